@@ -1,0 +1,22 @@
+"""The errors a user can cause: each is one line that says what was given and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """Bad input: the command line prints it without a traceback and exits with code 2."""
+
+
+class OutOfMemory(InputError):  # noqa: N818 (the field's word for it)
+    """The KV cache cannot grow; only the request that asked for the rows is lost."""
+
+
+def unknown(kind: str, given: str, known: Iterable[str]) -> InputError:
+    """Build the error for a name that is not in a list, with the nearest right one."""
+    names = sorted(known)
+    near = get_close_matches(given, names, n=1)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return InputError(f"unknown {kind} '{given}'.{hint} Known: {', '.join(names)}")

@@ -1,0 +1,33 @@
+"""How weights and activations are stored and multiplied.
+
+A technique turns a dense weight [N, K] into a `PackedLinear`; the native core multiplies it and
+`PackedLinear.unpack` gives back the dense weight that the product stands for.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from suffice.quant.panels import PackedLinear
+from suffice.registry import Table
+
+__all__ = ["QUANTS", "PackedLinear", "Quant"]
+
+
+class Quant(Protocol):
+    """A way to store weights."""
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
+        """Store a dense float weight [N, K] and an optional bias [N]."""
+        ...
+
+
+QUANTS = Table(
+    "quant",
+    {
+        "none": "suffice.quant.none:NoQuant",
+        "int8": "suffice.quant.int8:Int8",
+    },
+)

@@ -1,0 +1,39 @@
+"""Weights as the checkpoint's values in float32 or bfloat16.
+
+Exact    always: what is stored is what is multiplied, accumulated in float32.
+Cost     4 or 2 bytes per weight and step.
+Native   csrc/kernels/linear.inl
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from suffice.errors import unknown
+from suffice.quant.panels import PackedLinear, pack
+
+_FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class NoQuant:
+    """Weights kept in `dtype`; activations in float32."""
+
+    dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _FLOATS:
+            raise unknown("weight dtype", self.dtype, _FLOATS)
+
+    @classmethod
+    def exact_limit(cls) -> NoQuant:
+        """Return the setting that keeps every bit of a float32 checkpoint."""
+        return cls("float32")
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
+        """Pack a dense weight [N, K]."""
+        rows, columns = weight.shape
+        data = pack(weight.to(_FLOATS[self.dtype]))
+        return PackedLinear(data, rows, columns, bias=None if bias is None else bias.float())

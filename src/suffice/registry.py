@@ -1,0 +1,82 @@
+"""Names to techniques: `"aet:k=0.9,v=0.001"` becomes `AET(k=0.9, v=0.001)`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import types
+import typing
+from typing import Any
+
+from suffice.errors import InputError, unknown
+
+
+class Table:
+    """The techniques of one seam: name -> "module:Class", imported on first use."""
+
+    def __init__(self, kind: str, entries: dict[str, str]) -> None:
+        self.kind = kind
+        self.entries = dict(entries)
+
+    def names(self) -> list[str]:
+        """Return the known names, sorted."""
+        return sorted(self.entries)
+
+    def load(self, name: str) -> type[Any]:
+        """Return the class behind a name.
+
+        Raises:
+            InputError: The name is not in the table.
+        """
+        if name not in self.entries:
+            raise unknown(self.kind, name, self.entries)
+        module, _, attribute = self.entries[name].partition(":")
+        return typing.cast("type[Any]", getattr(importlib.import_module(module), attribute))
+
+    def build(self, text: str) -> Any:
+        """Build a technique from `name` or `name:field=value,field=value`.
+
+        Raises:
+            InputError: Unknown name or field, or a value of the wrong type.
+        """
+        name, _, options = text.partition(":")
+        technique = self.load(name)
+        return technique(**_parse(f"{self.kind} '{name}'", technique, options))
+
+    def name_of(self, technique: object) -> str:
+        """Return the name under which a technique's class is registered."""
+        path = f"{type(technique).__module__}:{type(technique).__qualname__}"
+        return next(name for name, entry in self.entries.items() if entry == path)
+
+
+def _parse(owner: str, technique: type[Any], options: str) -> dict[str, Any]:
+    hints = typing.get_type_hints(technique)
+    fields = {f.name: hints[f.name] for f in dataclasses.fields(technique) if f.init}
+    values: dict[str, Any] = {}
+    for item in filter(None, options.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise InputError(f"{owner}: '{item}' is not of the form option=value")
+        if key not in fields:
+            raise unknown(f"option of {owner}", key, fields)
+        if key in values:
+            raise InputError(f"{owner}: option '{key}' is given twice")
+        values[key] = _convert(owner, key, value, fields[key])
+    return values
+
+
+def _convert(owner: str, key: str, value: str, hint: Any) -> Any:
+    choices = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value.lower() in ("none", "auto") and type(None) in choices:
+        return None
+    kind = next(choice for choice in choices if choice is not type(None))
+    if kind is bool:
+        if value.lower() in ("true", "1", "yes", "on"):
+            return True
+        if value.lower() in ("false", "0", "no", "off"):
+            return False
+        raise InputError(f"{owner}: {key}='{value}' must be true or false")
+    try:
+        return kind(value)
+    except ValueError:
+        raise InputError(f"{owner}: {key}='{value}' must be of type {kind.__name__}") from None

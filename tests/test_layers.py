@@ -1,0 +1,66 @@
+"""Imports point down the list; names on one line do not import each other."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "suffice"
+LAYERS = [
+    ["cli", "cli_options", "cli_output", "__init__"],
+    ["serve", "eval", "integrations", "hw", "info"],
+    ["engine"],
+    ["speculate"],
+    ["models"],
+    ["attention", "policy"],
+    ["cache", "quant", "sampling", "pull"],
+    ["registry", "native", "trace"],
+    ["errors", "paths"],
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+ONLY = {"hw": {"hw", "trace", "registry"}}
+
+
+def imported(source: str) -> set[str]:
+    """Return the parts of suffice that a module's text imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "suffice":
+            found |= {f"suffice.{a.name}" for a in node.names if a.name != "__version__"}
+        elif isinstance(node, ast.ImportFrom):
+            found.add("." * node.level + (node.module or ""))
+    parts = [name.split(".") for name in found if name == "suffice" or name.startswith("suffice.")]
+    return {part[1] if len(part) > 1 and part[1] in LEVEL else "__init__" for part in parts}
+
+
+def violations(part: str, source: str) -> list[str]:
+    """Return a line for each import in `source`, which belongs to `part`, that points up or aside."""
+    bad = [name for name in imported(source) if name != part and LEVEL[name] <= LEVEL[part]]
+    bad += [name for name in imported(source) if part in ONLY and name not in ONLY[part]]
+    command_line = LAYERS[0]
+    return sorted(f"{part} imports {name}" for name in bad if part not in command_line)
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.stem)
+def test_imports_point_down(path: Path) -> None:
+    part = path.relative_to(SOURCE).with_suffix("").parts[0]
+    assert part in LEVEL, f"'{part}' has no layer: give it one in LAYERS and in DESIGN.md"
+    assert violations(part, path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "source", "complaint"),
+    [
+        ("cache", "from suffice.engine.config import Config", ["cache imports engine"]),
+        ("cache", "def f():\n    import suffice.quant", ["cache imports quant"]),
+        ("models", "from suffice import LLM", ["models imports __init__"]),
+        ("hw", "from suffice.cache import GROWTHS", ["hw imports cache"]),
+        ("engine", "from suffice import native, __version__\nimport torch", []),
+    ],
+)
+def test_the_layer_test_bites(part: str, source: str, complaint: list[str]) -> None:
+    assert violations(part, source) == complaint

@@ -16,7 +16,7 @@ LAYERS = [
     ["models"],
     ["attention", "policy"],
     ["cache", "quant", "sampling", "pull"],
-    ["registry", "native", "trace"],
+    ["registry", "native", "sampling_params", "trace"],
     ["errors", "paths"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -32,13 +32,13 @@ def imported(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module == "suffice":
             found |= {f"suffice.{a.name}" for a in node.names if a.name != "__version__"}
         elif isinstance(node, ast.ImportFrom):
-            found.add("." * node.level + (node.module or ""))
+            found.add(node.module or "")
     parts = [name.split(".") for name in found if name == "suffice" or name.startswith("suffice.")]
     return {part[1] if len(part) > 1 and part[1] in LEVEL else "__init__" for part in parts}
 
 
 def violations(part: str, source: str) -> list[str]:
-    """Return a line for each import in `source`, which belongs to `part`, that points up or aside."""
+    """Return a line for each import in the text of a module of `part` that points up or aside."""
     bad = [name for name in imported(source) if name != part and LEVEL[name] <= LEVEL[part]]
     bad += [name for name in imported(source) if part in ONLY and name not in ONLY[part]]
     command_line = LAYERS[0]

@@ -1,0 +1,293 @@
+"""From logits to a token.
+
+The order is vLLM's. Log probabilities that are returned are taken first, of the model's own
+distribution. Then
+
+    allowed_token_ids, bad_words, min_tokens   masks
+    logit_bias                                 added
+    repetition, frequency, presence penalty    see `penalize`
+    temperature, min_p, top_k, top_p           not for greedy sampling
+
+and the token is drawn by inverting the cumulative distribution, in the order of token ids, at a
+uniform number that depends on the request's seed, the sample and the position alone
+(`uniform`). Each request is computed from its own row of logits only, so the same seed gives the
+same tokens whatever the batch. Ties go to the lowest token id everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from suffice.errors import InputError
+from suffice.sampling_params import SamplingParams
+
+__all__ = [
+    "SamplingParams",
+    "SamplingState",
+    "adjust",
+    "candidates",
+    "draw",
+    "largest",
+    "nucleus_size",
+    "penalize",
+    "probabilities",
+    "sample",
+    "top_logprobs",
+    "uniform",
+]
+
+_FIRST_GUESS = 64
+
+
+@dataclass
+class SamplingState:
+    """What sampling has to know of one sample of a request so far.
+
+    `prompt` and `output` are token ids; `stop_ids` the tokens that would end the generation;
+    `bad_words` the forbidden sequences of token ids; `index` the sample's number among `n`.
+    """
+
+    params: SamplingParams
+    seed: int
+    index: int = 0
+    prompt: Sequence[int] = ()
+    output: list[int] = field(default_factory=list)
+    stop_ids: frozenset[int] = frozenset()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    _counts: torch.Tensor | None = field(default=None, repr=False)
+    _seen: torch.Tensor | None = field(default=None, repr=False)
+
+    def append(self, token: int) -> None:
+        """Add a generated token."""
+        self.output.append(token)
+        if self._counts is not None and self._seen is not None:
+            self._counts[token] += 1
+            self._seen[token] = True
+
+    def counts(self, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return how often each token was generated, float32 [V], and whether it was seen at all
+        in prompt or output, bool [V].
+        """
+        if self._counts is None or self._seen is None:
+            output = torch.tensor(self.output, dtype=torch.int64)
+            self._counts = torch.bincount(output, minlength=vocabulary).float()
+            self._seen = self._counts > 0
+            self._seen[torch.tensor(self.prompt, dtype=torch.int64)] = True
+        return self._counts, self._seen
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether the logits are changed before the token is chosen."""
+        params = self.params
+        return bool(
+            params.penalized
+            or params.logit_bias
+            or params.allowed_token_ids
+            or self.bad_words
+            or len(self.output) < params.min_tokens
+        )
+
+
+def uniform(seed: int, sample: int, position: int, stream: int = 0) -> float:
+    """Return a number in [0, 1) that depends on nothing but the arguments.
+
+    `position` counts the generated tokens; `stream` tells apart several draws for one token. A
+    hash of the counter and not a generator's state: drafts that are taken back leave no trace.
+    """
+    counter = struct.pack("<4Q", seed, sample, position, stream)
+    digest = hashlib.blake2b(counter, digest_size=8).digest()
+    return float((int.from_bytes(digest, "little") >> 11) * 2.0**-53)
+
+
+def penalize(
+    logits: torch.Tensor,
+    seen: torch.Tensor,
+    counts: torch.Tensor,
+    *,
+    repetition: float = 1.0,
+    frequency: float = 0.0,
+    presence: float = 0.0,
+) -> torch.Tensor:
+    """Return logits [..., V] with the penalties applied.
+
+    `seen` bool [..., V]: in the prompt or generated (the repetition penalty); `counts` float32
+    [..., V]: how often generated (the other two).
+    """
+    if repetition != 1:
+        scaled = torch.where(logits > 0, logits / repetition, logits * repetition)
+        logits = torch.where(seen, scaled, logits)
+    return logits - frequency * counts - presence * (counts > 0)
+
+
+def adjust(logits: torch.Tensor, state: SamplingState) -> torch.Tensor:
+    """Return one request's logits [V] after masks, bias and penalties; the input is not changed."""
+    if not state.adjusts:
+        return logits
+    params = state.params
+    if params.allowed_token_ids is None:
+        logits = logits.clone()
+    else:
+        allowed = torch.tensor(params.allowed_token_ids)
+        logits = torch.full_like(logits, -math.inf).index_copy(0, allowed, logits[allowed])
+    logits[_banned(state)] = -math.inf
+    if params.logit_bias:
+        ids = torch.tensor(list(params.logit_bias))
+        logits[ids] += torch.tensor(list(params.logit_bias.values()), dtype=logits.dtype)
+    if params.penalized:
+        counts, seen = state.counts(logits.shape[-1])
+        logits = penalize(
+            logits,
+            seen,
+            counts,
+            repetition=params.repetition_penalty,
+            frequency=params.frequency_penalty,
+            presence=params.presence_penalty,
+        )
+    return logits
+
+
+def _banned(state: SamplingState) -> torch.Tensor:
+    banned = {
+        word[-1]
+        for word in state.bad_words
+        if len(word) == 1 or tuple(state.output[1 - len(word) :]) == word[:-1]
+    }
+    if len(state.output) < state.params.min_tokens:
+        banned |= state.stop_ids
+    return torch.tensor(sorted(banned), dtype=torch.int64)
+
+
+def largest(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the indices of the `count` largest of values [V], ascending."""
+    bound = values.topk(count).values[-1]
+    above = (values > bound).nonzero()[:, 0]
+    ties = (values == bound).nonzero()[: count - len(above), 0]
+    return torch.cat((above, ties)).sort().values
+
+
+def nucleus_size(probs: torch.Tensor, top_p: float) -> int:
+    """Return how many of the largest of probs [V] reach a sum of `top_p`; at least 1.
+
+    Looks at few entries at first and at more only while they do not suffice: no sort of all.
+    """
+    guess = min(_FIRST_GUESS, len(probs))
+    while True:
+        sums = probs.topk(guess).values.double().cumsum(0)
+        size = 1 + int((sums[:-1] < top_p).sum())
+        if size < guess or guess == len(probs):
+            return size
+        guess = min(8 * guess, len(probs))
+
+
+def candidates(
+    logits: torch.Tensor, params: SamplingParams
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """Return the tokens that may be drawn, ids ascending, and their probabilities.
+
+    `logits` [V] are adjusted ones and `params` not greedy; ids None stands for all of them. Top-k
+    is taken before min-p because it leaves less to do: each keeps the likeliest tokens, down to
+    some bound, so the order of the two does not matter.
+    """
+    scaled = (logits - logits.max()) / params.temperature
+    ids: torch.Tensor | None = None
+    if 0 < params.top_k < len(scaled):
+        ids = largest(scaled, params.top_k)
+        scaled = scaled[ids]
+    if params.min_p > 0:
+        kept = (scaled >= math.log(params.min_p)).nonzero()[:, 0]
+        ids, scaled = kept if ids is None else ids[kept], scaled[kept]
+    probs = scaled.softmax(-1)
+    if params.top_p < 1:
+        kept = largest(probs, nucleus_size(probs, params.top_p))
+        ids, probs = kept if ids is None else ids[kept], probs[kept]
+        probs = probs / probs.sum()
+    return ids, probs
+
+
+def probabilities(logits: torch.Tensor, state: SamplingState) -> torch.Tensor:
+    """Return the distribution float32 [V] from which the next token is drawn.
+
+    `logits` float32 [V] are the model's. Greedy sampling has all its mass on one token.
+
+    Raises:
+        InputError: The logits are not numbers, or no token is allowed.
+    """
+    logits = adjust(logits, state)
+    token = int(logits.argmax())
+    if fault := _fault(float(logits[token])):
+        raise fault
+    probs = torch.zeros_like(logits)
+    if state.params.greedy:
+        probs[token] = 1
+        return probs
+    ids, kept = candidates(logits, state.params)
+    return kept if ids is None else probs.index_copy(0, ids, kept)
+
+
+def draw(probs: torch.Tensor, number: float) -> int:
+    """Return the index at which the running sum of probs [V] passes `number` in [0, 1) of it."""
+    sums = probs.double().cumsum(0)
+    total = sums[-1:]
+    # Rounding may lift number * total to total: the last index with any probability is the bound.
+    last = torch.searchsorted(sums, total)
+    return int(torch.minimum(torch.searchsorted(sums, number * total, right=True), last))
+
+
+def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int | InputError]:
+    """Return the next token of each request, or the error that ends that request.
+
+    `logits` float32 [B, V] are the model's and `states` the B requests'. When all are greedy and
+    nothing adjusts the logits this is one argmax.
+    """
+    if all(state.params.greedy and not state.adjusts for state in states):
+        tokens = logits.argmax(-1)
+        values = logits.gather(-1, tokens[:, None])[:, 0]
+        pairs = zip(tokens.tolist(), values.tolist(), strict=True)
+        return [_fault(value) or token for token, value in pairs]
+    return [_sample_one(row, state) for row, state in zip(logits, states, strict=True)]
+
+
+def _sample_one(logits: torch.Tensor, state: SamplingState) -> int | InputError:
+    logits = adjust(logits, state)
+    token = int(logits.argmax())
+    if fault := _fault(float(logits[token])):
+        return fault
+    if state.params.greedy:
+        return token
+    ids, probs = candidates(logits, state.params)
+    index = draw(probs, uniform(state.seed, state.index, len(state.output)))
+    return index if ids is None else int(ids[index])
+
+
+def _fault(largest_logit: float) -> InputError | None:
+    if math.isfinite(largest_logit):
+        return None
+    if largest_logit == -math.inf:
+        return InputError(
+            "no token is left to choose: allowed_token_ids, bad_words and "
+            "min_tokens exclude them all"
+        )
+    return InputError(f"the model's largest logit is {largest_logit}: its weights may be damaged")
+
+
+def top_logprobs(
+    logits: torch.Tensor, token: int, count: int
+) -> tuple[list[tuple[int, float]], int]:
+    """Return (token id, log probability) of `token` and then of the `count` likeliest tokens, and
+    the rank of `token` (1 = likeliest).
+
+    `logits` [V] are the model's own, before any adjustment.
+    """
+    values = logits.float().log_softmax(-1)
+    ids = largest(values, count) if count else torch.empty(0, dtype=torch.int64)
+    ids = ids[values[ids].argsort(descending=True, stable=True)]
+    chosen = values[token]
+    rank = 1 + int((values > chosen).sum())
+    pairs = [(token, float(chosen)), *zip(ids.tolist(), values[ids].tolist(), strict=True)]
+    return pairs, rank

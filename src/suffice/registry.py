@@ -36,6 +36,8 @@ class Table:
     def build(self, text: str) -> Any:
         """Build a technique from `name` or `name:field=value,field=value`.
 
+        A technique with one field may be given its value alone: `name:value`.
+
         Raises:
             InputError: Unknown name or field, or a value of the wrong type.
         """
@@ -55,6 +57,8 @@ def _parse(owner: str, technique: type[Any], options: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for item in filter(None, options.split(",")):
         key, equals, value = item.partition("=")
+        if not equals and len(fields) == 1:  # "step:256" can only mean its one field
+            key, equals, value = next(iter(fields)), "=", item
         if not equals:
             raise InputError(f"{owner}: '{item}' is not of the form option=value")
         if key not in fields:

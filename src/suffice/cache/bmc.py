@@ -1,0 +1,60 @@
+"""Grow by r rows at a time, with r from the balance of copying and computing.
+
+Source   Ramachandran et al., "Striking the Right Balance between Compute and Copy", section V.
+         The paper's r is `rows`, its C' is `ratio`; Eq. 5-9 are in cost.py.
+Exact    always: growth changes where rows live, not what they hold.
+Cost     N / r copies of the cache; at most r - 1 spare rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from suffice.cache import machine
+from suffice.cache.cost import Costs, best_allocations, nearest_power_of_two, spare_rows
+from suffice.errors import InputError
+
+
+@dataclass(frozen=True)
+class BMC:
+    """Allocate every `rows` rows; `rows=None` derives them from the context length."""
+
+    rows: int | None = None  # r; None: from Eq. 7 with the fields below
+    ratio: float | None = None  # C' = aBW / (2 bC); None: as measured on this machine
+    group: int = 1  # G of Eq. 8: query heads that share a key/value head
+    shrink: float = 1.0  # Q of Eq. 8: 4 bytes over the bytes of a stored element
+    drafts: int = 1  # k of Eq. 9: rows verified in a step
+    accepted: float = 1.0  # m of Eq. 9: tokens gained in a step
+
+    def __post_init__(self) -> None:
+        if self.rows is not None and self.rows < 1:
+            raise InputError(f"growth 'bmc': rows={self.rows} must be at least 1")
+        for name in ("ratio", "group", "shrink", "drafts", "accepted"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise InputError(f"growth 'bmc': {name}={value} must be positive and finite")
+
+    def allocations(self, limit: int) -> int:
+        """Return T, the allocations until `limit` rows, rounded to a power of two as the paper."""
+        return nearest_power_of_two(best_allocations(limit, self._costs()))
+
+    def spare(self, limit: int) -> int:
+        """Return r, the rows an allocation adds in a context of `limit` rows."""
+        if self.rows is not None:
+            return self.rows
+        return spare_rows(limit, best_allocations(limit, self._costs()))
+
+    def next_capacity(self, needed: int, capacity: int, limit: int) -> int:
+        """Return `needed` rows rounded up to a whole number of steps of r."""
+        rows = self.spare(limit)
+        return min(-(-needed // rows) * rows, limit)
+
+    def _costs(self) -> Costs:
+        ratio = machine.load_or_default().ratio if self.ratio is None else self.ratio
+        return Costs.of_ratio(
+            ratio,
+            group=self.group,
+            shrink=self.shrink,
+            drafts=self.drafts,
+            accepted=self.accepted,
+        )

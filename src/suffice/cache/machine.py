@@ -1,0 +1,232 @@
+"""What this machine achieves: how fast it copies a cache, computes on it and reads memory.
+
+Measured once by `measure` and kept in `machine.json` in suffice's cache folder; the growth policy
+`bmc` balances copies against products with it. Without a measurement `DEFAULT` is used, and `info`
+says so.
+
+Source   Ramachandran et al., section VIII-A: "empirically we measure the achieved bandwidth for
+         data copying and compute performance", C' = aBW / (2 bC).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from suffice.cache.cost import Costs, best_allocations, nearest_power_of_two, spare_rows
+from suffice.errors import InputError
+from suffice.paths import cache_dir
+
+SCHEMA = 1
+LENGTHS = tuple(2**power for power in range(7, 18))  # 128 .. 131072
+ELEMENT_BYTES = 4  # the model's reference element, float32
+Progress = Callable[[str, int, int], None]
+
+_HEADS, _ROWS, _SIZE, _SPARE = 128, 1024, 128, 64  # 64 MiB of keys: beyond any cache level
+_READ_ELEMENTS = 64 << 20  # 256 MiB
+_REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Rates achieved on one machine with a number of threads."""
+
+    cpu: str
+    threads: int
+    copy_bytes_per_second: float  # growing a cache: allocate, copy; bytes read plus bytes written
+    products_per_second: float  # multiply-adds of one query row against float32 keys and values
+    read_bytes_per_second: float  # streaming read, all threads
+    read_bytes_per_second_one: float  # streaming read, one thread
+    measured: str | None = None  # UTC date; None: the defaults
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith(("_second", "_one", "threads")) and not value > 0:
+                raise InputError(f"{field.name}={value} must be positive")
+
+    @property
+    def ratio(self) -> float:
+        """C' of Eq. 7: the best number of allocations is sqrt(C' N)."""
+        return self.copy_bytes_per_second / ELEMENT_BYTES / (2 * self.products_per_second)
+
+
+# C' = 0.1, as the paper measured on a 96-core server; the rates are of a small desktop.
+DEFAULT = Machine(
+    cpu="default",
+    threads=1,
+    copy_bytes_per_second=8e9,
+    products_per_second=10e9,
+    read_bytes_per_second=20e9,
+    read_bytes_per_second_one=10e9,
+)
+
+
+class Allocations(NamedTuple):
+    """One line of the calibration table."""
+
+    limit: int  # N, rows
+    exact: float  # T of Eq. 6, not rounded
+    allocations: int  # T, a power of two
+    rows: int  # r
+
+
+def path() -> Path:
+    """Return the file that holds the measurement; it need not exist."""
+    return cache_dir() / "machine.json"
+
+
+def cpu_name() -> str:
+    """Return the processor's name as the system gives it."""
+    for line in _cpuinfo():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def load() -> Machine | None:
+    """Return this machine's measurement; None if it was never measured.
+
+    A file of another schema or processor counts as never measured.
+
+    Raises:
+        InputError: The file is there and is not a measurement.
+    """
+    try:
+        text = path().read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        stored = json.loads(text)
+        if stored["schema"] != SCHEMA or stored["machine"]["cpu"] != cpu_name():
+            return None
+        return Machine(**stored["machine"])
+    except (ValueError, KeyError, TypeError):  # ValueError: no JSON, or a rate below zero
+        raise InputError(
+            f"'{path()}' is not a machine measurement: measure again with "
+            "'suffice info --calibrate' or delete the file"
+        ) from None
+
+
+def load_or_default() -> Machine:
+    """Return this machine's measurement, or `DEFAULT`, whose `measured` is None."""
+    return load() or DEFAULT
+
+
+def save(machine: Machine) -> None:
+    """Write a measurement; readers see the old file or the new one, never a part."""
+    target = path()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"schema": SCHEMA, "machine": dataclasses.asdict(machine)}, indent=1) + "\n"
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix="machine-", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def measure(progress: Progress | None = None, threads: int | None = None) -> Machine:
+    """Measure this machine in a few seconds; `save` keeps the result.
+
+    `progress(what, done, total)` is told before each part; `threads` defaults to all usable ones.
+    """
+    count = threads or len(os.sched_getaffinity(0))
+    parts: list[tuple[str, Callable[[], float]]] = [
+        ("copies", lambda: _copy_rate(count)),
+        ("products", lambda: _product_rate(count)),
+        ("reads", lambda: _read_rate(count)),
+        ("reads of one thread", lambda: _read_rate(1)),
+    ]
+    rates = []
+    for done, (what, rate) in enumerate(parts):
+        if progress:
+            progress(what, done, len(parts))
+        rates.append(rate())
+    if progress:
+        progress("done", len(parts), len(parts))
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    copies, products, reads, reads_of_one = rates
+    return Machine(cpu_name(), count, copies, products, reads, reads_of_one, today)
+
+
+def allocation_table(
+    machine: Machine, lengths: Iterable[int] = LENGTHS, **workload: float
+) -> list[Allocations]:
+    """Return T and r for each context length; `workload` are fields of `cost.Costs`."""
+    costs = Costs.of_ratio(machine.ratio, **workload)
+    table = []
+    for limit in lengths:
+        exact = best_allocations(limit, costs)
+        rows = spare_rows(limit, exact)
+        table.append(Allocations(limit, exact, nearest_power_of_two(exact), rows))
+    return table
+
+
+def _cpuinfo() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _seconds(work: Callable[[], Any], threads: int) -> float:
+    """Median time of `work` after one run that does not count, with torch on `threads` threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        work()
+        times = []
+        for _ in range(_REPEATS):
+            start = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - start)
+    finally:
+        torch.set_num_threads(before)
+    return statistics.median(times)
+
+
+def _copy_rate(threads: int) -> float:
+    import torch
+
+    old = torch.ones(_HEADS, _ROWS, _SIZE)
+
+    def grow() -> None:
+        # Into memory that the process does not have yet, as growth does: page faults are part of it
+        new = torch.empty(_HEADS, _ROWS + _SPARE, _SIZE)
+        new[:, :_ROWS] = old
+        new[:, _ROWS:] = 0
+
+    return 2 * old.nbytes / _seconds(grow, threads)
+
+
+def _product_rate(threads: int) -> float:
+    import torch
+
+    keys, values = torch.ones(_HEADS, _ROWS, _SIZE), torch.ones(_HEADS, _ROWS, _SIZE)
+    query = torch.ones(_HEADS, 1, _SIZE)
+
+    def attend() -> None:
+        torch.bmm(torch.bmm(query, keys.transpose(1, 2)), values)
+
+    return 2 * keys.numel() / _seconds(attend, threads)
+
+
+def _read_rate(threads: int) -> float:
+    import torch
+
+    data = torch.ones(_READ_ELEMENTS)
+    return data.nbytes / _seconds(data.sum, threads)

@@ -1,0 +1,133 @@
+"""The cost model against sums over tokens, brute force, and the numbers the paper reports."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suffice.cache.cost import (
+    Costs,
+    attention_seconds,
+    best_allocations,
+    nearest_power_of_two,
+    spare_rows,
+)
+
+PAPER = Costs.of_ratio(0.1)  # section VIII-A
+
+
+def summed(allocations: int, limit: int, costs: Costs) -> float:
+    """Eq. 4 before any algebra: one term per allocation and one per step."""
+    rows = limit // allocations
+    total = 0.0
+    for i in range(allocations):
+        held = (i + 1) * rows
+        total += 4 * costs.row_elements * held / (costs.copy_rate * costs.group * costs.shrink)
+        total += costs.allocation_seconds
+        gain = costs.drafts if costs.product_gain is None else costs.product_gain
+        step = costs.drafts * 2 * costs.row_elements * held / (gain * costs.product_rate)
+        total += rows / costs.accepted * step
+    return total
+
+
+WORKLOADS = {
+    "plain": {},
+    "allocation cost": {"allocation_seconds": 900.0},
+    "grouped and quantised": {"group": 4, "shrink": 2},
+    "speculative": {"drafts": 26, "accepted": 4},
+    "speculative, shared half": {"drafts": 26, "accepted": 4, "product_gain": 13},
+}
+
+
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+@pytest.mark.parametrize("allocations", [1, 2, 8, 64, 512])
+def test_the_closed_form_is_the_sum_over_steps(
+    allocations: int, workload: dict[str, float]
+) -> None:
+    costs = Costs(copy_rate=3.0, product_rate=7.0, row_elements=5.0, **workload)
+    expected = summed(allocations, 512, costs)
+    assert attention_seconds(allocations, 512, costs) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+@pytest.mark.parametrize("limit", [64, 512, 3000])
+@pytest.mark.parametrize("ratio", [0.02, 0.1, 1.0])
+def test_best_allocations_is_the_minimum_by_brute_force(
+    limit: int, ratio: float, workload: dict[str, float]
+) -> None:
+    costs = Costs.of_ratio(ratio, **workload)
+    brute = min(range(1, limit + 1), key=lambda t: attention_seconds(t, limit, costs))
+    assert abs(best_allocations(limit, costs) - brute) < 1
+
+
+@pytest.mark.parametrize("ratio", [0.02, 0.1, 0.5])
+@pytest.mark.parametrize("limit", [128, 512, 2048, 131072])
+def test_rounding_keeps_the_cheapest_power_of_two(limit: int, ratio: float) -> None:
+    costs = Costs.of_ratio(ratio)
+    powers = [2**p for p in range(int(math.log2(limit)) + 1)]
+    cheapest = min(powers, key=lambda t: attention_seconds(t, limit, costs))
+    assert nearest_power_of_two(best_allocations(limit, costs)) == cheapest
+
+
+@pytest.mark.parametrize(
+    ("limit", "allocations"),
+    [
+        (512, 8),  # Fig. 7 and the text: sqrt(0.1 * 512) = 7.2
+        (128, 4),  # 3.6; Fig. 8 found 8, which needs C' = 0.5
+        (2048, 16),  # 14.3; Fig. 8 found 32, likewise
+        (1024, 8),  # 10.1; Fig. 5 found 16, which C' >= 0.125 gives
+    ],
+)
+def test_the_papers_ratio_gives(limit: int, allocations: int) -> None:
+    assert nearest_power_of_two(best_allocations(limit, PAPER)) == allocations
+
+
+@pytest.mark.parametrize(("limit", "allocations"), [(128, 8), (512, 16), (2048, 32)])
+def test_figure_8_is_the_model_at_half_a_row(limit: int, allocations: int) -> None:
+    costs = Costs.of_ratio(0.5)
+    assert nearest_power_of_two(best_allocations(limit, costs)) == allocations
+
+
+@pytest.mark.parametrize(("limit", "allocations"), [(1024, 16), (4096, 32)])
+def test_figure_9_grouped_queries(limit: int, allocations: int) -> None:
+    costs = Costs.of_ratio(0.1, group=4)  # Llama-3-8B: 32 query heads, 8 key/value heads
+    assert nearest_power_of_two(best_allocations(limit, costs)) == allocations
+
+
+def test_table_1_speculative_decoding() -> None:
+    costs = Costs.of_ratio(0.1, drafts=26, accepted=4)
+    assert nearest_power_of_two(best_allocations(4096, costs)) == 8
+
+
+@given(st.floats(0.01, 10), st.integers(16, 10_000), st.integers(1, 8), st.floats(1, 4))
+def test_scaling_laws(ratio: float, limit: int, group: int, accepted: float) -> None:
+    def squared(**workload: float) -> float:
+        # A short context would be clamped at T = 1: a long one shows the law
+        return best_allocations(limit * 10**6, Costs.of_ratio(ratio, **workload)) ** 2
+
+    assert squared() == pytest.approx(ratio * limit * 10**6)  # Eq. 7
+    assert squared(group=group, shrink=2) == pytest.approx(2 * group * squared())  # Eq. 8
+    assert squared(drafts=9, accepted=accepted) == pytest.approx(squared() / accepted)  # Eq. 9
+
+
+@pytest.mark.parametrize("ratio", [1e-9, 1e9])
+def test_allocations_stay_between_one_and_the_limit(ratio: float) -> None:
+    best = best_allocations(100, Costs.of_ratio(ratio))
+    assert best == (1 if ratio < 1 else 100)
+
+
+@given(st.floats(1, 1e9))
+def test_nearest_power_of_two(value: float) -> None:
+    power = nearest_power_of_two(value)
+    assert power & (power - 1) == 0
+    assert abs(math.log2(power / value)) <= 0.5 + 1e-9
+
+
+@given(st.integers(1, 200_000), st.floats(1, 1000))
+def test_spare_rows_is_a_power_of_two_within_the_limit(limit: int, allocations: float) -> None:
+    rows = spare_rows(limit, allocations)
+    assert 1 <= rows <= limit
+    assert rows == limit or rows & (rows - 1) == 0

@@ -1,0 +1,119 @@
+"""The measurement: kept, found again, refused when it is not one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from suffice.cache import machine
+from suffice.cache.bmc import BMC
+from suffice.errors import InputError
+
+HERE = replace(machine.DEFAULT, cpu=machine.cpu_name(), threads=2, measured="2026-01-31")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("SUFFICE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "suffice"
+
+
+def test_never_measured() -> None:
+    assert machine.load() is None
+    assert machine.load_or_default() is machine.DEFAULT
+    assert machine.DEFAULT.measured is None
+    assert machine.DEFAULT.ratio == pytest.approx(0.1)
+
+
+def test_what_is_saved_is_loaded(folder: Path) -> None:
+    machine.save(HERE)
+    assert machine.load() == HERE == machine.load_or_default()
+    assert [file.name for file in folder.iterdir()] == ["machine.json"]
+    machine.save(replace(HERE, threads=1))
+    assert machine.load() == replace(HERE, threads=1)
+
+
+def test_another_processor_or_schema_counts_as_never_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine.save(HERE)
+    stored = json.loads(machine.path().read_text())
+    machine.path().write_text(json.dumps(stored | {"schema": 0}))
+    assert machine.load() is None
+    machine.save(HERE)
+    monkeypatch.setattr(machine, "cpu_name", lambda: "another processor")
+    assert machine.load() is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"schema": 1, "machine": 3}',
+        json.dumps({"schema": 1, "machine": {"cpu": machine.cpu_name()}}),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name(text: str) -> None:
+    machine.path().parent.mkdir()
+    machine.path().write_text(text)
+    with pytest.raises(InputError) as error:
+        machine.load()
+    assert str(error.value) == (
+        f"'{machine.path()}' is not a machine measurement: measure again with "
+        "'suffice info --calibrate' or delete the file"
+    )
+
+
+def test_a_rate_that_is_not_positive_is_refused() -> None:
+    with pytest.raises(InputError, match=r"products_per_second=0 must be positive"):
+        replace(HERE, products_per_second=0)
+
+
+def test_a_failed_write_leaves_the_old_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.save(HERE)
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        machine.save(replace(HERE, threads=1))
+    monkeypatch.undo()
+    assert [file.name for file in folder.iterdir()] == ["machine.json"]
+    assert json.loads((folder / "machine.json").read_text())["machine"]["threads"] == 2
+
+
+def test_bmc_uses_the_measurement() -> None:
+    assert BMC().allocations(2048) == 16  # sqrt(0.1 * 2048) = 14.3
+    machine.save(replace(HERE, copy_bytes_per_second=HERE.copy_bytes_per_second * 16))
+    assert BMC().allocations(2048) == 64
+    assert BMC(ratio=0.1).allocations(2048) == 16
+
+
+def test_the_table_lists_allocations_and_rows() -> None:
+    table = machine.allocation_table(machine.DEFAULT)
+    assert [line.limit for line in table] == [2**p for p in range(7, 18)]
+    assert (table[2].limit, table[2].allocations, table[2].rows) == (512, 8, 64)
+    assert table[2].exact == pytest.approx(51.2**0.5)
+    grouped = machine.allocation_table(machine.DEFAULT, [1024], group=4)
+    assert (grouped[0].allocations, grouped[0].rows) == (16, 64)
+
+
+def test_measuring_reports_progress_and_positive_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, small in [("_HEADS", 2), ("_ROWS", 32), ("_SIZE", 16), ("_READ_ELEMENTS", 4096)]:
+        monkeypatch.setattr(machine, name, small)
+    seen: list[tuple[str, int, int]] = []
+    measured = machine.measure(lambda *step: seen.append(step), threads=1)
+    assert [done for _, done, _ in seen] == list(range(5))
+    assert {total for _, _, total in seen} == {4}
+    assert measured.cpu == machine.cpu_name()
+    assert measured.threads == 1
+    assert measured.measured is not None
+    assert measured.ratio > 0

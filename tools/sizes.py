@@ -1,0 +1,99 @@
+"""Print how long files and functions are, and fail on the ones that are too long or badly named.
+
+A function of C++ is counted where clang-format puts it: from a line that starts in the first column
+to a line that is a lone brace in the first column.
+"""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ["src", "csrc", "tests", "benchmarks", "tools", "examples"]
+MOST_FILE_LINES = 400
+MOST_FUNCTION_LINES = 60
+MOST_EXAMPLE_LINES = 40
+FORBIDDEN = {"utils", "common", "core", "helpers", "base"}
+
+
+class Function(NamedTuple):
+    """A function and its length in lines."""
+
+    name: str
+    line: int
+    lines: int
+
+
+def python_functions(text: str) -> list[Function]:
+    """Return the functions of a Python module, methods and inner ones included."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+    return [Function(n.name, n.lineno, (n.end_lineno or n.lineno) - n.lineno + 1) for n in nodes]
+
+
+def native_functions(text: str) -> list[Function]:
+    """Return the functions of a C++ file that stand outside a class."""
+    found: list[Function] = []
+    start: int | None = None
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if line == "}" and start is not None:
+            heads = [head for head in lines[start:number] if not head.startswith("template")]
+            found.append(Function(heads[0].strip(" {"), start + 1, number - start + 1))
+        if line.startswith("}") or (line.endswith((";", "}")) and not line.startswith(" ")):
+            start = None
+        elif start is None and line[:1] not in ("", " ", "#", "/"):
+            start = None if line.startswith(("namespace", "extern")) else number
+    return found
+
+
+def complaints(path: Path, text: str, functions: list[Function]) -> list[str]:
+    """Return a line for every rule that a file breaks; `path` is relative to the repository."""
+    lines = text.count("\n")
+    most = MOST_EXAMPLE_LINES if path.parts[0] == "examples" else MOST_FILE_LINES
+    bad = [f"{path}: {lines} lines, at most {most}"] if lines > most else []
+    bad += [f"{path}: the name '{name}' says nothing" for name in FORBIDDEN & set(path.parts)]
+    bad += [f"{path}: the name '{path.stem}' says nothing"] if path.stem in FORBIDDEN else []
+    for function in functions:
+        if function.lines > MOST_FUNCTION_LINES:
+            where = f"{path}:{function.line}: {function.name}"
+            bad.append(f"{where}: {function.lines} lines, at most {MOST_FUNCTION_LINES}")
+    return bad
+
+
+def main() -> int:
+    """Print the table and the complaints; the exit status is 1 if there are any."""
+    bad: list[str] = []
+    print(
+        f"{'folder':12} {'files':>6} {'lines':>7} {'longest file':>13} {'functions':>10} ", end=""
+    )
+    print(f"{'median':>7} {'longest':>8}")
+    for folder in FOLDERS:
+        files = [p for p in sorted((ROOT / folder).rglob("*")) if p.suffix in READERS]
+        file_lines, function_lines = [0], [0]
+        for path in files:
+            text = path.read_text(encoding="utf-8")
+            functions = READERS[path.suffix](text)
+            bad += complaints(path.relative_to(ROOT), text, functions)
+            file_lines.append(text.count("\n"))
+            function_lines += [function.lines for function in functions]
+        median = statistics.median(function_lines[1:] or [0])
+        print(f"{folder:12} {len(files):6} {sum(file_lines):7} {max(file_lines):13} ", end="")
+        print(f"{len(function_lines) - 1:10} {median:7.0f} {max(function_lines):8}")
+    print("\n".join(bad))
+    return 1 if bad else 0
+
+
+READERS = {
+    ".py": python_functions,
+    ".cpp": native_functions,
+    ".h": native_functions,
+    ".inl": native_functions,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+// The traversal of one step's attention, split into chunks of keys that threads take in turn.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "cache.h"
+#include "kernels.h"
+
+namespace suffice {
+
+constexpr int kChunkBlocks = 16;  // a chunk: what one thread takes at a time
+
+// The query rows of one request, of all query heads that share one key/value head.
+struct Traversal {
+  Head head;
+  std::vector<const float*> queries;  // [count] -> [size], scaled by attention scale * log2 e
+  std::vector<Visible> visible;       // [count]
+  std::vector<float*> outputs;        // [count] -> [size]
+  const int32_t* list = nullptr;      // ordered block indices, null: the identity
+  int begin = 0, end = 0;             // positions in the list (or blocks, when null)
+  int rows_end = 0;                   // rows of the cache that exist
+  int first_item = 0;                 // of its chunks among all
+  int chunks = 0;
+};
+
+// Work shared by the team: chunks are taken from an atomic counter; whoever finishes the last chunk
+// of a traversal merges its partial results, in the order of the chunks.
+class Attention {
+ public:
+  // Prepares for traversals that are complete but for their chunks; keeps its buffers.
+  void plan(std::vector<Traversal>& traversals);
+  // Called by every thread; returns when no chunk is left to take.
+  void work(std::vector<float>& scratch);
+
+ private:
+  struct Chunk {
+    int traversal;
+    int index;
+  };
+  void attend(const Traversal& traversal, int chunk, std::vector<float>& scratch);
+  void merge(const Traversal& traversal);
+  Partial partial(const Traversal& traversal, int chunk);
+
+  std::vector<Traversal>* traversals_ = nullptr;
+  std::vector<Chunk> chunks_;
+  std::vector<size_t> offsets_;  // of each traversal's partial results
+  std::vector<float> partials_;
+  std::unique_ptr<std::atomic<int>[]> left_;
+  size_t left_size_ = 0;
+  std::atomic<int> next_{0};
+};
+
+}  // namespace suffice

@@ -1,0 +1,108 @@
+// Every kernel, once per instruction set, in one translation unit: a namespace and a target pragma
+// each, so that no inline function of one set can be linked into another.
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+
+#include "kernels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define SUFFICE_X86 1
+#else
+#define SUFFICE_X86 0
+#endif
+
+#define SUFFICE_LEVEL 0
+namespace suffice::base {
+namespace {  // internal: nothing here is visible to the linker
+#include "kernels/all.inl"
+}  // namespace
+}
+#undef SUFFICE_LEVEL
+
+#if SUFFICE_X86
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2")
+#define SUFFICE_LEVEL 3
+namespace suffice::v3 {
+namespace {
+#include "kernels/all.inl"
+}  // namespace
+}
+#undef SUFFICE_LEVEL
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+#define SUFFICE_LEVEL 4
+namespace suffice::v4 {
+namespace {
+#include "kernels/all.inl"
+}  // namespace
+}
+#undef SUFFICE_LEVEL
+#pragma GCC pop_options
+#endif
+
+namespace suffice {
+namespace {
+
+constexpr int kIsas = SUFFICE_X86 ? 3 : 1;
+
+const Kernels* table(int index) {
+  static const Kernels tables[] = {
+#if SUFFICE_X86
+      v4::table("v4"), v3::table("v3"),
+#endif
+      base::table("base"),
+  };
+  return &tables[index];
+}
+
+bool runs_here([[maybe_unused]] const char* name) {
+#if SUFFICE_X86
+  if (!std::strcmp(name, "v4"))
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma");
+  if (!std::strcmp(name, "v3"))
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
+#endif
+  return true;
+}
+
+const Kernels*& chosen() {
+  static const Kernels* current = [] {
+    for (int i = 0; i < kIsas; i++)
+      if (runs_here(table(i)->name)) return table(i);
+    return table(kIsas - 1);
+  }();
+  return current;
+}
+
+}  // namespace
+
+const Kernels& kernels() { return *chosen(); }
+
+bool use_isa(const char* name) {
+  for (int i = 0; i < kIsas; i++)
+    if (!std::strcmp(name, table(i)->name) && runs_here(name)) {
+      chosen() = table(i);
+      return true;
+    }
+  return false;
+}
+
+const char* const* available_isas(int* count) {
+  static const char* names[kIsas];
+  *count = 0;
+  for (int i = 0; i < kIsas; i++)
+    if (runs_here(table(i)->name)) names[(*count)++] = table(i)->name;
+  return names;
+}
+
+}  // namespace suffice

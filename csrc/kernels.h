@@ -1,0 +1,52 @@
+// The table of kernels, one instance per instruction set. Kernels trust their arguments.
+#pragma once
+
+#include <cstdint>
+
+#include "types.h"
+
+namespace suffice {
+
+struct Kernels {
+  const char* name;
+
+  // y[r][n] = scale[n] sum_k W[n][k] x[r][k] + bias[n] for the panels [first, last).
+  // Each (r, n) is accumulated in the same order whatever the other rows: a batch equals its rows.
+  void (*linear)(const Linear&, int first, int last, const Inputs&, float* y, int y_stride);
+
+  // codes = round(values / scale), scale = max |values| / 127, for each of `count` rows.
+  void (*quantize_rows)(const float* values, int stride, int count, int columns, int8_t* codes,
+                        float* scales, int32_t* code_sums);
+
+  // y = x / sqrt(mean(x^2) + eps) * weight, or with `bias` or `centre` the LayerNorm of x.
+  void (*normalize)(const float* x, int size, const float* weight, const float* bias, bool centre,
+                    float eps, float* y);
+
+  // gate[i] = act(gate[i]) * up[i]; with up null gate[i] = act(gate[i]).
+  void (*activate)(int activation, float* gate, const float* up, int size);
+
+  // Scores, softmax and values of `count` query rows over the blocks list[begin..end) (list null:
+  // the identity), accumulated into `state`. Queries are float32, already scaled.
+  void (*attend)(const Head&, const float* const* queries, const Visible* visible, int count,
+                 const int32_t* list, int begin, int end, const Partial& state, float* scratch);
+
+  void (*store_row)(const Head&, int row, const float* key, const float* value);
+  void (*load_rows)(const Head&, int first, int count, float* keys, float* values);
+};
+
+enum Activation : int { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3 };
+
+// Blocks handled together: one look at the running maximum, one pass over the output registers.
+constexpr int kTileBlocks = 4;
+constexpr int kTileRows = kTileBlocks * kPanel;
+
+// Floats of scratch that `attend` needs.
+constexpr size_t attend_scratch(int count, int size) {
+  return static_cast<size_t>(count) * (kTileRows + kTileRows / 2 + size / 2 + 8) + 64;
+}
+
+const Kernels& kernels();                 // the chosen table
+bool use_isa(const char* name);           // false: unknown here, or the CPU lacks it
+const char* const* available_isas(int* count);
+
+}  // namespace suffice

@@ -1,0 +1,136 @@
+// y = W x for 1..16 rows of x, reading each weight once from memory.
+
+// P panels times B rows. Every (row, output) has one accumulator that runs over K in order, so the
+// result does not depend on P or B.
+template <Type T, int P, int B>
+SUFFICE_INLINE void float_tile(const Linear& w, int panel, const Inputs& x, int row, float* y,
+                               int y_stride) {
+  constexpr int pair = weight_pair(T);
+  const size_t stride = w.panel_bytes();
+  const std::byte* line = w.data + panel * stride;
+  const float* input = x.values + static_cast<size_t>(row) * x.stride;
+  vf total[P][B][kVectors] = {};
+  for (int step = 0, steps = w.steps(); step < steps; step++, line += kLineBytes)
+    for (int p = 0; p < P; p++)
+      for (int v = 0; v < kVectors; v++) {
+        const vi bits = load_bits(line + p * stride + v * kVectorBytes);
+        for (int b = 0; b < B; b++) {
+          const float* at = input + static_cast<size_t>(b) * x.stride + step * pair;
+          vf& sum = total[p][b][v];
+          if constexpr (T == Type::f32) {
+            sum = as_float(bits) * splat(at[0]) + sum;
+          } else {
+            sum = first_bf16(bits) * splat(at[0]) + sum;
+            sum = second_bf16(bits) * splat(at[1]) + sum;
+          }
+        }
+      }
+  for (int p = 0; p < P; p++)
+    for (int b = 0; b < B; b++)
+      for (int v = 0; v < kVectors; v++) {
+        const int n = (panel + p) * kPanel + v * W;
+        vf out = total[p][b][v];
+        if (w.bias) out += load(w.bias + n);
+        store(y + static_cast<size_t>(row + b) * y_stride + n, out);
+      }
+}
+
+template <int P, int B>
+SUFFICE_INLINE void int8_tile(const Linear& w, int panel, const Inputs& x, int row, float* y,
+                              int y_stride) {
+  const size_t stride = w.panel_bytes();
+  const std::byte* line = w.data + panel * stride;
+  const int8_t* input = x.codes + static_cast<size_t>(row) * x.stride;
+  vi total[P][B][kVectors] = {};
+  for (int step = 0, steps = w.steps(); step < steps; step++, line += kLineBytes)
+    for (int p = 0; p < P; p++)
+      for (int v = 0; v < kVectors; v++) {
+        const vi codes = load_bits(line + p * stride + v * kVectorBytes);
+        for (int b = 0; b < B; b++) {
+          int32_t quad;
+          std::memcpy(&quad, input + static_cast<size_t>(b) * x.stride + step * 4, 4);
+          total[p][b][v] = dot_quads(total[p][b][v], codes, splat_bits(quad));
+        }
+      }
+  for (int p = 0; p < P; p++)
+    for (int b = 0; b < B; b++)
+      for (int v = 0; v < kVectors; v++) {
+        const int n = (panel + p) * kPanel + v * W;
+        const vi sum = total[p][b][v] - kDotOffset * x.code_sums[row + b];
+        vf out = to_float(sum) * (load(w.scale + n) * x.scales[row + b]);
+        if (w.bias) out += load(w.bias + n);
+        store(y + static_cast<size_t>(row + b) * y_stride + n, out);
+      }
+}
+
+template <Type T, int B>
+void rows_of(const Linear& w, int first, int last, const Inputs& x, int row, float* y,
+             int y_stride) {
+  constexpr int wide = kAccumulators / (B * kVectors) > 1 ? kAccumulators / (B * kVectors) : 1;
+  const auto tile = [&]<int P>(int panel) __attribute__((always_inline)) {
+    if constexpr (T == Type::i8)
+      int8_tile<P, B>(w, panel, x, row, y, y_stride);
+    else
+      float_tile<T, P, B>(w, panel, x, row, y, y_stride);
+  };
+  int panel = first;
+  for (; panel + wide <= last; panel += wide) tile.template operator()<wide>(panel);
+  for (; panel < last; panel++) tile.template operator()<1>(panel);
+}
+
+// The rows in tiles of at most kTile, a few panels at a time so that these stay in the L1/L2 cache
+// while every tile of rows passes over them.
+template <Type T>
+void linear_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
+  constexpr int kTile = SUFFICE_LEVEL == 4 ? 8 : 6;
+  const int tiles = (x.count + kTile - 1) / kTile;
+  const int group = tiles == 1 ? last - first : kAccumulators;
+  for (int panel = first; panel < last; panel += group) {
+    const int end = panel + group < last ? panel + group : last;
+    for (int i = 0; i < tiles; i++) {
+      const int row = x.count * i / tiles;
+      switch (x.count * (i + 1) / tiles - row) {
+        case 1: rows_of<T, 1>(w, panel, end, x, row, y, y_stride); break;
+        case 2: rows_of<T, 2>(w, panel, end, x, row, y, y_stride); break;
+        case 3: rows_of<T, 3>(w, panel, end, x, row, y, y_stride); break;
+        case 4: rows_of<T, 4>(w, panel, end, x, row, y, y_stride); break;
+        case 5: rows_of<T, 5>(w, panel, end, x, row, y, y_stride); break;
+        case 6: rows_of<T, 6>(w, panel, end, x, row, y, y_stride); break;
+#if SUFFICE_LEVEL == 4
+        case 7: rows_of<T, 7>(w, panel, end, x, row, y, y_stride); break;
+        case 8: rows_of<T, 8>(w, panel, end, x, row, y, y_stride); break;
+#endif
+      }
+    }
+  }
+}
+
+inline void linear(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
+  if (w.type == Type::f32)
+    linear_of<Type::f32>(w, first, last, x, y, y_stride);
+  else if (w.type == Type::bf16)
+    linear_of<Type::bf16>(w, first, last, x, y, y_stride);
+  else
+    linear_of<Type::i8>(w, first, last, x, y, y_stride);
+}
+
+inline void quantize_rows(const float* values, int stride, int count, int columns, int8_t* codes,
+                          float* scales, int32_t* code_sums) {
+  for (int row = 0; row < count; row++) {
+    const float* from = values + static_cast<size_t>(row) * stride;
+    int8_t* to = codes + static_cast<size_t>(row) * stride;
+    float most = 0;
+    for (int i = 0; i < columns; i++) most = std::fabs(from[i]) > most ? std::fabs(from[i]) : most;
+    const float scale = most / 127.0f;
+    const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
+    int32_t total = 0;
+    for (int i = 0; i < columns; i++) {
+      const float rounded = (from[i] * inverse + 12582912.0f) - 12582912.0f;
+      const int32_t code = static_cast<int32_t>(rounded);
+      to[i] = static_cast<int8_t>(code);
+      total += code;
+    }
+    scales[row] = scale;
+    code_sums[row] = total;
+  }
+}

@@ -1,0 +1,88 @@
+// Rows of keys and values: float32 in, storage type out, and back.
+
+SUFFICE_INLINE uint16_t to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+SUFFICE_INLINE float from_bf16(uint16_t half) {
+  const uint32_t bits = static_cast<uint32_t>(half) << 16;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+// The scale max |x| / 127 of a row.
+SUFFICE_INLINE float int8_scale(const float* row, int size) {
+  float most = 0;
+  for (int i = 0; i < size; i++) most = std::fabs(row[i]) > most ? std::fabs(row[i]) : most;
+  return most / 127.0f;
+}
+
+// Element `i` of row `row` lies at offset(i) from `to`: `step` elements apart in runs of `pair`.
+SUFFICE_INLINE void store_elements(Type type, std::byte* to, int pair, int step, const float* from,
+                                   int size, float* scale) {
+  const auto place = [=](int i) { return static_cast<size_t>(i / pair) * step + i % pair; };
+  if (type == Type::f32) {
+    for (int i = 0; i < size; i++) reinterpret_cast<float*>(to)[place(i)] = from[i];
+  } else if (type == Type::bf16) {
+    for (int i = 0; i < size; i++) reinterpret_cast<uint16_t*>(to)[place(i)] = to_bf16(from[i]);
+  } else if (type == Type::f16) {
+    for (int i = 0; i < size; i++) reinterpret_cast<uint16_t*>(to)[place(i)] = float_to_half(from[i]);
+  } else {
+    *scale = int8_scale(from, size);
+    const float inverse = *scale > 0 ? 1.0f / *scale : 0.0f;
+    for (int i = 0; i < size; i++)
+      reinterpret_cast<int8_t*>(to)[place(i)] = static_cast<int8_t>(std::lrintf(from[i] * inverse));
+  }
+}
+
+SUFFICE_INLINE void load_elements(Type type, const std::byte* from, int pair, int step, float* to,
+                                  int size, const float* scale) {
+  const auto place = [=](int i) { return static_cast<size_t>(i / pair) * step + i % pair; };
+  if (type == Type::f32) {
+    for (int i = 0; i < size; i++) to[i] = reinterpret_cast<const float*>(from)[place(i)];
+  } else if (type == Type::bf16) {
+    for (int i = 0; i < size; i++)
+      to[i] = from_bf16(reinterpret_cast<const uint16_t*>(from)[place(i)]);
+  } else if (type == Type::f16) {
+    for (int i = 0; i < size; i++)
+      to[i] = half_to_float(reinterpret_cast<const uint16_t*>(from)[place(i)]);
+  } else {
+    for (int i = 0; i < size; i++) to[i] = *scale * reinterpret_cast<const int8_t*>(from)[place(i)];
+  }
+}
+
+// Where the first element of a key row lies, in bytes from the head's keys.
+SUFFICE_INLINE size_t key_offset(const Head& head, int row) {
+  const int pair = key_pair(head.key_type);
+  const size_t panel = static_cast<size_t>(row / kPanel) * kPanel * head.size;
+  return (panel + static_cast<size_t>(row % kPanel) * pair) * size_of(head.key_type);
+}
+
+SUFFICE_INLINE size_t value_offset(const Head& head, int row) {
+  return static_cast<size_t>(row) * head.size * size_of(head.value_type);
+}
+
+inline void store_row(const Head& head, int row, const float* key, const float* value) {
+  const int pair = key_pair(head.key_type);
+  store_elements(head.key_type, head.keys + key_offset(head, row), pair, kPanel * pair, key,
+                 head.size, head.key_scales ? head.key_scales + row : nullptr);
+  store_elements(head.value_type, head.values + value_offset(head, row), 1, 1, value, head.size,
+                 head.value_scales ? head.value_scales + row : nullptr);
+}
+
+inline void load_rows(const Head& head, int first, int count, float* keys, float* values) {
+  const int pair = key_pair(head.key_type);
+  for (int row = first; row < first + count; row++) {
+    const size_t at = static_cast<size_t>(row - first) * head.size;
+    if (keys)
+      load_elements(head.key_type, head.keys + key_offset(head, row), pair, kPanel * pair,
+                    keys + at, head.size, head.key_scales ? head.key_scales + row : nullptr);
+    if (values)
+      load_elements(head.value_type, head.values + value_offset(head, row), 1, 1, values + at,
+                    head.size, head.value_scales ? head.value_scales + row : nullptr);
+  }
+}

@@ -1,0 +1,176 @@
+// A thin vector type: `vf` is W floats, `vi` the same lanes as int32, arithmetic by operators.
+// Only what the plain language cannot say has a body per instruction set.
+#if SUFFICE_LEVEL == 4
+constexpr int kVectorBytes = 64;
+#elif SUFFICE_LEVEL == 3
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+
+constexpr int W = kVectorBytes / 4;
+constexpr int kVectors = kPanel / W;                   // vectors that hold one value of 16 rows
+constexpr int kAccumulators = SUFFICE_LEVEL == 4 ? 16 : 8;  // enough chains to hide FMA latency
+
+typedef float vf __attribute__((vector_size(kVectorBytes)));
+typedef int32_t vi __attribute__((vector_size(kVectorBytes)));
+typedef int16_t vh __attribute__((vector_size(kVectorBytes)));
+
+#define SUFFICE_INLINE inline __attribute__((always_inline))
+
+SUFFICE_INLINE vf load(const float* from) {
+  vf to;
+  std::memcpy(&to, from, sizeof to);
+  return to;
+}
+
+SUFFICE_INLINE vi load_bits(const void* from) {
+  vi to;
+  std::memcpy(&to, from, sizeof to);
+  return to;
+}
+
+SUFFICE_INLINE void store(float* to, vf value) { std::memcpy(to, &value, sizeof value); }
+
+SUFFICE_INLINE vf splat(float value) { return value - vf{}; }
+SUFFICE_INLINE vi splat_bits(int32_t value) { return value - vi{}; }
+SUFFICE_INLINE vf as_float(vi bits) { return reinterpret_cast<vf>(bits); }
+SUFFICE_INLINE vi as_bits(vf value) { return reinterpret_cast<vi>(value); }
+SUFFICE_INLINE vf to_float(vi value) { return __builtin_convertvector(value, vf); }
+SUFFICE_INLINE vf max(vf a, vf b) { return a > b ? a : b; }
+
+// Of a pair of bfloat16 in one 32-bit lane, the first and the second as float32.
+SUFFICE_INLINE vf first_bf16(vi pair) { return as_float(pair << 16); }
+SUFFICE_INLINE vf second_bf16(vi pair) { return as_float(pair & splat_bits(~0xffff)); }
+
+SUFFICE_INLINE float sum_of(vf value) {
+  float total = 0;
+  for (int i = 0; i < W; i++) total += value[i];
+  return total;
+}
+
+SUFFICE_INLINE float max_of(vf value) {
+  float most = value[0];
+  for (int i = 1; i < W; i++) most = value[i] > most ? value[i] : most;
+  return most;
+}
+
+// Round half to even by adding and subtracting 1.5 * 2^23; |x| < 2^22.
+SUFFICE_INLINE vf round_even(vf x) {
+  const vf magic = splat(12582912.0f);
+  return (x + magic) - magic;
+}
+
+// 2^x to about 2 units in the last place; below -126 the result is 0.
+SUFFICE_INLINE vf exp2(vf x) {
+  const vf clamped = max(x, splat(-126.0f));
+  const vf whole = round_even(clamped);
+  const vf t = clamped - whole;
+  vf y = splat(1.5403530393381609e-4f);
+  y = y * t + splat(1.3333558146428443e-3f);
+  y = y * t + splat(9.6181291076284772e-3f);
+  y = y * t + splat(5.5504108664821580e-2f);
+  y = y * t + splat(2.4022650695910072e-1f);
+  y = y * t + splat(6.9314718055994531e-1f);
+  y = y * t + splat(1.0f);
+  const vi power = (__builtin_convertvector(whole, vi) + 127) << 23;
+  return x < splat(-126.0f) ? vf{} : y * as_float(power);
+}
+
+SUFFICE_INLINE float half_to_float(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
+  const uint32_t magnitude = half & 0x7fff;
+  float value;
+  if (magnitude >= 0x7c00) {
+    const uint32_t bits = sign | 0x7f800000 | (magnitude & 0x3ff) << 13;
+    std::memcpy(&value, &bits, 4);
+    return value;
+  }
+  const uint32_t bits = magnitude << 13;
+  std::memcpy(&value, &bits, 4);
+  value *= 0x1p112f;  // moves the exponent, and normalises subnormals
+  return sign ? -value : value;
+}
+
+SUFFICE_INLINE uint16_t float_to_half(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+  bits &= 0x7fffffff;
+  if (bits > 0x7f800000) return sign | 0x7e00;
+  if (bits >= 0x477ff000) return sign | 0x7c00;
+  if (bits < 0x38800000) {  // subnormal: let the adder round
+    float magnitude;
+    std::memcpy(&magnitude, &bits, 4);
+    magnitude += 0.5f;
+    std::memcpy(&bits, &magnitude, 4);
+    return sign | static_cast<uint16_t>(bits - 0x3f000000);
+  }
+  return sign | static_cast<uint16_t>((bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13);
+}
+
+// W float16 values as float32.
+SUFFICE_INLINE vf load_f16(const uint16_t* from) {
+#if SUFFICE_LEVEL == 4
+  return reinterpret_cast<vf>(
+      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#elif SUFFICE_LEVEL == 3
+  return reinterpret_cast<vf>(
+      _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#else
+  vf to;
+  for (int i = 0; i < W; i++) to[i] = half_to_float(from[i]);
+  return to;
+#endif
+}
+
+// 2 W int8 values as int16.
+SUFFICE_INLINE vi widen(const int8_t* from) {
+#if SUFFICE_LEVEL == 4
+  return reinterpret_cast<vi>(
+      _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#elif SUFFICE_LEVEL == 3
+  return reinterpret_cast<vi>(
+      _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#else
+  vh to;
+  for (int i = 0; i < 2 * W; i++) to[i] = from[i];
+  return reinterpret_cast<vi>(to);
+#endif
+}
+
+// Each lane: the sum of the products of its two int16 values.
+SUFFICE_INLINE vi dot_pairs(vi a, vi b) {
+#if SUFFICE_LEVEL == 4
+  return reinterpret_cast<vi>(
+      _mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#elif SUFFICE_LEVEL == 3
+  return reinterpret_cast<vi>(
+      _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#else
+  const vi low = (a << 16 >> 16) * (b << 16 >> 16);
+  return low + (a >> 16) * (b >> 16);
+#endif
+}
+
+// total += in each lane the sum of the products of its four int8 values, codes in [-127, 127].
+// With VNNI the first factor is taken as unsigned, w + 128: subtract 128 sum(x) at the end.
+constexpr int kDotOffset = SUFFICE_LEVEL == 4 ? 128 : 0;
+
+SUFFICE_INLINE vi dot_quads(vi total, vi w, vi x) {
+#if SUFFICE_LEVEL == 4
+  const vi shifted = w ^ splat_bits(static_cast<int32_t>(0x80808080));
+  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total),
+                                                  reinterpret_cast<__m512i>(shifted),
+                                                  reinterpret_cast<__m512i>(x)));
+#elif SUFFICE_LEVEL == 3
+  const __m256i weights = reinterpret_cast<__m256i>(w);
+  const __m256i products = _mm256_maddubs_epi16(
+      _mm256_abs_epi8(weights), _mm256_sign_epi8(reinterpret_cast<__m256i>(x), weights));
+  return total + reinterpret_cast<vi>(_mm256_madd_epi16(products, _mm256_set1_epi16(1)));
+#else
+  for (int shift = 0; shift < 32; shift += 8)
+    total += (w << (24 - shift) >> 24) * (x << (24 - shift) >> 24);
+  return total;
+#endif
+}

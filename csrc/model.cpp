@@ -1,0 +1,325 @@
+#include "model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+namespace suffice {
+namespace {
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+// Rotates the halves of one head: [x1, x2] -> [x1 cos - x2 sin, x2 cos + x1 sin].
+void rotate(float* head, int size, const float* cos, const float* sin) {
+  const int half = size / 2;
+  for (int i = 0; i < half; i++) {
+    const float a = head[i], b = head[half + i];
+    head[i] = a * cos[i] - b * sin[i];
+    head[half + i] = b * cos[i] + a * sin[i];
+  }
+}
+
+void gather_row(const Linear& table, int row, float* to) {
+  const int pair = weight_pair(table.type);
+  const std::byte* panel = table.data + (row / kPanel) * table.panel_bytes();
+  for (int k = 0; k < table.columns; k++) {
+    const size_t at = static_cast<size_t>(k / pair) * kPanel * pair + (row % kPanel) * pair + k % pair;
+    if (table.type == Type::f32) {
+      to[k] = reinterpret_cast<const float*>(panel)[at];
+    } else if (table.type == Type::bf16) {
+      const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(panel)[at]) << 16;
+      std::memcpy(to + k, &bits, 4);
+    } else {
+      to[k] = table.scale[row] * reinterpret_cast<const int8_t*>(panel)[at];
+    }
+  }
+}
+
+Visible visible_of(const Step& step, const Item& item, int row, int window) {
+  Visible visible{0, item.length, step.visible[row]};
+  if (window == 0) return visible;
+  const int position = step.positions[row];
+  visible.first = std::max(0, position - window + 1);
+  for (int j = 0; j < item.count; j++)
+    if (position - step.positions[item.first_row + j] >= window) visible.tentative &= ~(1u << j);
+  return visible;
+}
+
+}  // namespace
+
+struct Model::Shared {
+  int rows, width, query_width, mlp_width;  // strides, padded to whole panels
+  std::vector<float> queries, attended, output, gate, up;
+  std::map<int, std::vector<Traversal>> traversals;  // by window
+  Attention attention;
+
+  Shared(const Spec& spec, const Step& step)
+      : rows(static_cast<int>(step.tokens.size())),
+        width(round_up(std::max(spec.width, spec.embedding_width), kPanel)),
+        query_width(spec.heads * spec.head_size),
+        mlp_width(round_up(spec.mlp_width, kPanel)),
+        queries(static_cast<size_t>(rows) * query_width),
+        attended(queries.size()),
+        output(static_cast<size_t>(rows) * width),
+        gate(static_cast<size_t>(rows) * mlp_width),
+        up(gate.size()) {
+    for (const Layer& layer : spec.layers)
+      if (!traversals.count(layer.window)) traversals[layer.window] = lay_out(spec, step, layer.window);
+  }
+
+  // One traversal per request and key/value head; the same in every layer of this window but for
+  // the head's memory.
+  std::vector<Traversal> lay_out(const Spec& spec, const Step& step, int window) {
+    const int group = spec.heads / spec.kv_heads;
+    std::vector<Traversal> all;
+    for (const Item& item : step.items) {
+      int first = item.length;
+      for (int i = 0; i < item.count; i++)
+        first = std::min(first, visible_of(step, item, item.first_row + i, window).first);
+      for (int g = 0; g < spec.kv_heads; g++) {
+        Traversal traversal;
+        traversal.rows_end = item.length + item.count;
+        traversal.begin = first / kTileRows * kTileBlocks;
+        traversal.end = (traversal.rows_end + kPanel - 1) / kPanel;
+        for (int row = item.first_row; row < item.first_row + item.count; row++)
+          for (int h = g * group; h < (g + 1) * group; h++) {
+            const size_t at = static_cast<size_t>(row) * query_width + h * spec.head_size;
+            traversal.queries.push_back(queries.data() + at);
+            traversal.outputs.push_back(attended.data() + at);
+            traversal.visible.push_back(visible_of(step, item, row, window));
+          }
+        all.push_back(std::move(traversal));
+      }
+    }
+    return all;
+  }
+
+  void plan(const Spec& spec, const Step& step, int layer) {
+    auto& all = traversals[spec.layers[layer].window];
+    size_t index = 0;
+    for (const Item& item : step.items)
+      for (int g = 0; g < spec.kv_heads; g++) all[index++].head = item.cache->head(layer, g);
+    attention.plan(all);
+  }
+};
+
+// What one thread does. The residual stream is each thread's own copy: everyone adds the shared
+// outputs after a barrier, and no thread waits for another to normalise.
+struct Model::Worker {
+  const Spec& spec;
+  const Step& step;
+  Shared& shared;
+  Team& team;
+  int thread;
+  int rows;
+  std::vector<float> residual, normal, key, value, scratch;
+  std::vector<int8_t> codes;
+  std::vector<float> scales;
+  std::vector<int32_t> code_sums;
+
+  Worker(const Spec& spec, const Step& step, Shared& shared, Team& team, int thread)
+      : spec(spec),
+        step(step),
+        shared(shared),
+        team(team),
+        thread(thread),
+        rows(shared.rows),
+        residual(static_cast<size_t>(rows) * shared.width),
+        normal(residual.size()),
+        key(static_cast<size_t>(rows) * spec.head_size),
+        value(key.size()),
+        codes(static_cast<size_t>(rows) *
+              std::max({shared.width, shared.query_width, shared.mlp_width})),
+        scales(rows),
+        code_sums(rows) {}
+
+  Inputs inputs(const float* values, int stride, const Linear& w, int count) {
+    if (w.type == Type::i8)
+      kernels().quantize_rows(values, stride, count, w.columns, codes.data(), scales.data(),
+                              code_sums.data());
+    return {values, codes.data(), scales.data(), code_sums.data(), stride, count};
+  }
+
+  void multiply(const Linear& w, const Inputs& x, float* y, int stride) {
+    const Share mine = share(w.panels(), thread, team.size());
+    kernels().linear(w, mine.first, mine.last, x, y, stride);
+  }
+
+  // y = norm(x) row by row; a norm without weight copies.
+  void normalize(const Norm& norm, const float* x, float* y, int count) {
+    for (int row = 0; row < count; row++) {
+      const size_t at = static_cast<size_t>(row) * shared.width;
+      if (norm.weight)
+        kernels().normalize(x + at, spec.width, norm.weight, norm.bias, spec.layer_norm,
+                            spec.norm_eps, y + at);
+      else if (x != y)
+        std::memcpy(y + at, x + at, spec.width * sizeof(float));
+    }
+  }
+
+  void embed() {
+    const bool project = spec.project_in.data;
+    for (int row = 0; row < rows; row++) {
+      float* to = (project ? normal : residual).data() + static_cast<size_t>(row) * shared.width;
+      gather_row(spec.embedding, step.tokens[row], to);
+      for (int i = 0; i < spec.embedding_width; i++) to[i] *= spec.embedding_scale;
+    }
+    if (project) {
+      multiply(spec.project_in, inputs(normal.data(), shared.width, spec.project_in, rows),
+               shared.output.data(), shared.width);
+      team.barrier();
+      std::copy(shared.output.begin(), shared.output.end(), residual.begin());
+      team.barrier();
+    }
+    if (!spec.positions) return;
+    for (int row = 0; row < rows; row++) {
+      const float* from = spec.positions + static_cast<size_t>(step.positions[row]) * spec.width;
+      float* to = residual.data() + static_cast<size_t>(row) * shared.width;
+      for (int i = 0; i < spec.width; i++) to[i] += from[i];
+    }
+  }
+
+  void project_query(const Layer& layer, const Inputs& x, int h) {
+    const int panels = spec.head_size / kPanel;
+    float* queries = shared.queries.data();
+    kernels().linear(layer.q, h * panels, (h + 1) * panels, x, queries, shared.query_width);
+    for (int row = 0; row < rows; row++) {
+      float* q = queries + static_cast<size_t>(row) * shared.query_width + h * spec.head_size;
+      position(layer, layer.q_norm, row, q);
+      for (int i = 0; i < spec.head_size; i++) q[i] *= spec.attention_scale * kLog2e;
+    }
+  }
+
+  void project_key_value(const Layer& layer, int index, const Inputs& x, int g) {
+    const int size = spec.head_size, panels = size / kPanel;
+    // The kernel writes output n at y + n: shift y so that this head's outputs start the buffer.
+    kernels().linear(layer.k, g * panels, (g + 1) * panels, x, key.data() - g * size, size);
+    kernels().linear(layer.v, g * panels, (g + 1) * panels, x, value.data() - g * size, size);
+    for (const Item& item : step.items)
+      for (int i = 0; i < item.count; i++) {
+        float* k = key.data() + static_cast<size_t>(item.first_row + i) * size;
+        position(layer, layer.k_norm, item.first_row + i, k);
+        kernels().store_row(item.cache->head(index, g), item.length + i, k,
+                            value.data() + static_cast<size_t>(item.first_row + i) * size);
+      }
+  }
+
+  // Per-head normalisation and rotary position.
+  void position(const Layer& layer, const Norm& norm, int row, float* head) {
+    if (norm.weight)
+      kernels().normalize(head, spec.head_size, norm.weight, norm.bias, false, spec.norm_eps, head);
+    if (layer.rope < 0) return;
+    const Rope& rope = spec.ropes[layer.rope];
+    const size_t at = static_cast<size_t>(step.positions[row]) * (spec.head_size / 2);
+    rotate(head, spec.head_size, rope.cos + at, rope.sin + at);
+  }
+
+  // Query heads cost one linear, key/value heads two: each thread takes the units that start in its
+  // share of the cost.
+  void project(const Layer& layer, int index) {
+    const Inputs x = inputs(normal.data(), shared.width, layer.q, rows);
+    const Share mine = share(spec.heads + 2 * spec.kv_heads, thread, team.size());
+    for (int h = mine.first; h < std::min(mine.last, spec.heads); h++) project_query(layer, x, h);
+    for (int g = 0; g < spec.kv_heads; g++) {
+      const int start = spec.heads + 2 * g;
+      if (start >= mine.first && start < mine.last) project_key_value(layer, index, x, g);
+    }
+  }
+
+  void mlp(const Layer& layer) {
+    const bool gated = layer.gate.data;
+    const Inputs x = inputs(normal.data(), shared.width, layer.up, rows);
+    const Share mine = share(layer.up.panels(), thread, team.size());
+    const int stride = shared.mlp_width, first = mine.first * kPanel;
+    float* up = shared.up.data();
+    float* gate = gated ? shared.gate.data() : up;
+    kernels().linear(layer.up, mine.first, mine.last, x, up, stride);
+    if (gated) kernels().linear(layer.gate, mine.first, mine.last, x, gate, stride);
+    for (int row = 0; row < rows; row++) {
+      const size_t at = static_cast<size_t>(row) * stride + first;
+      kernels().activate(spec.activation, gate + at, gated ? up + at : nullptr,
+                         (mine.last - mine.first) * kPanel);
+    }
+    team.barrier();
+    multiply(layer.down, inputs(gate, stride, layer.down, rows), shared.output.data(), shared.width);
+    team.barrier();
+  }
+
+  // Adds a sub-layer's shared output to the residual stream.
+  void add(const Norm& after, const Norm& whole) {
+    float* output = shared.output.data();
+    if (spec.placement == Placement::sandwich) {
+      normalize(after, output, normal.data(), rows);
+      output = normal.data();
+    }
+    for (size_t i = 0; i < residual.size(); i++) residual[i] += output[i];
+    if (spec.placement == Placement::post) normalize(whole, residual.data(), residual.data(), rows);
+  }
+
+  void layer(int index) {
+    const Layer& layer = spec.layers[index];
+    const bool post = spec.placement == Placement::post;
+    normalize(post ? Norm{} : layer.attention_norm, residual.data(), normal.data(), rows);
+    if (thread == 0) shared.plan(spec, step, index);
+    project(layer, index);
+    team.barrier();
+    shared.attention.work(scratch);
+    team.barrier();
+    multiply(layer.o, inputs(shared.attended.data(), shared.query_width, layer.o, rows),
+             shared.output.data(), shared.width);
+    team.barrier();
+    add(layer.post_attention_norm, layer.attention_norm);
+    normalize(post ? Norm{} : layer.mlp_norm, residual.data(), normal.data(), rows);
+    mlp(layer);
+    add(layer.post_mlp_norm, layer.mlp_norm);
+  }
+
+  void logits() {
+    const int count = static_cast<int>(step.outputs.size());
+    for (int i = 0; i < count; i++)
+      std::memmove(residual.data() + static_cast<size_t>(i) * shared.width,
+                   residual.data() + static_cast<size_t>(step.outputs[i]) * shared.width,
+                   shared.width * sizeof(float));
+    normalize(spec.final_norm, residual.data(), normal.data(), count);
+    if (spec.project_out.data) {
+      multiply(spec.project_out, inputs(normal.data(), shared.width, spec.project_out, count),
+               shared.output.data(), shared.width);
+      team.barrier();
+      std::copy(shared.output.begin(), shared.output.end(), normal.begin());
+    }
+    multiply(spec.head, inputs(normal.data(), shared.width, spec.head, count), step.logits,
+             round_up(spec.vocabulary, kPanel));
+  }
+};
+
+Counts Model::step(Step& step, Team& team) {
+  Shared shared(spec_, step);
+  team.run([&](int thread) {
+    Worker worker(spec_, step, shared, team, thread);
+    worker.embed();
+    for (int layer = 0; layer < static_cast<int>(spec_.layers.size()); layer++) worker.layer(layer);
+    if (!step.outputs.empty()) worker.logits();
+  });
+
+  Counts counts;
+  for (const Layer& layer : spec_.layers) {
+    for (const Traversal& traversal : shared.traversals[layer.window]) {
+      const int read = std::min(traversal.end * kPanel, traversal.rows_end) - traversal.begin * kPanel;
+      counts.key_rows += read;
+      counts.value_rows += read;
+      counts.held_rows += traversal.rows_end;
+    }
+    for (const Linear* w : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
+      if (w->data) counts.weight_bytes += w->bytes();
+  }
+  for (const Linear* w : {&spec_.project_in, &spec_.project_out, &spec_.head})
+    if (w->data) counts.weight_bytes += w->bytes();
+  if (!step.items.empty()) {
+    const KVCache& cache = *step.items[0].cache;
+    counts.kv_bytes = counts.key_rows * (cache.row_bytes() / (cache.layers() * cache.heads()));
+  }
+  return counts;
+}
+
+}  // namespace suffice

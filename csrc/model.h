@@ -1,0 +1,89 @@
+// One decode step of a decoder for the rows of several requests.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attention.h"
+#include "cache.h"
+#include "kernels.h"
+#include "parallel.h"
+
+namespace suffice {
+
+struct Norm {
+  const float* weight = nullptr;  // null: the identity, no normalisation at all
+  const float* bias = nullptr;
+};
+
+enum class Placement : int { pre = 0, post = 1, sandwich = 2 };
+
+struct Layer {
+  Linear q, k, v, o, gate, up, down;  // gate.data null: an MLP without gate
+  Norm attention_norm, mlp_norm, post_attention_norm, post_mlp_norm, q_norm, k_norm;
+  int window = 0;  // 0: all keys
+  int rope = -1;   // index into Spec::ropes
+};
+
+struct Rope {
+  const float* cos = nullptr;  // [positions][size / 2]
+  const float* sin = nullptr;
+  int positions = 0;
+};
+
+struct Spec {
+  int width = 0, heads = 0, kv_heads = 0, head_size = 0, mlp_width = 0, vocabulary = 0;
+  int embedding_width = 0;
+  bool layer_norm = false;  // else RMSNorm
+  float norm_eps = 1e-5f;
+  Placement placement = Placement::pre;
+  int activation = kSilu;
+  float attention_scale = 1;
+  float embedding_scale = 1;
+  Linear embedding, project_in, project_out, head;
+  const float* positions = nullptr;  // learned [rows][width], offset applied; null: none
+  int position_rows = 0;
+  Norm final_norm;
+  std::vector<Layer> layers;
+  std::vector<Rope> ropes;
+};
+
+// Rows of one request in a step: they go to the cache rows [length, length + count).
+struct Item {
+  KVCache* cache = nullptr;
+  int length = 0;
+  int first_row = 0;
+  int count = 0;
+};
+
+struct Step {
+  std::vector<Item> items;
+  std::vector<int> tokens;        // [rows]
+  std::vector<int> positions;     // [rows]
+  std::vector<uint32_t> visible;  // [rows] bit j: sees the request's row length + j
+  std::vector<int> item_of;       // [rows]
+  std::vector<int> outputs;       // rows whose logits are wanted
+  float* logits = nullptr;        // [outputs][vocabulary]
+};
+
+struct Counts {
+  int64_t key_rows = 0;    // rows of K read, summed over layers and key/value heads
+  int64_t value_rows = 0;
+  int64_t held_rows = 0;
+  int64_t kv_bytes = 0;
+  int64_t weight_bytes = 0;
+};
+
+class Model {
+ public:
+  explicit Model(Spec spec) : spec_(std::move(spec)) {}
+  const Spec& spec() const { return spec_; }
+  Counts step(Step& step, Team& team);
+
+ private:
+  struct Shared;  // buffers of a step that all threads see
+  struct Worker;  // one thread's view of a step
+  Spec spec_;
+};
+
+}  // namespace suffice

@@ -1,0 +1,57 @@
+// One team of threads. Waiting spins briefly and then yields the core, so that a busy or small
+// machine is not stalled by a thread that waits.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace suffice {
+
+class Team {
+ public:
+  explicit Team(int threads);
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  int size() const { return size_; }
+
+  // Runs `task(thread)` on every thread of the team, the caller being thread 0; one at a time.
+  void run(const std::function<void(int)>& task);
+
+  // Inside a task: returns when every thread has arrived.
+  void barrier();
+
+ private:
+  void work(int thread);
+
+  int size_;
+  std::mutex running_;
+  std::vector<std::thread> workers_;
+  const std::function<void(int)>* task_ = nullptr;
+  alignas(64) std::atomic<uint32_t> started_{0};
+  alignas(64) std::atomic<int> finished_{0};
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<uint32_t> phase_{0};
+  std::atomic<bool> stopping_{false};
+};
+
+// The share [first, last) of `count` items that is thread's own.
+struct Share {
+  int first, last;
+};
+inline Share share(int count, int thread, int threads) {
+  return {static_cast<int>(static_cast<int64_t>(count) * thread / threads),
+          static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / threads)};
+}
+
+int usable_cores();                 // affinity and cgroup quota, at least 1
+std::shared_ptr<Team> team();       // the process's team
+void set_threads(int threads);
+
+}  // namespace suffice

@@ -1,0 +1,83 @@
+// Storage types and the two panel layouts. Includes nothing of Python.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace suffice {
+
+enum class Type : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3 };
+
+constexpr int size_of(Type type) {
+  return type == Type::f32 ? 4 : type == Type::i8 ? 1 : 2;
+}
+
+// Output rows of a weight panel, keys of a key panel: one block of the traversal.
+constexpr int kPanel = 16;
+
+constexpr int round_up(int value, int to) { return (value + to - 1) / to * to; }
+
+// Weights: packed[N/16][K/p][16][p] with p = 4 bytes' worth of K, so that one step is one cache line.
+constexpr int weight_pair(Type type) { return 4 / size_of(type); }
+constexpr int kLineBytes = 64;
+
+// Keys: panel[D/p][16][p]. Pairs where an instruction multiplies pairs, single values elsewhere.
+constexpr int key_pair(Type type) { return type == Type::bf16 || type == Type::i8 ? 2 : 1; }
+
+// A weight matrix y = W x: `rows` outputs, `columns` inputs; scale (int8 only) and bias are padded
+// to a multiple of 16, or null.
+struct Linear {
+  const std::byte* data = nullptr;
+  const float* scale = nullptr;
+  const float* bias = nullptr;
+  int rows = 0;
+  int columns = 0;
+  Type type = Type::f32;
+
+  int panels() const { return round_up(rows, kPanel) / kPanel; }
+  int steps() const { return round_up(columns, 4) / weight_pair(type); }
+  size_t panel_bytes() const { return static_cast<size_t>(steps()) * kLineBytes; }
+  size_t bytes() const {
+    return panels() * (panel_bytes() + (scale ? kPanel * 4 : 0) + (bias ? kPanel * 4 : 0));
+  }
+};
+
+// Inputs of a linear layer for `count` rows: float32, and for int8 weights the quantised copy.
+// Rows are `stride` elements apart and zero from `columns` to the next multiple of 4.
+struct Inputs {
+  const float* values = nullptr;
+  const int8_t* codes = nullptr;
+  const float* scales = nullptr;      // [count]
+  const int32_t* code_sums = nullptr; // [count]
+  int stride = 0;
+  int count = 0;
+};
+
+// One key/value head of one layer of one cache.
+struct Head {
+  std::byte* keys = nullptr;    // panels of 16 keys
+  std::byte* values = nullptr;  // [capacity][size]
+  float* key_scales = nullptr;  // [capacity], int8 only
+  float* value_scales = nullptr;
+  int size = 0;  // D
+  Type key_type = Type::f32;
+  Type value_type = Type::f32;
+};
+
+// Which keys a query row may see: those of the committed rows in [first, committed), and of the
+// tentative rows committed + j those whose bit j is set in `tentative`.
+struct Visible {
+  int first = 0;
+  int committed = 0;
+  uint32_t tentative = 0;
+};
+
+// Running softmax state of `count` query rows: `peak` in base 2 (scores are pre-multiplied by
+// log2 e), sum of exp2(score - peak), and the unnormalised output.
+struct Partial {
+  float* peak;    // [count]
+  float* sum;     // [count]
+  float* output;  // [count][size]
+};
+
+}  // namespace suffice

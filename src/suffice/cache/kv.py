@@ -1,0 +1,231 @@
+"""The keys and values of one request, in native memory, with spare rows that can hold drafts.
+
+Rows are committed (they count), tentative (drafts in spare rows, to be committed or rolled back)
+or spare. The memory grows by the policy; what was appended is what is viewed, bit for bit in the
+storage type.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from suffice.cache import KV_DTYPES, Growth
+from suffice.errors import InputError, OutOfMemory, unknown
+from suffice.native import core
+
+MAX_TENTATIVE = 32
+
+
+class KVCache:
+    """One request's cache: `layers` layers of `kv_heads` heads of `head_size`.
+
+    `limit` is the context length in rows; `arena` accounts the memory of several caches together
+    and may limit it.
+
+    Raises:
+        InputError: Unknown storage type, or a head size that is not a multiple of 16.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        kv_heads: int,
+        head_size: int,
+        *,
+        growth: Growth,
+        limit: int,
+        key_dtype: str = "bfloat16",
+        value_dtype: str = "bfloat16",
+        arena: core.Arena | None = None,
+    ) -> None:
+        for dtype in (key_dtype, value_dtype):
+            if dtype not in KV_DTYPES:
+                raise unknown("KV cache dtype", dtype, KV_DTYPES)
+        if head_size % 16 or not 16 <= head_size <= 512:
+            raise InputError(f"head_size={head_size} must be a multiple of 16 up to 512")
+        self.native = core.KVCache(
+            layers, kv_heads, head_size, key_dtype, value_dtype, arena or core.Arena()
+        )
+        self.growth = growth
+        self.limit = limit
+        self.length = 0
+        self.tentative = 0
+        self._visible: list[int] = []
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return int(self.native.layers)
+
+    @property
+    def capacity(self) -> int:
+        """Rows that fit without another allocation."""
+        return int(self.native.capacity)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of memory mapped for this cache."""
+        return int(self.native.bytes)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one token's keys and values in all layers."""
+        return int(self.native.row_bytes)
+
+    @property
+    def spare(self) -> int:
+        """Rows that are allocated and hold nothing."""
+        return self.capacity - self.length - self.tentative
+
+    def reserve(self, rows: int) -> None:
+        """Make room for `rows` more rows, growing by the policy if they do not fit.
+
+        Raises:
+            InputError: More rows than the context holds.
+            OutOfMemory: The memory cannot be had; the cache is unchanged.
+        """
+        needed = self.length + self.tentative + rows
+        if needed > self.limit:
+            raise InputError(f"{needed} tokens exceed the context length of {self.limit}")
+        if needed <= self.capacity:
+            return
+        capacity = self.growth.next_capacity(needed, self.capacity, self.limit)
+        try:
+            self.native.resize(capacity, self.length + self.tentative)
+        except core.OutOfMemory as error:
+            raise OutOfMemory(str(error)) from None
+
+    def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Write k, v float32 [G, T, D] of one layer to the rows after the committed ones.
+
+        They count once `advance` is called, after all layers.
+        """
+        self.native.store(layer, self.length, _floats(k), _floats(v))
+
+    def advance(self, rows: int) -> None:
+        """Commit `rows` rows that were appended in every layer."""
+        if self.tentative:
+            raise InputError(f"{self.tentative} tentative rows: commit or roll back first")
+        if self.length + rows > self.capacity:
+            raise InputError(f"{rows} rows do not fit: {self.length} of {self.capacity} are used")
+        self.length += rows
+
+    def keys(self, layer: int, rows: int | None = None) -> torch.Tensor:
+        """Return the first `rows` keys (default: the committed ones) as float32 [G, rows, D]."""
+        out = self._rows(rows)
+        self.native.load(layer, 0, out, None)
+        return out
+
+    def values(self, layer: int, rows: int | None = None) -> torch.Tensor:
+        """Return the first `rows` values (default: the committed ones) as float32 [G, rows, D]."""
+        out = self._rows(rows)
+        self.native.load(layer, 0, None, out)
+        return out
+
+    def _rows(self, rows: int | None) -> torch.Tensor:
+        count = self.length if rows is None else rows
+        return torch.empty(int(self.native.heads), count, int(self.native.size))
+
+    def room(self, drafts: int) -> int:
+        """Return how many of `drafts` tentative rows fit in the spare rows there are.
+
+        When fewer rows are left than drafts wanted, the drafts are cut rather than the cache
+        grown (the choice of the BMC paper, section VI-A).
+        """
+        return min(drafts, self.spare, MAX_TENTATIVE - self.tentative)
+
+    def append_tentative(self, k: torch.Tensor, v: torch.Tensor, parents: list[int]) -> None:
+        """Append drafts k, v float32 [L, G, T, D] to the spare rows.
+
+        `parents[i]` is the tentative row that draft i continues, -1 for the last committed row;
+        a parent comes before its children.
+
+        Raises:
+            InputError: More drafts than spare rows, or a parent that does not come before.
+        """
+        visible = self.draft(parents)
+        first = self.length + self.tentative - len(parents)
+        try:
+            for layer in range(self.layers):
+                self.native.store(layer, first, _floats(k[layer]), _floats(v[layer]))
+        except ValueError:
+            self._forget(len(parents))
+            raise
+        assert len(visible) == len(parents)
+
+    def draft(self, parents: list[int]) -> list[int]:
+        """Take spare rows for drafts that a decode step will write; return what each may see.
+
+        The result has, for each draft, a bit mask over the tentative rows: itself and its
+        ancestors.
+        """
+        if len(parents) > self.room(len(parents)):
+            raise InputError(
+                f"{len(parents)} drafts do not fit: {self.room(len(parents))} rows are spare"
+            )
+        for i, parent in enumerate(parents):
+            if not -1 <= parent < self.tentative + i:
+                raise InputError(f"draft {i}: parent {parent} must be a tentative row before it")
+        for parent in parents:
+            own = 1 << len(self._visible)
+            self._visible.append(own | (self._visible[parent] if parent >= 0 else 0))
+        self.tentative += len(parents)
+        return self._visible[-len(parents) :] if parents else []
+
+    def visible(self) -> list[int]:
+        """Return, per tentative row, the bit mask of the tentative rows it may see."""
+        return list(self._visible)
+
+    def commit(self, path: list[int]) -> None:
+        """Keep the tentative rows of `path`, in its order, and forget the others.
+
+        Raises:
+            InputError: A row that is not tentative, or a path that is not ascending.
+        """
+        if any(not 0 <= row < self.tentative for row in path) or path != sorted(set(path)):
+            raise InputError(
+                f"path {path} must be ascending tentative rows (there are {self.tentative})"
+            )
+        for target, source in enumerate(path):
+            if source != target:
+                self.native.move_row(self.length + source, self.length + target)
+        self.length += len(path)
+        self._forget(self.tentative)
+
+    def rollback(self) -> None:
+        """Forget all tentative rows."""
+        self._forget(self.tentative)
+
+    def _forget(self, rows: int) -> None:
+        self.tentative -= rows
+        del self._visible[self.tentative :]
+
+    def truncate(self, rows: int) -> None:
+        """Keep the first `rows` committed rows and forget the rest.
+
+        Raises:
+            InputError: More rows than are committed.
+        """
+        if not 0 <= rows <= self.length:
+            raise InputError(f"cannot truncate to {rows} rows: {self.length} are committed")
+        self.rollback()
+        self.length = rows
+
+    def fork(self) -> KVCache:
+        """Return a copy of the committed rows that grows on its own.
+
+        Raises:
+            OutOfMemory: The memory cannot be had.
+        """
+        other = object.__new__(KVCache)
+        other.__dict__.update(self.__dict__)
+        try:
+            other.native = self.native.copy(self.length)
+        except core.OutOfMemory as error:
+            raise OutOfMemory(str(error)) from None
+        other.tentative, other._visible = 0, []
+        return other
+
+
+def _floats(rows: torch.Tensor) -> torch.Tensor:
+    return rows.detach().to(torch.float32).contiguous()

@@ -1,0 +1,70 @@
+"""The only importer of the compiled core: instruction sets, threads, what is available.
+
+`SUFFICE_ISA` forces an instruction set (base, v3 = AVX2, v4 = AVX-512) and fails if the CPU lacks
+it; the number of threads defaults to the cores that affinity and the cgroup's quota leave.
+"""
+
+from __future__ import annotations
+
+import os
+
+from suffice import _native as core
+from suffice.errors import InputError
+
+PANEL: int = core.PANEL
+ISAS = ("v4", "v3", "base")
+
+
+def isas() -> list[str]:
+    """Return the instruction sets this CPU can run, best first."""
+    return list(core.isas())
+
+
+def isa() -> str:
+    """Return the instruction set in use."""
+    return str(core.isa())
+
+
+def use_isa(name: str) -> None:
+    """Choose the instruction set of all kernels.
+
+    Raises:
+        InputError: Unknown, or this CPU lacks it.
+    """
+    if not core.use_isa(name):
+        raise InputError(f"instruction set '{name}' cannot run here. Available: {', '.join(isas())}")
+
+
+def cores() -> int:
+    """Return the number of cores that affinity and the cgroup's quota leave us."""
+    return int(core.cores())
+
+
+def threads() -> int:
+    """Return the size of the thread team."""
+    return int(core.threads())
+
+
+def set_threads(count: int) -> None:
+    """Set the size of the thread team.
+
+    Raises:
+        InputError: Not between 1 and the cores that may be used.
+    """
+    if not 1 <= count <= cores():
+        raise InputError(f"threads={count} must be between 1 and the {cores()} cores available")
+    core.set_threads(count)
+
+
+def read_bandwidth(size_bytes: int, threads: int, repeats: int = 5) -> float:
+    """Return the best bytes per second at which `threads` threads read a buffer in order."""
+    return float(core.read_bandwidth(size_bytes, threads, repeats))
+
+
+def copy_bandwidth(size_bytes: int, threads: int, repeats: int = 5) -> float:
+    """Return the best bytes per second copied (each byte read once and written once)."""
+    return float(core.copy_bandwidth(size_bytes, threads, repeats))
+
+
+if "SUFFICE_ISA" in os.environ:
+    use_isa(os.environ["SUFFICE_ISA"])

@@ -1,0 +1,1 @@
+"""suffice inside other people's libraries."""

@@ -1,0 +1,1 @@
+"""What a model is worth: how fast it runs and how good its answers are."""

@@ -1,0 +1,196 @@
+"""How fast prompts are run and tokens are decoded, in llama-bench's terms.
+
+`pp512` runs a prompt of 512 tokens, `tg64 @ d3000` decodes 64 tokens after 3000 that are cached.
+The tokens are arbitrary; turning text into tokens and choosing tokens are left out. The first run
+of each case does not count.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from suffice.engine.protocol import Runner
+from suffice.errors import InputError
+from suffice.trace import Trace
+
+Clock = Callable[[], float]
+
+
+class TracedRunner(Runner, Protocol):
+    """A runner that says what it read."""
+
+    @property
+    def trace(self) -> Trace:
+        """Totals since the runner was made."""
+        ...
+
+
+@dataclass(frozen=True)
+class Case:
+    """Run `prompt` or decode `generate` tokens of `batch` requests after `depth` others."""
+
+    prompt: int
+    generate: int
+    depth: int
+    batch: int
+
+    @property
+    def name(self) -> str:
+        """The test's name as llama-bench writes it."""
+        what = f"pp{self.prompt}" if self.prompt else f"tg{self.generate}"
+        return f"{what} @ d{self.depth}" if self.depth else what
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the measured part runs."""
+        return self.batch * (self.prompt or self.generate)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one test gave; the bytes are those of decoding and zero for prompts."""
+
+    case: Case
+    seconds: tuple[float, ...]
+    kv_bytes_per_token: float
+    weight_bytes_per_token: float
+    roof_bytes_per_second: float
+
+    @property
+    def speeds(self) -> list[float]:
+        """Tokens per second of each repetition."""
+        return [self.case.tokens / seconds for seconds in self.seconds]
+
+    @property
+    def mean(self) -> float:
+        """Mean of the speeds."""
+        return statistics.mean(self.speeds)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the speeds; 0 for a single one."""
+        return statistics.stdev(self.speeds) if len(self.seconds) > 1 else 0.0
+
+    @property
+    def roof_fraction(self) -> float:
+        """How much of the machine's streaming read the bytes that had to be read come to."""
+        read = self.kv_bytes_per_token + self.weight_bytes_per_token
+        return read * self.mean / self.roof_bytes_per_second
+
+
+def cases(prompt: int, generate: int, depths: Sequence[int], batch: int) -> list[Case]:
+    """Return a prompt test and a decode test for each depth; a length of 0 leaves one out.
+
+    Raises:
+        InputError: A number below what makes sense, or nothing to measure.
+    """
+    for name, value, least in (
+        ("-p/--prompt-tokens", prompt, 0),
+        ("-n/--n-gen", generate, 0),
+        ("-b/--batch-size", batch, 1),
+        *(("-d/--n-depth", depth, 0) for depth in depths),
+    ):
+        if value < least:
+            raise InputError(f"{name}={value}: must be at least {least}")
+    if not depths or not (prompt or generate):
+        raise InputError("nothing to measure: give -p or -n above 0 and at least one depth")
+    found = []
+    for depth in depths:
+        found += [Case(prompt, 0, depth, batch)] if prompt else []
+        found += [Case(0, generate, depth, batch)] if generate else []
+    return found
+
+
+def check_context(wanted: Sequence[Case], context: int) -> None:
+    """Refuse tests that do not fit.
+
+    Raises:
+        InputError: The longest test needs more tokens than the context holds.
+    """
+    longest = max(wanted, key=rows)
+    if rows(longest) > context:
+        raise InputError(
+            f"{longest.name} needs {rows(longest)} tokens, but the context holds {context}"
+        )
+
+
+def measure(
+    runner: TracedRunner,
+    wanted: Sequence[Case],
+    repetitions: int,
+    roof_bytes_per_second: float,
+    clock: Clock = time.perf_counter,
+) -> Iterator[Result]:
+    """Yield the result of each case.
+
+    Every repetition decodes on a fresh copy of the cached tokens, so that what the cache's growth
+    costs is part of the time.
+
+    Raises:
+        InputError: Fewer than one repetition, or no memory for a case.
+    """
+    if repetitions < 1:
+        raise InputError(f"-r/--repetitions={repetitions}: must be at least 1")
+    for case in wanted:
+        start = runner.open("bench", rows(case))
+        try:
+            if case.depth:
+                runner.prefill(start, _tokens(runner, case.depth))
+            _once(runner, case, start, clock)
+            before = dataclasses.replace(runner.trace)
+            seconds = tuple(_once(runner, case, start, clock) for _ in range(repetitions))
+        finally:
+            runner.close(start)
+        decoded = case.generate * case.batch * repetitions
+        kv_bytes = runner.trace.kv_bytes_read - before.kv_bytes_read
+        weight_bytes = runner.trace.weight_bytes_read - before.weight_bytes_read
+        yield Result(
+            case,
+            seconds,
+            kv_bytes / decoded if decoded else 0.0,
+            weight_bytes / decoded if decoded else 0.0,
+            roof_bytes_per_second,
+        )
+
+
+def rows(case: Case) -> int:
+    """Return the tokens that a case's cache has to hold for each request."""
+    return case.depth + (case.prompt or case.generate)
+
+
+def _once(runner: TracedRunner, case: Case, start: Any, clock: Clock) -> float:
+    """Run a case once from copies of the sequence `start`; return the seconds without copying."""
+    sequences: list[Any] = []
+    try:
+        sequences += (runner.fork(start) for _ in range(case.batch))
+        began = clock()
+        if case.prompt:
+            _prompts(runner, case.prompt, sequences)
+        else:
+            _decode(runner, case.generate, sequences)
+        return clock() - began
+    finally:
+        for sequence in sequences:
+            runner.close(sequence)
+
+
+def _prompts(runner: TracedRunner, count: int, sequences: list[Any]) -> None:
+    for sequence in sequences:
+        runner.prefill(sequence, _tokens(runner, count))
+
+
+def _decode(runner: TracedRunner, count: int, sequences: list[Any]) -> None:
+    for token in _tokens(runner, count):
+        for sequence in sequences:
+            runner.reserve(sequence)
+        runner.step(sequences, [token] * len(sequences))
+
+
+def _tokens(runner: TracedRunner, count: int) -> list[int]:
+    """Return tokens that are spread over the vocabulary, the same every time."""
+    return [index * 7919 % runner.vocabulary for index in range(count)]

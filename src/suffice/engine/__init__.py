@@ -1,0 +1,1 @@
+"""Requests, their scheduling, and the one decode loop."""

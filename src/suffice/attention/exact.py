@@ -1,0 +1,44 @@
+"""Softmax attention over every visible key.
+
+    o[h, t] = sum_s softmax_s(scale * q[h, t] . k[g, s]) v[g, s],  g = h // (H / G)
+
+Source   Vaswani et al., 2017, Eq. 1; Ainslie et al., 2023 (query heads that share keys and values).
+Exact    always.
+Cost     2 D multiply-adds per visible token and query head.
+Native   csrc/kernels/attention.inl
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Attention that reads everything it may."""
+
+    @classmethod
+    def exact_limit(cls) -> Exact:
+        """Return the only setting there is."""
+        return cls()
+
+    def reference(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        scale: float,
+        visible: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the output [H, T, D]; see `Attention.reference` for the shapes."""
+        group = q.shape[0] // k.shape[0]
+        output = torch.empty_like(q)
+        for head, queries in enumerate(q):
+            scores = scale * queries @ k[head // group].T
+            if visible is not None:
+                scores = scores.masked_fill(~visible, float("-inf"))
+            output[head] = scores.softmax(-1) @ v[head // group]
+        return output

@@ -1,0 +1,225 @@
+"""What an engine is built from: one frozen value, made once at the edge and passed down."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from suffice.attention import ATTENTIONS, Attention
+from suffice.cache import GROWTHS, KV_DTYPES, Growth
+from suffice.errors import InputError, unknown
+from suffice.policy import POLICIES, Policy
+from suffice.quant import QUANTS, Quant
+from suffice.registry import Table
+from suffice.speculate import SPECULATORS, Speculator
+
+DTYPES = ("auto", "float32", "bfloat16")
+_UNITS = ("", "K", "M", "G", "T")
+_SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Config:
+    """The model, one object per seam, and the limits. Make it with `create`.
+
+    Attributes:
+        model: A known name, a Hugging Face directory or id, or a .gguf file.
+        tokenizer: Where the tokenizer is, if not with the model.
+        dtype: Type of the weights and of prefill; "auto" until `resolved`.
+        kv_cache_dtype: Type of the cached keys and values; "auto" until `resolved`.
+        attention, policy, growth, speculate: The techniques.
+        quant: How weights are stored; None, until `resolved`, for `dtype` as it is.
+        max_model_len: Context length in tokens; None for what the model was made for.
+        max_num_seqs: Most samples that decode together.
+        threads: Threads of the native core; None for the cores this process may use.
+        seed: Of requests that name none; None for a different one every time.
+        prefill_chunk: Prompt tokens that run together.
+        kv_cache_bytes: Most bytes that all caches together may take; None for no limit.
+    """
+
+    model: str
+    attention: Attention
+    policy: Policy
+    growth: Growth
+    quant: Quant | None
+    speculate: Speculator
+    tokenizer: str | None = None
+    dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 16
+    threads: int | None = None
+    seed: int | None = 0
+    prefill_chunk: int = 512
+    kv_cache_bytes: int | None = None
+
+    @classmethod
+    def create(cls, model: str | os.PathLike[str], **options: Any) -> Config:
+        """Build a config from what a user writes: strings, numbers, or technique objects.
+
+        The options are those of `LLM`.
+
+        Raises:
+            InputError: An unknown option, a value out of range, or two that contradict each other.
+        """
+        given = {**_DEFAULTS, **options}
+        for name in options:
+            if name not in _DEFAULTS:
+                raise unknown("option", name, ["model", *_DEFAULTS])
+        if not str(model):
+            raise InputError(
+                "model='': must be a known name, a directory, a hub id or a .gguf file"
+            )
+        config = cls(
+            model=str(model),
+            attention=_technique("attention", ATTENTIONS, given["attention"]),
+            policy=_technique("policy", POLICIES, given["policy"]),
+            growth=_technique("growth", GROWTHS, given["growth"]),
+            quant=_quant(given["quantization"]),
+            speculate=_technique(
+                "speculative_config", SPECULATORS, _speculation(given["speculative_config"])
+            ),
+            tokenizer=None if given["tokenizer"] is None else str(given["tokenizer"]),
+            dtype=_choice("dtype", given["dtype"], DTYPES),
+            kv_cache_dtype=_choice("kv_cache_dtype", given["kv_cache_dtype"], ("auto", *KV_DTYPES)),
+            max_model_len=_whole("max_model_len", given["max_model_len"], 2, none=True),
+            max_num_seqs=_whole("max_num_seqs", given["max_num_seqs"], 1),
+            threads=_threads(given["threads"]),
+            seed=_whole("seed", given["seed"], 0, none=True),
+            prefill_chunk=_whole("prefill_chunk", given["prefill_chunk"], 1),
+            kv_cache_bytes=_bytes("kv_cache_bytes", given["kv_cache_bytes"]),
+        )
+        config._check_together()
+        return config
+
+    def _check_together(self) -> None:
+        own = getattr(self.quant, "dtype", None)
+        if own is not None and self.dtype not in ("auto", own):
+            raise InputError(
+                f"dtype='{self.dtype}' contradicts quantization='none:dtype={own}': give only one"
+            )
+
+    def resolved(self, model_dtype: str, max_positions: int) -> Config:
+        """Return the config with what "auto" and None left to the model filled in.
+
+        `model_dtype` is the type of the checkpoint's weights (float16 is run as bfloat16 only if
+        asked for, since bfloat16 cannot hold all of it) and `max_positions` the context length the
+        model was made for.
+
+        Raises:
+            InputError: `max_model_len` is more than `max_positions`.
+        """
+        if self.max_model_len is not None and self.max_model_len > max_positions:
+            raise InputError(
+                f"max_model_len={self.max_model_len}: must not be more than {max_positions}, "
+                "the context length of the model"
+            )
+        quant_dtype = getattr(self.quant, "dtype", None)
+        found = "bfloat16" if model_dtype == "bfloat16" else "float32"
+        dtype = (quant_dtype or found) if self.dtype == "auto" else self.dtype
+        quant = self.quant or _technique("quantization", QUANTS, f"none:dtype={dtype}")
+        kv = dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
+        return dataclasses.replace(
+            self,
+            dtype=dtype,
+            kv_cache_dtype=kv,
+            quant=quant,
+            max_model_len=self.max_model_len or max_positions,
+            threads=self.threads or cores(),
+        )
+
+
+_DEFAULTS: dict[str, Any] = {
+    "tokenizer": None,
+    "dtype": "auto",
+    "quantization": None,
+    "kv_cache_dtype": "auto",
+    "max_model_len": None,
+    "max_num_seqs": 16,
+    "threads": None,
+    "seed": 0,
+    "attention": "exact",
+    "policy": "full",
+    "growth": "bmc",
+    "speculative_config": None,
+    "prefill_chunk": 512,
+    "kv_cache_bytes": None,
+}
+
+
+def cores() -> int:
+    """Return how many cores this process may use: its affinity, cut by the cgroup's quota."""
+    allowed = len(os.sched_getaffinity(0))
+    limit = Path("/sys/fs/cgroup/cpu.max")
+    if limit.exists():
+        quota, period = limit.read_text().split()
+        if quota != "max":
+            allowed = min(allowed, max(1, round(int(quota) / int(period))))
+    return allowed
+
+
+def _technique(name: str, table: Table, value: Any) -> Any:
+    if isinstance(value, str):
+        return table.build(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return value
+    known = ", ".join(table.names())
+    raise InputError(f"{name}={value!r}: must be a technique or its name. Known: {known}")
+
+
+def _quant(value: Any) -> Any:
+    return None if value is None else _technique("quantization", QUANTS, value)
+
+
+def _speculation(value: Any) -> Any:
+    """Turn vLLM's form, {"method": "name", "option": value}, into "name:option=value"."""
+    if value is None:
+        return "none"
+    if not isinstance(value, Mapping):
+        return value
+    options = dict(value)
+    method = options.pop("method", None)
+    if not isinstance(method, str):
+        known = ", ".join(SPECULATORS.names())
+        raise InputError(f"speculative_config: needs 'method'. Known: {known}")
+    return f"{method}:" + ",".join(f"{key}={option}" for key, option in options.items())
+
+
+def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise unknown(name, str(value), allowed)
+    return str(value)
+
+
+def _whole(name: str, value: Any, low: int, none: bool = False) -> Any:
+    if value is None and none:
+        return None
+    text = f"a whole number of at least {low}" + (", or None" if none else "")
+    number = str(value).strip()
+    if isinstance(value, bool) or not number.isascii() or not number.isdigit():
+        raise InputError(f"{name}={value!r}: must be {text}")
+    if int(number) < low:
+        raise InputError(f"{name}={value!r}: must be {text}")
+    return int(number)
+
+
+def _threads(value: Any) -> int | None:
+    threads: int | None = _whole("threads", value, 1, none=True)
+    if threads is not None and threads > cores():
+        raise InputError(f"threads={threads}: must not be more than {cores()}, the cores available")
+    return threads
+
+
+def _bytes(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
+    size = int(match[1]) * 1024 ** _UNITS.index(match[2].upper()) if match else 0
+    if size < 1:
+        raise InputError(f"{name}={value!r}: must be a number of bytes, such as 4GiB, or None")
+    return size

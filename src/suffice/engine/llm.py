@@ -1,0 +1,234 @@
+"""The Python interface: `LLM`, with vLLM's names."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from suffice.engine.config import Config
+from suffice.engine.loop import Loop
+from suffice.engine.progress import Progress
+from suffice.engine.prompts import RequestMaker, pair, split
+from suffice.engine.protocol import Runner, Tokenizer
+from suffice.engine.request import Kept, Request, RequestOutput
+from suffice.errors import InputError
+from suffice.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+Message = Mapping[str, Any]
+
+
+class LLM:
+    """A model that generates text for one or many prompts at a time.
+
+    A result depends on its prompt and parameters only, never on what else is in the batch.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        tokenizer: str | os.PathLike[str] | None = None,
+        dtype: str = "auto",
+        quantization: Any = None,
+        kv_cache_dtype: str = "auto",
+        max_model_len: int | None = None,
+        max_num_seqs: int = 16,
+        threads: int | None = None,
+        seed: int | None = 0,
+        attention: Any = "exact",
+        policy: Any = "full",
+        growth: Any = "bmc",
+        speculative_config: Any = None,
+        **options: Any,
+    ) -> None:
+        """Load a model; see `Config` for the options.
+
+        Raises:
+            InputError: An unknown option, a bad value, or a model that cannot be used.
+        """
+        config = Config.create(
+            model,
+            tokenizer=tokenizer,
+            dtype=dtype,
+            quantization=quantization,
+            kv_cache_dtype=kv_cache_dtype,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            threads=threads,
+            seed=seed,
+            attention=attention,
+            policy=policy,
+            growth=growth,
+            speculative_config=speculative_config,
+            **options,
+        )
+        from suffice.engine.runner import load
+
+        self._assemble(*load(config))
+
+    @classmethod
+    def from_parts(cls, config: Config, runner: Runner, tokenizer: Tokenizer) -> LLM:
+        """Return an LLM of parts that exist already; `config` is a resolved one."""
+        llm = cls.__new__(cls)
+        llm._assemble(config, runner, tokenizer)
+        return llm
+
+    def _assemble(self, config: Config, runner: Runner, tokenizer: Tokenizer) -> None:
+        assert config.max_model_len is not None, "the config must be resolved"
+        self.config = config
+        self.runner = runner
+        self.tokenizer = tokenizer
+        self._maker = RequestMaker(config, tokenizer, runner.vocabulary)
+        self._loop = Loop(
+            runner,
+            tokenizer,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=config.max_model_len,
+        )
+
+    def generate(
+        self,
+        prompts: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Generate for each prompt and return the results in the order of the prompts.
+
+        `prompts` is a text, a list of token ids, {"prompt": text}, {"prompt_token_ids": ids}, or a
+        list of these. `use_tqdm` shows a progress bar if standard error is a terminal. A request
+        that runs out of memory ends with finish reason "abort" and a line in `error`, the others
+        go on. An interruption (Ctrl-C) ends all requests, gives their memory back and goes on to
+        the caller; `stream` is the way to keep what there is.
+
+        Raises:
+            InputError: A bad prompt or parameter; nothing has been run then.
+        """
+        parts = split(prompts)
+        pairs = zip(parts, pair(len(parts), sampling_params), strict=True)
+        return self._run([self._maker.make(prompt, params) for prompt, params in pairs], use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> list[RequestOutput]:
+        """Generate the next message of one conversation or of each of a list of them.
+
+        A message is {"role": ..., "content": ...}. For the rest see `generate`.
+        """
+        many = bool(messages) and not isinstance(messages[0], Mapping)
+        talks: list[Any] = list(messages) if many else [messages]
+        prompts = [self._chat_tokens(talk, add_generation_prompt) for talk in talks]
+        return self.generate(prompts, sampling_params, use_tqdm)
+
+    def stream(
+        self, prompt: Any, sampling_params: SamplingParams | None = None
+    ) -> Iterator[tuple[str, RequestOutput]]:
+        """Generate for one prompt; yield the new text and the result so far after every token.
+
+        Text that may yet turn out to be part of a stop string is held back. Leaving the loop
+        early, by an interruption too, ends the request and gives its memory back.
+
+        Raises:
+            InputError: A bad prompt or parameter, or n > 1; at the call, not at the first token.
+        """
+        return self._stream(self._one(prompt, sampling_params, None))
+
+    def session(self) -> Session:
+        """Return a session, which keeps its cache from one request to the next."""
+        return Session(self)
+
+    def _one(self, prompt: Any, params: SamplingParams | None, kept: Kept | None) -> Request:
+        parts = split(prompt)
+        if len(parts) != 1:
+            raise InputError(f"stream: takes one prompt, {len(parts)} given")
+        (chosen,) = pair(1, params)
+        if chosen.n != 1:
+            raise InputError(f"n={chosen.n}: must be 1 when the text is streamed")
+        return self._maker.make(parts[0], chosen, kept)
+
+    def _chat_tokens(self, messages: Any, add_generation_prompt: bool = True) -> list[int]:
+        if not messages:
+            raise InputError("the conversation is empty: give at least one message")
+        return self.tokenizer.chat(list(messages), add_generation_prompt=add_generation_prompt)
+
+    def _run(self, requests: list[Request], progress: bool) -> list[RequestOutput]:
+        for request in requests:
+            self._loop.add(request)
+        try:
+            with Progress(requests, shown=progress and sys.stderr.isatty()) as bar:
+                while not all(request.finished for request in requests):
+                    self._loop.step()
+                    bar.update()
+        finally:
+            for request in requests:
+                self._loop.abort(request)
+        return [request.output() for request in requests]
+
+    def _stream(self, request: Request) -> Iterator[tuple[str, RequestOutput]]:
+        (sample,) = request.samples
+        self._loop.add(request)
+        try:
+            done = False
+            while not done:
+                # Another caller's loop may have finished it since the last token.
+                if not request.finished:
+                    self._loop.step()
+                done = request.finished
+                yield sample.take_delta(), request.output()
+        finally:
+            self._loop.abort(request)
+
+
+class Session:
+    """Requests that follow each other, such as the turns of a chat, on one cache.
+
+    The longest beginning that a new prompt shares with what the cache holds is not run again;
+    `RequestOutput.num_cached_tokens` says how much that was.
+    """
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm = llm
+        self._kept = Kept()
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens whose keys and values the cache holds."""
+        return list(self._kept.tokens)
+
+    def stream(
+        self, prompt: Any, sampling_params: SamplingParams | None = None
+    ) -> Iterator[tuple[str, RequestOutput]]:
+        """Generate for one prompt; see `LLM.stream`."""
+        return self._llm._stream(self._llm._one(prompt, sampling_params, self._kept))
+
+    def chat(
+        self, messages: Sequence[Message], sampling_params: SamplingParams | None = None
+    ) -> Iterator[tuple[str, RequestOutput]]:
+        """Generate the next message of a conversation; see `LLM.stream`."""
+        return self.stream(self._llm._chat_tokens(messages), sampling_params)
+
+    def close(self) -> None:
+        """Give the cache back; the session can go on, from nothing."""
+        if self._kept.sequence is not None:
+            self._llm.runner.close(self._kept.sequence)
+        self._kept = Kept()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,160 @@
+"""The forms in which users give prompts, and the requests made of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from suffice.engine.config import Config
+from suffice.engine.protocol import Tokenizer
+from suffice.engine.request import Kept, Request, Sample
+from suffice.errors import InputError, unknown
+from suffice.sampling import SamplingState
+from suffice.sampling_params import SamplingParams
+
+_KEYS = ("prompt", "prompt_token_ids")
+
+
+def split(prompts: Any) -> list[Any]:
+    """Return the prompts one by one, each a text, token ids or a mapping.
+
+    Raises:
+        InputError: There is none, or it has none of these forms.
+    """
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise InputError(
+            "prompts: must be text, token ids, {'prompt_token_ids': [...]} or a list of these, "
+            f"not {type(prompts).__name__}"
+        )
+    if not prompts:
+        raise InputError("prompts: the list is empty; give at least one prompt")
+    return [prompts] if isinstance(prompts[0], int) else list(prompts)
+
+
+def pair(count: int, params: Any) -> list[SamplingParams]:
+    """Return one `SamplingParams` for each of `count` prompts: the one given, or the list given.
+
+    Raises:
+        InputError: Something else, or the wrong number.
+    """
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if isinstance(params, Sequence) and all(isinstance(one, SamplingParams) for one in params):
+        if len(params) != count:
+            raise InputError(
+                f"sampling_params: {len(params)} given for {count} prompts; "
+                "give one for all, or one for each"
+            )
+        return list(params)
+    raise InputError(
+        f"sampling_params: must be a SamplingParams or a list of them, not {type(params).__name__}"
+    )
+
+
+class RequestMaker:
+    """Makes requests, checked against the model: numbered, seeded, tokenised."""
+
+    def __init__(self, config: Config, tokenizer: Tokenizer, vocabulary: int) -> None:
+        assert config.max_model_len is not None, "the config must be resolved"
+        self._rows = config.max_model_len
+        self._most = config.max_num_seqs
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._count = 0
+        self._seed = int.from_bytes(os.urandom(8), "little") if config.seed is None else config.seed
+
+    def make(self, prompt: Any, params: SamplingParams, kept: Kept | None = None) -> Request:
+        """Return the request for one prompt.
+
+        Raises:
+            InputError: An empty prompt, one too long for the context, ids outside the vocabulary,
+                or more samples than may run together.
+        """
+        self._check_params(params)
+        text, tokens = self._tokens(prompt)
+        if len(tokens) >= self._rows:
+            raise InputError(
+                f"the prompt has {len(tokens)} tokens: must be at most {self._rows - 1}, one less "
+                "than the context length (max_model_len)"
+            )
+        limit = min(params.max_tokens or self._rows, self._rows - len(tokens))
+        request = Request(str(self._count), text, tokens, params, limit=limit, kept=kept)
+        seed = self._next_seed() if params.seed is None else params.seed
+        self._count += 1
+        request.samples = [self._sample(request, seed, index) for index in range(params.n)]
+        return request
+
+    def _sample(self, request: Request, seed: int, index: int) -> Sample:
+        params = request.params
+        eos = frozenset() if params.ignore_eos else self._tokenizer.eos_ids
+        state = SamplingState(
+            params=params,
+            seed=seed,
+            index=index,
+            prompt=request.tokens,
+            stop_ids=eos | frozenset(params.stop_token_ids or ()),
+            bad_words=self._bad_words(params),
+        )
+        return Sample(
+            request, state, self._tokenizer.stream(skip_special=params.skip_special_tokens)
+        )
+
+    def _next_seed(self) -> int:
+        counter = struct.pack("<2Q", self._seed, self._count)
+        return int.from_bytes(hashlib.blake2b(counter, digest_size=8).digest(), "little")
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        spellings = [space + word for word in params.bad_words or () for space in ("", " ")]
+        tokens = (tuple(self._tokenizer.encode(text, special=False)) for text in spellings)
+        return tuple(dict.fromkeys(filter(None, tokens)))
+
+    def _check_params(self, params: SamplingParams) -> None:
+        if params.n > self._most:
+            raise InputError(
+                f"n={params.n}: must not be more than max_num_seqs={self._most}, the samples that "
+                "run together"
+            )
+        if (params.logprobs or 0) > self._vocabulary:
+            raise InputError(
+                f"logprobs={params.logprobs}: must not be more than {self._vocabulary}, the size "
+                "of the vocabulary"
+            )
+        self._check_ids("stop_token_ids", params.stop_token_ids or ())
+        self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+        self._check_ids("logit_bias", list(params.logit_bias or ()))
+
+    def _tokens(self, prompt: Any) -> tuple[str | None, list[int]]:
+        if isinstance(prompt, Mapping):
+            for key in prompt:
+                if key not in _KEYS:
+                    raise unknown("prompt key", str(key), _KEYS)
+            if len(prompt) != 1:
+                raise InputError("prompt: give either 'prompt' or 'prompt_token_ids'")
+            prompt = next(iter(prompt.values()))
+        if isinstance(prompt, str):
+            if not prompt:
+                raise InputError("the prompt is empty: give some text")
+            return prompt, self._checked(self._tokenizer.encode(prompt))
+        if not isinstance(prompt, Sequence):
+            raise InputError(f"prompt: must be text or token ids, not {type(prompt).__name__}")
+        return None, self._checked(prompt)
+
+    def _checked(self, tokens: Sequence[Any]) -> list[int]:
+        if not tokens:
+            raise InputError("the prompt is empty: give at least one token")
+        self._check_ids("prompt_token_ids", tokens)
+        return list(map(int, tokens))
+
+    def _check_ids(self, name: str, tokens: Sequence[Any]) -> None:
+        for token in tokens:
+            whole = isinstance(token, int) and not isinstance(token, bool)
+            if not whole or not 0 <= token < self._vocabulary:
+                raise InputError(
+                    f"{name}: {token!r} is not a token id; this model's are 0 to "
+                    f"{self._vocabulary - 1}"
+                )

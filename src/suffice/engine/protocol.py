@@ -1,0 +1,105 @@
+"""What the decode loop asks of the parts that it drives."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+
+class Cache(Protocol):
+    """The keys and values of one request."""
+
+    @property
+    def length(self) -> int:
+        """Rows held: the tokens that have been run."""
+        ...
+
+    def truncate(self, rows: int) -> None:
+        """Forget all rows but the first `rows`."""
+        ...
+
+
+class Sequence(Protocol):
+    """A request as the runner knows it."""
+
+    @property
+    def cache(self) -> Cache:
+        """The sequence's keys and values."""
+        ...
+
+
+class Runner(Protocol):
+    """The model and the memory: everything that touches tensors but sampling.
+
+    A sequence's results must not depend, by a single bit, on the others in the same call.
+    """
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids, V."""
+        ...
+
+    def open(self, request_id: str, limit: int) -> Any:
+        """Return a new, empty sequence that may grow to `limit` rows. Raises OutOfMemory."""
+        ...
+
+    def prefill(self, sequence: Any, tokens: list[int]) -> torch.Tensor:
+        """Run tokens after those the cache holds; return the last one's logits, float32 [V].
+
+        Raises OutOfMemory, and then the sequence is good for nothing but `close`.
+        """
+        ...
+
+    def reserve(self, sequence: Any) -> None:
+        """Make sure that one more token fits. Raises OutOfMemory, and then nothing has changed."""
+        ...
+
+    def step(self, sequences: list[Any], tokens: list[int]) -> torch.Tensor:
+        """Run one more token of each sequence, space reserved; return float32 logits [B, V]."""
+        ...
+
+    def fork(self, sequence: Any) -> Any:
+        """Return an independent copy of a sequence. Raises OutOfMemory."""
+        ...
+
+    def close(self, sequence: Any) -> None:
+        """Give the sequence's memory back."""
+        ...
+
+
+class Decoder(Protocol):
+    """Turns tokens into text as they come."""
+
+    def push(self, token: int) -> str:
+        """Return the text that is certain now."""
+        ...
+
+    def flush(self) -> str:
+        """Return what is left, with replacement characters for broken ones."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Text to tokens and back."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """The tokens that end a text."""
+        ...
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the tokens of a text; `special` adds what the model expects around it."""
+        ...
+
+    def decode(self, tokens: list[int], *, skip_special: bool = False) -> str:
+        """Return the text of some tokens."""
+        ...
+
+    def chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool) -> list[int]:
+        """Return a conversation's tokens by the model's chat template."""
+        ...
+
+    def stream(self, *, skip_special: bool) -> Decoder:
+        """Return a decoder for a new text."""
+        ...

@@ -1,0 +1,228 @@
+"""A request while it runs, and what its user gets."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from suffice.engine.protocol import Decoder
+from suffice.engine.stops import StopText
+from suffice.sampling import SamplingState
+from suffice.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True)
+class Logprob:
+    """A token's log probability, its rank (1 = likeliest) and its text."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+@dataclass(frozen=True)
+class CompletionOutput:
+    """One sample.
+
+    Attributes:
+        index: Its number among the request's `n`.
+        text: The generated text, without the text or token that ended it unless asked for.
+        token_ids: All generated tokens, those that ended it too.
+        cumulative_logprob: Sum of the tokens' log probabilities if `logprobs` was asked for.
+        logprobs: Per token, token id -> `Logprob`, if asked for.
+        finish_reason: "stop" (end-of-sequence, stop token or stop text), "length" (max_tokens or
+            the context is full), "abort" (interrupted, or an error: see `RequestOutput.error`);
+            None while it runs.
+        stop_reason: The stop token id or stop text that ended it; None for end-of-sequence.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    cumulative_logprob: float | None
+    logprobs: tuple[dict[int, Logprob], ...] | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+
+@dataclass
+class Metrics:
+    """When things happened: `arrival_time` since the epoch, the rest durations, all in seconds.
+
+    The first token comes `queue_seconds + prefill_seconds` after arrival; `decode_seconds` runs
+    from there to the end.
+    """
+
+    arrival_time: float = field(default_factory=time.time)
+    queue_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    @property
+    def first_token_seconds(self) -> float:
+        """Time from arrival to the first token."""
+        return self.queue_seconds + self.prefill_seconds
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """What a request has given so far.
+
+    Attributes:
+        prompt: The prompt's text; None if it was given as tokens.
+        num_cached_tokens: Prompt tokens whose keys and values were there already.
+        prompt_logprobs: Always None.
+        error: One line on what went wrong with this request; its tokens until then are kept.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    outputs: tuple[CompletionOutput, ...]
+    finished: bool
+    metrics: Metrics
+    num_cached_tokens: int = 0
+    prompt_logprobs: None = None
+    error: str | None = None
+
+
+@dataclass
+class Kept:
+    """A cache that outlives its request, and the tokens whose keys and values it holds."""
+
+    sequence: Any = None
+    tokens: list[int] = field(default_factory=list)
+
+    def shared(self, prompt: list[int]) -> int:
+        """Return how many first tokens of a prompt the cache holds; the last is always run."""
+        if self.sequence is None:
+            return 0
+        pairs = zip(self.tokens, prompt[:-1], strict=False)
+        return next(
+            (index for index, (held, token) in enumerate(pairs) if held != token),
+            min(len(self.tokens), len(prompt) - 1),
+        )
+
+
+class Sample:
+    """One of a request's `n` continuations."""
+
+    def __init__(self, request: Request, state: SamplingState, decoder: Decoder) -> None:
+        self.request = request
+        self.state = state
+        self.sequence: Any = None
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self.logprobs: list[dict[int, Logprob]] = []
+        self.delta = ""
+        self._decoder = decoder
+        params = request.params
+        self._text = StopText(params.stops, include=params.include_stop_str_in_output)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens generated so far."""
+        return self.state.output
+
+    @property
+    def _late(self) -> bool:
+        """Whether enough tokens are there for the sample to be allowed to end."""
+        return len(self.tokens) > self.request.params.min_tokens
+
+    def accept(self, token: int) -> None:
+        """Add a generated token and find out whether it ends the sample."""
+        params = self.request.params
+        self.state.append(token)
+        ends = self._late and token in self.state.stop_ids
+        if not ends or params.include_stop_str_in_output:
+            self.delta += self._text.push(self._decoder.push(token), search=self._late)
+        if ends:
+            own = token in (params.stop_token_ids or ())
+            self.finish("stop", token if own else None)
+        elif self._text.hit is not None:
+            self.finish("stop", self._text.hit)
+        elif len(self.tokens) >= self.request.limit:
+            self.finish("length")
+
+    def finish(self, reason: str, stop_reason: int | str | None = None) -> None:
+        """End the sample."""
+        if self._text.hit is None:
+            self.delta += self._text.push(self._decoder.flush(), search=self._late)
+        if self._text.hit is not None and reason == "length":
+            reason, stop_reason = "stop", self._text.hit
+        self.delta += self._text.flush()
+        self.finish_reason, self.stop_reason = reason, stop_reason
+
+    def take_delta(self) -> str:
+        """Return the text that became certain since the last call."""
+        delta, self.delta = self.delta, ""
+        return delta
+
+    def output(self) -> CompletionOutput:
+        """Return the sample as its user sees it."""
+        asked = self.request.params.logprobs is not None
+        chosen = zip(self.logprobs, self.tokens, strict=False)
+        return CompletionOutput(
+            index=self.state.index,
+            text=self._text.text,
+            token_ids=tuple(self.tokens),
+            cumulative_logprob=sum(p[t].logprob for p, t in chosen) if asked else None,
+            logprobs=tuple(self.logprobs) if asked else None,
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+
+
+class Request:
+    """A prompt, what was asked of it, and its samples."""
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: str | None,
+        tokens: list[int],
+        params: SamplingParams,
+        *,
+        limit: int,
+        kept: Kept | None = None,
+    ) -> None:
+        self.id = request_id
+        self.prompt = prompt
+        self.tokens = tokens
+        self.params = params
+        self.limit = limit
+        self.kept = kept
+        self.samples: list[Sample] = []
+        self.cached = 0
+        self.error: str | None = None
+        self.metrics = Metrics()
+        self._clock = time.perf_counter()
+
+    @property
+    def running(self) -> list[Sample]:
+        """The samples that have not ended."""
+        return [sample for sample in self.samples if sample.finish_reason is None]
+
+    @property
+    def finished(self) -> bool:
+        """Whether all samples have ended."""
+        return not self.running
+
+    def lap(self) -> float:
+        """Return the seconds since the last call, at first since the request was made."""
+        last, self._clock = self._clock, time.perf_counter()
+        return self._clock - last
+
+    def output(self) -> RequestOutput:
+        """Return the request as its user sees it."""
+        return RequestOutput(
+            request_id=self.id,
+            prompt=self.prompt,
+            prompt_token_ids=tuple(self.tokens),
+            outputs=tuple(sample.output() for sample in self.samples),
+            finished=self.finished,
+            metrics=self.metrics,
+            num_cached_tokens=self.cached,
+            error=self.error,
+        )

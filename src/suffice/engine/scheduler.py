@@ -1,0 +1,47 @@
+"""Who runs next. No tensors here."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from suffice.engine.request import Request, Sample
+
+
+class Scheduler:
+    """First come, first served: requests wait until all their samples fit into the batch.
+
+    Nobody overtakes, so nobody starves.
+    """
+
+    def __init__(self, max_num_seqs: int) -> None:
+        self.max_num_seqs = max_num_seqs
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing left to do."""
+        return not (self._waiting or self._running)
+
+    def add(self, request: Request) -> None:
+        """Put a request, of at most `max_num_seqs` samples, at the end of the queue."""
+        self._waiting.append(request)
+
+    def admit(self) -> Request | None:
+        """Return the next request to start, which counts as running from now; None if none fits."""
+        if not self._waiting:
+            return None
+        if len(self.samples()) + len(self._waiting[0].samples) > self.max_num_seqs:
+            return None
+        request = self._waiting.popleft()
+        self._running.append(request)
+        return request
+
+    def samples(self) -> list[Sample]:
+        """Return the samples of the next decode step, oldest request first."""
+        return [sample for request in self._running for sample in request.running]
+
+    def retire(self) -> None:
+        """Forget the requests that have finished, waiting ones too."""
+        self._running = [request for request in self._running if not request.finished]
+        self._waiting = deque(request for request in self._waiting if not request.finished)

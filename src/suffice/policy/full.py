@@ -1,0 +1,18 @@
+"""Every cached token is eligible, in the order in which they came.
+
+Exact    always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Full:
+    """Nothing is left out."""
+
+    @classmethod
+    def exact_limit(cls) -> Full:
+        """Return the only setting there is."""
+        return cls()

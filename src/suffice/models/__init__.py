@@ -1,0 +1,1 @@
+"""Models: checkpoints of many families read into the one decoder, and their tokenizers."""

@@ -1,0 +1,118 @@
+"""Checkpoints: a decoder's configuration and its weights, one tensor at a time.
+
+`open_checkpoint` takes a Hugging Face directory, a hub id or a `.gguf` file. Everything is checked
+before the first weight is read: the configuration field by field, and names and shapes of all
+weights both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from suffice.errors import InputError
+from suffice.models.config import DecoderConfig
+from suffice.models.family import Family, family_of
+from suffice.models.locate import locate
+from suffice.models.weights import is_norm, match, shapes
+
+__all__ = ["Checkpoint", "Source", "open_checkpoint"]
+
+
+class Source(Protocol):
+    """Where stored weights come from."""
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of every stored weight, by its stored name."""
+        ...
+
+    def load(self, name: str) -> torch.Tensor:
+        """Read one weight in a floating-point type."""
+        ...
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened checkpoint; `names` maps canonical names to stored ones.
+
+    `norm_offset` is added to the weights of RMS norms. A stored head that a tied model does not
+    need is `spare_head`; it must equal the embedding.
+    """
+
+    path: Path
+    config: DecoderConfig
+    names: Mapping[str, str]
+    source: Source
+    norm_offset: float = 0.0
+    spare_head: str | None = None
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Read the weights one by one: canonical names and tensors in the stored float type.
+
+        Raises:
+            InputError: A damaged file, or an unused head that is not the embedding.
+        """
+        offset = self.norm_offset if self.config.norm == "rms" else 0.0
+        for name, stored in self.names.items():
+            tensor = self.source.load(stored)
+            if name == "embed" and self.spare_head is not None:
+                self._check_spare_head(tensor)
+            if offset and is_norm(name):
+                tensor = tensor.float() + offset
+            yield name, tensor
+
+    def _check_spare_head(self, embed: torch.Tensor) -> None:
+        assert self.spare_head is not None
+        if not torch.equal(self.source.load(self.spare_head), embed):
+            raise InputError(
+                f"{self.path}: the configuration ties the head to the embedding, "
+                f"but the weight '{self.spare_head}' differs from it"
+            )
+
+
+def open_checkpoint(model: str | Path) -> Checkpoint:
+    """Open a Hugging Face directory, a hub id (`organisation/name`) or a `.gguf` file.
+
+    Raises:
+        InputError: Nothing there, damaged or incomplete files, an unsupported architecture, field
+            or type, or weights that do not match the configuration; the message names them.
+    """
+    path = locate(model)
+    if path.is_file():
+        from suffice.models.gguf_model import open_gguf
+
+        return open_gguf(path)
+    from suffice.models.hf_folder import Safetensors, read_json
+
+    raw = read_json(path / "config.json")
+    family = family_of(raw)
+    return assemble(path, family, family.read(raw), Safetensors(path))
+
+
+def assemble(
+    path: Path,
+    family: Family,
+    config: DecoderConfig,
+    source: Source,
+    weights: Mapping[str, str] | None = None,
+    norm_offset: float | None = None,
+) -> Checkpoint:
+    """Match a source's weights with a configuration.
+
+    `weights` and `norm_offset` replace those of the family.
+
+    Raises:
+        InputError: Weights that are missing, left over or of another shape.
+    """
+    weights = family.weights if weights is None else weights
+    stored = source.shapes()
+    spare = weights["head"] + ".weight"
+    spare_head = spare if config.tied and spare in stored else None
+    rest = {name: shape for name, shape in stored.items() if name != spare_head}
+    names = match(shapes(config), weights, rest, surplus=family.surplus, where=str(path))
+    offset = family.norm_offset if norm_offset is None else norm_offset
+    return Checkpoint(path, config, names, source, offset, spare_head)

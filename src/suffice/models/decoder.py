@@ -1,0 +1,231 @@
+"""The one decoder: every model family is a configuration of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from suffice.errors import InputError
+from suffice.models.config import DecoderConfig, LayerConfig
+from suffice.models.layers import (
+    ACTIVATIONS,
+    attend,
+    gather_rows,
+    layer_norm,
+    linear,
+    rms_norm,
+    rotate,
+)
+from suffice.models.rope import rope_table
+from suffice.models.weights import is_linear
+from suffice.quant import PackedLinear, Quant
+
+if TYPE_CHECKING:
+    from suffice.cache.kv import KVCache
+    from suffice.models.checkpoint import Checkpoint
+
+__all__ = ["Decoder", "Logits"]
+
+Logits = Literal["last", "all", "none"]
+
+
+class Decoder:
+    """A decoder in PyTorch: prefills a cache in chunks, and is the reference of the native step.
+
+    `weights` maps canonical names (see `models.weights`) to packed matrices, which carry their
+    bias, and float32 tensors. `dtype` is the type of the matrix products; activations, norms and
+    attention are float32.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Mapping[str, PackedLinear | torch.Tensor],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.config = config
+        self.weights = dict(weights)
+        self.dtype = dtype
+        self._tables: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    @classmethod
+    def from_checkpoint(
+        cls, checkpoint: Checkpoint, quant: Quant, dtype: torch.dtype = torch.float32
+    ) -> Decoder:
+        """Pack a checkpoint's weights with `quant`, one tensor at a time.
+
+        Raises:
+            InputError: A damaged checkpoint.
+        """
+        return cls(checkpoint.config, pack_weights(checkpoint.tensors(), quant), dtype)
+
+    @property
+    def embed_scale(self) -> float:
+        """What embedding rows are multiplied by, rounded to the type that they are stored in."""
+        stored = self._matrix("embed").data.dtype
+        kept = stored if stored.is_floating_point else torch.float32
+        return torch.tensor(self.config.embed_scale, dtype=kept).item()
+
+    def rope_tables(self, rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return cosines and sines [rows, D/2] float32 for each of `config.ropes`."""
+        config = self.config
+        return [
+            rope_table(rope, config.head_size, config.max_positions, rows) for rope in config.ropes
+        ]
+
+    @torch.no_grad()
+    def forward(
+        self, tokens: torch.Tensor, cache: KVCache, *, logits: Logits = "last"
+    ) -> torch.Tensor | None:
+        """Append the rows of `tokens` [T] to `cache` and return float32 logits.
+
+        These are [V] after the last token, [T, V] after each token, or None.
+
+        Raises:
+            InputError: No token, a token outside the vocabulary, or more than there are positions.
+            OutOfMemory: The cache cannot grow.
+        """
+        self._check(tokens, cache.length)
+        cache.reserve(len(tokens))
+        first, rows = cache.length, cache.length + len(tokens)
+        x = self._embed(tokens, first)
+        tables = [(cos[first:rows], sin[first:rows]) for cos, sin in self._rope_rows(rows)]
+        for index, layer in enumerate(self.config.layers):
+            table = None if layer.rope is None else tables[layer.rope]
+            x = self._layer(index, layer, x, table, cache)
+        cache.advance(len(tokens))
+        if logits == "none":
+            return None
+        return self._logits(x[-1:])[0] if logits == "last" else self._logits(x)
+
+    def _check(self, tokens: torch.Tensor, first: int) -> None:
+        config = self.config
+        if not len(tokens):
+            raise InputError("there is no token to decode; at least 1 is needed")
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= config.vocab:
+            wrong = low if low < 0 else high
+            raise InputError(
+                f"token {wrong} is outside the vocabulary; allowed: 0..{config.vocab - 1}"
+            )
+        if config.position_rows and first + len(tokens) > config.max_positions:
+            raise InputError(
+                f"{first + len(tokens)} tokens are more than the model has positions; "
+                f"allowed: {config.max_positions}"
+            )
+
+    def _embed(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
+        config = self.config
+        x = gather_rows(self._matrix("embed"), tokens) * self.embed_scale
+        if config.projected:
+            x = self._linear("project_in", x)
+        if config.position_rows:
+            start = first + config.position_offset
+            x = x + self._tensor("positions")[start : start + len(tokens)]
+        return x
+
+    def _layer(
+        self,
+        index: int,
+        layer: LayerConfig,
+        x: torch.Tensor,
+        table: tuple[torch.Tensor, torch.Tensor] | None,
+        cache: KVCache,
+    ) -> torch.Tensor:
+        at = f"layers.{index}."
+        attention = partial(self._attention, index, layer, table, cache)
+        x = self._residual(at, "attn_norm", x, attention)
+        return self._residual(at, "mlp_norm", x, partial(self._mlp, at))
+
+    def _residual(
+        self, at: str, norm: str, x: torch.Tensor, part: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """Add what a part of a layer makes of x to x, with norms where the placement has them."""
+        if self.config.placement == "pre":
+            return x + part(self._norm(at + norm, x))
+        if self.config.placement == "post":
+            return self._norm(at + norm, x + part(x))
+        return x + self._norm(f"{at}post_{norm}", part(self._norm(at + norm, x)))
+
+    def _attention(
+        self,
+        index: int,
+        layer: LayerConfig,
+        table: tuple[torch.Tensor, torch.Tensor] | None,
+        cache: KVCache,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        config, at = self.config, f"layers.{index}."
+        q, k, v = (
+            self._linear(at + name, x).view(len(x), -1, config.head_size).transpose(0, 1)
+            for name in "qkv"
+        )  # each [H or G, T, D]
+        if config.qk_norm:
+            q = rms_norm(q, self._tensor(at + "q_norm"), config.norm_eps)
+            k = rms_norm(k, self._tensor(at + "k_norm"), config.norm_eps)
+        if table is not None:
+            q, k = rotate(q, *table), rotate(k, *table)
+        cache.append(index, k.contiguous(), v.contiguous())
+        rows = cache.length + len(x)
+        keys, values = cache.keys(index, rows), cache.values(index, rows)
+        mixed = attend(q, keys, values, config.attention_scale, layer.window)
+        return self._linear(at + "o", mixed.transpose(0, 1).reshape(len(x), -1))
+
+    def _mlp(self, at: str, x: torch.Tensor) -> torch.Tensor:
+        act = ACTIVATIONS[self.config.activation]
+        up = self._linear(at + "up", x)
+        inner = act(self._linear(at + "gate", x)) * up if self.config.gated else act(up)
+        return self._linear(at + "down", inner)
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        if self.config.final_norm:
+            x = self._norm("final_norm", x)
+        if self.config.projected:
+            x = self._linear("project_out", x)
+        return self._linear("embed" if self.config.tied else "head", x)
+
+    def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        weight, eps = self._tensor(name), self.config.norm_eps
+        if self.config.norm == "rms":
+            return rms_norm(x, weight, eps)
+        return layer_norm(x, weight, self._tensor(name + ".bias"), eps)
+
+    def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, self._matrix(name), self.dtype)
+
+    def _matrix(self, name: str) -> PackedLinear:
+        weight = self.weights[name]
+        assert isinstance(weight, PackedLinear), name
+        return weight
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        weight = self.weights[name]
+        assert isinstance(weight, torch.Tensor), name
+        return weight
+
+    def _rope_rows(self, rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return tables of at least `rows` rows, kept between calls."""
+        if self.config.ropes and (not self._tables or len(self._tables[0][0]) < rows):
+            self._tables = self.rope_tables(1 << (rows - 1).bit_length())
+        return self._tables
+
+
+def pack_weights(
+    tensors: Iterable[tuple[str, torch.Tensor]], quant: Quant
+) -> dict[str, PackedLinear | torch.Tensor]:
+    """Pack matrices as they arrive, each with the bias that came before it; keep the rest."""
+    weights: dict[str, PackedLinear | torch.Tensor] = {}
+    biases: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors:
+        plain = name.removesuffix(".bias")
+        if not is_linear(plain):
+            weights[name] = tensor.float()
+        elif plain != name:
+            biases[plain] = tensor.float()
+        else:
+            weights[name] = quant.pack(tensor, biases.pop(plain, None))
+    assert not biases, "a bias came after its matrix"
+    return weights

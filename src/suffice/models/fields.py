@@ -1,0 +1,252 @@
+"""Strict reading of a checkpoint's `config.json`.
+
+Every field has to be accounted for: read by the family, known not to matter for inference, or set
+to the one value that the decoder stands for. Anything else is refused by name, because a field that
+is silently ignored is a model that silently computes something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from difflib import get_close_matches
+from typing import Any
+
+from suffice.errors import InputError, unknown
+from suffice.models.config import LayerConfig, Rope
+
+__all__ = ["activation", "layer_windows", "normalise", "read_rope", "sliding_layers"]
+
+# Training, bookkeeping and generation defaults: nothing here changes the logits.
+_IRRELEVANT = frozenset(
+    {
+        "_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "auto_map",
+        "bos_token_id",
+        "cache_implementation",
+        "chunk_size_feed_forward",
+        "do_sample",
+        "dropout",
+        "dtype",
+        "eos_token_id",
+        "finetuning_task",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "hidden_dropout",
+        "id2label",
+        "init_std",
+        "initializer_range",
+        "is_llama_config",
+        "keys_to_ignore_at_inference",
+        "label2id",
+        "layerdrop",
+        "max_length",
+        "min_length",
+        "model_type",
+        "output_attentions",
+        "output_hidden_states",
+        "output_scores",
+        "pad_token_id",
+        "prefix",
+        "pretraining_tp",
+        "problem_type",
+        "return_dict",
+        "return_dict_in_generate",
+        "sep_token_id",
+        "task_specific_params",
+        "temperature",
+        "tf_legacy_loss",
+        "tokenizer_class",
+        "top_k",
+        "top_p",
+        "torch_dtype",
+        "torchscript",
+        "transformers.js_config",
+        "transformers_version",
+        "unsloth_fixed",
+        "unsloth_version",
+        "use_cache",
+    }
+)
+# Fields of any family that have only one supported value, if they are there at all.
+_ONLY: dict[str, tuple[Any, ...]] = {
+    "add_cross_attention": (False,),
+    "is_decoder": (False, True),
+    "is_encoder_decoder": (False,),
+    "pruned_heads": ({},),
+    "rope_interleaved": (False,),
+    "tie_encoder_decoder": (False,),
+    "use_bfloat16": (False,),
+    "use_mrope": (False,),
+}
+
+_ROPE_FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {  # kind: required, optional
+    "default": (frozenset(), frozenset()),
+    "linear": (frozenset({"factor"}), frozenset()),
+    "dynamic": (frozenset({"factor"}), frozenset()),
+    "llama3": (
+        frozenset(
+            {
+                "factor",
+                "low_freq_factor",
+                "high_freq_factor",
+                "original_max_position_embeddings",
+            }
+        ),
+        frozenset(),
+    ),
+    "yarn": (
+        frozenset({"factor", "original_max_position_embeddings"}),
+        frozenset(
+            {
+                "attention_factor",
+                "beta_fast",
+                "beta_slow",
+                "mscale",
+                "mscale_all_dim",
+                "truncate",
+            }
+        ),
+    ),
+}
+_ROPE_SINGLE = {"partial_rotary_factor": (1.0, None)}
+
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+
+
+def normalise(
+    raw: Mapping[str, Any],
+    config_class: type[Any],
+    used: Iterable[str],
+    only: Mapping[str, tuple[Any, ...]],
+) -> Any:
+    """Return transformers' own reading of a configuration, old or new in format.
+
+    `used` are the fields that the caller takes into account, `only` those with a single supported
+    value (or a few).
+
+    Raises:
+        InputError: A field that nobody accounts for, an unsupported value, or one that
+            transformers itself refuses.
+    """
+    allowed = {**_ONLY, **only}
+    known = {*used, *allowed, *_IRRELEVANT}
+    for name, value in raw.items():
+        if name not in known and value is not None:
+            near = get_close_matches(name, known, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise InputError(f"config field '{name}' = {_short(value)} is not supported.{hint}")
+        if name in _ONLY:
+            _require(name, value, _ONLY[name])
+    config = _transformers_config(raw, config_class)
+    for name, values in only.items():
+        if hasattr(config, name):
+            _require(name, getattr(config, name), values)
+    return config
+
+
+def _transformers_config(raw: Mapping[str, Any], config_class: type[Any]) -> Any:
+    from huggingface_hub.errors import StrictDataclassError
+
+    try:
+        return config_class.from_dict(deepcopy(dict(raw)))  # it edits nested dictionaries in place
+    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"config.json is not a valid {config_class.__name__}: {reason}") from None
+
+
+def read_rope(parameters: Mapping[str, Any], kinds: Iterable[str] = tuple(_ROPE_FIELDS)) -> Rope:
+    """Read a rotary embedding from the normalised `rope_parameters`.
+
+    Raises:
+        InputError: A kind that is not in `kinds`, or a parameter that its kind does not have.
+    """
+    kind = parameters.get("rope_type", "default")
+    if kind not in tuple(kinds):
+        raise unknown("rope_type", str(kind), kinds)
+    required, optional = _ROPE_FIELDS[kind]
+    values = []
+    for name, value in parameters.items():
+        if name in ("rope_type", "type", "rope_theta"):
+            continue
+        if name in _ROPE_SINGLE:
+            _require(f"rope_parameters.{name}", value, _ROPE_SINGLE[name])
+        elif name in required | optional:
+            if value is not None:
+                values.append((name, value))
+        elif not (name == "original_max_position_embeddings" or value is None):
+            raise unknown(f"parameter of rope_type '{kind}'", name, required | optional)
+    missing = sorted(required - {name for name, _ in values})
+    if missing:
+        raise InputError(f"rope_type '{kind}' needs the parameter '{missing[0]}'")
+    for name, value in values:
+        if not isinstance(value, int | float):
+            raise InputError(
+                f"config field 'rope_parameters.{name}' = {_short(value)} must be a number"
+            )
+    return Rope(kind, float(parameters["rope_theta"]), tuple(sorted(values)))
+
+
+def layer_windows(config: Any) -> tuple[LayerConfig, ...]:
+    """Read which layers slide, for families with one rotary embedding.
+
+    Raises:
+        InputError: A kind of layer other than full and sliding attention, or no window to slide.
+    """
+    return tuple(
+        LayerConfig(config.sliding_window if slides else None) for slides in sliding_layers(config)
+    )
+
+
+def sliding_layers(config: Any) -> list[bool]:
+    """Return for each layer whether it sees a window only.
+
+    Raises:
+        InputError: A kind of layer other than full and sliding attention, or no window to slide.
+    """
+    kinds = list(config.layer_types)
+    if len(kinds) != config.num_hidden_layers:
+        raise InputError(
+            f"config field 'layer_types' has {len(kinds)} entries "
+            f"for 'num_hidden_layers' = {config.num_hidden_layers}"
+        )
+    for kind in kinds:
+        if kind not in ("full_attention", "sliding_attention"):
+            raise unknown("kind in 'layer_types'", kind, ("full_attention", "sliding_attention"))
+    sliding = [kind == "sliding_attention" for kind in kinds]
+    if any(sliding) and config.sliding_window is None:
+        raise InputError("config field 'sliding_window' is missing, but 'layer_types' uses it")
+    return sliding
+
+
+def activation(name: str) -> str:
+    """Return the decoder's name for a checkpoint's activation function.
+
+    Raises:
+        InputError: An unknown one.
+    """
+    if name not in _ACTIVATIONS:
+        raise unknown("activation", name, _ACTIVATIONS)
+    return _ACTIVATIONS[name]
+
+
+def _require(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed:
+        values = ", ".join(repr(choice) for choice in allowed)
+        raise InputError(
+            f"config field '{name}' = {_short(value)} is not supported; supported: {values}"
+        )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,105 @@
+"""The parts of a decoder as functions of float32 activations [T, M]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch.nn import functional
+
+from suffice.quant.panels import ROWS, PackedLinear
+
+__all__ = ["ACTIVATIONS", "attend", "gather_rows", "layer_norm", "linear", "rms_norm", "rotate"]
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu": functional.relu,
+}
+
+_SCRATCH_ELEMENTS = 1 << 24  # of a weight that are unpacked at a time
+
+
+def linear(x: torch.Tensor, weight: PackedLinear, dtype: torch.dtype) -> torch.Tensor:
+    """Multiply [T, K] by a packed weight and add its bias: [T, N].
+
+    The product is taken in `dtype`, over a block of output rows at a time, so that the dense
+    weight of a large vocabulary never exists as a whole.
+    """
+    outputs = [(x.to(dtype) @ part.unpack(dtype).T).float() for part in _row_blocks(weight)]
+    y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
+    return y if weight.bias is None else y.add_(weight.bias)
+
+
+def _row_blocks(weight: PackedLinear) -> Iterator[PackedLinear]:
+    step = max(1, _SCRATCH_ELEMENTS // (weight.columns * ROWS))
+    panels = weight.data.shape[0]
+    if panels <= step:
+        yield weight
+        return
+    for panel in range(0, panels, step):
+        rows = slice(panel * ROWS, min((panel + step) * ROWS, weight.rows))
+        yield replace(
+            weight,
+            data=weight.data[panel : panel + step],
+            rows=rows.stop - rows.start,
+            scale=None if weight.scale is None else weight.scale[rows],
+            bias=None,
+        )
+
+
+def gather_rows(weight: PackedLinear, rows: torch.Tensor) -> torch.Tensor:
+    """Return some rows [T] of a packed weight as float32 [T, K]."""
+    lines = weight.data[rows // ROWS, :, rows % ROWS]  # [T, K/p, p]
+    dense = lines.reshape(len(rows), -1)[:, : weight.columns].float()
+    return dense if weight.scale is None else dense * weight.scale[rows, None]
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Divide [..., M] by its root mean square and multiply by `weight`."""
+    return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))
+
+
+def layer_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """Bring [..., M] to mean 0 and variance 1, multiply by `weight` and add `bias`."""
+    return functional.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Turn the pairs (d, d + D/2) of heads [H, T, D] by the angles of tables [T, D/2]."""
+    low, high = x.chunk(2, dim=-1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
+
+
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int | None
+) -> torch.Tensor:
+    """Causal attention of the last T of S rows: q [H, T, D], k and v [G, S, D] to [H, T, D].
+
+    Each query sees the rows up to its own, the last `window` of them if given.
+    """
+    new, rows = q.shape[1], k.shape[1]
+    if window is not None and rows > new + window - 1:
+        # no query of this chunk sees further back than that
+        k, v = k[:, -(new + window - 1) :], v[:, -(new + window - 1) :]
+        rows = k.shape[1]
+    mask = None
+    if new > 1 and (rows > new or (window is not None and window < new)):
+        distance = torch.arange(rows - new, rows)[:, None] - torch.arange(rows)
+        mask = distance >= 0
+        if window is not None:
+            mask &= distance < window
+    return functional.scaled_dot_product_attention(
+        q[None],
+        k[None],
+        v[None],
+        attn_mask=mask,
+        is_causal=mask is None and new > 1,
+        scale=scale,
+        enable_gqa=True,
+    )[0]

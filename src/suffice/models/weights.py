@@ -1,0 +1,134 @@
+"""Which weights a decoder needs, and matching them, strictly both ways, with what is stored.
+
+Canonical names: `embed`, `positions`, `project_in`, `project_out`, `final_norm`, `head`, and for
+each layer `layers.0.q`, ...; a bias has `.bias` after the name of what it belongs to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from suffice.errors import InputError
+from suffice.models.config import DecoderConfig
+
+__all__ = ["LINEARS", "is_linear", "is_norm", "match", "shapes"]
+
+LINEARS = ("q", "k", "v", "o", "gate", "up", "down", "embed", "head", "project_in", "project_out")
+_BASE = "model."  # the prefix that checkpoints of the model without its head leave out
+_LISTED = 4  # names in an error message
+
+
+def is_linear(name: str) -> bool:
+    """Return whether a canonical name, without `.bias`, is that of a matrix [N, K] to pack."""
+    return name.rpartition(".")[2] in LINEARS
+
+
+def is_norm(name: str) -> bool:
+    """Return whether a canonical name is that of a norm's weight."""
+    return name.endswith("norm")
+
+
+def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every weight of a decoder; a bias comes before the matrix it is for."""
+    width, embed_width = config.width, config.embed_width
+    found: dict[str, tuple[int, ...]] = {"embed": (config.vocab, embed_width)}
+    if config.position_rows:
+        found["positions"] = (config.position_rows, width)
+    if config.projected:
+        found["project_in"] = (width, embed_width)
+        found["project_out"] = (embed_width, width)
+    layer = _layer_shapes(config)
+    for index in range(len(config.layers)):
+        found.update({f"layers.{index}.{name}": shape for name, shape in layer.items()})
+    if config.final_norm:
+        found.update(_norm(config, "final_norm"))
+    if not config.tied:
+        found["head"] = (config.vocab, embed_width)
+    return found
+
+
+def _layer_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
+    width, mlp = config.width, config.mlp_width
+    linears = {"q": (queries, width), "k": (keys, width), "v": (keys, width), "o": (width, queries)}
+    if config.gated:
+        linears["gate"] = (mlp, width)
+    linears |= {"up": (mlp, width), "down": (width, mlp)}
+
+    found: dict[str, tuple[int, ...]] = {}
+    norms = ["attn_norm", "mlp_norm"]
+    if config.placement == "sandwich":
+        norms += ["post_attn_norm", "post_mlp_norm"]
+    for name in norms:
+        found.update(_norm(config, name))
+    if config.qk_norm:
+        found["q_norm"] = found["k_norm"] = (config.head_size,)
+    for name, shape in linears.items():
+        if name in config.biases:
+            found[f"{name}.bias"] = shape[:1]
+        found[name] = shape
+    return found
+
+
+def _norm(config: DecoderConfig, name: str) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {name: (config.width,)}
+    if config.norm == "layer":
+        found[f"{name}.bias"] = (config.width,)
+    return found
+
+
+def match(
+    wanted: Mapping[str, tuple[int, ...]],
+    templates: Mapping[str, str],
+    stored: Mapping[str, tuple[int, ...]],
+    *,
+    surplus: Iterable[str] = (),
+    where: str,
+) -> dict[str, str]:
+    """Return the stored name of every wanted weight.
+
+    `templates` is a family's name map, `stored` has the shapes of what the checkpoint holds, and
+    what matches one of the patterns `surplus` may be left over.
+
+    Raises:
+        InputError: Weights that are missing, left over or of another shape; lists their names.
+    """
+    based = not any(name.startswith(_BASE) for name in stored)
+    names = {name: _stored_name(name, templates) for name in wanted}
+    if based:
+        names = {name: full.removeprefix(_BASE) for name, full in names.items()}
+    missing = [name for name in names.values() if name not in stored]
+    patterns = [re.compile(pattern) for pattern in surplus]
+    used = set(names.values())
+    left_over = [
+        name
+        for name in stored
+        if name not in used and not any(pattern.fullmatch(name) for pattern in patterns)
+    ]
+    if missing or left_over:
+        parts = [("missing", missing), ("unknown", left_over)]
+        lists = "; ".join(f"{kind}: {_list(items)}" for kind, items in parts if items)
+        raise InputError(f"{where}: the weights do not match the configuration; {lists}")
+    for name, full in names.items():
+        if tuple(stored[full]) != wanted[name]:
+            raise InputError(
+                f"{where}: weight '{full}' has shape {list(stored[full])}, "
+                f"but the configuration says {list(wanted[name])}"
+            )
+    return names
+
+
+def _stored_name(name: str, templates: Mapping[str, str]) -> str:
+    plain = name.removesuffix(".bias")
+    suffix = ".weight" if plain == name else ".bias"
+    parts = plain.split(".")
+    if len(parts) == 1:
+        return templates[plain] + suffix
+    return templates[f"layers.{parts[2]}"].format(i=parts[1]) + suffix
+
+
+def _list(names: list[str]) -> str:
+    shown = ", ".join(sorted(names)[:_LISTED])
+    more = len(names) - _LISTED
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -132,6 +132,7 @@ void py_store(KVCache& cache, int layer, int first, ConstFloats k, ConstFloats v
   check_rows(cache, layer, first, count);
   check_shape(cache, k.shape(0), k.shape(1), k.shape(2), count);
   check_shape(cache, v.shape(0), v.shape(1), v.shape(2), count);
+  if (count == 0) return;  // a cache of no rows has no memory to point into
   nb::gil_scoped_release release;
   for (int h = 0; h < cache.heads(); h++) {
     const Head head = cache.head(layer, h);
@@ -155,6 +156,7 @@ void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> k
       require((*array)->ndim() == 3, "keys and values must have three dimensions");
       check_shape(cache, (*array)->shape(0), (*array)->shape(1), (*array)->shape(2), count);
     }
+  if (count == 0) return;
   nb::gil_scoped_release release;
   for (int h = 0; h < cache.heads(); h++) {
     const size_t at = static_cast<size_t>(h) * count * cache.size();
@@ -422,6 +424,7 @@ NB_MODULE(_native, m) {
              self.resize(capacity, keep);
            },
            "capacity"_a, "keep"_a)
+      .def("release", &KVCache::release)
       .def("move_row",
            [](KVCache& self, int from, int to) {
              check_rows(self, 0, from, 1);

@@ -51,8 +51,12 @@ KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type
       value_type_(value_type),
       arena_(std::move(arena)) {}
 
-KVCache::~KVCache() {
+KVCache::~KVCache() { release(); }
+
+void KVCache::release() {
   for (std::byte* memory : memory_) arena_->unmap(memory, layout(capacity_).total);
+  memory_.clear();
+  capacity_ = 0;
 }
 
 KVCache::Layout KVCache::layout(int capacity) const {
@@ -152,6 +156,7 @@ void KVCache::move_row(int from, int to) {
 
 std::unique_ptr<KVCache> KVCache::copy(int keep) const {
   auto other = std::make_unique<KVCache>(layers_, heads_, size_, key_type_, value_type_, arena_);
+  if (capacity_ == 0) return other;
   other->resize(capacity_, 0);
   const Layout at = layout(capacity_);
   for (int layer = 0; layer < layers_; layer++)

@@ -53,6 +53,7 @@ class KVCache {
   // New memory for `capacity` rows (rounded up to whole panels inside), `keep` rows copied, one
   // layer at a time. On OutOfMemory the cache is as it was.
   void resize(int capacity, int keep);
+  void release();  // all memory; the capacity is 0 then
 
   Head head(int layer, int head) const;
   void move_row(int from, int to);  // in all layers and heads

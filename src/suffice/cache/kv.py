@@ -99,16 +99,23 @@ class KVCache:
         """Write k, v float32 [G, T, D] of one layer to the rows after the committed ones.
 
         They count once `advance` is called, after all layers.
+
+        Raises:
+            InputError: There are tentative rows, which these would overwrite.
         """
+        self._require_no_drafts()
         self.native.store(layer, self.length, _floats(k), _floats(v))
 
     def advance(self, rows: int) -> None:
         """Commit `rows` rows that were appended in every layer."""
-        if self.tentative:
-            raise InputError(f"{self.tentative} tentative rows: commit or roll back first")
+        self._require_no_drafts()
         if self.length + rows > self.capacity:
             raise InputError(f"{rows} rows do not fit: {self.length} of {self.capacity} are used")
         self.length += rows
+
+    def _require_no_drafts(self) -> None:
+        if self.tentative:
+            raise InputError(f"{self.tentative} tentative rows: commit or roll back first")
 
     def keys(self, layer: int, rows: int | None = None) -> torch.Tensor:
         """Return the first `rows` keys (default: the committed ones) as float32 [G, rows, D]."""
@@ -210,6 +217,11 @@ class KVCache:
             raise InputError(f"cannot truncate to {rows} rows: {self.length} are committed")
         self.rollback()
         self.length = rows
+
+    def close(self) -> None:
+        """Give the memory back; the cache is empty then, and can be filled again."""
+        self.truncate(0)
+        self.native.release()
 
     def fork(self) -> KVCache:
         """Return a copy of the committed rows that grows on its own.

@@ -1,0 +1,402 @@
+"""The laws of the KV cache, for every growth and storage type, and against broken caches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suffice.cache import GROWTHS, KV_DTYPES
+from suffice.cache.kv import MAX_TENTATIVE, KVCache
+from suffice.cache.upfront import Upfront
+from suffice.errors import InputError, OutOfMemory
+from suffice.native import core
+from suffice.quant.int8 import quantize_rows
+
+LAYERS, HEADS, SIZE, LIMIT = 2, 2, 16, 70
+SPELLINGS = ["bmc:rows=8", "bmc:ratio=0.5", "iterative", "upfront", "step:5", "double"]
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+Law = Callable[[type[KVCache], str, str, str], None]
+
+
+def cache_of(
+    kind: type[KVCache], growth: str, keys: str = "float32", values: str = "float32"
+) -> KVCache:
+    return kind(
+        LAYERS,
+        HEADS,
+        SIZE,
+        growth=GROWTHS.build(growth),
+        limit=LIMIT,
+        key_dtype=keys,
+        value_dtype=values,
+    )
+
+
+def rows(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values [L, G, count, D] of very different sizes."""
+    random = torch.Generator().manual_seed(seed)
+    both = torch.randn(2, LAYERS, HEADS, count, SIZE, generator=random)
+    both *= 10 ** torch.randint(-3, 4, (2, LAYERS, HEADS, count, 1), generator=random).float()
+    return both[0], both[1]
+
+
+def append(cache: KVCache, k: torch.Tensor, v: torch.Tensor) -> None:
+    cache.reserve(k.shape[2])
+    for layer in range(LAYERS):
+        cache.append(layer, k[layer], v[layer])
+    cache.advance(k.shape[2])
+
+
+def stored(x: torch.Tensor, dtype: str) -> torch.Tensor:
+    """What a row must read as after being stored in `dtype`."""
+    if dtype == "int8":
+        codes, scale = quantize_rows(x)
+        return codes.float() * scale[..., None]
+    return x.to(getattr(torch, dtype)).float()
+
+
+def view(cache: KVCache) -> tuple[torch.Tensor, torch.Tensor]:
+    keys = torch.stack([cache.keys(layer) for layer in range(LAYERS)])
+    values = torch.stack([cache.values(layer) for layer in range(LAYERS)])
+    return keys, values
+
+
+def same(one: KVCache, other: KVCache) -> None:
+    assert one.length == other.length
+    assert one.tentative == other.tentative
+    assert one.visible() == other.visible()
+    for mine, theirs in zip(view(one), view(other), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def appended_is_viewed(kind: type[KVCache], growth: str, keys: str, values: str) -> None:
+    cache = cache_of(kind, growth, keys, values)
+    k, v = rows(LIMIT, 1)
+    at = 0
+    for count in (1, 15, 1, 1, 3, 20, 16, 13):
+        append(cache, k[:, :, at : at + count], v[:, :, at : at + count])
+        at += count
+        assert cache.length == at <= cache.capacity <= LIMIT
+        seen = view(cache)
+        assert torch.equal(seen[0], stored(k[:, :, :at], keys))
+        assert torch.equal(seen[1], stored(v[:, :, :at], values))
+
+
+def rolled_back_never_happened(kind: type[KVCache], growth: str, keys: str, values: str) -> None:
+    cache, plain = cache_of(kind, growth, keys, values), cache_of(KVCache, growth, keys, values)
+    for each in (cache, plain):
+        append(each, *rows(13, 1))
+    cache.reserve(4)
+    cache.append_tentative(*rows(3, 2), [-1, 0, 0])
+    cache.append_tentative(*rows(1, 3), [2])
+    cache.rollback()
+    same(cache, plain)
+    for each in (cache, plain):
+        append(each, *rows(5, 4))
+    same(cache, plain)
+
+
+def committed_is_appended(kind: type[KVCache], growth: str, keys: str, values: str) -> None:
+    #  0 - 2 - 4      the path 1, 3, 5 is kept
+    #  1 - 3 - 5
+    tree, path = [-1, -1, 0, 1, 2, 3], [1, 3, 5]
+    cache, plain = cache_of(kind, growth, keys, values), cache_of(KVCache, growth, keys, values)
+    for each in (cache, plain):
+        append(each, *rows(13, 1))
+    k, v = rows(len(tree), 2)
+    cache.reserve(len(tree))
+    cache.append_tentative(k, v, tree)
+    assert cache.visible() == [0b1, 0b10, 0b101, 0b1010, 0b10101, 0b101010]
+    cache.commit(path)
+    append(plain, k[:, :, path], v[:, :, path])
+    same(cache, plain)
+    for each in (cache, plain):
+        append(each, *rows(6, 3))
+    same(cache, plain)
+
+
+def truncated_was_never_longer(kind: type[KVCache], growth: str, keys: str, values: str) -> None:
+    cache, plain = cache_of(kind, growth, keys, values), cache_of(KVCache, growth, keys, values)
+    k, v = rows(29, 1)
+    append(cache, k, v)
+    append(plain, k[:, :, :11], v[:, :, :11])
+    cache.truncate(11)
+    same(cache, plain)
+    for each in (cache, plain):
+        append(each, *rows(20, 2))
+    same(cache, plain)
+
+
+def mapped_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * PAGE_BYTES
+
+
+def accounted_is_mapped(kind: type[KVCache], growth: str, keys: str, values: str) -> None:
+    arena, room, noise = core.Arena(), 65_536, 1 << 20
+    before = mapped_bytes()
+    cache = kind(
+        LAYERS,
+        8,
+        128,
+        growth=Upfront(),
+        limit=room,
+        key_dtype=keys,
+        value_dtype=values,
+        arena=arena,
+    )
+    cache.reserve(1)  # hundreds of MB, mapped and never touched
+    assert cache.bytes == arena.used
+    assert cache.bytes % PAGE_BYTES == 0
+    assert 0 <= cache.bytes - cache.row_bytes * cache.capacity < noise
+    assert abs(mapped_bytes() - before - cache.bytes) < noise
+    del cache
+    assert arena.used == 0
+    assert abs(mapped_bytes() - before) < noise
+
+
+LAWS: list[Law] = [
+    appended_is_viewed,
+    rolled_back_never_happened,
+    committed_is_appended,
+    truncated_was_never_longer,
+    accounted_is_mapped,
+]
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+@pytest.mark.parametrize("growth", SPELLINGS)
+@pytest.mark.parametrize("law", LAWS)
+def test_law(law: Law, growth: str, dtype: str) -> None:
+    law(KVCache, growth, dtype, dtype)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_law_with_keys_and_values_of_different_types(law: Law) -> None:
+    law(KVCache, "bmc:rows=8", "int8", "bfloat16")
+    law(KVCache, "bmc:rows=8", "float16", "float32")
+
+
+class Swaps(KVCache):
+    def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        super().append(layer, v, k)
+
+
+class LosesOnGrowth(KVCache):
+    def reserve(self, rows: int) -> None:
+        self.length, kept = max(self.length - 1, 0), self.length
+        super().reserve(rows + kept - self.length)
+        self.length = kept
+
+
+class KeepsDrafts(KVCache):
+    def rollback(self) -> None:
+        self.length += self.tentative
+        super().rollback()
+
+
+class WritesDraftsOverRows(KVCache):
+    def append_tentative(self, k: torch.Tensor, v: torch.Tensor, parents: list[int]) -> None:
+        super().append_tentative(k, v, parents)
+        self.native.move_row(self.length, self.length - 1)
+
+
+class CommitsInPlace(KVCache):
+    def commit(self, path: list[int]) -> None:
+        super().commit(list(range(len(path))))
+
+
+class TruncatesOneTooMany(KVCache):
+    def truncate(self, rows: int) -> None:
+        super().truncate(rows - 1)
+
+
+class TruncatesNothing(KVCache):
+    def truncate(self, rows: int) -> None:
+        super().truncate(self.length)
+
+
+class CountsRowsOnly(KVCache):
+    @property
+    def bytes(self) -> int:
+        return self.row_bytes * self.length
+
+
+@pytest.mark.parametrize(
+    ("law", "broken"),
+    [
+        (appended_is_viewed, Swaps),
+        (appended_is_viewed, LosesOnGrowth),
+        (rolled_back_never_happened, KeepsDrafts),
+        (rolled_back_never_happened, WritesDraftsOverRows),
+        (committed_is_appended, CommitsInPlace),
+        (truncated_was_never_longer, TruncatesOneTooMany),
+        (truncated_was_never_longer, TruncatesNothing),
+        (accounted_is_mapped, CountsRowsOnly),
+    ],
+)
+def test_law_bites(law: Law, broken: type[KVCache]) -> None:
+    with pytest.raises(AssertionError):
+        law(broken, "bmc:rows=8", "float32", "float32")
+
+
+def tree(draw: st.DrawFn, count: int) -> tuple[list[int], list[int]]:
+    """A forest of drafts and one ascending path in it that starts at a root."""
+    parents = [draw(st.integers(-1, i - 1)) for i in range(count)]
+    node, path = draw(st.integers(-1, count - 1)), []
+    while node >= 0:
+        path.append(node)
+        node = parents[node]
+    return parents, path[::-1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.data(),
+    growth=st.sampled_from(SPELLINGS),
+    keys=st.sampled_from(KV_DTYPES),
+    values=st.sampled_from(KV_DTYPES),
+)
+def test_any_history_holds_what_a_list_would(
+    data: st.DataObject, growth: str, keys: str, values: str
+) -> None:
+    cache = cache_of(KVCache, growth, keys, values)
+    k, v = rows(0, 0)
+    for seed in range(data.draw(st.integers(1, 8))):
+        action = data.draw(st.sampled_from(["append", "commit", "rollback", "truncate", "fork"]))
+        count = data.draw(st.integers(0, min(12, LIMIT - cache.length)))
+        new_k, new_v = rows(count, seed)
+        if action == "append":
+            append(cache, new_k, new_v)
+        elif action == "truncate":
+            kept = data.draw(st.integers(0, cache.length))
+            cache.truncate(kept)
+            k, v = k[:, :, :kept], v[:, :, :kept]
+            continue
+        elif action == "fork":
+            cache = cache.fork()
+            continue
+        else:
+            parents, path = tree(data.draw, count)
+            cache.reserve(count)
+            cache.append_tentative(new_k, new_v, parents)
+            path = path if action == "commit" else []
+            cache.commit(path) if action == "commit" else cache.rollback()
+            new_k, new_v = new_k[:, :, path], new_v[:, :, path]
+        k, v = torch.cat([k, new_k], dim=2), torch.cat([v, new_v], dim=2)
+        assert cache.length == k.shape[2] <= cache.capacity <= LIMIT
+        assert cache.tentative == 0
+    seen = view(cache)
+    assert torch.equal(seen[0], stored(k, keys))
+    assert torch.equal(seen[1], stored(v, values))
+
+
+@given(
+    x=st.lists(st.floats(width=32, allow_nan=False), min_size=SIZE, max_size=SIZE),
+    dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
+)
+def test_any_value_is_stored_as_torch_would(x: list[float], dtype: str) -> None:
+    cache = cache_of(KVCache, "upfront", dtype, dtype)
+    row = torch.tensor(x).expand(LAYERS, HEADS, 1, SIZE).contiguous()
+    append(cache, row, -row)
+    seen = view(cache)
+    assert torch.equal(seen[0], stored(row, dtype))
+    assert torch.equal(seen[1], stored(-row, dtype))
+
+
+def test_a_fork_and_its_origin_grow_apart() -> None:
+    one = cache_of(KVCache, "step:5")
+    append(one, *rows(7, 1))
+    two, plain = one.fork(), cache_of(KVCache, "step:5")
+    append(plain, *rows(7, 1))
+    append(one, *rows(9, 2))
+    same(two, plain)
+    append(two, *rows(3, 3))
+    append(plain, *rows(3, 3))
+    same(two, plain)
+    assert one.length == 16
+
+
+def test_a_fork_of_nothing_is_empty() -> None:
+    empty = cache_of(KVCache, "step:5").fork()
+    append(empty, *rows(2, 1))
+    assert empty.length == 2
+
+
+def test_drafts_are_cut_to_the_spare_rows() -> None:
+    cache = cache_of(KVCache, "step:16")
+    append(cache, *rows(13, 1))
+    assert (cache.spare, cache.room(8), cache.room(2)) == (3, 3, 2)
+    with pytest.raises(InputError, match=r"^4 drafts do not fit: 3 rows are spare$"):
+        cache.append_tentative(*rows(4, 2), [-1, 0, 1, 2])
+    assert cache.tentative == 0 and cache.visible() == []
+    cache.append_tentative(*rows(3, 2), [-1, 0, 1])
+    assert (cache.spare, cache.room(1)) == (0, 0)
+    cache.reserve(20)
+    assert cache.spare == 32 and cache.room(32) == MAX_TENTATIVE - 3
+    cache.commit([0, 1, 2])
+    assert torch.equal(view(cache)[0][:, :, 13:], rows(3, 2)[0])
+
+
+@pytest.mark.parametrize(
+    ("misuse", "message"),
+    [
+        (lambda c: c.reserve(LIMIT), "83 tokens exceed the context length of 70"),
+        (lambda c: c.commit([1, 0]), "path [1, 0] must be ascending tentative rows (there are 2)"),
+        (lambda c: c.commit([0, 0]), "path [0, 0] must be ascending tentative rows (there are 2)"),
+        (lambda c: c.commit([2]), "path [2] must be ascending tentative rows (there are 2)"),
+        (lambda c: c.advance(1), "2 tentative rows: commit or roll back first"),
+        (lambda c: c.append(0, *[rows(1, 3)[0][0]] * 2), "2 tentative rows: commit or roll back"),
+        (lambda c: c.draft([2]), "draft 0: parent 2 must be a tentative row before it"),
+        (lambda c: c.truncate(14), "cannot truncate to 14 rows: 11 are committed"),
+        (lambda c: c.truncate(-1), "cannot truncate to -1 rows: 11 are committed"),
+    ],
+)
+def test_misuse_is_refused_and_changes_nothing(
+    misuse: Callable[[KVCache], object], message: str
+) -> None:
+    cache, plain = (cache_of(KVCache, "step:16") for _ in range(2))
+    for each in (cache, plain):
+        append(each, *rows(11, 1))
+        each.append_tentative(*rows(2, 2), [-1, 0])
+    with pytest.raises(InputError) as error:
+        misuse(cache)
+    assert str(error.value).startswith(message)
+    same(cache, plain)
+    for each in (cache, plain):
+        each.commit([0, 1])
+    same(cache, plain)
+
+
+def test_running_out_of_memory_loses_nothing() -> None:
+    arena = core.Arena(cache_of(KVCache, "upfront").row_bytes * 64 + (1 << 16))
+    cache = KVCache(LAYERS, HEADS, SIZE, growth=Upfront(), limit=32, key_dtype="float32",
+                    value_dtype="float32", arena=arena)  # fmt: skip
+    append(cache, *rows(20, 1))
+    used = arena.used
+    cache.limit = 10_000
+    with pytest.raises(OutOfMemory) as error:
+        cache.reserve(50)
+    assert "\n" not in str(error.value)
+    assert arena.used == used == cache.bytes
+    assert torch.equal(view(cache)[0], rows(20, 1)[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"key_dtype": "int4"}, "unknown KV cache dtype 'int4'. Did you mean 'int8'?"),
+        ({"value_dtype": "fp16"}, "unknown KV cache dtype 'fp16'."),
+        ({"head_size": 24}, "head_size=24 must be a multiple of 16 up to 512"),
+    ],
+)
+def test_bad_shapes_and_types_are_refused(options: dict[str, object], message: str) -> None:
+    given_options = {"layers": 1, "kv_heads": 1, "head_size": 16, "growth": Upfront(), "limit": 4}
+    with pytest.raises(InputError) as error:
+        KVCache(**(given_options | options))  # type: ignore[arg-type]
+    assert str(error.value).startswith(message)

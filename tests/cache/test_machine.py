@@ -107,7 +107,7 @@ def test_the_table_lists_allocations_and_rows() -> None:
 
 
 def test_measuring_reports_progress_and_positive_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, small in [("_HEADS", 2), ("_ROWS", 32), ("_SIZE", 16), ("_READ_ELEMENTS", 4096)]:
+    for name, small in [("_HEADS", 2), ("_ROWS", 32), ("_SIZE", 16), ("_READ_BYTES", 1 << 16)]:
         monkeypatch.setattr(machine, name, small)
     seen: list[tuple[str, int, int]] = []
     measured = machine.measure(lambda *step: seen.append(step), threads=1)

@@ -32,7 +32,7 @@ ELEMENT_BYTES = 4  # the model's reference element, float32
 Progress = Callable[[str, int, int], None]
 
 _HEADS, _ROWS, _SIZE, _SPARE = 128, 1024, 128, 64  # 64 MiB of keys: beyond any cache level
-_READ_ELEMENTS = 64 << 20  # 256 MiB
+_READ_BYTES = 256 << 20
 _REPEATS = 5
 
 
@@ -142,7 +142,9 @@ def measure(progress: Progress | None = None, threads: int | None = None) -> Mac
 
     `progress(what, done, total)` is told before each part; `threads` defaults to all usable ones.
     """
-    count = threads or len(os.sched_getaffinity(0))
+    from suffice import native
+
+    count = threads or native.cores()
     parts: list[tuple[str, Callable[[], float]]] = [
         ("copies", lambda: _copy_rate(count)),
         ("products", lambda: _product_rate(count)),
@@ -226,7 +228,6 @@ def _product_rate(threads: int) -> float:
 
 
 def _read_rate(threads: int) -> float:
-    import torch
+    from suffice import native
 
-    data = torch.ones(_READ_ELEMENTS)
-    return data.nbytes / _seconds(data.sum, threads)
+    return native.read_bandwidth(_READ_BYTES, threads, _REPEATS)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import torch
+from typing import TYPE_CHECKING, Protocol
 
 from suffice.registry import Table
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["ATTENTIONS", "Attention"]
 

@@ -6,12 +6,14 @@ A technique turns a dense weight [N, K] into a `PackedLinear`; the native core m
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
-from suffice.quant.panels import PackedLinear
 from suffice.registry import Table
+
+if TYPE_CHECKING:
+    import torch
+
+    from suffice.quant.panels import PackedLinear
 
 __all__ = ["QUANTS", "PackedLinear", "Quant"]
 
@@ -31,3 +33,12 @@ QUANTS = Table(
         "int8": "suffice.quant.int8:Int8",
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    # Listing the techniques (`suffice info`) must not load torch.
+    if name == "PackedLinear":
+        from suffice.quant.panels import PackedLinear
+
+        return PackedLinear
+    raise AttributeError(f"module 'suffice.quant' has no attribute '{name}'")

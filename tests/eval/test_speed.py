@@ -91,7 +91,7 @@ def test_cases_are_named_as_llama_bench_does() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((-1, 64, [0], 1), "-p/--prompt-tokens=-1: must be at least 0"),
+        ((-1, 64, [0], 1), "-p/--n-prompt=-1: must be at least 0"),
         ((512, 64, [0, -5], 1), "-d/--n-depth=-5: must be at least 0"),
         ((512, 64, [0], 0), "-b/--batch-size=0: must be at least 1"),
         (

@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 import torch
 
+from suffice.trace import Trace
+
 
 class Cache(Protocol):
     """The keys and values of one request."""
@@ -38,6 +40,16 @@ class Runner(Protocol):
     @property
     def vocabulary(self) -> int:
         """Number of token ids, V."""
+        ...
+
+    @property
+    def trace(self) -> Trace:
+        """What all decode steps so far have read."""
+        ...
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights."""
         ...
 
     def open(self, request_id: str, limit: int) -> Any:
@@ -86,6 +98,11 @@ class Tokenizer(Protocol):
     @property
     def eos_ids(self) -> frozenset[int]:
         """The tokens that end a text."""
+        ...
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `chat` can be used."""
         ...
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:

@@ -12,22 +12,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from suffice.engine.protocol import Runner
 from suffice.errors import InputError
-from suffice.trace import Trace
 
 Clock = Callable[[], float]
-
-
-class TracedRunner(Runner, Protocol):
-    """A runner that says what it read."""
-
-    @property
-    def trace(self) -> Trace:
-        """Totals since the runner was made."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -90,7 +80,7 @@ def cases(prompt: int, generate: int, depths: Sequence[int], batch: int) -> list
         InputError: A number below what makes sense, or nothing to measure.
     """
     for name, value, least in (
-        ("-p/--prompt-tokens", prompt, 0),
+        ("-p/--n-prompt", prompt, 0),
         ("-n/--n-gen", generate, 0),
         ("-b/--batch-size", batch, 1),
         *(("-d/--n-depth", depth, 0) for depth in depths),
@@ -120,7 +110,7 @@ def check_context(wanted: Sequence[Case], context: int) -> None:
 
 
 def measure(
-    runner: TracedRunner,
+    runner: Runner,
     wanted: Sequence[Case],
     repetitions: int,
     roof_bytes_per_second: float,
@@ -163,7 +153,7 @@ def rows(case: Case) -> int:
     return case.depth + (case.prompt or case.generate)
 
 
-def _once(runner: TracedRunner, case: Case, start: Any, clock: Clock) -> float:
+def _once(runner: Runner, case: Case, start: Any, clock: Clock) -> float:
     """Run a case once from copies of the sequence `start`; return the seconds without copying."""
     sequences: list[Any] = []
     try:
@@ -179,18 +169,18 @@ def _once(runner: TracedRunner, case: Case, start: Any, clock: Clock) -> float:
             runner.close(sequence)
 
 
-def _prompts(runner: TracedRunner, count: int, sequences: list[Any]) -> None:
+def _prompts(runner: Runner, count: int, sequences: list[Any]) -> None:
     for sequence in sequences:
         runner.prefill(sequence, _tokens(runner, count))
 
 
-def _decode(runner: TracedRunner, count: int, sequences: list[Any]) -> None:
+def _decode(runner: Runner, count: int, sequences: list[Any]) -> None:
     for token in _tokens(runner, count):
         for sequence in sequences:
             runner.reserve(sequence)
         runner.step(sequences, [token] * len(sequences))
 
 
-def _tokens(runner: TracedRunner, count: int) -> list[int]:
+def _tokens(runner: Runner, count: int) -> list[int]:
     """Return tokens that are spread over the vocabulary, the same every time."""
     return [index * 7919 % runner.vocabulary for index in range(count)]

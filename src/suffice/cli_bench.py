@@ -1,0 +1,126 @@
+"""`suffice bench`: runs the cases and prints them as llama-bench does."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from suffice import __version__
+from suffice.cli_output import busy, markdown
+from suffice.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from suffice.cli_options import BenchFlags, ModelFlags
+    from suffice.engine.llm import LLM
+    from suffice.eval.speed import Result
+
+OUTPUTS = ("csv", "json", "md")
+NOTE = "tokenisation and sampling are not part of the times; the first run of each case is left out"
+_ROOF_BYTES = 256 << 20  # beyond any cache level
+
+
+def run(flags: BenchFlags, model: ModelFlags) -> None:
+    """Measure what the flags ask for and print it.
+
+    Raises:
+        InputError: A flag that makes no sense, or cases that do not fit the context.
+    """
+    if flags.output not in OUTPUTS:
+        raise unknown("output", flags.output, OUTPUTS)
+    depths = whole_numbers("-d/--n-depth", flags.n_depth)
+    from suffice import native
+    from suffice.eval import speed
+
+    cases = speed.cases(flags.n_prompt, flags.n_gen, depths, flags.batch_size)
+    with busy(f"loading {model.model}"):
+        llm = model.load(seed=0)
+    speed.check_context(cases, llm.config.max_model_len or 0)
+    roof = native.read_bandwidth(_ROOF_BYTES, native.threads())
+    results = []
+    for result in speed.measure(llm.runner, cases, flags.repetitions, roof):
+        results.append(record(result, llm, model))
+        print(f"{result.case.name}: {result.mean:.2f} tokens/s", file=sys.stderr, flush=True)
+    print(drawn(results, flags.output))
+    print(NOTE, file=sys.stderr)
+
+
+def whole_numbers(name: str, text: str) -> list[int]:
+    """Return the numbers of a list such as `0,1024,3000`.
+
+    Raises:
+        InputError: Something in it is not a whole number of at least 0.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not (part.isascii() and part.isdigit()):
+            raise InputError(f"{name}={text}: '{part}' must be a whole number of at least 0")
+    return [int(part) for part in parts]
+
+
+def record(result: Result, llm: LLM, model: ModelFlags) -> dict[str, Any]:
+    """Return one result as a flat record."""
+    from suffice import native
+    from suffice.cache.machine import cpu_name
+
+    case, decoding = result.case, result.case.generate > 0
+    return {
+        "version": __version__,
+        "cpu": cpu_name(),
+        "isa": native.isa(),
+        "threads": native.threads(),
+        "model": model.model,
+        "model_bytes": llm.runner.weight_bytes,
+        "weights": model.quant or llm.config.dtype,
+        "kv": llm.config.kv_cache_dtype,
+        "batch": case.batch,
+        "test": case.name,
+        "n_prompt": case.prompt,
+        "n_gen": case.generate,
+        "n_depth": case.depth,
+        "tokens_per_second": result.mean,
+        "deviation": result.deviation,
+        "seconds": list(result.seconds),
+        "kv_bytes_per_token": result.kv_bytes_per_token if decoding else None,
+        "weight_bytes_per_token": result.weight_bytes_per_token if decoding else None,
+        "roof_bytes_per_second": result.roof_bytes_per_second,
+        "roof_fraction": result.roof_fraction if decoding else None,
+    }
+
+
+def drawn(records: list[dict[str, Any]], output: str) -> str:
+    """Return records as a table (md), as csv or as json."""
+    if output == "json":
+        return json.dumps(records, indent=1)
+    if output == "csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, records[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        for row in records:
+            writer.writerow({**row, "seconds": " ".join(map(str, row["seconds"]))})
+        return text.getvalue().rstrip("\n")
+    columns = "model size weights kv threads batch test t/s KV/token weights/token roof"
+    return markdown(columns.split(), [_row(row) for row in records])
+
+
+def _row(row: dict[str, Any]) -> list[object]:
+    roof = row["roof_fraction"]
+    return [
+        row["model"],
+        _mib(row["model_bytes"]),
+        row["weights"],
+        row["kv"],
+        row["threads"],
+        row["batch"],
+        row["test"],
+        f"{row['tokens_per_second']:.2f} ± {row['deviation']:.2f}",
+        _mib(row["kv_bytes_per_token"]),
+        _mib(row["weight_bytes_per_token"]),
+        "-" if roof is None else f"{100 * roof:.0f} %",
+    ]
+
+
+def _mib(size_bytes: float | None) -> str:
+    return "-" if size_bytes is None else f"{size_bytes / 2**20:.1f} MiB"

@@ -1,0 +1,168 @@
+"""`suffice info`: what is here. Loads no PyTorch unless asked to measure or to open a model."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import math
+import os
+import platform
+import sys
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from suffice import __version__, native
+from suffice.attention import ATTENTIONS
+from suffice.cache import GROWTHS, KV_DTYPES, machine
+from suffice.cli_output import busy, markdown
+from suffice.policy import POLICIES
+from suffice.pull import MODELS, model_path, resolve
+from suffice.quant import QUANTS
+from suffice.speculate import SPECULATORS
+
+if TYPE_CHECKING:
+    from suffice.models.config import DecoderConfig
+
+SEAMS = (ATTENTIONS, POLICIES, GROWTHS, QUANTS, SPECULATORS)
+ISA_NAMES = {"v4": "AVX-512", "v3": "AVX2", "base": "plain loops"}
+_BYTES = (("float32", 4), ("bfloat16", 2), ("int8", 1))
+
+
+def show() -> None:
+    """Print the version, the machine, the techniques and the models."""
+    for name, value in [*_versions(), *_machine(), *_calibration()]:
+        print(f"{name:16} {value}")
+    print()
+    print(markdown(["seam", "technique", "PyTorch", *native.isas()], techniques(native.isas())))
+    print(f"\nkeys and values in {', '.join(KV_DTYPES)}, in native code everywhere\n")
+    for model in MODELS.values():
+        path = model_path(model)
+        here = str(path) if path.is_file() else f"not here: suffice pull {model.name}"
+        print(f"{model.name:16} {model.summary}; {here}")
+
+
+def techniques(isas: list[str]) -> list[list[str]]:
+    """Return a row per technique: its seam, its name and which backends it has.
+
+    A technique that decides rather than computes (a growth policy, say) needs no kernel: "any".
+    """
+    rows = []
+    for table in SEAMS:
+        for name in table.names():
+            headings = _headings(table.entries[name].partition(":")[0])
+            computes = table in (ATTENTIONS, QUANTS)
+            native_too = "yes" if "Native" in headings else "-"
+            backends = (
+                ["yes", *(native_too for _ in isas)] if computes else ["any"] * (1 + len(isas))
+            )
+            rows.append([table.kind, name, *backends])
+    return rows
+
+
+def _headings(module: str) -> set[str]:
+    """Return the first words of the lines of a module's docstring, without importing it."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None, f"{module} is registered but not there"
+    documentation = (
+        ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    )
+    return {line.split()[0] for line in documentation.splitlines() if line.strip()}
+
+
+def _versions() -> list[tuple[str, str]]:
+    parts = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers")]
+    return [
+        ("suffice", __version__),
+        ("Python", f"{platform.python_version()}, {', '.join(parts)}"),
+    ]
+
+
+def _machine() -> list[tuple[str, str]]:
+    chosen = native.isa()
+    forced = "forced by SUFFICE_ISA" if "SUFFICE_ISA" in os.environ else "the best this CPU has"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return [
+        ("CPU", machine.cpu_name()),
+        ("cores", f"{native.cores()} may be used of {os.cpu_count()}"),
+        ("threads", f"{native.threads()} (-t changes it)"),
+        ("instruction set", f"{chosen} ({ISA_NAMES.get(chosen, chosen)}), {forced}"),
+        ("memory", f"{memory / 2**30:.1f} GiB"),
+    ]
+
+
+def _calibration() -> list[tuple[str, str]]:
+    measured = machine.load()
+    if measured is None:
+        return [("calibration", "never measured, defaults are used: suffice info --calibrate")]
+    return [("calibration", f"measured {measured.measured}; {_rates(measured)}")]
+
+
+def _rates(measured: machine.Machine) -> str:
+    return (
+        f"copies {measured.copy_bytes_per_second / 1e9:.1f} GB/s, "
+        f"products {measured.products_per_second / 1e9:.1f} G/s, "
+        f"reads {measured.read_bytes_per_second / 1e9:.1f} GB/s "
+        f"({measured.read_bytes_per_second_one / 1e9:.1f} of one thread)"
+    )
+
+
+def calibrate() -> None:
+    """Measure the machine, keep the result, and print how often a cache should grow."""
+    with busy("measuring, a few seconds"):
+        measured = machine.measure(threads=native.threads())
+    machine.save(measured)
+    print(f"{measured.cpu}, {measured.threads} threads: {_rates(measured)}", file=sys.stderr)
+    print(f"kept in {machine.path()}\n", file=sys.stderr)
+    rows = [
+        [line.limit, f"{line.exact:.1f}", line.allocations, line.rows]
+        for line in machine.allocation_table(measured)
+    ]
+    print(markdown(["context N", "best T", "T used", "rows r"], rows))
+
+
+def show_model(name: str) -> None:
+    """Print a model's configuration and sizes.
+
+    Raises:
+        InputError: There is no such model, or it cannot be used.
+    """
+    path = resolve(name)
+    with busy(f"opening {name}"):
+        from suffice.models.checkpoint import open_checkpoint
+        from suffice.models.weights import shapes
+
+        checkpoint = open_checkpoint(path)
+    config = checkpoint.config
+    parameters = sum(math.prod(shape) for shape in shapes(config).values())
+    windows = Counter("all" if layer.window is None else layer.window for layer in config.layers)
+    layers = ", ".join(f"{count} see {window}" for window, count in windows.most_common())
+    row_elements = len(config.layers) * 2 * config.kv_heads * config.head_size
+    lines = {
+        "file": checkpoint.path,
+        "parameters": f"{parameters / 1e6:.1f} M, stored as {checkpoint.dtype}",
+        "layers": f"{len(config.layers)} ({layers} tokens)",
+        "heads": f"{config.heads} query, {config.kv_heads} key/value, of {config.head_size}",
+        "width": f"{config.width}, MLP {config.mlp_width}, vocabulary {config.vocab}",
+        "mechanisms": _mechanisms(config),
+        "context": f"{config.max_positions} tokens",
+        "weights": ", ".join(f"{parameters * b / 2**20:.0f} MiB {n}" for n, b in _BYTES),
+        "KV per token": ", ".join(f"{row_elements * b / 2**10:.1f} KiB {n}" for n, b in _BYTES),
+    }
+    for key, value in lines.items():
+        print(f"{key:16} {value}")
+
+
+def _mechanisms(config: DecoderConfig) -> str:
+    ropes = [f"rope {rope.kind} (theta {rope.theta:g})" for rope in config.ropes]
+    found = [
+        f"{config.norm} norm, {config.placement}",
+        f"{'gated ' if config.gated else ''}{config.activation}",
+        *ropes,
+        *(["learned positions"] if config.position_rows else []),
+        *(["query and key norms"] if config.qk_norm else []),
+        *(["tied embeddings"] if config.tied else []),
+        *([f"biases on {', '.join(sorted(config.biases))}"] if config.biases else []),
+    ]
+    return "; ".join(found)

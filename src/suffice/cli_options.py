@@ -1,0 +1,244 @@
+"""Every flag of the command line, once: groups of them are dataclasses that commands ask for.
+
+A command with a parameter `model: ModelFlags` gets all flags of that group. Each long flag is also
+read from the environment: `--top-k` from `SUFFICE_TOP_K`; the command line wins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from suffice.errors import InputError
+from suffice.pull import DEFAULT_MODEL, resolve
+from suffice.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from suffice.engine.llm import LLM
+
+
+def flag(*names: str, help: str, panel: str | None = None, **extra: Any) -> Any:
+    """Declare an option, its long names mirrored by environment variables."""
+    long = [name.removeprefix("--") for name in names if name.startswith("--")]
+    variables = ["SUFFICE_" + name.upper().replace("-", "_") for name in long]
+    return typer.Option(
+        *names,
+        help=help,
+        envvar=variables,
+        show_envvar=False,
+        rich_help_panel=panel,
+        **extra,
+    )
+
+
+_MODEL = functools.partial(flag, panel="Model")
+_TECHNIQUE = functools.partial(flag, panel="Techniques")
+_SAMPLING = functools.partial(flag, panel="Sampling")
+
+
+@dataclass(frozen=True)
+class ModelFlags:
+    """Which model, how it is stored, and with which techniques it is run."""
+
+    model: Annotated[
+        str,
+        _MODEL(
+            "-m", "--model", help="A name that `pull` knows, a folder, a hub id or a .gguf file."
+        ),
+    ] = DEFAULT_MODEL
+    ctx_size: Annotated[
+        int | None,
+        _MODEL(
+            "-c", "--ctx-size", "--max-model-len", help="Context in tokens; default: the model's."
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        _MODEL("-t", "--threads", help="Threads; default: the cores this process may use."),
+    ] = None
+    dtype: Annotated[
+        str, _MODEL("--dtype", help="Type of the weights: auto, float32, bfloat16.")
+    ] = "auto"
+    kv_cache_dtype: Annotated[
+        str | None,
+        _MODEL(
+            "--kv-cache-dtype",
+            help="Type of keys and values: auto, float32, bfloat16, float16, int8.",
+        ),
+    ] = None
+    cache_type_k: Annotated[
+        str | None,
+        _MODEL("-ctk", "--cache-type-k", help="The same; keys and values have one type."),
+    ] = None
+    cache_type_v: Annotated[
+        str | None,
+        _MODEL("-ctv", "--cache-type-v", help="The same; keys and values have one type."),
+    ] = None
+    kv_cache_bytes: Annotated[
+        str | None,
+        _MODEL("--kv-cache-bytes", help="Most memory for keys and values, such as 4GiB."),
+    ] = None
+    tokenizer: Annotated[
+        str | None, _MODEL("--tokenizer", help="Where the tokenizer is, if not with the model.")
+    ] = None
+    quant: Annotated[
+        str | None,
+        _TECHNIQUE("--quant", "--quantization", help="How weights are stored, such as int8."),
+    ] = None
+    attention: Annotated[
+        str, _TECHNIQUE("--attention", help="How attention is computed: name:option=value,...")
+    ] = "exact"
+    policy: Annotated[str, _TECHNIQUE("--policy", help="Which cached tokens are eligible.")] = (
+        "full"
+    )
+    growth: Annotated[
+        str, _TECHNIQUE("--growth", help="How the cache grows: bmc, step:rows=256, ...")
+    ] = "bmc"
+
+    def load(self, seed: int | None = None) -> LLM:
+        """Build the engine.
+
+        Raises:
+            InputError: A model or an option that cannot be used.
+        """
+        options: dict[str, Any] = {
+            "tokenizer": self.tokenizer,
+            "dtype": self.dtype,
+            "quantization": self.quant,
+            "kv_cache_dtype": self._kv_dtype(),
+            "max_model_len": self.ctx_size,
+            "threads": self.threads,
+            "attention": self.attention,
+            "policy": self.policy,
+            "growth": self.growth,
+            "kv_cache_bytes": self.kv_cache_bytes,
+            "seed": seed,
+        }
+        from suffice.engine.config import Config
+
+        # What can be refused without torch is refused before it is loaded.
+        Config.create(self.model, **options)
+        resolve(self.model)
+        from suffice.engine.llm import LLM
+
+        return LLM(self.model, **options)
+
+    def _kv_dtype(self) -> str:
+        given = {self.kv_cache_dtype, self.cache_type_k, self.cache_type_v} - {None}
+        if len(given) > 1:
+            named = ", ".join(sorted(str(dtype) for dtype in given))
+            raise InputError(f"keys and values have one type, but {named} were given")
+        return given.pop() or "auto" if given else "auto"
+
+
+@dataclass(frozen=True)
+class SamplingFlags:
+    """How tokens are chosen and when the text ends."""
+
+    n_predict: Annotated[
+        int,
+        _SAMPLING(
+            "-n", "--n-predict", "--max-tokens", help="Most new tokens; -1: what the context holds."
+        ),
+    ] = 512
+    min_tokens: Annotated[int, _SAMPLING("--min-tokens", help="Fewest new tokens.")] = 0
+    temp: Annotated[
+        float, _SAMPLING("--temp", "--temperature", help="0 takes the likeliest token.")
+    ] = 0.8
+    top_k: Annotated[int, _SAMPLING("--top-k", help="Keep this many likeliest; 0: all.")] = 40
+    top_p: Annotated[
+        float, _SAMPLING("--top-p", help="Keep the likeliest up to this probability.")
+    ] = 0.95
+    min_p: Annotated[
+        float, _SAMPLING("--min-p", help="Keep those this fraction as likely as the likeliest.")
+    ] = 0.05
+    repeat_penalty: Annotated[
+        float,
+        _SAMPLING("--repeat-penalty", "--repetition-penalty", help="1 changes nothing."),
+    ] = 1.0
+    presence_penalty: Annotated[
+        float, _SAMPLING("--presence-penalty", help="For every token used before.")
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float, _SAMPLING("--frequency-penalty", help="For every use of a token before.")
+    ] = 0.0
+    seed: Annotated[
+        int | None,
+        _SAMPLING("-s", "--seed", help="Same seed, same text; default: another every time."),
+    ] = None
+    stop: Annotated[
+        list[str] | None,
+        _SAMPLING("--stop", help="Text that ends the generation; may be given again."),
+    ] = None
+    ignore_eos: Annotated[
+        bool, _SAMPLING("--ignore-eos", help="Go on past the end-of-text token.")
+    ] = False
+
+    def params(self) -> SamplingParams:
+        """Return the flags as what the engine takes.
+
+        Raises:
+            InputError: A value out of range, or two that contradict each other.
+        """
+        return SamplingParams(
+            max_tokens=None if self.n_predict == -1 else self.n_predict,
+            min_tokens=self.min_tokens,
+            temperature=self.temp,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repeat_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=self.seed,
+            stop=self.stop,
+            ignore_eos=self.ignore_eos,
+        )
+
+
+@dataclass(frozen=True)
+class BenchFlags:
+    """What `bench` measures, with llama-bench's names."""
+
+    n_prompt: Annotated[int, flag("-p", "--n-prompt", help="Prompt tokens; 0: none.")] = 512
+    n_gen: Annotated[int, flag("-n", "--n-gen", help="Decoded tokens; 0: none.")] = 64
+    n_depth: Annotated[str, flag("-d", "--n-depth", help="Cached tokens, such as 0,1024,3000.")] = (
+        "0"
+    )
+    batch_size: Annotated[int, flag("-b", "--batch-size", help="Requests decoded together.")] = 1
+    repetitions: Annotated[int, flag("-r", "--repetitions", help="Runs that count.")] = 3
+    output: Annotated[str, flag("-o", "--output", help="md, csv or json.")] = "md"
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter of a command that is a group of flags by the flags of the group."""
+    groups: dict[str, type[Any]] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        group = parameter.annotation
+        if isinstance(group, type) and dataclasses.is_dataclass(group):
+            groups[parameter.name] = group
+            members = inspect.signature(group, eval_str=True).parameters
+            parameters += [member.replace(kind=member.KEYWORD_ONLY) for member in members.values()]
+        else:
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> None:
+        grouped = {
+            name: group(
+                **{field.name: values.pop(field.name) for field in dataclasses.fields(group)}
+            )
+            for name, group in groups.items()
+        }
+        command(**values, **grouped)
+
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapper

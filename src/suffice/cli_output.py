@@ -1,0 +1,197 @@
+"""What commands print: text as it comes, the line that sums up a run, progress bars, tables."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import resource
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from suffice.errors import InputError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from suffice.engine.llm import LLM
+    from suffice.engine.request import RequestOutput
+    from suffice.trace import Trace
+
+
+def one_prompt(text: str | None, prompt: str | None) -> str:
+    """Return the prompt, given as an argument or as a flag; `-` stands for standard input.
+
+    Raises:
+        InputError: Neither is given, or both, or the prompt is empty.
+    """
+    if text is not None and prompt is not None:
+        raise InputError(f"two prompts were given, '{text}' and -p '{prompt}': give one")
+    given = text if prompt is None else prompt
+    if given == "-":
+        given = sys.stdin.read()
+    if given is None:
+        raise InputError('no prompt: suffice run "your prompt", or - to read standard input')
+    if not given:
+        raise InputError("the prompt is empty: give some text")
+    return given
+
+
+def wrapped(llm: LLM, prompt: str, system: str | None) -> Any:
+    """Return a prompt as the model's chat template wraps it, or as it is if there is none.
+
+    Raises:
+        InputError: A system prompt, but no template to put it in.
+    """
+    if not llm.tokenizer.has_chat_template:
+        if system is not None:
+            raise InputError("--system-prompt: this model has no chat template to put it in")
+        return prompt
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    messages.append({"role": "user", "content": prompt})
+    return llm.tokenizer.chat(messages, add_generation_prompt=True)
+
+
+@contextlib.contextmanager
+def busy(text: str) -> Iterator[None]:
+    """Say on a terminal what is being waited for."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
+
+
+class Answer:
+    """Prints a text as it is generated, and after it one line on what that took."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm = llm
+        self.text = ""
+        self.interrupted = False
+
+    def show(self, stream: Iterator[tuple[str, RequestOutput]]) -> None:
+        """Print a stream to its end, or until Ctrl-C.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C, once what there is has been printed and summed up.
+            InputError: The request failed, for lack of memory.
+        """
+        before = dataclasses.replace(self._llm.runner.trace)
+        output = None
+        try:
+            for delta, output in stream:  # noqa: B007 (the last one is summed up)
+                self.text += delta
+                sys.stdout.write(delta)
+                sys.stdout.flush()
+        finally:
+            if output is not None:
+                print(flush=True)
+                print(summary(output, since(self._llm.runner.trace, before)), file=sys.stderr)
+        if output is not None and output.error:
+            raise InputError(output.error)
+
+
+def since(after: Trace, before: Trace) -> Trace:
+    """Return what was added to a trace."""
+    names = [field.name for field in dataclasses.fields(after)]
+    return type(after)(**{name: getattr(after, name) - getattr(before, name) for name in names})
+
+
+def summary(output: RequestOutput, trace: Trace) -> str:
+    """Return the line that sums up a run."""
+    metrics = output.metrics
+    run = len(output.prompt_token_ids) - output.num_cached_tokens
+    decoded = len(output.outputs[0].token_ids) - 1  # the first comes with the prompt
+    read, held = trace.key_rows_read + trace.value_rows_read, 2 * trace.rows_held
+    cached = f" ({output.num_cached_tokens} cached)" if output.num_cached_tokens else ""
+    return " | ".join(
+        [
+            f"prompt {run} tokens{cached} {_rate(run, metrics.prefill_seconds)}",
+            f"decode {max(decoded, 0)} tokens {_rate(decoded, metrics.decode_seconds)}",
+            f"KV rows read {read} of {held} held{_percent(read, held)}",
+            f"peak memory {peak_memory_bytes() / 2**20:.0f} MiB",
+        ]
+    )
+
+
+def _rate(tokens: int, seconds: float) -> str:
+    return f"{tokens / seconds:.1f} tokens/s" if tokens > 0 and seconds > 0 else "- tokens/s"
+
+
+def _percent(part: int, whole: int) -> str:
+    return f" ({100 * part / whole:.0f} %)" if whole else ""
+
+
+def peak_memory_bytes() -> int:
+    """Return the most memory this process has had resident."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class Bars:
+    """A progress bar for bytes on standard error, if that is a terminal."""
+
+    def __init__(self) -> None:
+        self._progress: Any = None
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> Bars:
+        if sys.stderr.isatty():
+            from rich import progress
+            from rich.console import Console
+
+            self._progress = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.DownloadColumn(),
+                progress.TransferSpeedColumn(),
+                console=Console(stderr=True),
+            )
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def report(self, what: str, done: int, total: int) -> None:
+        """Show that `done` of `total` of something is done; in a log, that it began."""
+        if what not in self._tasks:
+            if self._progress is None:
+                print(what, file=sys.stderr, flush=True)
+            self._tasks[what] = self._progress and self._progress.add_task(what, total=total)
+        if self._progress is not None:
+            self._progress.update(self._tasks[what], completed=done, total=total or None)
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table in Markdown, padded so that it reads well in a terminal; numbers right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [
+        max(len(column), *(len(row[at]) for row in cells)) if cells else len(column)
+        for at, column in enumerate(columns)
+    ]
+    right = [all(_is_number(row[at]) for row in cells) for at in range(len(columns))]
+    rule = [
+        "-" * (width - 1) + (":" if to_right else "-")
+        for width, to_right in zip(widths, right, strict=True)
+    ]
+    lines = []
+    for row in [list(columns), rule, *cells]:
+        padded = [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ]
+        lines.append("| " + " | ".join(padded) + " |")
+    return "\n".join(lines)
+
+
+def _is_number(cell: str) -> bool:
+    return cell[:1].isdigit() or cell in ("-", "")

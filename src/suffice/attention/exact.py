@@ -11,8 +11,10 @@ Native   csrc/kernels/attention.inl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Exact:
     ) -> torch.Tensor:
         """Return the output [H, T, D]; see `Attention.reference` for the shapes."""
         group = q.shape[0] // k.shape[0]
-        output = torch.empty_like(q)
+        output = q.new_empty(q.shape)
         for head, queries in enumerate(q):
             scores = scale * queries @ k[head // group].T
             if visible is not None:

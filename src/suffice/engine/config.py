@@ -1,4 +1,7 @@
-"""What an engine is built from: one frozen value, made once at the edge and passed down."""
+"""What an engine is built from: one frozen value, made once at the edge and passed down.
+
+Importing this loads no torch, so that a bad option is refused at once.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,18 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from suffice import native
 from suffice.attention import ATTENTIONS, Attention
 from suffice.cache import GROWTHS, KV_DTYPES, Growth
 from suffice.errors import InputError, unknown
 from suffice.policy import POLICIES, Policy
-from suffice.quant import QUANTS, Quant
 from suffice.registry import Table
 from suffice.speculate import SPECULATORS, Speculator
+
+if TYPE_CHECKING:
+    from suffice.quant import Quant
 
 DTYPES = ("auto", "float32", "bfloat16")
 _UNITS = ("", "K", "M", "G", "T")
@@ -122,7 +127,7 @@ class Config:
         quant_dtype = getattr(self.quant, "dtype", None)
         found = "bfloat16" if model_dtype == "bfloat16" else "float32"
         dtype = (quant_dtype or found) if self.dtype == "auto" else self.dtype
-        quant = self.quant or _technique("quantization", QUANTS, f"none:dtype={dtype}")
+        quant = self.quant or _quant(f"none:dtype={dtype}")
         kv = dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
         return dataclasses.replace(
             self,
@@ -130,7 +135,7 @@ class Config:
             kv_cache_dtype=kv,
             quant=quant,
             max_model_len=self.max_model_len or max_positions,
-            threads=self.threads or cores(),
+            threads=self.threads or native.cores(),
         )
 
 
@@ -152,17 +157,6 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def cores() -> int:
-    """Return how many cores this process may use: its affinity, cut by the cgroup's quota."""
-    allowed = len(os.sched_getaffinity(0))
-    limit = Path("/sys/fs/cgroup/cpu.max")
-    if limit.exists():
-        quota, period = limit.read_text().split()
-        if quota != "max":
-            allowed = min(allowed, max(1, round(int(quota) / int(period))))
-    return allowed
-
-
 def _technique(name: str, table: Table, value: Any) -> Any:
     if isinstance(value, str):
         return table.build(value)
@@ -173,7 +167,11 @@ def _technique(name: str, table: Table, value: Any) -> Any:
 
 
 def _quant(value: Any) -> Any:
-    return None if value is None else _technique("quantization", QUANTS, value)
+    if value is None:
+        return None
+    from suffice.quant import QUANTS
+
+    return _technique("quantization", QUANTS, value)
 
 
 def _speculation(value: Any) -> Any:
@@ -210,8 +208,10 @@ def _whole(name: str, value: Any, low: int, none: bool = False) -> Any:
 
 def _threads(value: Any) -> int | None:
     threads: int | None = _whole("threads", value, 1, none=True)
-    if threads is not None and threads > cores():
-        raise InputError(f"threads={threads}: must not be more than {cores()}, the cores available")
+    if threads is not None and threads > native.cores():
+        raise InputError(
+            f"threads={threads}: must not be more than {native.cores()}, the cores available"
+        )
     return threads
 
 

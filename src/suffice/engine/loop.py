@@ -33,8 +33,9 @@ class Loop:
     def step(self) -> None:
         """Start the next request if it fits, or else run one token of every running sample.
 
-        Either way there is a new token for somebody. A request that fails, for lack of memory or because no token can be chosen, ends with
-        finish reason "abort" and its error; the others go on.
+        Either way there is a new token for somebody. A request that fails, for lack of memory or
+        because no token can be chosen, ends with finish reason "abort" and its error; the others
+        go on.
         """
         if request := self.scheduler.admit():
             self._start(request)

@@ -1,0 +1,50 @@
+"""The package's face: what it exports, and that looking at it costs nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import suffice
+
+
+def loaded(code: str) -> set[str]:
+    """Return the modules a fresh interpreter has loaded after running some code."""
+    report = f"{code}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", report], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_every_public_name_exists() -> None:
+    assert sorted(suffice.__all__) == sorted(
+        ["LLM", "CompletionOutput", "Config", "RequestOutput", "SamplingParams", "__version__"]
+    )
+    for name in suffice.__all__:
+        value = getattr(suffice, name)
+        assert getattr(value, "__name__", name) == name
+    assert set(suffice.__all__) <= set(dir(suffice))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'suffice' has no attribute 'LLMs'"):
+        suffice.LLMs  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import suffice",
+        "from suffice import SamplingParams; SamplingParams()",
+        "from suffice import Config; Config.create('model', threads=1)",
+    ],
+)
+def test_what_needs_no_model_loads_no_torch(code: str) -> None:
+    assert not loaded(code) & {"torch", "transformers", "numpy"}
+
+
+def test_the_loaded_modules_are_seen() -> None:
+    assert "torch" in loaded("from suffice import LLM")

@@ -1,0 +1,48 @@
+"""transformers as the oracle of the decoder: logits in float32, and exact ones in float64."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def load(folder: Path, dtype: torch.dtype, **options: Any) -> Any:
+    """Load a checkpoint in transformers; float64 computes the norms in float64 as well."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="sdpa", **options
+    ).eval()
+    if dtype == torch.float64:
+        model = model.double()
+        for module in model.modules():
+            if type(module).__name__.endswith("RMSNorm"):
+                module.forward = partial(_exact_norm, module)
+    return model
+
+
+@torch.no_grad()
+def logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the logits [T, V] of one pass over tokens [T]."""
+    return model(tokens[None]).logits[0]
+
+
+@torch.no_grad()
+def stepwise_logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the logits [T, V] of decoding the tokens one by one."""
+    cache, rows = None, []
+    for token in tokens:
+        output = model(token.view(1, 1), past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        rows.append(output.logits[0, -1])
+    return torch.stack(rows)
+
+
+def _exact_norm(module: Any, x: torch.Tensor) -> torch.Tensor:
+    gemma = type(module).__name__.startswith("Gemma")
+    eps = module.eps if hasattr(module, "eps") else module.variance_epsilon
+    weight = module.weight + 1 if gemma else module.weight
+    return weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)

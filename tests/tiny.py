@@ -1,0 +1,264 @@
+"""Random tiny checkpoints of every model family, made by transformers itself.
+
+Weights are drawn large enough for logits and attention to be far from uniform, so that a wrong
+mask, scale or rotation shows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+VOCABULARY = 200
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_NO_HEAD_DIM = {key: value for key, value in _SIZES.items() if key != "head_dim"}
+_OPT: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "ffn_dim": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_GEMMA3: dict[str, Any] = {
+    **_SIZES,
+    "hidden_size": 48,
+    "num_hidden_layers": 7,
+    "num_key_value_heads": 1,
+    "sliding_window": 8,
+    "query_pre_attn_scalar": 24,
+}
+
+
+def _rope(kind: str, **parameters: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 1000.0, **parameters}}
+
+
+_LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+_LINEAR_GEMMA = {
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+    }
+}
+
+# variant: (transformers' family, its configuration)
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", _SIZES),
+    "llama-bias": (
+        "Llama",
+        {
+            **_SIZES,
+            "num_key_value_heads": 4,
+            "head_dim": 32,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "llama-linear": ("Llama", {**_SIZES, **_rope("linear", factor=4.0)}),
+    "llama-dynamic": (
+        "Llama",
+        {**_SIZES, "max_position_embeddings": 16, **_rope("dynamic", factor=2.0)},
+    ),
+    "llama-llama3": ("Llama", {**_SIZES, **_rope("llama3", **_LLAMA3)}),
+    "llama-yarn": (
+        "Llama",
+        {**_SIZES, **_rope("yarn", factor=4.0, original_max_position_embeddings=32)},
+    ),
+    "mistral": ("Mistral", {**_SIZES, "sliding_window": 8}),
+    "mistral-full": ("Mistral", {**_SIZES, "sliding_window": None}),
+    "qwen2": ("Qwen2", _NO_HEAD_DIM),
+    "qwen2-window": (
+        "Qwen2",
+        {**_NO_HEAD_DIM, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    ),
+    "qwen3": ("Qwen3", {**_SIZES, "head_dim": 32}),
+    "qwen3-window": (
+        "Qwen3",
+        {
+            **_SIZES,
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": 8,
+            "max_window_layers": 2,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "gemma3": ("Gemma3Text", _GEMMA3),
+    "gemma3-linear": ("Gemma3Text", {**_GEMMA3, **_LINEAR_GEMMA}),
+    "opt": ("OPT", _OPT),
+    "opt-post": ("OPT", {**_OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 48}),
+    "opt-no-final-norm": ("OPT", {**_OPT, "_remove_final_layer_norm": True}),
+    "opt-untied": ("OPT", {**_OPT, "tie_word_embeddings": False, "enable_bias": False}),
+}
+
+
+def make(folder: Path, variant: str = "llama", *, seed: int = 0, **changes: Any) -> Path:
+    """Write a checkpoint directory (config.json, model.safetensors) and return it.
+
+    `changes` are configuration fields. `tokenizer=True` adds a byte-level tokenizer, whose size
+    the vocabulary then has.
+    """
+    family, fields = VARIANTS[variant]
+    if changes.pop("tokenizer", False):
+        changes["vocab_size"] = write_tokenizer(folder)
+    model = _model(family, {**fields, **changes})
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(_random(name, parameter, generator, centred=family == "Gemma3Text"))
+    model.save_pretrained(folder)
+    return folder
+
+
+def _model(family: str, fields: dict[str, Any]) -> Any:
+    import transformers
+
+    config = getattr(transformers, f"{family}Config")(**fields)
+    name = "Gemma3" if family == "Gemma3Text" else family
+    return getattr(transformers, f"{name}ForCausalLM")(config).float()
+
+
+def _random(
+    name: str, like: torch.Tensor, generator: torch.Generator, *, centred: bool
+) -> torch.Tensor:
+    noise = torch.randn(like.shape, generator=generator)
+    if name.endswith("bias"):
+        return 0.3 * noise
+    if like.dim() == 1:  # a norm; around 0 where the family adds 1 to it
+        return (0.0 if centred else 1.0) + 0.3 * noise
+    if "embed" in name:
+        return 0.5 * noise
+    gain = 2.5 if "q_proj" in name or "k_proj" in name or "lm_head" in name else 1.5
+    return gain * noise / like.shape[-1] ** 0.5
+
+
+_CORPUS = [
+    "The quick brown fox jumps over the lazy dog.",
+    "To be, or not to be, that is the question.",
+    "a b c 1 2 3 café naïve 日本語 😀",
+]
+_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def write_tokenizer(folder: Path) -> int:
+    """Train a byte-level BPE tokenizer, write it with a chat template, and return its size."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    specials = ["<pad>", "<bos>", "<eos>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=specials,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_CORPUS, trainer)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<bos>",
+        eos_token="<eos>",
+        pad_token="<pad>",
+        chat_template=_TEMPLATE,
+    ).save_pretrained(folder)
+    return int(tokenizer.get_vocab_size())
+
+
+def write_gguf(folder: Path, path: Path, kind: str = "F32") -> Path:
+    """Write a checkpoint directory of the llama family as a GGUF file.
+
+    `kind` is the type of the matrices: F32, F16 or Q8_0. Rows of queries and keys are put in
+    llama.cpp's order.
+    """
+    import json
+
+    import gguf
+    from safetensors.torch import load_file
+
+    config = json.loads((folder / "config.json").read_text())
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_vocab_size(config["vocab_size"])
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if "q_proj" in name or "k_proj" in name:
+            tensor = _interleave(tensor, heads if "q_proj" in name else kv_heads)
+        _add_tensor(writer, _gguf_name(name), tensor, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _interleave(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    halves = weight.view(heads, 2, -1, *weight.shape[1:])
+    return halves.transpose(1, 2).reshape(weight.shape)
+
+
+def _add_tensor(writer: Any, name: str, tensor: torch.Tensor, kind: str) -> None:
+    import gguf
+
+    stored = gguf.GGMLQuantizationType[kind if tensor.dim() == 2 else "F32"]
+    values = gguf.quantize(tensor.float().contiguous().numpy(), stored)
+    writer.add_tensor(name, values, raw_dtype=stored)
+
+
+def _gguf_name(name: str) -> str:
+    parts = {
+        "model.embed_tokens": "token_embd",
+        "model.norm": "output_norm",
+        "lm_head": "output",
+        "model.layers": "blk",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+    }
+    for theirs, ours in parts.items():
+        name = name.replace(theirs, ours)
+    return name

@@ -19,4 +19,5 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> InputError:
     names = sorted(known)
     near = get_close_matches(given, names, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    return InputError(f"unknown {kind} '{given}'.{hint} Known: {', '.join(names)}")
+    listed = f"Known: {', '.join(names)}" if names else "There are none"
+    return InputError(f"unknown {kind} '{given}'.{hint} {listed}")

@@ -1,0 +1,167 @@
+"""A config is right when it is built, or it is not built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from suffice import LLM, Config, native
+from suffice.attention.exact import Exact
+from suffice.errors import InputError
+from suffice.quant.int8 import Int8
+from suffice.quant.none import NoQuant
+from suffice.speculate.none import NoDrafts
+
+KNOWN = (
+    "attention, dtype, growth, kv_cache_bytes, kv_cache_dtype, max_model_len, max_num_seqs, model, "
+    "policy, prefill_chunk, quantization, seed, speculative_config, threads, tokenizer"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"max_model_length": 1},
+            f"unknown option 'max_model_length'. Did you mean 'max_model_len'? Known: {KNOWN}",
+        ),
+        (
+            {"attention": "exakt"},
+            "unknown attention 'exakt'. Did you mean 'exact'? Known: exact",
+        ),
+        ({"attention": "exact:k=1"}, "unknown option of attention 'exact' 'k'. There are none"),
+        ({"attention": 3}, "attention=3: must be a technique or its name. Known: exact"),
+        (
+            {"attention": Exact},
+            f"attention={Exact!r}: must be a technique or its name. Known: exact",
+        ),
+        ({"policy": "ful"}, "unknown policy 'ful'. Did you mean 'full'? Known: full"),
+        (
+            {"growth": "bcm"},
+            "unknown growth 'bcm'. Did you mean 'bmc'? "
+            "Known: bmc, double, iterative, step, upfront",
+        ),
+        ({"quantization": "int9"}, "unknown quant 'int9'. Did you mean 'int8'? Known: int8, none"),
+        (
+            {"dtype": "float23"},
+            "unknown dtype 'float23'. Did you mean 'float32'? Known: auto, bfloat16, float32",
+        ),
+        (
+            {"kv_cache_dtype": "int4"},
+            "unknown kv_cache_dtype 'int4'. Did you mean 'int8'? "
+            "Known: auto, bfloat16, float16, float32, int8",
+        ),
+        (
+            {"dtype": "float32", "quantization": "none:dtype=bfloat16"},
+            "dtype='float32' contradicts quantization='none:dtype=bfloat16': give only one",
+        ),
+        ({"speculative_config": {"k": 3}}, "speculative_config: needs 'method'. Known: none"),
+        (
+            {"speculative_config": {"method": "nne"}},
+            "unknown speculator 'nne'. Did you mean 'none'? Known: none",
+        ),
+        (
+            {"speculative_config": {"method": "none", "num_speculative_tokens": 3}},
+            "unknown option of speculator 'none' 'num_speculative_tokens'. There are none",
+        ),
+        (
+            {"max_model_len": 1},
+            "max_model_len=1: must be a whole number of at least 2, or None",
+        ),
+        (
+            {"max_model_len": "4k"},
+            "max_model_len='4k': must be a whole number of at least 2, or None",
+        ),
+        ({"max_num_seqs": 0}, "max_num_seqs=0: must be a whole number of at least 1"),
+        ({"max_num_seqs": None}, "max_num_seqs=None: must be a whole number of at least 1"),
+        ({"prefill_chunk": -1}, "prefill_chunk=-1: must be a whole number of at least 1"),
+        ({"seed": -1}, "seed=-1: must be a whole number of at least 0, or None"),
+        ({"threads": 0}, "threads=0: must be a whole number of at least 1, or None"),
+        ({"threads": True}, "threads=True: must be a whole number of at least 1, or None"),
+        ({"threads": 1.0}, "threads=1.0: must be a whole number of at least 1, or None"),
+        (
+            {"threads": native.cores() + 1},
+            f"threads={native.cores() + 1}: must not be more than {native.cores()}, "
+            "the cores available",
+        ),
+        (
+            {"kv_cache_bytes": "lots"},
+            "kv_cache_bytes='lots': must be a number of bytes, such as 4GiB, or None",
+        ),
+        (
+            {"kv_cache_bytes": 0},
+            "kv_cache_bytes=0: must be a number of bytes, such as 4GiB, or None",
+        ),
+    ],
+    ids=str,
+)
+def test_a_bad_option_is_refused(options: dict[str, Any], message: str) -> None:
+    for build in (Config.create, LLM):
+        with pytest.raises(InputError) as error:
+            build("model", **options)
+        assert str(error.value) == message
+
+
+def test_a_model_is_needed() -> None:
+    with pytest.raises(InputError, match="model='': must be a known name"):
+        Config.create("")
+
+
+def test_strings_become_techniques() -> None:
+    config = Config.create(
+        "model",
+        growth="step:rows=256",
+        quantization="int8",
+        kv_cache_bytes="2 GiB",
+        threads="1",
+        speculative_config={"method": "none"},
+    )
+    assert (config.attention, config.speculate) == (Exact(), NoDrafts())
+    assert getattr(config.growth, "rows", None) == 256
+    assert config.quant == Int8()
+    assert config.kv_cache_bytes == 2 * 1024**3
+    assert config.threads == 1
+
+
+def test_techniques_may_be_given_as_they_are() -> None:
+    config = Config.create("model", attention=Exact(), quantization=NoQuant("float32"))
+    assert config.attention == Exact()
+    assert config.resolved("bfloat16", 8).dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("options", "model_dtype", "dtype", "kv", "quant"),
+    [
+        ({}, "bfloat16", "bfloat16", "bfloat16", NoQuant("bfloat16")),
+        ({}, "float32", "float32", "float32", NoQuant("float32")),
+        ({}, "float16", "float32", "float32", NoQuant("float32")),
+        ({"dtype": "bfloat16"}, "float32", "bfloat16", "bfloat16", NoQuant("bfloat16")),
+        ({"kv_cache_dtype": "int8"}, "bfloat16", "bfloat16", "int8", NoQuant("bfloat16")),
+        ({"quantization": "int8"}, "bfloat16", "bfloat16", "bfloat16", Int8()),
+        (
+            {"quantization": "none:dtype=float32"},
+            "bfloat16",
+            "float32",
+            "float32",
+            NoQuant("float32"),
+        ),
+    ],
+    ids=str,
+)
+def test_auto_follows_the_model(
+    options: dict[str, Any], model_dtype: str, dtype: str, kv: str, quant: object
+) -> None:
+    config = Config.create("model", **options).resolved(model_dtype, 2048)
+    assert (config.dtype, config.kv_cache_dtype, config.quant) == (dtype, kv, quant)
+    assert (config.max_model_len, config.threads) == (2048, native.cores())
+
+
+def test_the_context_is_at_most_the_models() -> None:
+    config = Config.create("model", max_model_len=4096)
+    assert config.resolved("float32", 4096).max_model_len == 4096
+    with pytest.raises(InputError) as error:
+        config.resolved("float32", 2048)
+    assert str(error.value) == (
+        "max_model_len=4096: must not be more than 2048, the context length of the model"
+    )

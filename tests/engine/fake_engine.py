@@ -119,9 +119,10 @@ class FakeRunner:
         return torch.stack([self.rule(sequence.cache.tokens) for sequence in sequences])
 
     def fork(self, sequence: FakeSequence) -> FakeSequence:
-        copy = self.open(sequence.name, sequence.limit)
+        copy = FakeSequence(sequence.name, sequence.limit)
         self._take(copy, sequence.cache.length)
         copy.cache.tokens = list(sequence.cache.tokens)
+        self.open_sequences.append(copy)
         return copy
 
     def close(self, sequence: FakeSequence) -> None:

@@ -24,6 +24,7 @@ app = typer.Typer(
     epilog="Every long flag can be set in the environment: --top-k as SUFFICE_TOP_K.",
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
+    pretty_exceptions_enable=False,
     rich_markup_mode=None if not sys.stdout.isatty() else "rich",
 )
 

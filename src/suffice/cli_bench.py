@@ -34,7 +34,7 @@ def run(flags: BenchFlags, model: ModelFlags) -> None:
     from suffice import native
     from suffice.eval import speed
 
-    cases = speed.cases(flags.n_prompt, flags.n_gen, depths, flags.batch_size)
+    cases = speed.cases(flags.n_prompt, flags.n_gen, depths, flags.batch_size, flags.repetitions)
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
     speed.check_context(cases, llm.config.max_model_len or 0)

@@ -37,6 +37,24 @@ def flag(*names: str, help: str, panel: str | None = None, **extra: Any) -> Any:
     )
 
 
+def whole(text: str | int) -> int:
+    """Read a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is not a whole number") from None
+
+
+def number(text: str | float) -> float:
+    """Read a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is not a number") from None
+
+
+_WHOLE = {"parser": whole, "metavar": "N"}
+_NUMBER = {"parser": number, "metavar": "X"}
 _MODEL = functools.partial(flag, panel="Model")
 _TECHNIQUE = functools.partial(flag, panel="Techniques")
 _SAMPLING = functools.partial(flag, panel="Sampling")
@@ -55,12 +73,18 @@ class ModelFlags:
     ctx_size: Annotated[
         int | None,
         _MODEL(
-            "-c", "--ctx-size", "--max-model-len", help="Context in tokens; default: the model's."
+            "-c",
+            "--ctx-size",
+            "--max-model-len",
+            help="Context in tokens; default: the model's.",
+            **_WHOLE,
         ),
     ] = None
     threads: Annotated[
         int | None,
-        _MODEL("-t", "--threads", help="Threads; default: the cores this process may use."),
+        _MODEL(
+            "-t", "--threads", help="Threads; default: the cores this process may use.", **_WHOLE
+        ),
     ] = None
     dtype: Annotated[
         str, _MODEL("--dtype", help="Type of the weights: auto, float32, bfloat16.")
@@ -144,33 +168,44 @@ class SamplingFlags:
     n_predict: Annotated[
         int,
         _SAMPLING(
-            "-n", "--n-predict", "--max-tokens", help="Most new tokens; -1: what the context holds."
+            "-n",
+            "--n-predict",
+            "--max-tokens",
+            help="Most new tokens; -1: what the context holds.",
+            **_WHOLE,
         ),
     ] = 512
-    min_tokens: Annotated[int, _SAMPLING("--min-tokens", help="Fewest new tokens.")] = 0
+    min_tokens: Annotated[int, _SAMPLING("--min-tokens", help="Fewest new tokens.", **_WHOLE)] = 0
     temp: Annotated[
-        float, _SAMPLING("--temp", "--temperature", help="0 takes the likeliest token.")
+        float, _SAMPLING("--temp", "--temperature", help="0 takes the likeliest token.", **_NUMBER)
     ] = 0.8
-    top_k: Annotated[int, _SAMPLING("--top-k", help="Keep this many likeliest; 0: all.")] = 40
+    top_k: Annotated[
+        int, _SAMPLING("--top-k", help="Keep this many likeliest; 0: all.", **_WHOLE)
+    ] = 40
     top_p: Annotated[
-        float, _SAMPLING("--top-p", help="Keep the likeliest up to this probability.")
+        float, _SAMPLING("--top-p", help="Keep the likeliest up to this probability.", **_NUMBER)
     ] = 0.95
     min_p: Annotated[
-        float, _SAMPLING("--min-p", help="Keep those this fraction as likely as the likeliest.")
+        float,
+        _SAMPLING(
+            "--min-p", help="Keep those this fraction as likely as the likeliest.", **_NUMBER
+        ),
     ] = 0.05
     repeat_penalty: Annotated[
         float,
-        _SAMPLING("--repeat-penalty", "--repetition-penalty", help="1 changes nothing."),
+        _SAMPLING("--repeat-penalty", "--repetition-penalty", help="1 changes nothing.", **_NUMBER),
     ] = 1.0
     presence_penalty: Annotated[
-        float, _SAMPLING("--presence-penalty", help="For every token used before.")
+        float, _SAMPLING("--presence-penalty", help="For every token used before.", **_NUMBER)
     ] = 0.0
     frequency_penalty: Annotated[
-        float, _SAMPLING("--frequency-penalty", help="For every use of a token before.")
+        float, _SAMPLING("--frequency-penalty", help="For every use of a token before.", **_NUMBER)
     ] = 0.0
     seed: Annotated[
         int | None,
-        _SAMPLING("-s", "--seed", help="Same seed, same text; default: another every time."),
+        _SAMPLING(
+            "-s", "--seed", help="Same seed, same text; default: another every time.", **_WHOLE
+        ),
     ] = None
     stop: Annotated[
         list[str] | None,
@@ -206,13 +241,17 @@ class SamplingFlags:
 class BenchFlags:
     """What `bench` measures, with llama-bench's names."""
 
-    n_prompt: Annotated[int, flag("-p", "--n-prompt", help="Prompt tokens; 0: none.")] = 512
-    n_gen: Annotated[int, flag("-n", "--n-gen", help="Decoded tokens; 0: none.")] = 64
+    n_prompt: Annotated[int, flag("-p", "--n-prompt", help="Prompt tokens; 0: none.", **_WHOLE)] = (
+        512
+    )
+    n_gen: Annotated[int, flag("-n", "--n-gen", help="Decoded tokens; 0: none.", **_WHOLE)] = 64
     n_depth: Annotated[str, flag("-d", "--n-depth", help="Cached tokens, such as 0,1024,3000.")] = (
         "0"
     )
-    batch_size: Annotated[int, flag("-b", "--batch-size", help="Requests decoded together.")] = 1
-    repetitions: Annotated[int, flag("-r", "--repetitions", help="Runs that count.")] = 3
+    batch_size: Annotated[
+        int, flag("-b", "--batch-size", help="Requests decoded together.", **_WHOLE)
+    ] = 1
+    repetitions: Annotated[int, flag("-r", "--repetitions", help="Runs that count.", **_WHOLE)] = 3
     output: Annotated[str, flag("-o", "--output", help="md, csv or json.")] = "md"
 
 

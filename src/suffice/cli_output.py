@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import resource
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from suffice.errors import InputError
@@ -72,7 +72,7 @@ class Answer:
         self.text = ""
         self.interrupted = False
 
-    def show(self, stream: Iterator[tuple[str, RequestOutput]]) -> None:
+    def show(self, stream: Generator[tuple[str, RequestOutput]]) -> None:
         """Print a stream to its end, or until Ctrl-C.
 
         Raises:
@@ -82,10 +82,11 @@ class Answer:
         before = dataclasses.replace(self._llm.runner.trace)
         output = None
         try:
-            for delta, output in stream:  # noqa: B007 (the last one is summed up)
-                self.text += delta
-                sys.stdout.write(delta)
-                sys.stdout.flush()
+            with contextlib.closing(stream):
+                for delta, output in stream:  # noqa: B007 (the last one is summed up)
+                    self.text += delta
+                    sys.stdout.write(delta)
+                    sys.stdout.flush()
         finally:
             if output is not None:
                 print(flush=True)

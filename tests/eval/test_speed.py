@@ -83,19 +83,20 @@ def test_one_repetition_has_no_deviation() -> None:
 
 
 def test_cases_are_named_as_llama_bench_does() -> None:
-    names = [case.name for case in cases(512, 64, [0, 3000], 1)]
+    names = [case.name for case in cases(512, 64, [0, 3000], 1, 3)]
     assert names == ["pp512", "tg64", "pp512 @ d3000", "tg64 @ d3000"]
-    assert [case.name for case in cases(0, 64, [0], 1)] == ["tg64"]
+    assert [case.name for case in cases(0, 64, [0], 1, 3)] == ["tg64"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((-1, 64, [0], 1), "-p/--n-prompt=-1: must be at least 0"),
-        ((512, 64, [0, -5], 1), "-d/--n-depth=-5: must be at least 0"),
-        ((512, 64, [0], 0), "-b/--batch-size=0: must be at least 1"),
+        ((-1, 64, [0], 1, 3), "-p/--n-prompt=-1: must be at least 0"),
+        ((512, 64, [0, -5], 1, 3), "-d/--n-depth=-5: must be at least 0"),
+        ((512, 64, [0], 1, 0), "-r/--repetitions=0: must be at least 1"),
+        ((512, 64, [0], 0, 3), "-b/--batch-size=0: must be at least 1"),
         (
-            (0, 0, [0], 1),
+            (0, 0, [0], 1, 3),
             "nothing to measure: give -p or -n above 0 and at least one depth",
         ),
     ],
@@ -107,13 +108,8 @@ def test_senseless_cases_are_refused(arguments: tuple[Any, ...], message: str) -
 
 
 def test_what_does_not_fit_the_context_is_refused() -> None:
-    wanted = cases(512, 64, [0, 3000], 1)
+    wanted = cases(512, 64, [0, 3000], 1, 3)
     check_context(wanted, 3512)
     with pytest.raises(InputError) as error:
         check_context(wanted, 3511)
     assert str(error.value) == "pp512 @ d3000 needs 3512 tokens, but the context holds 3511"
-
-
-def test_no_repetition_is_refused() -> None:
-    with pytest.raises(InputError, match="-r/--repetitions=0: must be at least 1"):
-        run(Case(0, 4, 0, 1), repetitions=0)

@@ -73,8 +73,12 @@ class Result:
         return read * self.mean / self.roof_bytes_per_second
 
 
-def cases(prompt: int, generate: int, depths: Sequence[int], batch: int) -> list[Case]:
-    """Return a prompt test and a decode test for each depth; a length of 0 leaves one out.
+def cases(
+    prompt: int, generate: int, depths: Sequence[int], batch: int, repetitions: int
+) -> list[Case]:
+    """Return a prompt case and a decode case for each depth; a length of 0 leaves one out.
+
+    `repetitions` is only checked.
 
     Raises:
         InputError: A number below what makes sense, or nothing to measure.
@@ -83,6 +87,7 @@ def cases(prompt: int, generate: int, depths: Sequence[int], batch: int) -> list
         ("-p/--n-prompt", prompt, 0),
         ("-n/--n-gen", generate, 0),
         ("-b/--batch-size", batch, 1),
+        ("-r/--repetitions", repetitions, 1),
         *(("-d/--n-depth", depth, 0) for depth in depths),
     ):
         if value < least:
@@ -97,10 +102,10 @@ def cases(prompt: int, generate: int, depths: Sequence[int], batch: int) -> list
 
 
 def check_context(wanted: Sequence[Case], context: int) -> None:
-    """Refuse tests that do not fit.
+    """Refuse cases that do not fit.
 
     Raises:
-        InputError: The longest test needs more tokens than the context holds.
+        InputError: The longest case needs more tokens than the context holds.
     """
     longest = max(wanted, key=rows)
     if rows(longest) > context:
@@ -122,10 +127,8 @@ def measure(
     costs is part of the time.
 
     Raises:
-        InputError: Fewer than one repetition, or no memory for a case.
+        OutOfMemory: There is no memory for a case.
     """
-    if repetitions < 1:
-        raise InputError(f"-r/--repetitions={repetitions}: must be at least 1")
     for case in wanted:
         start = runner.open("bench", rows(case))
         try:

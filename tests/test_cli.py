@@ -1,0 +1,430 @@
+"""The command line: what it prints where, its exit codes, and one line for every bad input."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import tiny
+from engine.fake_engine import fake_llm, scripted
+from suffice import pull
+from suffice.cli import main
+from suffice.cli_options import BenchFlags, ModelFlags, SamplingFlags
+from suffice.cli_output import markdown, summary
+from suffice.engine.llm import LLM
+from suffice.trace import Trace
+
+PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
+SUMMARY = re.compile(
+    r"prompt \d+ tokens( \(\d+ cached\))? [\d.-]+ tokens/s \| "
+    r"decode \d+ tokens [\d.-]+ tokens/s \| "
+    r"KV rows read \d+ of \d+ held( \(\d+ %\))? \| peak memory \d+ MiB"
+)
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Ran]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Cli:
+    """Run `main` in this process, with an empty cache folder and no SUFFICE_ variables."""
+    for name in [name for name in os.environ if name.startswith("SUFFICE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SUFFICE_CACHE", str(tmp_path / "empty-cache"))
+
+    def run(*arguments: str, stdin: str = "") -> Ran:
+        monkeypatch.setattr(sys, "argv", ["suffice", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Ran(left.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LLM]:
+    """Make the command line use an engine without a model."""
+
+    def use(*arguments: Any, template: bool = True) -> LLM:
+        llm = fake_llm(*arguments)
+        monkeypatch.setattr(llm.runner, "trace", Trace(), raising=False)
+        monkeypatch.setattr(llm.runner, "weight_bytes", 3 << 20, raising=False)
+        monkeypatch.setattr(llm.tokenizer, "has_chat_template", template, raising=False)
+        monkeypatch.setattr(ModelFlags, "load", lambda self, seed=None: llm)
+        return llm
+
+    return use
+
+
+def complaint(ran: Ran) -> str:
+    """Return what a command complained of, once sure that it did so in the right form."""
+    assert ran.code == 2, ran
+    assert ran.out == ""
+    lines = ran.err.splitlines()
+    assert len(lines) == 1, ran.err
+    assert lines[0].startswith("suffice: error: ")
+    return lines[0].removeprefix("suffice: error: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], 'no prompt: suffice run "your prompt", or - to read standard input'),
+        (["run", ""], "the prompt is empty: give some text"),
+        (["run", "-"], "the prompt is empty: give some text"),
+        (["run", "a", "-p", "b"], "two prompts were given, 'a' and -p 'b': give one"),
+        (
+            ["run", "a", "--raw", "-sys", "b"],
+            "--system-prompt needs the chat template, which --raw leaves out",
+        ),
+        (["run", "a", "--temp", "-1"], "temperature=-1.0: must be a number of at least 0"),
+        (["run", "a", "--top-p", "0"], "top_p=0.0: must be a number in (0, 1]"),
+        (["run", "a", "--min-p", "2"], "min_p=2.0: must be a number in [0, 1]"),
+        (["run", "a", "-n", "-2"], "max_tokens=-2: must be a whole number of at least 1, or None"),
+        (
+            ["run", "a", "--min-tokens", "9", "-n", "4"],
+            "min_tokens=9: must not be more than max_tokens=4",
+        ),
+        (
+            ["run", "a", "--repeat-penalty", "0"],
+            "repetition_penalty=0.0: must be a number above 0",
+        ),
+        (["run", "a", "--top-k", "x"], "Invalid value for '--top-k': 'x' is not a whole number"),
+        (["run", "a", "--temp", "hot"], "Invalid value for '--temp' / '--temperature': 'hot' is"),
+        (["run", "a", "--attention", "exactt"], "unknown attention 'exactt'. Did you mean 'exact'"),
+        (["run", "a", "--policy", "h3"], "unknown policy 'h3'. Known: "),
+        (["run", "a", "--growth", "bmc:row=3"], "unknown option of growth 'bmc' 'row'. Did you m"),
+        (["run", "a", "--quant", "int9"], "unknown quant 'int9'. Did you mean 'int8'?"),
+        (["run", "a", "--dtype", "float8"], "unknown dtype 'float8'. Did you mean 'float32'?"),
+        (
+            ["run", "a", "-ctk", "int8", "-ctv", "float32"],
+            "keys and values have one type, but float32, int8 were given",
+        ),
+        (["run", "a", "-c", "0"], "max_model_len=0: must be a whole number of at least 2"),
+        (["run", "a", "-t", "4096"], "threads=4096: must not be more than "),
+        (["run", "a", "--kv-cache-bytes", "much"], "kv_cache_bytes='much': must be a number of"),
+        (
+            ["run", "a"],
+            "model 'smollm2-135m' is not on this machine: run `suffice pull smollm2-135m`",
+        ),
+        (["run", "a", "-m", "smollm"], "unknown model 'smollm'. Did you mean 'smollm2-135m'? Know"),
+        (["run", "a", "--tepm", "1"], "No such option: --tepm"),
+        (["pull"], "Missing argument"),
+        (["pull", "gemma"], "unknown model 'gemma'. Did you mean 'gemma3-270m'? Known: "),
+        (["chta"], "No such command 'chta'."),
+        (["bench", "-d", "0,x"], "-d/--n-depth=0,x: 'x' must be a whole number of at least 0"),
+        (["bench", "-p", "-3"], "-p/--n-prompt=-3: must be at least 0"),
+        (["bench", "-p", "0", "-n", "0"], "nothing to measure: give -p or -n above 0 and at least"),
+        (["bench", "-r", "0"], "-r/--repetitions=0: must be at least 1"),
+        (["bench", "-o", "xml"], "unknown output 'xml'. Known: csv, json, md"),
+    ],
+)
+def test_bad_input_is_one_line(cli: Cli, arguments: list[str], message: str) -> None:
+    assert complaint(cli(*arguments)).startswith(message)
+
+
+def test_no_space_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=10**7))
+    message = complaint(cli("pull", "smollm2-135m"))
+    assert re.fullmatch(
+        r"not enough disk space for smollm2-135m in .*: 284 MB needed, 10 MB free; "
+        r"set SUFFICE_CACHE to move it",
+        message,
+    )
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with a tokenizer and room for many tokens."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    return tiny.make(folder, "llama", tokenizer=True, max_position_embeddings=200_000)
+
+
+def changed(checkpoint: Path, folder: Path, **fields: Any) -> str:
+    """Copy a checkpoint with other fields in its config."""
+    for path in checkpoint.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **fields}))
+    return str(folder)
+
+
+def test_models_that_cannot_be_used(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
+    def run(model: object, *arguments: str) -> str:
+        return complaint(cli("run", "hello", "--raw", "-m", str(model), *arguments))
+
+    assert str(tmp_path / "no" / "model.gguf") in run(tmp_path / "no" / "model.gguf")
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(40))
+    assert str(tmp_path / "broken.gguf") in run(tmp_path / "broken.gguf")
+    assert "config.json" in run(tmp_path)
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    assert "Mamba" in run(changed(checkpoint, folder, architectures=["MambaForCausalLM"]))
+    assert "hidden_act" in run(changed(checkpoint, folder, hidden_act="softplus"))
+    weights = Path(changed(checkpoint, folder)) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert str(folder) in run(folder)
+
+
+def test_what_does_not_fit_the_model(cli: Cli, checkpoint: Path) -> None:
+    def run(*arguments: str) -> str:
+        return complaint(cli("run", "--raw", "-m", str(checkpoint), *arguments))
+
+    assert "the prompt has" in run("-c", "8", "a prompt of more tokens than that")
+    assert run("-c", "300000", "a").startswith("max_model_len=300000: must not be more than 200000")
+
+
+def test_too_little_memory_for_the_cache(cli: Cli, checkpoint: Path) -> None:
+    ran = cli("run", "--raw", "-m", str(checkpoint), "--kv-cache-bytes", "1KiB", "hello")
+    assert ran.code == 2
+    assert ran.err.splitlines()[-1].startswith("suffice: error: ")
+    assert "1024" in ran.err
+
+
+def test_a_run_prints_text_and_a_summary(checkpoint: Path) -> None:
+    command = [*PROGRAM, "run", "--raw", "-m", str(checkpoint), "hello", "-n", "5", "--seed", "1"]
+    command += ["--ignore-eos"]
+    first, second = (subprocess.run(command, capture_output=True, check=True) for _ in range(2))
+    assert first.stdout == second.stdout != b"\n"
+    lines = first.stderr.decode().splitlines()
+    assert len(lines) == 1 and SUMMARY.fullmatch(lines[0])
+    assert "decode 4 tokens" in lines[0] and "(100 %)" in lines[0]
+
+
+def test_ctrl_c_keeps_what_there_is(checkpoint: Path) -> None:
+    command = [*PROGRAM, "run", "--raw", "-m", str(checkpoint), "hello", "-n", "-1", "--ignore-eos"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout and child.stderr
+        text = child.stdout.read(50)
+        child.send_signal(signal.SIGINT)
+        text += child.stdout.read()
+        errors = child.stderr.read().decode()
+    assert child.returncode == 130
+    assert text.endswith(b"\n") and len(text) > 50
+    assert len(errors.splitlines()) == 1 and SUMMARY.fullmatch(errors.strip())
+
+
+def test_a_closed_pipe_is_no_error(checkpoint: Path) -> None:
+    command = [*PROGRAM, "run", "--raw", "-m", str(checkpoint), "hello", "-n", "-1", "--ignore-eos"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout and child.stderr
+        child.stdout.read(10)
+        child.stdout.close()
+        errors = child.stderr.read().decode()
+    assert "Traceback" not in errors and "Exception ignored" not in errors
+
+
+def test_the_text_ends_where_it_was_interrupted(cli: Cli, fake: Callable[..., LLM]) -> None:
+    llm = fake(scripted(3, 4, 8, 6, 3), template=False)
+    llm.runner.interrupt_after = 2
+    ran = cli("run", "c", "--temp", "0")
+    assert (ran.code, ran.out) == (130, "abcx\n")
+    assert SUMMARY.fullmatch(ran.err.strip())
+
+
+def test_the_prompt_may_come_from_standard_input(cli: Cli, fake: Callable[..., LLM]) -> None:
+    fake(scripted(3, 4), template=False)
+    assert cli("run", "-", "--temp", "0", stdin="c").out == "abc\n"
+
+
+def test_the_chat_template_is_used_unless_refused(cli: Cli, fake: Callable[..., LLM]) -> None:
+    llm = fake(scripted())
+    cli("run", "ab", "-sys", "x", "--temp", "0")
+    cli("run", "ab", "--raw", "--temp", "0")
+    encode = llm.tokenizer.encode
+    assert llm.runner.prefilled == [encode("x\nab\nE"), encode("ab")]
+
+
+def test_the_environment_sets_flags_and_the_command_line_wins(
+    cli: Cli, fake: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(scripted(3, 4, 8, 6, 3), template=False)
+    monkeypatch.setenv("SUFFICE_TEMP", "0")
+    monkeypatch.setenv("SUFFICE_MAX_TOKENS", "2")
+    assert cli("run", "c").out == "abc\n"
+    assert cli("run", "c", "-n", "3").out == "abcx\n"
+    monkeypatch.setenv("SUFFICE_TOP_K", "-9")
+    assert complaint(cli("run", "c")).startswith("top_k=-9: must be")
+
+
+def test_every_long_flag_has_its_variable() -> None:
+    for group in (ModelFlags, SamplingFlags, BenchFlags):
+        for name, hint in group.__annotations__.items():
+            [option] = eval(hint, vars(sys.modules[group.__module__])).__metadata__
+            names = [option.default, *option.param_decls]
+            long = [name for name in names if name.startswith("--")]
+            expected = ["SUFFICE_" + name[2:].upper().replace("-", "_") for name in long]
+            assert long and option.envvar == expected, name
+
+
+class TestChat:
+    def test_keeps_its_cache_from_turn_to_turn(self, cli: Cli, fake: Callable[..., LLM]) -> None:
+        llm = fake()
+        ran = cli("chat", "-n", "3", "--temp", "0", stdin="ab\ncd\n")
+        assert ran.code == 0
+        first, second = [line for line in ran.err.splitlines() if SUMMARY.fullmatch(line)]
+        assert "cached" not in first and "cached" in second
+        encode = llm.tokenizer.encode
+        assert llm.runner.prefilled[0] == encode("ab\nE")
+        assert llm.runner.open_sequences == []
+
+    def test_commands(self, cli: Cli, fake: Callable[..., LLM]) -> None:
+        llm = fake(scripted())
+        ran = cli("chat", stdin="ab\n/reset\n\n/rest\n/help\ncd\n/exit\nx\n")
+        assert ran.code == 0
+        assert "suffice: error: unknown command '/rest'. Did you mean '/reset'?" in ran.err
+        encode = llm.tokenizer.encode
+        # The E that both prompts end with is run again, as is what follows the reset.
+        assert llm.runner.prefilled == [encode("ab\nE"), encode("cd\nE")]
+
+    def test_a_turn_that_does_not_fit_is_taken_back(
+        self, cli: Cli, fake: Callable[..., LLM]
+    ) -> None:
+        llm = fake(scripted())
+        ran = cli("chat", stdin=f"{'x' * 70}\nab\n")
+        assert ran.code == 0
+        assert "suffice: error: the prompt has 72 tokens: must be at most 63" in ran.err
+        assert llm.runner.prefilled == [llm.tokenizer.encode("ab\nE")]
+
+    def test_ctrl_c_stops_the_answer_only(self, cli: Cli, fake: Callable[..., LLM]) -> None:
+        llm = fake(lambda history: 10 * one_hot(8))
+        llm.runner.interrupt_after = 2
+        ran = cli("chat", "-n", "5", "--temp", "0", stdin="ab\ncd\n")
+        assert (ran.code, ran.out) == (0, "xxx\nxxxxx\n")
+        assert llm.runner.open_sequences == []
+
+    def test_needs_a_template(self, cli: Cli, fake: Callable[..., LLM]) -> None:
+        fake(scripted(), template=False)
+        message = complaint(cli("chat", "-m", "fake"))
+        assert message == "fake has no chat template: use `suffice run`"
+
+
+def one_hot(token: int) -> Any:
+    import torch
+
+    from engine.fake_engine import V
+
+    return torch.nn.functional.one_hot(torch.tensor(token), V).float()
+
+
+class TestBench:
+    ARGUMENTS = ("bench", "-p", "4", "-n", "3", "-d", "0,8", "-r", "2")
+
+    def test_markdown(self, cli: Cli, checkpoint: Path) -> None:
+        ran = cli(*self.ARGUMENTS, "-m", str(checkpoint))
+        assert ran.code == 0
+        head, rule, *rows = ran.out.splitlines()
+        assert [cell.strip() for cell in head.split("|")[5:9]] == [
+            "threads",
+            "batch",
+            "test",
+            "t/s",
+        ]
+        assert set(rule) <= set("|-: ")
+        names = [row.split("|")[7].strip() for row in rows]
+        assert names == ["pp4", "tg3", "pp4 @ d8", "tg3 @ d8"]
+        assert "tokenisation and sampling are not part of the times" in ran.err
+
+    def test_json_counts_every_byte(self, cli: Cli, checkpoint: Path) -> None:
+        ran = cli(*self.ARGUMENTS, "-m", str(checkpoint), "-o", "json", "-ctk", "float32")
+        records = {record["test"]: record for record in json.loads(ran.out)}
+        shallow, deep = records["tg3"], records["tg3 @ d8"]
+        row_bytes = 3 * 2 * 2 * 16 * 4  # layers, keys and values, heads, size, float32
+        assert deep["kv_bytes_per_token"] - shallow["kv_bytes_per_token"] == 8 * row_bytes
+        assert deep["weight_bytes_per_token"] == shallow["weight_bytes_per_token"] > 0
+        assert len(deep["seconds"]) == 2 and deep["tokens_per_second"] > 0
+        read = deep["kv_bytes_per_token"] + deep["weight_bytes_per_token"]
+        expected = read * deep["tokens_per_second"] / deep["roof_bytes_per_second"]
+        assert deep["roof_fraction"] == pytest.approx(expected)
+        assert records["pp4"]["roof_fraction"] is None
+
+    def test_csv(self, cli: Cli, checkpoint: Path) -> None:
+        ran = cli(*self.ARGUMENTS, "-m", str(checkpoint), "-o", "csv", "-b", "2")
+        rows = list(csv.DictReader(io.StringIO(ran.out)))
+        assert [row["test"] for row in rows] == ["pp4", "tg3", "pp4 @ d8", "tg3 @ d8"]
+        assert all(row["batch"] == "2" and len(row["seconds"].split()) == 2 for row in rows)
+
+
+class TestInfo:
+    def test_lists_machine_techniques_and_models(self, cli: Cli) -> None:
+        ran = cli("info")
+        assert ran.code == 0 and ran.err == ""
+        for text in ("suffice ", "CPU", "threads", "instruction set", "never measured", "exact"):
+            assert text in ran.out
+        assert "not here: suffice pull gemma3-270m" in ran.out
+
+    def test_loads_no_torch(self) -> None:
+        script = (
+            "import sys; from suffice.cli import main\n"
+            "try: main()\n"
+            "except SystemExit: print('torch' in sys.modules, 'transformers' in sys.modules)\n"
+        )
+        for arguments in (["info"], ["--help"], ["run", "a", "--attention", "nonsense"]):
+            command = [sys.executable, "-c", script, *arguments]
+            ran = subprocess.run(command, capture_output=True, text=True, check=True)
+            assert ran.stdout.splitlines()[-1] == "False False", arguments
+
+    def test_describes_a_model(self, cli: Cli, checkpoint: Path) -> None:
+        ran = cli("info", "-m", str(checkpoint))
+        assert ran.code == 0
+        assert "4 query, 2 key/value, of 16" in ran.out
+        assert "KV per token     0.8 KiB float32, 0.4 KiB bfloat16" in ran.out
+
+    def test_calibrates(self, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from suffice.cache import machine
+
+        monkeypatch.setattr(machine, "measure", lambda **options: machine.DEFAULT)
+        ran = cli("info", "--calibrate")
+        assert ran.code == 0
+        rows = [[cell.strip() for cell in row.split("|")] for row in ran.out.splitlines()[2:]]
+        assert [int(row[1]) for row in rows] == [2**power for power in range(7, 18)]
+        assert all(int(row[3]) * int(row[4]) == int(row[1]) for row in rows)
+        assert (tmp_path / "empty-cache" / "machine.json").is_file()
+
+
+def test_the_version(cli: Cli) -> None:
+    from suffice import __version__
+
+    assert cli("--version") == Ran(0, f"suffice {__version__}\n", "")
+
+
+def test_no_command_shows_the_help(cli: Cli) -> None:
+    ran = cli()
+    assert ran.code == 0
+    assert all(name in ran.out for name in ("run", "chat", "bench", "pull", "info"))
+
+
+def test_rows_read_are_summed_up_over_keys_and_values() -> None:
+    llm = fake_llm(scripted(3, 4, 8))
+    [output] = llm.generate("c", use_tqdm=False)
+    line = summary(output, Trace(key_rows_read=30, value_rows_read=10, rows_held=40))
+    assert "KV rows read 40 of 80 held (50 %)" in line
+    assert SUMMARY.fullmatch(line)
+
+
+def test_tables_are_aligned() -> None:
+    assert markdown(["name", "n"], [["a", 1], ["long name", 200]]).splitlines() == [
+        "| name      |   n |",
+        "| --------- | --: |",
+        "| a         |   1 |",
+        "| long name | 200 |",
+    ]

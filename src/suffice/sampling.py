@@ -19,9 +19,11 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from suffice.errors import InputError
@@ -34,6 +36,7 @@ __all__ = [
     "candidates",
     "draw",
     "largest",
+    "likeliest",
     "nucleus_size",
     "penalize",
     "probabilities",
@@ -41,8 +44,6 @@ __all__ = [
     "top_logprobs",
     "uniform",
 ]
-
-_FIRST_GUESS = 64
 
 
 @dataclass
@@ -60,26 +61,19 @@ class SamplingState:
     output: list[int] = field(default_factory=list)
     stop_ids: frozenset[int] = frozenset()
     bad_words: tuple[tuple[int, ...], ...] = ()
-    _counts: torch.Tensor | None = field(default=None, repr=False)
-    _seen: torch.Tensor | None = field(default=None, repr=False)
+    _counts: dict[int, int] | None = field(default=None, repr=False)
 
     def append(self, token: int) -> None:
         """Add a generated token."""
         self.output.append(token)
-        if self._counts is not None and self._seen is not None:
-            self._counts[token] += 1
-            self._seen[token] = True
+        if self._counts is not None:
+            self._counts[token] = self._counts.get(token, 0) + 1
 
-    def counts(self, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return how often each token was generated, float32 [V], and whether it was seen at all
-        in prompt or output, bool [V].
-        """
-        if self._counts is None or self._seen is None:
-            output = torch.tensor(self.output, dtype=torch.int64)
-            self._counts = torch.bincount(output, minlength=vocabulary).float()
-            self._seen = self._counts > 0
-            self._seen[torch.tensor(self.prompt, dtype=torch.int64)] = True
-        return self._counts, self._seen
+    def counts(self) -> dict[int, int]:
+        """Return the tokens of prompt and output, and how often each was generated."""
+        if self._counts is None:
+            self._counts = {**dict.fromkeys(self.prompt, 0), **Counter(self.output)}
+        return self._counts
 
     @property
     def adjusts(self) -> bool:
@@ -107,21 +101,18 @@ def uniform(seed: int, sample: int, position: int, stream: int = 0) -> float:
 
 def penalize(
     logits: torch.Tensor,
-    seen: torch.Tensor,
     counts: torch.Tensor,
     *,
     repetition: float = 1.0,
     frequency: float = 0.0,
     presence: float = 0.0,
 ) -> torch.Tensor:
-    """Return logits [..., V] with the penalties applied.
+    """Return the logits of tokens seen before, in the prompt or the output, with the penalties.
 
-    `seen` bool [..., V]: in the prompt or generated (the repetition penalty); `counts` float32
-    [..., V]: how often generated (the other two).
+    `counts`, of the same shape, says how often each was generated: the repetition penalty is for
+    all of them, the other two for those generated.
     """
-    if repetition != 1:
-        scaled = torch.where(logits > 0, logits / repetition, logits * repetition)
-        logits = torch.where(seen, scaled, logits)
+    logits = torch.where(logits > 0, logits / repetition, logits * repetition)
     return logits - frequency * counts - presence * (counts > 0)
 
 
@@ -140,11 +131,10 @@ def adjust(logits: torch.Tensor, state: SamplingState) -> torch.Tensor:
         ids = torch.tensor(list(params.logit_bias))
         logits[ids] += torch.tensor(list(params.logit_bias.values()), dtype=logits.dtype)
     if params.penalized:
-        counts, seen = state.counts(logits.shape[-1])
-        logits = penalize(
-            logits,
-            seen,
-            counts,
+        seen = torch.tensor(list(state.counts()))
+        logits[seen] = penalize(
+            logits[seen],
+            torch.tensor(list(state.counts().values())),
             repetition=params.repetition_penalty,
             frequency=params.frequency_penalty,
             presence=params.presence_penalty,
@@ -163,26 +153,30 @@ def _banned(state: SamplingState) -> torch.Tensor:
     return torch.tensor(sorted(banned), dtype=torch.int64)
 
 
+def likeliest(logits: torch.Tensor) -> list[int]:
+    """Return the first index of the largest of each row of logits [B, V].
+
+    By numpy, which takes a tenth of torch's time for it; NaN counts as the largest.
+    """
+    return [int(index) for index in logits.numpy().argmax(-1)]
+
+
 def largest(values: torch.Tensor, count: int) -> torch.Tensor:
     """Return the indices of the `count` largest of values [V], ascending."""
-    bound = values.topk(count).values[-1]
-    above = (values > bound).nonzero()[:, 0]
-    ties = (values == bound).nonzero()[: count - len(above), 0]
-    return torch.cat((above, ties)).sort().values
+    array = values.numpy()
+    bound = np.partition(array, -count)[-count]
+    ids = np.flatnonzero(array >= bound)
+    if len(ids) > count:
+        last_ties = np.flatnonzero(array[ids] == bound)[count - len(ids) :]
+        ids = np.delete(ids, last_ties)
+    return torch.from_numpy(ids)
 
 
 def nucleus_size(probs: torch.Tensor, top_p: float) -> int:
-    """Return how many of the largest of probs [V] reach a sum of `top_p`; at least 1.
-
-    Looks at few entries at first and at more only while they do not suffice: no sort of all.
-    """
-    guess = min(_FIRST_GUESS, len(probs))
-    while True:
-        sums = probs.topk(guess).values.double().cumsum(0)
-        size = 1 + int((sums[:-1] < top_p).sum())
-        if size < guess or guess == len(probs):
-            return size
-        guess = min(8 * guess, len(probs))
+    """Return how many of the largest of probs [V] reach a sum of `top_p`; at least 1."""
+    ascending = torch.from_numpy(np.sort(probs.numpy()))
+    sums = ascending.flip(0).double().cumsum(0)
+    return 1 + int((sums[:-1] < top_p).sum())
 
 
 def candidates(
@@ -191,14 +185,14 @@ def candidates(
     """Return the tokens that may be drawn, ids ascending, and their probabilities.
 
     `logits` [V] are adjusted ones and `params` not greedy; ids None stands for all of them. Top-k
-    is taken before min-p because it leaves less to do: each keeps the likeliest tokens, down to
-    some bound, so the order of the two does not matter.
+    comes first because it leaves less to do. That changes nothing: temperature keeps the order of
+    the tokens, and top-k and min-p each keep the likeliest, down to some bound.
     """
-    scaled = (logits - logits.max()) / params.temperature
     ids: torch.Tensor | None = None
-    if 0 < params.top_k < len(scaled):
-        ids = largest(scaled, params.top_k)
-        scaled = scaled[ids]
+    if 0 < params.top_k < len(logits):
+        ids = largest(logits, params.top_k)
+        logits = logits[ids]
+    scaled = (logits - logits.max()) / params.temperature
     if params.min_p > 0:
         kept = (scaled >= math.log(params.min_p)).nonzero()[:, 0]
         ids, scaled = kept if ids is None else ids[kept], scaled[kept]
@@ -219,7 +213,7 @@ def probabilities(logits: torch.Tensor, state: SamplingState) -> torch.Tensor:
         InputError: The logits are not numbers, or no token is allowed.
     """
     logits = adjust(logits, state)
-    token = int(logits.argmax())
+    (token,) = likeliest(logits[None])
     if fault := _fault(float(logits[token])):
         raise fault
     probs = torch.zeros_like(logits)
@@ -246,16 +240,15 @@ def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int | 
     nothing adjusts the logits this is one argmax.
     """
     if all(state.params.greedy and not state.adjusts for state in states):
-        tokens = logits.argmax(-1)
-        values = logits.gather(-1, tokens[:, None])[:, 0]
-        pairs = zip(tokens.tolist(), values.tolist(), strict=True)
-        return [_fault(value) or token for token, value in pairs]
+        tokens = likeliest(logits)
+        rows = zip(logits, tokens, strict=True)
+        return [_fault(float(row[token])) or token for row, token in rows]
     return [_sample_one(row, state) for row, state in zip(logits, states, strict=True)]
 
 
 def _sample_one(logits: torch.Tensor, state: SamplingState) -> int | InputError:
     logits = adjust(logits, state)
-    token = int(logits.argmax())
+    (token,) = likeliest(logits[None])
     if fault := _fault(float(logits[token])):
         return fault
     if state.params.greedy:

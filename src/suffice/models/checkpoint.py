@@ -30,6 +30,10 @@ class Source(Protocol):
         """Return the shape of every stored weight, by its stored name."""
         ...
 
+    def dtype(self, name: str) -> str:
+        """Return the name of the floating-point type that stands for a stored weight's own."""
+        ...
+
     def load(self, name: str) -> torch.Tensor:
         """Read one weight in a floating-point type."""
         ...
@@ -49,6 +53,14 @@ class Checkpoint:
     source: Source
     norm_offset: float = 0.0
     spare_head: str | None = None
+
+    @property
+    def dtype(self) -> str:
+        """The type of the weights: float32, float16 or bfloat16.
+
+        Blocks of 8 bits and fewer count as bfloat16, whose rounding is finer than theirs.
+        """
+        return self.source.dtype(self.names["layers.0.q"])
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Read the weights one by one: canonical names and tensors in the stored float type.

@@ -101,6 +101,10 @@ class _Source:
         tensors = self._file.tensors
         return {name: info.shape for name, info in tensors.items() if name != _ROPE_DIVISORS}
 
+    def dtype(self, name: str) -> str:
+        """Return the name of a weight's type, bfloat16 for blocks of integers."""
+        return {0: "float32", 1: "float16"}.get(self._file.tensors[name].kind, "bfloat16")
+
     def load(self, name: str) -> torch.Tensor:
         """Dequantise one weight."""
         tensor = self._file.load(name)

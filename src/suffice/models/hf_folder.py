@@ -14,7 +14,7 @@ from suffice.errors import InputError
 __all__ = ["Safetensors", "read_json"]
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_DTYPES = ("F32", "F16", "BF16")
+_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -43,6 +43,7 @@ class Safetensors:
 
     def __init__(self, folder: Path) -> None:
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._dtypes: dict[str, str] = {}
         self._files: dict[str, Any] = {}
         for file, names in _shards(folder).items():
             handle = _open(folder / file)
@@ -57,11 +58,16 @@ class Safetensors:
                         f"supported: {', '.join(_DTYPES)}"
                     )
                 self._shapes[name] = tuple(part.get_shape())
+                self._dtypes[name] = _DTYPES[part.get_dtype()]
                 self._files[name] = handle
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every stored weight, by its stored name."""
         return self._shapes
+
+    def dtype(self, name: str) -> str:
+        """Return the name of a weight's type."""
+        return self._dtypes[name]
 
     def load(self, name: str) -> torch.Tensor:
         """Read one weight in its stored type."""

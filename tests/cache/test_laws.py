@@ -310,7 +310,7 @@ def test_any_value_is_stored_as_torch_would(x: list[float], dtype: str) -> None:
 
 
 def test_a_fork_and_its_origin_grow_apart() -> None:
-    one = cache_of(KVCache, "step:5")
+    one = cache_of(KVCache, "step:5").fork()  # a fork of nothing
     append(one, *rows(7, 1))
     two, plain = one.fork(), cache_of(KVCache, "step:5")
     append(plain, *rows(7, 1))
@@ -320,12 +320,6 @@ def test_a_fork_and_its_origin_grow_apart() -> None:
     append(plain, *rows(3, 3))
     same(two, plain)
     assert one.length == 16
-
-
-def test_a_fork_of_nothing_is_empty() -> None:
-    empty = cache_of(KVCache, "step:5").fork()
-    append(empty, *rows(2, 1))
-    assert empty.length == 2
 
 
 def test_drafts_are_cut_to_the_spare_rows() -> None:

@@ -1,0 +1,79 @@
+"""The plots of the benchmarks: one look for all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+Points = list[tuple[float, float]]
+
+
+def curves(
+    path: Path,
+    title: str,
+    axes: tuple[str, str],
+    series: dict[str, Points],
+    *,
+    marks: dict[str, float] | None = None,
+    logarithmic: str = "x",
+) -> None:
+    """Plot lines; `marks` names x positions (a model's prediction) drawn as dashed lines."""
+    figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for label, points in series.items():
+        axis.plot(*zip(*points, strict=True), marker="o", markersize=3.5, label=label)
+    if "x" in logarithmic:
+        axis.set_xscale("log", base=2)
+    if "y" in logarithmic:
+        axis.set_yscale("log")
+    for index, (label, x) in enumerate((marks or {}).items()):
+        axis.axvline(x, linestyle="--", linewidth=1, color=f"C{index}", alpha=0.6)
+        axis.annotate(
+            label,
+            (x, 0.98 - 0.06 * (index % 5)),
+            xycoords=("data", "axes fraction"),
+            fontsize=7,
+            va="top",
+        )
+    _finish(figure_axis=axis, title=title, axes=axes)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def bars(
+    path: Path, title: str, unit: str, groups: dict[str, dict[str, float]], *, stacked: bool
+) -> None:
+    """Plot a bar per group, of parts stacked, or a cluster of bars per group."""
+    figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    parts = list(dict.fromkeys(part for group in groups.values() for part in group))
+    places = range(len(groups))
+    bottom = [0.0] * len(groups)
+    width = 0.7 if stacked else 0.8 / len(parts)
+    for index, part in enumerate(parts):
+        heights = [group.get(part, 0.0) for group in groups.values()]
+        shift = 0.0 if stacked else (index - (len(parts) - 1) / 2) * width
+        axis.bar(
+            [place + shift for place in places],
+            heights,
+            width,
+            label=part,
+            bottom=bottom if stacked else None,
+        )
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    axis.set_xticks(list(places), list(groups), rotation=20 if len(groups) > 5 else 0, fontsize=8)
+    _finish(figure_axis=axis, title=title, axes=("", unit))
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _finish(figure_axis: Axes, title: str, axes: tuple[str, str]) -> None:
+    figure_axis.set_title(title, fontsize=10)
+    figure_axis.set_xlabel(axes[0])
+    figure_axis.set_ylabel(axes[1])
+    figure_axis.grid(alpha=0.25)
+    figure_axis.legend(fontsize=8)

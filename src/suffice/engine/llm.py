@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from suffice.engine.config import Config
@@ -131,7 +131,7 @@ class LLM:
 
     def stream(
         self, prompt: Any, sampling_params: SamplingParams | None = None
-    ) -> Iterator[tuple[str, RequestOutput]]:
+    ) -> Generator[tuple[str, RequestOutput], None, None]:
         """Generate for one prompt; yield the new text and the result so far after every token.
 
         Text that may yet turn out to be part of a stop string is held back. Leaving the loop
@@ -173,7 +173,7 @@ class LLM:
                 self._loop.abort(request)
         return [request.output() for request in requests]
 
-    def _stream(self, request: Request) -> Iterator[tuple[str, RequestOutput]]:
+    def _stream(self, request: Request) -> Generator[tuple[str, RequestOutput], None, None]:
         (sample,) = request.samples
         self._loop.add(request)
         try:
@@ -206,13 +206,13 @@ class Session:
 
     def stream(
         self, prompt: Any, sampling_params: SamplingParams | None = None
-    ) -> Iterator[tuple[str, RequestOutput]]:
+    ) -> Generator[tuple[str, RequestOutput], None, None]:
         """Generate for one prompt; see `LLM.stream`."""
         return self._llm._stream(self._llm._one(prompt, sampling_params, self._kept))
 
     def chat(
         self, messages: Sequence[Message], sampling_params: SamplingParams | None = None
-    ) -> Iterator[tuple[str, RequestOutput]]:
+    ) -> Generator[tuple[str, RequestOutput], None, None]:
         """Generate the next message of a conversation; see `LLM.stream`."""
         return self.stream(self._llm._chat_tokens(messages), sampling_params)
 

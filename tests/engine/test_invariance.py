@@ -1,0 +1,134 @@
+"""On a real (tiny) model: a request's result is its own, to the last bit."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiny
+from suffice import LLM, RequestOutput, SamplingParams
+
+PROMPTS = ["The quick", "To be, or not to be, that is the question.", "a", "jumps over", "b c 1"]
+PARAMS = [
+    SamplingParams(**{"max_tokens": 14, **values}, seed=seed, ignore_eos=True, logprobs=3)
+    for seed, values in enumerate(
+        [
+            {"temperature": 0},
+            {"temperature": 0.9},
+            {"temperature": 1.2, "top_k": 20},
+            {"temperature": 0.8, "top_p": 0.8, "repetition_penalty": 1.2},
+            {"temperature": 0.7, "min_p": 0.05, "max_tokens": 9},
+        ]
+    )
+]
+
+
+def load(folder: Path, **options: Any) -> LLM:
+    return LLM(folder, **{"threads": 1, "dtype": "float32", **options})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make(tmp_path_factory.mktemp("tiny"), "llama", tokenizer=True)
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> list[RequestOutput]:
+    llm = load(folder)
+    return [llm.generate(p, s)[0] for p, s in zip(PROMPTS, PARAMS, strict=True)]
+
+
+def test_greedy_tokens_are_those_of_transformers(folder: Path, alone: list[RequestOutput]) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    prompt = torch.tensor([alone[0].prompt_token_ids])
+    expected = model.generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        do_sample=False,
+        max_new_tokens=14,
+        min_new_tokens=14,
+        pad_token_id=0,
+    )
+    assert list(alone[0].outputs[0].token_ids) == expected[0, prompt.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [(1, {}), (2, {}), (5, {}), (5, {"threads": 2}), (3, {"growth": "iterative"})],
+    ids=str,
+)
+def test_a_result_does_not_depend_on_the_batch(
+    folder: Path, alone: list[RequestOutput], size: int, options: dict[str, Any]
+) -> None:
+    order = random.Random(size).sample(range(5), 5)
+    llm = load(folder, max_num_seqs=size, **options)
+    outputs = llm.generate([PROMPTS[i] for i in order], [PARAMS[i] for i in order])
+    for i, output in zip(order, outputs, strict=True):
+        assert output.outputs == alone[i].outputs, "tokens, text and log probabilities, bit for bit"
+
+
+def test_samples_of_one_prompt_are_those_of_separate_requests(folder: Path) -> None:
+    llm = load(folder)
+    params = SamplingParams(n=3, seed=4, max_tokens=10, ignore_eos=True, logprobs=0)
+    (together,) = llm.generate(PROMPTS[1], params)
+    (alone,) = llm.generate(
+        PROMPTS[1], SamplingParams(seed=4, max_tokens=10, ignore_eos=True, logprobs=0)
+    )
+    assert together.outputs[0] == alone.outputs[0]
+    assert len({sample.token_ids for sample in together.outputs}) == 3
+
+
+def test_a_session_gives_the_tokens_of_fresh_requests(folder: Path) -> None:
+    llm = load(folder)
+    greedy = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    talk = [{"role": "user", "content": PROMPTS[1]}]
+    with llm.session() as session:
+        for turn in ("a b c", "jumps"):
+            answer = list(session.chat(talk, greedy))[-1][1]
+            (fresh,) = llm.chat(talk, greedy)
+            assert answer.outputs == fresh.outputs
+            assert answer.prompt_token_ids == fresh.prompt_token_ids
+            talk += [
+                {"role": "assistant", "content": answer.outputs[0].text},
+                {"role": "user", "content": turn},
+            ]
+        assert answer.num_cached_tokens > 20
+
+
+def test_out_of_memory_loses_only_the_request_that_asked(folder: Path) -> None:
+    from suffice.engine.runner import Runner
+
+    llm = load(folder, growth="iterative")
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    short = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    assert isinstance(llm.runner, Runner)
+    sequence = llm.runner.open("probe", 128)
+    llm.runner.prefill(sequence, [3] * 32)
+    memory = sequence.cache.bytes
+    llm.runner.close(sequence)
+    poor = load(folder, growth="iterative", kv_cache_bytes=memory)
+    greedy, hungry = poor.generate([[5, 6], [7, 8]], [short, params])
+    assert greedy.error is None
+    assert greedy.outputs == llm.generate([[5, 6]], short)[0].outputs
+    assert hungry.error is not None
+    assert hungry.outputs[0].finish_reason == "abort"
+    got = hungry.outputs[0].token_ids
+    assert 0 < len(got) < 60
+    assert got == llm.generate([[7, 8]], params)[0].outputs[0].token_ids[: len(got)]
+    assert poor.generate([[5, 6]], short)[0].error is None, "the memory came back"
+
+
+def test_streamed_text_is_the_text_of_all_tokens(folder: Path) -> None:
+    llm = load(folder)
+    for seed in range(4):
+        params = SamplingParams(seed=seed, temperature=1.5, max_tokens=40, ignore_eos=True)
+        pieces = list(llm.stream("a", params))
+        output = pieces[-1][1].outputs[0]
+        assert "".join(delta for delta, _ in pieces) == output.text
+        assert output.text == llm.tokenizer.decode(list(output.token_ids), skip_special=True)

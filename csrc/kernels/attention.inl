@@ -16,6 +16,9 @@ struct Tile {
   const std::byte* keys[kTileBlocks];
   const std::byte* values[kTileBlocks];
   int rows = 0;  // rows of values to read: the last block may be partly filled
+  // How far ahead, in bytes, the next tile's blocks lie: fetched into the cache meanwhile.
+  ptrdiff_t next_keys[kTileBlocks];
+  ptrdiff_t next_values[kTileBlocks];
 };
 
 // Queries as the key kernel takes them: float32, or int16 pairs with a scale per row.
@@ -25,167 +28,157 @@ struct Queries {
   const float* scales;   // [count]
 };
 
-template <Type T, int Q, int P>
-SUFFICE_INLINE void score_blocks(const Head& head, const Tile& tile, int block, const Queries& query,
-                                 int first, float* scores) {
+// A unit is one vector: W keys of a block when scoring, W elements of a value row when adding. Q rows
+// times U units are in registers; U is chosen so that there are enough independent sums.
+template <Type T>
+constexpr int units_for(int rows) {
+  if (T == Type::bf16 && SUFFICE_LEVEL != 4) {
+    constexpr int split[] = {8, 8, 4, 2, 2, 2, 1};
+    return split[rows];
+  }
+  constexpr int few[] = {8, 8, 4, 4, 3, 2, 2};    // 16 vector registers
+  constexpr int many[] = {8, 8, 8, 6, 4, 4, 3};  // 32
+  return SUFFICE_LEVEL == 4 ? many[rows] : few[rows];
+}
+
+// Calls f.operator()<U>(first) until `count` units are done.
+template <int U, class F>
+SUFFICE_INLINE void in_units(int count, F f) {
+  int first = 0;
+  for (; first + U <= count; first += U) f.template operator()<U>(first);
+  if constexpr (U > 1) in_units<(U > 4 ? U / 2 : U - 1)>(count - first, [&]<int N>(int at) { f.template operator()<N>(first + at); });
+}
+
+template <Type T, int Q, int U>
+SUFFICE_INLINE void score_units(const Head& head, const Tile& tile, int unit, const Queries& query,
+                                int first, float* scores) {
   constexpr int pair = key_pair(T);
   constexpr int step_bytes = kPanel * pair * size_of(T);
   const int steps = head.size / pair;
+  const std::byte* keys[U];
+  for (int u = 0; u < U; u++)
+    keys[u] = tile.keys[(unit + u) / kVectors] + (unit + u) % kVectors * W * pair * size_of(T);
+  const auto fetch_ahead = [&](int step) __attribute__((always_inline)) {
+    for (int u = 0; u < U; u += kVectors)
+      fetch(keys[u] + step * step_bytes + tile.next_keys[(unit + u) / kVectors]);
+  };
   if constexpr (T == Type::i8) {
-    vi total[P][Q][kVectors] = {};
-    for (int step = 0; step < steps; step++)
-      for (int p = 0; p < P; p++)
-        for (int v = 0; v < kVectors; v++) {
-          const vi key = widen(reinterpret_cast<const int8_t*>(tile.keys[block + p]) +
-                               step * step_bytes + v * 2 * W);
-          for (int q = 0; q < Q; q++)
-            total[p][q][v] += dot_pairs(
-                key, splat_bits(query.pairs[static_cast<size_t>(first + q) * steps + step]));
-        }
-    for (int p = 0; p < P; p++)
+    vi total[U][Q] = {};
+    for (int step = 0; step < steps; step++) {
+      if (first == 0) fetch_ahead(step);
+      vi key[U];
+      for (int u = 0; u < U; u++)
+        key[u] = widen(reinterpret_cast<const int8_t*>(keys[u]) + step * step_bytes);
+      for (int q = 0; q < Q; q++) {
+        const vi value = splat_bits(query.pairs[static_cast<size_t>(first + q) * steps + step]);
+        for (int u = 0; u < U; u++) total[u][q] += dot_pairs(key[u], value);
+      }
+    }
+    for (int u = 0; u < U; u++) {
+      const int at = (unit + u) % kVectors * W;
+      const vf scale = load(head.key_scales + tile.row[(unit + u) / kVectors] + at);
       for (int q = 0; q < Q; q++)
-        for (int v = 0; v < kVectors; v++) {
-          const vf scale = load(head.key_scales + tile.row[block + p] + v * W);
-          store(scores + (first + q) * kTileRows + (block + p) * kPanel + v * W,
-                to_float(total[p][q][v]) * (scale * query.scales[first + q]));
-        }
+        store(scores + (first + q) * kTileRows + (unit + u) * W,
+              to_float(total[u][q]) * (scale * query.scales[first + q]));
+    }
   } else {
-    vf total[P][Q][kVectors] = {};
-    for (int step = 0; step < steps; step++)
-      for (int p = 0; p < P; p++)
-        for (int v = 0; v < kVectors; v++) {
-          const std::byte* at = tile.keys[block + p] + step * step_bytes + v * W * pair * size_of(T);
-          vf key[pair];
-          if constexpr (T == Type::bf16) {
-            const vi bits = load_bits(at);
-            key[0] = first_bf16(bits);
-            key[1] = second_bf16(bits);
-          } else if constexpr (T == Type::f16) {
-            key[0] = load_f16(reinterpret_cast<const uint16_t*>(at));
-          } else {
-            key[0] = load(reinterpret_cast<const float*>(at));
-          }
-          for (int q = 0; q < Q; q++)
-            for (int i = 0; i < pair; i++)
-              total[p][q][v] =
-                  key[i] * splat(query.values[first + q][step * pair + i]) + total[p][q][v];
+    vf total[U][Q] = {};
+    for (int step = 0; step < steps; step++) {
+      if (first == 0) fetch_ahead(step);
+      for (int i = 0; i < pair; i++) {
+        vf key[U];
+        for (int u = 0; u < U; u++) {
+          const std::byte* at = keys[u] + step * step_bytes;
+          if constexpr (T == Type::f16)
+            key[u] = load_f16(reinterpret_cast<const uint16_t*>(at));
+          else
+            key[u] = element<T>(at, i);
         }
-    for (int p = 0; p < P; p++)
+        for (int q = 0; q < Q; q++) {
+          const vf value = splat(query.values[first + q][step * pair + i]);
+          for (int u = 0; u < U; u++) total[u][q] = key[u] * value + total[u][q];
+        }
+      }
+    }
+    for (int u = 0; u < U; u++)
       for (int q = 0; q < Q; q++)
-        for (int v = 0; v < kVectors; v++)
-          store(scores + (first + q) * kTileRows + (block + p) * kPanel + v * W, total[p][q][v]);
+        store(scores + (first + q) * kTileRows + (unit + u) * W, total[u][q]);
   }
 }
 
 template <Type T, int Q>
 void score_rows(const Head& head, const Tile& tile, const Queries& query, int first,
                 float* scores) {
-  constexpr int room = kAccumulators + 4 * (SUFFICE_LEVEL != 4);
-  constexpr int wide = room / (Q * kVectors) >= 4 ? 4 : room / (Q * kVectors) >= 2 ? 2 : 1;
-  int block = 0;
-  for (; block + wide <= tile.blocks; block += wide)
-    score_blocks<T, Q, wide>(head, tile, block, query, first, scores);
-  for (; block < tile.blocks; block++)
-    score_blocks<T, Q, 1>(head, tile, block, query, first, scores);
+  in_units<units_for<T>(Q)>(tile.blocks * kVectors, [&]<int U>(int unit) {
+    score_units<T, Q, U>(head, tile, unit, query, first, scores);
+  });
 }
 
-// Values come in groups of 16 elements of a row. bfloat16 pairs are split into evens and odds; the
-// output keeps that order until `attend` puts it right.
+// W values of a row from element `unit` * W on. Of bfloat16, unit 2i is the evens and unit 2i + 1
+// the odds of 2 W elements; the output keeps that order until `attend` puts it right.
 template <Type T>
-SUFFICE_INLINE void load_values(const std::byte* row, int at, vf (&to)[kVectors]) {
-  if constexpr (T == Type::bf16) {
-    if constexpr (kVectors == 1) {  // 16 lanes: widen in order
-      for (int i = 0; i < W; i++) {
-        uint16_t half;
-        std::memcpy(&half, row + (at + i) * 2, 2);
-        to[0][i] = from_bf16(half);
-      }
-    } else {
-      for (int v = 0; v < kVectors / 2; v++) {
-        const vi bits = load_bits(row + (at + 2 * v * W) * 2);
-        to[2 * v] = first_bf16(bits);
-        to[2 * v + 1] = second_bf16(bits);
-      }
-    }
-  } else if constexpr (T == Type::f16) {
-    for (int v = 0; v < kVectors; v++)
-      to[v] = load_f16(reinterpret_cast<const uint16_t*>(row) + at + v * W);
-  } else {
-    for (int v = 0; v < kVectors; v++)
-      to[v] = load(reinterpret_cast<const float*>(row) + at + v * W);
-  }
+SUFFICE_INLINE vf load_values(const std::byte* row, int unit) {
+  if constexpr (T == Type::bf16) return element<T>(row + unit / 2 * kVectorBytes, unit % 2);
+  if constexpr (T == Type::f16)
+    return load_f16(reinterpret_cast<const uint16_t*>(row) + unit * W);
+  return load(reinterpret_cast<const float*>(row) + unit * W);
 }
 
-template <Type T, int Q, int N>
-SUFFICE_INLINE void add_values(const Head& head, const Tile& tile, int first, int at,
+template <Type T, int Q, int U>
+SUFFICE_INLINE void add_values(const Head& head, const Tile& tile, int first, int unit,
                                const float* weights, float* output) {
   const int size = head.size;
-  vf total[Q][N][kVectors];
+  vf total[Q][U];
   for (int q = 0; q < Q; q++)
-    for (int n = 0; n < N; n++)
-      for (int v = 0; v < kVectors; v++)
-        total[q][n][v] = load(output + (first + q) * size + at + n * kPanel + v * W);
+    for (int u = 0; u < U; u++) total[q][u] = load(output + (first + q) * size + (unit + u) * W);
   for (int row = 0; row < tile.rows; row++) {
     const std::byte* values =
         tile.values[row / kPanel] + static_cast<size_t>(row % kPanel) * size * size_of(T);
-    for (int n = 0; n < N; n++) {
-      vf value[kVectors];
-      load_values<T>(values, at + n * kPanel, value);
-      for (int q = 0; q < Q; q++) {
-        const vf weight = splat(weights[(first + q) * kTileRows + row]);
-        for (int v = 0; v < kVectors; v++) total[q][n][v] = value[v] * weight + total[q][n][v];
-      }
+    if (first + unit == 0) fetch_row(values + tile.next_values[row / kPanel], size * size_of(T));
+    vf value[U];
+    for (int u = 0; u < U; u++) value[u] = load_values<T>(values, unit + u);
+    for (int q = 0; q < Q; q++) {
+      const vf weight = splat(weights[(first + q) * kTileRows + row]);
+      for (int u = 0; u < U; u++) total[q][u] = value[u] * weight + total[q][u];
     }
   }
   for (int q = 0; q < Q; q++)
-    for (int n = 0; n < N; n++)
-      for (int v = 0; v < kVectors; v++)
-        store(output + (first + q) * size + at + n * kPanel + v * W, total[q][n][v]);
+    for (int u = 0; u < U; u++) store(output + (first + q) * size + (unit + u) * W, total[q][u]);
 }
 
 // int8 values: pairs of rows against pairs of int16 weights (row scales folded in), in int32.
-template <int Q>
-SUFFICE_INLINE void add_int8_values(const Head& head, const Tile& tile, int first, int at,
+template <int Q, int U>
+SUFFICE_INLINE void add_int8_values(const Head& head, const Tile& tile, int first, int unit,
                                     const int32_t* pairs, const float* scales, float* output) {
   const int size = head.size;
-  vi total[Q][kVectors] = {};
+  vi total[Q][U] = {};
   for (int row = 0; row < tile.rows; row += 2) {
     const int8_t* values = reinterpret_cast<const int8_t*>(tile.values[row / kPanel]) +
-                           static_cast<size_t>(row % kPanel) * size + at;
-    int8_t mixed[2 * kPanel];
-    for (int i = 0; i < kPanel; i++) {
-      mixed[2 * i] = values[i];
-      mixed[2 * i + 1] = values[size + i];
-    }
-    for (int v = 0; v < kVectors; v++) {
-      const vi value = widen(mixed + v * 2 * W);
-      for (int q = 0; q < Q; q++)
-        total[q][v] +=
-            dot_pairs(value, splat_bits(pairs[(first + q) * (kTileRows / 2) + row / 2]));
+                           static_cast<size_t>(row % kPanel) * size + unit * W;
+    if (first + unit == 0) fetch_row(values + tile.next_values[row / kPanel], 2 * size);
+    vi value[U];
+    for (int u = 0; u < U; u++) value[u] = widen_pairs(values + u * W, values + size + u * W);
+    for (int q = 0; q < Q; q++) {
+      const vi weight = splat_bits(pairs[(first + q) * (kTileRows / 2) + row / 2]);
+      for (int u = 0; u < U; u++) total[q][u] += dot_pairs(value[u], weight);
     }
   }
   for (int q = 0; q < Q; q++)
-    for (int v = 0; v < kVectors; v++) {
-      float* to = output + (first + q) * size + at + v * W;
-      store(to, to_float(total[q][v]) * splat(scales[first + q]) + load(to));
+    for (int u = 0; u < U; u++) {
+      float* to = output + (first + q) * size + (unit + u) * W;
+      store(to, to_float(total[q][u]) * splat(scales[first + q]) + load(to));
     }
 }
 
 template <Type T, int Q>
 void value_rows(const Head& head, const Tile& tile, int first, const float* weights,
                 const int32_t* pairs, const float* scales, float* output) {
-  if constexpr (T == Type::i8) {
-    for (int at = 0; at < head.size; at += kPanel)
-      add_int8_values<Q>(head, tile, first, at, pairs, scales, output);
-  } else {
-    constexpr int room = kAccumulators + 4 * (SUFFICE_LEVEL != 4);
-    constexpr int wide = room / (Q * kVectors) >= 4 ? 4 : room / (Q * kVectors) >= 2 ? 2 : 1;
-    int at = 0;
-    for (; at + wide * kPanel <= head.size; at += wide * kPanel)
-      add_values<T, Q, wide>(head, tile, first, at, weights, output);
-    for (; at < head.size; at += kPanel)
-      add_values<T, Q, 1>(head, tile, first, at, weights, output);
-  }
+  in_units<units_for<T>(Q)>(head.size / W, [&]<int U>(int unit) {
+    if constexpr (T == Type::i8)
+      add_int8_values<Q, U>(head, tile, first, unit, pairs, scales, output);
+    else
+      add_values<T, Q, U>(head, tile, first, unit, weights, output);
+  });
 }
 
 // Calls f.operator()<Q>(first) for groups of at most `most` rows.
@@ -204,6 +197,18 @@ SUFFICE_INLINE void in_groups(int count, F f) {
       case 6: f.template operator()<6>(first); break;
     }
   }
+}
+
+// codes = round(values / unit) with unit = most / 32767, which is returned.
+SUFFICE_INLINE float quantize_to_int16(const float* values, int size, float most, int16_t* codes) {
+  typedef int16_t Narrow __attribute__((vector_size(W * 2)));
+  const float inverse = most > 0 ? 32767.0f / most : 0.0f;
+  for (int i = 0; i < size; i += W) {
+    const vf rounded = round_even(load(values + i) * inverse);
+    const Narrow narrow = __builtin_convertvector(__builtin_convertvector(rounded, vi), Narrow);
+    std::memcpy(codes + i, &narrow, sizeof narrow);
+  }
+  return most / 32767.0f;
 }
 
 // Scores of the keys that `visible` hides become -infinity.
@@ -246,42 +251,31 @@ inline void soften(int blocks, float* scores, int size, float* peak, float* sum,
   *sum += sum_of(total);
 }
 
-// Weights times the rows' value scales as pairs of int16, and what one unit is worth.
+// Weights times the rows' value scales as int16, and what one unit is worth.
 inline void fold_value_scales(const Head& head, const Tile& tile, const float* weights,
-                              int32_t* pairs, float* unit) {
-  float folded[kTileRows] = {};
-  float most = 0;
-  for (int row = 0; row < tile.rows; row++) {
-    folded[row] = weights[row] * head.value_scales[tile.row[row / kPanel] + row % kPanel];
-    most = folded[row] > most ? folded[row] : most;
+                              int16_t* codes, float* unit) {
+  float folded[kTileRows];
+  vf most = {};
+  for (int i = 0; i < tile.blocks * kPanel; i += W) {
+    const vf scale = load(head.value_scales + tile.row[i / kPanel] + i % kPanel);
+    const vf weight = load(weights + i) * scale;
+    store(folded + i, weight);
+    most = max(most, weight);
   }
-  const float inverse = most > 0 ? 32767.0f / most : 0.0f;
-  for (int i = 0; i < kTileRows / 2; i++) {
-    const int low = static_cast<int>(std::lrintf(folded[2 * i] * inverse));
-    const int high = static_cast<int>(std::lrintf(folded[2 * i + 1] * inverse));
-    pairs[i] = low | high << 16;
-  }
-  *unit = most / 32767.0f;
+  *unit = quantize_to_int16(folded, tile.blocks * kPanel, max_of(most), codes);
 }
 
-inline void quantize_query(const float* query, int size, int32_t* pairs, float* scale) {
-  float most = 0;
-  for (int i = 0; i < size; i++) most = std::fabs(query[i]) > most ? std::fabs(query[i]) : most;
-  const float inverse = most > 0 ? 32767.0f / most : 0.0f;
-  for (int i = 0; i < size / 2; i++) {
-    const int low = static_cast<int>(std::lrintf(query[2 * i] * inverse));
-    const int high = static_cast<int>(std::lrintf(query[2 * i + 1] * inverse));
-    pairs[i] = (low & 0xffff) | static_cast<int32_t>(static_cast<uint32_t>(high) << 16);
-  }
-  *scale = most / 32767.0f;
+inline void quantize_query(const float* query, int size, int16_t* codes, float* scale) {
+  vf most = {};
+  for (int i = 0; i < size; i += W) most = max(most, max(load(query + i), -load(query + i)));
+  *scale = quantize_to_int16(query, size, max_of(most), codes);
 }
 
 // bfloat16 outputs are kept as evens and odds of each 2 W elements.
 template <bool ToNatural>
 inline void reorder_output(float* output, int size) {
-  if constexpr (kVectors == 1) return;
   float group[2 * W];
-  for (int at = 0; at < size; at += 2 * W) {
+  for (int at = 0; at + 2 * W <= size; at += 2 * W) {
     for (int i = 0; i < W; i++) {
       if constexpr (ToNatural) {
         group[2 * i] = output[at + i];
@@ -295,6 +289,28 @@ inline void reorder_output(float* output, int size) {
   }
 }
 
+// The tile of the blocks from position `i` of the list on; `most` is one past the last row in use.
+template <Type KT, Type VT>
+SUFFICE_INLINE Tile tile_at(const Head& head, const int32_t* list, int i, int end, int most) {
+  Tile tile;
+  const ptrdiff_t key_bytes = static_cast<ptrdiff_t>(head.size) * size_of(KT);
+  const ptrdiff_t value_bytes = static_cast<ptrdiff_t>(head.size) * size_of(VT);
+  for (int b = 0; b < kTileBlocks && i < end; b++, i++) {
+    const int row = (list ? list[i] : i) * kPanel;
+    const int next = !list                  ? row + kTileRows
+                     : i + kTileBlocks < end ? list[i + kTileBlocks] * kPanel
+                                             : row;
+    tile.row[b] = row;
+    tile.keys[b] = head.keys + row * key_bytes;
+    tile.values[b] = head.values + row * value_bytes;
+    tile.next_keys[b] = (next - row) * key_bytes;
+    tile.next_values[b] = (next - row) * value_bytes;
+    tile.rows = b * kPanel + (most - row < kPanel ? most - row : kPanel);
+    tile.blocks = b + 1;
+  }
+  return tile;
+}
+
 template <Type KT, Type VT>
 void attend_of(const Head& head, const float* const* queries, const Visible* visible, int count,
                const int32_t* list, int begin, int end, const Partial& state, float* scratch) {
@@ -306,7 +322,8 @@ void attend_of(const Head& head, const float* const* queries, const Visible* vis
   int32_t* query_pairs = value_pairs + static_cast<size_t>(count) * kTileRows / 2;
   if constexpr (KT == Type::i8)
     for (int q = 0; q < count; q++)
-      quantize_query(queries[q], size, query_pairs + q * (size / 2), query_scales + q);
+      quantize_query(queries[q], size, reinterpret_cast<int16_t*>(query_pairs + q * (size / 2)),
+                     query_scales + q);
   const Queries query{queries, query_pairs, query_scales};
   int most = 0;  // one past the last row that any query may see
   for (int q = 0; q < count; q++) {
@@ -317,16 +334,8 @@ void attend_of(const Head& head, const float* const* queries, const Visible* vis
     for (int q = 0; q < count; q++) reorder_output<false>(state.output + q * size, size);
 
   for (int i = begin; i < end;) {
-    Tile tile;
-    for (; tile.blocks < kTileBlocks && i < end; tile.blocks++, i++) {
-      const int row = (list ? list[i] : i) * kPanel;
-      tile.row[tile.blocks] = row;
-      tile.keys[tile.blocks] =
-          head.keys + static_cast<size_t>(row) * size * size_of(KT);
-      tile.values[tile.blocks] = head.values + static_cast<size_t>(row) * size * size_of(VT);
-      const int filled = most - row < kPanel ? most - row : kPanel;
-      tile.rows = tile.blocks * kPanel + filled;
-    }
+    const Tile tile = tile_at<KT, VT>(head, list, i, end, most);
+    i += tile.blocks;
     in_groups(count, [&]<int Q>(int first) __attribute__((always_inline)) {
       score_rows<KT, Q>(head, tile, query, first, scores);
     });
@@ -335,8 +344,8 @@ void attend_of(const Head& head, const float* const* queries, const Visible* vis
       soften(tile.blocks, scores + q * kTileRows, size, state.peak + q, state.sum + q,
              state.output + q * size);
       if constexpr (VT == Type::i8)
-        fold_value_scales(head, tile, scores + q * kTileRows, value_pairs + q * (kTileRows / 2),
-                          units + q);
+        fold_value_scales(head, tile, scores + q * kTileRows,
+                          reinterpret_cast<int16_t*>(value_pairs + q * (kTileRows / 2)), units + q);
     }
     in_groups(count, [&]<int Q>(int first) __attribute__((always_inline)) {
       value_rows<VT, Q>(head, tile, first, scores, value_pairs, units, state.output);

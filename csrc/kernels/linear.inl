@@ -12,17 +12,14 @@ SUFFICE_INLINE void float_tile(const Linear& w, int panel, const Inputs& x, int 
   vf total[P][B][kVectors] = {};
   for (int step = 0, steps = w.steps(); step < steps; step++, line += kLineBytes)
     for (int p = 0; p < P; p++)
-      for (int v = 0; v < kVectors; v++) {
-        const vi bits = load_bits(line + p * stride + v * kVectorBytes);
+      for (int i = 0; i < pair; i++) {
+        vf weight[kVectors];
+        for (int v = 0; v < kVectors; v++)
+          weight[v] = element<T>(line + p * stride + v * kVectorBytes, i);
         for (int b = 0; b < B; b++) {
-          const float* at = input + static_cast<size_t>(b) * x.stride + step * pair;
-          vf& sum = total[p][b][v];
-          if constexpr (T == Type::f32) {
-            sum = as_float(bits) * splat(at[0]) + sum;
-          } else {
-            sum = first_bf16(bits) * splat(at[0]) + sum;
-            sum = second_bf16(bits) * splat(at[1]) + sum;
-          }
+          const vf value = splat(input[static_cast<size_t>(b) * x.stride + step * pair + i]);
+          for (int v = 0; v < kVectors; v++)
+            total[p][b][v] = weight[v] * value + total[p][b][v];
         }
       }
   for (int p = 0; p < P; p++)
@@ -83,13 +80,11 @@ void rows_of(const Linear& w, int first, int last, const Inputs& x, int row, flo
 template <Type T>
 void linear_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
   constexpr int kTile = SUFFICE_LEVEL == 4 ? 8 : 6;
-  const int tiles = (x.count + kTile - 1) / kTile;
-  const int group = tiles == 1 ? last - first : kAccumulators;
+  const int group = x.count <= kTile ? last - first : kAccumulators;
   for (int panel = first; panel < last; panel += group) {
     const int end = panel + group < last ? panel + group : last;
-    for (int i = 0; i < tiles; i++) {
-      const int row = x.count * i / tiles;
-      switch (x.count * (i + 1) / tiles - row) {
+    for (int row = 0; row < x.count; row += kTile) {
+      switch (x.count - row < kTile ? x.count - row : kTile) {
         case 1: rows_of<T, 1>(w, panel, end, x, row, y, y_stride); break;
         case 2: rows_of<T, 2>(w, panel, end, x, row, y, y_stride); break;
         case 3: rows_of<T, 3>(w, panel, end, x, row, y, y_stride); break;

@@ -10,7 +10,7 @@ constexpr int kVectorBytes = 16;
 
 constexpr int W = kVectorBytes / 4;
 constexpr int kVectors = kPanel / W;                   // vectors that hold one value of 16 rows
-constexpr int kAccumulators = SUFFICE_LEVEL == 4 ? 16 : 8;  // enough chains to hide FMA latency
+constexpr int kAccumulators = SUFFICE_LEVEL == 4 ? 20 : 12;  // enough chains to hide FMA latency
 
 typedef float vf __attribute__((vector_size(kVectorBytes)));
 typedef int32_t vi __attribute__((vector_size(kVectorBytes)));
@@ -30,6 +30,12 @@ SUFFICE_INLINE vi load_bits(const void* from) {
   return to;
 }
 
+SUFFICE_INLINE void fetch(const void* from) { __builtin_prefetch(from, 0, 3); }
+
+SUFFICE_INLINE void fetch_row(const void* from, int bytes) {
+  for (int at = 0; at < bytes; at += kLineBytes) fetch(static_cast<const std::byte*>(from) + at);
+}
+
 SUFFICE_INLINE void store(float* to, vf value) { std::memcpy(to, &value, sizeof value); }
 
 SUFFICE_INLINE vf splat(float value) { return value - vf{}; }
@@ -42,6 +48,14 @@ SUFFICE_INLINE vf max(vf a, vf b) { return a > b ? a : b; }
 // Of a pair of bfloat16 in one 32-bit lane, the first and the second as float32.
 SUFFICE_INLINE vf first_bf16(vi pair) { return as_float(pair << 16); }
 SUFFICE_INLINE vf second_bf16(vi pair) { return as_float(pair & splat_bits(~0xffff)); }
+
+// Element i of the pair (bfloat16) or the only one (float32, i = 0) in each 32-bit lane.
+template <Type T>
+SUFFICE_INLINE vf element(const void* from, int i) {
+  const vi bits = load_bits(from);
+  if constexpr (T == Type::bf16) return i == 0 ? first_bf16(bits) : second_bf16(bits);
+  return as_float(bits);
+}
 
 SUFFICE_INLINE float sum_of(vf value) {
   float total = 0;
@@ -135,6 +149,27 @@ SUFFICE_INLINE vi widen(const int8_t* from) {
 #else
   vh to;
   for (int i = 0; i < 2 * W; i++) to[i] = from[i];
+  return reinterpret_cast<vi>(to);
+#endif
+}
+
+// Lane i: the pair (a[i], b[i]) of int8 values as int16.
+SUFFICE_INLINE vi widen_pairs(const int8_t* a, const int8_t* b) {
+#if SUFFICE_LEVEL == 4
+  const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a));
+  const __m128i y = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b));
+  return reinterpret_cast<vi>(_mm512_cvtepi8_epi16(
+      _mm256_set_m128i(_mm_unpackhi_epi8(x, y), _mm_unpacklo_epi8(x, y))));
+#elif SUFFICE_LEVEL == 3
+  const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(a));
+  const __m128i y = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b));
+  return reinterpret_cast<vi>(_mm256_cvtepi8_epi16(_mm_unpacklo_epi8(x, y)));
+#else
+  vh to;
+  for (int i = 0; i < W; i++) {
+    to[2 * i] = a[i];
+    to[2 * i + 1] = b[i];
+  }
   return reinterpret_cast<vi>(to);
 #endif
 }

@@ -1,0 +1,150 @@
+"""The decode step in native code: one call for all the rows of all requests.
+
+The native model points into the decoder's packed weights; nothing is held twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from suffice.cache.kv import KVCache
+from suffice.models.decoder import Decoder
+from suffice.native import PANEL, core
+from suffice.quant import PackedLinear
+from suffice.trace import Trace
+
+_PLACEMENTS = ("pre", "post", "sandwich")
+_ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu")
+_LINEARS = ("q", "k", "v", "o", "gate", "up", "down")
+_NORMS = ("attn_norm", "mlp_norm", "post_attn_norm", "post_mlp_norm", "q_norm", "k_norm")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What one request brings to a step: tokens and, for drafts, the parents of each.
+
+    `parents[i]` is the row of this step that row i continues, -1 for the last committed token;
+    None means that each row continues the one before. `outputs` says whose logits are wanted:
+    "last" or "all".
+    """
+
+    cache: KVCache
+    tokens: Sequence[int]
+    parents: Sequence[int] | None = None
+    outputs: str = "last"
+
+
+class NativeModel:
+    """Runs decode steps of `decoder`, whose weights it shares, for up to `positions` positions."""
+
+    def __init__(self, decoder: Decoder, positions: int) -> None:
+        config = decoder.config
+        self._vocab = config.vocab
+        self._padded = -(-config.vocab // PANEL) * PANEL
+        self._model = core.Model(
+            width=config.width,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_size=config.head_size,
+            mlp_width=config.mlp_width,
+            vocabulary=config.vocab,
+            embedding_width=config.embed_width,
+            layer_norm=config.norm == "layer",
+            norm_eps=config.norm_eps,
+            placement=_PLACEMENTS.index(config.placement),
+            activation=_ACTIVATIONS.index(config.activation),
+            attention_scale=config.attention_scale,
+            embedding_scale=decoder.embed_scale,
+            position_rows=positions if config.position_rows else 0,
+        )
+        for cos, sin in decoder.rope_tables(positions):
+            self._model.add_rope(cos.contiguous(), sin.contiguous(), positions)
+        for index, layer in enumerate(config.layers):
+            parts = _parts(decoder, f"layers.{index}.", _LINEARS, _NORMS)
+            rope = -1 if layer.rope is None else layer.rope
+            self._model.add_layer(parts, layer.window or 0, rope)
+        parts = _parts(decoder, "", ("embed", "project_in", "project_out", "head"), ("final_norm",))
+        if config.tied:
+            parts["head"] = parts["embed"]
+        if config.position_rows:
+            table = decoder.weights["positions"]
+            assert isinstance(table, torch.Tensor)
+            parts["positions"] = table[config.position_offset :][:positions].contiguous()
+        self._model.finish(parts)
+
+    def step(self, batch: Sequence[Rows], trace: Trace | None = None) -> torch.Tensor:
+        """Run the rows of a batch and return float32 logits [outputs, V].
+
+        The rows become tentative rows of their caches: commit or roll them back. Space for them
+        must be reserved.
+
+        Raises:
+            InputError: More rows than a cache has to spare.
+        """
+        tokens: list[int] = []
+        positions: list[int] = []
+        visible: list[int] = []
+        outputs: list[int] = []
+        for rows in batch:
+            count, length = len(rows.tokens), rows.cache.length
+            parents = range(-1, count - 1) if rows.parents is None else rows.parents
+            visible += rows.cache.draft(list(parents))
+            depths: list[int] = []
+            for parent in parents:
+                depths.append(depths[parent] + 1 if parent >= 0 else 0)
+            positions += [length + depth for depth in depths]
+            start = len(tokens)
+            tokens += rows.tokens
+            outputs += range(start, start + count) if rows.outputs == "all" else [start + count - 1]
+        logits = torch.empty(len(outputs), self._padded)
+        counts = self._model.step(
+            [rows.cache.native for rows in batch],
+            _ints([rows.cache.length for rows in batch]),
+            _ints([len(rows.tokens) for rows in batch]),
+            _ints(tokens),
+            _ints(positions),
+            np.array(visible, dtype=np.uint32).view(np.int32),
+            _ints(outputs),
+            logits,
+        )
+        if trace is not None:
+            trace.add(
+                Trace(
+                    steps=1,
+                    key_rows_read=counts.key_rows,
+                    value_rows_read=counts.value_rows,
+                    rows_held=counts.held_rows,
+                    kv_bytes_read=counts.kv_bytes,
+                    weight_bytes_read=counts.weight_bytes,
+                )
+            )
+        return logits[:, : self._vocab]
+
+
+def _ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.array(values, dtype=np.int32)
+
+
+def _parts(
+    decoder: Decoder, prefix: str, linears: tuple[str, ...], norms: tuple[str, ...]
+) -> dict[str, object]:
+    parts: dict[str, object] = {}
+    for name in linears:
+        weight = decoder.weights.get(prefix + name)
+        if isinstance(weight, PackedLinear):
+            parts[name] = _linear(weight)
+    for name in norms:
+        for part in (name, name + ".bias"):
+            vector = decoder.weights.get(prefix + part)
+            if isinstance(vector, torch.Tensor):
+                parts[part] = vector.float().contiguous()
+    return parts
+
+
+def _linear(weight: PackedLinear) -> core.Linear:
+    data = weight.data.view(torch.uint8).reshape(-1)
+    return core.Linear(data, weight.rows, weight.columns, weight.dtype, weight.scale, weight.bias)

@@ -49,7 +49,7 @@ def bars(
     path: Path, title: str, unit: str, groups: dict[str, dict[str, float]], *, stacked: bool
 ) -> None:
     """Plot a bar per group, of parts stacked, or a cluster of bars per group."""
-    figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    figure, axis = plt.subplots(figsize=(8, 4.8), layout="constrained")
     parts = list(dict.fromkeys(part for group in groups.values() for part in group))
     places = range(len(groups))
     bottom = [0.0] * len(groups)
@@ -65,7 +65,10 @@ def bars(
             bottom=bottom if stacked else None,
         )
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    axis.set_xticks(list(places), list(groups), rotation=20 if len(groups) > 5 else 0, fontsize=8)
+    axis.set_xticks(list(places), list(groups), fontsize=8)
+    if len(groups) > 5:
+        axis.tick_params(axis="x", rotation=35)
+        plt.setp(axis.get_xticklabels(), ha="right", rotation_mode="anchor")
     _finish(figure_axis=axis, title=title, axes=("", unit))
     figure.savefig(path, dpi=130)
     plt.close(figure)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from suffice.errors import InputError
+from suffice.pull import resolve
 
 __all__ = ["locate"]
 
@@ -16,10 +17,12 @@ _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 def locate(model: str | Path) -> Path:
     """Return the directory or `.gguf` file of a model; a hub id is downloaded or found cached.
 
+    A short name is that of a model that `suffice pull` stores.
+
     Raises:
         InputError: Nothing of that name, a directory without a checkpoint, or no way to the hub.
     """
-    path = Path(model).expanduser()
+    path = Path(resolve(str(model))).expanduser()
     if path.is_dir():
         return _checked_folder(path)
     if path.is_file():

@@ -6,10 +6,10 @@ from typing import Any
 
 import hf_reference
 import pytest
-import tiny
 import torch
-from oracle import assert_matches
 
+import tiny
+from oracle import assert_matches
 from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
@@ -149,7 +149,7 @@ def test_the_embedding_scale_is_rounded_to_the_stored_type(checkpoints: Any) -> 
 
 def test_refused_tokens(checkpoints: Any) -> None:
     decoder = decoder_of(checkpoints("opt"))
-    with pytest.raises(InputError, match="^there is no token to decode; at least 1 is needed$"):
+    with pytest.raises(InputError, match=r"^there is no token to decode; at least 1 is needed$"):
         run(decoder, torch.tensor([], dtype=torch.int64))
     with pytest.raises(InputError, match=r"^token 200 is outside the vocabulary; allowed: 0..199$"):
         run(decoder, torch.tensor([3, 200]))

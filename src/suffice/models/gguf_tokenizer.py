@@ -129,8 +129,6 @@ def _sentencepiece(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
         plain.append(decoders.Strip(" ", 1, 0))
     else:
         tokenizer.normalizer = normalizers.Replace(" ", _SPACE)
-        # keeps the words apart, so that a long text costs no more per character than a short one
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
     tokenizer.decoder = decoders.Sequence(plain)
     return tokenizer
 

@@ -9,8 +9,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "suffice"
 LAYERS = [
-    ["cli", "cli_options", "cli_output", "__init__"],
-    ["serve", "eval", "integrations", "hw", "info"],
+    ["cli", "cli_bench", "cli_chat", "cli_info", "cli_options", "cli_output", "__init__"],
+    ["serve", "eval", "integrations", "hw"],
     ["engine"],
     ["speculate"],
     ["models"],

@@ -1,9 +1,9 @@
 """Fill the README's tables from the result files, so that no number in it is written by hand.
 
 A marker `<!-- table: benchmarks/results/speed.json -->` is followed by the table of that file and
-`<!-- end -->`. A result file is JSON with `machine`, `command`, `date` and
-`table: {"columns": [...], "rows": [[...], ...]}`. With `--check`, only say whether README and
-results agree.
+`<!-- end -->`. A result file is what `benchmarks/record.py` writes: JSON with `machine`, `command`
+and `date`, and beside it the table in a file of the same name that ends in .md. With `--check`,
+only say whether README and results agree.
 """
 
 from __future__ import annotations
@@ -12,19 +12,17 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parent.parent
-MARKED = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def table(result: dict[str, Any]) -> str:
+def table(path: Path) -> str:
     """Return a result's table in Markdown, with the machine and the command under it."""
-    columns, rows = result["table"]["columns"], result["table"]["rows"]
-    lines = [columns, ["---"] + ["---:"] * (len(columns) - 1), *rows]
-    drawn = ["| " + " | ".join(str(cell) for cell in line) + " |" for line in lines]
-    source = f"{result['machine']}, {result['date']}: `{result['command']}`"
-    return "\n".join([*drawn, "", source]) + "\n"
+    result = json.loads(path.read_text(encoding="utf-8"))
+    machine = f"{result['machine']['cpu']}, {result['machine']['cores']} cores"
+    drawn = path.with_suffix(".md").read_text(encoding="utf-8").strip()
+    return f"{drawn}\n\n{machine}, {result['date']}: `{result['command']}`\n"
 
 
 def filled(readme: str, root: Path = ROOT) -> str:
@@ -35,10 +33,8 @@ def filled(readme: str, root: Path = ROOT) -> str:
 
     def draw(match: re.Match[str]) -> str:
         path = root / match[2]
-        text = "Not measured yet.\n"
-        if path.exists():
-            text = table(json.loads(path.read_text(encoding="utf-8")))
-        return f"{match[1]}{text}{match[4]}"
+        text = table(path) if path.exists() else "Not measured yet.\n"
+        return f"{match[1]}{text}{match[3]}"
 
     return MARKED.sub(draw, readme)
 

@@ -1,0 +1,121 @@
+"""The house checks: each is shown to catch what it is for."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"tools_{name}", ROOT / "tools" / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+readme, sizes = tool("readme"), tool("sizes")
+
+
+def test_the_readme_agrees_with_the_results() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert readme.filled(text) == text, "run python tools/readme.py"
+    assert "<!-- table: " in text
+
+
+def test_a_table_is_drawn_from_its_result(tmp_path: Path) -> None:
+    result = {"machine": {"cpu": "Fast", "cores": 2}, "date": "today", "command": "make it"}
+    (tmp_path / "some.json").write_text(json.dumps(result))
+    (tmp_path / "some.md").write_text("| a |\n| --- |\n| 1 |\n")
+    marked = "x\n<!-- table: some.json -->\nold\n<!-- end -->\ny\n"
+    drawn = "x\n<!-- table: some.json -->\n| a |\n| --- |\n| 1 |\n\n"
+    drawn += "Fast, 2 cores, today: `make it`\n<!-- end -->\ny\n"
+    assert readme.filled(marked, tmp_path) == drawn
+    assert readme.filled(drawn, tmp_path) == drawn
+    assert "Not measured yet." in readme.filled(marked.replace("some", "other"), tmp_path)
+
+
+def test_long_files_and_functions_and_empty_names_are_complained_of() -> None:
+    long = "def f():\n" + "    pass\n" * 60
+    [complaint] = sizes.complaints(Path("src/a.py"), long, sizes.python_functions(long))
+    assert complaint == "src/a.py:1: f: 61 lines, at most 60"
+    fits = "def f():\n" + "    pass\n" * 59
+    assert sizes.complaints(Path("src/a.py"), fits, sizes.python_functions(fits)) == []
+    assert sizes.complaints(Path("src/a.py"), "\n" * 401, []) == [
+        "src/a.py: 401 lines, at most 400"
+    ]
+    assert sizes.complaints(Path("examples/a.py"), "\n" * 41, []) == [
+        "examples/a.py: 41 lines, at most 40"
+    ]
+    [complaint] = sizes.complaints(Path("src/suffice/utils.py"), "", [])
+    assert complaint == "src/suffice/utils.py: the name 'utils' says nothing"
+    [complaint] = sizes.complaints(Path("src/core/a.py"), "", [])
+    assert complaint == "src/core/a.py: the name 'core' says nothing"
+
+
+def test_functions_of_cpp_are_measured() -> None:
+    text = (
+        "namespace a {\n\nint one() { return 1; }\n\ntemplate <class T>\nvoid two(T x,\n"
+        "         T y) {\n  x = y;\n\n  y = x;\n}\n\n"
+        "struct S {\n  int f();\n};\n\n}  // namespace a\n"
+    )
+    assert sizes.native_functions(text) == [sizes.Function("void two(T x,", 5, 7)]
+
+
+def preflight(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Run tools/preflight.sh with only the programs in `folder`."""
+    ran = subprocess.run(
+        ["/bin/sh", str(ROOT / "tools" / "preflight.sh"), *arguments],
+        env={"PATH": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ran.returncode, ran.stderr
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("python", "compiler", "message"),
+    [
+        (None, None, "'python3' is not installed; Python 3.10 or newer is needed"),
+        ('[ "$1" = --version ] && echo Python 3.8.1; exit 1', None, "Python 3.8.1 is too old"),
+        ('case "$2" in *ensurepip*) exit 1;; esac', None, "'python3' cannot make virtual env"),
+        ("exit 0", None, "no C++ compiler 'c++'; install one (Debian: g++)"),
+        ("exit 0", "exit 1", "the C++ compiler 'c++' does not know C++20"),
+        ("exit 0", "exit 0", None),
+    ],
+)
+def test_what_a_machine_lacks_is_one_line(
+    tmp_path: Path, python: str | None, compiler: str | None, message: str | None
+) -> None:
+    if python:
+        program(tmp_path, "python3", python)
+    if compiler:
+        program(tmp_path, "c++", compiler)
+    code, errors = preflight(tmp_path)
+    if message is None:
+        assert (code, errors) == (0, "")
+    else:
+        assert code == 2
+        assert errors.startswith(f"suffice: error: {message}")
+        assert len(errors.splitlines()) == 1
+
+
+def test_ci_runs_what_people_run() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert {"make test", "make check"} <= set(script.read_text().splitlines())

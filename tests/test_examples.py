@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,15 @@ def test_example(path: Path, model: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip()
     assert "False" not in ran.stdout
+
+
+def test_the_python_in_the_readme(model: Path) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    [program] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    program = program.replace("smollm2-135m", str(model)).replace("max_tokens=64", "max_tokens=8")
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "Tell me about owls." in ran.stdout
 
 
 def test_there_are_examples() -> None:

@@ -17,7 +17,7 @@ LAYERS = [
     ["attention", "policy"],
     ["cache", "quant", "sampling", "pull"],
     ["registry", "native", "sampling_params", "trace"],
-    ["errors", "paths"],
+    ["errors", "paths", "_native"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY = {"hw": {"hw", "trace", "registry"}}
@@ -41,6 +41,7 @@ def violations(part: str, source: str) -> list[str]:
     """Return a line for each import in the text of a module of `part` that points up or aside."""
     bad = [name for name in imported(source) if name != part and LEVEL[name] <= LEVEL[part]]
     bad += [name for name in imported(source) if part in ONLY and name not in ONLY[part]]
+    bad += ["_native"] if "_native" in imported(source) and part != "native" else []
     command_line = LAYERS[0]
     return sorted(f"{part} imports {name}" for name in bad if part not in command_line)
 
@@ -59,6 +60,8 @@ def test_imports_point_down(path: Path) -> None:
         ("cache", "def f():\n    import suffice.quant", ["cache imports quant"]),
         ("models", "from suffice import LLM", ["models imports __init__"]),
         ("hw", "from suffice.cache import GROWTHS", ["hw imports cache"]),
+        ("cache", "from suffice import _native", ["cache imports _native"]),
+        ("native", "from suffice import _native", []),
         ("engine", "from suffice import native, __version__\nimport torch", []),
     ],
 )

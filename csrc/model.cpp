@@ -283,6 +283,7 @@ struct Model::Worker {
                    shared.width * sizeof(float));
     normalize(spec.final_norm, residual.data(), normal.data(), count);
     if (spec.project_out.data) {
+      team.barrier();  // the last layer's output has been added by everyone
       multiply(spec.project_out, inputs(normal.data(), shared.width, spec.project_out, count),
                shared.output.data(), shared.width);
       team.barrier();

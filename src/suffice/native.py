@@ -11,6 +11,8 @@ import os
 from suffice import _native as core
 from suffice.errors import InputError
 
+__all__ = ["ISAS", "PANEL", "core", "cores", "isa", "isas", "set_threads", "threads", "use_isa"]
+
 PANEL: int = core.PANEL
 ISAS = ("v4", "v3", "base")
 
@@ -32,7 +34,9 @@ def use_isa(name: str) -> None:
         InputError: Unknown, or this CPU lacks it.
     """
     if not core.use_isa(name):
-        raise InputError(f"instruction set '{name}' cannot run here. Available: {', '.join(isas())}")
+        raise InputError(
+            f"instruction set '{name}' cannot run here. Available: {', '.join(isas())}"
+        )
 
 
 def cores() -> int:

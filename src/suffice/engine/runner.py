@@ -104,8 +104,7 @@ class Runner:
     def step(self, sequences: list[Sequence], tokens: list[int]) -> torch.Tensor:
         """Run one more token of each sequence, space reserved; return float32 logits [B, V]."""
         batch = [
-            Rows(sequence.cache, [token])
-            for sequence, token in zip(sequences, tokens, strict=True)
+            Rows(sequence.cache, [token]) for sequence, token in zip(sequences, tokens, strict=True)
         ]
         logits = self._native.step(batch, self.trace)
         for sequence in sequences:

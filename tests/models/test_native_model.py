@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hf_reference
+import pytest
+import torch
+
+import tiny
+from oracle import assert_matches
+from suffice import native
+from suffice.cache import GROWTHS
+from suffice.cache.kv import KVCache
+from suffice.models.checkpoint import open_checkpoint
+from suffice.models.decoder import Decoder
+from suffice.models.native_model import NativeModel, Rows
+from suffice.quant import QUANTS
+from suffice.trace import Trace
+
+TOKENS = torch.randint(0, tiny.VOCABULARY, (40,), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(params=native.ISAS)
+def each_isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param not in native.isas():
+        pytest.skip(f"this CPU lacks {request.param}")
+    before = native.isa()
+    native.use_isa(request.param)
+    yield request.param
+    native.use_isa(before)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    made: dict[str, Path] = {}
+
+    def get(variant: str) -> Path:
+        if variant not in made:
+            made[variant] = tiny.make(tmp_path_factory.mktemp(variant), variant)
+        return made[variant]
+
+    return get
+
+
+def models(folder: Path, quant: str = "none:dtype=float32") -> tuple[Decoder, NativeModel]:
+    decoder = Decoder.from_checkpoint(open_checkpoint(folder), QUANTS.build(quant))
+    return decoder, NativeModel(decoder, 64)
+
+
+def new_cache(decoder: Decoder, dtype: str = "float32") -> KVCache:
+    config = decoder.config
+    cache = KVCache(
+        len(config.layers),
+        config.kv_heads,
+        config.head_size,
+        key_dtype=dtype,
+        value_dtype=dtype,
+        growth=GROWTHS.build("upfront"),
+        limit=64,
+    )
+    cache.reserve(64)
+    return cache
+
+
+def run(model: NativeModel, cache: KVCache, tokens: list[int]) -> torch.Tensor:
+    """Logits [T, V] of all tokens, as one causal chain."""
+    logits = model.step([Rows(cache, tokens, outputs="all")])
+    cache.commit(list(range(len(tokens))))
+    return logits
+
+
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_logits_are_those_of_transformers(each_isa: str, variant: str, checkpoints: Any) -> None:
+    folder = checkpoints(variant)
+    decoder, model = models(folder)
+    single, double = (hf_reference.load(folder, dtype) for dtype in (torch.float32, torch.float64))
+    step = hf_reference.stepwise_logits if "dynamic" in variant else hf_reference.logits
+    exact, same = (step(m, TOKENS) for m in (double, single))
+    tokens = TOKENS.tolist()
+    for sizes in ([1] * 40, [16, 16, 8], [7, 1, 1, 12, 3, 16]):
+        cache, logits, start = new_cache(decoder), [], 0
+        for size in sizes:
+            logits.append(run(model, cache, tokens[start : start + size]))
+            start += size
+        assert_matches(torch.cat(logits), exact, same, factor=4)
+
+
+@pytest.mark.parametrize("variant", ["llama", "gemma3", "opt-post"])
+@pytest.mark.parametrize("kv", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("quant", ["none:dtype=float32", "none:dtype=bfloat16", "int8"])
+def test_a_batch_equals_its_rows(
+    each_isa: str, quant: str, kv: str, variant: str, checkpoints: Any
+) -> None:
+    """Bit for bit: neighbours, drafts and the number of rows change nothing.
+
+    Only a draft with a wrong one before it among the rows sums in another order.
+    """
+    decoder, model = models(checkpoints(variant), quant)
+    tokens = TOKENS.tolist()
+    alone = []
+    for start in (0, 5, 11):
+        cache = new_cache(decoder, kv)
+        run(model, cache, tokens[start : start + 9])
+        alone.append([run(model, cache, [token])[0] for token in tokens[:4]])
+    caches = [new_cache(decoder, kv) for _ in range(3)]
+    for cache, start in zip(caches, (0, 5, 11), strict=True):
+        for token in tokens[start : start + 9]:
+            run(model, cache, [token])
+    batch = model.step(
+        [
+            Rows(caches[0], tokens[:4], outputs="all"),
+            Rows(caches[1], tokens[:1]),
+            # a tree: two wrong drafts beside the right ones
+            Rows(caches[2], [tokens[0], 7, tokens[1], 8], [-1, 0, 0, 2], outputs="all"),
+        ]
+    )
+    for i in range(4):
+        assert torch.equal(batch[i], alone[0][i])
+    assert torch.equal(batch[4], alone[1][0])
+    assert torch.equal(batch[5], alone[2][0])
+    close = partial(
+        torch.testing.assert_close, rtol=0, atol=0.05 if "int8" in (quant, kv) else 1e-3
+    )
+    close(batch[7], alone[2][1])
+    caches[2].commit([0, 2])
+    rest = model.step([Rows(caches[2], tokens[2:4], outputs="all")])
+    close(rest, torch.stack(alone[2][2:]))
+
+
+def test_int8_equals_its_definition(each_isa: str, checkpoints: Any) -> None:
+    """The integer products are exact, so every instruction set agrees with plain loops closely."""
+    decoder, model = models(checkpoints("llama"), "int8")
+    before, results = native.isa(), []
+    for isa in (before, "base"):
+        native.use_isa(isa)
+        results.append(run(model, new_cache(decoder, "int8"), TOKENS[:16].tolist()))
+    native.use_isa(before)
+    spread = results[0].std()
+    assert (results[0] - results[1]).abs().mean() < 0.05 * spread
+
+
+def test_what_was_read_is_counted(checkpoints: Any) -> None:
+    decoder, model = models(checkpoints("gemma3"))
+    cache, trace = new_cache(decoder), Trace()
+    run(model, cache, TOKENS[:16].tolist())
+    model.step([Rows(cache, [1])], trace)
+    config = decoder.config
+    layers = len(config.layers) * config.kv_heads
+    assert trace.steps == 1
+    assert trace.rows_held == 17 * layers
+    assert trace.key_rows_read == trace.value_rows_read <= trace.rows_held
+    assert trace.kv_bytes_read == trace.key_rows_read * config.head_size * 4 * 2
+    weights = sum(weight.bytes for weight in decoder.weights.values() if hasattr(weight, "unpack"))
+    assert 0.9 * weights <= trace.weight_bytes_read <= 1.2 * weights

@@ -261,6 +261,21 @@ def test_logits_that_are_not_numbers_end_only_that_request() -> None:
     assert (good.error, good.outputs[0].finish_reason) == (None, "length")
 
 
+def test_a_sample_without_a_token_ends_the_others_of_its_request_where_they_are() -> None:
+    params = SamplingParams(n=2, seed=4, max_tokens=6, ignore_eos=True)
+    whole = fake_llm().generate([4], params)[0].outputs
+    first, second = whole[0].token_ids[0], whole[1].token_ids[0]
+    assert first != second
+
+    def rule(history: list[int]) -> Any:
+        broken = history[1:2] == [first] and len(history) == 4
+        return mixed(history) * (float("nan") if broken else 1)
+
+    (output,) = fake_llm(rule).generate([4], params)
+    assert [sample.finish_reason for sample in output.outputs] == ["abort", "abort"]
+    assert [sample.token_ids for sample in output.outputs] == [s.token_ids[:3] for s in whole]
+
+
 def test_no_token_left_ends_the_request() -> None:
     params = SamplingParams(allowed_token_ids=[EOS], min_tokens=1)
     (output,) = fake_llm().generate("x", params)

@@ -56,8 +56,10 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
     """Pack [N, K] of float32, bfloat16 or int8 into panels [N/16, K/p, 16, p]."""
     pair = _LINE_BYTES // weight.element_size()
     rows, columns = (-(-size // to) * to for size, to in zip(weight.shape, (ROWS, 4), strict=True))
-    padded = weight.new_zeros(rows, columns)
-    padded[: weight.shape[0], : weight.shape[1]] = weight
+    padded = weight.contiguous()
+    if weight.shape != (rows, columns):
+        padded = weight.new_zeros(rows, columns)
+        padded[: weight.shape[0], : weight.shape[1]] = weight
     return padded.view(rows // ROWS, ROWS, columns // pair, pair).transpose(1, 2).contiguous()
 
 

@@ -11,6 +11,7 @@ import tiny
 from suffice.errors import InputError
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.config import DecoderConfig, LayerConfig, Rope
+from suffice.models.family import family_of
 
 
 @pytest.fixture
@@ -222,6 +223,24 @@ def test_fields_that_do_not_matter_are_let_through(folder_of: Any) -> None:
     folder = folder_of()
     edit(folder, use_cache=False, pretraining_tp=2, unheard_of=None, torch_dtype="bfloat16")
     open_checkpoint(folder)
+
+
+PUBLISHED = json.loads((Path(__file__).parent / "published_configs.json").read_text())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_configurations_as_they_are_published(name: str) -> None:
+    raw = PUBLISHED[name]
+    config = family_of(raw).read(raw)
+    assert config.width == raw["hidden_size"]
+    assert len(config.layers) == raw["num_hidden_layers"]
+    windows = {layer.window for layer in config.layers}
+    known = {"Mistral-7B-v0.1": {4096}, "gemma-3-270m": {None, 512}, "gemma-3-1b-it": {None, 512}}
+    assert windows == known.get(name, {None})
+    assert config.tied == raw.get("tie_word_embeddings", name.startswith(("gemma", "opt")))
+    assert config.projected == (name == "opt-350m")
+    placement = {"gemma-3-270m": "sandwich", "gemma-3-1b-it": "sandwich", "opt-350m": "post"}
+    assert config.placement == placement.get(name, "pre")
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,17 @@ void py_linear(const PyLinear& w, ConstFloats x, Floats y) {
   });
 }
 
+// Writes the dense float32 weight [rows, columns], in the caller's thread: its callers are in
+// PyTorch's parallel code, where a second team would only compete for the cores.
+void py_unpack(const PyLinear& w, Floats out) {
+  require(out.ndim() == 2 && out.shape(0) == static_cast<size_t>(w.linear.rows) &&
+              out.shape(1) == static_cast<size_t>(w.linear.columns),
+          "out must be [" + std::to_string(w.linear.rows) + ", " +
+              std::to_string(w.linear.columns) + "]");
+  nb::gil_scoped_release release;
+  kernels().unpack(w.linear, 0, w.linear.panels(), out.data(), w.linear.columns);
+}
+
 void check_rows(const KVCache& cache, int layer, int first, int count) {
   require(layer >= 0 && layer < cache.layers(), "layer " + std::to_string(layer) + " of " +
                                                     std::to_string(cache.layers()));
@@ -389,7 +400,8 @@ NB_MODULE(_native, m) {
            "data"_a.noconvert(), "rows"_a, "columns"_a, "dtype"_a,
            "scale"_a.noconvert().none() = nb::none(), "bias"_a.noconvert().none() = nb::none())
       .def_prop_ro("bytes", [](const PyLinear& self) { return self.linear.bytes(); })
-      .def("__call__", &py_linear, "x"_a.noconvert(), "y"_a.noconvert());
+      .def("__call__", &py_linear, "x"_a.noconvert(), "y"_a.noconvert())
+      .def("unpack", &py_unpack, "out"_a.noconvert());
 
   nb::class_<Arena>(m, "Arena")
       .def(nb::init<size_t>(), "limit_bytes"_a = 0)

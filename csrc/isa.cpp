@@ -16,51 +16,55 @@
 #endif
 
 #define SUFFICE_LEVEL 0
+#define SUFFICE_NAME "base"
 namespace suffice::base {
 namespace {  // internal: nothing here is visible to the linker
 #include "kernels/all.inl"
 }  // namespace
 }
 #undef SUFFICE_LEVEL
+#undef SUFFICE_NAME
 
 #if SUFFICE_X86
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c,bmi,bmi2")
 #define SUFFICE_LEVEL 3
+#define SUFFICE_NAME "v3"
 namespace suffice::v3 {
 namespace {
 #include "kernels/all.inl"
 }  // namespace
 }
 #undef SUFFICE_LEVEL
+#undef SUFFICE_NAME
 #pragma GCC pop_options
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 #define SUFFICE_LEVEL 4
+#define SUFFICE_NAME "v4"
 namespace suffice::v4 {
 namespace {
 #include "kernels/all.inl"
 }  // namespace
 }
 #undef SUFFICE_LEVEL
+#undef SUFFICE_NAME
 #pragma GCC pop_options
 #endif
 
 namespace suffice {
 namespace {
 
-constexpr int kIsas = SUFFICE_X86 ? 3 : 1;
-
-const Kernels* table(int index) {
-  static const Kernels tables[] = {
+// Best first.
+constexpr const Kernels* kTables[] = {
 #if SUFFICE_X86
-      v4::table("v4"), v3::table("v3"),
+    &v4::table,
+    &v3::table,
 #endif
-      base::table("base"),
-  };
-  return &tables[index];
-}
+    &base::table,
+};
+constexpr int kIsas = sizeof kTables / sizeof *kTables;
 
 bool runs_here([[maybe_unused]] const char* name) {
 #if SUFFICE_X86
@@ -78,8 +82,8 @@ bool runs_here([[maybe_unused]] const char* name) {
 const Kernels*& chosen() {
   static const Kernels* current = [] {
     for (int i = 0; i < kIsas; i++)
-      if (runs_here(table(i)->name)) return table(i);
-    return table(kIsas - 1);
+      if (runs_here(kTables[i]->name)) return kTables[i];
+    return kTables[kIsas - 1];
   }();
   return current;
 }
@@ -90,8 +94,8 @@ const Kernels& kernels() { return *chosen(); }
 
 bool use_isa(const char* name) {
   for (int i = 0; i < kIsas; i++)
-    if (!std::strcmp(name, table(i)->name) && runs_here(name)) {
-      chosen() = table(i);
+    if (!std::strcmp(name, kTables[i]->name) && runs_here(name)) {
+      chosen() = kTables[i];
       return true;
     }
   return false;
@@ -101,7 +105,7 @@ const char* const* available_isas(int* count) {
   static const char* names[kIsas];
   *count = 0;
   for (int i = 0; i < kIsas; i++)
-    if (runs_here(table(i)->name)) names[(*count)++] = table(i)->name;
+    if (runs_here(kTables[i]->name)) names[(*count)++] = kTables[i]->name;
   return names;
 }
 

@@ -14,6 +14,9 @@ struct Kernels {
   // Each (r, n) is accumulated in the same order whatever the other rows: a batch equals its rows.
   void (*linear)(const Linear&, int first, int last, const Inputs&, float* y, int y_stride);
 
+  // The dense float32 rows of the panels [first, last), scales applied, `stride` elements apart.
+  void (*unpack)(const Linear&, int first, int last, float* to, int stride);
+
   // codes = round(values / scale), scale = max |values| / 127, for each of `count` rows.
   void (*quantize_rows)(const float* values, int stride, int count, int columns, int8_t* codes,
                         float* scales, int32_t* code_sums);

@@ -5,7 +5,6 @@
 #include "pointwise.inl"
 #include "attention.inl"
 
-inline Kernels table(const char* name) {
-  return Kernels{name,     linear, quantize_rows, normalize,
-                 activate, attend, store_row,     load_rows};
-}
+// Data, not a function: building it must not run an instruction that the CPU may lack.
+constexpr Kernels table{SUFFICE_NAME, linear, unpack,    quantize_rows, normalize,
+                        activate,     attend, store_row, load_rows};

@@ -18,14 +18,9 @@ SIZES = [(16, 4), (1, 1), (200, 37), (192, 576), (100, 130)]
 KINDS = ["none:dtype=float32", "none:dtype=bfloat16", "int8"]
 
 
-def native_linear(packed: PackedLinear) -> core.Linear:
-    data = packed.data.view(torch.uint8).reshape(-1)
-    return core.Linear(data, packed.rows, packed.columns, packed.dtype, packed.scale, packed.bias)
-
-
 def multiply(packed: PackedLinear, x: torch.Tensor) -> torch.Tensor:
     y = torch.full((len(x), -(-packed.rows // 16) * 16), float("nan"))
-    native_linear(packed)(x.contiguous(), y)
+    packed.native(x.contiguous(), y)
     return y[:, : packed.rows]
 
 
@@ -63,6 +58,16 @@ def test_unpack_gives_what_was_packed(rows: int, columns: int, dtype: torch.dtyp
     assert torch.equal(unpack(pack(weight), rows, columns), weight)
 
 
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_native_unpack(each_isa: str, kind: str, size: tuple[int, int]) -> None:
+    packed = QUANTS.build(kind).pack(torch.randn(*size))
+    dense = unpack(packed.data, *size).float()
+    if packed.scale is not None:
+        dense *= packed.scale[:, None]
+    assert torch.equal(packed.unpack(), dense)
+
+
 def test_int8_codes_stay_within_half_a_step() -> None:
     values = torch.randn(9, 100) * torch.logspace(-3, 3, 9)[:, None]
     values[4] = 0
@@ -82,7 +87,7 @@ def test_integer_products_are_exact(each_isa: str) -> None:
 
 def test_refused_arrays() -> None:
     packed = QUANTS.build("none:dtype=float32").pack(torch.ones(16, 8))
-    linear, x = native_linear(packed), torch.ones(1, 8)
+    linear, x = packed.native, torch.ones(1, 8)
     with pytest.raises(ValueError, match=r"x must be \[rows, 8\]"):
         linear(torch.ones(1, 9), torch.ones(1, 16))
     with pytest.raises(ValueError, match=r"y must be \[rows, 16\]"):

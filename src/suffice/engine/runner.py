@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -135,7 +134,6 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     checkpoint = open_checkpoint(config.model)
     config = config.resolved(checkpoint.dtype, checkpoint.config.max_positions)
     assert config.quant is not None and config.threads is not None
-    config = dataclasses.replace(config)
     native.set_threads(config.threads)
     torch.set_num_threads(config.threads)
     decoder = Decoder.from_checkpoint(checkpoint, config.quant)

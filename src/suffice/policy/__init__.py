@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-
 from suffice.registry import Table
 
 __all__ = ["POLICIES", "Policy"]

@@ -109,19 +109,27 @@ SUFFICE_INLINE void score_units(const Head& head, const Tile& tile, int unit, co
 template <Type T, int Q>
 void score_rows(const Head& head, const Tile& tile, const Queries& query, int first,
                 float* scores) {
-  in_units<units_for<T>(Q)>(tile.blocks * kVectors, [&]<int U>(int unit) {
+  constexpr int most = kTileRows / W;
+  in_units<(units_for<T>(Q) < most ? units_for<T>(Q) : most)>(tile.blocks * kVectors, [&]<int U>(int unit) {
     score_units<T, Q, U>(head, tile, unit, query, first, scores);
   });
 }
 
-// W values of a row from element `unit` * W on. Of bfloat16, unit 2i is the evens and unit 2i + 1
-// the odds of 2 W elements; the output keeps that order until `attend` puts it right.
+// Narrow vectors take a row of bfloat16 apart: unit 2i is the evens and unit 2i + 1 the odds of 2 W
+// elements, and the output keeps that order until `attend` puts it right.
+constexpr bool kSplitPairs = W < kPanel;
+
+// The W values of unit `unit` of a row.
 template <Type T>
 SUFFICE_INLINE vf load_values(const std::byte* row, int unit) {
-  if constexpr (T == Type::bf16) return element<T>(row + unit / 2 * kVectorBytes, unit % 2);
-  if constexpr (T == Type::f16)
+  if constexpr (T == Type::bf16 && kSplitPairs)
+    return element<T>(row + unit / 2 * kVectorBytes, unit % 2);
+  else if constexpr (T == Type::bf16)
+    return load_bf16(reinterpret_cast<const uint16_t*>(row) + unit * W);
+  else if constexpr (T == Type::f16)
     return load_f16(reinterpret_cast<const uint16_t*>(row) + unit * W);
-  return load(reinterpret_cast<const float*>(row) + unit * W);
+  else
+    return load(reinterpret_cast<const float*>(row) + unit * W);
 }
 
 template <Type T, int Q, int U>
@@ -330,7 +338,7 @@ void attend_of(const Head& head, const float* const* queries, const Visible* vis
     const int drafts = visible[q].tentative ? 32 - __builtin_clz(visible[q].tentative) : 0;
     most = visible[q].committed + drafts > most ? visible[q].committed + drafts : most;
   }
-  if constexpr (VT == Type::bf16)
+  if constexpr (VT == Type::bf16 && kSplitPairs)
     for (int q = 0; q < count; q++) reorder_output<false>(state.output + q * size, size);
 
   for (int i = begin; i < end;) {
@@ -351,7 +359,7 @@ void attend_of(const Head& head, const float* const* queries, const Visible* vis
       value_rows<VT, Q>(head, tile, first, scores, value_pairs, units, state.output);
     });
   }
-  if constexpr (VT == Type::bf16)
+  if constexpr (VT == Type::bf16 && kSplitPairs)
     for (int q = 0; q < count; q++) reorder_output<true>(state.output + q * size, size);
 }
 

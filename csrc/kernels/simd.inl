@@ -123,6 +123,18 @@ SUFFICE_INLINE uint16_t float_to_half(float value) {
   return sign | static_cast<uint16_t>((bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13);
 }
 
+// W bfloat16 values as float32, in order.
+SUFFICE_INLINE vf load_bf16(const uint16_t* from) {
+#if SUFFICE_LEVEL == 4
+  return as_float(reinterpret_cast<vi>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(
+                      reinterpret_cast<const __m256i*>(from)))) << 16);
+#else
+  vi to;
+  for (int i = 0; i < W; i++) to[i] = from[i];
+  return as_float(to << 16);
+#endif
+}
+
 // W float16 values as float32.
 SUFFICE_INLINE vf load_f16(const uint16_t* from) {
 #if SUFFICE_LEVEL == 4

@@ -59,8 +59,7 @@ void Attention::merge(const Traversal& traversal) {
   const int size = traversal.head.size;
   for (int q = 0; q < count; q++) {
     float peak = -INFINITY;
-    for (int i = 0; i < traversal.chunks; i++)
-      peak = std::max(peak, partial(traversal, i).peak[q]);
+    for (int i = 0; i < traversal.chunks; i++) peak = std::max(peak, partial(traversal, i).peak[q]);
     float* output = traversal.outputs[q];
     std::fill_n(output, size, 0.0f);
     float sum = 0;

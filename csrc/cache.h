@@ -47,8 +47,8 @@ class KVCache {
   int capacity() const { return capacity_; }
   Type key_type() const { return key_type_; }
   Type value_type() const { return value_type_; }
-  size_t bytes() const;       // mapped
-  size_t row_bytes() const;   // of one token in all layers and heads, scales included
+  size_t bytes() const;      // mapped
+  size_t row_bytes() const;  // of one token in all layers and heads, scales included
 
   // New memory for `capacity` rows (rounded up to whole panels inside), `keep` rows copied, one
   // layer at a time. On OutOfMemory the cache is as it was.

@@ -21,7 +21,7 @@ namespace suffice::base {
 namespace {  // internal: nothing here is visible to the linker
 #include "kernels/all.inl"
 }  // namespace
-}
+}  // namespace suffice::base
 #undef SUFFICE_LEVEL
 #undef SUFFICE_NAME
 
@@ -34,7 +34,7 @@ namespace suffice::v3 {
 namespace {
 #include "kernels/all.inl"
 }  // namespace
-}
+}  // namespace suffice::v3
 #undef SUFFICE_LEVEL
 #undef SUFFICE_NAME
 #pragma GCC pop_options
@@ -47,7 +47,7 @@ namespace suffice::v4 {
 namespace {
 #include "kernels/all.inl"
 }  // namespace
-}
+}  // namespace suffice::v4
 #undef SUFFICE_LEVEL
 #undef SUFFICE_NAME
 #pragma GCC pop_options

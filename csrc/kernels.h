@@ -48,8 +48,8 @@ constexpr size_t attend_scratch(int count, int size) {
   return static_cast<size_t>(count) * (kTileRows + kTileRows / 2 + size / 2 + 8) + 64;
 }
 
-const Kernels& kernels();                 // the chosen table
-bool use_isa(const char* name);           // false: unknown here, or the CPU lacks it
+const Kernels& kernels();        // the chosen table
+bool use_isa(const char* name);  // false: unknown here, or the CPU lacks it
 const char* const* available_isas(int* count);
 
 }  // namespace suffice

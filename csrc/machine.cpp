@@ -16,8 +16,8 @@ namespace {
 
 typedef int64_t Lanes __attribute__((vector_size(32)));
 
-// Reads `streams` equal parts of the buffer side by side, a line of each in turn: one sequence alone
-// does not keep all of a core's outstanding loads busy on every machine.
+// Reads `streams` equal parts of the buffer side by side, a line of each in turn: one sequence
+// alone does not keep all of a core's outstanding loads busy on every machine.
 int64_t sum_lines(const std::byte* from, size_t bytes, int streams) {
   constexpr int kLanes = kLineBytes / sizeof(Lanes);
   const size_t part = bytes / streams / kLineBytes * kLineBytes;

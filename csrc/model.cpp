@@ -24,11 +24,13 @@ void gather_row(const Linear& table, int row, float* to) {
   const int pair = weight_pair(table.type);
   const std::byte* panel = table.data + (row / kPanel) * table.panel_bytes();
   for (int k = 0; k < table.columns; k++) {
-    const size_t at = static_cast<size_t>(k / pair) * kPanel * pair + (row % kPanel) * pair + k % pair;
+    const size_t at =
+        static_cast<size_t>(k / pair) * kPanel * pair + (row % kPanel) * pair + k % pair;
     if (table.type == Type::f32) {
       to[k] = reinterpret_cast<const float*>(panel)[at];
     } else if (table.type == Type::bf16) {
-      const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(panel)[at]) << 16;
+      const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(panel)[at])
+                            << 16;
       std::memcpy(to + k, &bits, 4);
     } else {
       to[k] = table.scale[row] * reinterpret_cast<const int8_t*>(panel)[at];
@@ -65,7 +67,8 @@ struct Model::Shared {
         gate(static_cast<size_t>(rows) * mlp_width),
         up(gate.size()) {
     for (const Layer& layer : spec.layers)
-      if (!traversals.count(layer.window)) traversals[layer.window] = lay_out(spec, step, layer.window);
+      if (!traversals.count(layer.window))
+        traversals[layer.window] = lay_out(spec, step, layer.window);
   }
 
   // One traversal per request and key/value head; the same in every layer of this window but for
@@ -242,7 +245,8 @@ struct Model::Worker {
                          (mine.last - mine.first) * kPanel);
     }
     team.barrier();
-    multiply(layer.down, inputs(gate, stride, layer.down, rows), shared.output.data(), shared.width);
+    multiply(layer.down, inputs(gate, stride, layer.down, rows), shared.output.data(),
+             shared.width);
     team.barrier();
   }
 
@@ -306,12 +310,14 @@ Counts Model::step(Step& step, Team& team) {
   Counts counts;
   for (const Layer& layer : spec_.layers) {
     for (const Traversal& traversal : shared.traversals[layer.window]) {
-      const int read = std::min(traversal.end * kPanel, traversal.rows_end) - traversal.begin * kPanel;
+      const int read =
+          std::min(traversal.end * kPanel, traversal.rows_end) - traversal.begin * kPanel;
       counts.key_rows += read;
       counts.value_rows += read;
       counts.held_rows += traversal.rows_end;
     }
-    for (const Linear* w : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
+    for (const Linear* w :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
       if (w->data) counts.weight_bytes += w->bytes();
   }
   for (const Linear* w : {&spec_.project_in, &spec_.project_out, &spec_.head})

@@ -67,7 +67,7 @@ struct Step {
 };
 
 struct Counts {
-  int64_t key_rows = 0;    // rows of K read, summed over layers and key/value heads
+  int64_t key_rows = 0;  // rows of K read, summed over layers and key/value heads
   int64_t value_rows = 0;
   int64_t held_rows = 0;
   int64_t kv_bytes = 0;

@@ -20,8 +20,8 @@ inline void pause_briefly() {
 #endif
 }
 
-constexpr int kSpins = 2000;    // some tens of microseconds
-constexpr int kYields = 2000;   // then let others run, and at last sleep
+constexpr int kSpins = 2000;   // some tens of microseconds
+constexpr int kYields = 2000;  // then let others run, and at last sleep
 
 // Waits until `done()`; with an atomic to sleep on, sleeps at last.
 template <class Done>

@@ -50,8 +50,8 @@ inline Share share(int count, int thread, int threads) {
           static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / threads)};
 }
 
-int usable_cores();                 // affinity and cgroup quota, at least 1
-std::shared_ptr<Team> team();       // the process's team
+int usable_cores();            // affinity and cgroup quota, at least 1
+std::shared_ptr<Team> team();  // the process's team
 void set_threads(int threads);
 
 }  // namespace suffice

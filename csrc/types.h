@@ -8,16 +8,15 @@ namespace suffice {
 
 enum class Type : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3 };
 
-constexpr int size_of(Type type) {
-  return type == Type::f32 ? 4 : type == Type::i8 ? 1 : 2;
-}
+constexpr int size_of(Type type) { return type == Type::f32 ? 4 : type == Type::i8 ? 1 : 2; }
 
 // Output rows of a weight panel, keys of a key panel: one block of the traversal.
 constexpr int kPanel = 16;
 
 constexpr int round_up(int value, int to) { return (value + to - 1) / to * to; }
 
-// Weights: packed[N/16][K/p][16][p] with p = 4 bytes' worth of K, so that one step is one cache line.
+// Weights: packed[N/16][K/p][16][p] with p = 4 bytes' worth of K, so that one step is one cache
+// line.
 constexpr int weight_pair(Type type) { return 4 / size_of(type); }
 constexpr int kLineBytes = 64;
 
@@ -47,8 +46,8 @@ struct Linear {
 struct Inputs {
   const float* values = nullptr;
   const int8_t* codes = nullptr;
-  const float* scales = nullptr;      // [count]
-  const int32_t* code_sums = nullptr; // [count]
+  const float* scales = nullptr;       // [count]
+  const int32_t* code_sums = nullptr;  // [count]
   int stride = 0;
   int count = 0;
 };

@@ -1,9 +1,11 @@
 // Included once per instruction set inside its namespace; SUFFICE_LEVEL is 0, 3 or 4.
+// clang-format off: each file uses those before it
 #include "simd.inl"
 #include "rows.inl"
 #include "linear.inl"
 #include "pointwise.inl"
 #include "attention.inl"
+// clang-format on
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
 constexpr Kernels table{SUFFICE_NAME, linear, unpack,    quantize_rows, normalize,

@@ -28,15 +28,15 @@ struct Queries {
   const float* scales;   // [count]
 };
 
-// A unit is one vector: W keys of a block when scoring, W elements of a value row when adding. Q rows
-// times U units are in registers; U is chosen so that there are enough independent sums.
+// A unit is one vector: W keys of a block when scoring, W elements of a value row when adding. Q
+// rows times U units are in registers; U is chosen so that there are enough independent sums.
 template <Type T>
 constexpr int units_for(int rows) {
   if (T == Type::bf16 && SUFFICE_LEVEL != 4) {
     constexpr int split[] = {8, 8, 4, 2, 2, 2, 1};
     return split[rows];
   }
-  constexpr int few[] = {8, 8, 4, 4, 3, 2, 2};    // 16 vector registers
+  constexpr int few[] = {8, 8, 4, 4, 3, 2, 2};   // 16 vector registers
   constexpr int many[] = {8, 8, 8, 6, 4, 4, 3};  // 32
   return SUFFICE_LEVEL == 4 ? many[rows] : few[rows];
 }
@@ -46,7 +46,9 @@ template <int U, class F>
 SUFFICE_INLINE void in_units(int count, F f) {
   int first = 0;
   for (; first + U <= count; first += U) f.template operator()<U>(first);
-  if constexpr (U > 1) in_units<(U > 4 ? U / 2 : U - 1)>(count - first, [&]<int N>(int at) { f.template operator()<N>(first + at); });
+  if constexpr (U > 1)
+    in_units<(U > 4 ? U / 2 : U - 1)>(count - first,
+                                      [&]<int N>(int at) { f.template operator()<N>(first + at); });
 }
 
 template <Type T, int Q, int U>
@@ -110,9 +112,9 @@ template <Type T, int Q>
 void score_rows(const Head& head, const Tile& tile, const Queries& query, int first,
                 float* scores) {
   constexpr int most = kTileRows / W;
-  in_units<(units_for<T>(Q) < most ? units_for<T>(Q) : most)>(tile.blocks * kVectors, [&]<int U>(int unit) {
-    score_units<T, Q, U>(head, tile, unit, query, first, scores);
-  });
+  in_units<(units_for<T>(Q) < most ? units_for<T>(Q) : most)>(
+      tile.blocks * kVectors,
+      [&]<int U>(int unit) { score_units<T, Q, U>(head, tile, unit, query, first, scores); });
 }
 
 // Narrow vectors take a row of bfloat16 apart: unit 2i is the evens and unit 2i + 1 the odds of 2 W
@@ -305,7 +307,7 @@ SUFFICE_INLINE Tile tile_at(const Head& head, const int32_t* list, int i, int en
   const ptrdiff_t value_bytes = static_cast<ptrdiff_t>(head.size) * size_of(VT);
   for (int b = 0; b < kTileBlocks && i < end; b++, i++) {
     const int row = (list ? list[i] : i) * kPanel;
-    const int next = !list                  ? row + kTileRows
+    const int next = !list                   ? row + kTileRows
                      : i + kTileBlocks < end ? list[i + kTileBlocks] * kPanel
                                              : row;
     tile.row[b] = row;
@@ -381,11 +383,14 @@ inline void attend(const Head& head, const float* const* queries, const Visible*
                    const int32_t* list, int begin, int end, const Partial& state, float* scratch) {
   switch (head.key_type) {
     case Type::f32:
-      return attend_keys<Type::f32>(head, queries, visible, count, list, begin, end, state, scratch);
+      return attend_keys<Type::f32>(head, queries, visible, count, list, begin, end, state,
+                                    scratch);
     case Type::bf16:
-      return attend_keys<Type::bf16>(head, queries, visible, count, list, begin, end, state, scratch);
+      return attend_keys<Type::bf16>(head, queries, visible, count, list, begin, end, state,
+                                     scratch);
     case Type::f16:
-      return attend_keys<Type::f16>(head, queries, visible, count, list, begin, end, state, scratch);
+      return attend_keys<Type::f16>(head, queries, visible, count, list, begin, end, state,
+                                    scratch);
     case Type::i8:
       return attend_keys<Type::i8>(head, queries, visible, count, list, begin, end, state, scratch);
   }

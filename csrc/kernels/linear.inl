@@ -18,8 +18,7 @@ SUFFICE_INLINE void float_tile(const Linear& w, int panel, const Inputs& x, int 
           weight[v] = element<T>(line + p * stride + v * kVectorBytes, i);
         for (int b = 0; b < B; b++) {
           const vf value = splat(input[static_cast<size_t>(b) * x.stride + step * pair + i]);
-          for (int v = 0; v < kVectors; v++)
-            total[p][b][v] = weight[v] * value + total[p][b][v];
+          for (int v = 0; v < kVectors; v++) total[p][b][v] = weight[v] * value + total[p][b][v];
         }
       }
   for (int p = 0; p < P; p++)

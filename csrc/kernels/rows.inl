@@ -30,7 +30,8 @@ SUFFICE_INLINE void store_elements(Type type, std::byte* to, int pair, int step,
   } else if (type == Type::bf16) {
     for (int i = 0; i < size; i++) reinterpret_cast<uint16_t*>(to)[place(i)] = to_bf16(from[i]);
   } else if (type == Type::f16) {
-    for (int i = 0; i < size; i++) reinterpret_cast<uint16_t*>(to)[place(i)] = float_to_half(from[i]);
+    for (int i = 0; i < size; i++)
+      reinterpret_cast<uint16_t*>(to)[place(i)] = float_to_half(from[i]);
   } else {
     *scale = int8_scale(from, size);
     const float inverse = *scale > 0 ? 1.0f / *scale : 0.0f;

@@ -9,7 +9,7 @@ constexpr int kVectorBytes = 16;
 #endif
 
 constexpr int W = kVectorBytes / 4;
-constexpr int kVectors = kPanel / W;                   // vectors that hold one value of 16 rows
+constexpr int kVectors = kPanel / W;  // vectors that hold one value of 16 rows
 constexpr int kAccumulators = SUFFICE_LEVEL == 4 ? 20 : 12;  // enough chains to hide FMA latency
 
 typedef float vf __attribute__((vector_size(kVectorBytes)));
@@ -126,8 +126,9 @@ SUFFICE_INLINE uint16_t float_to_half(float value) {
 // W bfloat16 values as float32, in order.
 SUFFICE_INLINE vf load_bf16(const uint16_t* from) {
 #if SUFFICE_LEVEL == 4
-  return as_float(reinterpret_cast<vi>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(
-                      reinterpret_cast<const __m256i*>(from)))) << 16);
+  return as_float(reinterpret_cast<vi>(_mm512_cvtepu16_epi32(
+                      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))))
+                  << 16);
 #else
   vi to;
   for (int i = 0; i < W; i++) to[i] = from[i];
@@ -170,8 +171,8 @@ SUFFICE_INLINE vi widen_pairs(const int8_t* a, const int8_t* b) {
 #if SUFFICE_LEVEL == 4
   const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a));
   const __m128i y = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b));
-  return reinterpret_cast<vi>(_mm512_cvtepi8_epi16(
-      _mm256_set_m128i(_mm_unpackhi_epi8(x, y), _mm_unpacklo_epi8(x, y))));
+  return reinterpret_cast<vi>(
+      _mm512_cvtepi8_epi16(_mm256_set_m128i(_mm_unpackhi_epi8(x, y), _mm_unpacklo_epi8(x, y))));
 #elif SUFFICE_LEVEL == 3
   const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(a));
   const __m128i y = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b));

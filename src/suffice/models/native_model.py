@@ -143,4 +143,3 @@ def _parts(
             if isinstance(vector, torch.Tensor):
                 parts[part] = vector.float().contiguous()
     return parts
-

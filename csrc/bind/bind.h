@@ -1,0 +1,57 @@
+// What the binding files share. Only this folder knows Python: it checks every argument and does no
+// arithmetic.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../cache.h"
+#include "../types.h"
+
+namespace suffice::bind {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+using Floats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
+using ConstFloats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
+using ConstBytes = nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu>;
+using ConstInts = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+inline void require(bool holds, const std::string& message) {
+  if (!holds) throw std::invalid_argument(message);
+}
+
+Type type_of(const std::string& name);
+const char* name_of(Type type);
+void check_rows(const KVCache& cache, int layer, int first, int count);
+
+// Owns padded copies of scale and bias; keeps the weight's array alive.
+struct PyLinear {
+  Linear linear;
+  ConstBytes data;
+  std::vector<float> scale, bias;
+
+  PyLinear(ConstBytes bytes, int rows, int columns, const std::string& type,
+           const std::optional<ConstFloats>& scales, const std::optional<ConstFloats>& biases);
+  PyLinear(const PyLinear&) = delete;
+
+ private:
+  const float* padded(const std::optional<ConstFloats>& from, std::vector<float>& to,
+                      const char* name);
+};
+
+void bind_linear(nb::module_& module);
+void bind_cache(nb::module_& module);
+void bind_model(nb::module_& module);
+
+}  // namespace suffice::bind

@@ -1,0 +1,178 @@
+#include <optional>
+
+#include "../attention.h"
+#include "../kernels.h"
+#include "../parallel.h"
+#include "bind.h"
+
+namespace suffice::bind {
+
+void check_rows(const KVCache& cache, int layer, int first, int count) {
+  require(layer >= 0 && layer < cache.layers(),
+          "layer " + std::to_string(layer) + " of " + std::to_string(cache.layers()));
+  require(first >= 0 && count >= 0 && first + count <= cache.capacity(),
+          "rows " + std::to_string(first) + ".." + std::to_string(first + count) +
+              " exceed the capacity of " + std::to_string(cache.capacity()));
+}
+
+namespace {
+
+void check_shape(const KVCache& cache, size_t heads, size_t rows, size_t size, size_t count) {
+  require(heads == static_cast<size_t>(cache.heads()) && rows == count &&
+              size == static_cast<size_t>(cache.size()),
+          "keys and values must be [" + std::to_string(cache.heads()) + ", " +
+              std::to_string(count) + ", " + std::to_string(cache.size()) + "]");
+}
+
+// Writes k, v [G, T, D] to the rows first.. of a layer.
+void py_store(KVCache& cache, int layer, int first, ConstFloats k, ConstFloats v) {
+  require(k.ndim() == 3 && v.ndim() == 3, "keys and values must have three dimensions");
+  const int count = static_cast<int>(k.shape(1));
+  check_rows(cache, layer, first, count);
+  check_shape(cache, k.shape(0), k.shape(1), k.shape(2), count);
+  check_shape(cache, v.shape(0), v.shape(1), v.shape(2), count);
+  if (count == 0) return;  // a cache of no rows has no memory to point into
+  nb::gil_scoped_release release;
+  for (int h = 0; h < cache.heads(); h++) {
+    const Head head = cache.head(layer, h);
+    for (int i = 0; i < count; i++) {
+      const size_t at = (static_cast<size_t>(h) * count + i) * cache.size();
+      kernels().store_row(head, first + i, k.data() + at, v.data() + at);
+    }
+  }
+}
+
+// Reads the rows first.. of a layer into keys and values [G, T, D], either of which may be None.
+void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> keys,
+             std::optional<Floats> values) {
+  if (!keys && !values) return;
+  const Floats& shape = keys ? *keys : *values;
+  require(shape.ndim() == 3, "keys and values must have three dimensions");
+  const int count = static_cast<int>(shape.shape(1));
+  check_rows(cache, layer, first, count);
+  for (const auto* array : {&keys, &values})
+    if (*array) {
+      require((*array)->ndim() == 3, "keys and values must have three dimensions");
+      check_shape(cache, (*array)->shape(0), (*array)->shape(1), (*array)->shape(2), count);
+    }
+  if (count == 0) return;
+  nb::gil_scoped_release release;
+  for (int h = 0; h < cache.heads(); h++) {
+    const size_t at = static_cast<size_t>(h) * count * cache.size();
+    kernels().load_rows(cache.head(layer, h), first, count, keys ? keys->data() + at : nullptr,
+                        values ? values->data() + at : nullptr);
+  }
+}
+
+// q [T, H, D] over rows 0..length+T of a layer, the last T tentative; out [T, H, D].
+void py_attend(const KVCache& cache, int layer, int length, ConstFloats q, ConstInts visible,
+               float scale, int window, std::optional<ConstInts> blocks, Floats out) {
+  require(q.ndim() == 3 && q.shape(2) == static_cast<size_t>(cache.size()) &&
+              q.shape(1) % cache.heads() == 0,
+          "q must be [T, H, " + std::to_string(cache.size()) + "] with H a multiple of " +
+              std::to_string(cache.heads()));
+  const int rows = static_cast<int>(q.shape(0)), heads = static_cast<int>(q.shape(1));
+  require(rows >= 1 && rows <= 32, "1 to 32 query rows, not " + std::to_string(rows));
+  check_rows(cache, layer, length, rows);
+  require(visible.size() == q.shape(0), "visible needs one entry per query row");
+  require(out.ndim() == 3 && out.size() == q.size(), "out must have the shape of q");
+  const int size = cache.size(), group = heads / cache.heads();
+  const int last_block = (length + rows + kPanel - 1) / kPanel;
+  if (blocks)
+    for (size_t i = 0; i < blocks->size(); i++)
+      require(blocks->data()[i] >= 0 && blocks->data()[i] < last_block,
+              "a block index is out of range");
+  std::vector<float> scaled(q.size());
+  for (size_t i = 0; i < q.size(); i++) scaled[i] = q.data()[i] * scale * 1.4426950408889634f;
+  std::vector<Traversal> traversals;
+  for (int g = 0; g < cache.heads(); g++) {
+    Traversal t;
+    t.head = cache.head(layer, g);
+    t.rows_end = length + rows;
+    t.list = blocks ? blocks->data() : nullptr;
+    t.begin = blocks || !window ? 0 : std::max(0, length - window + 1) / kTileRows * kTileBlocks;
+    t.end = blocks ? static_cast<int>(blocks->size()) : last_block;
+    for (int row = 0; row < rows; row++)
+      for (int h = g * group; h < (g + 1) * group; h++) {
+        const size_t at = (static_cast<size_t>(row) * heads + h) * size;
+        t.queries.push_back(scaled.data() + at);
+        t.outputs.push_back(out.data() + at);
+        const int first = window ? std::max(0, length + row - window + 1) : 0;
+        t.visible.push_back({first, length, static_cast<uint32_t>(visible.data()[row])});
+      }
+    traversals.push_back(std::move(t));
+  }
+  nb::gil_scoped_release release;
+  const auto threads = team();
+  Attention attention;
+  attention.plan(traversals);
+  threads->run([&](int) {
+    std::vector<float> scratch;
+    attention.work(scratch);
+  });
+}
+
+}  // namespace
+
+void bind_cache(nb::module_& m) {
+  nb::class_<Arena>(m, "Arena")
+      .def(nb::init<size_t>(), "limit_bytes"_a = 0)
+      .def_prop_ro("used", &Arena::used)
+      .def_prop_ro("limit", &Arena::limit);
+
+  nb::class_<KVCache>(m, "KVCache")
+      .def(
+          "__init__",
+          [](KVCache* self, int layers, int heads, int size, const std::string& key_type,
+             const std::string& value_type, std::shared_ptr<Arena> arena) {
+            require(layers > 0 && heads > 0, "a cache needs layers and heads");
+            require(
+                size > 0 && size % kPanel == 0 && size <= 512,
+                "the head size must be a multiple of 16 up to 512, not " + std::to_string(size));
+            new (self) KVCache(layers, heads, size, type_of(key_type), type_of(value_type), arena);
+          },
+          "layers"_a, "heads"_a, "size"_a, "key_type"_a, "value_type"_a, "arena"_a)
+      .def_prop_ro("layers", &KVCache::layers)
+      .def_prop_ro("heads", &KVCache::heads)
+      .def_prop_ro("size", &KVCache::size)
+      .def_prop_ro("capacity", &KVCache::capacity)
+      .def_prop_ro("bytes", &KVCache::bytes)
+      .def_prop_ro("row_bytes", &KVCache::row_bytes)
+      .def_prop_ro("key_type", [](const KVCache& self) { return name_of(self.key_type()); })
+      .def_prop_ro("value_type", [](const KVCache& self) { return name_of(self.value_type()); })
+      .def(
+          "resize",
+          [](KVCache& self, int capacity, int keep) {
+            require(keep >= 0 && keep <= capacity && keep <= self.capacity(),
+                    "cannot keep " + std::to_string(keep) + " rows of " +
+                        std::to_string(self.capacity()) + " in " + std::to_string(capacity));
+            require(capacity > 0, "a capacity of at least one row");
+            nb::gil_scoped_release release;
+            self.resize(capacity, keep);
+          },
+          "capacity"_a, "keep"_a)
+      .def("release", &KVCache::release)
+      .def(
+          "move_row",
+          [](KVCache& self, int from, int to) {
+            check_rows(self, 0, from, 1);
+            check_rows(self, 0, to, 1);
+            self.move_row(from, to);
+          },
+          "source"_a, "target"_a)
+      .def(
+          "copy",
+          [](const KVCache& self, int keep) {
+            check_rows(self, 0, 0, keep);
+            nb::gil_scoped_release release;
+            return self.copy(keep);
+          },
+          "keep"_a)
+      .def("store", &py_store, "layer"_a, "first"_a, "k"_a.noconvert(), "v"_a.noconvert())
+      .def("load", &py_load, "layer"_a, "first"_a, "keys"_a.noconvert().none(),
+           "values"_a.noconvert().none())
+      .def("attend", &py_attend, "layer"_a, "length"_a, "q"_a.noconvert(), "visible"_a.noconvert(),
+           "scale"_a, "window"_a, "blocks"_a.noconvert().none(), "out"_a.noconvert());
+}
+
+}  // namespace suffice::bind

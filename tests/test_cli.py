@@ -112,7 +112,8 @@ def test_models_that_cannot_be_used(cli: Cli, checkpoint: Path, tmp_path: Path) 
     folder = tmp_path / "copy"
     folder.mkdir()
     assert "Mamba" in run(changed(checkpoint, folder, architectures=["MambaForCausalLM"]))
-    assert "softplus" in run(changed(checkpoint, folder, hidden_act="softplus"))
+    message = run(changed(checkpoint, folder, hidden_act="softplus"))
+    assert "config field 'hidden_act' 'softplus'" in message
     weights = Path(changed(checkpoint, folder)) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert str(folder) in run(folder)

@@ -163,7 +163,7 @@ def test_the_old_format_means_the_same(folder_of: Any) -> None:
             "config field 'rope_parameters.partial_rotary_factor' = 0.5 is not supported; "
             "supported: 1.0",
         ),
-        ("llama", {"hidden_act": "mish"}, "unknown activation 'mish'."),
+        ("llama", {"hidden_act": "mish"}, "unknown value of config field 'hidden_act' 'mish'."),
         ("llama", {"hidden_size": "64"}, "config.json is not a valid LlamaConfig:"),
         (
             "llama",

@@ -250,14 +250,15 @@ def sliding_layers(config: Any) -> list[bool]:
     return sliding
 
 
-def activation(name: str) -> str:
-    """Return the decoder's name for a checkpoint's activation function.
+def activation(config: Any, field: str) -> str:
+    """Return the decoder's name for the activation function in a field of a checkpoint's config.
 
     Raises:
         InputError: An unknown one.
     """
+    name = getattr(config, field)
     if name not in _ACTIVATIONS:
-        raise unknown("activation", name, _ACTIVATIONS)
+        raise unknown(f"value of config field '{field}'", name, _ACTIVATIONS)
     return _ACTIVATIONS[name]
 
 

@@ -53,7 +53,7 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     return DecoderConfig(
         **shared,
         layers=layers,
-        activation=activation(config.hidden_activation),
+        activation=activation(config, "hidden_activation"),
         ropes=(
             read_rope(ropes["sliding_attention"], _ROPE_KINDS),
             read_rope(ropes["full_attention"], _ROPE_KINDS),

@@ -74,7 +74,7 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     return DecoderConfig(
         **sizes(config),
         layers=(LayerConfig(),) * config.num_hidden_layers,
-        activation=activation(config.hidden_act),
+        activation=activation(config, "hidden_act"),
         ropes=(read_rope(config.rope_parameters),),
         biases=frozenset((*attention, *mlp)),
     )

@@ -18,7 +18,7 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     return DecoderConfig(
         **sizes(config),
         layers=(LayerConfig(config.sliding_window),) * config.num_hidden_layers,
-        activation=activation(config.hidden_act),
+        activation=activation(config, "hidden_act"),
         ropes=(read_rope(config.rope_parameters),),
     )
 

@@ -61,7 +61,7 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
         norm="layer",
         norm_eps=_EPS,
         placement="pre" if before else "post",
-        activation=activation(config.activation_function),
+        activation=activation(config, "activation_function"),
         gated=False,
         attention_scale=head_size**-0.5,
         max_positions=config.max_position_embeddings,

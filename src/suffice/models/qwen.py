@@ -24,7 +24,7 @@ def _read_qwen2(raw: dict[str, Any]) -> DecoderConfig:
     return DecoderConfig(
         **sizes(config),
         layers=layer_windows(config),
-        activation=activation(config.hidden_act),
+        activation=activation(config, "hidden_act"),
         ropes=(read_rope(config.rope_parameters),),
         biases=frozenset("qkv"),
     )
@@ -38,7 +38,7 @@ def _read_qwen3(raw: dict[str, Any]) -> DecoderConfig:
     return DecoderConfig(
         **sizes(config),
         layers=layer_windows(config),
-        activation=activation(config.hidden_act),
+        activation=activation(config, "hidden_act"),
         ropes=(read_rope(config.rope_parameters),),
         qk_norm=True,
         biases=frozenset("qkvo" if config.attention_bias else ""),

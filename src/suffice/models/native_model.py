@@ -19,6 +19,7 @@ from suffice.trace import Trace
 
 _PLACEMENTS = ("pre", "post", "sandwich")
 _ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu")
+_OUTPUTS = {"last": slice(-1, None), "all": slice(None), "none": slice(0)}
 _LINEARS = ("q", "k", "v", "o", "gate", "up", "down")
 _NORMS = ("attn_norm", "mlp_norm", "post_attn_norm", "post_mlp_norm", "q_norm", "k_norm")
 
@@ -29,7 +30,7 @@ class Rows:
 
     `parents[i]` is the row of this step that row i continues, -1 for the last committed token;
     None means that each row continues the one before. `outputs` says whose logits are wanted:
-    "last" or "all".
+    those of the "last" row, of "all" or of "none".
     """
 
     cache: KVCache
@@ -99,7 +100,7 @@ class NativeModel:
             positions += [length + depth for depth in depths]
             start = len(tokens)
             tokens += rows.tokens
-            outputs += range(start, start + count) if rows.outputs == "all" else [start + count - 1]
+            outputs += range(start, start + count)[_OUTPUTS[rows.outputs]]
         logits = torch.empty(len(outputs), self._padded)
         counts = self._model.step(
             [rows.cache.native for rows in batch],

@@ -20,7 +20,7 @@ from peer_install import last_line
 TIMEOUT = 1800.0  # seconds; a compiler may run before the first answer
 
 
-class Failed(Exception):
+class EngineError(Exception):
     """An engine did not answer; the message is its last line."""
 
 
@@ -28,7 +28,7 @@ class Worker:
     """A runner's process.
 
     Raises:
-        Failed: It ended before it was ready.
+        EngineError: It ended before it was ready.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Worker:
         """Let the engine do something and return its answer.
 
         Raises:
-            Failed: It ended, or took longer than `TIMEOUT`.
+            EngineError: It ended, or took longer than `TIMEOUT`.
         """
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
@@ -88,7 +88,7 @@ class Worker:
         line = self._process.stdout.readline() if ready else b""
         if not line:
             said = last_line(self._log) if ready else f"no answer in {TIMEOUT:.0f} s"
-            raise Failed(said)
+            raise EngineError(said)
         answer: dict[str, Any] = json.loads(line)
         return answer
 

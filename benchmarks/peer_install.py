@@ -15,7 +15,7 @@ SYSTEM = Path("/usr/lib")
 TORCH = "torch==2.13.0"
 
 
-class CannotInstall(Exception):
+class InstallError(Exception):
     """A peer cannot be installed; the message says why, in a line."""
 
 
@@ -54,7 +54,7 @@ class Package:
         needed, *wished = self.preload
         found = sorted((self.folder / "venv").rglob(needed))[:1]
         if not found:
-            raise CannotInstall(f"{self.name}: {needed} is not in its environment")
+            raise InstallError(f"{self.name}: {needed} is not in its environment")
         for name in wished:
             found += sorted(SYSTEM.glob(f"*/{name}"))[:1]
         return found
@@ -91,7 +91,7 @@ def install(package: Package, jobs: int, again: bool = False) -> None:
     """Install a peer unless it is there.
 
     Raises:
-        CannotInstall: pip failed; what it said is in install.log.
+        InstallError: pip failed; what it said is in install.log.
     """
     done = package.folder / "installed"
     if again:
@@ -115,7 +115,7 @@ def install(package: Package, jobs: int, again: bool = False) -> None:
                 command, stdout=log, stderr=log, env=environment, check=False
             ).returncode
             if status:
-                raise CannotInstall(f"{package.name}: {last_line(package.folder / 'install.log')}")
+                raise InstallError(f"{package.name}: {last_line(package.folder / 'install.log')}")
     done.write_text(wanted)
 
 

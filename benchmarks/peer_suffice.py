@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from peer_worker import serve
+from streaming import torch_read_bandwidth
 from suffice import LLM, SamplingParams, native
-from suffice.engine.runner import Runner
 from suffice.trace import Trace
 
 ROOF_BYTES = 512 << 20  # beyond any cache level
@@ -26,7 +26,7 @@ class Suffice:
             threads=options["threads"],
             max_model_len=options["rows"],
         )
-        self.runner: Runner = self.llm.runner  # type: ignore[assignment]
+        self.runner = self.llm.runner
         self._kept: dict[int, tuple[list[list[int]], list[Any], list[int]]] = {}
 
     def about(self) -> dict[str, Any]:
@@ -39,8 +39,11 @@ class Suffice:
         }
 
     def roof(self) -> dict[str, Any]:
-        """Measure how fast this machine reads memory in order."""
-        return {"bytes_per_second": native.read_bandwidth(ROOF_BYTES, self.options["threads"])}
+        """Measure how fast this machine reads memory in order, in two ways."""
+        return {
+            "bytes_per_second": native.read_bandwidth(ROOF_BYTES, self.options["threads"]),
+            "torch_bytes_per_second": torch_read_bandwidth(ROOF_BYTES),
+        }
 
     def chat(self, message: str) -> dict[str, Any]:
         """Return the tokens of a first chat message."""

@@ -73,9 +73,7 @@ class VLLM:
 
         self._requests += 1
         name = str(self._requests)
-        params = SamplingParams(
-            temperature=0, max_tokens=count, ignore_eos=True, detokenize=False
-        )
+        params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
         self.engine.add_request(name, {"prompt_token_ids": prompt}, params)
         return name
 

@@ -30,8 +30,8 @@ from rich.progress import Progress, TaskID
 import peer_install
 import peer_report
 import record
-from peer_client import Failed, Worker
-from peer_install import BUILD, PACKAGES, CannotInstall
+from peer_client import EngineError, Worker
+from peer_install import BUILD, PACKAGES, InstallError
 from suffice import native, pull
 
 HERE = Path(__file__).parent
@@ -86,7 +86,7 @@ PEERS = {
         {"dtype": "float32", "eager": False},
     ),
 }  # fmt: skip
-OURS = {
+OURS: dict[str, dict[str, Any]] = {
     "bf16": {"dtype": "bfloat16", "quantization": None, "kv": "bfloat16", "whole": False},
     "bf16 engine": {"dtype": "bfloat16", "quantization": None, "kv": "bfloat16", "whole": True},
     "int8": {"dtype": "auto", "quantization": "int8", "kv": "int8", "whole": False},
@@ -144,13 +144,15 @@ def duel(
         found[name] = []
         for number in range(rounds + 1):
             tell(f"{peer_report.CASES[name]}, round {number} of {rounds}")
-            roof = ours.ask("roof")["bytes_per_second"]
+            read = ours.ask("roof")
+            roof, check = read["bytes_per_second"], read["torch_bytes_per_second"]
             own = case.run(ours, vocabulary, number)
-            read = own.get("kv_bytes", 0) + own.get("weight_bytes", 0)
-            own["roof_fraction"] = read / own["seconds"] / roof if read else None
+            size = own.get("kv_bytes", 0) + own.get("weight_bytes", 0)
+            own["roof_fraction"] = size / own["seconds"] / roof if size else None
             other = case.run(peer, vocabulary, number)
             if number:
-                found[name].append({"roof": roof, "ours": own, "peer": other})
+                turn = {"roof": roof, "roof_by_torch": check, "ours": own, "peer": other}
+                found[name].append(turn)
     return found
 
 
@@ -169,7 +171,7 @@ def measure(name: str, options: argparse.Namespace, gguf: Path, tell: Tell) -> d
     package = PACKAGES[peer.package]
     section: dict[str, Any] = {"label": peer.label, "against": peer.against}
     section |= {key: value for key, value in record.facts().items() if key in ("date", "commit")}
-    common = {"gguf": str(gguf), "model": str(BUILD / "model"), "rows": ROWS}
+    common: dict[str, Any] = {"gguf": str(gguf), "model": str(BUILD / "model"), "rows": ROWS}
     common["threads"] = options.threads
     workers: list[Worker] = []
     try:
@@ -189,7 +191,7 @@ def measure(name: str, options: argparse.Namespace, gguf: Path, tell: Tell) -> d
         tell("comparing tokens")
         section["agree"] = agree(ours, other)
         section["cases"] = duel(ours, other, cases(options.quick), options.rounds, tell)
-    except (CannotInstall, Failed) as error:
+    except (InstallError, EngineError) as error:
         section["error"] = str(error)
     finally:
         for worker in workers:
@@ -285,7 +287,7 @@ def install(names: list[str], jobs: int) -> int:
         try:
             peer_install.install(PACKAGES[package], jobs)
             print(f"{package}: installed")
-        except CannotInstall as error:
+        except InstallError as error:
             failed += 1
             print(error)
     return failed

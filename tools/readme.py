@@ -1,9 +1,9 @@
-"""Fill the README's tables from the result files, so that no number in it is written by hand.
+"""Fill the READMEs' tables from the result files, so that no number in them is written by hand.
 
 A marker `<!-- table: benchmarks/results/speed.json -->` is followed by the table of that file and
 `<!-- end -->`. A result file is what `benchmarks/record.py` writes: JSON with `machine`, `command`
 and `date`, and beside it the table in a file of the same name that ends in .md. With `--check`,
-only say whether README and results agree.
+only say whether they and the results agree.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", "benchmarks/README.md")
 MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -40,16 +41,20 @@ def filled(readme: str, root: Path = ROOT) -> str:
 
 
 def main() -> int:
-    """Rewrite the README, or with `--check` return 1 if that would change it."""
-    path = ROOT / "README.md"
-    before = path.read_text(encoding="utf-8")
-    after = filled(before)
-    if "--check" in sys.argv[1:]:
-        if before != after:
-            print("README.md and benchmarks/results disagree: run python tools/readme.py")
-        return int(before != after)
-    path.write_text(after, encoding="utf-8")
-    return 0
+    """Rewrite the pages, or with `--check` return how many that would change."""
+    changed = 0
+    for page in PAGES:
+        path = ROOT / page
+        before = path.read_text(encoding="utf-8")
+        after = filled(before)
+        if before == after:
+            continue
+        changed += 1
+        if "--check" in sys.argv[1:]:
+            print(f"{page} and benchmarks/results disagree: run python tools/readme.py")
+        else:
+            path.write_text(after, encoding="utf-8")
+    return changed if "--check" in sys.argv[1:] else 0
 
 
 if __name__ == "__main__":

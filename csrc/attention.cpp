@@ -42,9 +42,6 @@ void Attention::attend(const Traversal& traversal, int chunk, std::vector<float>
   const int count = static_cast<int>(traversal.queries.size());
   const int size = traversal.head.size;
   const Partial state = partial(traversal, chunk);
-  std::fill_n(state.output, static_cast<size_t>(count) * size, 0.0f);
-  std::fill_n(state.sum, count, 0.0f);
-  std::fill_n(state.peak, count, -INFINITY);
   const int start = (traversal.begin / kChunkBlocks + chunk) * kChunkBlocks;
   const int begin = std::max(start, traversal.begin);
   const int end = std::min(start + kChunkBlocks, traversal.end);

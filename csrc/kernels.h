@@ -29,12 +29,15 @@ struct Kernels {
   void (*activate)(int activation, float* gate, const float* up, int size);
 
   // Scores, softmax and values of `count` query rows over the blocks list[begin..end) (list null:
-  // the identity), accumulated into `state`. Queries are float32, already scaled.
+  // the identity), into `state`, whatever it held. Queries are float32, already scaled.
   void (*attend)(const Head&, const float* const* queries, const Visible* visible, int count,
                  const int32_t* list, int begin, int end, const Partial& state, float* scratch);
 
   void (*store_row)(const Head&, int row, const float* key, const float* value);
   void (*load_rows)(const Head&, int first, int count, float* keys, float* values);
+
+  // Reads memory in 1, 2 or 4 parallel streams and does next to nothing with it: the roof.
+  int32_t (*read_memory)(const std::byte* from, size_t bytes, int streams);
 };
 
 enum Activation : int { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3 };

@@ -20,8 +20,9 @@ constexpr int round_up(int value, int to) { return (value + to - 1) / to * to; }
 constexpr int weight_pair(Type type) { return 4 / size_of(type); }
 constexpr int kLineBytes = 64;
 
-// Keys: panel[D/p][16][p]. Pairs where an instruction multiplies pairs, single values elsewhere.
-constexpr int key_pair(Type type) { return type == Type::bf16 || type == Type::i8 ? 2 : 1; }
+// Keys: panel[D/p][16][p]: pairs of int8, which are multiplied in pairs, single values of the
+// others.
+constexpr int key_pair(Type type) { return type == Type::i8 ? 2 : 1; }
 
 // A weight matrix y = W x: `rows` outputs, `columns` inputs; scale (int8 only) and bias are padded
 // to a multiple of 16, or null.

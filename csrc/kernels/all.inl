@@ -9,4 +9,4 @@
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
 constexpr Kernels table{SUFFICE_NAME, linear, unpack,    quantize_rows, normalize,
-                        activate,     attend, store_row, load_rows};
+                        activate,     attend, store_row, load_rows,     read_memory};

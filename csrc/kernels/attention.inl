@@ -28,27 +28,33 @@ struct Queries {
   const float* scales;   // [count]
 };
 
+constexpr int kQueries = 6;  // rows handled together
+
+// Calls f.operator()<value>() for a value from 1 to Most.
+template <int Most, class F>
+SUFFICE_INLINE void dispatch(int value, F f) {
+  if constexpr (Most > 1)
+    if (value < Most) return dispatch<Most - 1>(value, f);
+  f.template operator()<Most>();
+}
+
 // A unit is one vector: W keys of a block when scoring, W elements of a value row when adding. Q
 // rows times U units are in registers; U is chosen so that there are enough independent sums.
-template <Type T>
 constexpr int units_for(int rows) {
-  if (T == Type::bf16 && SUFFICE_LEVEL != 4) {
-    constexpr int split[] = {8, 8, 4, 2, 2, 2, 1};
-    return split[rows];
-  }
   constexpr int few[] = {8, 8, 4, 4, 3, 2, 2};   // 16 vector registers
   constexpr int many[] = {8, 8, 8, 6, 4, 4, 3};  // 32
   return SUFFICE_LEVEL == 4 ? many[rows] : few[rows];
 }
 
-// Calls f.operator()<U>(first) until `count` units are done.
-template <int U, class F>
+// Calls f.operator()<U>(first) for groups of at most Most units of nearly equal size.
+template <int Most, class F>
 SUFFICE_INLINE void in_units(int count, F f) {
-  int first = 0;
-  for (; first + U <= count; first += U) f.template operator()<U>(first);
-  if constexpr (U > 1)
-    in_units<(U > 4 ? U / 2 : U - 1)>(count - first,
-                                      [&]<int N>(int at) { f.template operator()<N>(first + at); });
+  const int groups = (count + Most - 1) / Most;
+  for (int i = 0, first = 0; i < groups; i++) {
+    const int end = count * (i + 1) / groups;
+    dispatch<Most>(end - first, [&]<int U>() { f.template operator()<U>(first); });
+    first = end;
+  }
 }
 
 template <Type T, int Q, int U>
@@ -58,6 +64,8 @@ SUFFICE_INLINE void score_units(const Head& head, const Tile& tile, int unit, co
   constexpr int step_bytes = kPanel * pair * size_of(T);
   const int steps = head.size / pair;
   const std::byte* keys[U];
+  const float* values[Q];
+  for (int q = 0; q < Q; q++) values[q] = query.values[first + q];
   for (int u = 0; u < U; u++)
     keys[u] = tile.keys[(unit + u) / kVectors] + (unit + u) % kVectors * W * pair * size_of(T);
   const auto fetch_ahead = [&](int step) __attribute__((always_inline)) {
@@ -87,19 +95,11 @@ SUFFICE_INLINE void score_units(const Head& head, const Tile& tile, int unit, co
     vf total[U][Q] = {};
     for (int step = 0; step < steps; step++) {
       if (first == 0) fetch_ahead(step);
-      for (int i = 0; i < pair; i++) {
-        vf key[U];
-        for (int u = 0; u < U; u++) {
-          const std::byte* at = keys[u] + step * step_bytes;
-          if constexpr (T == Type::f16)
-            key[u] = load_f16(reinterpret_cast<const uint16_t*>(at));
-          else
-            key[u] = element<T>(at, i);
-        }
-        for (int q = 0; q < Q; q++) {
-          const vf value = splat(query.values[first + q][step * pair + i]);
-          for (int u = 0; u < U; u++) total[u][q] = key[u] * value + total[u][q];
-        }
+      vf key[U];
+      for (int u = 0; u < U; u++) key[u] = load_stored<T>(keys[u] + step * step_bytes);
+      for (int q = 0; q < Q; q++) {
+        const vf value = splat(values[q][step]);
+        for (int u = 0; u < U; u++) total[u][q] = key[u] * value + total[u][q];
       }
     }
     for (int u = 0; u < U; u++)
@@ -112,26 +112,9 @@ template <Type T, int Q>
 void score_rows(const Head& head, const Tile& tile, const Queries& query, int first,
                 float* scores) {
   constexpr int most = kTileRows / W;
-  in_units<(units_for<T>(Q) < most ? units_for<T>(Q) : most)>(
+  in_units<(units_for(Q) < most ? units_for(Q) : most)>(
       tile.blocks * kVectors,
       [&]<int U>(int unit) { score_units<T, Q, U>(head, tile, unit, query, first, scores); });
-}
-
-// Narrow vectors take a row of bfloat16 apart: unit 2i is the evens and unit 2i + 1 the odds of 2 W
-// elements, and the output keeps that order until `attend` puts it right.
-constexpr bool kSplitPairs = W < kPanel;
-
-// The W values of unit `unit` of a row.
-template <Type T>
-SUFFICE_INLINE vf load_values(const std::byte* row, int unit) {
-  if constexpr (T == Type::bf16 && kSplitPairs)
-    return element<T>(row + unit / 2 * kVectorBytes, unit % 2);
-  else if constexpr (T == Type::bf16)
-    return load_bf16(reinterpret_cast<const uint16_t*>(row) + unit * W);
-  else if constexpr (T == Type::f16)
-    return load_f16(reinterpret_cast<const uint16_t*>(row) + unit * W);
-  else
-    return load(reinterpret_cast<const float*>(row) + unit * W);
 }
 
 template <Type T, int Q, int U>
@@ -146,7 +129,7 @@ SUFFICE_INLINE void add_values(const Head& head, const Tile& tile, int first, in
         tile.values[row / kPanel] + static_cast<size_t>(row % kPanel) * size * size_of(T);
     if (first + unit == 0) fetch_row(values + tile.next_values[row / kPanel], size * size_of(T));
     vf value[U];
-    for (int u = 0; u < U; u++) value[u] = load_values<T>(values, unit + u);
+    for (int u = 0; u < U; u++) value[u] = load_stored<T>(values + (unit + u) * W * size_of(T));
     for (int q = 0; q < Q; q++) {
       const vf weight = splat(weights[(first + q) * kTileRows + row]);
       for (int u = 0; u < U; u++) total[q][u] = value[u] * weight + total[q][u];
@@ -183,30 +166,12 @@ SUFFICE_INLINE void add_int8_values(const Head& head, const Tile& tile, int firs
 template <Type T, int Q>
 void value_rows(const Head& head, const Tile& tile, int first, const float* weights,
                 const int32_t* pairs, const float* scales, float* output) {
-  in_units<units_for<T>(Q)>(head.size / W, [&]<int U>(int unit) {
+  in_units<units_for(Q)>(head.size / W, [&]<int U>(int unit) {
     if constexpr (T == Type::i8)
       add_int8_values<Q, U>(head, tile, first, unit, pairs, scales, output);
     else
       add_values<T, Q, U>(head, tile, first, unit, weights, output);
   });
-}
-
-// Calls f.operator()<Q>(first) for groups of at most `most` rows.
-template <class F>
-SUFFICE_INLINE void in_groups(int count, F f) {
-  constexpr int most = 6;
-  const int groups = (count + most - 1) / most;
-  for (int i = 0; i < groups; i++) {
-    const int first = count * i / groups;
-    switch (count * (i + 1) / groups - first) {
-      case 1: f.template operator()<1>(first); break;
-      case 2: f.template operator()<2>(first); break;
-      case 3: f.template operator()<3>(first); break;
-      case 4: f.template operator()<4>(first); break;
-      case 5: f.template operator()<5>(first); break;
-      case 6: f.template operator()<6>(first); break;
-    }
-  }
 }
 
 // codes = round(values / unit) with unit = most / 32767, which is returned.
@@ -281,24 +246,6 @@ inline void quantize_query(const float* query, int size, int16_t* codes, float* 
   *scale = quantize_to_int16(query, size, max_of(most), codes);
 }
 
-// bfloat16 outputs are kept as evens and odds of each 2 W elements.
-template <bool ToNatural>
-inline void reorder_output(float* output, int size) {
-  float group[2 * W];
-  for (int at = 0; at + 2 * W <= size; at += 2 * W) {
-    for (int i = 0; i < W; i++) {
-      if constexpr (ToNatural) {
-        group[2 * i] = output[at + i];
-        group[2 * i + 1] = output[at + W + i];
-      } else {
-        group[i] = output[at + 2 * i];
-        group[W + i] = output[at + 2 * i + 1];
-      }
-    }
-    std::memcpy(output + at, group, sizeof group);
-  }
-}
-
 // The tile of the blocks from position `i` of the list on; `most` is one past the last row in use.
 template <Type KT, Type VT>
 SUFFICE_INLINE Tile tile_at(const Head& head, const int32_t* list, int i, int end, int most) {
@@ -340,15 +287,16 @@ void attend_of(const Head& head, const float* const* queries, const Visible* vis
     const int drafts = visible[q].tentative ? 32 - __builtin_clz(visible[q].tentative) : 0;
     most = visible[q].committed + drafts > most ? visible[q].committed + drafts : most;
   }
-  if constexpr (VT == Type::bf16 && kSplitPairs)
-    for (int q = 0; q < count; q++) reorder_output<false>(state.output + q * size, size);
-
+  for (int q = 0; q < count; q++) {
+    state.peak[q] = -kInfinity;
+    state.sum[q] = 0;
+    std::memset(state.output + q * size, 0, size * sizeof(float));
+  }
   for (int i = begin; i < end;) {
     const Tile tile = tile_at<KT, VT>(head, list, i, end, most);
     i += tile.blocks;
-    in_groups(count, [&]<int Q>(int first) __attribute__((always_inline)) {
-      score_rows<KT, Q>(head, tile, query, first, scores);
-    });
+    in_units<kQueries>(
+        count, [&]<int Q>(int first) { score_rows<KT, Q>(head, tile, query, first, scores); });
     for (int q = 0; q < count; q++) {
       hide(tile, visible[q], scores + q * kTileRows);
       soften(tile.blocks, scores + q * kTileRows, size, state.peak + q, state.sum + q,
@@ -357,12 +305,10 @@ void attend_of(const Head& head, const float* const* queries, const Visible* vis
         fold_value_scales(head, tile, scores + q * kTileRows,
                           reinterpret_cast<int16_t*>(value_pairs + q * (kTileRows / 2)), units + q);
     }
-    in_groups(count, [&]<int Q>(int first) __attribute__((always_inline)) {
+    in_units<kQueries>(count, [&]<int Q>(int first) {
       value_rows<VT, Q>(head, tile, first, scores, value_pairs, units, state.output);
     });
   }
-  if constexpr (VT == Type::bf16 && kSplitPairs)
-    for (int q = 0; q < count; q++) reorder_output<true>(state.output + q * size, size);
 }
 
 template <Type KT>

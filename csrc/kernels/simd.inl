@@ -123,12 +123,16 @@ SUFFICE_INLINE uint16_t float_to_half(float value) {
   return sign | static_cast<uint16_t>((bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13);
 }
 
-// W bfloat16 values as float32, in order.
+// W bfloat16 values as float32.
 SUFFICE_INLINE vf load_bf16(const uint16_t* from) {
 #if SUFFICE_LEVEL == 4
-  return as_float(reinterpret_cast<vi>(_mm512_cvtepu16_epi32(
-                      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))))
-                  << 16);
+  const __m512i wide =
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  return as_float(reinterpret_cast<vi>(wide) << 16);
+#elif SUFFICE_LEVEL == 3
+  const __m256i wide =
+      _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  return as_float(reinterpret_cast<vi>(wide) << 16);
 #else
   vi to;
   for (int i = 0; i < W; i++) to[i] = from[i];
@@ -149,6 +153,14 @@ SUFFICE_INLINE vf load_f16(const uint16_t* from) {
   for (int i = 0; i < W; i++) to[i] = half_to_float(from[i]);
   return to;
 #endif
+}
+
+// W stored float values as float32.
+template <Type T>
+SUFFICE_INLINE vf load_stored(const std::byte* from) {
+  if constexpr (T == Type::bf16) return load_bf16(reinterpret_cast<const uint16_t*>(from));
+  if constexpr (T == Type::f16) return load_f16(reinterpret_cast<const uint16_t*>(from));
+  return load(reinterpret_cast<const float*>(from));
 }
 
 // 2 W int8 values as int16.

@@ -39,6 +39,7 @@ MODEL = "smollm2-135m"
 QUICK = BUILD.parent / "peers-quick"
 MESSAGE = "Explain in two sentences why the sky is blue."
 ROWS = 4096  # context length of every engine
+BUSY = 0.5  # processes on average
 CHECKED = 32  # greedy tokens compared
 
 
@@ -171,6 +172,7 @@ def measure(name: str, options: argparse.Namespace, gguf: Path, tell: Tell) -> d
     package = PACKAGES[peer.package]
     section: dict[str, Any] = {"label": peer.label, "against": peer.against}
     section |= {key: value for key, value in record.facts().items() if key in ("date", "commit")}
+    section["load_before"] = os.getloadavg()[0]  # spinning threads suffer from any company
     common: dict[str, Any] = {"gguf": str(gguf), "model": str(BUILD / "model"), "rows": ROWS}
     common["threads"] = options.threads
     workers: list[Worker] = []
@@ -201,6 +203,8 @@ def measure(name: str, options: argparse.Namespace, gguf: Path, tell: Tell) -> d
 
 def run(options: argparse.Namespace, folder: Path, names: list[str]) -> bool:
     """Measure peers, writing all results after each; return whether all could be measured."""
+    if os.getloadavg()[0] > BUSY:
+        print("other programs are running: the figures will be wrong", file=sys.stderr)
     gguf = pull.pull(MODEL)
     peer_install.export(gguf, BUILD / "model")
     sections = known(folder)

@@ -8,11 +8,15 @@ standard error.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any, Protocol
+
+PR_SET_PDEATHSIG = 1
 
 
 class Engine(Protocol):
@@ -37,6 +41,8 @@ class Engine(Protocol):
 
 def serve(build: Callable[[dict[str, Any]], Engine]) -> None:
     """Build an engine with the options in the first argument and answer until the input ends."""
+    # End with the one who asks, however that ends
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -270,6 +271,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
     options = arguments()
     folder = options.output or (QUICK if options.quick else record.RESULTS)
     names = list(options.only or PEERS)

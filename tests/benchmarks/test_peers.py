@@ -76,6 +76,14 @@ def state(worker: Worker) -> str:
     return status.rpartition(")")[2].split()[0]
 
 
+def runs(process: int) -> bool:
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
 def test_an_engine_answers_whatever_it_prints_and_stands_still_between(start: Any) -> None:
     worker = start(speed=10)
     assert worker.about == {"vocabulary": 1000}
@@ -85,6 +93,27 @@ def test_an_engine_answers_whatever_it_prints_and_stands_still_between(start: An
     while state(worker) != "T" and time.monotonic() < deadline:
         time.sleep(0.01)
     assert state(worker) == "T"
+
+
+def test_an_engine_ends_with_the_one_who_asks(tmp_path: Path) -> None:
+    script = tmp_path / "engine.py"
+    script.write_text(ENGINE.format(folder=str(FOLDER)))
+    asker = f"""
+import os, sys
+sys.path.insert(0, {str(FOLDER)!r})
+from pathlib import Path
+from peer_client import Worker
+worker = Worker(Path(sys.executable), Path({str(script)!r}), {{"speed": 1}}, {{}}, Path("log"))
+print(worker._process.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", asker], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    deadline = time.monotonic() + 10
+    while runs(int(done.stdout)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_an_engine_that_ends_is_an_error_with_its_last_line_and_no_path(start: Any) -> None:

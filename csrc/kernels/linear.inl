@@ -144,23 +144,26 @@ inline void unpack(const Linear& w, int first, int last, float* to, int stride) 
     unpack_of<Type::i8>(w, first, last, to, stride);
 }
 
+// `stride` is a multiple of 16 and the values beyond `columns` are 0, so whole vectors are read.
 inline void quantize_rows(const float* values, int stride, int count, int columns, int8_t* codes,
                           float* scales, int32_t* code_sums) {
+  typedef int8_t Narrow __attribute__((vector_size(W)));
+  const int size = round_up(columns, kPanel);
   for (int row = 0; row < count; row++) {
     const float* from = values + static_cast<size_t>(row) * stride;
     int8_t* to = codes + static_cast<size_t>(row) * stride;
-    float most = 0;
-    for (int i = 0; i < columns; i++) most = std::fabs(from[i]) > most ? std::fabs(from[i]) : most;
-    const float scale = most / 127.0f;
-    const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
-    int32_t total = 0;
-    for (int i = 0; i < columns; i++) {
-      const float rounded = (from[i] * inverse + 12582912.0f) - 12582912.0f;
-      const int32_t code = static_cast<int32_t>(rounded);
-      to[i] = static_cast<int8_t>(code);
+    vf most = {};
+    for (int i = 0; i < size; i += W) most = max(most, max(load(from + i), -load(from + i)));
+    scales[row] = max_of(most) / 127.0f;
+    const float inverse = scales[row] > 0 ? 1.0f / scales[row] : 0.0f;
+    vi total = {};
+    for (int i = 0; i < size; i += W) {
+      const vi code = __builtin_convertvector(round_even(load(from + i) * inverse), vi);
+      const Narrow narrow = __builtin_convertvector(code, Narrow);
+      std::memcpy(to + i, &narrow, sizeof narrow);
       total += code;
     }
-    scales[row] = scale;
-    code_sums[row] = total;
+    code_sums[row] = 0;
+    for (int i = 0; i < W; i++) code_sums[row] += total[i];
   }
 }

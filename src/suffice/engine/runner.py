@@ -1,7 +1,8 @@
-"""Runs the model: prefill in chunks by PyTorch, decode steps in native code."""
+"""Runs the model: decode steps in native code, prefill in chunks by it or by PyTorch."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,12 @@ from suffice.trace import Trace
 if TYPE_CHECKING:
     from suffice.models.tokenizer import Tokenizer
 
-# Prompts, or what is left of them, of at most this many tokens go through the native step, some rows
-# at a time: PyTorch must unpack every weight first. By the type of PyTorch's products: measured for
-# float32; bfloat16 is used where the CPU multiplies it many times faster.
-NATIVE_PREFILL = {torch.float32: 512, torch.bfloat16: 64}
-NATIVE_ROWS = 16
+# Prompts, or what is left of them, of at most this many tokens go through the native step, by the
+# type of PyTorch's products. Where these are float32 the native products are as fast (in int8 twice
+# as fast), and PyTorch must unpack every weight first. Where the CPU multiplies bfloat16 itself
+# PyTorch is several times faster, and only short prompts are not worth unpacking for.
+NATIVE_PREFILL = {torch.float32: sys.maxsize, torch.bfloat16: 64}
+NATIVE_ROWS = 32  # of a native step at most
 
 
 @dataclass(eq=False)
@@ -93,10 +95,11 @@ class Runner:
         return logits
 
     def _prefill_by_steps(self, cache: KVCache, tokens: list[int]) -> torch.Tensor:
-        last = (len(tokens) - 1) // NATIVE_ROWS * NATIVE_ROWS
+        chunk = min(NATIVE_ROWS, self.config.prefill_chunk)
+        last = (len(tokens) - 1) // chunk * chunk
         logits = torch.empty(0)
-        for start in range(0, len(tokens), NATIVE_ROWS):
-            rows = tokens[start : start + NATIVE_ROWS]
+        for start in range(0, len(tokens), chunk):
+            rows = tokens[start : start + chunk]
             outputs = "last" if start == last else "none"
             logits = self._native.step([Rows(cache, rows, outputs=outputs)])
             cache.commit(list(range(len(rows))))

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+    from suffice.cache.kv import KVCache
+
 
 @dataclass(frozen=True)
 class Exact:
@@ -44,3 +46,26 @@ class Exact:
                 scores = scores.masked_fill(~visible, float("-inf"))
             output[head] = scores.softmax(-1) @ v[head // group]
         return output
+
+    def native(
+        self,
+        q: torch.Tensor,
+        cache: KVCache,
+        layer: int,
+        *,
+        scale: float,
+        window: int | None = None,
+        blocks: list[int] | None = None,
+    ) -> torch.Tensor:
+        """Return the output [H, T, D]; see `Attention.native`."""
+        import torch
+
+        count = q.shape[1]
+        visible = cache.visible() or [(2 << i) - 1 for i in range(count)]
+        length = cache.length if cache.tentative else cache.length - count
+        rows = q.transpose(0, 1).contiguous()
+        out = torch.empty_like(rows)
+        masks = torch.tensor(visible, dtype=torch.int64).to(torch.int32)
+        order = None if blocks is None else torch.tensor(blocks, dtype=torch.int32)
+        cache.native.attend(layer, length, rows, masks, scale, window or 0, order, out)
+        return out.transpose(0, 1)

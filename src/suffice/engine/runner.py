@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # as fast), and PyTorch must unpack every weight first. Where the CPU multiplies bfloat16 itself
 # PyTorch is several times faster, and only short prompts are not worth unpacking for.
 NATIVE_PREFILL = {torch.float32: sys.maxsize, torch.bfloat16: 64}
-NATIVE_ROWS = 32  # of a native step at most
+NATIVE_ROWS = 30  # of a native step at most: whole tiles of the 6 rows that share a weight
 
 
 @dataclass(eq=False)

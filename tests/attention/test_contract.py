@@ -19,7 +19,7 @@ SHAPES = [
     for g, rep in ((1, 1), (2, 4), (1, 8))
     for size, rows in ((64, 1), (80, 2), (128, 31), (64, 32), (64, 33), (128, 1000))
 ]
-SCALE = 0.2
+SCALE = 0.1  # about 1 / sqrt(D)
 
 
 def filled(groups: int, size: int, rows: int) -> KVCache:

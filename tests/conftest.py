@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commands import Cli, Ran
+from suffice import native
 
 
 @pytest.fixture
@@ -60,3 +61,29 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("checkpoint")
     return tiny.make(folder, "llama", tokenizer=True, max_position_embeddings=200_000)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Tiny checkpoints by variant, each made once per test file."""
+    import tiny
+
+    made: dict[str, Path] = {}
+
+    def get(variant: str) -> Path:
+        if variant not in made:
+            made[variant] = tiny.make(tmp_path_factory.mktemp(variant), variant)
+        return made[variant]
+
+    return get
+
+
+@pytest.fixture(params=native.ISAS)
+def each_isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs a test under every instruction set; one that the CPU lacks is skipped, visibly."""
+    if request.param not in native.isas():
+        pytest.skip(f"this CPU lacks {request.param}")
+    before = native.isa()
+    native.use_isa(request.param)
+    yield request.param
+    native.use_isa(before)

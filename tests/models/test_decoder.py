@@ -23,18 +23,6 @@ assert_close = partial(torch.testing.assert_close, rtol=0, atol=3e-4)
 TOKENS = torch.randint(0, tiny.VOCABULARY, (40,), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    made: dict[str, Path] = {}
-
-    def get(variant: str) -> Path:
-        if variant not in made:
-            made[variant] = tiny.make(tmp_path_factory.mktemp(variant), variant)
-        return made[variant]
-
-    return get
-
-
 def decoder_of(folder: Path) -> Decoder:
     return Decoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,28 +20,6 @@ from suffice.quant import QUANTS
 from suffice.trace import Trace
 
 TOKENS = torch.randint(0, tiny.VOCABULARY, (40,), generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture(params=native.ISAS)
-def each_isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param not in native.isas():
-        pytest.skip(f"this CPU lacks {request.param}")
-    before = native.isa()
-    native.use_isa(request.param)
-    yield request.param
-    native.use_isa(before)
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    made: dict[str, Path] = {}
-
-    def get(variant: str) -> Path:
-        if variant not in made:
-            made[variant] = tiny.make(tmp_path_factory.mktemp(variant), variant)
-        return made[variant]
-
-    return get
 
 
 def models(folder: Path, quant: str = "none:dtype=float32") -> tuple[Decoder, NativeModel]:

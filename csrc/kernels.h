@@ -42,13 +42,15 @@ struct Kernels {
 
 enum Activation : int { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3 };
 
-// Blocks handled together: one look at the running maximum, one pass over the output registers.
+// Blocks handled together: one look at the running maximum, one pass over the output.
 constexpr int kTileBlocks = 4;
 constexpr int kTileRows = kTileBlocks * kPanel;
 
-// Floats of scratch that `attend` needs.
+// Floats of scratch that `attend` needs: scores, int16 codes of weights and queries, running sums,
+// and two scales, for each query row.
 constexpr size_t attend_scratch(int count, int size) {
-  return static_cast<size_t>(count) * (kTileRows + kTileRows / 2 + size / 2 + 8) + 64;
+  return static_cast<size_t>(count) * (kTileRows + kTileRows / 2 + size / 2 + kPanel) +
+         2 * round_up(count, 16);
 }
 
 const Kernels& kernels();        // the chosen table

@@ -104,11 +104,12 @@ void py_attend(const KVCache& cache, int layer, int length, ConstFloats q, Const
   }
   nb::gil_scoped_release release;
   const auto threads = team();
-  Attention attention;
+  static thread_local Attention attention;  // keeps its buffers between calls
   attention.plan(traversals);
+  Attention& shared = attention;
   threads->run([&](int) {
     std::vector<float> scratch;
-    attention.work(scratch);
+    shared.work(scratch);
   });
 }
 

@@ -4,6 +4,9 @@
 #include "rows.inl"
 #include "linear.inl"
 #include "pointwise.inl"
+#include "tile.inl"
+#include "scores.inl"
+#include "values.inl"
 #include "attention.inl"
 // clang-format on
 

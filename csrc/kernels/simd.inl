@@ -57,16 +57,34 @@ SUFFICE_INLINE vf element(const void* from, int i) {
   return as_float(bits);
 }
 
+// The lanes folded onto each other by halves, which is a short chain.
+template <class F>
+SUFFICE_INLINE float fold_lanes(vf value, F f) {
+  float lane[W];
+  std::memcpy(lane, &value, sizeof lane);
+  for (int half = W / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; i++) lane[i] = f(lane[i], lane[i + half]);
+  return lane[0];
+}
+
 SUFFICE_INLINE float sum_of(vf value) {
-  float total = 0;
-  for (int i = 0; i < W; i++) total += value[i];
-  return total;
+  return fold_lanes(value, [](float a, float b) { return a + b; });
 }
 
 SUFFICE_INLINE float max_of(vf value) {
-  float most = value[0];
-  for (int i = 1; i < W; i++) most = value[i] > most ? value[i] : most;
-  return most;
+  return fold_lanes(value, [](float a, float b) { return a > b ? a : b; });
+}
+
+SUFFICE_INLINE bool any(vi mask) {  // is a lane not zero?
+#if SUFFICE_LEVEL == 4
+  return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(mask), reinterpret_cast<__m512i>(mask));
+#elif SUFFICE_LEVEL == 3
+  return !_mm256_testz_si256(reinterpret_cast<__m256i>(mask), reinterpret_cast<__m256i>(mask));
+#else
+  int32_t all = 0;
+  for (int i = 0; i < W; i++) all |= mask[i];
+  return all != 0;
+#endif
 }
 
 // Round half to even by adding and subtracting 1.5 * 2^23; |x| < 2^22.
@@ -75,9 +93,9 @@ SUFFICE_INLINE vf round_even(vf x) {
   return (x + magic) - magic;
 }
 
-// 2^x to about 2 units in the last place; below -126 the result is 0.
+// 2^x, x < 128, to about 2 units in the last place; below the normal numbers the result is 0.
 SUFFICE_INLINE vf exp2(vf x) {
-  const vf clamped = max(x, splat(-126.0f));
+  const vf clamped = max(splat(-127.0f), x);  // 2^-127 gets the bits of 0; not a number stays so
   const vf whole = round_even(clamped);
   const vf t = clamped - whole;
   // (2^t - 1) / t on [-1/2, 1/2] through Chebyshev points: 5e-9 of relative error, below rounding.
@@ -89,7 +107,7 @@ SUFFICE_INLINE vf exp2(vf x) {
   y = y * t + splat(6.9314719e-1f);
   y = y * t + splat(1.0f);
   const vi power = (__builtin_convertvector(whole, vi) + 127) << 23;
-  return x < splat(-126.0f) ? vf{} : y * as_float(power);
+  return y * as_float(power);
 }
 
 SUFFICE_INLINE float half_to_float(uint16_t half) {
@@ -164,39 +182,105 @@ SUFFICE_INLINE vf load_stored(const std::byte* from) {
   return load(reinterpret_cast<const float*>(from));
 }
 
-// 2 W int8 values as int16.
-SUFFICE_INLINE vi widen(const int8_t* from) {
-#if SUFFICE_LEVEL == 4
-  return reinterpret_cast<vi>(
-      _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
-#elif SUFFICE_LEVEL == 3
-  return reinterpret_cast<vi>(
-      _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+// Puts a's lanes into the even places of the pair (a, b) and b's into the odd ones.
+SUFFICE_INLINE void interleave(vf& a, vf& b) {
+#if SUFFICE_LEVEL == 3
+  const vf low = _mm256_unpacklo_ps(a, b);
+  const vf high = _mm256_unpackhi_ps(a, b);
+  a = _mm256_permute2f128_ps(low, high, 0x20);
+  b = _mm256_permute2f128_ps(low, high, 0x31);
 #else
-  vh to;
-  for (int i = 0; i < 2 * W; i++) to[i] = from[i];
-  return reinterpret_cast<vi>(to);
+  vf low, high;
+  for (int i = 0; i < W / 2; i++) {
+    low[2 * i] = a[i];
+    low[2 * i + 1] = b[i];
+    high[2 * i] = a[W / 2 + i];
+    high[2 * i + 1] = b[W / 2 + i];
+  }
+  a = low;
+  b = high;
 #endif
 }
 
-// Lane i: the pair (a[i], b[i]) of int8 values as int16.
-SUFFICE_INLINE vi widen_pairs(const int8_t* a, const int8_t* b) {
+// Sixteen stored float values as kVectors vectors. Where a vector is shorter than 16, bfloat16
+// comes apart into even and odd places, which takes no shuffle; `arrange` puts them right.
+template <Type T>
+constexpr bool kEvenOdd = T == Type::bf16 && kVectors > 1;
+
+template <Type T>
+SUFFICE_INLINE void load_sixteen(const std::byte* from, vf* to) {
+  if constexpr (kEvenOdd<T>) {
+    for (int i = 0; i < kVectors; i += 2) {
+      const vi pairs = load_bits(from + i * W * 2);
+      to[i] = first_bf16(pairs);
+      to[i + 1] = second_bf16(pairs);
+    }
+  } else {
+    for (int i = 0; i < kVectors; i++) to[i] = load_stored<T>(from + i * W * size_of(T));
+  }
+}
+
+template <Type T>
+SUFFICE_INLINE void arrange(vf* sixteen) {
+  if constexpr (kEvenOdd<T>)
+    for (int i = 0; i < kVectors; i += 2) interleave(sixteen[i], sixteen[i + 1]);
+}
+
+template <Type T>
+SUFFICE_INLINE void arrange_row(float* row, int size) {
+  if constexpr (kEvenOdd<T>)
+    for (int i = 0; i < size; i += 2 * W) {
+      vf a = load(row + i);
+      vf b = load(row + i + W);
+      interleave(a, b);
+      store(row + i, a);
+      store(row + i + W, b);
+    }
+}
+
+// 32 int8 values as int16: 16 pairs.
+SUFFICE_INLINE void load_pairs(const std::byte* from, vi* to) {
 #if SUFFICE_LEVEL == 4
+  to[0] = reinterpret_cast<vi>(
+      _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#elif SUFFICE_LEVEL == 3
+  for (int i = 0; i < 2; i++)
+    to[i] = reinterpret_cast<vi>(
+        _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i)));
+#else
+  const int8_t* codes = reinterpret_cast<const int8_t*>(from);
+  for (int i = 0; i < kVectors; i++) {
+    vh part;
+    for (int j = 0; j < 2 * W; j++) part[j] = codes[2 * W * i + j];
+    to[i] = reinterpret_cast<vi>(part);
+  }
+#endif
+}
+
+// 16 int8 values of each of two rows as int16: the pairs (a[i], b[i]).
+SUFFICE_INLINE void zip_rows(const std::byte* a, const std::byte* b, vi* to) {
+#if SUFFICE_LEVEL >= 3
   const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a));
   const __m128i y = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b));
-  return reinterpret_cast<vi>(
-      _mm512_cvtepi8_epi16(_mm256_set_m128i(_mm_unpackhi_epi8(x, y), _mm_unpacklo_epi8(x, y))));
-#elif SUFFICE_LEVEL == 3
-  const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(a));
-  const __m128i y = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b));
-  return reinterpret_cast<vi>(_mm256_cvtepi8_epi16(_mm_unpacklo_epi8(x, y)));
+  const __m128i low = _mm_unpacklo_epi8(x, y);
+  const __m128i high = _mm_unpackhi_epi8(x, y);
+#if SUFFICE_LEVEL == 4
+  to[0] = reinterpret_cast<vi>(_mm512_cvtepi8_epi16(_mm256_set_m128i(high, low)));
 #else
-  vh to;
-  for (int i = 0; i < W; i++) {
-    to[2 * i] = a[i];
-    to[2 * i + 1] = b[i];
+  to[0] = reinterpret_cast<vi>(_mm256_cvtepi8_epi16(low));
+  to[1] = reinterpret_cast<vi>(_mm256_cvtepi8_epi16(high));
+#endif
+#else
+  const int8_t* x = reinterpret_cast<const int8_t*>(a);
+  const int8_t* y = reinterpret_cast<const int8_t*>(b);
+  for (int i = 0; i < kVectors; i++) {
+    vh part;
+    for (int j = 0; j < W; j++) {
+      part[2 * j] = x[i * W + j];
+      part[2 * j + 1] = y[i * W + j];
+    }
+    to[i] = reinterpret_cast<vi>(part);
   }
-  return reinterpret_cast<vi>(to);
 #endif
 }
 
@@ -212,6 +296,21 @@ SUFFICE_INLINE vi dot_pairs(vi a, vi b) {
   const vi low = (a << 16 >> 16) * (b << 16 >> 16);
   return low + (a >> 16) * (b >> 16);
 #endif
+}
+
+// total + a * b in float32, or with pairs of int16 in int32.
+SUFFICE_INLINE vf multiply_add(vf a, vf b, vf total) { return a * b + total; }
+SUFFICE_INLINE vi multiply_add(vi a, vi b, vi total) {
+  total += dot_pairs(a, b);
+  return total;
+}
+
+// The float32, or the pair of int16, at `from` in every lane.
+template <class V>
+SUFFICE_INLINE V broadcast(const void* from) {
+  std::conditional_t<std::is_same_v<V, vf>, float, int32_t> value;
+  std::memcpy(&value, from, sizeof value);
+  return value - V{};
 }
 
 // total += in each lane the sum of the products of its four int8 values, codes in [-127, 127].

@@ -1,0 +1,75 @@
+// Up to four blocks of the traversal, and how work on them is cut into what registers hold.
+
+struct Tile {
+  int blocks = 0;
+  int row[kTileBlocks];  // first row of the block
+  const std::byte* keys[kTileBlocks];
+  const std::byte* values[kTileBlocks];
+  int rows = 0;  // rows of values to read: the last block may be partly filled
+  // The next tile's blocks: fetched into the cache meanwhile, a line for each line that is read, so
+  // that memory is never idle while the arithmetic runs.
+  const std::byte* next_keys[kTileBlocks];
+  const std::byte* next_values[kTileBlocks];
+};
+
+// The tile of the blocks from position `i` of the list on; `most` is one past the last row in use.
+template <Type KT, Type VT>
+SUFFICE_INLINE Tile tile_at(const Head& head, const int32_t* list, int i, int end, int most) {
+  Tile tile;
+  const ptrdiff_t key_bytes = static_cast<ptrdiff_t>(head.size) * size_of(KT);
+  const ptrdiff_t value_bytes = static_cast<ptrdiff_t>(head.size) * size_of(VT);
+  for (int b = 0; b < kTileBlocks && i < end; b++, i++) {
+    const int row = (list ? list[i] : i) * kPanel;
+    const int next = !list                   ? row + kTileRows
+                     : i + kTileBlocks < end ? list[i + kTileBlocks] * kPanel
+                                             : row;
+    tile.row[b] = row;
+    tile.keys[b] = head.keys + row * key_bytes;
+    tile.values[b] = head.values + row * value_bytes;
+    tile.next_keys[b] = head.keys + next * key_bytes;
+    tile.next_values[b] = head.values + next * value_bytes;
+    tile.rows = b * kPanel + (most - row < kPanel ? most - row : kPanel);
+    tile.blocks = b + 1;
+  }
+  return tile;
+}
+
+// Query rows handled together: their sums, for 16 keys or 16 elements of a value, fit in registers.
+constexpr int kQueries = SUFFICE_LEVEL >= 3 ? 6 : 3;
+
+// Groups of 16 handled together so that enough sums are independent to hide an addition's latency.
+constexpr int units_for(int queries) {
+  const int units = 10 / (queries * kVectors);
+  return units > 1 ? units : 1;
+}
+
+// Calls f.operator()<value>() for a value from 1 to Most.
+template <int Most, class F>
+SUFFICE_INLINE void dispatch(int value, F f) {
+  if constexpr (Most > 1)
+    if (value < Most) return dispatch<Most - 1>(value, f);
+  f.template operator()<Most>();
+}
+
+// Calls f.operator()<U>(first) for groups of at most Most of `count` units, of nearly equal size.
+template <int Most, class F>
+SUFFICE_INLINE void in_units(int count, F f) {
+  const int groups = (count + Most - 1) / Most;
+  for (int i = 0, first = 0; i < groups; i++) {
+    const int end = count * (i + 1) / groups;
+    dispatch<Most>(end - first, [&]<int U>() { f.template operator()<U>(first); });
+    first = end;
+  }
+}
+
+// codes = round(values / unit) with unit = most / 32767, which is returned.
+SUFFICE_INLINE float quantize_to_int16(const float* values, int size, float most, int16_t* codes) {
+  typedef int16_t Narrow __attribute__((vector_size(W * 2)));
+  const float inverse = most > 0 ? 32767.0f / most : 0.0f;
+  for (int i = 0; i < size; i += W) {
+    const vf rounded = round_even(load(values + i) * inverse);
+    const Narrow narrow = __builtin_convertvector(__builtin_convertvector(rounded, vi), Narrow);
+    std::memcpy(codes + i, &narrow, sizeof narrow);
+  }
+  return most / 32767.0f;
+}

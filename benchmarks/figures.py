@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib
+try:
+    import matplotlib
+except ModuleNotFoundError:
+    raise SystemExit("plots need matplotlib: run .venv/bin/pip install -e '.[plot]'") from None
 
 matplotlib.use("Agg")
 

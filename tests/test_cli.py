@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -17,9 +18,11 @@ import pytest
 from commands import SUMMARY, Cli, Ran, complaint
 from engine.fake_engine import fake_llm, scripted
 from suffice import pull
-from suffice.cli_options import BenchFlags, ModelFlags, SamplingFlags
+from suffice.cli_options import BenchFlags, ModelFlags, SamplingFlags, speculation
 from suffice.cli_output import markdown, summary
+from suffice.engine.config import Config
 from suffice.engine.llm import LLM
+from suffice.speculate.none import NoDrafts
 from suffice.trace import Trace
 
 PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
@@ -46,7 +49,7 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
         ),
         (
             ["run", "a", "--repeat-penalty", "0"],
-            "repetition_penalty=0.0: must be a number above 0",
+            "repetition_penalty=0.0: must be a number in [0.01, 100]",
         ),
         (["run", "a", "--top-k", "x"], "Invalid value for '--top-k': 'x' is not a whole number"),
         (["run", "a", "--temp", "hot"], "Invalid value for '--temp' / '--temperature': 'hot' is"),
@@ -57,8 +60,24 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
         (["run", "a", "--dtype", "float8"], "unknown dtype 'float8'. Did you mean 'float32'?"),
         (
             ["run", "a", "-ctk", "int8", "-ctv", "float32"],
-            "keys and values have one type, but float32, int8 were given",
+            "-ctk int8, -ctv float32: keys and values must have one type; give it once",
         ),
+        (
+            ["run", "a", "-ctk", "q8_0"],
+            "-ctk q8_0: there is no q8_0 (a scale for every 32 values) here; the nearest is int8",
+        ),
+        (
+            ["run", "a", "--speculative-config", '{"method": "nne"}'],
+            "unknown speculator 'nne'. Did you mean 'none'? Known: none",
+        ),
+        (
+            ["run", "a", "--speculative-config", "{method: none}"],
+            "--speculative-config={method: none}: is not JSON (Expecting property name enclosed",
+        ),
+        (["run", "caf\udcff"], "the prompt is not valid text (UTF-8): byte 0xff at character 4"),
+        (["run", "a", "-sys", "\udcff"], "the system prompt is not valid text (UTF-8): byte 0xff"),
+        (["chat", "-sys", "\udcff"], "the system prompt is not valid text (UTF-8): byte 0xff"),
+        (["run", "a", "--stop", "\udcff"], "stop: '\\udcff' is not valid text (UTF-8): byte 0xff"),
         (["run", "a", "-c", "0"], "max_model_len=0: must be a whole number of at least 2"),
         (["run", "a", "-t", "4096"], "threads=4096: must not be more than "),
         (["run", "a", "--kv-cache-bytes", "much"], "kv_cache_bytes='much': must be a number of"),
@@ -72,7 +91,8 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
         (["pull", "gemma"], "unknown model 'gemma'. Did you mean 'gemma3-270m'? Known: "),
         (["chta"], "No such command 'chta'."),
         (["bench", "-d", "0,x"], "-d/--n-depth=0,x: 'x' must be a whole number of at least 0"),
-        (["bench", "-p", "-3"], "-p/--n-prompt=-3: must be at least 0"),
+        (["bench", "-p", "-3"], "-p/--n-prompt=-3: '-3' must be a whole number of"),
+        (["bench", "-n", "16,a"], "-n/--n-gen=16,a: 'a' must be a whole number of at least 0"),
         (["bench", "-p", "0", "-n", "0"], "nothing to measure: give -p or -n above 0 and at least"),
         (["bench", "-r", "0"], "-r/--repetitions=0: must be at least 1"),
         (["bench", "-o", "xml"], "unknown output 'xml'. Known: csv, json, md"),
@@ -175,9 +195,28 @@ def test_the_text_ends_where_it_was_interrupted(cli: Cli, fake: Callable[..., LL
     assert SUMMARY.fullmatch(ran.err.strip())
 
 
-def test_the_prompt_may_come_from_standard_input(cli: Cli, fake: Callable[..., LLM]) -> None:
+@pytest.mark.parametrize("arguments", [("-",), ()])
+def test_the_prompt_may_come_from_standard_input(
+    cli: Cli, fake: Callable[..., LLM], arguments: tuple[str, ...]
+) -> None:
     fake(scripted(3, 4), template=False)
-    assert cli("run", "-", "--temp", "0", stdin="c").out == "abc\n"
+    assert cli("run", *arguments, "--temp", "0", stdin="c").out == "abc\n"
+
+
+def test_speculation_may_be_json_or_a_name() -> None:
+    for text in ('{"method": "none"}', "none"):
+        assert Config.create("m", speculative_config=speculation(text)).speculate == NoDrafts()
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype"), [("f16", "float16"), ("bf16", "bfloat16"), ("f32", "float32")]
+)
+def test_types_may_have_llama_cpps_names(given: str, dtype: str) -> None:
+    flags = (
+        ModelFlags(cache_type_k=given),
+        ModelFlags(cache_type_k=given, cache_type_v=dtype, kv_cache_dtype=given),
+    )
+    assert [one._kv_dtype() for one in flags] == [dtype, dtype]
 
 
 def test_the_chat_template_is_used_unless_refused(cli: Cli, fake: Callable[..., LLM]) -> None:
@@ -198,6 +237,45 @@ def test_the_environment_sets_flags_and_the_command_line_wins(
     assert cli("run", "c", "-n", "3").out == "abcx\n"
     monkeypatch.setenv("SUFFICE_TOP_K", "-9")
     assert complaint(cli("run", "c")).startswith("top_k=-9: must be")
+
+
+def test_the_prompt_of_the_environment_gives_way(
+    cli: Cli, fake: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = fake(scripted(), template=False)
+    monkeypatch.setenv("SUFFICE_PROMPT", "ab")
+    assert cli("run", "c").code == cli("run").code == cli("run", "-p", "x").code == 0
+    encode = llm.tokenizer.encode
+    assert llm.runner.prefilled == [encode("c"), encode("ab"), encode("x")]
+    monkeypatch.setenv("SUFFICE_SYSTEM_PROMPT", "d")
+    assert cli("run", "c", "--raw").code == 0
+    assert llm.runner.prefilled[-1] == encode("c")
+
+
+def test_a_variable_is_one_stop_string(
+    cli: Cli, fake: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(scripted(4, 2, 8, 2, 3), template=False)  # "c x ab"
+    monkeypatch.setenv("SUFFICE_STOP", "x ab")
+    assert cli("run", "c", "--temp", "0").out == "c \n"
+    assert cli("run", "c", "--temp", "0", "--stop", " x", "--stop", "q").out == "c\n"
+
+
+def test_a_misspelt_variable_is_pointed_out(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUFFICE_TOPK", "3")
+    monkeypatch.setenv("SUFFICE_QQQQQQQ", "3")
+    assert cli("info").err.splitlines() == [
+        "suffice: warning: no flag is set by the variable 'SUFFICE_QQQQQQQ'.",
+        "suffice: warning: no flag is set by the variable 'SUFFICE_TOPK'. "
+        "Did you mean 'SUFFICE_TOP_K'?",
+    ]
+
+
+def test_an_empty_instruction_set_is_none() -> None:
+    code = "from suffice import native; print(native.isa() == native.isas()[0])"
+    environment = {**os.environ, "SUFFICE_ISA": ""}
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, env=environment, capture_output=True).stdout == b"True\n"
 
 
 def test_every_long_flag_has_its_variable() -> None:
@@ -222,11 +300,15 @@ def test_no_command_shows_the_help(cli: Cli) -> None:
     assert all(name in ran.out for name in ("run", "chat", "bench", "pull", "info"))
 
 
-def test_rows_read_are_summed_up_over_keys_and_values() -> None:
+def test_rows_read_are_averaged_over_keys_and_values_layers_and_heads() -> None:
     llm = fake_llm(scripted(3, 4, 8))
     [output] = llm.generate("c", use_tqdm=False)
-    line = summary(output, Trace(key_rows_read=30, value_rows_read=10, rows_held=40))
-    assert "KV rows read 40 of 80 held (50 %)" in line
+    trace = Trace(key_rows_read=3000 * 6, value_rows_read=1000 * 6, rows_held=4000 * 6)
+    line = summary(output, trace, rows_per_token=6)
+    assert "KV rows read 2,000 of 4,000 held (50 %)" in line
+    assert SUMMARY.fullmatch(line)
+    line = summary(output, Trace(key_rows_read=9999, value_rows_read=9998, rows_held=9999), 1)
+    assert "KV rows read 9,998.5 of 9,999 held (99.9 %)" in line, "not all is not 100 %"
     assert SUMMARY.fullmatch(line)
 
 

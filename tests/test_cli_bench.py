@@ -49,3 +49,8 @@ def test_csv(cli: Cli, checkpoint: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(ran.out)))
     assert [row["test"] for row in rows] == ["pp4", "tg3", "pp4 @ d8", "tg3 @ d8"]
     assert all(row["batch"] == "2" and len(row["seconds"].split()) == 2 for row in rows)
+
+
+def test_lists_of_lengths(cli: Cli, checkpoint: Path) -> None:
+    ran = cli("bench", "-p", "4,6", "-n", "2,3", "-r", "1", "-m", str(checkpoint), "-o", "json")
+    assert [record["test"] for record in json.loads(ran.out)] == ["pp4", "pp6", "tg2", "tg3"]

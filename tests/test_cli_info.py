@@ -38,6 +38,14 @@ def test_describes_a_model(cli: Cli, checkpoint: Path) -> None:
     assert "KV per token     0.8 KiB float32, 0.4 KiB bfloat16" in ran.out
 
 
+def test_the_environments_model_does_not_hide_the_machine(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUFFICE_MODEL", "nonsense")
+    ran = cli("info")
+    assert (ran.code, ran.err) == (0, "") and "instruction set" in ran.out
+
+
 def test_calibrates(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from suffice.cache import machine
 

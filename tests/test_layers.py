@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "suffice"
+COMMAND_LINE = "bench chat commands environment info interrupt options output"
 LAYERS = [
-    ["cli", "cli_bench", "cli_chat", "cli_info", "cli_options", "cli_output", "__init__"],
+    ["cli", *(f"cli_{name}" for name in COMMAND_LINE.split()), "__init__"],
     ["serve", "eval", "integrations", "hw"],
     ["engine"],
     ["speculate"],

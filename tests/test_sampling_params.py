@@ -19,7 +19,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"n": True}, "n=True: must be a whole number of at least 1"),
     ({"presence_penalty": 2.1}, f"presence_penalty=2.1: {SIDED}"),
     ({"frequency_penalty": -3}, f"frequency_penalty=-3: {SIDED}"),
-    ({"repetition_penalty": 0}, "repetition_penalty=0: must be a number above 0"),
+    ({"repetition_penalty": 0}, "repetition_penalty=0: must be a number in [0.01, 100]"),
+    ({"repetition_penalty": 1e-300}, "repetition_penalty=1e-300: must be a number in [0.01, 100]"),
+    ({"repetition_penalty": 101}, "repetition_penalty=101: must be a number in [0.01, 100]"),
     ({"temperature": -1}, "temperature=-1: must be a number of at least 0"),
     ({"temperature": float("nan")}, "temperature=nan: must be a number of at least 0"),
     ({"temperature": float("inf")}, "temperature=inf: must be a number of at least 0"),
@@ -37,6 +39,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"stop": 3}, "stop=3: must be a list of strings, or None"),
     ({"stop": [""]}, "stop=['']: every entry must be a string that is not empty"),
     ({"stop": ""}, "stop=('',): every entry must be a string that is not empty"),
+    (
+        {"stop": ["a", "\udcff"]},
+        "stop: '\\udcff' is not valid text (UTF-8): byte 0xff at character 1",
+    ),
+    (
+        {"bad_words": ["a\ud800"]},
+        "bad_words: 'a\\ud800' is not valid text (UTF-8): U+D800 at character 2",
+    ),
     ({"stop_token_ids": 2}, "stop_token_ids=2: must be a list of token ids, or None"),
     (
         {"stop_token_ids": [1, -2]},

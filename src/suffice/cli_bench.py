@@ -30,11 +30,13 @@ def run(flags: BenchFlags, model: ModelFlags) -> None:
     """
     if flags.output not in OUTPUTS:
         raise unknown("output", flags.output, OUTPUTS)
+    prompts = whole_numbers("-p/--n-prompt", flags.n_prompt)
+    generates = whole_numbers("-n/--n-gen", flags.n_gen)
     depths = whole_numbers("-d/--n-depth", flags.n_depth)
     from suffice import native
     from suffice.eval import speed
 
-    cases = speed.cases(flags.n_prompt, flags.n_gen, depths, flags.batch_size, flags.repetitions)
+    cases = speed.cases(prompts, generates, depths, flags.batch_size, flags.repetitions)
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
     speed.check_context(cases, llm.config.max_model_len or 0)

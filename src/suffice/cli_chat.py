@@ -66,6 +66,8 @@ class Chat:
 
     def _read(self) -> str | None:
         """Return what was typed, None at the end of the input."""
+        if sys.stdin is None:
+            raise InputError("standard input is closed: there is nobody to talk with")
         if not sys.stdin.isatty():
             line = sys.stdin.readline()
             return line.strip() if line else None

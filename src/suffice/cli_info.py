@@ -81,7 +81,7 @@ def _versions() -> list[tuple[str, str]]:
 
 def _machine() -> list[tuple[str, str]]:
     chosen = native.isa()
-    forced = "forced by SUFFICE_ISA" if "SUFFICE_ISA" in os.environ else "the best this CPU has"
+    forced = "forced by SUFFICE_ISA" if os.environ.get("SUFFICE_ISA") else "the best this CPU has"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return [
         ("CPU", machine.cpu_name()),

@@ -1,7 +1,8 @@
 """Every flag of the command line, once: groups of them are dataclasses that commands ask for.
 
 A command with a parameter `model: ModelFlags` gets all flags of that group. Each long flag is also
-read from the environment: `--top-k` from `SUFFICE_TOP_K`; the command line wins.
+read from the environment: `--top-k` from `SUFFICE_TOP_K`; the command line wins. A variable
+is one value, also where a flag may be given several times.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,14 +25,16 @@ if TYPE_CHECKING:
     from suffice.engine.llm import LLM
 
 
-def flag(*names: str, help: str, panel: str | None = None, **extra: Any) -> Any:
-    """Declare an option, its long names mirrored by environment variables."""
+def flag(
+    *names: str, help: str, panel: str | None = None, environment: bool = True, **extra: Any
+) -> Any:
+    """Declare an option, its long names mirrored by environment variables unless told not to."""
     long = [name.removeprefix("--") for name in names if name.startswith("--")]
     variables = ["SUFFICE_" + name.upper().replace("-", "_") for name in long]
     return typer.Option(
         *names,
         help=help,
-        envvar=variables,
+        envvar=variables if environment else None,
         show_envvar=False,
         rich_help_panel=panel,
         **extra,
@@ -53,6 +57,38 @@ def number(text: str | float) -> float:
         raise typer.BadParameter(f"'{text}' is not a number") from None
 
 
+def kv_dtype(name: str, text: str) -> str:
+    """Return our name for a type of keys and values that may be given by llama.cpp's.
+
+    Raises:
+        InputError: A type of llama.cpp that has only a relative here.
+    """
+    if text == "q8_0":
+        raise InputError(
+            f"{name} q8_0: there is no q8_0 (a scale for every 32 values) here; the nearest is "
+            "int8 (a scale for every row)"
+        )
+    return LLAMA_CPP_DTYPES.get(text, text)
+
+
+def speculation(text: str | None) -> Any:
+    """Return what the engine takes for a speculator's name, or for vLLM's configuration in JSON.
+
+    Raises:
+        InputError: It begins as JSON and is none.
+    """
+    if text is None or not text.lstrip().startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"--speculative-config={text}: is not JSON ({error.msg} at character {error.pos + 1}); "
+            'it looks like {"method": "none"}'
+        ) from None
+
+
+LLAMA_CPP_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _WHOLE = {"parser": whole, "metavar": "N"}
 _NUMBER = {"parser": number, "metavar": "X"}
 _MODEL = functools.partial(flag, panel="Model")
@@ -93,16 +129,17 @@ class ModelFlags:
         str | None,
         _MODEL(
             "--kv-cache-dtype",
-            help="Type of keys and values: auto, float32, bfloat16, float16, int8.",
+            help="Type of keys and values: auto, float32 (or f32), bfloat16 (bf16), "
+            "float16 (f16), int8.",
         ),
     ] = None
     cache_type_k: Annotated[
         str | None,
-        _MODEL("-ctk", "--cache-type-k", help="The same; keys and values have one type."),
+        _MODEL("-ctk", "--cache-type-k", help="The same; it sets the type of values too."),
     ] = None
     cache_type_v: Annotated[
         str | None,
-        _MODEL("-ctv", "--cache-type-v", help="The same; keys and values have one type."),
+        _MODEL("-ctv", "--cache-type-v", help="The same; it sets the type of keys too."),
     ] = None
     kv_cache_bytes: Annotated[
         str | None,
@@ -124,6 +161,14 @@ class ModelFlags:
     growth: Annotated[
         str, _TECHNIQUE("--growth", help="How the cache grows: bmc, step:rows=256, ...")
     ] = "bmc"
+    speculate: Annotated[
+        str | None,
+        _TECHNIQUE(
+            "--speculate",
+            "--speculative-config",
+            help='Who guesses tokens: a name, or JSON such as {"method": "none"}.',
+        ),
+    ] = None
 
     def load(self, seed: int | None = None) -> LLM:
         """Build the engine.
@@ -141,6 +186,7 @@ class ModelFlags:
             "attention": self.attention,
             "policy": self.policy,
             "growth": self.growth,
+            "speculative_config": speculation(self.speculate),
             "kv_cache_bytes": self.kv_cache_bytes,
             "seed": seed,
         }
@@ -154,11 +200,16 @@ class ModelFlags:
         return LLM(self.model, **options)
 
     def _kv_dtype(self) -> str:
-        given = {self.kv_cache_dtype, self.cache_type_k, self.cache_type_v} - {None}
-        if len(given) > 1:
-            named = ", ".join(sorted(str(dtype) for dtype in given))
-            raise InputError(f"keys and values have one type, but {named} were given")
-        return given.pop() or "auto" if given else "auto"
+        flags = {
+            "--kv-cache-dtype": self.kv_cache_dtype,
+            "-ctk": self.cache_type_k,
+            "-ctv": self.cache_type_v,
+        }
+        given = {name: kv_dtype(name, text) for name, text in flags.items() if text}
+        if len(set(given.values())) > 1:
+            named = ", ".join(f"{name} {flags[name]}" for name in given)
+            raise InputError(f"{named}: keys and values must have one type; give it once")
+        return next(iter(given.values()), "auto")
 
 
 @dataclass(frozen=True)
@@ -241,10 +292,12 @@ class SamplingFlags:
 class BenchFlags:
     """What `bench` measures, with llama-bench's names."""
 
-    n_prompt: Annotated[int, flag("-p", "--n-prompt", help="Prompt tokens; 0: none.", **_WHOLE)] = (
-        512
+    n_prompt: Annotated[
+        str, flag("-p", "--n-prompt", help="Prompt tokens, such as 128,512; 0: none.")
+    ] = "512"
+    n_gen: Annotated[str, flag("-n", "--n-gen", help="Decoded tokens, such as 16,64; 0: none.")] = (
+        "64"
     )
-    n_gen: Annotated[int, flag("-n", "--n-gen", help="Decoded tokens; 0: none.", **_WHOLE)] = 64
     n_depth: Annotated[str, flag("-d", "--n-depth", help="Cached tokens, such as 0,1024,3000.")] = (
         "0"
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import resource
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from suffice.errors import InputError
+from suffice.cli_interrupt import ends_process
+from suffice.errors import InputError, check_text
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -20,21 +22,32 @@ if TYPE_CHECKING:
 
 
 def one_prompt(text: str | None, prompt: str | None) -> str:
-    """Return the prompt, given as an argument or as a flag; `-` stands for standard input.
+    """Return the prompt, given as an argument or as a flag.
+
+    `-` stands for standard input, which is also read if there is no prompt and it is no terminal.
 
     Raises:
-        InputError: Neither is given, or both, or the prompt is empty.
+        InputError: Neither is given, or both, or the prompt is empty or no text.
     """
     if text is not None and prompt is not None:
         raise InputError(f"two prompts were given, '{text}' and -p '{prompt}': give one")
     given = text if prompt is None else prompt
     if given == "-":
-        given = sys.stdin.read()
+        given = _piped()
+    elif given is None and sys.stdin is not None and not sys.stdin.isatty():
+        given = _piped() or None
     if given is None:
         raise InputError('no prompt: suffice run "your prompt", or - to read standard input')
     if not given:
         raise InputError("the prompt is empty: give some text")
+    check_text("the prompt", given)
     return given
+
+
+def _piped() -> str:
+    if sys.stdin is None:
+        raise InputError("standard input is closed: give the prompt as text")
+    return sys.stdin.read()
 
 
 def wrapped(llm: LLM, prompt: str, system: str | None) -> Any:
@@ -54,14 +67,15 @@ def wrapped(llm: LLM, prompt: str, system: str | None) -> Any:
 
 @contextlib.contextmanager
 def busy(text: str) -> Iterator[None]:
-    """Say on a terminal what is being waited for."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
+    """Say on a terminal what is being waited for; nothing that Ctrl-C would have to undo."""
+    with ends_process():
+        if not sys.stderr.isatty():
+            yield
+            return
+        from rich.console import Console
 
-    with Console(stderr=True).status(text):
-        yield
+        with Console(stderr=True).status(text):
+            yield
 
 
 class Answer:
@@ -89,7 +103,9 @@ class Answer:
         finally:
             if output is not None:
                 print(flush=True)
-                print(summary(output, since(self._llm.runner.trace, before)), file=sys.stderr)
+                runner = self._llm.runner
+                trace = since(runner.trace, before)
+                print(summary(output, trace, runner.rows_per_token), file=sys.stderr)
         if output is not None and output.error:
             raise InputError(output.error)
 
@@ -100,18 +116,24 @@ def since(after: Trace, before: Trace) -> Trace:
     return type(after)(**{name: getattr(after, name) - getattr(before, name) for name in names})
 
 
-def summary(output: RequestOutput, trace: Trace) -> str:
-    """Return the line that sums up a run."""
+def summary(output: RequestOutput, trace: Trace, rows_per_token: int) -> str:
+    """Return the line that sums up a run.
+
+    A row is there a token's key and value as one decode step sees them, averaged over the layers
+    and heads: the rows held are what attention to every cached token would have read.
+    """
     metrics = output.metrics
     run = len(output.prompt_token_ids) - output.num_cached_tokens
     decoded = len(output.outputs[0].token_ids) - 1  # the first comes with the prompt
     read, held = trace.key_rows_read + trace.value_rows_read, 2 * trace.rows_held
+    share = 2 * rows_per_token
     cached = f" ({output.num_cached_tokens} cached)" if output.num_cached_tokens else ""
     return " | ".join(
         [
             f"prompt {run} tokens{cached} {_rate(run, metrics.prefill_seconds)}",
             f"decode {max(decoded, 0)} tokens {_rate(decoded, metrics.decode_seconds)}",
-            f"KV rows read {read} of {held} held{_percent(read, held)}",
+            f"KV rows read {_count(read / share)} of {_count(held / share)} held"
+            f"{_percent(read, held)}",
             f"peak memory {peak_memory_bytes() / 2**20:.0f} MiB",
         ]
     )
@@ -122,7 +144,12 @@ def _rate(tokens: int, seconds: float) -> str:
 
 
 def _percent(part: int, whole: int) -> str:
-    return f" ({100 * part / whole:.0f} %)" if whole else ""
+    # Rounded down: only all is 100 %.
+    return f" ({math.floor(1000 * part / whole) / 10:g} %)" if whole else ""
+
+
+def _count(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")
 
 
 def peak_memory_bytes() -> int:

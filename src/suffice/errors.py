@@ -14,6 +14,22 @@ class OutOfMemory(InputError):  # noqa: N818 (the field's word for it)
     """The KV cache cannot grow; only the request that asked for the rows is lost."""
 
 
+def check_text(name: str, text: str) -> None:
+    """Refuse text with lone surrogates: it has no UTF-8 form, or stands for bytes that are none.
+
+    Raises:
+        InputError: There is a lone surrogate.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        what = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"U+{code:04X}"
+        raise InputError(
+            f"{name} is not valid text (UTF-8): {what} at character {error.start + 1}"
+        ) from None
+
+
 def unknown(kind: str, given: str, known: Iterable[str]) -> InputError:
     """Build the error for a name that is not in a list, with the nearest right one."""
     names = sorted(known)

@@ -70,5 +70,5 @@ def copy_bandwidth(size_bytes: int, threads: int, repeats: int = 5) -> float:
     return float(core.copy_bandwidth(size_bytes, threads, repeats))
 
 
-if "SUFFICE_ISA" in os.environ:
-    use_isa(os.environ["SUFFICE_ISA"])
+if _forced := os.environ.get("SUFFICE_ISA"):
+    use_isa(_forced)

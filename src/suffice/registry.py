@@ -45,6 +45,11 @@ class Table:
         technique = self.load(name)
         return technique(**_parse(f"{self.kind} '{name}'", technique, options))
 
+    def holds(self, technique: object) -> bool:
+        """Whether a technique's class, or one that it is derived from, is registered here."""
+        paths = {f"{kind.__module__}:{kind.__qualname__}" for kind in type(technique).__mro__}
+        return not paths.isdisjoint(self.entries.values())
+
     def name_of(self, technique: object) -> str:
         """Return the name under which a technique's class is registered."""
         path = f"{type(technique).__module__}:{type(technique).__qualname__}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from suffice.errors import InputError
+from suffice.errors import InputError, check_text
 
 GREEDY_BELOW = 1e-5
 
@@ -28,7 +28,7 @@ class SamplingParams:
         presence_penalty: Subtracted from the logit of every token generated so far; [-2, 2].
         frequency_penalty: The same, times how often it was generated; [-2, 2].
         repetition_penalty: Divides positive and multiplies negative logits of tokens in the prompt
-            or generated so far; above 0, 1 changes nothing.
+            or generated so far; [0.01, 100], 1 changes nothing.
         temperature: Divides the logits; 0 (in fact below 1e-5) takes the likeliest token.
         top_p: Keep the likeliest tokens that together reach this probability; (0, 1].
         top_k: Keep this many likeliest tokens; 0 or -1 keeps all.
@@ -154,7 +154,7 @@ _RULES = {
     "n": _integer("a whole number of at least 1", lambda v: v >= 1),
     "presence_penalty": _number("a number in [-2, 2]", lambda v: -2 <= v <= 2),
     "frequency_penalty": _number("a number in [-2, 2]", lambda v: -2 <= v <= 2),
-    "repetition_penalty": _number("a number above 0", lambda v: v > 0),
+    "repetition_penalty": _number("a number in [0.01, 100]", lambda v: 0.01 <= v <= 100),
     "temperature": _number("a number of at least 0", lambda v: v >= 0),
     "top_p": _number("a number in (0, 1]", lambda v: 0 < v <= 1),
     "top_k": _integer("a whole number of at least 1, or 0 or -1 for all tokens", lambda v: v >= -1),
@@ -179,6 +179,8 @@ def _texts(name: str, value: Any) -> tuple[str, ...] | None:
         raise InputError(f"{name}={value!r}: must be a list of strings, or None")
     if not all(isinstance(text, str) and text for text in value):
         raise InputError(f"{name}={value!r}: every entry must be a string that is not empty")
+    for text in value:
+        check_text(f"{name}: {text!r}", text)
     return tuple(value)
 
 

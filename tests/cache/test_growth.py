@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suffice.cache import GROWTHS, Growth
+from suffice.cache import GROWTHS, Growth, fitted
 from suffice.cache.bmc import BMC
 from suffice.cache.double import Double
 from suffice.cache.iterative import Iterative
@@ -84,6 +84,11 @@ def capacities(growth: Growth, limit: int, prompt: int = 1) -> list[int]:
 )
 def test_a_cache_of_sixteen_rows_grows_through(growth: Growth, expected: list[int]) -> None:
     assert capacities(growth, 16) == expected
+
+
+def test_a_policy_takes_what_it_left_open_from_the_model() -> None:
+    assert fitted(BMC(group=2), group=8, ratio=0.1) == BMC(group=2, ratio=0.1)
+    assert fitted(Step(5), group=8, rows=7) == Step(5)
 
 
 def test_a_prompt_is_allocated_at_once() -> None:

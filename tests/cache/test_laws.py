@@ -208,7 +208,8 @@ class WritesDraftsOverRows(KVCache):
 
 class CommitsInPlace(KVCache):
     def commit(self, path: list[int]) -> None:
-        super().commit(list(range(len(path))))
+        self.rollback()
+        self.length += len(path)
 
 
 class TruncatesOneTooMany(KVCache):
@@ -337,36 +338,6 @@ def test_drafts_are_cut_to_the_spare_rows() -> None:
     assert torch.equal(view(cache)[0][:, :, 13:], rows(3, 2)[0])
 
 
-@pytest.mark.parametrize(
-    ("misuse", "message"),
-    [
-        (lambda c: c.reserve(LIMIT), "83 tokens exceed the context length of 70"),
-        (lambda c: c.commit([1, 0]), "path [1, 0] must be ascending tentative rows (there are 2)"),
-        (lambda c: c.commit([0, 0]), "path [0, 0] must be ascending tentative rows (there are 2)"),
-        (lambda c: c.commit([2]), "path [2] must be ascending tentative rows (there are 2)"),
-        (lambda c: c.advance(1), "2 tentative rows: commit or roll back first"),
-        (lambda c: c.append(0, *[rows(1, 3)[0][0]] * 2), "2 tentative rows: commit or roll back"),
-        (lambda c: c.draft([2]), "draft 0: parent 2 must be a tentative row before it"),
-        (lambda c: c.truncate(14), "cannot truncate to 14 rows: 11 are committed"),
-        (lambda c: c.truncate(-1), "cannot truncate to -1 rows: 11 are committed"),
-    ],
-)
-def test_misuse_is_refused_and_changes_nothing(
-    misuse: Callable[[KVCache], object], message: str
-) -> None:
-    cache, plain = (cache_of(KVCache, "step:16") for _ in range(2))
-    for each in (cache, plain):
-        append(each, *rows(11, 1))
-        each.append_tentative(*rows(2, 2), [-1, 0])
-    with pytest.raises(InputError) as error:
-        misuse(cache)
-    assert str(error.value).startswith(message)
-    same(cache, plain)
-    for each in (cache, plain):
-        each.commit([0, 1])
-    same(cache, plain)
-
-
 def test_running_out_of_memory_loses_nothing() -> None:
     arena = core.Arena(cache_of(KVCache, "upfront").row_bytes * 64 + (1 << 16))
     cache = KVCache(LAYERS, HEADS, SIZE, growth=Upfront(), limit=32, key_dtype="float32",
@@ -379,18 +350,3 @@ def test_running_out_of_memory_loses_nothing() -> None:
     assert "\n" not in str(error.value)
     assert arena.used == used == cache.bytes
     assert torch.equal(view(cache)[0], rows(20, 1)[0])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"key_dtype": "int4"}, "unknown KV cache dtype 'int4'. Did you mean 'int8'?"),
-        ({"value_dtype": "fp16"}, "unknown KV cache dtype 'fp16'."),
-        ({"head_size": 24}, "head_size=24 must be a multiple of 16 up to 512"),
-    ],
-)
-def test_bad_shapes_and_types_are_refused(options: dict[str, object], message: str) -> None:
-    given_options = {"layers": 1, "kv_heads": 1, "head_size": 16, "growth": Upfront(), "limit": 4}
-    with pytest.raises(InputError) as error:
-        KVCache(**(given_options | options))  # type: ignore[arg-type]
-    assert str(error.value).startswith(message)

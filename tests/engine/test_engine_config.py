@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from suffice import LLM, Config, native
+from suffice import LLM, Config, SamplingParams, native
 from suffice.attention.exact import Exact
 from suffice.errors import InputError
 from suffice.quant.int8 import Int8
@@ -35,6 +35,15 @@ KNOWN = (
         (
             {"attention": Exact},
             f"attention={Exact!r}: must be a technique or its name. Known: exact",
+        ),
+        (
+            {"growth": SamplingParams(n=2)},
+            f"growth={SamplingParams(n=2)!r}: must be a technique or its name. "
+            "Known: bmc, double, iterative, step, upfront",
+        ),
+        (
+            {"policy": Exact()},
+            "policy=Exact(): must be a technique or its name. Known: full",
         ),
         ({"policy": "ful"}, "unknown policy 'ful'. Did you mean 'full'? Known: full"),
         (

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tiny
-from suffice import LLM, RequestOutput, SamplingParams
+from suffice import LLM, RequestOutput, SamplingParams, native
 
 PROMPTS = ["The quick", "To be, or not to be, that is the question.", "a", "jumps over", "b c 1"]
 PARAMS = [
@@ -60,7 +60,17 @@ def test_greedy_tokens_are_those_of_transformers(folder: Path, alone: list[Reque
 
 @pytest.mark.parametrize(
     ("size", "options"),
-    [(1, {}), (2, {}), (5, {}), (5, {"threads": 2}), (3, {"growth": "iterative"})],
+    [
+        (1, {}),
+        (2, {}),
+        (5, {}),
+        pytest.param(
+            5,
+            {"threads": 2},
+            marks=pytest.mark.skipif(native.cores() < 2, reason="needs two cores"),
+        ),
+        (3, {"growth": "iterative"}),
+    ],
     ids=str,
 )
 def test_a_result_does_not_depend_on_the_batch(

@@ -83,20 +83,23 @@ def test_one_repetition_has_no_deviation() -> None:
 
 
 def test_cases_are_named_as_llama_bench_does() -> None:
-    names = [case.name for case in cases(512, 64, [0, 3000], 1, 3)]
+    names = [case.name for case in cases([512], [64], [0, 3000], 1, 3)]
     assert names == ["pp512", "tg64", "pp512 @ d3000", "tg64 @ d3000"]
-    assert [case.name for case in cases(0, 64, [0], 1, 3)] == ["tg64"]
+    assert [case.name for case in cases([0], [64], [0], 1, 3)] == ["tg64"]
+    names = [case.name for case in cases([128, 512], [16, 64], [0, 8], 1, 3)]
+    flat = ["pp128", "pp512", "tg16", "tg64"]
+    assert names == flat + [f"{name} @ d8" for name in flat]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((-1, 64, [0], 1, 3), "-p/--n-prompt=-1: must be at least 0"),
-        ((512, 64, [0, -5], 1, 3), "-d/--n-depth=-5: must be at least 0"),
-        ((512, 64, [0], 1, 0), "-r/--repetitions=0: must be at least 1"),
-        ((512, 64, [0], 0, 3), "-b/--batch-size=0: must be at least 1"),
+        (([-1], [64], [0], 1, 3), "-p/--n-prompt=-1: must be at least 0"),
+        (([512], [64], [0, -5], 1, 3), "-d/--n-depth=-5: must be at least 0"),
+        (([512], [64], [0], 1, 0), "-r/--repetitions=0: must be at least 1"),
+        (([512], [64], [0], 0, 3), "-b/--batch-size=0: must be at least 1"),
         (
-            (0, 0, [0], 1, 3),
+            ([0], [0], [0], 1, 3),
             "nothing to measure: give -p or -n above 0 and at least one depth",
         ),
     ],
@@ -108,7 +111,7 @@ def test_senseless_cases_are_refused(arguments: tuple[Any, ...], message: str) -
 
 
 def test_what_does_not_fit_the_context_is_refused() -> None:
-    wanted = cases(512, 64, [0, 3000], 1, 3)
+    wanted = cases([512], [64], [0, 3000], 1, 3)
     check_context(wanted, 3512)
     with pytest.raises(InputError) as error:
         check_context(wanted, 3511)

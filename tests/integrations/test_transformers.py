@@ -279,7 +279,11 @@ def config_with(**fields: Any) -> Any:
     ("config", "options", "message"),
     [
         ({}, {"growth": "bcm"}, "unknown growth 'bcm'. Did you mean 'bmc'?"),
-        ({}, {"limit": 0}, "limit=0 must be at least 1 row"),
+        ({}, {"growth": 3}, "growth=3 must be a growth policy or its name. Known: bmc, double"),
+        ({}, {"growth": BMC}, f"growth={BMC!r} must be a growth policy or its name."),
+        ({}, {"limit": 0}, "limit=0 must be a whole number of at least 1 row"),
+        ({}, {"limit": "x"}, "limit='x' must be a whole number of at least 1 row"),
+        ({}, {"limit": True}, "limit=True must be a whole number of at least 1 row"),
         (
             {"is_encoder_decoder": True},
             {},
@@ -304,6 +308,28 @@ def test_unsupported_uses_are_refused(
         GrowingCache(config_with(**config), **options)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+def test_what_is_no_configuration_is_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"^config must be a model's configuration \(model.config\), not int$"
+    ):
+        GrowingCache(3)
+
+
+@pytest.mark.parametrize("rows_held", [5, 13, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_views_are_attended_to_bit_for_bit_and_so_is_a_mask_that_hides_nothing(
+    dtype: torch.dtype, rows_held: int
+) -> None:
+    attend = torch.nn.functional.scaled_dot_product_attention
+    query, keys, values = (rows(1, 4, n, 8, seed=n).to(dtype) for n in (1, rows_held, rows_held))
+    wanted = attend(query, keys, values)
+    spare = [torch.cat([part, torch.zeros_like(part)], dim=2) for part in (keys, values)]
+    views = [part[:, :, :rows_held] for part in spare]
+    assert torch.equal(attend(query, *views), wanted)
+    nothing = torch.zeros(1, 1, 1, rows_held, dtype=dtype)
+    assert torch.equal(attend(query, keys, values, attn_mask=nothing), wanted)
 
 
 def test_a_model_without_a_context_length_needs_a_limit() -> None:

@@ -109,6 +109,41 @@ def test_types(folder: Path, dtype: str) -> None:
     assert torch.equal(dict(checkpoint.tensors())["layers.1.q"], weights[Q])
 
 
+@pytest.mark.parametrize(
+    ("types", "widest"),
+    [
+        (("bfloat16", "bfloat16"), "bfloat16"),
+        (("bfloat16", "float32"), "float32"),
+        (("float32", "bfloat16"), "float32"),
+        (("float16", "bfloat16"), "float32"),  # neither holds the other
+    ],
+)
+def test_the_type_holds_every_matrix(folder: Path, types: tuple[str, str], widest: str) -> None:
+    path, first = folder / "model.safetensors", "model.layers.0.self_attn.q_proj.weight"
+    one, rest = (getattr(torch, name) for name in types)
+    weights = {k: v.to(one if k == first else rest) for k, v in load_file(path).items()}
+    save_file(weights, path)
+    assert open_checkpoint(folder).dtype == widest
+
+
+def test_norms_do_not_decide_the_type(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    save_file({k: v.bfloat16() if v.dim() == 2 else v for k, v in load_file(path).items()}, path)
+    assert open_checkpoint(folder).dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", [Q, "model.norm.weight"])
+def test_weights_that_are_not_finite(folder: Path, name: str, bad: float, dtype: str) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights[name].view(-1)[-1] = bad
+    change(folder, **{name.replace(".", "__"): weights[name].to(getattr(torch, dtype))})
+    assert refusal(folder) == (
+        f"{folder}: weight '{name}' has NaN or infinite entries; all must be finite"
+    )
+
+
 def test_old_rotary_buffers_are_no_weights(folder: Path) -> None:
     change(folder, model__layers__0__self_attn__rotary_emb__inv_freq=torch.zeros(8))
     list(open_checkpoint(folder).tensors())

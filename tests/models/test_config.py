@@ -28,6 +28,15 @@ _LONGROPE = {
 }
 
 
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
 def edit(folder: Path, **fields: Any) -> None:
     """Change fields of config.json; `...` removes one."""
     path = folder / "config.json"
@@ -59,7 +68,7 @@ def test_what_a_llama_config_means(folder_of: Any) -> None:
         activation="silu",
         gated=True,
         attention_scale=0.25,
-        max_positions=128,
+        trained_positions=128,
         ropes=(Rope("default", 10_000.0),),
         embed_width=64,
     )
@@ -150,7 +159,7 @@ def test_the_old_format_means_the_same(folder_of: Any) -> None:
         (
             "llama",
             {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": "two"}},
-            "config field 'rope_parameters.factor' = 'two' must be a number",
+            "config field 'rope_parameters.factor' = 'two' must be a finite number above 0",
         ),
         (
             "llama",
@@ -164,7 +173,85 @@ def test_the_old_format_means_the_same(folder_of: Any) -> None:
             "supported: 1.0",
         ),
         ("llama", {"hidden_act": "mish"}, "unknown value of config field 'hidden_act' 'mish'."),
-        ("llama", {"hidden_size": "64"}, "config.json is not a valid LlamaConfig:"),
+        ("llama", {"attention_bias": "no"}, "config.json is not a valid LlamaConfig:"),
+        (
+            "llama",
+            {"hidden_size": "64"},
+            "config field 'hidden_size' = '64' must be a whole number from 1 to 2147483647",
+        ),
+        (
+            "llama",
+            {"num_attention_heads": 0},
+            "config field 'num_attention_heads' = 0 must be a whole number from 1 to 2147483647",
+        ),
+        (
+            "llama",
+            {"num_hidden_layers": True},
+            "config field 'num_hidden_layers' = True must be a whole number from 1 to 2147483647",
+        ),
+        (
+            "llama",
+            {"rms_norm_eps": -1.0},
+            "config field 'rms_norm_eps' = -1.0 must be a finite number above 0",
+        ),
+        (
+            "gemma3",
+            {"query_pre_attn_scalar": float("inf")},
+            "config field 'query_pre_attn_scalar' = inf must be a finite number above 0",
+        ),
+        (
+            "qwen2",
+            {"head_dim": ..., "hidden_size": 3},
+            "config field 'head_dim' = 0 must be a whole number from 1 to 2147483647",
+        ),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "default", "rope_theta": "x"}},
+            "config field 'rope_parameters.rope_theta' = 'x' must be a finite number above 1",
+        ),
+        (
+            "llama",
+            {"rope_parameters": ..., "rope_theta": 0},
+            "config field 'rope_theta' = 0 must be a finite number above 1",
+        ),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "default", "rope_theta": None}},
+            "config field 'rope_theta' = None must be a finite number above 1",
+        ),
+        *(
+            (
+                "llama",
+                {"rope_scaling": {"rope_type": "linear", "factor": factor}},
+                f"config field 'rope_scaling.factor' = {factor} must be a finite number above 0",
+            )
+            for factor in (0, -4.0, True, float("nan"))
+        ),
+        (
+            "llama-yarn",
+            {
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "factor": 2.0,
+                    "original_max_position_embeddings": 0,
+                }
+            },
+            "config field 'rope_parameters.original_max_position_embeddings' = 0 must be a whole",
+        ),
+        (
+            "llama-llama3",
+            {"rope_parameters": {**_LLAMA3, "low_freq_factor": 4.0}},
+            "config field 'rope_parameters.high_freq_factor' = 4.0 must be a finite number above 4",
+        ),
+        *(
+            (
+                "llama",
+                {"model_type": other},
+                f"config field 'model_type' = {other!r} contradicts 'architectures' = "
+                "['LlamaForCausalLM'], whose model_type is 'llama'",
+            )
+            for other in ("gpt2", "mixtral", "")
+        ),
         (
             "llama",
             {"head_dim": 24},
@@ -175,8 +262,16 @@ def test_the_old_format_means_the_same(folder_of: Any) -> None:
             {"num_key_value_heads": 3},
             "config field 'num_key_value_heads' = 3 must divide 'num_attention_heads' = 4",
         ),
-        ("llama", {"vocab_size": 0}, "config field 'vocab_size' = 0 must be at least 1"),
-        ("mistral", {"sliding_window": 0}, "config field 'sliding_window' = 0 must be at least 1"),
+        (
+            "llama",
+            {"vocab_size": 0},
+            "config field 'vocab_size' = 0 must be a whole number from 1 to 2147483647",
+        ),
+        (
+            "mistral",
+            {"sliding_window": 0},
+            "config field 'sliding_window' = 0 must be a whole number from 1 to 2147483647",
+        ),
         (
             "qwen2",
             {"layer_types": ["full_attention", "chunked_attention", "full_attention"]},
@@ -222,6 +317,8 @@ def test_refused_configurations(
 def test_fields_that_do_not_matter_are_let_through(folder_of: Any) -> None:
     folder = folder_of()
     edit(folder, use_cache=False, pretraining_tp=2, unheard_of=None, torch_dtype="bfloat16")
+    open_checkpoint(folder)
+    edit(folder, dtype=[], attention_dropout="x", model_type=...)
     open_checkpoint(folder)
 
 

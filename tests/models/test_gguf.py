@@ -217,6 +217,41 @@ def test_refused_files(folder: Path, tmp_path: Path) -> None:
     )
 
 
+def test_numbers_that_cannot_be(folder: Path, tmp_path: Path) -> None:
+    plain, other = tiny.write_gguf(folder, tmp_path / "plain.gguf"), tmp_path / "other.gguf"
+    assert refusal(rewrite(plain, other, "llama", {"llama.attention.head_count": 0})) == (
+        f"{other}: the GGUF key 'llama.attention.head_count' = 0 "
+        "must be a whole number of at least 1"
+    )
+    assert refusal(rewrite(plain, other, "llama", {"llama.rope.freq_base": 0.0})) == (
+        "config field 'rope_theta' = 0.0 must be a finite number above 1"
+    )
+    file = GGUF.open(plain)
+    keys = {key: value for key, value in file.metadata.items() if key.startswith("llama.")}
+    tensors = {name: file.load(name).numpy() for name in file.tensors}
+    for divisors in ([0.0] * 8, [1.0] * 7):
+        write(other, "llama", keys, {**tensors, "rope_freqs.weight": divisors})
+        assert refusal(other) == (
+            f"{other}: tensor 'rope_freqs.weight' of shape [{len(divisors)}] "
+            "must hold 8 positive numbers"
+        )
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0"])
+def test_weights_that_are_not_finite(kind: str, folder: Path, tmp_path: Path) -> None:
+    path = tiny.write_gguf(folder, tmp_path / "tiny.gguf", kind)
+    info = GGUF.open(path).tensors["blk.1.attn_q.weight"]
+    data = bytearray(path.read_bytes())
+    infinite = np.array([np.inf], np.float32 if kind == "F32" else np.float16).tobytes()
+    data[info.offset : info.offset + len(infinite)] = infinite  # of Q8_0: a scale
+    path.write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        list(open_checkpoint(path).tensors())
+    assert str(caught.value) == (
+        f"{path}: weight 'blk.1.attn_q.weight' has NaN or infinite entries; all must be finite"
+    )
+
+
 def test_damaged_files(folder: Path, tmp_path: Path) -> None:
     path = tiny.write_gguf(folder, tmp_path / "tiny.gguf")
     data = path.read_bytes()

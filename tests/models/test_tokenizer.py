@@ -219,3 +219,10 @@ def test_a_directory_without_a_tokenizer(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path}: the tokenizer cannot be loaded: ")
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_text_is_refused(byte_level: Tokenizer, sentencepiece: Tokenizer) -> None:
+    for tokenizer in (byte_level, sentencepiece):
+        with pytest.raises(InputError) as error:
+            tokenizer.encode("caf\udce9")
+        assert str(error.value) == ("the text is not valid text (UTF-8): byte 0xe9 at character 4")

@@ -6,13 +6,15 @@ rows of one request.
 
 from __future__ import annotations
 
-from typing import Protocol
+import dataclasses
+from typing import Any, Protocol
 
 from suffice.registry import Table
 
-__all__ = ["GROWTHS", "KV_DTYPES", "Growth"]
+__all__ = ["GROWTHS", "KV_BYTES", "KV_DTYPES", "Growth", "fitted"]
 
-KV_DTYPES = ("float32", "bfloat16", "float16", "int8")
+KV_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}  # of an element
+KV_DTYPES = tuple(KV_BYTES)
 
 
 class Growth(Protocol):
@@ -25,6 +27,18 @@ class Growth(Protocol):
         context length, both in rows. Only called when `needed > capacity`.
         """
         ...
+
+
+def fitted(growth: Growth, **found: Any) -> Growth:
+    """Return the policy with those of its fields that are open (None) as `found` says.
+
+    `found` is what is known of the model and the machine; a policy takes what it has a field for.
+    """
+    policy: Any = growth
+    fields = {field.name for field in dataclasses.fields(policy)}
+    known = {name: value for name, value in found.items() if name in fields}
+    taken = {name: value for name, value in known.items() if getattr(policy, name) is None}
+    return dataclasses.replace(policy, **taken) if taken else growth
 
 
 GROWTHS = Table(

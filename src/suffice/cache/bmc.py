@@ -17,12 +17,16 @@ from suffice.errors import InputError
 
 @dataclass(frozen=True)
 class BMC:
-    """Allocate every `rows` rows; `rows=None` derives them from the context length."""
+    """Allocate every `rows` rows; `rows=None` derives them from the context length.
+
+    An engine fills `ratio`, `group` and `shrink`, where they are None, from its machine and model;
+    alone, `group` and `shrink` count as 1.
+    """
 
     rows: int | None = None  # r; None: from Eq. 7 with the fields below
     ratio: float | None = None  # C' = aBW / (2 bC); None: as measured on this machine
-    group: int = 1  # G of Eq. 8: query heads that share a key/value head
-    shrink: float = 1.0  # Q of Eq. 8: 4 bytes over the bytes of a stored element
+    group: int | None = None  # G of Eq. 8: query heads that share a key/value head
+    shrink: float | None = None  # Q of Eq. 8: 4 bytes over the bytes of a stored element
     drafts: int = 1  # k of Eq. 9: rows verified in a step
     accepted: float = 1.0  # m of Eq. 9: tokens gained in a step
 
@@ -53,8 +57,8 @@ class BMC:
         ratio = machine.load_or_default().ratio if self.ratio is None else self.ratio
         return Costs.of_ratio(
             ratio,
-            group=self.group,
-            shrink=self.shrink,
+            group=self.group or 1,
+            shrink=self.shrink or 1.0,
             drafts=self.drafts,
             accepted=self.accepted,
         )

@@ -148,24 +148,31 @@ class KVCache:
         a parent comes before its children.
 
         Raises:
-            InputError: More drafts than spare rows, or a parent that does not come before.
+            InputError: Keys or values of another shape, more drafts than spare rows, or a parent
+                that does not come before.
         """
-        visible = self.draft(parents)
-        first = self.length + self.tentative - len(parents)
-        try:
-            for layer in range(self.layers):
-                self.native.store(layer, first, _floats(k[layer]), _floats(v[layer]))
-        except ValueError:
-            self._forget(len(parents))
-            raise
-        assert len(visible) == len(parents)
+        shape = (self.layers, int(self.native.heads), len(parents), int(self.native.size))
+        for name, rows in (("k", k), ("v", v)):
+            if tuple(rows.shape) != shape:
+                raise InputError(
+                    f"{name} of shape {list(rows.shape)} must be {list(shape)} for this cache and "
+                    f"{len(parents)} parents"
+                )
+        first = self.length + self.tentative
+        self.draft(parents)
+        for layer in range(self.layers):
+            self.native.store(layer, first, _floats(k[layer]), _floats(v[layer]))
 
     def draft(self, parents: list[int]) -> list[int]:
         """Take spare rows for drafts that a decode step will write; return what each may see.
 
         The result has, for each draft, a bit mask over the tentative rows: itself and its
         ancestors.
+
+        Raises:
+            InputError: More drafts than spare rows, or a parent that does not come before.
         """
+        _require_whole("parents", parents)
         if len(parents) > self.room(len(parents)):
             raise InputError(
                 f"{len(parents)} drafts do not fit: {self.room(len(parents))} rows are spare"
@@ -187,12 +194,21 @@ class KVCache:
         """Keep the tentative rows of `path`, in its order, and forget the others.
 
         Raises:
-            InputError: A row that is not tentative, or a path that is not ascending.
+            InputError: A row that is not tentative, or does not continue the one before it in the
+                path (the first: the committed rows).
         """
+        _require_whole("path", path)
         if any(not 0 <= row < self.tentative for row in path) or path != sorted(set(path)):
             raise InputError(
                 f"path {path} must be ascending tentative rows (there are {self.tentative})"
             )
+        before = 0
+        for row in path:
+            if self._visible[row] != before | 1 << row:
+                raise InputError(
+                    f"path {path}: tentative row {row} does not continue the row before it"
+                )
+            before = self._visible[row]
         for target, source in enumerate(path):
             if source != target:
                 self.native.move_row(self.length + source, self.length + target)
@@ -237,6 +253,11 @@ class KVCache:
             raise OutOfMemory(str(error)) from None
         other.tentative, other._visible = 0, []
         return other
+
+
+def _require_whole(name: str, rows: list[int]) -> None:
+    if not isinstance(rows, list) or not all(type(row) is int for row in rows):
+        raise InputError(f"{name} {rows!r:.60} must be a list of whole numbers")
 
 
 def _floats(rows: torch.Tensor) -> torch.Tensor:

@@ -109,19 +109,22 @@ class Config:
                 f"dtype='{self.dtype}' contradicts quantization='none:dtype={own}': give only one"
             )
 
-    def resolved(self, model_dtype: str, max_positions: int) -> Config:
+    def resolved(
+        self, model_dtype: str, max_positions: int, most_positions: int | None = None
+    ) -> Config:
         """Return the config with what "auto" and None left to the model filled in.
 
         `model_dtype` is the type of the checkpoint's weights (float16 is run as bfloat16 only if
         asked for, since bfloat16 cannot hold all of it) and `max_positions` the context length the
-        model was made for.
+        model was made for. `most_positions` may be asked for, if that is another number.
 
         Raises:
-            InputError: `max_model_len` is more than `max_positions`.
+            InputError: `max_model_len` is more than that.
         """
-        if self.max_model_len is not None and self.max_model_len > max_positions:
+        most = most_positions or max_positions
+        if self.max_model_len is not None and self.max_model_len > most:
             raise InputError(
-                f"max_model_len={self.max_model_len}: must not be more than {max_positions}, "
+                f"max_model_len={self.max_model_len}: must not be more than {most}, "
                 "the context length of the model"
             )
         quant_dtype = getattr(self.quant, "dtype", None)
@@ -160,7 +163,7 @@ _DEFAULTS: dict[str, Any] = {
 def _technique(name: str, table: Table, value: Any) -> Any:
     if isinstance(value, str):
         return table.build(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if not isinstance(value, type) and table.holds(value):
         return value
     known = ", ".join(table.names())
     raise InputError(f"{name}={value!r}: must be a technique or its name. Known: {known}")

@@ -8,6 +8,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from suffice.engine.config import Config
+from suffice.engine.conversations import conversation, split_talks
 from suffice.engine.loop import Loop
 from suffice.engine.progress import Progress
 from suffice.engine.prompts import RequestMaker, pair, split
@@ -25,7 +26,9 @@ Message = Mapping[str, Any]
 class LLM:
     """A model that generates text for one or many prompts at a time.
 
-    A result depends on its prompt and parameters only, never on what else is in the batch.
+    A result depends on its prompt and parameters only, never on what else is in the batch. Several
+    threads may call the methods at once: their requests decode together. Requests without a seed
+    of their own are numbered as they come, so give seeds for results that can be had again.
     """
 
     def __init__(
@@ -110,7 +113,9 @@ class LLM:
         """
         parts = split(prompts)
         pairs = zip(parts, pair(len(parts), sampling_params), strict=True)
-        return self._run([self._maker.make(prompt, params) for prompt, params in pairs], use_tqdm)
+        with self._loop.turns:
+            requests = [self._maker.make(prompt, params) for prompt, params in pairs]
+        return self._run(requests, use_tqdm)
 
     def chat(
         self,
@@ -122,10 +127,13 @@ class LLM:
     ) -> list[RequestOutput]:
         """Generate the next message of one conversation or of each of a list of them.
 
-        A message is {"role": ..., "content": ...}. For the rest see `generate`.
+        A message is {"role": ..., "content": ...}; a content is a text, or a list of parts
+        {"type": "text", "text": ...}. For the rest see `generate`.
+
+        Raises:
+            InputError: A message of another form, or a bad parameter; nothing has been run then.
         """
-        many = bool(messages) and not isinstance(messages[0], Mapping)
-        talks: list[Any] = list(messages) if many else [messages]
+        talks = split_talks(messages)
         prompts = [self._chat_tokens(talk, add_generation_prompt) for talk in talks]
         return self.generate(prompts, sampling_params, use_tqdm)
 
@@ -153,12 +161,13 @@ class LLM:
         (chosen,) = pair(1, params)
         if chosen.n != 1:
             raise InputError(f"n={chosen.n}: must be 1 when the text is streamed")
-        return self._maker.make(parts[0], chosen, kept)
+        with self._loop.turns:
+            return self._maker.make(parts[0], chosen, kept)
 
     def _chat_tokens(self, messages: Any, add_generation_prompt: bool = True) -> list[int]:
-        if not messages:
-            raise InputError("the conversation is empty: give at least one message")
-        return self.tokenizer.chat(list(messages), add_generation_prompt=add_generation_prompt)
+        talk = conversation(messages)
+        with self._loop.turns:
+            return self.tokenizer.chat(talk, add_generation_prompt=add_generation_prompt)
 
     def _run(self, requests: list[Request], progress: bool) -> list[RequestOutput]:
         for request in requests:
@@ -179,11 +188,13 @@ class LLM:
         try:
             done = False
             while not done:
-                # Another caller's loop may have finished it since the last token.
-                if not request.finished:
-                    self._loop.step()
-                done = request.finished
-                yield sample.take_delta(), request.output()
+                with self._loop.turns:
+                    # Another caller's loop may have finished it since the last token.
+                    if not request.finished:
+                        self._loop.step()
+                    done = request.finished
+                    piece = sample.take_delta(), request.output()
+                yield piece
         finally:
             self._loop.abort(request)
 
@@ -218,9 +229,10 @@ class Session:
 
     def close(self) -> None:
         """Give the cache back; the session can go on, from nothing."""
-        if self._kept.sequence is not None:
-            self._llm.runner.close(self._kept.sequence)
-        self._kept = Kept()
+        with self._llm._loop.turns:
+            if self._kept.sequence is not None:
+                self._llm.runner.close(self._kept.sequence)
+            self._kept = Kept()
 
     def __enter__(self) -> Session:
         return self

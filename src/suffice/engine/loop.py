@@ -1,7 +1,7 @@
 """The one decode loop: start what fits, run one token of everything that runs, sample, repeat.
 
 A batch of one is a batch. Prompts are run one at a time, samples of a prompt share its one run,
-and every step is one call for all rows.
+and every step is one call for all rows. Threads take turns: who steps runs everybody's requests.
 """
 
 from __future__ import annotations
@@ -12,45 +12,53 @@ from suffice import sampling
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import Logprob, Request, Sample
 from suffice.engine.scheduler import Scheduler
+from suffice.engine.turns import Turns
 from suffice.errors import InputError, OutOfMemory
 
 
 class Loop:
-    """Drives a runner through the scheduler's requests."""
+    """Drives a runner through the scheduler's requests.
+
+    `turns` is held while requests, the runner or the tokenizer are used.
+    """
 
     def __init__(
         self, runner: Runner, tokenizer: Tokenizer, *, max_num_seqs: int, max_model_len: int
     ) -> None:
         self.runner = runner
+        self.turns = Turns()
         self.scheduler = Scheduler(max_num_seqs)
         self._tokenizer = tokenizer
         self._rows = max_model_len
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        self.scheduler.add(request)
+        with self.turns:
+            self.scheduler.add(request)
 
     def step(self) -> None:
         """Start the next request if it fits, or else run one token of every running sample.
 
-        Either way there is a new token for somebody. A request that fails, for lack of memory or
-        because no token can be chosen, ends with finish reason "abort" and its error; the others
-        go on.
+        Either way there is a new token for somebody, unless there is nothing to do. A request that
+        fails, for lack of memory or because no token can be chosen, ends with finish reason "abort"
+        and its error; the others go on.
         """
-        if request := self.scheduler.admit():
-            self._start(request)
-        elif samples := self._reserved():
-            sequences = [sample.sequence for sample in samples]
-            logits = self.runner.step(sequences, [sample.tokens[-1] for sample in samples])
-            self._sample(samples, logits)
-        self.scheduler.retire()
+        with self.turns:
+            if request := self.scheduler.admit():
+                self._start(request)
+            elif samples := self._reserved():
+                sequences = [sample.sequence for sample in samples]
+                logits = self.runner.step(sequences, [sample.tokens[-1] for sample in samples])
+                self._sample(samples, logits)
+            self.scheduler.retire()
 
     def abort(self, request: Request, error: str | None = None) -> None:
         """End a request where it is and give its memory back; nothing if it has finished."""
-        request.error = request.error or error
-        for sample in request.running:
-            self._finish(sample, "abort")
-        self.scheduler.retire()
+        with self.turns:
+            request.error = request.error or error
+            for sample in request.running:
+                self._finish(sample, "abort")
+            self.scheduler.retire()
 
     def _start(self, request: Request) -> None:
         request.metrics.queue_seconds = request.lap()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import numbers
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 from suffice.engine.config import Config
 from suffice.engine.protocol import Tokenizer
 from suffice.engine.request import Kept, Request, Sample
-from suffice.errors import InputError, unknown
+from suffice.errors import InputError, check_text, unknown
 from suffice.sampling import SamplingState
 from suffice.sampling_params import SamplingParams
 
@@ -33,7 +34,7 @@ def split(prompts: Any) -> list[Any]:
         )
     if not prompts:
         raise InputError("prompts: the list is empty; give at least one prompt")
-    return [prompts] if isinstance(prompts[0], int) else list(prompts)
+    return [prompts] if isinstance(prompts[0], numbers.Integral) else list(prompts)
 
 
 def pair(count: int, params: Any) -> list[SamplingParams]:
@@ -72,8 +73,8 @@ class RequestMaker:
         """Return the request for one prompt.
 
         Raises:
-            InputError: An empty prompt, one too long for the context, ids outside the vocabulary,
-                or more samples than may run together.
+            InputError: A prompt that is empty, no text or too long for the context, ids outside
+                the vocabulary, or more tokens or samples than there is room for.
         """
         self._check_params(params)
         text, tokens = self._tokens(prompt)
@@ -82,7 +83,13 @@ class RequestMaker:
                 f"the prompt has {len(tokens)} tokens: must be at most {self._rows - 1}, one less "
                 "than the context length (max_model_len)"
             )
-        limit = min(params.max_tokens or self._rows, self._rows - len(tokens))
+        room = self._rows - len(tokens)
+        if params.min_tokens > room:
+            raise InputError(
+                f"min_tokens={params.min_tokens}: must not be more than {room}, what the prompt "
+                "leaves of the context (max_model_len)"
+            )
+        limit = min(params.max_tokens or room, room)
         request = Request(str(self._count), text, tokens, params, limit=limit, kept=kept)
         seed = self._next_seed() if params.seed is None else params.seed
         self._count += 1
@@ -139,6 +146,7 @@ class RequestMaker:
         if isinstance(prompt, str):
             if not prompt:
                 raise InputError("the prompt is empty: give some text")
+            check_text("the prompt", prompt)
             return prompt, self._checked(self._tokenizer.encode(prompt))
         if not isinstance(prompt, Sequence):
             raise InputError(f"prompt: must be text or token ids, not {type(prompt).__name__}")
@@ -152,7 +160,7 @@ class RequestMaker:
 
     def _check_ids(self, name: str, tokens: Sequence[Any]) -> None:
         for token in tokens:
-            whole = isinstance(token, int) and not isinstance(token, bool)
+            whole = isinstance(token, numbers.Integral) and not isinstance(token, bool)
             if not whole or not 0 <= token < self._vocabulary:
                 raise InputError(
                     f"{name}: {token!r} is not a token id; this model's are 0 to "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from suffice import native
+from suffice.cache import fitted, machine
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.models.checkpoint import open_checkpoint
@@ -49,6 +50,11 @@ class Runner:
         self.trace = Trace()
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self._native = NativeModel(decoder, config.max_model_len)
+        # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
+        # which it is stored, so the products get cheaper by the same factors as the copies.
+        self.growth = fitted(
+            config.growth, ratio=machine.load_or_default().ratio, group=1, shrink=1.0
+        )
 
     @property
     def vocabulary(self) -> int:
@@ -61,6 +67,11 @@ class Runner:
         parts = self.decoder.weights.values()
         return sum(p.nbytes if isinstance(p, torch.Tensor) else p.bytes for p in parts)
 
+    @property
+    def rows_per_token(self) -> int:
+        """Rows of keys that one token has: one in each layer and key/value head."""
+        return len(self.decoder.config.layers) * self.decoder.config.kv_heads
+
     def open(self, request_id: str, limit: int) -> Sequence:
         """Return a new, empty sequence that may grow to `limit` rows."""
         model = self.decoder.config
@@ -68,7 +79,7 @@ class Runner:
             len(model.layers),
             model.kv_heads,
             model.head_size,
-            growth=self.config.growth,
+            growth=self.growth,
             limit=limit,
             key_dtype=self.config.kv_cache_dtype,
             value_dtype=self.config.kv_cache_dtype,
@@ -156,7 +167,8 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     from suffice.models.tokenizer import load_tokenizer
 
     checkpoint = open_checkpoint(config.model)
-    config = config.resolved(checkpoint.dtype, checkpoint.config.max_positions)
+    model = checkpoint.config
+    config = config.resolved(checkpoint.dtype, model.max_positions, model.most_positions)
     assert config.quant is not None and config.threads is not None
     native.set_threads(config.threads)
     torch.set_num_threads(config.threads)

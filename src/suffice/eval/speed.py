@@ -74,9 +74,13 @@ class Result:
 
 
 def cases(
-    prompt: int, generate: int, depths: Sequence[int], batch: int, repetitions: int
+    prompts: Sequence[int],
+    generates: Sequence[int],
+    depths: Sequence[int],
+    batch: int,
+    repetitions: int,
 ) -> list[Case]:
-    """Return a prompt case and a decode case for each depth; a length of 0 leaves one out.
+    """Return a case for each prompt and decode length at each depth; a length of 0 leaves one out.
 
     `repetitions` is only checked.
 
@@ -84,20 +88,20 @@ def cases(
         InputError: A number below what makes sense, or nothing to measure.
     """
     for name, value, least in (
-        ("-p/--n-prompt", prompt, 0),
-        ("-n/--n-gen", generate, 0),
+        *(("-p/--n-prompt", prompt, 0) for prompt in prompts),
+        *(("-n/--n-gen", generate, 0) for generate in generates),
         ("-b/--batch-size", batch, 1),
         ("-r/--repetitions", repetitions, 1),
         *(("-d/--n-depth", depth, 0) for depth in depths),
     ):
         if value < least:
             raise InputError(f"{name}={value}: must be at least {least}")
-    if not depths or not (prompt or generate):
+    if not depths or not (any(prompts) or any(generates)):
         raise InputError("nothing to measure: give -p or -n above 0 and at least one depth")
     found = []
     for depth in depths:
-        found += [Case(prompt, 0, depth, batch)] if prompt else []
-        found += [Case(0, generate, depth, batch)] if generate else []
+        found += [Case(prompt, 0, depth, batch) for prompt in prompts if prompt]
+        found += [Case(0, generate, depth, batch) for generate in generates if generate]
     return found
 
 

@@ -18,7 +18,7 @@ from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
 from suffice.models.family import Family, family_of
 from suffice.models.locate import locate
-from suffice.models.weights import is_norm, match, shapes
+from suffice.models.weights import check_finite, is_linear, is_norm, match, shapes
 
 __all__ = ["Checkpoint", "Source", "open_checkpoint"]
 
@@ -56,21 +56,25 @@ class Checkpoint:
 
     @property
     def dtype(self) -> str:
-        """The type of the weights: float32, float16 or bfloat16.
+        """The type that holds every matrix without rounding: float32, float16 or bfloat16.
 
         Blocks of 8 bits and fewer count as bfloat16, whose rounding is finer than theirs.
         """
-        return self.source.dtype(self.names["layers.0.q"])
+        matrices = (stored for name, stored in self.names.items() if is_linear(name))
+        found = {self.source.dtype(stored) for stored in matrices}
+        return found.pop() if len(found) == 1 else "float32"
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Read the weights one by one: canonical names and tensors in the stored float type.
 
         Raises:
-            InputError: A damaged file, or an unused head that is not the embedding.
+            InputError: A damaged file, an entry that is not finite, or an unused head that is not
+                the embedding.
         """
         offset = self.norm_offset if self.config.norm == "rms" else 0.0
         for name, stored in self.names.items():
             tensor = self.source.load(stored)
+            check_finite(self.path, stored, tensor)
             if name == "embed" and self.spare_head is not None:
                 self._check_spare_head(tensor)
             if offset and is_norm(name):

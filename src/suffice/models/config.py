@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 from suffice.errors import InputError
 
-__all__ = ["DecoderConfig", "LayerConfig", "Rope"]
+__all__ = ["DecoderConfig", "LayerConfig", "Rope", "check_number", "check_size"]
 
 MAX_HEAD_SIZE = 256
+_MAX_SIZE = 2**31 - 1  # sizes and positions are 32-bit numbers in the native core
+
+
+def check_size(field: str, value: Any) -> None:
+    """Refuse what is not a size or a count.
+
+    Raises:
+        InputError: Not a whole number of at least 1.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_SIZE:
+        raise InputError(
+            f"config field '{field}' = {value!r:.60} must be a whole number from 1 to {_MAX_SIZE}"
+        )
+
+
+def check_number(field: str, value: Any, above: float = 0) -> None:
+    """Refuse what is not a finite number, or not more than `above`.
+
+    Raises:
+        InputError: It is not.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not above < value < math.inf:
+        kind = "number" if above == -math.inf else f"number above {above:g}"
+        raise InputError(f"config field '{field}' = {value!r:.60} must be a finite {kind}")
 
 
 @dataclass(frozen=True)
@@ -17,12 +44,32 @@ class Rope:
 
     `parameters` are those of the kind (`factor`, ...), under the names checkpoints give them.
     `divisors` [D/2], if any, divide the frequencies one by one.
+
+    Raises:
+        InputError: A number that cannot be; the message names the checkpoint's field.
     """
 
     kind: str = "default"
     theta: float = 10_000.0
     parameters: tuple[tuple[str, float], ...] = ()
     divisors: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_number("rope_theta", self.theta, above=1)
+
+    def reached(self, positions: int) -> tuple[int, int]:
+        """Return the context length of a model made for `positions`, and the longest it allows.
+
+        YaRN is a setting for long texts: a model that has it is meant to be used on them. The
+        others may be stretched by their factor if asked, at some cost in quality.
+        """
+        given = dict(self.parameters)
+        if self.kind == "yarn":
+            stretched = int(given["original_max_position_embeddings"] * given["factor"])
+            return max(positions, stretched), max(positions, stretched)
+        if self.kind in ("linear", "dynamic"):
+            return positions, max(positions, int(positions * given["factor"]))
+        return positions, positions
 
 
 @dataclass(frozen=True)
@@ -58,7 +105,7 @@ class DecoderConfig:
     activation: str  # a name in layers.ACTIVATIONS
     gated: bool  # down(act(gate) * up) if true, down(act(up)) if not
     attention_scale: float
-    max_positions: int
+    trained_positions: int  # those that the model says it was made for, without any stretching
     ropes: tuple[Rope, ...] = ()
     qk_norm: bool = False  # RMS norm of each query and key head before its rotation
     embed_scale: float = 1.0
@@ -79,11 +126,12 @@ class DecoderConfig:
             "num_key_value_heads": self.kv_heads,
             "intermediate_size": self.mlp_width,
             "num_hidden_layers": len(self.layers),
-            "max_position_embeddings": self.max_positions,
+            "max_position_embeddings": self.trained_positions,
         }
         for field, size in sizes.items():
-            if size < 1:
-                raise InputError(f"config field '{field}' = {size} must be at least 1")
+            check_size(field, size)
+        check_size("max_position_embeddings, stretched", self.most_positions)
+        check_number("rms_norm_eps", self.norm_eps)
         if self.head_size % 16 or not 16 <= self.head_size <= MAX_HEAD_SIZE:
             raise InputError(
                 f"config field 'head_dim' = {self.head_size} is not supported; "
@@ -95,10 +143,20 @@ class DecoderConfig:
                 f"must divide 'num_attention_heads' = {self.heads}"
             )
         for layer in self.layers:
-            if layer.window is not None and layer.window < 1:
-                raise InputError(
-                    f"config field 'sliding_window' = {layer.window} must be at least 1"
-                )
+            if layer.window is not None:
+                check_size("sliding_window", layer.window)
+
+    @property
+    def max_positions(self) -> int:
+        """The context length, unless a longer one is asked for."""
+        trained = self.trained_positions
+        return max((rope.reached(trained)[0] for rope in self.ropes), default=trained)
+
+    @property
+    def most_positions(self) -> int:
+        """The longest context that may be asked for."""
+        trained = self.trained_positions
+        return max((rope.reached(trained)[1] for rope in self.ropes), default=trained)
 
     @property
     def projected(self) -> bool:

@@ -19,7 +19,7 @@ from suffice.models.layers import (
     rms_norm,
     rotate,
 )
-from suffice.models.rope import rope_table
+from suffice.models.rope import check_call, rope_table
 from suffice.models.weights import is_linear
 from suffice.quant import PackedLinear, Quant
 
@@ -73,7 +73,8 @@ class Decoder:
         """Return cosines and sines [rows, D/2] float32 for each of `config.ropes`."""
         config = self.config
         return [
-            rope_table(rope, config.head_size, config.max_positions, rows) for rope in config.ropes
+            rope_table(rope, config.head_size, config.trained_positions, rows)
+            for rope in config.ropes
         ]
 
     @torch.no_grad()
@@ -85,7 +86,8 @@ class Decoder:
         These are [V] after the last token, [T, V] after each token, or None.
 
         Raises:
-            InputError: No token, a token outside the vocabulary, or more than there are positions.
+            InputError: No token, a token outside the vocabulary, more than there are positions, or
+            several beyond the trained positions of a dynamic rotation (see `rope.check_call`).
             OutOfMemory: The cache cannot grow.
         """
         self._check(tokens, cache.length)
@@ -111,10 +113,11 @@ class Decoder:
             raise InputError(
                 f"token {wrong} is outside the vocabulary; allowed: 0..{config.vocab - 1}"
             )
-        if config.position_rows and first + len(tokens) > config.max_positions:
+        check_call(config, first, len(tokens))
+        if config.position_rows and first + len(tokens) > config.trained_positions:
             raise InputError(
                 f"{first + len(tokens)} tokens are more than the model has positions; "
-                f"allowed: {config.max_positions}"
+                f"allowed: {config.trained_positions}"
             )
 
     def _embed(self, tokens: torch.Tensor, first: int) -> torch.Tensor:

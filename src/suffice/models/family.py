@@ -46,7 +46,7 @@ def family_of(raw: Mapping[str, Any]) -> Family:
     """Return the family that a checkpoint's configuration names under `architectures`.
 
     Raises:
-        InputError: It names none, several or an unknown one.
+        InputError: It names none, several or an unknown one, or `model_type` is another's.
     """
     names = raw.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
@@ -56,4 +56,10 @@ def family_of(raw: Mapping[str, Any]) -> Family:
         )
     family: Any = ARCHITECTURES.load(names[0])
     assert isinstance(family, Family)
+    given = raw.get("model_type", family.name)
+    if given != family.name:
+        raise InputError(
+            f"config field 'model_type' = {given!r:.60} contradicts 'architectures' = "
+            f"{names!r}, whose model_type is '{family.name}'"
+        )
     return family

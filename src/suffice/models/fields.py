@@ -7,13 +7,14 @@ is silently ignored is a model that silently computes something else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from difflib import get_close_matches
 from typing import Any
 
 from suffice.errors import InputError, unknown
-from suffice.models.config import LayerConfig, Rope
+from suffice.models.config import LayerConfig, Rope, check_number, check_size
 
 __all__ = ["activation", "layer_windows", "normalise", "read_rope", "sliding_layers"]
 
@@ -104,6 +105,37 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "use_mrope": (False,),
 }
 
+# Checked before transformers sees them, which divides by some.
+_SIZES = (
+    "ffn_dim",
+    "head_dim",
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "original_max_position_embeddings",
+    "sliding_window",
+    "vocab_size",
+    "word_embed_proj_dim",
+)
+_NUMBERS = {  # and what they must be above
+    "attention_factor": 0.0,
+    "beta_fast": 0.0,
+    "beta_slow": 0.0,
+    "factor": 0.0,
+    "high_freq_factor": 0.0,
+    "low_freq_factor": 0.0,
+    "mscale": -math.inf,
+    "mscale_all_dim": -math.inf,
+    "query_pre_attn_scalar": 0.0,
+    "rms_norm_eps": 0.0,
+    "rope_local_base_freq": 1.0,
+    "rope_theta": 1.0,
+}
+_ROPES = ("rope_parameters", "rope_scaling", "full_attention", "sliding_attention")
+
 _ROPE_FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {  # kind: required, optional
     "default": (frozenset(), frozenset()),
     "linear": (frozenset({"factor"}), frozenset()),
@@ -133,7 +165,8 @@ _ROPE_FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {  # kind: requ
         ),
     ),
 }
-_ROPE_SINGLE = {"partial_rotary_factor": (1.0, None)}
+_ROPE_ANY = ("original_max_position_embeddings", "partial_rotary_factor")  # of any kind
+_ROPE_SINGLE = {"partial_rotary_factor": (1.0, None), "truncate": (False, True, None)}
 
 _ACTIVATIONS = {
     "silu": "silu",
@@ -169,6 +202,7 @@ def normalise(
             raise InputError(f"config field '{name}' = {_short(value)} is not supported.{hint}")
         if name in _ONLY:
             _require(name, value, _ONLY[name])
+    _check_numbers(raw)
     config = _transformers_config(raw, config_class)
     for name, values in only.items():
         if hasattr(config, name):
@@ -176,13 +210,25 @@ def normalise(
     return config
 
 
+def _check_numbers(raw: Mapping[str, Any], within: str = "") -> None:
+    for name, value in raw.items():
+        if name in _ROPES and isinstance(value, Mapping):
+            _check_numbers(value, f"{within}{name}.")
+        elif value is not None and name in _SIZES:
+            check_size(within + name, value)
+        elif value is not None and name in _NUMBERS:
+            check_number(within + name, value, _NUMBERS[name])
+
+
 def _transformers_config(raw: Mapping[str, Any], config_class: type[Any]) -> Any:
     from huggingface_hub.errors import StrictDataclassError
 
+    # What does not matter cannot be wrong; and it edits nested dictionaries in place.
+    relevant = deepcopy({name: raw[name] for name in raw if name not in _IRRELEVANT})
     try:
-        return config_class.from_dict(deepcopy(dict(raw)))  # it edits nested dictionaries in place
+        return config_class.from_dict(relevant)
     except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()).partition(" Errors: ")[0]
         raise InputError(f"config.json is not a valid {config_class.__name__}: {reason}") from None
 
 
@@ -202,20 +248,23 @@ def read_rope(parameters: Mapping[str, Any], kinds: Iterable[str] = tuple(_ROPE_
             continue
         if name in _ROPE_SINGLE:
             _require(f"rope_parameters.{name}", value, _ROPE_SINGLE[name])
-        elif name in required | optional:
+        if name in required | optional:
             if value is not None:
                 values.append((name, value))
-        elif not (name == "original_max_position_embeddings" or value is None):
+        elif name not in _ROPE_ANY and value is not None:
             raise unknown(f"parameter of rope_type '{kind}'", name, required | optional)
     missing = sorted(required - {name for name, _ in values})
     if missing:
         raise InputError(f"rope_type '{kind}' needs the parameter '{missing[0]}'")
-    for name, value in values:
-        if not isinstance(value, int | float):
-            raise InputError(
-                f"config field 'rope_parameters.{name}' = {_short(value)} must be a number"
-            )
+    _check_bands(dict(values))
+    check_number("rope_theta", parameters.get("rope_theta"), above=1)
     return Rope(kind, float(parameters["rope_theta"]), tuple(sorted(values)))
+
+
+def _check_bands(values: Mapping[str, float]) -> None:
+    for low, high in (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast")):
+        if low in values and high in values:
+            check_number(f"rope_parameters.{high}", values[high], above=values[low])
 
 
 def layer_windows(config: Any) -> tuple[LayerConfig, ...]:

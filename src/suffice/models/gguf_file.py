@@ -131,6 +131,10 @@ def _read_header(
         at += 16 + 8 * dims
         table.append((name, (kind, offset, tuple(reversed(sizes)))))
     step = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    if not isinstance(step, int) or step < 1:
+        raise InputError(
+            f"{path}: the GGUF key 'general.alignment' = {step!r:.60} must be positive"
+        )
     return metadata, table, -(-at // step) * step
 
 

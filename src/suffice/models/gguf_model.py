@@ -14,6 +14,7 @@ from suffice.models.checkpoint import Checkpoint, assemble
 from suffice.models.config import DecoderConfig
 from suffice.models.family import family_of
 from suffice.models.gguf_file import GGUF
+from suffice.models.weights import check_finite
 
 __all__ = ["open_gguf"]
 
@@ -82,11 +83,22 @@ def open_gguf(path: Path) -> Checkpoint:
     family = family_of(raw)
     config = family.read(raw)
     if _ROPE_DIVISORS in file.tensors:
-        divisors = tuple(file.load(_ROPE_DIVISORS).tolist())
+        divisors = _divisors(file, config.head_size)
         config = replace(config, ropes=tuple(replace(r, divisors=divisors) for r in config.ropes))
     source = _Source(file, config, interleaved=architecture == "llama")
     # llama.cpp stores 1 + w for the families that add 1
     return assemble(path, family, config, source, weights=_WEIGHTS, norm_offset=0.0)
+
+
+def _divisors(file: GGUF, head_size: int) -> tuple[float, ...]:
+    values = file.load(_ROPE_DIVISORS)
+    check_finite(file.path, _ROPE_DIVISORS, values)
+    if values.shape != (head_size // 2,) or values.min() <= 0:
+        raise InputError(
+            f"{file.path}: tensor '{_ROPE_DIVISORS}' of shape {list(values.shape)} "
+            f"must hold {head_size // 2} positive numbers"
+        )
+    return tuple(values.tolist())
 
 
 class _Source:
@@ -134,9 +146,12 @@ def _configuration(file: GGUF, architecture: str) -> dict[str, Any]:
             )
     raw: dict[str, Any] = {fields[key]: value for key, value in keys.items()}
     for needed in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
-        if not isinstance(raw.get(needed), int):
+        if not isinstance(raw.get(needed), int) or raw[needed] < 1:
             key = next(k for k, field in fields.items() if field == needed)
-            raise InputError(f"{file.path}: the GGUF key '{prefix}{key}' is missing or no integer")
+            raise InputError(
+                f"{file.path}: the GGUF key '{prefix}{key}' = {raw.get(needed)!r:.60} "
+                "must be a whole number of at least 1"
+            )
     raw.setdefault("num_key_value_heads", raw["num_attention_heads"])
     raw.setdefault("head_dim", raw["hidden_size"] // raw["num_attention_heads"])
     raw["architectures"] = [_ARCHITECTURES[architecture]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from suffice.models.config import DecoderConfig, LayerConfig
+from suffice.models.config import DecoderConfig, LayerConfig, check_size
 from suffice.models.family import Family
 from suffice.models.fields import activation, normalise, read_rope
 
@@ -40,9 +40,15 @@ SURPLUS = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"model\.rota
 
 
 def head_size(config: Any) -> int:
-    """Return the head size, which old configurations leave to be derived."""
+    """Return the head size, which old configurations leave to be derived.
+
+    Raises:
+        InputError: There are more heads than the hidden size has entries.
+    """
     given = getattr(config, "head_dim", None)
-    return int(given or config.hidden_size // config.num_attention_heads)
+    size = given or config.hidden_size // config.num_attention_heads
+    check_size("head_dim", size)
+    return int(size)
 
 
 def sizes(config: Any) -> dict[str, Any]:
@@ -59,7 +65,7 @@ def sizes(config: Any) -> dict[str, Any]:
         "placement": "pre",
         "gated": True,
         "attention_scale": head_size(config) ** -0.5,
-        "max_positions": config.max_position_embeddings,
+        "trained_positions": config.max_position_embeddings,
         "tied": config.tie_word_embeddings,
     }
 

@@ -13,6 +13,7 @@ import torch
 
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder
+from suffice.models.rope import check_call
 from suffice.native import PANEL, core
 from suffice.quant import PackedLinear
 from suffice.trace import Trace
@@ -44,6 +45,7 @@ class NativeModel:
 
     def __init__(self, decoder: Decoder, positions: int) -> None:
         config = decoder.config
+        self._config = config
         self._vocab = config.vocab
         self._padded = -(-config.vocab // PANEL) * PANEL
         self._model = core.Model(
@@ -84,8 +86,12 @@ class NativeModel:
         must be reserved.
 
         Raises:
-            InputError: More rows than a cache has to spare.
+            InputError: More rows than a cache has to spare, or several beyond the trained positions
+                of a dynamic rotation (see `rope.check_call`).
         """
+        for rows in batch:
+            if rows.parents is None:
+                check_call(self._config, rows.cache.length, len(rows.tokens))
         tokens: list[int] = []
         positions: list[int] = []
         visible: list[int] = []

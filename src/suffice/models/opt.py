@@ -7,6 +7,7 @@ from typing import Any
 from suffice.models.config import DecoderConfig, LayerConfig
 from suffice.models.family import Family
 from suffice.models.fields import activation, normalise
+from suffice.models.llama import head_size
 
 _USED = (
     "vocab_size",
@@ -48,14 +49,14 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
     from transformers.models.opt.configuration_opt import OPTConfig
 
     config = normalise(raw, OPTConfig, _USED, _ONLY)
-    head_size = config.hidden_size // config.num_attention_heads
+    size = head_size(config)
     before = config.do_layer_norm_before
     return DecoderConfig(
         vocab=config.vocab_size,
         width=config.hidden_size,
         heads=config.num_attention_heads,
         kv_heads=config.num_attention_heads,
-        head_size=head_size,
+        head_size=size,
         mlp_width=config.ffn_dim,
         layers=(LayerConfig(rope=None),) * config.num_hidden_layers,
         norm="layer",
@@ -63,8 +64,8 @@ def _read(raw: dict[str, Any]) -> DecoderConfig:
         placement="pre" if before else "post",
         activation=activation(config, "activation_function"),
         gated=False,
-        attention_scale=head_size**-0.5,
-        max_positions=config.max_position_embeddings,
+        attention_scale=size**-0.5,
+        trained_positions=config.max_position_embeddings,
         embed_width=config.word_embed_proj_dim,
         position_rows=config.max_position_embeddings + _OFFSET,
         position_offset=_OFFSET,

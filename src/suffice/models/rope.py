@@ -10,45 +10,65 @@ from types import SimpleNamespace
 
 import torch
 
-from suffice.models.config import Rope
+from suffice.errors import InputError
+from suffice.models.config import DecoderConfig, Rope
 
-__all__ = ["rope_table"]
+__all__ = ["check_call", "rope_table"]
 
 
 def rope_table(
-    rope: Rope, head_size: int, max_positions: int, rows: int, first: int = 0
+    rope: Rope, head_size: int, trained: int, rows: int, first: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cosines and sines [rows, D/2] float32 for the positions from `first` on.
 
-    The kind's attention factor is folded in. Row p of the dynamic kind has the frequencies of a
-    text of p + 1 tokens, those by which position p is turned when it is decoded.
+    The kind's attention factor is folded in. `trained` positions are what the model was made for.
+    Row p of the dynamic kind has the frequencies of a text of p + 1 tokens, those by which position
+    p is turned when it is decoded.
     """
-    positions = torch.arange(first, first + rows, dtype=torch.float32)
-    plain, factor = _frequencies(rope, head_size, max_positions, None)
-    angles = positions[:, None] * plain
+    positions = torch.arange(first, first + rows)[:, None]
+    frequencies, factor = _frequencies(rope, head_size, trained, None)
     if rope.kind == "dynamic":
-        for row in range(max(0, max_positions - first), rows):
-            length = torch.tensor(first + row + 1)
-            stretched, _ = _frequencies(rope, head_size, max_positions, length)
-            angles[row] = positions[row] * stretched
+        stretched, _ = _frequencies(rope, head_size, trained, positions + 1)
+        frequencies = torch.where(positions < trained, frequencies, stretched)
+    angles = positions.float() * frequencies
     return angles.cos() * factor, angles.sin() * factor
 
 
+def check_call(config: DecoderConfig, first: int, rows: int) -> None:
+    """Refuse rows from `first` on that dynamic frequencies turn another way when run together.
+
+    transformers turns all tokens of one call by the frequencies of the text that ends with the
+    last, and leaves the keys of earlier calls as they are. A table by position can be equal to that
+    up to the trained positions, where the frequencies stand still, and one token at a time.
+
+    Raises:
+        InputError: Several rows at once that reach beyond the trained positions.
+    """
+    dynamic = any(rope.kind == "dynamic" for rope in config.ropes)
+    if dynamic and rows > 1 and first + rows > config.trained_positions:
+        raise InputError(
+            f"a prompt of {first + rows} tokens or more is not supported with rope_type 'dynamic'; "
+            f"allowed: {config.trained_positions} (max_position_embeddings), which generated "
+            "tokens may exceed"
+        )
+
+
 def _frequencies(
-    rope: Rope, head_size: int, max_positions: int, length: torch.Tensor | None
+    rope: Rope, head_size: int, trained: int, lengths: torch.Tensor | None
 ) -> tuple[torch.Tensor, float]:
+    """Return frequencies [D/2] (for `lengths` [rows, 1]: [rows, D/2]) and the attention factor."""
     if rope.kind == "default":
         exponents = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
         frequencies, factor = 1.0 / rope.theta**exponents, 1.0
     else:
-        frequencies, factor = _scaled(rope, head_size, max_positions, length)
+        frequencies, factor = _scaled(rope, head_size, trained, lengths)
     if rope.divisors:
         frequencies = frequencies / torch.tensor(rope.divisors, dtype=torch.float32)
     return frequencies, factor
 
 
 def _scaled(
-    rope: Rope, head_size: int, max_positions: int, length: torch.Tensor | None
+    rope: Rope, head_size: int, trained: int, lengths: torch.Tensor | None
 ) -> tuple[torch.Tensor, float]:
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -59,7 +79,7 @@ def _scaled(
         head_dim=head_size,
         hidden_size=head_size,
         num_attention_heads=1,
-        max_position_embeddings=max_positions,
+        max_position_embeddings=trained,
     )
-    frequencies, factor = ROPE_INIT_FUNCTIONS[rope.kind](config, seq_len=length)
+    frequencies, factor = ROPE_INIT_FUNCTIONS[rope.kind](config, seq_len=lengths)
     return frequencies.float(), float(factor)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from suffice.errors import InputError
+from suffice.errors import InputError, check_text
 from suffice.models.hf_folder import read_json
 from suffice.models.locate import locate
 
@@ -33,7 +33,12 @@ class Tokenizer:
         return self._wrapped.chat_template is not None
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return the tokens of a text; `special` adds what the model expects around it."""
+        """Return the tokens of a text; `special` adds what the model expects around it.
+
+        Raises:
+            InputError: The text has no UTF-8 form.
+        """
+        check_text("the text", text)
         return list(self._wrapped.encode(text, add_special_tokens=special))
 
     def decode(self, tokens: list[int], *, skip_special: bool = False) -> str:

@@ -6,13 +6,17 @@ each layer `layers.0.q`, ...; a bias has `.bias` after the name of what it belon
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
 
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
 
-__all__ = ["LINEARS", "is_linear", "is_norm", "match", "shapes"]
+__all__ = ["LINEARS", "check_finite", "is_linear", "is_norm", "match", "shapes"]
 
 LINEARS = ("q", "k", "v", "o", "gate", "up", "down", "embed", "head", "project_in", "project_out")
 _BASE = "model."  # the prefix that checkpoints of the model without its head leave out
@@ -117,6 +121,17 @@ def match(
                 f"but the configuration says {list(wanted[name])}"
             )
     return names
+
+
+def check_finite(path: Path, name: str, weight: torch.Tensor) -> None:
+    """Refuse a stored weight that holds NaN or an infinity.
+
+    Raises:
+        InputError: It does.
+    """
+    # One pass without a temporary: NaN is both the least and the greatest.
+    if not all(math.isfinite(bound) for bound in torch.aminmax(weight)):
+        raise InputError(f"{path}: weight '{name}' has NaN or infinite entries; all must be finite")
 
 
 def _stored_name(name: str, templates: Mapping[str, str]) -> str:

@@ -1,0 +1,222 @@
+"""The commands of the command line: a short function each.
+
+Standard output carries what was asked for (text, a table), everything else goes to standard error.
+Bad input is one line and exit code 2; after Ctrl-C what was generated stays, and the code is 130.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from suffice import __version__
+from suffice.cli_environment import misspelt, whole_values
+from suffice.cli_interrupt import INTERRUPTED
+from suffice.cli_options import BenchFlags, ModelFlags, SamplingFlags, flag, with_flags
+from suffice.cli_output import Answer, Bars, busy, one_prompt, wrapped
+from suffice.errors import InputError, check_text
+
+# typer has no public name for the class of every usage error.
+USAGE_ERROR = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
+
+app = typer.Typer(
+    name="suffice",
+    help="Generate text with an LLM on this machine's CPU.",
+    epilog=(
+        "Every long flag can be set in the environment: --top-k as SUFFICE_TOP_K. "
+        "KV rows, in the line that sums up a run: a row is the key and value of one cached token "
+        "at one new token, averaged over layers and heads."
+    ),
+    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich" if sys.stdout is not None and sys.stdout.isatty() else None,
+)
+
+System = Annotated[
+    str | None, flag("-sys", "--system-prompt", help="What the model is told before anything else.")
+]
+Raw = Annotated[
+    bool,
+    flag("--no-chat-template", "--raw", help="Give the model the prompt as it is."),
+]
+
+
+def execute(arguments: list[str]) -> int:
+    """Run the command line and return its exit code."""
+    if sys.stderr is None:  # print would take standard output instead
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (until the end)
+    if sys.stdout is None:
+        return _complain("standard output is closed: give it somewhere to go")
+    _accept_any_text()
+    try:
+        return _called(arguments)
+    except InputError as error:
+        return _complain(str(error))
+    except USAGE_ERROR as error:
+        return _complain(error.format_message())
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        _discard_output()
+        return 1
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _discard_output()
+        return _complain(f"the output cannot be written: {error.strerror or error}")
+
+
+def _called(arguments: list[str]) -> int:
+    group = typer.main.get_command(app)
+    whole_values(group)
+    for line in misspelt(group, os.environ):
+        print(line, file=sys.stderr)
+    code = group.main(arguments or ["--help"], prog_name="suffice", standalone_mode=False)
+    sys.stdout.flush()
+    return code or 0
+
+
+def _accept_any_text() -> None:
+    # A terminal that cannot show a character is no reason to stop; input that is no text is refused
+    # with the prompt that it becomes.
+    for stream, errors in (
+        (sys.stdin, "surrogateescape"),
+        (sys.stdout, "replace"),
+        (sys.stderr, "replace"),
+    ):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
+
+
+def _discard_output() -> None:
+    """Let what could not be written go, or Python tries again at its end, and complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _complain(message: str) -> int:
+    with contextlib.suppress(OSError):
+        print("suffice: error:", " ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"suffice {__version__}")
+        raise typer.Exit
+
+
+def _from_environment(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "ENVIRONMENT"
+
+
+@app.callback()
+def _suffice(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+@with_flags
+def run(
+    context: typer.Context,
+    text: Annotated[
+        str | None, typer.Argument(metavar="[PROMPT]", help="The prompt; - reads standard input.")
+    ] = None,
+    prompt: Annotated[str | None, flag("-p", "--prompt", help="The same as a flag.")] = None,
+    system: System = None,
+    raw: Raw = False,
+    *,
+    model: ModelFlags,
+    sampling: SamplingFlags,
+) -> None:
+    """Answer one prompt."""
+    # What is typed wins over the environment, also over another flag's variable.
+    if text is not None and _from_environment(context, "prompt"):
+        prompt = None
+    if raw and _from_environment(context, "system"):
+        system = None
+    given = one_prompt(text, prompt)
+    check_text("the system prompt", system or "")
+    if raw and system is not None:
+        raise InputError("--system-prompt needs the chat template, which --raw leaves out")
+    params = sampling.params()
+    with busy(f"loading {model.model}"):
+        llm = model.load(sampling.seed)
+    tokens = given if raw else wrapped(llm, given, system)
+    Answer(llm).show(llm.stream(tokens, params))
+
+
+@app.command()
+@with_flags
+def chat(system: System = None, *, model: ModelFlags, sampling: SamplingFlags) -> None:
+    """Talk with the model; /help lists what else can be typed."""
+    from suffice.cli_chat import Chat
+
+    check_text("the system prompt", system or "")
+    params = sampling.params()
+    with busy(f"loading {model.model}"):
+        llm = model.load(sampling.seed)
+    if not llm.tokenizer.has_chat_template:
+        raise InputError(f"{model.model} has no chat template: use `suffice run`")
+    Chat(llm, params, system).talk()
+
+
+@app.command()
+@with_flags
+def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
+    """Measure prompt and decode speed, without tokenisation and sampling."""
+    from suffice import cli_bench
+
+    cli_bench.run(flags, model)
+
+
+@app.command()
+def pull(
+    name: Annotated[str, typer.Argument(help="Such as smollm2-135m; `info` lists them.")],
+) -> None:
+    """Download a model by its short name."""
+    from suffice import pull as pulling
+
+    with Bars() as bars:
+        path = pulling.pull(name, bars.report)
+    model = pulling.MODELS[name]
+    print(f"{model.name}: {model.summary}; licence: {model.licence}", file=sys.stderr)
+    print(path)
+
+
+@app.command()
+def info(
+    model: Annotated[
+        str | None,
+        flag(
+            "-m",
+            "--model",
+            help="Describe this model instead of the machine; SUFFICE_MODEL does not count here.",
+            environment=False,
+        ),
+    ] = None,
+    calibrate: Annotated[
+        bool,
+        flag("--calibrate", help="Measure the machine; see how many times a cache should grow."),
+    ] = False,
+) -> None:
+    """Show what is here: version, machine, techniques, models."""
+    from suffice import cli_info
+
+    if calibrate:
+        cli_info.calibrate()
+    elif model is not None:
+        cli_info.show_model(model)
+    else:
+        cli_info.show()

@@ -24,6 +24,8 @@ NATIVE := CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
 .PHONY: demo test check build bench clean
 
 demo: build
+	@if $(BIN)/suffice info | grep -q 'never measured'; then \
+	  $(BIN)/suffice info --calibrate >/dev/null; fi
 	@$(BIN)/suffice pull $(MODEL) >/dev/null
 	@$(BIN)/suffice run --model $(MODEL) --temp 0 --n-predict 128 "$(PROMPT)"
 

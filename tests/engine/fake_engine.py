@@ -76,6 +76,7 @@ class FakeRunner:
 
     vocabulary = V
     rows_per_token = 1
+    longest_prompt = 10**9
 
     def __init__(self, rule: Rule, memory: int = 10**9) -> None:
         self.rule, self.memory = rule, memory

@@ -21,7 +21,7 @@ class Comings(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         llm = fake_llm(max_num_seqs=SIZE)
-        self.maker = RequestMaker(llm.config, llm.tokenizer, llm.runner.vocabulary)
+        self.maker = RequestMaker(llm.config, llm.tokenizer, llm.runner)
         self.scheduler = Scheduler(SIZE)
         self.requests: list[Request] = []
         self.started: list[Request] = []

@@ -81,6 +81,12 @@ def expected(family: str, attention: str, batch: int, beams: int = 1) -> torch.T
     return generate(model, DynamicCache(config=model.config), batch, num_beams=beams)
 
 
+def test_bmc_knows_how_many_heads_share_a_key() -> None:  # Eq. 8
+    config = LlamaConfig(num_attention_heads=8, num_key_value_heads=2)
+    (layer, *_) = GrowingCache(config, BMC(ratio=0.1)).layers
+    assert layer.growth == BMC(ratio=0.1, group=4)
+
+
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "views"])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("growth", GROWTHS)

@@ -136,9 +136,9 @@ def test_a_longer_context_may_be_asked_for(kind: str, default: int, tmp_path: Pa
     assert len(result.outputs[0].token_ids) == 60
     prompt = {"prompt_token_ids": TOKENS[:100].tolist()}
     if kind == "dynamic":
-        with pytest.raises(
-            InputError, match=r"^a prompt of .* is not supported with rope_type 'dy"
-        ):
-            llm.generate(prompt, params)
+        for length in (65, 100):
+            prompt = {"prompt_token_ids": TOKENS[:length].tolist()}
+            with pytest.raises(InputError, match=rf"has {length} tokens: must be at most 64 \("):
+                llm.generate(prompt, params)
     else:
         assert len(llm.generate(prompt, params)[0].outputs[0].token_ids) == 60

@@ -35,9 +35,7 @@ def fitted(growth: Growth, **found: Any) -> Growth:
     `found` is what is known of the model and the machine; a policy takes what it has a field for.
     """
     policy: Any = growth
-    fields = {field.name for field in dataclasses.fields(policy)}
-    known = {name: value for name, value in found.items() if name in fields}
-    taken = {name: value for name, value in known.items() if getattr(policy, name) is None}
+    taken = {name: value for name, value in found.items() if getattr(policy, name, value) is None}
     return dataclasses.replace(policy, **taken) if taken else growth
 
 

@@ -86,7 +86,7 @@ class LLM:
         self.config = config
         self.runner = runner
         self.tokenizer = tokenizer
-        self._maker = RequestMaker(config, tokenizer, runner.vocabulary)
+        self._maker = RequestMaker(config, tokenizer, runner)
         self._loop = Loop(
             runner,
             tokenizer,

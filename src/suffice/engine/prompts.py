@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from suffice.engine.config import Config
-from suffice.engine.protocol import Tokenizer
+from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import Kept, Request, Sample
 from suffice.errors import InputError, check_text, unknown
 from suffice.sampling import SamplingState
@@ -60,12 +60,13 @@ def pair(count: int, params: Any) -> list[SamplingParams]:
 class RequestMaker:
     """Makes requests, checked against the model: numbered, seeded, tokenised."""
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, vocabulary: int) -> None:
+    def __init__(self, config: Config, tokenizer: Tokenizer, runner: Runner) -> None:
         assert config.max_model_len is not None, "the config must be resolved"
         self._rows = config.max_model_len
         self._most = config.max_num_seqs
         self._tokenizer = tokenizer
-        self._vocabulary = vocabulary
+        self._vocabulary = runner.vocabulary
+        self._longest = runner.longest_prompt
         self._count = 0
         self._seed = int.from_bytes(os.urandom(8), "little") if config.seed is None else config.seed
 
@@ -82,6 +83,12 @@ class RequestMaker:
             raise InputError(
                 f"the prompt has {len(tokens)} tokens: must be at most {self._rows - 1}, one less "
                 "than the context length (max_model_len)"
+            )
+        if len(tokens) > self._longest:
+            raise InputError(
+                f"the prompt has {len(tokens)} tokens: must be at most {self._longest} "
+                "(max_position_embeddings); with this model's rotation (rope_type 'dynamic') only "
+                "generated tokens may go beyond"
             )
         room = self._rows - len(tokens)
         if params.min_tokens > room:

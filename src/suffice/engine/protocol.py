@@ -53,6 +53,11 @@ class Runner(Protocol):
         ...
 
     @property
+    def longest_prompt(self) -> int:
+        """The most tokens that the model takes as a prompt."""
+        ...
+
+    @property
     def rows_per_token(self) -> int:
         """Rows of keys that one token has: one in each layer and key/value head."""
         ...

@@ -68,6 +68,11 @@ class Runner:
         return sum(p.nbytes if isinstance(p, torch.Tensor) else p.bytes for p in parts)
 
     @property
+    def longest_prompt(self) -> int:
+        """The most tokens that the model takes as a prompt."""
+        return self.decoder.config.longest_prompt
+
+    @property
     def rows_per_token(self) -> int:
         """Rows of keys that one token has: one in each layer and key/value head."""
         return len(self.decoder.config.layers) * self.decoder.config.kv_heads

@@ -37,7 +37,7 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
 from transformers.masking_utils import create_masks_for_generate
 
-from suffice.cache import GROWTHS, Growth
+from suffice.cache import GROWTHS, Growth, fitted
 from suffice.errors import InputError, OutOfMemory, unknown
 
 __all__ = ["GrowingCache", "reused_masks"]
@@ -210,7 +210,10 @@ class GrowingCache(Cache):  # type: ignore[misc]
             raise InputError("the model's config names no context length: give limit=")
         if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
             raise InputError(f"limit={rows!r} must be a whole number of at least 1 row")
-        policy = _policy(growth)
+        # Keys are repeated for every query head of a group before the product: Eq. 8 applies.
+        heads = decoder.num_attention_heads
+        shared = getattr(decoder, "num_key_value_heads", None) or heads
+        policy = fitted(_policy(growth), group=heads // shared)
         super().__init__(layers=[GrowingLayer(policy, rows, padded) for _ in range(layers)])
         self._mask = _AdditiveMask()
 

@@ -159,6 +159,12 @@ class DecoderConfig:
         return max((rope.reached(trained)[1] for rope in self.ropes), default=trained)
 
     @property
+    def longest_prompt(self) -> int:
+        """The most tokens a prompt may have; see `rope.check_call` for why it can be fewer."""
+        dynamic = any(rope.kind == "dynamic" for rope in self.ropes)
+        return self.trained_positions if dynamic else self.most_positions
+
+    @property
     def projected(self) -> bool:
         """Whether embedding rows have a width of their own and are projected in and out."""
         return self.embed_width != self.width

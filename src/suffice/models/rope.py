@@ -44,8 +44,7 @@ def check_call(config: DecoderConfig, first: int, rows: int) -> None:
     Raises:
         InputError: Several rows at once that reach beyond the trained positions.
     """
-    dynamic = any(rope.kind == "dynamic" for rope in config.ropes)
-    if dynamic and rows > 1 and first + rows > config.trained_positions:
+    if rows > 1 and first + rows > config.longest_prompt:
         raise InputError(
             f"a prompt of {first + rows} tokens or more is not supported with rope_type 'dynamic'; "
             f"allowed: {config.trained_positions} (max_position_embeddings), which generated "

@@ -14,6 +14,11 @@ import pytest
 from commands import Cli, Ran
 from suffice import native
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Tests run side by side already. OpenMP's threads, two for each core, would wait for each other
+    # in loops: what takes a third of a second would take ten.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> Cli:

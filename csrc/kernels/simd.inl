@@ -284,6 +284,34 @@ SUFFICE_INLINE void zip_rows(const std::byte* a, const std::byte* b, vi* to) {
 #endif
 }
 
+// Stores W lanes, which fit, as int16 or int8. (Compilers take a plain conversion apart.)
+SUFFICE_INLINE void store_narrow(vi value, int16_t* to) {
+#if SUFFICE_LEVEL == 4
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(value)));
+#elif SUFFICE_LEVEL == 3
+  const __m256i all = reinterpret_cast<__m256i>(value);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+#else
+  for (int i = 0; i < W; i++) to[i] = static_cast<int16_t>(value[i]);
+#endif
+}
+
+SUFFICE_INLINE void store_narrow(vi value, int8_t* to) {
+#if SUFFICE_LEVEL == 4
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(value)));
+#elif SUFFICE_LEVEL == 3
+  const __m256i all = reinterpret_cast<__m256i>(value);
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(words, words));
+#else
+  for (int i = 0; i < W; i++) to[i] = static_cast<int8_t>(value[i]);
+#endif
+}
+
 // Each lane: the sum of the products of its two int16 values.
 SUFFICE_INLINE vi dot_pairs(vi a, vi b) {
 #if SUFFICE_LEVEL == 4

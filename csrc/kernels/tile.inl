@@ -64,12 +64,10 @@ SUFFICE_INLINE void in_units(int count, F f) {
 
 // codes = round(values / unit) with unit = most / 32767, which is returned.
 SUFFICE_INLINE float quantize_to_int16(const float* values, int size, float most, int16_t* codes) {
-  typedef int16_t Narrow __attribute__((vector_size(W * 2)));
   const float inverse = most > 0 ? 32767.0f / most : 0.0f;
   for (int i = 0; i < size; i += W) {
     const vf rounded = round_even(load(values + i) * inverse);
-    const Narrow narrow = __builtin_convertvector(__builtin_convertvector(rounded, vi), Narrow);
-    std::memcpy(codes + i, &narrow, sizeof narrow);
+    store_narrow(__builtin_convertvector(rounded, vi), codes + i);
   }
   return most / 32767.0f;
 }

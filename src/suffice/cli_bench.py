@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 from suffice import __version__
-from suffice.cli_output import busy, markdown
+from suffice.cli_output import OUTPUTS, as_csv, busy, markdown
 from suffice.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from suffice.engine.llm import LLM
     from suffice.eval.speed import Result
 
-OUTPUTS = ("csv", "json", "md")
 NOTE = "tokenisation and sampling are not part of the times; the first run of each case is left out"
 _ROOF_BYTES = 256 << 20  # beyond any cache level
 
@@ -97,12 +94,7 @@ def drawn(records: list[dict[str, Any]], output: str) -> str:
     if output == "json":
         return json.dumps(records, indent=1)
     if output == "csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, records[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        for row in records:
-            writer.writerow({**row, "seconds": " ".join(map(str, row["seconds"]))})
-        return text.getvalue().rstrip("\n")
+        return as_csv([{**row, "seconds": " ".join(map(str, row["seconds"]))} for row in records])
     columns = "model size weights kv threads batch test t/s KV/token weights/token roof"
     return markdown(columns.split(), [_row(row) for row in records])
 

@@ -18,7 +18,14 @@ import typer
 from suffice import __version__
 from suffice.cli_environment import misspelt, whole_values
 from suffice.cli_interrupt import INTERRUPTED
-from suffice.cli_options import BenchFlags, ModelFlags, SamplingFlags, flag, with_flags
+from suffice.cli_options import (
+    BenchFlags,
+    ModelFlags,
+    PerplexityFlags,
+    SamplingFlags,
+    flag,
+    with_flags,
+)
 from suffice.cli_output import Answer, Bars, busy, one_prompt, wrapped
 from suffice.errors import InputError, check_text
 
@@ -179,6 +186,19 @@ def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
     from suffice import cli_bench
 
     cli_bench.run(flags, model)
+
+
+evaluate = typer.Typer(help="Measure what a setting costs in quality.", no_args_is_help=True)
+app.add_typer(evaluate, name="eval")
+
+
+@evaluate.command()
+@with_flags
+def perplexity(*, flags: PerplexityFlags, model: ModelFlags) -> None:
+    """Measure how well the model predicts a text, alone or against its exact self."""
+    from suffice import cli_eval
+
+    cli_eval.perplexity(flags, model)
 
 
 @app.command()

@@ -11,8 +11,11 @@ OTHERS = ("SUFFICE_CACHE", "SUFFICE_ISA")  # read where they are needed, not as 
 
 
 def parameters(group: Any) -> list[Any]:
-    """Return the parameters of all commands of a group."""
-    return [parameter for command in group.commands.values() for parameter in command.params]
+    """Return the parameters of all commands of a group, and of the groups in it."""
+    found = []
+    for command in group.commands.values():
+        found += parameters(command) if hasattr(command, "commands") else command.params
+    return found
 
 
 def whole_values(group: Any) -> None:

@@ -199,6 +199,19 @@ class ModelFlags:
 
         return LLM(self.model, **options)
 
+    def exact(self) -> ModelFlags:
+        """Return the flags of the same model with nothing left out of its arithmetic."""
+        return dataclasses.replace(
+            self,
+            quant=None,
+            attention="exact",
+            policy="full",
+            speculate=None,
+            kv_cache_dtype=None,
+            cache_type_k=None,
+            cache_type_v=None,
+        )
+
     def _kv_dtype(self) -> str:
         flags = {
             "--kv-cache-dtype": self.kv_cache_dtype,
@@ -305,6 +318,34 @@ class BenchFlags:
         int, flag("-b", "--batch-size", help="Requests decoded together.", **_WHOLE)
     ] = 1
     repetitions: Annotated[int, flag("-r", "--repetitions", help="Runs that count.", **_WHOLE)] = 3
+    output: Annotated[str, flag("-o", "--output", help="md, csv or json.")] = "md"
+
+
+@dataclass(frozen=True)
+class PerplexityFlags:
+    """What `eval perplexity` measures, and against what."""
+
+    text: Annotated[str, flag("--text", help="A text file, or wikitext2.")] = "wikitext2"
+    data_dir: Annotated[
+        str | None, flag("--data-dir", help="Folder that has the data, where no hub is reachable.")
+    ] = None
+    window: Annotated[
+        int, flag("--window", help="Tokens that a prediction may look back on.", **_WHOLE)
+    ] = 2048
+    limit: Annotated[
+        int | None, flag("--limit", help="Most windows; default: all of the text.", **_WHOLE)
+    ] = None
+    mode: Annotated[
+        str,
+        flag("--mode", help="decode: token by token, as techniques run; prefill: as a prompt."),
+    ] = "decode"
+    batch_size: Annotated[
+        int, flag("-b", "--batch-size", help="Windows that are decoded together.", **_WHOLE)
+    ] = 8
+    against: Annotated[
+        str | None,
+        flag("--against", help="Compare with `exact`: the model as it is, nothing left out."),
+    ] = None
     output: Annotated[str, flag("-o", "--output", help="md, csv or json.")] = "md"
 
 

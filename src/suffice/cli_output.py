@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import dataclasses
+import io
 import math
 import resource
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from suffice.cli_interrupt import ends_process
@@ -198,6 +200,18 @@ class Bars:
         if what not in self._tasks:
             self._tasks[what] = self._progress.add_task(what, total=total or None)
         self._progress.update(self._tasks[what], completed=done, total=total or None)
+
+
+OUTPUTS = ("csv", "json", "md")
+
+
+def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows with the same columns as CSV."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().rstrip("\n")
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
@@ -71,6 +72,10 @@ class Runner(Protocol):
 
         Raises OutOfMemory, and then the sequence is good for nothing but `close`.
         """
+        ...
+
+    def prefill_all(self, sequence: Any, tokens: list[int]) -> Iterator[torch.Tensor]:
+        """Run tokens as `prefill` does; yield the logits of all, chunk by chunk, float32 [T, V]."""
         ...
 
     def reserve(self, sequence: Any) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 # as fast), and PyTorch must unpack every weight first. Where the CPU multiplies bfloat16 itself
 # PyTorch is several times faster, and only short prompts are not worth unpacking for.
 NATIVE_PREFILL = {torch.float32: sys.maxsize, torch.bfloat16: 64}
+Outputs = Literal["none", "last", "all"]  # whose logits are wanted
+Chunk = Callable[[KVCache, list[int], Outputs], torch.Tensor]
 NATIVE_ROWS = 30  # of a native step at most: whole tiles of the 6 rows that share a weight
 
 
@@ -99,27 +102,37 @@ class Runner:
             OutOfMemory: The sequence is good for nothing but `close` then.
         """
         sequence.cache.reserve(len(tokens))
-        if len(tokens) <= NATIVE_PREFILL[self.decoder.dtype]:
-            return self._prefill_by_steps(sequence.cache, tokens)
-        chunk = self.config.prefill_chunk
-        ids = torch.tensor(tokens)
-        last = (len(tokens) - 1) // chunk * chunk
-        for start in range(0, last, chunk):
-            self.decoder.forward(ids[start : start + chunk], sequence.cache, logits="none")
-        logits = self.decoder.forward(ids[last:], sequence.cache, logits="last")
-        assert logits is not None
-        return logits
+        run, size = self._prompt_runner(len(tokens))
+        last = (len(tokens) - 1) // size * size
+        for start in range(0, last, size):
+            run(sequence.cache, tokens[start : start + size], "none")
+        return run(sequence.cache, tokens[last:], "last")[0]
 
-    def _prefill_by_steps(self, cache: KVCache, tokens: list[int]) -> torch.Tensor:
-        chunk = min(NATIVE_ROWS, self.config.prefill_chunk)
-        last = (len(tokens) - 1) // chunk * chunk
-        logits = torch.empty(0)
-        for start in range(0, len(tokens), chunk):
-            rows = tokens[start : start + chunk]
-            outputs = "last" if start == last else "none"
-            logits = self._native.step([Rows(cache, rows, outputs=outputs)])
-            cache.commit(list(range(len(rows))))
-        return logits[0]
+    def prefill_all(self, sequence: Sequence, tokens: list[int]) -> Iterator[torch.Tensor]:
+        """Run tokens as `prefill` does, but yield the logits of all, chunk by chunk, [T, V].
+
+        Raises:
+            OutOfMemory: The sequence is good for nothing but `close` then.
+        """
+        sequence.cache.reserve(len(tokens))
+        run, size = self._prompt_runner(len(tokens))
+        for start in range(0, len(tokens), size):
+            yield run(sequence.cache, tokens[start : start + size], "all")
+
+    def _prompt_runner(self, count: int) -> tuple[Chunk, int]:
+        """Return what runs chunks of a prompt of `count` tokens, and how long chunks may be."""
+        if count <= NATIVE_PREFILL[self.decoder.dtype]:
+            return self._chunk_by_step, min(NATIVE_ROWS, self.config.prefill_chunk)
+        return self._chunk_by_torch, self.config.prefill_chunk
+
+    def _chunk_by_torch(self, cache: KVCache, tokens: list[int], outputs: Outputs) -> torch.Tensor:
+        logits = self.decoder.forward(torch.tensor(tokens), cache, logits=outputs)
+        return torch.empty(0) if logits is None else logits.reshape(-1, self.vocabulary)
+
+    def _chunk_by_step(self, cache: KVCache, tokens: list[int], outputs: Outputs) -> torch.Tensor:
+        logits = self._native.step([Rows(cache, tokens, outputs=outputs)])
+        cache.commit(list(range(len(tokens))))
+        return logits
 
     def reserve(self, sequence: Sequence) -> None:
         """Make sure that one more token fits.

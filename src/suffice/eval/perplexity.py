@@ -1,0 +1,283 @@
+"""How well a model predicts a text, and what a lossy setting of it changes.
+
+The text is cut into windows of equal length that do not overlap; in each, every token but the first
+is predicted from those before it in the window. With x the tokens and n how many are predicted,
+
+    perplexity      exp(mean nll),  nll = -ln p(x)
+
+A lossy setting Q is compared with a reference P token by token on the same windows, with the
+measures of llama.cpp's `llama-perplexity --kl-divergence`:
+
+    ratio           perplexity of Q over that of P: exp(mean (nll_Q - nll_P))
+    divergence      KL(P || Q) over the vocabulary: mean, median, 99th and 99.9th percentile
+    agreement       how often both think the same token likeliest
+    change of p     root of the mean square of p_Q(x) - p_P(x)
+
+`decode` runs token by token through the decode step, where techniques live, several windows at a
+time; `prefill` runs each window as a prompt.
+
+Standard errors of perplexities are those of a mean over tokens. Tokens of a window are not
+independent, so that of the ratio is over the differences of whole windows, in pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from suffice.engine.protocol import Runner, Tokenizer
+from suffice.errors import InputError, unknown
+
+MODES = ("decode", "prefill")
+PERCENTILES = (50, 99, 99.9)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Logits of some predictions: float32 [R, V], row r predicts a token of `windows[r]`."""
+
+    windows: list[int]
+    targets: list[int]
+    logits: torch.Tensor
+
+    def cut(self, rows: int) -> tuple[Scores, Scores]:
+        """Return the first `rows` predictions and the others."""
+        return (
+            Scores(self.windows[:rows], self.targets[:rows], self.logits[:rows]),
+            Scores(self.windows[rows:], self.targets[rows:], self.logits[rows:]),
+        )
+
+
+@dataclass
+class Tally:
+    """What was found so far; `nll` and the like have one array of predictions per window."""
+
+    windows: int
+    nll: list[list[float]] = field(init=False)
+    reference_nll: list[list[float]] = field(init=False)
+    divergence: list[float] = field(default_factory=list)
+    change: list[float] = field(default_factory=list)  # of p
+    same: int = 0  # predictions whose likeliest token is the reference's
+    total: float = 0.0  # of nll
+    predictions: int = 0  # tokens that were predicted
+
+    def __post_init__(self) -> None:
+        self.nll = [[] for _ in range(self.windows)]
+        self.reference_nll = [[] for _ in range(self.windows)]
+
+    @property
+    def perplexity(self) -> float:
+        """Perplexity so far."""
+        return math.exp(self.total / self.predictions)
+
+    def add(self, scores: Scores, reference: Scores | None = None) -> None:
+        """Count some predictions, beside those of the reference for the same tokens."""
+        logs = scores.logits.log_softmax(-1)
+        nll = _nll(logs, scores.targets)
+        for window, loss in zip(scores.windows, nll.tolist(), strict=True):
+            self.nll[window].append(loss)
+        self.total += float(nll.double().sum())
+        self.predictions += len(nll)
+        if reference is None:
+            return
+        expected = reference.logits.log_softmax(-1)
+        reference_nll = _nll(expected, reference.targets)
+        for window, loss in zip(scores.windows, reference_nll.tolist(), strict=True):
+            self.reference_nll[window].append(loss)
+        divergence = (expected.exp() * (expected - logs)).sum(-1)
+        self.divergence += divergence.clamp(min=0).tolist()  # rounding may leave less than nothing
+        self.change += (torch.exp(-nll) - torch.exp(-reference_nll)).tolist()
+        self.same += int((logs.argmax(-1) == expected.argmax(-1)).sum())
+
+    def result(self) -> Result:
+        """Return the figures of what was counted.
+
+        Raises:
+            InputError: Nothing was.
+        """
+        if not self.predictions:
+            raise InputError("no token was predicted: nothing can be said")
+        perplexity, error = _perplexity(self.nll)
+        against = self._against() if self.divergence else None
+        return Result(sum(map(bool, self.nll)), self.predictions, perplexity, error, against)
+
+    def _against(self) -> Against:
+        reference, reference_error = _perplexity(self.reference_nll)
+        ratio, ratio_error = _ratio(self.nll, self.reference_nll)
+        count = len(self.divergence)
+        low, high, highest = np.percentile(self.divergence, PERCENTILES).tolist()
+        return Against(
+            perplexity=reference,
+            perplexity_error=reference_error,
+            ratio=ratio,
+            ratio_error=ratio_error,
+            divergence=math.fsum(self.divergence) / count,
+            divergence_median=low,
+            divergence_99=high,
+            divergence_999=highest,
+            agreement=self.same / count,
+            change=math.sqrt(math.fsum(each * each for each in self.change) / count),
+        )
+
+
+@dataclass(frozen=True)
+class Against:
+    """How a setting differs from a reference; the module says what the figures are."""
+
+    perplexity: float  # of the reference
+    perplexity_error: float | None
+    ratio: float
+    ratio_error: float | None  # None: a single window
+    divergence: float  # nats, mean
+    divergence_median: float
+    divergence_99: float
+    divergence_999: float
+    agreement: float  # fraction of the predictions
+    change: float  # of p, root of the mean square
+
+
+@dataclass(frozen=True)
+class Result:
+    """The perplexity of a text."""
+
+    windows: int
+    predictions: int
+    perplexity: float
+    error: float | None  # standard; None: a single prediction
+    against: Against | None = None
+
+
+def windows_of(
+    tokenizer: Tokenizer, text: str, window: int, limit: int | None, context: int
+) -> list[list[int]]:
+    """Return windows of `window` tokens, at most `limit`; what is left at the end is left out.
+
+    Each starts with the token that the tokenizer puts before a text, if it does that.
+
+    Raises:
+        InputError: A window that makes no sense or exceeds the context, or a text too short.
+    """
+    if window < 2:
+        raise InputError(f"--window={window}: must be at least 2, a token and the next")
+    if window > context:
+        raise InputError(f"--window={window}: must not be more than the context length, {context}")
+    if limit is not None and limit < 1:
+        raise InputError(f"--limit={limit}: must be at least 1 window")
+    start = tokenizer.encode("")[:1]
+    tokens = tokenizer.encode(text, special=False)
+    step = window - len(start)
+    count = len(tokens) // step
+    if not count:
+        raise InputError(
+            f"the text has {len(tokens)} tokens: --window={window} must not be more than "
+            f"{len(tokens) + len(start)}"
+        )
+    count = count if limit is None else min(count, limit)
+    return [start + tokens[i * step : (i + 1) * step] for i in range(count)]
+
+
+def measure(
+    runner: Runner,
+    windows: Sequence[list[int]],
+    *,
+    mode: str = "decode",
+    together: int = 8,
+    reference: Runner | None = None,
+) -> Iterator[Tally]:
+    """Score the windows, `together` at a time when decoding; yield the same tally as it grows.
+
+    Raises:
+        InputError: An unknown mode.
+        OutOfMemory: There is no memory for the windows of a group.
+    """
+    if mode not in MODES:
+        raise unknown("mode", mode, MODES)
+    if together < 1:
+        raise InputError(f"--batch-size={together}: must be at least 1 window")
+    score = _decode if mode == "decode" else _prefill
+    tally = Tally(len(windows))
+    size = together if mode == "decode" else 1
+    for first in range(0, len(windows), size):
+        group = range(first, min(first + size, len(windows)))
+        found = score(runner, windows, group)
+        expected = score(reference, windows, group) if reference else None
+        for scores, other in _paired(found, expected):
+            tally.add(scores, other)
+            yield tally
+
+
+def _paired(
+    found: Iterator[Scores], expected: Iterator[Scores] | None
+) -> Iterator[tuple[Scores, Scores | None]]:
+    """Yield scores with the reference's for the same predictions, wherever each was cut."""
+    theirs = None
+    for scores in found:
+        ours = scores
+        while ours.targets:
+            if expected and not (theirs and theirs.targets):
+                theirs = next(expected)
+            rows = min(len(ours.targets), len(theirs.targets)) if theirs else len(ours.targets)
+            piece, ours = ours.cut(rows)
+            other, theirs = theirs.cut(rows) if theirs else (None, None)
+            yield piece, other
+
+
+def _decode(runner: Runner, windows: Sequence[list[int]], group: range) -> Iterator[Scores]:
+    """Run a group of windows side by side, a token of each at a time."""
+    sequences: list[Any] = []
+    try:
+        sequences += (runner.open("perplexity", len(windows[w])) for w in group)
+        for at in range(len(windows[group[0]]) - 1):
+            for sequence in sequences:
+                runner.reserve(sequence)
+            logits = runner.step(sequences, [windows[w][at] for w in group])
+            yield Scores(list(group), [windows[w][at + 1] for w in group], logits)
+    finally:
+        for sequence in sequences:
+            runner.close(sequence)
+
+
+def _prefill(runner: Runner, windows: Sequence[list[int]], group: range) -> Iterator[Scores]:
+    """Run a window as a prompt, its last token left out: nothing follows that it could predict."""
+    (window,) = group
+    tokens = windows[window]
+    sequence = runner.open("perplexity", len(tokens))
+    try:
+        at = 1
+        for logits in runner.prefill_all(sequence, tokens[:-1]):
+            targets = tokens[at : at + len(logits)]
+            at += len(logits)
+            yield Scores([window] * len(targets), targets, logits)
+    finally:
+        runner.close(sequence)
+
+
+def _nll(logs: torch.Tensor, targets: list[int]) -> torch.Tensor:
+    return -logs[torch.arange(len(targets)), torch.tensor(targets)]
+
+
+def _perplexity(nll: list[list[float]]) -> tuple[float, float | None]:
+    losses = np.concatenate([np.asarray(each) for each in nll if each])
+    perplexity = math.exp(losses.mean())
+    if len(losses) < 2:
+        return perplexity, None
+    return perplexity, float(perplexity * losses.std(ddof=1) / math.sqrt(len(losses)))
+
+
+def _ratio(nll: list[list[float]], reference: list[list[float]]) -> tuple[float, float | None]:
+    """Return exp of the mean difference, and its error from how windows differ from each other."""
+    differences = [
+        np.asarray(ours) - np.asarray(theirs)
+        for ours, theirs in zip(nll, reference, strict=True)
+        if ours
+    ]
+    ratio = math.exp(np.concatenate(differences).mean())
+    means = np.array([each.mean() for each in differences])
+    if len(means) < 2:
+        return ratio, None
+    return ratio, float(ratio * means.std(ddof=1) / math.sqrt(len(means)))

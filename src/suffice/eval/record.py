@@ -1,0 +1,81 @@
+"""What every result says about itself, so that a reader can judge and repeat it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from suffice import native
+
+SCHEMA = 1
+PACKAGES = ("suffice", "torch", "transformers", "numpy")
+FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_tile")
+
+
+def facts(program: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return schema, date, command, commit, machine and versions."""
+    # A path says something about a person's machine and nothing about the measurement
+    shown = [Path(each).name if Path(each).is_absolute() else each for each in arguments]
+    return {
+        "schema": SCHEMA,
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "command": " ".join([program, *shown]),
+        "commit": _git("rev-parse", "HEAD"),
+        "modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "machine": machine(),
+        "versions": {"python": platform.python_version()}
+        | {package: version(package) for package in PACKAGES},
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Return the processor, its cores, instruction sets and memory."""
+    info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    fields = dict(
+        (part.strip() for part in line.split(":", 1)) for line in info.splitlines() if ":" in line
+    )
+    flags = set(fields.get("flags", "").split())
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "cpu": fields.get("model name", platform.machine()),
+        "cpu_family_model": f"{fields.get('cpu family', '?')}/{fields.get('model', '?')}",
+        "cores": native.cores(),
+        "isa": native.isa(),
+        "flags": [flag for flag in FLAGS if flag in flags],
+        "memory_bytes": pages,
+        "kernel": platform.release().partition("-")[0],
+    }
+
+
+def settings(config: Any) -> dict[str, Any]:
+    """Return a configuration as plain values, with the hash of what they say."""
+    plain = {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    text = json.dumps(plain, sort_keys=True)
+    return plain | {"hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str | os.PathLike):
+        return Path(value).name if Path(value).is_absolute() else str(value)
+    return value if value is None or isinstance(value, bool | int | float) else repr(value)
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what git says of the tree this code is in; None if it is in none."""
+    done = subprocess.run(
+        ["git", *arguments],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() if done.returncode == 0 else None

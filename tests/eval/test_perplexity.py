@@ -1,0 +1,225 @@
+"""Perplexity equals transformers', figures against a reference equal plain formulas."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from commands import Cli
+from models import hf_reference
+from suffice import LLM
+from suffice.errors import InputError
+from suffice.eval import perplexity
+from suffice.eval.perplexity import Scores, Tally, measure, windows_of
+from suffice.eval.texts import load_text
+
+TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 owls look on. " * 8
+WINDOW = 40
+
+
+@pytest.fixture(scope="module")
+def llm(checkpoint: Path) -> LLM:
+    return LLM(checkpoint, dtype="float32", kv_cache_dtype="float32", max_model_len=512)
+
+
+@pytest.fixture(scope="module")
+def lossy(checkpoint: Path) -> LLM:
+    return LLM(checkpoint, quantization="int8", kv_cache_dtype="int8", max_model_len=512)
+
+
+def cut(llm: LLM, limit: int | None = None) -> list[list[int]]:
+    return windows_of(llm.tokenizer, TEXT, WINDOW, limit, 512)
+
+
+def last(found: Any) -> Any:
+    *_, tally = found
+    return tally.result()
+
+
+@pytest.mark.parametrize(("mode", "together"), [("decode", 1), ("decode", 3), ("prefill", 1)])
+def test_it_is_transformers(llm: LLM, checkpoint: Path, mode: str, together: int) -> None:
+    windows = cut(llm)
+    assert len(windows) > 4 and len(windows) % 3, "a group must be incomplete"
+    model = hf_reference.load(checkpoint, torch.float32)
+    losses = []
+    for window in windows:
+        tokens = torch.tensor(window)
+        losses.append(
+            torch.nn.functional.cross_entropy(
+                hf_reference.logits(model, tokens)[:-1], tokens[1:], reduction="none"
+            )
+        )
+    loss = torch.cat(losses).double()
+    result = last(measure(llm.runner, windows, mode=mode, together=together))
+    assert result.predictions == len(loss) == len(windows) * (WINDOW - 1)
+    assert result.windows == len(windows)
+    assert result.perplexity == pytest.approx(float(loss.mean().exp()), rel=1e-4)
+    error = result.perplexity * float(loss.std()) / math.sqrt(len(loss))
+    assert result.error == pytest.approx(error, rel=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["decode", "prefill"])
+def test_a_model_does_not_differ_from_itself(llm: LLM, mode: str) -> None:
+    against = last(measure(llm.runner, cut(llm, 4), mode=mode, reference=llm.runner)).against
+    assert against.ratio == 1 and against.ratio_error == 0 and against.agreement == 1
+    assert against.divergence == against.divergence_999 == against.change == 0
+
+
+@pytest.mark.parametrize("mode", ["decode", "prefill"])
+def test_a_lossy_setting_differs(llm: LLM, lossy: LLM, mode: str) -> None:
+    windows = cut(llm, 4)
+    alone = last(measure(lossy.runner, windows, mode=mode))
+    result = last(measure(lossy.runner, windows, mode=mode, reference=llm.runner))
+    against = result.against
+    assert result.perplexity == alone.perplexity
+    assert against.ratio == pytest.approx(result.perplexity / against.perplexity, rel=1e-6)
+    assert 0 < against.divergence_median < against.divergence_99 <= against.divergence_999
+    assert 0 < against.change < 0.1 and 0 < against.ratio_error < 0.1
+
+
+def test_figures_are_their_formulas() -> None:
+    torch.manual_seed(0)
+    count, vocabulary = 12, 7
+    logits, expected = 3 * torch.randn(2, count, vocabulary, dtype=torch.float64)
+    targets = torch.randint(vocabulary, (count,)).tolist()
+    windows = [index % 3 for index in range(count)]
+    tally = Tally(3)
+    tally.add(Scores(windows, targets, logits), Scores(windows, targets, expected))
+    result = tally.result()
+    assert result.against is not None
+    q, p = logits.softmax(-1).numpy(), expected.softmax(-1).numpy()
+    rows = np.arange(count)
+    nll_q, nll_p = -np.log(q[rows, targets]), -np.log(p[rows, targets])
+    divergence = (p * np.log(p / q)).sum(1)
+    close = pytest.approx
+    against = result.against
+    assert result.perplexity == close(np.exp(nll_q.mean()))
+    assert against.perplexity == close(np.exp(nll_p.mean()))
+    means = [(nll_q - nll_p)[np.array(windows) == window].mean() for window in range(3)]
+    assert against.ratio == close(np.exp(np.mean(means)))
+    assert against.ratio_error == close(against.ratio * np.std(means, ddof=1) / math.sqrt(3))
+    assert against.divergence == close(divergence.mean())
+    assert against.divergence_median == close(np.median(divergence))
+    assert against.divergence_99 == close(np.percentile(divergence, 99))
+    assert against.agreement == close((q.argmax(1) == p.argmax(1)).mean())
+    change = q[rows, targets] - p[rows, targets]
+    assert against.change == close(math.sqrt((change**2).mean()))
+
+
+def test_scores_meet_however_they_are_cut() -> None:
+    def scores(*sizes: int) -> Any:
+        first = 0
+        for size in sizes:
+            rows = list(range(first, first + size))
+            yield Scores(rows, rows, torch.tensor(rows)[:, None].float())
+            first += size
+
+    pairs = list(perplexity._paired(scores(3, 4, 2), scores(5, 1, 3)))
+    for ours, theirs in pairs:
+        assert theirs is not None and ours.targets == theirs.targets == ours.windows
+        assert torch.equal(ours.logits, theirs.logits)
+    assert [target for ours, _ in pairs for target in ours.targets] == list(range(9))
+
+
+class Letters:
+    """A tokenizer of letters that begins every text with token 0."""
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        return [0] * special + [ord(letter) for letter in text]
+
+
+def test_windows() -> None:
+    tokenizer: Any = Letters()
+    assert windows_of(tokenizer, "abcdefg", 4, None, 9) == [[0, 97, 98, 99], [0, 100, 101, 102]]
+    assert windows_of(tokenizer, "abcdefg", 4, 1, 9) == [[0, 97, 98, 99]]
+    for window, limit, message in (
+        (1, None, "--window=1: must be at least 2"),
+        (10, None, "--window=10: must not be more than the context length, 9"),
+        (9, None, "the text has 7 tokens: --window=9 must not be more than 8"),
+        (4, 0, "--limit=0: must be at least 1 window"),
+    ):
+        with pytest.raises(InputError, match=f"^{message}"):
+            windows_of(tokenizer, "abcdefg", window, limit, 9)
+
+
+def test_texts(tmp_path: Path) -> None:
+    good = tmp_path / "good.txt"
+    good.write_text("owls", encoding="utf-8")
+    assert load_text(str(good)) == "owls"
+    (tmp_path / "wiki.test.raw").write_text("birds", encoding="utf-8")
+    assert load_text("wikitext2", str(tmp_path)) == "birds"
+    (tmp_path / "empty").write_text(" \n")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "zeros").write_bytes(b"a\0b")
+    for name, folder, message in (
+        (str(tmp_path / "empty"), None, "empty is empty: give a text"),
+        (str(tmp_path / "binary"), None, r"binary is not text \(UTF-8\): byte 0"),
+        (str(tmp_path / "zeros"), None, "zeros is not text: it has zero bytes"),
+        (str(tmp_path / "none.txt"), None, "none.txt: cannot be read: No such file"),
+        ("wikitex2", None, "Did you mean 'wikitext2'"),
+        ("wikitext2", str(tmp_path / "empty"), "has no wikitext2-test-raw.txt or wiki.test.raw"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_text(name, folder)
+
+
+ARGUMENTS = ("eval", "perplexity", "--window", str(WINDOW), "--limit", "3")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return str(path)
+
+
+def test_the_command_line_says_all_that_is_known(cli: Cli, checkpoint: Path, text: str) -> None:
+    asked = ("--text", text, "-m", str(checkpoint), "--quant", "int8", "--against", "exact")
+    ran = cli(*ARGUMENTS, *asked, "-o", "json")
+    record = json.loads(ran.out)
+    assert ran.code == 0 and record["kind"] == "perplexity" and not record["interrupted"]
+    assert record["schema"] == 1 and record["machine"]["cpu"] and record["versions"]["torch"]
+    assert record["config"]["quant"] == "Int8()" and len(record["config"]["hash"]) == 16
+    assert str(checkpoint) not in ran.out and text not in ran.out, "a path says where somebody works"
+    result = record["result"]
+    assert result["windows"] == 3 and result["predictions"] == 3 * (WINDOW - 1)
+    table = cli(*ARGUMENTS, *asked).out
+    assert f"| perplexity                  | {result['perplexity']:.6g}" in table
+    lines = cli(*ARGUMENTS, *asked, "-o", "csv").out.splitlines()
+    assert lines[0] == "measure,value,error" and lines[1] == "windows,3,"
+
+
+def test_an_interruption_prints_what_is_done(
+    cli: Cli, checkpoint: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        for count, tally in enumerate(measure(*arguments, **options)):
+            yield tally
+            if count == 4:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(perplexity, "measure", interrupted)
+    ran = cli(*ARGUMENTS, "--text", text, "-m", str(checkpoint), "-o", "json", "-b", "2")
+    record = json.loads(ran.out)
+    assert ran.code == 130 and record["interrupted"]
+    assert record["result"]["predictions"] == 10 and record["result"]["windows"] == 2
+
+
+def test_bad_input(cli: Cli, checkpoint: Path, text: str) -> None:
+    model = ("-m", str(checkpoint), "--text", text)
+    for arguments, message in (
+        (("--mode", "decod"), "Did you mean 'decode'"),
+        (("-b", "0"), "--batch-size=0: must be at least 1 window"),
+        (("--against", "exakt"), "Did you mean 'exact'"),
+        (("-o", "xml"), "unknown output 'xml'"),
+        (("-c", "32"), "--window=40: must not be more than the context length, 32"),
+        (("--window", "x"), "'x' is not a whole number"),
+    ):
+        ran = cli(*ARGUMENTS, *model, *arguments)
+        assert ran.code == 2 and message in ran.err and ran.err.count("\n") == 1 and not ran.out

@@ -11,6 +11,7 @@ from suffice.eval import record
 
 RESULTS = Path(__file__).parent / "results"
 
+
 def facts() -> dict[str, Any]:
     """Return what a reader needs to judge or repeat a measurement."""
     return record.facts(f"python benchmarks/{Path(sys.argv[0]).name}", sys.argv[1:])
@@ -39,4 +40,3 @@ def _cell(value: Any) -> str:
     if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
         return f"{value:.2e}"
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-

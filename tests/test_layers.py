@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "suffice"
-COMMAND_LINE = "bench chat commands environment info interrupt options output"
+COMMAND_LINE = "bench chat commands environment eval info interrupt options output"
 LAYERS = [
     ["cli", *(f"cli_{name}" for name in COMMAND_LINE.split()), "__init__"],
     ["serve", "eval", "integrations", "hw"],

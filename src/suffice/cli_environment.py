@@ -12,7 +12,7 @@ OTHERS = ("SUFFICE_CACHE", "SUFFICE_ISA")  # read where they are needed, not as 
 
 def parameters(group: Any) -> list[Any]:
     """Return the parameters of all commands of a group, and of the groups in it."""
-    found = []
+    found: list[Any] = []
     for command in group.commands.values():
         found += parameters(command) if hasattr(command, "commands") else command.params
     return found

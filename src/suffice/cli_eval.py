@@ -49,7 +49,7 @@ def perplexity(flags: PerplexityFlags, model: ModelFlags) -> None:
     tally, interrupted = None, False
     try:
         with Running(len(windows) * (flags.window - 1)) as running:
-            for tally in found:  # noqa: B007 (the last one counts)
+            for tally in found:
                 running.show(tally)
     except KeyboardInterrupt:
         interrupted = True

@@ -186,11 +186,14 @@ def test_the_command_line_says_all_that_is_known(cli: Cli, checkpoint: Path, tex
     assert ran.code == 0 and record["kind"] == "perplexity" and not record["interrupted"]
     assert record["schema"] == 1 and record["machine"]["cpu"] and record["versions"]["torch"]
     assert record["config"]["quant"] == "Int8()" and len(record["config"]["hash"]) == 16
-    assert str(checkpoint) not in ran.out and text not in ran.out, "a path says where somebody works"
+    assert str(checkpoint) not in ran.out and text not in ran.out, (
+        "a path says where somebody works"
+    )
     result = record["result"]
     assert result["windows"] == 3 and result["predictions"] == 3 * (WINDOW - 1)
     table = cli(*ARGUMENTS, *asked).out
-    assert f"| perplexity                  | {result['perplexity']:.6g}" in table
+    (row,) = [line for line in table.splitlines() if line.startswith("| perplexity  ")]
+    assert f" {result['perplexity']:.6g} | ± {result['error']:.6g} " in row
     lines = cli(*ARGUMENTS, *asked, "-o", "csv").out.splitlines()
     assert lines[0] == "measure,value,error" and lines[1] == "windows,3,"
 

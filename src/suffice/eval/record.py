@@ -40,9 +40,8 @@ def facts(program: str, arguments: Sequence[str]) -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     """Return the processor, its cores, instruction sets and memory."""
     info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    fields = dict(
-        (part.strip() for part in line.split(":", 1)) for line in info.splitlines() if ":" in line
-    )
+    lines = (line.partition(":") for line in info.splitlines() if ":" in line)
+    fields = {name.strip(): value.strip() for name, _, value in lines}
     flags = set(fields.get("flags", "").split())
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
@@ -58,7 +57,9 @@ def machine() -> dict[str, Any]:
 
 def settings(config: Any) -> dict[str, Any]:
     """Return a configuration as plain values, with the hash of what they say."""
-    plain = {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    plain = {
+        field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)
+    }
     text = json.dumps(plain, sort_keys=True)
     return plain | {"hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
 

@@ -54,9 +54,9 @@ def _corpus(name: str, data_dir: str | None) -> str:
             f"'{name}' is fetched by the package `datasets`, which is not installed: install "
             f"suffice[eval], or put {corpus.files[0]} into a folder and give it with --data-dir"
         ) from None
-    path, configuration, split = corpus.hub
+    source, configuration, split = corpus.hub
     try:
-        rows = datasets.load_dataset(path, configuration, split=split)
+        rows = datasets.load_dataset(source, configuration, split=split)
     except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(

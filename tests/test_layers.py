@@ -18,7 +18,7 @@ LAYERS = [
     ["attention", "policy"],
     ["cache", "quant", "sampling", "pull"],
     ["registry", "native", "sampling_params", "trace"],
-    ["errors", "paths", "_native"],
+    ["errors", "paths", "progress", "_native"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY = {"hw": {"hw", "trace", "registry"}}

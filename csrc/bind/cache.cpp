@@ -106,7 +106,7 @@ void py_attend(const KVCache& cache, int layer, int length, ConstFloats q, Const
   const auto threads = team();
   static thread_local Attention attention;  // keeps its buffers between calls
   attention.plan(traversals);
-  Attention& shared = attention;
+  Attention& shared = attention;  // the other threads must use this thread's
   threads->run([&](int) {
     std::vector<float> scratch;
     shared.work(scratch);

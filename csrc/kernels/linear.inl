@@ -165,9 +165,7 @@ inline void quantize_rows(const float* values, int stride, int count, int column
   for (int row = 0; row < count; row++) {
     const float* from = values + static_cast<size_t>(row) * stride;
     int8_t* to = codes + static_cast<size_t>(row) * stride;
-    vf most = {};
-    for (int i = 0; i < size; i += W) most = max(most, max(load(from + i), -load(from + i)));
-    scales[row] = max_of(most) / 127.0f;
+    scales[row] = max_magnitude(from, size) / 127.0f;
     const float inverse = scales[row] > 0 ? 1.0f / scales[row] : 0.0f;
     vi total = {};
     for (int i = 0; i < size; i += W) {

@@ -14,9 +14,7 @@ struct Queries {
 };
 
 inline void quantize_query(const float* query, int size, int16_t* codes, float* scale) {
-  vf most = {};
-  for (int i = 0; i < size; i += W) most = max(most, max(load(query + i), -load(query + i)));
-  *scale = quantize_to_int16(query, size, max_of(most), codes);
+  *scale = quantize_to_int16(query, size, max_magnitude(query, size), codes);
 }
 
 // Scores of Q query rows (from `first` on) for U blocks: scores[row][key of the tile].

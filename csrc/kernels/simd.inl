@@ -75,6 +75,13 @@ SUFFICE_INLINE float max_of(vf value) {
   return fold_lanes(value, [](float a, float b) { return a > b ? a : b; });
 }
 
+// The greatest magnitude of `size` values, a multiple of W.
+SUFFICE_INLINE float max_magnitude(const float* values, int size) {
+  vf most = {};
+  for (int i = 0; i < size; i += W) most = max(most, max(load(values + i), -load(values + i)));
+  return max_of(most);
+}
+
 SUFFICE_INLINE bool any(vi mask) {  // is a lane not zero?
 #if SUFFICE_LEVEL == 4
   return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(mask), reinterpret_cast<__m512i>(mask));

@@ -26,16 +26,16 @@ inline void fold_value_scales(const Head& head, const Tile& tile, const Weights&
 template <Type T, int Q, int U>
 SUFFICE_INLINE void add_values(const Head& head, const Tile& tile, int first, int unit,
                                const Weights& weights, float* output) {
-  constexpr bool whole = T == Type::i8;
-  constexpr int rows = whole ? 2 : 1;  // rows of values in one product
+  constexpr bool integers = T == Type::i8;
+  constexpr int rows = integers ? 2 : 1;  // rows of values in one product
   constexpr int unit_bytes = kPanel * size_of(T);
   constexpr int line_rows = kLineBytes / unit_bytes;
-  using Sum = std::conditional_t<whole, vi, vf>;
+  using Sum = std::conditional_t<integers, vi, vf>;
   const int row_bytes = head.size * size_of(T);
   float* to[Q];
   for (int q = 0; q < Q; q++) to[q] = output + (first + q) * head.size + unit * kPanel;
   Sum total[Q][U][kVectors] = {};
-  if constexpr (!whole)
+  if constexpr (!integers)
     for (int q = 0; q < Q; q++)
       for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++) total[q][u][v] = load(to[q] + u * kPanel + v * W);
@@ -49,14 +49,14 @@ SUFFICE_INLINE void add_values(const Head& head, const Tile& tile, int first, in
       for (int u = 0; u < U; u++) {
         Sum value[kVectors];
         const std::byte* from = values + row * row_bytes + u * unit_bytes;
-        if constexpr (whole)
+        if constexpr (integers)
           zip_rows(from, from + row_bytes, value);
         else
           load_sixteen<T>(from, value);
         for (int q = 0; q < Q; q++) {
           const void* weight =
-              whole ? static_cast<const void*>(weights.codes + at + q * kTileRows + row)
-                    : weights.values + at + q * kTileRows + row;
+              integers ? static_cast<const void*>(weights.codes + at + q * kTileRows + row)
+                       : weights.values + at + q * kTileRows + row;
           for (int v = 0; v < kVectors; v++)
             total[q][u][v] = multiply_add(value[v], broadcast<Sum>(weight), total[q][u][v]);
         }
@@ -76,7 +76,7 @@ SUFFICE_INLINE void add_values(const Head& head, const Tile& tile, int first, in
     for (int u = 0; u < U; u++)
       for (int v = 0; v < kVectors; v++) {
         float* at = to[q] + u * kPanel + v * W;
-        if constexpr (whole)
+        if constexpr (integers)
           store(at, to_float(total[q][u][v]) * splat(weights.units[first + q]) + load(at));
         else
           store(at, total[q][u][v]);

@@ -26,7 +26,7 @@ from suffice.cli_options import (
     flag,
     with_flags,
 )
-from suffice.cli_output import Answer, Bars, busy, one_prompt, wrapped
+from suffice.cli_output import Answer, busy, byte_bars, one_prompt, wrapped
 from suffice.errors import InputError, check_text
 
 # typer has no public name for the class of every usage error.
@@ -208,8 +208,8 @@ def pull(
     """Download a model by its short name."""
     from suffice import pull as pulling
 
-    with Bars() as bars:
-        path = pulling.pull(name, bars.report)
+    with byte_bars() as report:
+        path = pulling.pull(name, report)
     model = pulling.MODELS[name]
     print(f"{model.name}: {model.summary}; licence: {model.licence}", file=sys.stderr)
     print(path)

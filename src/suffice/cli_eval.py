@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import sys
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from suffice.cli_output import OUTPUTS, as_csv, busy, markdown
 from suffice.errors import unknown
+from suffice.progress import progress_bar
 
 if TYPE_CHECKING:
+    import rich.progress
+
     from suffice.cli_options import ModelFlags, PerplexityFlags
-    from suffice.eval.perplexity import Result, Tally
+    from suffice.eval.perplexity import Result
 
 
 def perplexity(flags: PerplexityFlags, model: ModelFlags) -> None:
@@ -28,31 +31,27 @@ def perplexity(flags: PerplexityFlags, model: ModelFlags) -> None:
         raise unknown("output", flags.output, OUTPUTS)
     if flags.against not in (None, "exact"):
         raise unknown("reference (--against)", flags.against or "''", ("exact",))
+    from suffice.eval import perplexity as measuring
     from suffice.eval.texts import load_text
 
+    plan = measuring.Plan(flags.window, flags.limit, flags.mode, flags.batch_size)
     text = load_text(flags.text, flags.data_dir)
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
         reference = model.exact().load(seed=0) if flags.against else None
-    from suffice.eval import perplexity as measuring
     from suffice.eval.record import facts, settings
 
     context = llm.config.max_model_len or 0
-    windows = measuring.windows_of(llm.tokenizer, text, flags.window, flags.limit, context)
-    found = measuring.measure(
-        llm.runner,
-        windows,
-        mode=flags.mode,
-        together=flags.batch_size,
-        reference=reference.runner if reference else None,
-    )
+    windows = measuring.windows_of(llm.tokenizer, text, plan, context)
+    found = measuring.measure(llm.runner, windows, plan, reference.runner if reference else None)
     tally, interrupted = None, False
-    try:
-        with Running(len(windows) * (flags.window - 1)) as running:
+    with _bar() as bar:
+        task = bar.add_task("", total=len(windows) * (flags.window - 1), perplexity=math.nan)
+        try:
             for tally in found:
-                running.show(tally)
-    except KeyboardInterrupt:
-        interrupted = True
+                bar.update(task, completed=tally.predictions, perplexity=tally.perplexity)
+        except KeyboardInterrupt:
+            interrupted = True
     if tally is None:
         raise KeyboardInterrupt
     asked = dataclasses.asdict(flags) | {
@@ -72,45 +71,15 @@ def perplexity(flags: PerplexityFlags, model: ModelFlags) -> None:
         raise KeyboardInterrupt
 
 
-class Running:
-    """Shows on a terminal how far a measurement is and what it has found so far."""
+def _bar() -> rich.progress.Progress:
+    from rich.progress import BarColumn, TimeRemainingColumn
 
-    def __init__(self, predictions: int) -> None:
-        self._total = predictions
-        self._progress: Any = None
-        self._task: Any = None
-
-    def __enter__(self) -> Running:
-        if sys.stderr.isatty():
-            from rich import progress
-            from rich.console import Console
-
-            self._progress = progress.Progress(
-                progress.BarColumn(),
-                progress.TextColumn("{task.completed}/{task.total} tokens"),
-                progress.TextColumn("perplexity {task.fields[perplexity]:.3f}"),
-                progress.TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
-            self._progress.start()
-            self._task = self._progress.add_task("", total=self._total, perplexity=float("nan"))
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def show(self, tally: Tally) -> None:
-        """Show the state of a tally."""
-        if self._progress is not None:
-            self._progress.update(
-                self._task, completed=tally.predictions, perplexity=tally.perplexity
-            )
+    return progress_bar(
+        BarColumn(),
+        "{task.completed}/{task.total} tokens",
+        "perplexity {task.fields[perplexity]:.3f}",
+        TimeRemainingColumn(),
+    )
 
 
 def drawn(result: Result, record: dict[str, Any], output: str) -> str:

@@ -9,15 +9,14 @@ import io
 import math
 import resource
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from suffice.cli_interrupt import ends_process
 from suffice.errors import InputError, check_text
+from suffice.progress import progress_bar
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from suffice.engine.llm import LLM
     from suffice.engine.request import RequestOutput
     from suffice.trace import Trace
@@ -159,47 +158,26 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-class Bars:
-    """A progress bar for bytes on standard error, if that is a terminal."""
+@contextlib.contextmanager
+def byte_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """Show how many bytes of something are done; in a log, only that it began.
 
-    def __init__(self) -> None:
-        self._progress: Any = None
-        self._tasks: dict[str, Any] = {}
+    Yields what reports it: of `what`, `done` bytes of `total` (0: unknown).
+    """
+    from rich.progress import BarColumn, DownloadColumn, TransferSpeedColumn
 
-    def __enter__(self) -> Bars:
-        if sys.stderr.isatty():
-            from rich import progress
-            from rich.console import Console
+    tasks: dict[str, Any] = {}
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with progress_bar(*columns) as bar:
 
-            self._progress = progress.Progress(
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(),
-                progress.DownloadColumn(),
-                progress.TransferSpeedColumn(),
-                console=Console(stderr=True),
-            )
-            self._progress.start()
-        return self
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                if bar.disable and what != "checking":
+                    print(what, file=sys.stderr, flush=True)
+                tasks[what] = bar.add_task(what, total=total or None)
+            bar.update(tasks[what], completed=done, total=total or None)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def report(self, what: str, done: int, total: int) -> None:
-        """Show that `done` of `total` bytes are done; in a log, only that something began."""
-        if self._progress is None:
-            if what not in self._tasks and what != "checking":
-                print(what, file=sys.stderr, flush=True)
-            self._tasks[what] = None
-            return
-        if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=total or None)
-        self._progress.update(self._tasks[what], completed=done, total=total or None)
+        yield report
 
 
 OUTPUTS = ("csv", "json", "md")

@@ -16,7 +16,7 @@ from models import hf_reference
 from suffice import LLM
 from suffice.errors import InputError
 from suffice.eval import perplexity
-from suffice.eval.perplexity import Scores, Tally, measure, windows_of
+from suffice.eval.perplexity import Plan, Scores, Tally, measure, windows_of
 from suffice.eval.texts import load_text
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 owls look on. " * 8
@@ -34,7 +34,7 @@ def lossy(checkpoint: Path) -> LLM:
 
 
 def cut(llm: LLM, limit: int | None = None) -> list[list[int]]:
-    return windows_of(llm.tokenizer, TEXT, WINDOW, limit, 512)
+    return windows_of(llm.tokenizer, TEXT, Plan(WINDOW, limit), 512)
 
 
 def last(found: Any) -> Any:
@@ -56,7 +56,7 @@ def test_it_is_transformers(llm: LLM, checkpoint: Path, mode: str, together: int
             )
         )
     loss = torch.cat(losses).double()
-    result = last(measure(llm.runner, windows, mode=mode, together=together))
+    result = last(measure(llm.runner, windows, Plan(WINDOW, None, mode, together)))
     assert result.predictions == len(loss) == len(windows) * (WINDOW - 1)
     assert result.windows == len(windows)
     assert result.perplexity == pytest.approx(float(loss.mean().exp()), rel=1e-4)
@@ -66,7 +66,7 @@ def test_it_is_transformers(llm: LLM, checkpoint: Path, mode: str, together: int
 
 @pytest.mark.parametrize("mode", ["decode", "prefill"])
 def test_a_model_does_not_differ_from_itself(llm: LLM, mode: str) -> None:
-    against = last(measure(llm.runner, cut(llm, 4), mode=mode, reference=llm.runner)).against
+    against = last(measure(llm.runner, cut(llm, 4), Plan(WINDOW, 4, mode), llm.runner)).against
     assert against.ratio == 1 and against.ratio_error == 0 and against.agreement == 1
     assert against.divergence == against.divergence_999 == against.change == 0
 
@@ -74,8 +74,9 @@ def test_a_model_does_not_differ_from_itself(llm: LLM, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["decode", "prefill"])
 def test_a_lossy_setting_differs(llm: LLM, lossy: LLM, mode: str) -> None:
     windows = cut(llm, 4)
-    alone = last(measure(lossy.runner, windows, mode=mode))
-    result = last(measure(lossy.runner, windows, mode=mode, reference=llm.runner))
+    plan = Plan(WINDOW, 4, mode)
+    alone = last(measure(lossy.runner, windows, plan))
+    result = last(measure(lossy.runner, windows, plan, llm.runner))
     against = result.against
     assert result.perplexity == alone.perplexity
     assert against.ratio == pytest.approx(result.perplexity / against.perplexity, rel=1e-6)
@@ -136,8 +137,9 @@ class Letters:
 
 def test_windows() -> None:
     tokenizer: Any = Letters()
-    assert windows_of(tokenizer, "abcdefg", 4, None, 9) == [[0, 97, 98, 99], [0, 100, 101, 102]]
-    assert windows_of(tokenizer, "abcdefg", 4, 1, 9) == [[0, 97, 98, 99]]
+    two = [[0, 97, 98, 99], [0, 100, 101, 102]]
+    assert windows_of(tokenizer, "abcdefg", Plan(4), 9) == two
+    assert windows_of(tokenizer, "abcdefg", Plan(4, 1), 9) == two[:1]
     for window, limit, message in (
         (1, None, "--window=1: must be at least 2"),
         (10, None, "--window=10: must not be more than the context length, 9"),
@@ -145,7 +147,7 @@ def test_windows() -> None:
         (4, 0, "--limit=0: must be at least 1 window"),
     ):
         with pytest.raises(InputError, match=f"^{message}"):
-            windows_of(tokenizer, "abcdefg", window, limit, 9)
+            windows_of(tokenizer, "abcdefg", Plan(window, limit), 9)
 
 
 def test_texts(tmp_path: Path) -> None:

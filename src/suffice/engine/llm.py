@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from suffice.engine.config import Config
 from suffice.engine.conversations import conversation, split_talks
 from suffice.engine.loop import Loop
-from suffice.engine.progress import Progress
+from suffice.engine.progress import showing
 from suffice.engine.prompts import RequestMaker, pair, split
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import Kept, Request, RequestOutput
@@ -173,10 +172,10 @@ class LLM:
         for request in requests:
             self._loop.add(request)
         try:
-            with Progress(requests, shown=progress and sys.stderr.isatty()) as bar:
+            with showing(requests, shown=progress) as update:
                 while not all(request.finished for request in requests):
                     self._loop.step()
-                    bar.update()
+                    update()
         finally:
             for request in requests:
                 self._loop.abort(request)

@@ -152,22 +152,41 @@ class Result:
     against: Against | None = None
 
 
-def windows_of(
-    tokenizer: Tokenizer, text: str, window: int, limit: int | None, context: int
-) -> list[list[int]]:
-    """Return windows of `window` tokens, at most `limit`; what is left at the end is left out.
+@dataclass(frozen=True)
+class Plan:
+    """How a text is cut and run: windows of `window` tokens, at most `limit`, `together` at a time.
+
+    Raises:
+        InputError: A number that makes no sense, or an unknown mode.
+    """
+
+    window: int
+    limit: int | None = None
+    mode: str = "decode"
+    together: int = 8
+
+    def __post_init__(self) -> None:
+        if self.window < 2:
+            raise InputError(f"--window={self.window}: must be at least 2, a token and the next")
+        if self.limit is not None and self.limit < 1:
+            raise InputError(f"--limit={self.limit}: must be at least 1 window")
+        if self.mode not in MODES:
+            raise unknown("mode", self.mode, MODES)
+        if self.together < 1:
+            raise InputError(f"--batch-size={self.together}: must be at least 1 window")
+
+
+def windows_of(tokenizer: Tokenizer, text: str, plan: Plan, context: int) -> list[list[int]]:
+    """Return the windows of a text; what is left at the end is left out.
 
     Each starts with the token that the tokenizer puts before a text, if it does that.
 
     Raises:
-        InputError: A window that makes no sense or exceeds the context, or a text too short.
+        InputError: A window exceeds the context or the text.
     """
-    if window < 2:
-        raise InputError(f"--window={window}: must be at least 2, a token and the next")
+    window = plan.window
     if window > context:
         raise InputError(f"--window={window}: must not be more than the context length, {context}")
-    if limit is not None and limit < 1:
-        raise InputError(f"--limit={limit}: must be at least 1 window")
     start = tokenizer.encode("")[:1]
     tokens = tokenizer.encode(text, special=False)
     step = window - len(start)
@@ -177,31 +196,24 @@ def windows_of(
             f"the text has {len(tokens)} tokens: --window={window} must not be more than "
             f"{len(tokens) + len(start)}"
         )
-    count = count if limit is None else min(count, limit)
+    count = count if plan.limit is None else min(count, plan.limit)
     return [start + tokens[i * step : (i + 1) * step] for i in range(count)]
 
 
 def measure(
     runner: Runner,
     windows: Sequence[list[int]],
-    *,
-    mode: str = "decode",
-    together: int = 8,
+    plan: Plan,
     reference: Runner | None = None,
 ) -> Iterator[Tally]:
-    """Score the windows, `together` at a time when decoding; yield the same tally as it grows.
+    """Score the windows, several at a time when decoding; yield the same tally as it grows.
 
     Raises:
-        InputError: An unknown mode.
         OutOfMemory: There is no memory for the windows of a group.
     """
-    if mode not in MODES:
-        raise unknown("mode", mode, MODES)
-    if together < 1:
-        raise InputError(f"--batch-size={together}: must be at least 1 window")
-    score = _decode if mode == "decode" else _prefill
+    score = _decode if plan.mode == "decode" else _prefill
     tally = Tally(len(windows))
-    size = together if mode == "decode" else 1
+    size = plan.together if plan.mode == "decode" else 1
     for first in range(0, len(windows), size):
         group = range(first, min(first + size, len(windows)))
         found = score(runner, windows, group)

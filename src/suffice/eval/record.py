@@ -24,7 +24,7 @@ FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vn
 def facts(program: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Return schema, date, command, commit, machine and versions."""
     # A path says something about a person's machine and nothing about the measurement
-    shown = [Path(each).name if Path(each).is_absolute() else each for each in arguments]
+    shown = [_without_folder(each) for each in arguments]
     return {
         "schema": SCHEMA,
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
@@ -35,6 +35,11 @@ def facts(program: str, arguments: Sequence[str]) -> dict[str, Any]:
         "versions": {"python": platform.python_version()}
         | {package: version(package) for package in PACKAGES},
     }
+
+
+def _without_folder(argument: str) -> str:
+    option, equals, value = argument.rpartition("=")
+    return option + equals + (Path(value).name if Path(value).is_absolute() else value)
 
 
 def machine() -> dict[str, Any]:

@@ -1,0 +1,21 @@
+"""Progress bars: on standard error, and only if that is a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import rich.progress
+
+
+def progress_bar(
+    *columns: str | rich.progress.ProgressColumn, shown: bool = True
+) -> rich.progress.Progress:
+    """Return a display of tasks, to be entered; one that is not shown takes tasks all the same."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    visible = shown and sys.stderr.isatty()
+    console = Console(stderr=True, quiet=not visible)
+    return Progress(*columns, console=console, disable=not visible)

@@ -62,7 +62,7 @@ class Suffice:
         starts, tokens = self._prompt(prompts)
         sequences = [self.runner.fork(start) for start in starts]
         chosen = [tokens[0]]
-        self.runner.trace = Trace()
+        before = self.runner.trace.copy()
         began = time.perf_counter()
         for _ in range(count):
             for sequence in sequences:
@@ -72,7 +72,7 @@ class Suffice:
         seconds = time.perf_counter() - began
         for sequence in sequences:
             self.runner.close(sequence)
-        return {"seconds": seconds, "tokens": chosen} | self._bytes()
+        return {"seconds": seconds, "tokens": chosen} | self._bytes(before)
 
     def _prompt(self, prompts: list[list[int]]) -> tuple[list[Any], list[int]]:
         """Return the prompts' sequences and next tokens; the latest of a length are kept."""
@@ -88,8 +88,8 @@ class Suffice:
             kept = self._kept[len(prompts[0])] = (prompts, starts, tokens)
         return kept[1], kept[2]
 
-    def _bytes(self) -> dict[str, Any]:
-        trace = self.runner.trace
+    def _bytes(self, before: Trace) -> dict[str, Any]:
+        trace = self.runner.trace.since(before)
         return {
             "steps": trace.steps,
             "kv_bytes": trace.kv_bytes_read,
@@ -108,12 +108,12 @@ class Whole(Suffice):
 
     def decode(self, prompts: list[list[int]], count: int) -> dict[str, Any]:
         params = SamplingParams(temperature=0, max_tokens=count + 1, ignore_eos=True)
-        self.runner.trace = Trace()
+        before = self.runner.trace.copy()
         outputs = self.llm.generate(prompts, params, use_tqdm=False)
         # Prompts run one after the other before the first step: the last one's time is all steps'
         seconds = outputs[-1].metrics.decode_seconds
         tokens = list(outputs[0].outputs[0].token_ids)
-        return {"seconds": seconds, "tokens": tokens} | self._bytes()
+        return {"seconds": seconds, "tokens": tokens} | self._bytes(before)
 
 
 def build(options: dict[str, Any]) -> Suffice:

@@ -298,7 +298,26 @@ struct Model::Worker {
   }
 };
 
-Counts Model::step(Step& step, Team& team) {
+namespace {
+
+// A row's bytes: a key and a value of one head.
+void count_reads(const std::vector<Traversal>& traversals, int kv_heads, int64_t row_bytes,
+                 int64_t at, Counts& counts) {
+  for (size_t i = 0; i < traversals.size(); i++) {
+    const Traversal& each = traversals[i];
+    const int64_t head = at + static_cast<int64_t>(i) % kv_heads;
+    const int64_t read = std::min(each.end * kPanel, each.rows_end) - each.begin * kPanel;
+    counts.key_rows[head] += read;
+    counts.value_rows[head] += read;
+    counts.held_rows[head] += each.rows_end;
+    counts.kv_bytes += read * row_bytes;
+    counts.held_bytes += each.rows_end * row_bytes;
+  }
+}
+
+}  // namespace
+
+void Model::step(Step& step, Team& team, Counts& counts) {
   Shared shared(spec_, step);
   team.run([&](int thread) {
     Worker worker(spec_, step, shared, team, thread);
@@ -307,26 +326,18 @@ Counts Model::step(Step& step, Team& team) {
     if (!step.outputs.empty()) worker.logits();
   });
 
-  Counts counts;
-  for (const Layer& layer : spec_.layers) {
-    for (const Traversal& traversal : shared.traversals[layer.window]) {
-      const int read =
-          std::min(traversal.end * kPanel, traversal.rows_end) - traversal.begin * kPanel;
-      counts.key_rows += read;
-      counts.value_rows += read;
-      counts.held_rows += traversal.rows_end;
-    }
+  const KVCache& cache = *step.items[0].cache;
+  const int64_t row_bytes = cache.row_bytes() / (cache.layers() * cache.heads());
+  for (size_t index = 0; index < spec_.layers.size(); index++) {
+    const Layer& layer = spec_.layers[index];
+    count_reads(shared.traversals[layer.window], spec_.kv_heads, row_bytes,
+                static_cast<int64_t>(index) * spec_.kv_heads, counts);
     for (const Linear* w :
          {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
       if (w->data) counts.weight_bytes += w->bytes();
   }
   for (const Linear* w : {&spec_.project_in, &spec_.project_out, &spec_.head})
     if (w->data) counts.weight_bytes += w->bytes();
-  if (!step.items.empty()) {
-    const KVCache& cache = *step.items[0].cache;
-    counts.kv_bytes = counts.key_rows * (cache.row_bytes() / (cache.layers() * cache.heads()));
-  }
-  return counts;
 }
 
 }  // namespace suffice

@@ -66,11 +66,13 @@ struct Step {
   float* logits = nullptr;        // [outputs][vocabulary]
 };
 
+// What a step read; rows are counted by layer and key/value head, [layers][kv_heads] each.
 struct Counts {
-  int64_t key_rows = 0;  // rows of K read, summed over layers and key/value heads
-  int64_t value_rows = 0;
-  int64_t held_rows = 0;
+  int64_t* key_rows = nullptr;  // to which is added
+  int64_t* value_rows = nullptr;
+  int64_t* held_rows = nullptr;
   int64_t kv_bytes = 0;
+  int64_t held_bytes = 0;
   int64_t weight_bytes = 0;
 };
 
@@ -78,7 +80,7 @@ class Model {
  public:
   explicit Model(Spec spec) : spec_(std::move(spec)) {}
   const Spec& spec() const { return spec_; }
-  Counts step(Step& step, Team& team);
+  void step(Step& step, Team& team, Counts& counts);
 
  private:
   struct Shared;  // buffers of a step that all threads see

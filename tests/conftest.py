@@ -46,11 +46,11 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
     def use(*arguments: Any, template: bool = True) -> Any:
         from engine.fake_engine import fake_llm
-        from suffice.cli_options import ModelFlags
+        from suffice.cli.options import ModelFlags
         from suffice.trace import Trace
 
         llm = fake_llm(*arguments)
-        monkeypatch.setattr(llm.runner, "trace", Trace(), raising=False)
+        monkeypatch.setattr(llm.runner, "trace", Trace(1, 1), raising=False)
         monkeypatch.setattr(llm.runner, "weight_bytes", 3 << 20, raising=False)
         monkeypatch.setattr(llm.tokenizer, "has_chat_template", template, raising=False)
         monkeypatch.setattr(ModelFlags, "load", lambda self, seed=None: llm)

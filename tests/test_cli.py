@@ -13,13 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from commands import SUMMARY, Cli, Ran, complaint
 from engine.fake_engine import fake_llm, scripted
 from suffice import pull
-from suffice.cli_options import BenchFlags, ModelFlags, SamplingFlags, speculation
-from suffice.cli_output import markdown, summary
+from suffice.cli.options import BenchFlags, ModelFlags, SamplingFlags, speculation
+from suffice.cli.output import markdown, summary
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.speculate.none import NoDrafts
@@ -283,7 +284,8 @@ def test_every_long_flag_has_its_variable() -> None:
         for name, hint in group.__annotations__.items():
             [option] = eval(hint, vars(sys.modules[group.__module__])).__metadata__
             names = [option.default, *option.param_decls]
-            long = [name for name in names if name.startswith("--")]
+            # SUFFICE_CACHE is the folder that models are kept in
+            long = [name for name in names if name.startswith("--") and name != "--cache"]
             expected = ["SUFFICE_" + name[2:].upper().replace("-", "_") for name in long]
             assert long and option.envvar == expected, name
 
@@ -300,14 +302,20 @@ def test_no_command_shows_the_help(cli: Cli) -> None:
     assert all(name in ran.out for name in ("run", "chat", "bench", "pull", "info"))
 
 
+def read(keys: int, values: int, held: int) -> Trace:
+    """Return what a model of 2 layers and 3 heads read that read so much in each head."""
+    trace = Trace(2, 3)
+    trace.rows += np.array([keys, values, held]).reshape(3, 1, 1)
+    return trace
+
+
 def test_rows_read_are_averaged_over_keys_and_values_layers_and_heads() -> None:
     llm = fake_llm(scripted(3, 4, 8))
     [output] = llm.generate("c", use_tqdm=False)
-    trace = Trace(key_rows_read=3000 * 6, value_rows_read=1000 * 6, rows_held=4000 * 6)
-    line = summary(output, trace, rows_per_token=6)
+    line = summary(output, read(keys=3000, values=1000, held=4000))
     assert "KV rows read 2,000 of 4,000 held (50 %)" in line
     assert SUMMARY.fullmatch(line)
-    line = summary(output, Trace(key_rows_read=9999, value_rows_read=9998, rows_held=9999), 1)
+    line = summary(output, read(keys=9999, values=9998, held=9999))
     assert "KV rows read 9,998.5 of 9,999 held (99.9 %)" in line, "not all is not 100 %"
     assert SUMMARY.fullmatch(line)
 

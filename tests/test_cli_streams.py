@@ -74,7 +74,7 @@ def test_input_that_is_no_text_is_refused(arguments: tuple[str, ...]) -> None:
     assert (code, errors) == (2, error)
 
 
-@pytest.mark.parametrize("module", ["typer", "suffice.cli_options", "torch", "transformers"])
+@pytest.mark.parametrize("module", ["typer", "suffice.cli.options", "torch", "transformers"])
 def test_ctrl_c_during_an_import_ends_the_process(checkpoint: Path, module: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED.format(module=module)]
     ran = subprocess.run(

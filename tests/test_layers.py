@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "suffice"
-COMMAND_LINE = "bench chat commands environment eval info interrupt options output"
 LAYERS = [
-    ["cli", *(f"cli_{name}" for name in COMMAND_LINE.split()), "__init__"],
+    ["cli", "__init__"],
     ["serve", "eval", "integrations", "hw"],
     ["engine"],
     ["speculate"],

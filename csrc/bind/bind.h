@@ -26,6 +26,7 @@ using Floats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using ConstFloats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using ConstBytes = nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu>;
 using ConstInts = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Longs = nb::ndarray<int64_t, nb::c_contig, nb::device::cpu>;
 
 inline void require(bool holds, const std::string& message) {
   if (!holds) throw std::invalid_argument(message);

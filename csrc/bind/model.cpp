@@ -105,10 +105,11 @@ void add_rope(PyModel& self, nb::object cos, nb::object sin, int positions) {
 }
 
 // tokens, positions [rows]; counts [requests] rows each; visible [rows] bit masks over the
-// request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted.
+// request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted; reads
+// [3, layers, kv_heads]: rows of keys read, of values read, and held, to which is added.
 Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
                ConstInts tokens, ConstInts positions, ConstInts visible, ConstInts outputs,
-               Floats logits) {
+               Floats logits, Longs reads) {
   require(self.model != nullptr, "the model is not complete");
   const Spec& spec = self.spec;
   const size_t rows = tokens.size();
@@ -120,6 +121,10 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
   require(logits.ndim() == 2 && logits.shape(0) == outputs.size() &&
               logits.shape(1) == static_cast<size_t>(padded),
           "logits must be [outputs, " + std::to_string(padded) + "]");
+  const size_t heads = spec.layers.size() * spec.kv_heads;
+  require(reads.ndim() == 3 && reads.shape(0) == 3 && reads.shape(1) == spec.layers.size() &&
+              reads.size() == 3 * heads,
+          "reads must be [3, layers, kv_heads]");
   int limit = spec.positions ? spec.position_rows : INT32_MAX;
   for (const Rope& rope : spec.ropes) limit = std::min(limit, rope.positions);
   Step step;
@@ -153,18 +158,21 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
   step.visible.assign(visible.data(), visible.data() + rows);
   step.outputs.assign(outputs.data(), outputs.data() + outputs.size());
   step.logits = logits.data();
+  Counts found;
+  found.key_rows = reads.data();
+  found.value_rows = reads.data() + heads;
+  found.held_rows = reads.data() + 2 * heads;
   nb::gil_scoped_release release;
-  return self.model->step(step, *team());
+  self.model->step(step, *team(), found);
+  return found;
 }
 
 }  // namespace
 
 void bind_model(nb::module_& m) {
   nb::class_<Counts>(m, "Counts")
-      .def_ro("key_rows", &Counts::key_rows)
-      .def_ro("value_rows", &Counts::value_rows)
-      .def_ro("held_rows", &Counts::held_rows)
       .def_ro("kv_bytes", &Counts::kv_bytes)
+      .def_ro("held_bytes", &Counts::held_bytes)
       .def_ro("weight_bytes", &Counts::weight_bytes);
 
   nb::class_<PyModel>(m, "Model")
@@ -205,7 +213,7 @@ void bind_model(nb::module_& m) {
       .def("finish", &finish, "parts"_a)
       .def("step", &py_step, "caches"_a, "lengths"_a.noconvert(), "counts"_a.noconvert(),
            "tokens"_a.noconvert(), "positions"_a.noconvert(), "visible"_a.noconvert(),
-           "outputs"_a.noconvert(), "logits"_a.noconvert());
+           "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert());
 }
 
 }  // namespace suffice::bind

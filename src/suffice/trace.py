@@ -2,34 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import numpy as np
+
+_COUNTS = ("steps", "kv_bytes_read", "kv_bytes_held", "weight_bytes_read")
 
 
-@dataclass
 class Trace:
-    """Totals over the decode steps of a run, summed over layers and key/value heads.
+    """Totals over the decode steps of a run, rows by layer and key/value head.
 
-    A row is one token's key (or value) in one layer and one head.
+    A row is one token's key (or value) in one layer and one head. `rows` is int64 [3, L, H]: rows
+    of keys read, of values read, and held; the native step adds to it.
     """
 
-    steps: int = 0
-    key_rows_read: int = 0
-    value_rows_read: int = 0
-    rows_held: int = 0
-    kv_bytes_read: int = 0
-    weight_bytes_read: int = 0
+    def __init__(self, layers: int, kv_heads: int) -> None:
+        self.rows = np.zeros((3, layers, kv_heads), np.int64)
+        self.steps = 0
+        self.kv_bytes_read = 0
+        self.kv_bytes_held = 0
+        self.weight_bytes_read = 0
 
     @property
-    def key_fraction(self) -> float:
-        """Fraction of the held key rows that were read."""
-        return self.key_rows_read / self.rows_held if self.rows_held else 0.0
+    def key_rows_read(self) -> int:
+        """Rows of keys read, in all layers and heads."""
+        return int(self.rows[0].sum())
 
     @property
-    def value_fraction(self) -> float:
-        """Fraction of the held value rows that were read."""
-        return self.value_rows_read / self.rows_held if self.rows_held else 0.0
+    def value_rows_read(self) -> int:
+        """Rows of values read, in all layers and heads."""
+        return int(self.rows[1].sum())
 
-    def add(self, other: Trace) -> None:
-        """Add another trace's totals to this one."""
-        for name in self.__dataclass_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+    @property
+    def rows_held(self) -> int:
+        """Rows of keys, or of values, that attention to every cached token would have read."""
+        return int(self.rows[2].sum())
+
+    def copy(self) -> Trace:
+        """Return the totals as they are now."""
+        return self._made(self.rows, {name: getattr(self, name) for name in _COUNTS})
+
+    def since(self, before: Trace) -> Trace:
+        """Return what was added since a copy was taken."""
+        counts = {name: getattr(self, name) - getattr(before, name) for name in _COUNTS}
+        return self._made(self.rows - before.rows, counts)
+
+    def plain(self) -> dict[str, object]:
+        """Return the totals as plain values, rows as lists [L][H]."""
+        keys, values, held = self.rows.tolist()
+        return {name: getattr(self, name) for name in _COUNTS} | {
+            "key_rows_read": keys,
+            "value_rows_read": values,
+            "rows_held": held,
+        }
+
+    def _made(self, rows: np.ndarray, counts: dict[str, int]) -> Trace:
+        made = Trace(*self.rows.shape[1:])
+        made.rows[:] = rows
+        for name, count in counts.items():
+            setattr(made, name, count)
+        return made

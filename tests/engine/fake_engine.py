@@ -75,7 +75,6 @@ class FakeRunner:
     """Rows are taken one by one from `memory`; everything a call may not do is asserted."""
 
     vocabulary = V
-    rows_per_token = 1
     longest_prompt = 10**9
 
     def __init__(self, rule: Rule, memory: int = 10**9) -> None:

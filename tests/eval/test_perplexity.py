@@ -195,9 +195,13 @@ def test_the_command_line_says_all_that_is_known(cli: Cli, checkpoint: Path, tex
     assert result["windows"] == 3 and result["predictions"] == 3 * (WINDOW - 1)
     table = cli(*ARGUMENTS, *asked).out
     (row,) = [line for line in table.splitlines() if line.startswith("| perplexity  ")]
-    assert f" {result['perplexity']:.6g} | ± {result['error']:.6g} " in row
+    assert [float(cell) for cell in row.split("|")[2:4]] == [
+        pytest.approx(result[name], rel=1e-5) for name in ("perplexity", "error")
+    ]
+    reads = record["reads"]
+    assert reads["steps"] == WINDOW - 1 and reads["kv_bytes_read"] == reads["kv_bytes_held"] > 0
     lines = cli(*ARGUMENTS, *asked, "-o", "csv").out.splitlines()
-    assert lines[0] == "measure,value,error" and lines[1] == "windows,3,"
+    assert lines[0] == "measure,value,standard error" and lines[1] == "windows,3,"
 
 
 def test_an_interruption_prints_what_is_done(

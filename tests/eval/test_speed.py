@@ -19,7 +19,7 @@ class Counted:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.trace = Trace()
+        self.trace = Trace(1, 1)
         self.lengths: dict[int, int] = {}
         self.new = itertools.count()
         self.steps: list[list[int]] = []
@@ -47,7 +47,8 @@ class Counted:
         for sequence in sequences:
             self.lengths[sequence] += 1
         self.now += 0.01
-        self.trace.add(Trace(kv_bytes_read=30 * len(sequences), weight_bytes_read=1000))
+        self.trace.kv_bytes_read += 30 * len(sequences)
+        self.trace.weight_bytes_read += 1000
 
     def close(self, sequence: int) -> None:
         del self.lengths[sequence]

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hf_reference
+import numpy as np
 import pytest
 import torch
 
@@ -122,14 +124,24 @@ def test_int8_equals_its_definition(each_isa: str, checkpoints: Any) -> None:
 
 def test_what_was_read_is_counted(checkpoints: Any) -> None:
     decoder, model = models(checkpoints("gemma3"))
-    cache, trace = new_cache(decoder), Trace()
+    config = decoder.config
+    cache, trace = new_cache(decoder), Trace(len(config.layers), config.kv_heads)
     run(model, cache, TOKENS[:16].tolist())
     model.step([Rows(cache, [1])], trace)
-    config = decoder.config
-    layers = len(config.layers) * config.kv_heads
+    keys, values, held = trace.rows
     assert trace.steps == 1
-    assert trace.rows_held == 17 * layers
-    assert trace.key_rows_read == trace.value_rows_read <= trace.rows_held
-    assert trace.kv_bytes_read == trace.key_rows_read * config.head_size * 4 * 2
+    assert (held == 17).all()
+    assert (keys == values).all() and (keys > 0).all() and (keys <= held).all()
+    whole = [index for index, layer in enumerate(config.layers) if layer.window is None]
+    assert whole and (keys[whole] == 17).all()
+    row_bytes = config.head_size * 4 * 2
+    assert trace.kv_bytes_read == keys.sum() * row_bytes
+    assert trace.kv_bytes_held == held.sum() * row_bytes
+    before = trace.copy()
+    model.step([Rows(cache, [1]), Rows(new_cache(decoder), [1, 2])], trace)
+    added = trace.since(before)
+    assert added.steps == 1 and (added.rows[2] == 17 + 2).all(), "both requests of the step"
+    plain = json.loads(json.dumps(added.plain()))
+    assert np.array_equal(plain["key_rows_read"], added.rows[0])
     weights = sum(weight.bytes for weight in decoder.weights.values() if hasattr(weight, "unpack"))
     assert 0.9 * weights <= trace.weight_bytes_read <= 1.2 * weights

@@ -58,11 +58,6 @@ class Runner(Protocol):
         """The most tokens that the model takes as a prompt."""
         ...
 
-    @property
-    def rows_per_token(self) -> int:
-        """Rows of keys that one token has: one in each layer and key/value head."""
-        ...
-
     def open(self, request_id: str, limit: int) -> Any:
         """Return a new, empty sequence that may grow to `limit` rows. Raises OutOfMemory."""
         ...

@@ -43,14 +43,14 @@ class Sequence:
 class Runner:
     """A model with the memory of its requests.
 
-    `trace` sums what the decode steps read since it was last replaced.
+    `trace` sums what all decode steps read.
     """
 
     def __init__(self, config: Config, decoder: Decoder) -> None:
         assert config.max_model_len is not None, "the config must be resolved"
         self.config = config
         self.decoder = decoder
-        self.trace = Trace()
+        self.trace = Trace(len(decoder.config.layers), decoder.config.kv_heads)
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self._native = NativeModel(decoder, config.max_model_len)
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
@@ -74,11 +74,6 @@ class Runner:
     def longest_prompt(self) -> int:
         """The most tokens that the model takes as a prompt."""
         return self.decoder.config.longest_prompt
-
-    @property
-    def rows_per_token(self) -> int:
-        """Rows of keys that one token has: one in each layer and key/value head."""
-        return len(self.decoder.config.layers) * self.decoder.config.kv_heads
 
     def open(self, request_id: str, limit: int) -> Sequence:
         """Return a new, empty sequence that may grow to `limit` rows."""

@@ -7,7 +7,6 @@ of each case does not count.
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -139,18 +138,17 @@ def measure(
             if case.depth:
                 runner.prefill(start, _tokens(runner, case.depth))
             _once(runner, case, start, clock)
-            before = dataclasses.replace(runner.trace)
+            before = runner.trace.copy()
             seconds = tuple(_once(runner, case, start, clock) for _ in range(repetitions))
         finally:
             runner.close(start)
         decoded = case.generate * case.batch * repetitions
-        kv_bytes = runner.trace.kv_bytes_read - before.kv_bytes_read
-        weight_bytes = runner.trace.weight_bytes_read - before.weight_bytes_read
+        read = runner.trace.since(before)
         yield Result(
             case,
             seconds,
-            kv_bytes / decoded if decoded else 0.0,
-            weight_bytes / decoded if decoded else 0.0,
+            read.kv_bytes_read / decoded if decoded else 0.0,
+            read.weight_bytes_read / decoded if decoded else 0.0,
             roof_bytes_per_second,
         )
 

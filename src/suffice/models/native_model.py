@@ -78,12 +78,13 @@ class NativeModel:
             assert isinstance(table, torch.Tensor)
             parts["positions"] = table[config.position_offset :][:positions].contiguous()
         self._model.finish(parts)
+        self._untraced = Trace(len(config.layers), config.kv_heads)
 
     def step(self, batch: Sequence[Rows], trace: Trace | None = None) -> torch.Tensor:
         """Run the rows of a batch and return float32 logits [outputs, V].
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them
-        must be reserved.
+        must be reserved. What is read is added to `trace`.
 
         Raises:
             InputError: More rows than a cache has to spare, or several beyond the trained positions
@@ -108,6 +109,7 @@ class NativeModel:
             tokens += rows.tokens
             outputs += range(start, start + count)[_OUTPUTS[rows.outputs]]
         logits = torch.empty(len(outputs), self._padded)
+        trace = self._untraced if trace is None else trace
         counts = self._model.step(
             [rows.cache.native for rows in batch],
             _ints([rows.cache.length for rows in batch]),
@@ -117,18 +119,12 @@ class NativeModel:
             np.array(visible, dtype=np.uint32).view(np.int32),
             _ints(outputs),
             logits,
+            trace.rows,
         )
-        if trace is not None:
-            trace.add(
-                Trace(
-                    steps=1,
-                    key_rows_read=counts.key_rows,
-                    value_rows_read=counts.value_rows,
-                    rows_held=counts.held_rows,
-                    kv_bytes_read=counts.kv_bytes,
-                    weight_bytes_read=counts.weight_bytes,
-                )
-            )
+        trace.steps += 1
+        trace.kv_bytes_read += counts.kv_bytes
+        trace.kv_bytes_held += counts.held_bytes
+        trace.weight_bytes_read += counts.weight_bytes
         return logits[:, : self._vocab]
 
 

@@ -30,6 +30,7 @@ def flag(
 ) -> Any:
     """Declare an option, its long names mirrored by environment variables unless told not to."""
     long = [name.removeprefix("--") for name in names if name.startswith("--")]
+    long = [name for name in long if name != "cache"]  # SUFFICE_CACHE is a folder (see paths)
     variables = ["SUFFICE_" + name.upper().replace("-", "_") for name in long]
     return typer.Option(
         *names,
@@ -89,8 +90,8 @@ def speculation(text: str | None) -> Any:
 
 
 LLAMA_CPP_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-_WHOLE = {"parser": whole, "metavar": "N"}
-_NUMBER = {"parser": number, "metavar": "X"}
+WHOLE = {"parser": whole, "metavar": "N"}
+NUMBER = {"parser": number, "metavar": "X"}
 _MODEL = functools.partial(flag, panel="Model")
 _TECHNIQUE = functools.partial(flag, panel="Techniques")
 _SAMPLING = functools.partial(flag, panel="Sampling")
@@ -113,13 +114,13 @@ class ModelFlags:
             "--ctx-size",
             "--max-model-len",
             help="Context in tokens; default: the model's.",
-            **_WHOLE,
+            **WHOLE,
         ),
     ] = None
     threads: Annotated[
         int | None,
         _MODEL(
-            "-t", "--threads", help="Threads; default: the cores this process may use.", **_WHOLE
+            "-t", "--threads", help="Threads; default: the cores this process may use.", **WHOLE
         ),
     ] = None
     dtype: Annotated[
@@ -159,7 +160,7 @@ class ModelFlags:
         "full"
     )
     growth: Annotated[
-        str, _TECHNIQUE("--growth", help="How the cache grows: bmc, step:rows=256, ...")
+        str, _TECHNIQUE("--growth", "--cache", help="How the cache grows: bmc, step:rows=256, ...")
     ] = "bmc"
     speculate: Annotated[
         str | None,
@@ -236,39 +237,37 @@ class SamplingFlags:
             "--n-predict",
             "--max-tokens",
             help="Most new tokens; -1: what the context holds.",
-            **_WHOLE,
+            **WHOLE,
         ),
     ] = 512
-    min_tokens: Annotated[int, _SAMPLING("--min-tokens", help="Fewest new tokens.", **_WHOLE)] = 0
+    min_tokens: Annotated[int, _SAMPLING("--min-tokens", help="Fewest new tokens.", **WHOLE)] = 0
     temp: Annotated[
-        float, _SAMPLING("--temp", "--temperature", help="0 takes the likeliest token.", **_NUMBER)
+        float, _SAMPLING("--temp", "--temperature", help="0 takes the likeliest token.", **NUMBER)
     ] = 0.8
     top_k: Annotated[
-        int, _SAMPLING("--top-k", help="Keep this many likeliest; 0: all.", **_WHOLE)
+        int, _SAMPLING("--top-k", help="Keep this many likeliest; 0: all.", **WHOLE)
     ] = 40
     top_p: Annotated[
-        float, _SAMPLING("--top-p", help="Keep the likeliest up to this probability.", **_NUMBER)
+        float, _SAMPLING("--top-p", help="Keep the likeliest up to this probability.", **NUMBER)
     ] = 0.95
     min_p: Annotated[
         float,
-        _SAMPLING(
-            "--min-p", help="Keep those this fraction as likely as the likeliest.", **_NUMBER
-        ),
+        _SAMPLING("--min-p", help="Keep those this fraction as likely as the likeliest.", **NUMBER),
     ] = 0.05
     repeat_penalty: Annotated[
         float,
-        _SAMPLING("--repeat-penalty", "--repetition-penalty", help="1 changes nothing.", **_NUMBER),
+        _SAMPLING("--repeat-penalty", "--repetition-penalty", help="1 changes nothing.", **NUMBER),
     ] = 1.0
     presence_penalty: Annotated[
-        float, _SAMPLING("--presence-penalty", help="For every token used before.", **_NUMBER)
+        float, _SAMPLING("--presence-penalty", help="For every token used before.", **NUMBER)
     ] = 0.0
     frequency_penalty: Annotated[
-        float, _SAMPLING("--frequency-penalty", help="For every use of a token before.", **_NUMBER)
+        float, _SAMPLING("--frequency-penalty", help="For every use of a token before.", **NUMBER)
     ] = 0.0
     seed: Annotated[
         int | None,
         _SAMPLING(
-            "-s", "--seed", help="Same seed, same text; default: another every time.", **_WHOLE
+            "-s", "--seed", help="Same seed, same text; default: another every time.", **WHOLE
         ),
     ] = None
     stop: Annotated[
@@ -315,37 +314,9 @@ class BenchFlags:
         "0"
     )
     batch_size: Annotated[
-        int, flag("-b", "--batch-size", help="Requests decoded together.", **_WHOLE)
+        int, flag("-b", "--batch-size", help="Requests decoded together.", **WHOLE)
     ] = 1
-    repetitions: Annotated[int, flag("-r", "--repetitions", help="Runs that count.", **_WHOLE)] = 3
-    output: Annotated[str, flag("-o", "--output", help="md, csv or json.")] = "md"
-
-
-@dataclass(frozen=True)
-class PerplexityFlags:
-    """What `eval perplexity` measures, and against what."""
-
-    text: Annotated[str, flag("--text", help="A text file, or wikitext2.")] = "wikitext2"
-    data_dir: Annotated[
-        str | None, flag("--data-dir", help="Folder that has the data, where no hub is reachable.")
-    ] = None
-    window: Annotated[
-        int, flag("--window", help="Tokens that a prediction may look back on.", **_WHOLE)
-    ] = 2048
-    limit: Annotated[
-        int | None, flag("--limit", help="Most windows; default: all of the text.", **_WHOLE)
-    ] = None
-    mode: Annotated[
-        str,
-        flag("--mode", help="decode: token by token, as techniques run; prefill: as a prompt."),
-    ] = "decode"
-    batch_size: Annotated[
-        int, flag("-b", "--batch-size", help="Windows that are decoded together.", **_WHOLE)
-    ] = 8
-    against: Annotated[
-        str | None,
-        flag("--against", help="Compare with `exact`: the model as it is, nothing left out."),
-    ] = None
+    repetitions: Annotated[int, flag("-r", "--repetitions", help="Runs that count.", **WHOLE)] = 3
     output: Annotated[str, flag("-o", "--output", help="md, csv or json.")] = "md"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import dataclasses
 import io
 import math
 import resource
@@ -12,7 +11,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from suffice.cli_interrupt import ends_process
+from suffice.cli.interrupt import ends_process
 from suffice.errors import InputError, check_text
 from suffice.progress import progress_bar
 
@@ -93,7 +92,7 @@ class Answer:
             KeyboardInterrupt: Ctrl-C, once what there is has been printed and summed up.
             InputError: The request failed, for lack of memory.
         """
-        before = dataclasses.replace(self._llm.runner.trace)
+        before = self._llm.runner.trace.copy()
         output = None
         try:
             with contextlib.closing(stream):
@@ -105,19 +104,13 @@ class Answer:
             if output is not None:
                 print(flush=True)
                 runner = self._llm.runner
-                trace = since(runner.trace, before)
-                print(summary(output, trace, runner.rows_per_token), file=sys.stderr)
+                trace = runner.trace.since(before)
+                print(summary(output, trace), file=sys.stderr)
         if output is not None and output.error:
             raise InputError(output.error)
 
 
-def since(after: Trace, before: Trace) -> Trace:
-    """Return what was added to a trace."""
-    names = [field.name for field in dataclasses.fields(after)]
-    return type(after)(**{name: getattr(after, name) - getattr(before, name) for name in names})
-
-
-def summary(output: RequestOutput, trace: Trace, rows_per_token: int) -> str:
+def summary(output: RequestOutput, trace: Trace) -> str:
     """Return the line that sums up a run.
 
     A row is there a token's key and value as one decode step sees them, averaged over the layers
@@ -127,7 +120,7 @@ def summary(output: RequestOutput, trace: Trace, rows_per_token: int) -> str:
     run = len(output.prompt_token_ids) - output.num_cached_tokens
     decoded = len(output.outputs[0].token_ids) - 1  # the first comes with the prompt
     read, held = trace.key_rows_read + trace.value_rows_read, 2 * trace.rows_held
-    share = 2 * rows_per_token
+    share = 2 * trace.rows[0].size
     cached = f" ({output.num_cached_tokens} cached)" if output.num_cached_tokens else ""
     return " | ".join(
         [

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from suffice import __version__, native
 from suffice.attention import ATTENTIONS
 from suffice.cache import GROWTHS, KV_DTYPES, machine
-from suffice.cli_output import busy, markdown
+from suffice.cli.output import busy, markdown
 from suffice.policy import POLICIES
 from suffice.pull import MODELS, model_path, resolve
 from suffice.quant import QUANTS

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from suffice.cli_interrupt import INTERRUPTED, ends_process
+from suffice.cli.interrupt import INTERRUPTED, ends_process
 
 
 def main() -> NoReturn:
     """Run the command line and leave with its exit code."""
     try:
         with ends_process():
-            from suffice.cli_commands import execute
+            from suffice.cli.commands import execute
         code = execute(sys.argv[1:])
     except KeyboardInterrupt:
         code = INTERRUPTED

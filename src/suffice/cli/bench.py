@@ -7,11 +7,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from suffice import __version__
-from suffice.cli_output import OUTPUTS, as_csv, busy, markdown
+from suffice.cli.output import OUTPUTS, as_csv, busy, markdown
 from suffice.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from suffice.cli_options import BenchFlags, ModelFlags
+    from suffice.cli.options import BenchFlags, ModelFlags
     from suffice.engine.llm import LLM
     from suffice.eval.speed import Result
 

@@ -16,17 +16,17 @@ from typing import Annotated, cast
 import typer
 
 from suffice import __version__
-from suffice.cli_environment import misspelt, whole_values
-from suffice.cli_interrupt import INTERRUPTED
-from suffice.cli_options import (
+from suffice.cli.environment import misspelt, whole_values
+from suffice.cli.eval_commands import evaluate
+from suffice.cli.interrupt import INTERRUPTED
+from suffice.cli.options import (
     BenchFlags,
     ModelFlags,
-    PerplexityFlags,
     SamplingFlags,
     flag,
     with_flags,
 )
-from suffice.cli_output import Answer, busy, byte_bars, one_prompt, wrapped
+from suffice.cli.output import Answer, busy, byte_bars, one_prompt, wrapped
 from suffice.errors import InputError, check_text
 
 # typer has no public name for the class of every usage error.
@@ -168,7 +168,7 @@ def run(
 @with_flags
 def chat(system: System = None, *, model: ModelFlags, sampling: SamplingFlags) -> None:
     """Talk with the model; /help lists what else can be typed."""
-    from suffice.cli_chat import Chat
+    from suffice.cli.chat import Chat
 
     check_text("the system prompt", system or "")
     params = sampling.params()
@@ -183,22 +183,12 @@ def chat(system: System = None, *, model: ModelFlags, sampling: SamplingFlags) -
 @with_flags
 def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
     """Measure prompt and decode speed, without tokenisation and sampling."""
-    from suffice import cli_bench
+    from suffice.cli import bench as benching
 
-    cli_bench.run(flags, model)
+    benching.run(flags, model)
 
 
-evaluate = typer.Typer(help="Measure what a setting costs in quality.", no_args_is_help=True)
 app.add_typer(evaluate, name="eval")
-
-
-@evaluate.command()
-@with_flags
-def perplexity(*, flags: PerplexityFlags, model: ModelFlags) -> None:
-    """Measure how well the model predicts a text, alone or against its exact self."""
-    from suffice import cli_eval
-
-    cli_eval.perplexity(flags, model)
 
 
 @app.command()
@@ -232,11 +222,11 @@ def info(
     ] = False,
 ) -> None:
     """Show what is here: version, machine, techniques, models."""
-    from suffice import cli_info
+    from suffice.cli import info as showing
 
     if calibrate:
-        cli_info.calibrate()
+        showing.calibrate()
     elif model is not None:
-        cli_info.show_model(model)
+        showing.show_model(model)
     else:
-        cli_info.show()
+        showing.show()

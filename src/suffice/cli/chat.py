@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from suffice.cli_output import Answer
+from suffice.cli.output import Answer
 from suffice.errors import InputError, unknown
 
 if TYPE_CHECKING:

@@ -1,0 +1,19 @@
+"""The commands of `suffice eval`: what a setting costs in quality, and how fast it is."""
+
+from __future__ import annotations
+
+import typer
+
+from suffice.cli.eval_options import PerplexityFlags
+from suffice.cli.options import ModelFlags, with_flags
+
+evaluate = typer.Typer(help="Measure what a setting costs in quality.", no_args_is_help=True)
+
+
+@evaluate.command()
+@with_flags
+def perplexity(*, flags: PerplexityFlags, model: ModelFlags) -> None:
+    """Measure how well the model predicts a text, alone or against its exact self."""
+    from suffice.cli import perplexity as measuring
+
+    measuring.run(flags, model)

@@ -144,4 +144,4 @@ def test_what_was_read_is_counted(checkpoints: Any) -> None:
     plain = json.loads(json.dumps(added.plain()))
     assert np.array_equal(plain["key_rows_read"], added.rows[0])
     weights = sum(weight.bytes for weight in decoder.weights.values() if hasattr(weight, "unpack"))
-    assert 0.9 * weights <= trace.weight_bytes_read <= 1.2 * weights
+    assert 0.9 * weights <= added.weight_bytes_read <= 1.2 * weights

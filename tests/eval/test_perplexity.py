@@ -37,9 +37,13 @@ def cut(llm: LLM, limit: int | None = None) -> list[list[int]]:
     return windows_of(llm.tokenizer, TEXT, Plan(WINDOW, limit), 512)
 
 
-def last(found: Any) -> Any:
+def last_tally(found: Any) -> Tally:
     *_, tally = found
-    return tally.result()
+    return tally
+
+
+def last(found: Any) -> Any:
+    return last_tally(found).result()
 
 
 @pytest.mark.parametrize(("mode", "together"), [("decode", 1), ("decode", 3), ("prefill", 1)])
@@ -62,6 +66,19 @@ def test_it_is_transformers(llm: LLM, checkpoint: Path, mode: str, together: int
     assert result.perplexity == pytest.approx(float(loss.mean().exp()), rel=1e-4)
     error = result.perplexity * float(loss.std()) / math.sqrt(len(loss))
     assert result.error == pytest.approx(error, rel=1e-3)
+
+
+@pytest.mark.parametrize("together", [1, 3, 5])
+def test_tokens_of_a_step_are_as_if_alone(
+    llm: LLM, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows, plan = cut(llm, 5), Plan(WINDOW, 5, together=together)
+    steps = llm.runner.trace.steps
+    several = last_tally(measure(llm.runner, windows, plan))
+    assert llm.runner.trace.steps - steps < 2 * 5 * WINDOW / 24 + 5
+    monkeypatch.setattr(perplexity, "STEP_ROWS", 1)
+    alone = last_tally(measure(llm.runner, windows, plan))
+    assert several.nll == alone.nll, "bit for bit"
 
 
 @pytest.mark.parametrize("mode", ["decode", "prefill"])
@@ -199,7 +216,7 @@ def test_the_command_line_says_all_that_is_known(cli: Cli, checkpoint: Path, tex
         pytest.approx(result[name], rel=1e-5) for name in ("perplexity", "error")
     ]
     reads = record["reads"]
-    assert reads["steps"] == WINDOW - 1 and reads["kv_bytes_read"] == reads["kv_bytes_held"] > 0
+    assert reads["steps"] == 5 and reads["kv_bytes_read"] == reads["kv_bytes_held"] > 0
     lines = cli(*ARGUMENTS, *asked, "-o", "csv").out.splitlines()
     assert lines[0] == "measure,value,standard error" and lines[1] == "windows,3,"
 
@@ -210,14 +227,14 @@ def test_an_interruption_prints_what_is_done(
     def interrupted(*arguments: Any, **options: Any) -> Any:
         for count, tally in enumerate(measure(*arguments, **options)):
             yield tally
-            if count == 4:
+            if count == 1:
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(perplexity, "measure", interrupted)
     ran = cli(*ARGUMENTS, "--text", text, "-m", str(checkpoint), "-o", "json", "-b", "2")
     record = json.loads(ran.out)
     assert ran.code == 130 and record["interrupted"]
-    assert record["result"]["predictions"] == 10 and record["result"]["windows"] == 2
+    assert record["result"]["predictions"] == 2 * 24 and record["result"]["windows"] == 2
 
 
 def test_bad_input(cli: Cli, checkpoint: Path, text: str) -> None:

@@ -12,6 +12,7 @@ from suffice import sampling
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import Logprob, Request, Sample
 from suffice.engine.scheduler import Scheduler
+from suffice.engine.torch_threads import one_torch_thread
 from suffice.engine.turns import Turns
 from suffice.errors import InputError, OutOfMemory
 
@@ -98,6 +99,7 @@ class Loop:
                 self.abort(sample.request, str(error))
         return self.scheduler.samples()
 
+    @one_torch_thread()
     def _sample(self, samples: list[Sample], logits: torch.Tensor) -> None:
         tokens = sampling.sample(logits, [sample.state for sample in samples])
         for sample, row, token in zip(samples, logits, tokens, strict=True):

@@ -73,12 +73,20 @@ class Runner(Protocol):
         """Run tokens as `prefill` does; yield the logits of all, chunk by chunk, float32 [T, V]."""
         ...
 
-    def reserve(self, sequence: Any) -> None:
-        """Make sure that one more token fits. Raises OutOfMemory, and then nothing has changed."""
+    def reserve(self, sequence: Any, rows: int = 1) -> None:
+        """Make sure that more tokens fit. Raises OutOfMemory, and then nothing has changed."""
         ...
 
     def step(self, sequences: list[Any], tokens: list[int]) -> torch.Tensor:
         """Run one more token of each sequence, space reserved; return float32 logits [B, V]."""
+        ...
+
+    def advance(self, sequences: list[Any], chains: list[list[int]]) -> torch.Tensor:
+        """Run known tokens of each sequence, space reserved, by one decode step.
+
+        Returns the logits after each token, sequence by sequence, float32 [rows, V], which are, bit
+        for bit, those of single steps.
+        """
         ...
 
     def fork(self, sequence: Any) -> Any:

@@ -129,22 +129,31 @@ class Runner:
         cache.commit(list(range(len(tokens))))
         return logits
 
-    def reserve(self, sequence: Sequence) -> None:
-        """Make sure that one more token fits.
+    def reserve(self, sequence: Sequence, rows: int = 1) -> None:
+        """Make sure that more tokens fit.
 
         Raises:
             OutOfMemory: Nothing has changed then.
         """
-        sequence.cache.reserve(1)
+        sequence.cache.reserve(rows)
 
     def step(self, sequences: list[Sequence], tokens: list[int]) -> torch.Tensor:
         """Run one more token of each sequence, space reserved; return float32 logits [B, V]."""
+        return self.advance(sequences, [[token] for token in tokens])
+
+    def advance(self, sequences: list[Sequence], chains: list[list[int]]) -> torch.Tensor:
+        """Run known tokens of each sequence, space reserved, by one decode step.
+
+        Returns the logits after each token, sequence by sequence, float32 [rows, V], which are, bit
+        for bit, those of single steps.
+        """
         batch = [
-            Rows(sequence.cache, [token]) for sequence, token in zip(sequences, tokens, strict=True)
+            Rows(sequence.cache, chain, outputs="all")
+            for sequence, chain in zip(sequences, chains, strict=True)
         ]
         logits = self._native.step(batch, self.trace)
-        for sequence in sequences:
-            sequence.cache.commit([0])
+        for rows in batch:
+            rows.cache.commit(list(range(len(rows.tokens))))
         return logits
 
     def fork(self, sequence: Sequence) -> Sequence:

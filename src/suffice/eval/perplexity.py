@@ -13,8 +13,9 @@ measures of llama.cpp's `llama-perplexity --kl-divergence`:
     agreement       how often both think the same token likeliest
     change of p     root of the mean square of p_Q(x) - p_P(x)
 
-`decode` runs token by token through the decode step, where techniques live, several windows at a
-time; `prefill` runs each window as a prompt.
+`decode` runs through the decode step, where techniques live, several windows at a time; `prefill`
+runs each window as a prompt. What follows in a window is known, so that a decode step takes a few
+tokens of it at once, like drafts that are all accepted: the bits are those of single steps.
 
 Standard errors of perplexities are those of a mean over tokens. Tokens of a window are not
 independent, so that of the ratio is over the differences of whole windows, in pairs.
@@ -31,10 +32,12 @@ import numpy as np
 import torch
 
 from suffice.engine.protocol import Runner, Tokenizer
+from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import InputError, unknown
 
 MODES = ("decode", "prefill")
 PERCENTILES = (50, 99, 99.9)
+STEP_ROWS = 24  # of a decode step: more of them share each weight, and would gain little more
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Tally:
         """Perplexity so far."""
         return math.exp(self.total / self.predictions)
 
+    @one_torch_thread()
     def add(self, scores: Scores, reference: Scores | None = None) -> None:
         """Count some predictions, beside those of the reference for the same tokens."""
         logs = scores.logits.log_softmax(-1)
@@ -240,15 +244,19 @@ def _paired(
 
 
 def _decode(runner: Runner, windows: Sequence[list[int]], group: range) -> Iterator[Scores]:
-    """Run a group of windows side by side, a token of each at a time."""
+    """Run a group of windows side by side, as many tokens of each as share a weight at no loss."""
+    rows = max(1, STEP_ROWS // len(group))
     sequences: list[Any] = []
     try:
         sequences += (runner.open("perplexity", len(windows[w])) for w in group)
-        for at in range(len(windows[group[0]]) - 1):
+        last = len(windows[group[0]]) - 1  # nothing follows the last token
+        for at in range(0, last, rows):
+            end = min(at + rows, last)
             for sequence in sequences:
-                runner.reserve(sequence)
-            logits = runner.step(sequences, [windows[w][at] for w in group])
-            yield Scores(list(group), [windows[w][at + 1] for w in group], logits)
+                runner.reserve(sequence, end - at)
+            logits = runner.advance(sequences, [windows[w][at:end] for w in group])
+            targets = [token for w in group for token in windows[w][at + 1 : end + 1]]
+            yield Scores([w for w in group for _ in range(at, end)], targets, logits)
     finally:
         for sequence in sequences:
             runner.close(sequence)

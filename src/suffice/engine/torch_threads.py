@@ -1,0 +1,23 @@
+"""How many threads PyTorch uses while the native core has the others."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+
+@contextlib.contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Keep PyTorch from waking its other threads.
+
+    After an operation in parallel they spin for a while, on cores that the next decode step needs;
+    what is done between two steps is too little to gain from them.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

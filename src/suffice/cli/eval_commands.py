@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from suffice.cli.eval_options import PerplexityFlags
+from suffice.cli.eval_options import PerplexityFlags, SpeedFlags
 from suffice.cli.options import ModelFlags, with_flags
 
 evaluate = typer.Typer(help="Measure what a setting costs in quality.", no_args_is_help=True)
@@ -15,5 +15,14 @@ evaluate = typer.Typer(help="Measure what a setting costs in quality.", no_args_
 def perplexity(*, flags: PerplexityFlags, model: ModelFlags) -> None:
     """Measure how well the model predicts a text, alone or against its exact self."""
     from suffice.cli import perplexity as measuring
+
+    measuring.run(flags, model)
+
+
+@evaluate.command()
+@with_flags
+def speed(*, flags: SpeedFlags, model: ModelFlags) -> None:
+    """Measure how long users wait for tokens: TTFT, TPOT, ITL, throughput, bytes read."""
+    from suffice.cli import speed as measuring
 
     measuring.run(flags, model)

@@ -35,3 +35,38 @@ class PerplexityFlags:
         flag("--against", help="Compare with `exact`: the model as it is, nothing left out."),
     ] = None
     output: Annotated[str, OUTPUT] = "md"
+
+
+@dataclass(frozen=True)
+class SpeedFlags:
+    """Which requests `eval speed` runs."""
+
+    lengths: Annotated[
+        str | None,
+        flag(
+            "--lengths",
+            help="Tokens of prompt/output; default: 128/128,128/1920,1920/128,1920/1920.",
+        ),
+    ] = None
+    prompts: Annotated[
+        str | None,
+        flag("--prompts", help="Instead of fixed lengths: gsm8k, or a file, a prompt per line."),
+    ] = None
+    data_dir: Annotated[str | None, DATA_DIR] = None
+    batch_size: Annotated[
+        str | None,
+        flag(
+            "-b",
+            "--batch-size",
+            help="Requests that run together, such as 1,8; default: 1, or 32 with --prompts.",
+        ),
+    ] = None
+    limit: Annotated[
+        int | None, flag("--limit", help="Most prompts; default: all of them.", **WHOLE)
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        flag("--max-tokens", help="Most new tokens of a prompt; default: 256.", **WHOLE),
+    ] = None
+    repetitions: Annotated[int, flag("-r", "--repetitions", help="Runs that count.", **WHOLE)] = 3
+    output: Annotated[str, OUTPUT] = "md"

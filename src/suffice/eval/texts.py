@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from suffice.errors import InputError, unknown
 
@@ -37,36 +38,69 @@ def load_text(text: str, data_dir: str | None = None) -> str:
     path = Path(text)
     if not path.exists() and path.name == text and not path.suffix:
         raise unknown("text (no such file either)", text, tuple(CORPORA))
-    return _read(path)
+    return read(path)
 
 
 def _corpus(name: str, data_dir: str | None) -> str:
     corpus = CORPORA[name]
     if data_dir is not None:
-        for file in corpus.files:
-            if (path := Path(data_dir) / file).is_file():
-                return _read(path)
-        raise InputError(f"--data-dir {data_dir} has no {' or '.join(corpus.files)}")
+        return read(file_of(corpus, data_dir))
+    return "".join(fetched(name, corpus))
+
+
+def file_of(corpus: Corpus, data_dir: str) -> Path:
+    """Return the file that a folder of data has of a corpus.
+
+    Raises:
+        InputError: It has none.
+    """
+    for file in corpus.files:
+        if (path := Path(data_dir) / file).is_file():
+            return path
+    raise InputError(f"--data-dir {data_dir} has no {' or '.join(corpus.files)}")
+
+
+def fetched(name: str, corpus: Corpus) -> list[str]:
+    """Return the texts of a corpus, row by row, as the hub has them.
+
+    Raises:
+        InputError: The hub, or what fetches from it, is not to be had.
+    """
+    return list(fetch(name, corpus.hub, corpus.files[0])[corpus.column])
+
+
+def fetch(name: str, hub: tuple[str, str | None, str], file: str) -> Any:
+    """Return the rows of a data set that a hub has: its path, configuration and split.
+
+    `file` is what a user without a hub would put into a folder.
+
+    Raises:
+        InputError: The hub, or what fetches from it, is not to be had.
+    """
     try:
         import datasets
     except ModuleNotFoundError:
         raise InputError(
             f"'{name}' is fetched by the package `datasets`, which is not installed: install "
-            f"suffice[eval], or put {corpus.files[0]} into a folder and give it with --data-dir"
+            f"suffice[eval], or put {file} into a folder and give it with --data-dir"
         ) from None
-    source, configuration, split = corpus.hub
+    source, configuration, split = hub
     try:
-        rows = datasets.load_dataset(source, configuration, split=split)
+        return datasets.load_dataset(source, configuration, split=split)
     except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
-            f"'{name}' cannot be fetched ({reason:.120}): put {corpus.files[0]} into a folder and "
-            "give it with --data-dir"
+            f"'{name}' cannot be fetched ({reason:.120}): put {file} into a folder and give it "
+            "with --data-dir"
         ) from None
-    return "".join(rows[corpus.column])
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        InputError: It cannot be read, is empty or no text.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:

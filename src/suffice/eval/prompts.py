@@ -1,0 +1,62 @@
+"""Prompts to evaluate on: a file of them, or a data set by name from a hub or a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from suffice.errors import InputError, check_text, unknown
+from suffice.eval.texts import Corpus, fetched, file_of, read
+
+FIELDS = ("prompt", "question")
+PROMPTS = {
+    "gsm8k": Corpus(
+        hub=("openai/gsm8k", "main", "test"), column="question", files=("gsm8k-test.jsonl",)
+    ),
+}
+
+
+def load_prompts(name: str, data_dir: str | None = None) -> list[str]:
+    """Return prompts by the name of a data set or of a file.
+
+    A file has a prompt on each line: as text, or as JSON with a field "prompt" or "question".
+    Empty lines are none.
+
+    Raises:
+        InputError: There is neither, the data set is not to be had, or a line has no prompt.
+    """
+    if name in PROMPTS:
+        if data_dir is None:
+            return fetched(name, PROMPTS[name])
+        return list(_prompts(file_of(PROMPTS[name], data_dir)))
+    path = Path(name)
+    if not path.exists() and path.name == name and not path.suffix:
+        raise unknown("prompts (no such file either)", name, tuple(PROMPTS))
+    return list(_prompts(path))
+
+
+def _prompts(path: Path) -> Iterator[str]:
+    text = read(path)
+    rows = path.suffix == ".jsonl" or text.lstrip().startswith("{")
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield _of_row(f"{path}, line {number}", line) if rows else line.rstrip("\r")
+
+
+def _of_row(where: str, line: str) -> str:
+    """Return the prompt of a row of JSON; `where` says in errors which row it is."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{where}: is not JSON ({error.msg} at character {error.pos + 1})"
+        ) from None
+    named = [field for field in FIELDS if isinstance(row, dict) and field in row]
+    if not named:
+        raise InputError(f"{where}: has no field {' or '.join(FIELDS)}")
+    prompt = row[named[0]]
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise InputError(f"{where}: the field '{named[0]}' must be text, and not empty")
+    check_text(f"{where}: the field '{named[0]}'", prompt)
+    return prompt

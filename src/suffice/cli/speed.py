@@ -165,31 +165,33 @@ def _measured(llm: LLM, cases: Sequence[Case], repetitions: int) -> Iterator[tup
 
     totals = [repetitions * len(case.prompts) * case.most_tokens for case in cases]
     with _bar() as bar:
-        task = bar.add_task("warming up", total=sum(totals), rate=0.0)
+        task = bar.add_task("warming up", total=sum(totals))
         for case in cases:
             warm_up(llm, case)
         before = llm.runner.trace.copy()
 
         def report(new: int) -> None:
-            bar.update(task, advance=new, rate=bar.tasks[task].speed or 0.0)
+            bar.update(task, advance=new)
 
         for done, case in enumerate(cases):
             what = f"{done}/{len(cases)} cases done, {case.name} in batches of {case.batch_size}"
             bar.update(task, completed=sum(totals[:done]), description=what)
-            result = measure(llm, case, repetitions, report)
+            result = measure(llm, case, repetitions, None if bar.disable else report)
             result = dataclasses.replace(result, peak_memory_bytes=peak_memory_bytes())
             yield result, llm.runner.trace.since(before)
 
 
 def _bar() -> rich.progress.Progress:
-    from rich.progress import BarColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, ProgressColumn, Task, TimeRemainingColumn
+    from rich.text import Text
 
-    return progress_bar(
-        "{task.description}",
-        BarColumn(),
-        "{task.fields[rate]:.1f} tokens/s",
-        TimeRemainingColumn(),
-    )
+    class TokenSpeed(ProgressColumn):
+        """Tokens per second, worked out when it is drawn and not at each token."""
+
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed or 0:.1f} tokens/s")
+
+    return progress_bar("{task.description}", BarColumn(), TokenSpeed(), TimeRemainingColumn())
 
 
 def _table(results: Sequence[Result], output: str) -> tuple[Sequence[str], list[list[object]]]:

@@ -70,3 +70,29 @@ class SpeedFlags:
     ] = None
     repetitions: Annotated[int, flag("-r", "--repetitions", help="Runs that count.", **WHOLE)] = 3
     output: Annotated[str, OUTPUT] = "md"
+
+
+@dataclass(frozen=True)
+class TasksFlags:
+    """Which questions `eval tasks` asks."""
+
+    tasks: Annotated[
+        str,
+        flag(
+            "--tasks",
+            help="Of piqa, arc_easy, arc_challenge, hellaswag, winogrande, boolq, openbookqa.",
+        ),
+    ] = "piqa"
+    data_dir: Annotated[str | None, DATA_DIR] = None
+    limit: Annotated[
+        int | None,
+        flag("--limit", help="Most questions of a task; default: all of them.", **WHOLE),
+    ] = None
+    mode: Annotated[
+        str,
+        flag("--mode", help="decode: token by token, as techniques run; prefill: as a prompt."),
+    ] = "decode"
+    batch_size: Annotated[
+        int, flag("-b", "--batch-size", help="Answers that are decoded together.", **WHOLE)
+    ] = 8
+    output: Annotated[str, OUTPUT] = "md"

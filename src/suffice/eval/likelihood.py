@@ -1,0 +1,244 @@
+"""How likely continuations are after their contexts.
+
+With c the tokens of a context and x those of a continuation,
+
+    log likelihood      sum of ln p(x[i] | c, x[:i])
+    greedy              whether every x[i] is the likeliest token
+
+`decode` runs the context as a prompt, once for continuations in a row that share it, and the rest
+through the decode step, where techniques live, several continuations at a time. The context's last
+token is part of the rest, so that a technique has its say on the first token as well: often there
+is no other. `prefill` runs context and continuation as one prompt.
+
+Texts become tokens as lm-evaluation-harness does it, so that both score the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import Any
+
+import torch
+
+from suffice.engine.protocol import Runner, Tokenizer
+from suffice.engine.torch_threads import one_torch_thread
+from suffice.errors import InputError, unknown
+from suffice.eval.perplexity import MODES, STEP_ROWS
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Tokens of a context, at least one, and of what follows it."""
+
+    context: list[int]
+    continuation: list[int]
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Of a continuation: nats, and whether greedy decoding would give it."""
+
+    log: float
+    greedy: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How pairs are run: `together` at a time when decoding.
+
+    Raises:
+        InputError: An unknown mode, or nothing at a time.
+    """
+
+    mode: str = "decode"
+    together: int = 8
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise unknown("mode", self.mode, MODES)
+        if self.together < 1:
+            raise InputError(f"--batch-size={self.together}: must be at least 1 continuation")
+
+
+def wrapped(tokenizer: Any) -> Any:
+    """Return the tokenizer of transformers that is behind ours."""
+    return tokenizer._wrapped
+
+
+def prefix_token(tokenizer: Tokenizer) -> int:
+    """Return the token that stands for an empty context: the one that begins or ends a text.
+
+    Raises:
+        InputError: The tokenizer has neither.
+    """
+    theirs = wrapped(tokenizer)
+    token = theirs.eos_token_id if theirs.bos_token_id is None else theirs.bos_token_id
+    if token is None:
+        raise InputError("an empty context: the tokenizer has no token to begin or end a text")
+    return int(token)
+
+
+def encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the tokens of a text; one that brings the token that begins a text gets no second."""
+    begin = wrapped(tokenizer).bos_token
+    return tokenizer.encode(text, special=not (begin and text.startswith(begin)))
+
+
+def encode_pair(tokenizer: Tokenizer, context: str, continuation: str) -> Pair:
+    """Return the tokens of a context and of a continuation.
+
+    They are cut where the context's own tokens end; spaces at its end belong to the continuation.
+
+    Raises:
+        InputError: No token is left for the continuation.
+    """
+    text = context.rstrip()
+    if context:
+        before = encode(tokenizer, text)
+        after = encode(tokenizer, context + continuation)[len(before) :]
+    else:
+        before = [prefix_token(tokenizer)]
+        after = tokenizer.encode(continuation, special=False)
+        after = after[1:] if after[:1] == before else after
+    if not before or not after:
+        raise InputError(f"'{context}' and '{continuation}': each must have a token of its own")
+    return Pair(before, after)
+
+
+def fitted(pair: Pair, context: int) -> Pair:
+    """Return a pair cut from the left to what a context of that many tokens holds.
+
+    The last token is not run and takes no room.
+
+    Raises:
+        InputError: The continuation alone is too long.
+    """
+    room = context + 1 - len(pair.continuation)
+    if room < 1:
+        raise InputError(
+            f"a continuation of {len(pair.continuation)} tokens does not fit: the context holds "
+            f"{context}"
+        )
+    return Pair(pair.context[-room:], pair.continuation)
+
+
+def score(
+    runner: Runner, pairs: Sequence[Pair], plan: Plan
+) -> Generator[tuple[int, Likelihood], None, None]:
+    """Yield the index of each pair and its likelihood, as they are done.
+
+    A likelihood does not depend, by a single bit, on the other pairs.
+
+    Raises:
+        OutOfMemory: There is no memory for what runs together.
+    """
+    if plan.mode == "decode":
+        return _decode(runner, pairs, plan.together)
+    return _prefill(runner, pairs)
+
+
+@dataclass(eq=False)
+class _Run:
+    """A continuation that is being run, and what was found so far."""
+
+    index: int
+    pair: Pair
+    sequence: Any
+    done: int = 0
+    log: float = 0.0
+    greedy: bool = True
+
+    @property
+    def finished(self) -> bool:
+        return self.done == len(self.pair.continuation)
+
+    @property
+    def likelihood(self) -> tuple[int, Likelihood]:
+        return self.index, Likelihood(self.log, self.greedy)
+
+    def chain(self, most: int) -> list[int]:
+        """Return the next tokens to run."""
+        inputs = [self.pair.context[-1], *self.pair.continuation[:-1]]
+        return inputs[self.done : self.done + most]
+
+    def count(self, logits: torch.Tensor) -> None:
+        """Take the logits [T, V] of the next T tokens."""
+        for row in logits:  # each alone: a sum over several might add in another order
+            target = self.pair.continuation[self.done]
+            self.log += float(row[target]) - float(row.logsumexp(0))
+            self.greedy = self.greedy and int(row.argmax()) == target
+            self.done += 1
+
+
+def _decode(
+    runner: Runner, pairs: Sequence[Pair], together: int
+) -> Generator[tuple[int, Likelihood], None, None]:
+    """Keep `together` continuations running; where one ends the next begins."""
+    waiting = _started(runner, pairs)
+    active: list[_Run] = []
+    try:
+        while True:
+            active += islice(waiting, together - len(active))
+            if not active:
+                return
+            _step(runner, active)
+            finished = [run for run in active if run.finished]
+            active = [run for run in active if not run.finished]
+            for run in finished:
+                runner.close(run.sequence)
+            yield from (run.likelihood for run in finished)
+    finally:
+        waiting.close()
+        for run in active:
+            runner.close(run.sequence)
+
+
+def _started(runner: Runner, pairs: Sequence[Pair]) -> Generator[_Run, None, None]:
+    """Yield a run for each pair, its context run but for the last token."""
+    for context, members in groupby(enumerate(pairs), lambda member: member[1].context):
+        group = list(members)
+        rows = len(context) + max(len(pair.continuation) for _, pair in group) - 1
+        start = runner.open("likelihood", rows)
+        try:
+            if context[:-1]:
+                runner.prefill(start, context[:-1])
+            for index, pair in group:
+                yield _Run(index, pair, runner.fork(start))
+        finally:
+            runner.close(start)
+
+
+def _step(runner: Runner, active: list[_Run]) -> None:
+    """Run some tokens of each: what follows is known, so that a step may take several."""
+    chains = [run.chain(max(1, STEP_ROWS // len(active))) for run in active]
+    for run, chain in zip(active, chains, strict=True):
+        runner.reserve(run.sequence, len(chain))
+    logits = runner.advance([run.sequence for run in active], chains)
+    with one_torch_thread():
+        parts = torch.split(logits, [len(chain) for chain in chains])
+        for run, rows in zip(active, parts, strict=True):
+            run.count(rows)
+
+
+def _prefill(
+    runner: Runner, pairs: Sequence[Pair]
+) -> Generator[tuple[int, Likelihood], None, None]:
+    """Run each pair as a prompt, its last token left out: nothing follows it."""
+    for index, pair in enumerate(pairs):
+        tokens = pair.context + pair.continuation[:-1]
+        run = _Run(index, pair, runner.open("likelihood", len(tokens)))
+        try:
+            for logits in _after(runner.prefill_all(run.sequence, tokens), len(pair.context) - 1):
+                run.count(logits)
+        finally:
+            runner.close(run.sequence)
+        yield run.likelihood
+
+
+def _after(chunks: Iterator[torch.Tensor], skipped: int) -> Iterator[torch.Tensor]:
+    """Yield chunks of rows [T, V] without the first `skipped` rows."""
+    for chunk in chunks:
+        yield chunk[skipped:]
+        skipped = max(0, skipped - len(chunk))

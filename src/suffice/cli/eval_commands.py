@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from suffice.cli.eval_options import PerplexityFlags, SpeedFlags, TasksFlags
+from suffice.cli.eval_options import PerplexityFlags, RulerFlags, SpeedFlags, TasksFlags
 from suffice.cli.options import ModelFlags, with_flags
 
 evaluate = typer.Typer(help="Measure what a setting costs in quality.", no_args_is_help=True)
@@ -24,6 +24,15 @@ def perplexity(*, flags: PerplexityFlags, model: ModelFlags) -> None:
 def speed(*, flags: SpeedFlags, model: ModelFlags) -> None:
     """Measure how long users wait for tokens: TTFT, TPOT, ITL, throughput, bytes read."""
     from suffice.cli import speed as measuring
+
+    measuring.run(flags, model)
+
+
+@evaluate.command()
+@with_flags
+def ruler(*, flags: RulerFlags, model: ModelFlags) -> None:
+    """Measure whether the model finds in long prompts what was hidden there (RULER)."""
+    from suffice.cli import ruler as measuring
 
     measuring.run(flags, model)
 

@@ -73,6 +73,28 @@ class SpeedFlags:
 
 
 @dataclass(frozen=True)
+class RulerFlags:
+    """What `eval ruler` asks."""
+
+    tasks: Annotated[
+        str, flag("--tasks", help="Tasks such as niah_single_1,niah_multiquery; all: all eight.")
+    ] = "all"
+    lengths: Annotated[
+        str, flag("--lengths", help="Tokens of a prompt with its answer, such as 1024,4096.")
+    ] = "1024,2048,4096"
+    samples: Annotated[
+        int, flag("--samples", help="Samples of each task at each length.", **WHOLE)
+    ] = 20
+    seed: Annotated[
+        int, flag("-s", "--seed", help="Same seed, same samples; default: 0.", **WHOLE)
+    ] = 0
+    batch_size: Annotated[
+        int, flag("-b", "--batch-size", help="Prompts that are answered together.", **WHOLE)
+    ] = 8
+    output: Annotated[str, OUTPUT] = "md"
+
+
+@dataclass(frozen=True)
 class TasksFlags:
     """Which questions `eval tasks` asks."""
 

@@ -1,0 +1,312 @@
+"""RULER's needle-in-a-haystack tasks: does a model find again what a long prompt told it?
+
+From Hsieh et al. 2024, "RULER: What's the Real Context Size of Your Long-Context Language Models?".
+A needle gives a key a value; the model is asked for the values of some keys. A sample's score is
+the percentage of the expected values that its answer contains, in upper or lower case.
+
+    task             haystack       key     value    keys  values of each  asked for
+    niah_single_1    noise          words   numbers     1               1          1
+    niah_single_2    essay          words   numbers     1               1          1
+    niah_single_3    essay          words   uuids       1               1          1
+    niah_multikey_1  essay          words   numbers     4               1          1
+    niah_multikey_2  other needles  words   numbers     1               1          1
+    niah_multikey_3  other needles  uuids   uuids       1               1          1
+    niah_multivalue  essay          words   numbers     1               4          1
+    niah_multiquery  essay          words   numbers     4               1          4
+
+A sample has the largest haystack with which prompt, template and answer are not longer than its
+length. It follows from seed, task, length and index alone. The essay and the words of the keys are
+our own, so that scores can be compared with each other, and with published ones only roughly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from suffice.errors import InputError, unknown
+from suffice.eval.ruler_text import (
+    DEPTHS,
+    NEEDLE,
+    Essay,
+    Needle,
+    Needles,
+    Noise,
+    drawn_beside,
+    filled,
+    question,
+)
+from suffice.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from suffice.engine.llm import LLM
+    from suffice.engine.protocol import Tokenizer
+
+NEW_TOKENS = 128  # that a model may answer with
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is hidden where; the module has the table."""
+
+    haystack: str
+    key: str = "words"
+    value: str = "numbers"
+    keys: int = 1
+    values: int = 1
+    queries: int = 1
+
+
+TASKS = {
+    "niah_single_1": Task("noise"),
+    "niah_single_2": Task("essay"),
+    "niah_single_3": Task("essay", value="uuids"),
+    "niah_multikey_1": Task("essay", keys=4),
+    "niah_multikey_2": Task("needles"),
+    "niah_multikey_3": Task("needles", key="uuids", value="uuids"),
+    "niah_multivalue": Task("essay", values=4),
+    "niah_multiquery": Task("essay", keys=4, queries=4),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run: `samples` of each task at each length in tokens, `together` at a time.
+
+    Raises:
+        InputError: An unknown task, one or a length twice, or a number that makes no sense.
+    """
+
+    tasks: Sequence[str]
+    lengths: Sequence[int]
+    samples: int
+    seed: int = 0
+    together: int = 8
+
+    def __post_init__(self) -> None:
+        for task in self.tasks:
+            if task not in TASKS:
+                raise unknown("task", task, (*TASKS, "all"))
+        for name, given in (("--tasks", self.tasks), ("--lengths", self.lengths)):
+            twice = next((each for at, each in enumerate(given) if each in given[:at]), None)
+            if twice is not None:
+                raise InputError(f"{name}: {twice} is given twice; give it once")
+        if self.samples < 1:
+            raise InputError(f"--samples={self.samples}: must be at least 1 of each task")
+        if self.together < 1:
+            raise InputError(f"--batch-size={self.together}: must be at least 1 prompt")
+
+    @property
+    def total(self) -> int:
+        """How many samples there are."""
+        return len(self.tasks) * len(self.lengths) * self.samples
+
+    def drafts(self) -> Iterator[Draft]:
+        """Yield all samples as they are drawn, length by length."""
+        for length, task in itertools.product(self.lengths, self.tasks):
+            for index in range(self.samples):
+                yield Draft(task, length, index, self.seed)
+
+
+class Draft:
+    """A sample but for the size of its haystack: needles, depths and questions are drawn."""
+
+    def __init__(self, name: str, length: int, index: int, seed: int) -> None:
+        self.name, self.length, self.index = name, length, index
+        task = TASKS[name]
+        draw = f"{seed}/{name}/{length}/{index}"
+        chance = random.Random(draw)
+        taken: set[str] = set()
+        keys = _drawn(task.keys, task.key, taken, chance)
+        values = _drawn(task.keys * task.values, task.value, taken, chance)
+        depths = _depths(task, len(values), chance)
+        owners = [key for key in keys for _ in range(task.values)]
+        self.needles = list(map(Needle, owners, values, depths))
+        queries = keys[: task.queries]  # as good as any: keys and depths are drawn alike
+        self.expected = tuple(n for query in queries for n in self.needles if n.key == query)
+        self.haystack = _haystack(task, taken, draw)
+        self._prompt, self._prefix = question(task.value, queries, len(self.expected))
+        self._sentences = [
+            (n.depth, NEEDLE.format(values=task.value, key=n.key, value=n.value))
+            for n in self.needles
+        ]
+
+    def text(self, size: int) -> str:
+        """Return the prompt with a haystack of `size` lines or, for an essay, words."""
+        pieces = filled(self.haystack.pieces(size), self._sentences)
+        return self._prompt.format(context=self.haystack.joint.join(pieces))
+
+    def tokens(self, tokenizer: Tokenizer, size: int) -> list[int]:
+        """Return the prompt as the model gets it, which ends with the answer's beginning."""
+        text = self.text(size)
+        if not tokenizer.has_chat_template:
+            return tokenizer.encode(f"{text} {self._prefix}")
+        message = {"role": "user", "content": text}
+        start = tokenizer.chat([message], add_generation_prompt=True)
+        return start + tokenizer.encode(self._prefix, special=False)
+
+    def fitted(self, tokenizer: Tokenizer) -> list[int]:
+        """Return the longest prompt that leaves room for the answer; `check` says there is one."""
+        room = self.length - NEW_TOKENS
+        size = largest(lambda size: len(self.tokens(tokenizer, size)) <= room)
+        return self.tokens(tokenizer, size)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model answered, and what was expected, each value with where it stood."""
+
+    task: str
+    length: int
+    index: int
+    prompt_tokens: int
+    expected: tuple[Needle, ...]
+    text: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """A mean of scores with its standard error; None: for all tasks, lengths, or no error known."""
+
+    task: str | None
+    length: int | None
+    score: float
+    error: float | None
+    samples: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """The score of each task at each length, means over tasks and over everything."""
+
+    scores: list[Score]
+    means: list[Score]
+    mean: Score
+    answers: list[Answer]
+
+
+@dataclass
+class Tally:
+    """The answers so far."""
+
+    answers: list[Answer] = field(default_factory=list)
+
+    @property
+    def score(self) -> float:
+        """Mean score of all answers so far."""
+        return statistics.fmean(answer.score for answer in self.answers)
+
+    def result(self) -> Result:
+        """Return the figures of the answers, of which there is at least one."""
+        cells: dict[tuple[int, str], list[float]] = {}
+        for answer in self.answers:
+            cells.setdefault((answer.length, answer.task), []).append(answer.score)
+        scores = [_score(task, length, found) for (length, task), found in cells.items()]
+        lengths = dict.fromkeys(score.length for score in scores)
+        means = [_mean([s for s in scores if s.length == length], length) for length in lengths]
+        return Result(scores, means, _mean(scores, None), self.answers)
+
+
+def check(plan: Plan, tokenizer: Tokenizer, context: int) -> None:
+    """Refuse lengths that no prompt can have.
+
+    Raises:
+        InputError: A length exceeds the context, or does not hold a template with its needles.
+    """
+    longest = max(plan.lengths)
+    if longest > context:
+        raise InputError(
+            f"--lengths={longest}: must not be more than the context length, {context}"
+        )
+    for draft in plan.drafts():
+        least = len(draft.tokens(tokenizer, 1)) + NEW_TOKENS
+        if least > draft.length:
+            raise InputError(
+                f"--lengths={draft.length}: too short for {draft.name}, whose template, needles "
+                f"and {NEW_TOKENS} new tokens take {least}"
+            )
+
+
+def measure(llm: LLM, plan: Plan) -> Iterator[Tally]:
+    """Ask all questions, several at a time; yield the same tally as it grows.
+
+    Raises:
+        InputError: There is no memory for a prompt.
+    """
+    greedy = SamplingParams(temperature=0, max_tokens=NEW_TOKENS)
+    tally = Tally()
+    drafts = plan.drafts()
+    while group := list(itertools.islice(drafts, plan.together)):
+        prompts = [draft.fitted(llm.tokenizer) for draft in group]
+        outputs = llm.generate(prompts, greedy, use_tqdm=False)
+        for draft, prompt, output in zip(group, prompts, outputs, strict=True):
+            if output.error:
+                raise InputError(f"{output.error} (prompts in memory: {len(group)}, --batch-size)")
+            tally.answers.append(_answer(draft, len(prompt), output.outputs[0].text))
+        yield tally
+
+
+def contained(text: str, values: Sequence[str]) -> float:
+    """Return the percentage of some values that a text contains, in upper or lower case."""
+    return 100 * sum(value.lower() in text.lower() for value in values) / len(values)
+
+
+def largest(fits: Callable[[int], bool]) -> int:
+    """Return the largest size that fits, 0 if 1 does not; what is larger still does not either."""
+    high = 1
+    while fits(high):
+        high *= 2
+    low = high // 2
+    return low + bisect_left(range(low + 1, high), True, key=lambda size: not fits(size))
+
+
+def _drawn(count: int, kind: str, taken: set[str], chance: random.Random) -> list[str]:
+    """Return keys or values that are not taken, and take them."""
+    found = []
+    for _ in range(count):
+        found.append(drawn_beside(taken, kind, chance))
+        taken.add(found[-1])
+    return found
+
+
+def _depths(task: Task, count: int, chance: random.Random) -> list[float]:
+    if task.haystack == "essay":
+        return [float(depth) for depth in chance.sample(DEPTHS, count)]
+    return [100 * chance.random() for _ in range(count)]
+
+
+def _haystack(task: Task, taken: set[str], seed: str) -> Noise | Essay | Needles:
+    if task.haystack == "needles":
+        return Needles(task.key, task.value, taken, f"{seed}/haystack")
+    return Essay() if task.haystack == "essay" else Noise()
+
+
+def _answer(draft: Draft, tokens: int, text: str) -> Answer:
+    score = contained(text, [needle.value for needle in draft.expected])
+    return Answer(draft.name, draft.length, draft.index, tokens, draft.expected, text, score)
+
+
+def _score(task: str, length: int, found: list[float]) -> Score:
+    count = len(found)
+    error = statistics.stdev(found) / math.sqrt(count) if count > 1 else None
+    return Score(task, length, statistics.fmean(found), error, count)
+
+
+def _mean(scores: list[Score], length: int | None) -> Score:
+    """Return the mean in which every task and length counts alike."""
+    errors = [score.error for score in scores if score.error is not None]
+    known = len(errors) == len(scores)
+    return Score(
+        None,
+        length,
+        statistics.fmean(score.score for score in scores),
+        math.hypot(*errors) / len(scores) if known else None,
+        sum(score.samples for score in scores),
+    )

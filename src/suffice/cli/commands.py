@@ -192,6 +192,22 @@ app.add_typer(evaluate, name="eval")
 
 
 @app.command()
+def report(
+    results: Annotated[
+        list[Path],
+        typer.Argument(metavar="RESULTS...", help="Result files (.json), or folders of them."),
+    ],
+    output: Annotated[
+        Path, flag("-o", "--output", help="The page (HTML) to write.", environment=False)
+    ] = Path("report.html"),
+) -> None:
+    """Make a page of results: quality against bytes read, rows read, speed by depth."""
+    from suffice.cli import report as reporting
+
+    reporting.run(results, output)
+
+
+@app.command()
 def pull(
     name: Annotated[str, typer.Argument(help="Such as smollm2-135m; `info` lists them.")],
 ) -> None:

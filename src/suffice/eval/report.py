@@ -1,0 +1,134 @@
+"""One page that shows results: quality against bytes read, rows read, speed by depth, all figures.
+
+The page is a single file that loads nothing. What a plot shows, a table below it says in numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from suffice import __version__
+from suffice.errors import InputError
+from suffice.eval import report_plots as plots
+from suffice.eval import report_tables as tables
+from suffice.eval.report_points import TradeOff, shares, speed_charts, trade_offs
+from suffice.eval.report_read import Entry
+
+_TEMPLATE = "report.html.jinja"
+
+
+def page(entries: Sequence[Entry]) -> str:
+    """Return the report of some results as HTML."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["shown"] = tables.shown
+    return environment.get_template(_TEMPLATE).render(
+        date=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        version=__version__,
+        overview=tables.overview(entries),
+        trades=_trades(entries),
+        heats=_heats(entries),
+        charts=_charts(entries),
+        results=[_result(entry) for entry in entries],
+    )
+
+
+def write(path: Path, text: str) -> None:
+    """Write a page; a reader sees the old file or the new one, never a part.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def _trades(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    return [
+        {
+            "model": model,
+            "conditions": conditions,
+            "plots": [
+                plots.trade_off(trade, cost, f"trade-{group}-{at}-{cost}")
+                for at, trade in enumerate(found)
+                for cost in plots.COSTS
+            ],
+            "tables": [tables.of_trade_off(trade) for trade in found],
+        }
+        for group, ((model, conditions), found) in enumerate(_comparable(entries).items())
+    ]
+
+
+def _comparable(entries: Sequence[Entry]) -> dict[tuple[str, str], list[TradeOff]]:
+    """Return what is traded off, by the model and the conditions that results have in common."""
+    found: dict[tuple[str, str], list[TradeOff]] = {}
+    for trade in trade_offs(entries):
+        found.setdefault((trade.model, trade.conditions), []).append(trade)
+    return found
+
+
+def _heats(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    reading = [entry for entry in entries if entry.data.get("reads")]
+    found = []
+    for entry in reading:
+        fractions = shares(entry.data["reads"])
+        label = tables.title(entry)
+        found.append(
+            {
+                "entry": entry,
+                "label": label,
+                "means": [tables.Share(_mean(entry, which)) for which in ("key", "value")],
+                "plot": plots.rows_read(fractions, f"rows-{entry.number}", label),
+                "table": tables.of_rows_read(fractions),
+            }
+        )
+    return found
+
+
+def _mean(entry: Entry, which: str) -> float:
+    """Return the fraction of all rows of keys or of values that was read; NaN if none is held."""
+    reads = entry.data["reads"]
+    held = sum(map(sum, reads["rows_held"]))
+    return sum(map(sum, reads[f"{which}_rows_read"])) / held if held else float("nan")
+
+
+def _charts(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    return [
+        {
+            "title": chart.title,
+            "note": chart.note,
+            "entries": chart.entries,
+            "plot": plots.speeds(chart, f"speed-{at}"),
+            "table": tables.of_speeds(chart),
+        }
+        for at, chart in enumerate(speed_charts(entries), start=1)
+        if chart.lines
+    ]
+
+
+def _result(entry: Entry) -> dict[str, Any]:
+    return {
+        "entry": entry,
+        "title": tables.title(entry),
+        "facts": tables.facts(entry),
+        "warnings": tables.warnings(entry),
+        "tables": tables.of_entry(entry),
+    }

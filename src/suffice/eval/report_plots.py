@@ -1,0 +1,239 @@
+"""The plots of a report: SVG to be put into a page, in whose colours and font they are drawn.
+
+Text stays text. Colours that follow the page are drawn as stand-ins, which become CSS variables.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from itertools import pairwise, product
+from typing import Any
+
+import matplotlib
+import numpy as np
+from markupsafe import Markup, escape
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, PercentFormatter, ScalarFormatter
+from matplotlib.transforms import Bbox
+
+from suffice.eval.report_points import SpeedChart, TradeOff
+
+Segment = tuple[tuple[float, float], tuple[float, float]]
+
+INK, GRID = "#010203", "#040506"
+_VARIABLES = {INK: "var(--ink)", GRID: "var(--grid)"}
+# Each has a contrast of at least 3 to both of the page's backgrounds.
+SERIES = ("#3a7bd5", "#d9720b", "#22935b", "#a259c9", "#d2474b", "#128c9e", "#97713b", "#75808d")
+MARKERS = "osD^vP"
+COSTS = {
+    "share": "KV bytes read, of those held",
+    "bytes_per_token": "KV bytes read for a cached token",
+}
+_STYLE = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "svg.hashsalt": "suffice",
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GRID,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": GRID,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+}
+_READ = LinearSegmentedColormap.from_list("read", ["#eef3fa", "#9dbfee", "#3a7bd5", "#1c4c98"])
+_BESIDE = 8  # points from a mark to its label
+# Where a label may be, best first: beside its mark, at a corner of it, or above or below it with
+# a line to it.
+_NEAR = [(_BESIDE, 0), (-_BESIDE, 0)] + [(x, y) for y in (8, -8) for x in (6, -6)]
+_PLACES = _NEAR + [
+    (side * 2 * _BESIDE, line * 13) for step in range(1, 8) for line in (step, -step)
+    for side in (-1, 1)
+]  # fmt: skip
+
+
+def trade_off(trade: TradeOff, cost: str, name: str) -> Markup:
+    """Return quality against what is read; the points that no other beats are joined."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _figure(5.6, 3.2)
+        found = trade.front(cost)
+        points = [(getattr(point, cost), point.quality) for point in trade.points]
+        _frame(axes, trade, cost, max(x for x, _ in points))
+        steps = _draw_front(axes, trade, sorted(points[index] for index in found))
+        for index, (at, point) in enumerate(zip(points, trade.points, strict=True)):
+            colour, marker = _look(index)
+            axes.errorbar(*at, point.error, color=colour, linewidth=1, alpha=0.7)
+            face = colour if index in found else "none"
+            axes.plot(*at, marker, color=colour, markerfacecolor=face, zorder=4)
+        texts = [(point.label, f"#{point.entry.number}") for point in trade.points]
+        _label(figure, axes, points, texts, steps)
+        better = "less" if trade.measure.less_is_better else "more"
+        title = f"{trade.measure.name} against {COSTS[cost]}"
+        return _svg(figure, name, title, f"{title}; {better} is better. The table has the numbers.")
+
+
+def _frame(axes: Any, trade: TradeOff, cost: str, most: float) -> None:
+    """Set scales and labels: all of the bytes, and room around the qualities."""
+    measure = trade.measure
+    lows = [point.quality - (point.error or 0) for point in trade.points]
+    highs = [point.quality + (point.error or 0) for point in trade.points]
+    if measure.exact is not None:
+        lows, highs = [*lows, measure.exact], [*highs, measure.exact]
+        axes.axhline(measure.exact, color=INK, linewidth=0.9, linestyle=(0, (1, 3)))
+    room = 0.12 * (max(highs) - min(lows)) or 0.05
+    axes.set_ylim(min(lows) - room, max(highs) + room)
+    axes.set_xlim(0, 1.08 * most or 1)
+    axes.set_xlabel(COSTS[cost])
+    arrow = "↓" if measure.less_is_better else "↑"
+    axes.set_ylabel(f"{measure.name} {arrow}")
+    axes.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
+    if cost == "share":
+        axes.set_xlim(0, 1.08)
+        axes.set_xticks(np.linspace(0, 1, 5))
+        axes.xaxis.set_major_formatter(PercentFormatter(1))
+    else:
+        axes.xaxis.set_major_formatter(EngFormatter("B"))
+
+
+def _draw_front(axes: Any, trade: TradeOff, points: Sequence[tuple[float, float]]) -> list[Segment]:
+    """Draw the steps beyond which every point is beaten, out to the frame, and return them."""
+    low, high = axes.get_ylim()
+    worst = high if trade.measure.less_is_better else low
+    xs = [points[0][0], *(x for x, _ in points), axes.get_xlim()[1]]
+    ys = [worst, *(y for _, y in points), points[-1][1]]
+    axes.plot(xs, ys, color=INK, linewidth=1.1, alpha=0.6, drawstyle="steps-post", zorder=2)
+    axes.fill_between(xs, ys, worst, step="post", color=INK, alpha=0.05, linewidth=0, zorder=1)
+    ends = list(zip(xs, ys, strict=True))
+    corners = [(after[0], before[1]) for before, after in pairwise(ends)]
+    return [*zip(ends[:-1], corners, strict=True), *zip(corners, ends[1:], strict=True)]
+
+
+def speeds(chart: SpeedChart, name: str) -> Markup:
+    """Return speed against depth, with the range that was seen."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _figure(6.0, 3.8)
+        for index, line in enumerate(chart.lines):
+            colour, marker = _look(index)
+            depths, middles, lows, highs = zip(*line.points, strict=True)
+            axes.vlines(depths, lows, highs, color=colour, linewidth=1, alpha=0.6)
+            axes.plot(depths, middles, marker + "-", color=colour, markersize=4.5, label=line.label)
+        axes.set_ylim(0)
+        axes.set_xlabel("depth (cached tokens)")
+        axes.set_ylabel("tokens per second ↑")
+        figure.legend(loc="outside lower left", ncols=2, fontsize=9, handlelength=1.6)
+        title = f"{chart.title}: speed against depth"
+        return _svg(figure, name, title, f"{chart.note}. The table has the numbers.")
+
+
+def rows_read(shares: np.ndarray, name: str, label: str) -> Markup:
+    """Return heat maps, of keys above that of values, from fractions [2, L, H]."""
+    _, layers, heads = shares.shape
+    with matplotlib.rc_context(_STYLE):
+        height = min(max(0.13 * heads, 0.5), 2.6)
+        figure, rows = _figure(10, 2 * height + 1.3, 2)
+        for axes, share, what in zip(rows, shares, ("K", "V"), strict=True):
+            edges = (0.5, layers + 0.5, heads + 0.5, 0.5)
+            drawn = axes.imshow(
+                share.T, vmin=0, vmax=1, cmap=_READ, aspect="auto",
+                interpolation="none", extent=edges,
+            )  # fmt: skip
+            axes.grid(False)
+            axes.set_ylabel(f"{what} head")
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.yaxis.get_major_locator().set_params(integer=True, nbins=4)
+        rows[0].tick_params(labelbottom=False)
+        rows[1].set_xlabel("layer")
+        bar = figure.colorbar(drawn, ax=rows, format=PercentFormatter(1), pad=0.02, aspect=12)
+        bar.set_label("rows read")
+        bar.outline.set_visible(False)
+        title = f"Rows of K and of V read, of those held, by layer and head: {label}"
+        return _svg(figure, name, title, "Above keys, below values. The table has the numbers.")
+
+
+def _figure(width: float, height: float, rows: int = 1) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.patch.set_alpha(0)
+    axes = figure.subplots(rows, sharex=rows > 1)
+    for each in np.atleast_1d(axes):
+        each.patch.set_alpha(0)
+    return figure, axes
+
+
+def _look(index: int) -> tuple[str, str]:
+    return SERIES[index % len(SERIES)], MARKERS[index // len(SERIES) % len(MARKERS)]
+
+
+def _label(
+    figure: Figure,
+    axes: Any,
+    points: Sequence[tuple[float, float]],
+    texts: Sequence[tuple[str, str]],
+    steps: Sequence[Segment],
+) -> None:
+    """Write at each point its text, where it hides nothing; or else the shorter one."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # what is free must stay so
+    frame = axes.get_window_extent()
+    marks = axes.transData.transform(points)
+    taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in marks]
+    taken += [Bbox(axes.transData.transform(np.sort(step, 0))).padded(1) for step in steps]
+    for index in np.argsort(-marks[:, 1]):
+        at, (colour, _) = points[index], _look(int(index))
+        for text, away in product(texts[index], _PLACES):
+            note = _note(axes, text, at, away)
+            box = note.get_window_extent()
+            note.remove()
+            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0
+            if inside and box.y1 <= frame.y1 and not box.count_overlaps(taken):
+                taken.append(box)
+                break
+        else:
+            away = _PLACES[0]
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkA": 1, "shrinkB": 4}
+        line["relpos"] = (0 if away[0] > 0 else 1, 0.5)
+        _note(axes, text, at, away, arrowprops=None if away in _NEAR else line)
+
+
+def _note(
+    axes: Any, text: str, at: tuple[float, float], away: tuple[float, float], **more: Any
+) -> Any:
+    """Write a text some points away from a mark."""
+    return axes.annotate(
+        text,
+        at,
+        away,
+        textcoords="offset points",
+        ha="left" if away[0] > 0 else "right",
+        va="center",
+        fontsize=8.5,
+        zorder=5,
+        **more,
+    )
+
+
+def _svg(figure: Figure, name: str, title: str, description: str) -> Markup:
+    """Return a figure for a page that has more of them: `name` begins all its ids."""
+    text = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(text, format="svg", metadata=nothing)
+    drawn = text.getvalue()
+    drawn = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", drawn[drawn.index("<svg") :])
+    drawn = re.sub(r"<style.*?</style>", "", drawn, flags=re.DOTALL)
+    for stand_in, variable in _VARIABLES.items():
+        drawn = drawn.replace(stand_in, variable)
+    head, body = drawn.split(">", 1)
+    told = f'<title id="{name}-title">{escape(title)}</title>'
+    told += f'<desc id="{name}-desc">{escape(description)}</desc>'
+    role = f'role="img" aria-labelledby="{name}-title" aria-describedby="{name}-desc"'
+    return Markup(f"{head} {role}>{told}{body}")

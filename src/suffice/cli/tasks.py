@@ -32,15 +32,15 @@ def run(flags: TasksFlags, model: ModelFlags) -> None:
     check_output(flags.output)
     if flags.limit is not None and flags.limit < 1:
         raise InputError(f"--limit={flags.limit}: must be at least 1 question")
-    from suffice.eval.likelihood import Plan
+    from suffice.eval.likelihood import Plan, context_length
     from suffice.eval.tasks import chosen, encoded, summed_up
 
     plan = Plan(flags.mode, flags.batch_size)
     asked = [(task, task.load(flags.data_dir, flags.limit)) for task in chosen(flags.tasks)]
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
-        context = min(llm.config.max_model_len or 0, llm.runner.longest_prompt)
-        pairs = [encoded(llm.tokenizer, questions, context) for _, questions in asked]
+        room = context_length(llm)
+        pairs = [encoded(llm.tokenizer, questions, room) for _, questions in asked]
     results, interrupted = _measured(llm, asked, pairs, plan)
     if not results:
         raise KeyboardInterrupt

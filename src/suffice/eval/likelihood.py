@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from suffice.engine.llm import LLM
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import InputError, unknown
@@ -30,10 +31,21 @@ from suffice.eval.perplexity import MODES, STEP_ROWS
 
 @dataclass(frozen=True)
 class Pair:
-    """Tokens of a context, at least one, and of what follows it."""
+    """Tokens of a context and of what follows it.
+
+    Raises:
+        InputError: One of them has none.
+    """
 
     context: list[int]
     continuation: list[int]
+
+    def __post_init__(self) -> None:
+        if not self.context or not self.continuation:
+            raise InputError(
+                f"a context of {len(self.context)} tokens and a continuation of "
+                f"{len(self.continuation)}: each must have one"
+            )
 
 
 @dataclass(frozen=True)
@@ -92,19 +104,22 @@ def encode_pair(tokenizer: Tokenizer, context: str, continuation: str) -> Pair:
     They are cut where the context's own tokens end; spaces at its end belong to the continuation.
 
     Raises:
-        InputError: No token is left for the continuation.
+        InputError: No token is left for one of them.
     """
-    text = context.rstrip()
     if context:
-        before = encode(tokenizer, text)
+        before = encode(tokenizer, context.rstrip())
         after = encode(tokenizer, context + continuation)[len(before) :]
     else:
         before = [prefix_token(tokenizer)]
         after = tokenizer.encode(continuation, special=False)
         after = after[1:] if after[:1] == before else after
-    if not before or not after:
-        raise InputError(f"'{context}' and '{continuation}': each must have a token of its own")
     return Pair(before, after)
+
+
+def context_length(llm: LLM) -> int:
+    """Return the most tokens that a model can be run on, by either mode."""
+    assert llm.config.max_model_len is not None, "the config must be resolved"
+    return min(llm.config.max_model_len, llm.runner.longest_prompt)
 
 
 def fitted(pair: Pair, context: int) -> Pair:

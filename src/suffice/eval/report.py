@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,14 @@ from suffice import __version__
 from suffice.errors import InputError
 from suffice.eval import report_plots as plots
 from suffice.eval import report_tables as tables
-from suffice.eval.report_points import TradeOff, shares, speed_charts, trade_offs
+from suffice.eval.report_points import (
+    SpeedChart,
+    TradeOff,
+    shares,
+    short_name,
+    speed_charts,
+    trade_offs,
+)
 from suffice.eval.report_read import Entry
 
 _TEMPLATE = "report.html.jinja"
@@ -25,6 +32,8 @@ _TEMPLATE = "report.html.jinja"
 
 def page(entries: Sequence[Entry]) -> str:
     """Return the report of some results as HTML."""
+    trades, charts = trade_offs(entries), speed_charts(entries)
+    looks = _looks(trades, charts)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -37,9 +46,9 @@ def page(entries: Sequence[Entry]) -> str:
         date=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         version=__version__,
         overview=tables.overview(entries),
-        trades=_trades(entries),
+        trades=_trades(trades, looks),
         heats=_heats(entries),
-        charts=_charts(entries),
+        charts=_charts(charts, looks),
         results=[_result(entry) for entry in entries],
     )
 
@@ -61,27 +70,35 @@ def write(path: Path, text: str) -> None:
             part.unlink()
 
 
-def _trades(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+def _looks(trades: Sequence[TradeOff], charts: Sequence[SpeedChart]) -> dict[str, int]:
+    """Number the settings and lines, by name."""
+    points = [short_name(point.entry.config) for trade in trades for point in trade.points]
+    lines = [line.label for chart in charts for line in chart.lines]
+    return {name: index for index, name in enumerate(dict.fromkeys(points + lines))}
+
+
+def _trades(trades: Sequence[TradeOff], looks: Mapping[str, int]) -> list[dict[str, Any]]:
     return [
         {
-            "model": model,
+            "title": f"{model}: {kind}",
             "conditions": conditions,
             "plots": [
-                plots.trade_off(trade, cost, f"trade-{group}-{at}-{cost}")
+                plots.trade_off(trade, cost, f"trade-{group}-{at}-{cost}", looks)
                 for at, trade in enumerate(found)
                 for cost in plots.COSTS
             ],
             "tables": [tables.of_trade_off(trade) for trade in found],
         }
-        for group, ((model, conditions), found) in enumerate(_comparable(entries).items())
+        for group, ((model, kind, conditions), found) in enumerate(_comparable(trades).items())
     ]
 
 
-def _comparable(entries: Sequence[Entry]) -> dict[tuple[str, str], list[TradeOff]]:
-    """Return what is traded off, by the model and the conditions that results have in common."""
-    found: dict[tuple[str, str], list[TradeOff]] = {}
-    for trade in trade_offs(entries):
-        found.setdefault((trade.model, trade.conditions), []).append(trade)
+def _comparable(trades: Sequence[TradeOff]) -> dict[tuple[str, str, str], list[TradeOff]]:
+    """Return what is traded off by what results have in common: model, kind and conditions."""
+    found: dict[tuple[str, str, str], list[TradeOff]] = {}
+    for trade in trades:
+        kind = trade.points[0].entry.kind
+        found.setdefault((trade.model, kind, trade.conditions), []).append(trade)
     return found
 
 
@@ -110,16 +127,16 @@ def _mean(entry: Entry, which: str) -> float:
     return sum(map(sum, reads[f"{which}_rows_read"])) / held if held else float("nan")
 
 
-def _charts(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+def _charts(charts: Sequence[SpeedChart], looks: Mapping[str, int]) -> list[dict[str, Any]]:
     return [
         {
             "title": chart.title,
             "note": chart.note,
             "entries": chart.entries,
-            "plot": plots.speeds(chart, f"speed-{at}"),
+            "plot": plots.speeds(chart, f"speed-{at}", looks),
             "table": tables.of_speeds(chart),
         }
-        for at, chart in enumerate(speed_charts(entries), start=1)
+        for at, chart in enumerate(charts, start=1)
         if chart.lines
     ]
 

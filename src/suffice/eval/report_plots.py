@@ -5,9 +5,11 @@ Text stays text. Colours that follow the page are drawn as stand-ins, which beco
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
 from typing import Any
 
@@ -19,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter, ScalarFormatter
 from matplotlib.transforms import Bbox
 
-from suffice.eval.report_points import SpeedChart, TradeOff
+from suffice.eval.report_points import SpeedChart, TradeOff, short_name
 
 Segment = tuple[tuple[float, float], tuple[float, float]]
 
@@ -63,21 +65,26 @@ _PLACES = _NEAR + [
 ]  # fmt: skip
 
 
-def trade_off(trade: TradeOff, cost: str, name: str) -> Markup:
-    """Return quality against what is read; the points that no other beats are joined."""
-    with matplotlib.rc_context(_STYLE):
+def trade_off(trade: TradeOff, cost: str, name: str, looks: Mapping[str, int]) -> Markup:
+    """Return quality against what is read; the points that no other beats are joined.
+
+    `looks` numbers the settings, by their short names, so that each looks the same in all plots.
+    """
+    with _style():
         figure, axes = _figure(5.6, 3.2)
         found = trade.front(cost)
         points = [(getattr(point, cost), point.quality) for point in trade.points]
         _frame(axes, trade, cost, max(x for x, _ in points))
         steps = _draw_front(axes, trade, sorted(points[index] for index in found))
+        colours = []
         for index, (at, point) in enumerate(zip(points, trade.points, strict=True)):
-            colour, marker = _look(index)
+            colour, marker = _look(looks[short_name(point.entry.config)])
+            colours.append(colour)
             axes.errorbar(*at, point.error, color=colour, linewidth=1, alpha=0.7)
             face = colour if index in found else "none"
             axes.plot(*at, marker, color=colour, markerfacecolor=face, zorder=4)
         texts = [(point.label, f"#{point.entry.number}") for point in trade.points]
-        _label(figure, axes, points, texts, steps)
+        _label(figure, axes, points, texts, colours, steps)
         better = "less" if trade.measure.less_is_better else "more"
         title = f"{trade.measure.name} against {COSTS[cost]}"
         return _svg(figure, name, title, f"{title}; {better} is better. The table has the numbers.")
@@ -119,12 +126,12 @@ def _draw_front(axes: Any, trade: TradeOff, points: Sequence[tuple[float, float]
     return [*zip(ends[:-1], corners, strict=True), *zip(corners, ends[1:], strict=True)]
 
 
-def speeds(chart: SpeedChart, name: str) -> Markup:
-    """Return speed against depth, with the range that was seen."""
-    with matplotlib.rc_context(_STYLE):
+def speeds(chart: SpeedChart, name: str, looks: Mapping[str, int]) -> Markup:
+    """Return speed against depth, with the range that was seen; `looks` numbers the labels."""
+    with _style():
         figure, axes = _figure(6.0, 3.8)
-        for index, line in enumerate(chart.lines):
-            colour, marker = _look(index)
+        for line in chart.lines:
+            colour, marker = _look(looks[line.label])
             depths, middles, lows, highs = zip(*line.points, strict=True)
             axes.vlines(depths, lows, highs, color=colour, linewidth=1, alpha=0.6)
             axes.plot(depths, middles, marker + "-", color=colour, markersize=4.5, label=line.label)
@@ -139,7 +146,7 @@ def speeds(chart: SpeedChart, name: str) -> Markup:
 def rows_read(shares: np.ndarray, name: str, label: str) -> Markup:
     """Return heat maps, of keys above that of values, from fractions [2, L, H]."""
     _, layers, heads = shares.shape
-    with matplotlib.rc_context(_STYLE):
+    with _style():
         height = min(max(0.13 * heads, 0.5), 2.6)
         figure, rows = _figure(10, 2 * height + 1.3, 2)
         for axes, share, what in zip(rows, shares, ("K", "V"), strict=True):
@@ -161,6 +168,14 @@ def rows_read(shares: np.ndarray, name: str, label: str) -> Markup:
         return _svg(figure, name, title, "Above keys, below values. The table has the numbers.")
 
 
+@contextlib.contextmanager
+def _style() -> Iterator[None]:
+    """Draw as the page looks, which has glyphs that the font used to measure text may lack."""
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        yield
+
+
 def _figure(width: float, height: float, rows: int = 1) -> tuple[Figure, Any]:
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.patch.set_alpha(0)
@@ -179,6 +194,7 @@ def _label(
     axes: Any,
     points: Sequence[tuple[float, float]],
     texts: Sequence[tuple[str, str]],
+    colours: Sequence[str],
     steps: Sequence[Segment],
 ) -> None:
     """Write at each point its text, where it hides nothing; or else the shorter one."""
@@ -189,9 +205,8 @@ def _label(
     taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in marks]
     taken += [Bbox(axes.transData.transform(np.sort(step, 0))).padded(1) for step in steps]
     for index in np.argsort(-marks[:, 1]):
-        at, (colour, _) = points[index], _look(int(index))
         for text, away in product(texts[index], _PLACES):
-            note = _note(axes, text, at, away)
+            note = _note(axes, text, points[index], away)
             box = note.get_window_extent()
             note.remove()
             inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0
@@ -200,9 +215,15 @@ def _label(
                 break
         else:
             away = _PLACES[0]
-        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkA": 1, "shrinkB": 4}
-        line["relpos"] = (0 if away[0] > 0 else 1, 0.5)
-        _note(axes, text, at, away, arrowprops=None if away in _NEAR else line)
+        line = {
+            "arrowstyle": "-",
+            "color": colours[index],
+            "linewidth": 0.7,
+            "shrinkA": 1,
+            "shrinkB": 4,
+        }
+        line |= {"shrinkA": 1, "shrinkB": 4, "relpos": (0 if away[0] > 0 else 1, 0.5)}
+        _note(axes, text, points[index], away, arrowprops=None if away in _NEAR else line)
 
 
 def _note(

@@ -121,15 +121,19 @@ def _entry(number: int, file: Path, name: str) -> Entry:
 
 def _json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(file.read_text(encoding="utf-8"))
+        json.dumps(data, ensure_ascii=False).encode()  # finds halves of characters
+        return data
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from None
     except json.JSONDecodeError as error:
         raise InputError(
             f"{file} is not JSON, or not all of it: {error.msg} in line {error.lineno}"
         ) from None
-    except (UnicodeDecodeError, RecursionError):
-        raise InputError(f"{file} is not JSON: it is no text (UTF-8), or nested too deep") from None
+    except (UnicodeError, RecursionError):
+        raise InputError(
+            f"{file} is not JSON: it has what is no text (UTF-8), or is nested too deep"
+        ) from None
 
 
 def _check_bench(rows: list[Any], file: Path) -> None:

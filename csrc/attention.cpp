@@ -5,6 +5,27 @@
 
 namespace suffice {
 
+namespace {
+
+// Whether everything is read: then chunks are independent, else what is read depends on what was.
+bool whole(const Traversal& traversal) { return !traversal.rule || traversal.rule->exact(); }
+
+// Appends the blocks of [begin, end) that are not in the list yet, newest first.
+void list_rest(int begin, int end, Scratch& scratch) {
+  scratch.taken.assign(end, 0);
+  for (const int32_t block : scratch.order) scratch.taken[block] = 1;
+  for (int block = end - 1; block >= begin; block--)
+    if (!scratch.taken[block]) scratch.order.push_back(block);
+}
+
+// The last of a tentative row's ancestors, -1 for none.
+int parent_of(const Visible& visible, int row) {
+  const uint32_t before = visible.tentative & ((uint32_t{1} << row) - 1);
+  return before ? 31 - __builtin_clz(before) : -1;
+}
+
+}  // namespace
+
 void Attention::plan(std::vector<Traversal>& traversals) {
   traversals_ = &traversals;
   chunks_.clear();
@@ -16,7 +37,7 @@ void Attention::plan(std::vector<Traversal>& traversals) {
     // split, and so the rounding, depends on the keys alone.
     const int first = traversal.begin / kChunkBlocks;
     const int last = (traversal.end + kChunkBlocks - 1) / kChunkBlocks;
-    traversal.chunks = std::max(last - first, 1);
+    traversal.chunks = whole(traversal) ? std::max(last - first, 1) : 1;
     for (int i = 0; i < traversal.chunks; i++) chunks_.push_back({t, i});
     offsets_.push_back(floats);
     const size_t count = traversal.queries.size();
@@ -38,7 +59,7 @@ Partial Attention::partial(const Traversal& traversal, int chunk) {
   return {base + count * traversal.head.size, base + count * (traversal.head.size + 1), base};
 }
 
-void Attention::attend(const Traversal& traversal, int chunk, std::vector<float>& scratch) {
+void Attention::attend(const Traversal& traversal, int chunk, Scratch& scratch) {
   const int count = static_cast<int>(traversal.queries.size());
   const int size = traversal.head.size;
   const Partial state = partial(traversal, chunk);
@@ -46,12 +67,66 @@ void Attention::attend(const Traversal& traversal, int chunk, std::vector<float>
   const int begin = std::max(start, traversal.begin);
   const int end = std::min(start + kChunkBlocks, traversal.end);
   const size_t needed = attend_scratch(count, size);
-  if (scratch.size() < needed) scratch.resize(needed);
+  if (scratch.floats.size() < needed) scratch.floats.resize(needed);
   kernels().attend(traversal.head, traversal.queries.data(), traversal.visible.data(), count,
-                   traversal.list, begin, end, state, scratch.data());
+                   traversal.list, begin, end, state, scratch.floats.data());
+}
+
+// One token after the other: what a token reads may depend on what those before it found.
+void Attention::walk(const Traversal& traversal, Scratch& scratch) {
+  const int rows = static_cast<int>(traversal.queries.size()) / traversal.group;
+  if (traversal.rule->stop == Stop::aet) traversal.state->drafts.resize(rows);
+  for (int row = 0; row < rows; row++) walk_row(traversal, row, scratch);
+}
+
+void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) {
+  const Rule& rule = *traversal.rule;
+  const int group = traversal.group, size = traversal.head.size, at = row * group;
+  const Visible& visible = traversal.visible[at];
+  const int length = visible.committed + row + 1;
+  const int begin = visible.first / kPanel;
+  const bool learns = rule.stop == Stop::aet;
+  scratch.order.clear();
+  if (learns) {
+    Known& known = traversal.state->drafts[row];
+    const int parent = parent_of(visible, row);
+    known = parent < 0 ? traversal.state->committed : traversal.state->drafts[parent];
+    known.advance(rule, length);
+    known.list(rule, begin, scratch.order);
+  }
+  const int always = static_cast<int>(scratch.order.size());
+  list_rest(begin, (length + kPanel - 1) / kPanel, scratch);
+  scratch.floats.resize(std::max(scratch.floats.size(), traverse_scratch(group, size)));
+  scratch.masses.resize(2 * static_cast<size_t>(always) * group);
+  const Partial whole = partial(traversal, 0);
+  const Partial state{whole.peak + at, whole.sum + at, whole.output + at * size};
+  const Order order{scratch.order.data(), static_cast<int>(scratch.order.size()), always};
+  const Reads reads =
+      kernels().traverse(traversal.head, traversal.queries.data() + at, visible, group, order, rule,
+                         state, learns ? scratch.masses.data() : nullptr, scratch.floats.data());
+  for (int q = 0; q < group; q++) {
+    const float inverse = state.sum[q] > 0 ? 1.0f / state.sum[q] : 0.0f;
+    for (int d = 0; d < size; d++)
+      traversal.outputs[at + q][d] = state.output[q * size + d] * inverse;
+    for (int i = 0; learns && i < always; i++)
+      traversal.state->drafts[row].add_mass(scratch.order[i],
+                                            scratch.masses[i * group + q] * inverse);
+  }
+  if (traversal.reads) {
+    traversal.reads->key_rows += reads.key_rows;
+    traversal.reads->value_rows += reads.value_rows;
+    traversal.reads->held_rows += length;
+  }
 }
 
 void Attention::merge(const Traversal& traversal) {
+  if (traversal.reads) {
+    const int64_t read =
+        std::min(traversal.end * kPanel, traversal.rows_end) - traversal.begin * kPanel;
+    traversal.reads->key_rows += read;
+    traversal.reads->value_rows += read;
+    traversal.reads->held_rows += traversal.rows_end;
+  }
   const int count = static_cast<int>(traversal.queries.size());
   const int size = traversal.head.size;
   for (int q = 0; q < count; q++) {
@@ -72,10 +147,14 @@ void Attention::merge(const Traversal& traversal) {
   }
 }
 
-void Attention::work(std::vector<float>& scratch) {
+void Attention::work(Scratch& scratch) {
   const int total = static_cast<int>(chunks_.size());
   for (int i = next_.fetch_add(1); i < total; i = next_.fetch_add(1)) {
     const Traversal& traversal = (*traversals_)[chunks_[i].traversal];
+    if (!whole(traversal)) {
+      walk(traversal, scratch);
+      continue;
+    }
     attend(traversal, chunks_[i].index, scratch);
     if (left_[chunks_[i].traversal].fetch_sub(1, std::memory_order_acq_rel) == 1) merge(traversal);
   }

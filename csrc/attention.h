@@ -7,6 +7,7 @@
 
 #include "cache.h"
 #include "kernels.h"
+#include "known.h"
 
 namespace suffice {
 
@@ -21,8 +22,19 @@ struct Traversal {
   const int32_t* list = nullptr;      // ordered block indices, null: the identity
   int begin = 0, end = 0;             // positions in the list (or blocks, when null)
   int rows_end = 0;                   // rows of the cache that exist
+  const Rule* rule = nullptr;         // null: everything is read
+  HeadState* state = nullptr;         // what the rule keeps between tokens
+  int group = 1;                      // query heads: rows of `queries` that belong to one token
+  Reads* reads = nullptr;             // where to count, unless null
   int first_item = 0;                 // of its chunks among all
   int chunks = 0;
+};
+
+// A thread's buffers.
+struct Scratch {
+  std::vector<float> floats, masses;
+  std::vector<int32_t> order;
+  std::vector<uint8_t> taken;
 };
 
 // Work shared by the team: chunks are taken from an atomic counter; whoever finishes the last chunk
@@ -32,14 +44,16 @@ class Attention {
   // Prepares for traversals that are complete but for their chunks; keeps its buffers.
   void plan(std::vector<Traversal>& traversals);
   // Called by every thread; returns when no chunk is left to take.
-  void work(std::vector<float>& scratch);
+  void work(Scratch& scratch);
 
  private:
   struct Chunk {
     int traversal;
     int index;
   };
-  void attend(const Traversal& traversal, int chunk, std::vector<float>& scratch);
+  void attend(const Traversal& traversal, int chunk, Scratch& scratch);
+  void walk(const Traversal& traversal, Scratch& scratch);
+  void walk_row(const Traversal& traversal, int row, Scratch& scratch);
   void merge(const Traversal& traversal);
   Partial partial(const Traversal& traversal, int chunk);
 

@@ -49,7 +49,8 @@ KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type
       size_(size),
       key_type_(key_type),
       value_type_(value_type),
-      arena_(std::move(arena)) {}
+      arena_(std::move(arena)),
+      states_(static_cast<size_t>(layers) * heads) {}
 
 KVCache::~KVCache() { release(); }
 
@@ -93,11 +94,16 @@ Head KVCache::head(int layer, int head) const {
 
 size_t KVCache::bytes() const { return memory_.size() * layout(capacity_).total; }
 
+int64_t KVCache::key_bytes() const {
+  return static_cast<int64_t>(size_) * size_of(key_type_) + (key_type_ == Type::i8 ? 4 : 0);
+}
+
+int64_t KVCache::value_bytes() const {
+  return static_cast<int64_t>(size_) * size_of(value_type_) + (value_type_ == Type::i8 ? 4 : 0);
+}
+
 size_t KVCache::row_bytes() const {
-  const size_t elements = static_cast<size_t>(layers_) * heads_ * size_;
-  const size_t scales = static_cast<size_t>(layers_) * heads_ * sizeof(float);
-  return elements * (size_of(key_type_) + size_of(value_type_)) +
-         scales * ((key_type_ == Type::i8) + (value_type_ == Type::i8));
+  return static_cast<size_t>(layers_) * heads_ * (key_bytes() + value_bytes());
 }
 
 void KVCache::copy_rows(const Head& from, const Head& to, int keep) const {
@@ -154,8 +160,19 @@ void KVCache::move_row(int from, int to) {
     }
 }
 
+void KVCache::settle(int draft) {
+  for (HeadState& state : states_)
+    if (draft < static_cast<int>(state.drafts.size()))
+      std::swap(state.committed, state.drafts[draft]);
+}
+
+void KVCache::forget_rows(int length) {
+  for (HeadState& state : states_) state.committed.truncate(length);
+}
+
 std::unique_ptr<KVCache> KVCache::copy(int keep) const {
   auto other = std::make_unique<KVCache>(layers_, heads_, size_, key_type_, value_type_, arena_);
+  other->states_ = states_;
   if (capacity_ == 0) return other;
   other->resize(capacity_, 0);
   const Layout at = layout(capacity_);

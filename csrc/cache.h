@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "known.h"
 #include "types.h"
 
 namespace suffice {
@@ -47,7 +48,9 @@ class KVCache {
   int capacity() const { return capacity_; }
   Type key_type() const { return key_type_; }
   Type value_type() const { return value_type_; }
-  size_t bytes() const;      // mapped
+  size_t bytes() const;       // mapped
+  int64_t key_bytes() const;  // of one row in one layer and head, its scale included
+  int64_t value_bytes() const;
   size_t row_bytes() const;  // of one token in all layers and heads, scales included
 
   // New memory for `capacity` rows (rounded up to whole panels inside), `keep` rows copied, one
@@ -56,6 +59,9 @@ class KVCache {
   void release();  // all memory; the capacity is 0 then
 
   Head head(int layer, int head) const;
+  HeadState& state(int layer, int head) { return states_[layer * heads_ + head]; }
+  void settle(int draft);           // heads now know what they knew after that tentative row
+  void forget_rows(int length);     // heads know nothing of rows from `length` on
   void move_row(int from, int to);  // in all layers and heads
   std::unique_ptr<KVCache> copy(int keep) const;
 
@@ -74,6 +80,7 @@ class KVCache {
   std::shared_ptr<Arena> arena_;
   int capacity_ = 0;
   std::vector<std::byte*> memory_;
+  std::vector<HeadState> states_;  // [layers][heads]
 };
 
 }  // namespace suffice

@@ -33,6 +33,13 @@ struct Kernels {
   void (*attend)(const Head&, const float* const* queries, const Visible* visible, int count,
                  const int32_t* list, int begin, int end, const Partial& state, float* scratch);
 
+  // The same for the `count` query rows of one token, which share `visible`, by a rule that may
+  // leave blocks and values out. `masses` [order.always][count], unless null: the sum of weights of
+  // each block that is always read, in units of the final 2^peak.
+  Reads (*traverse)(const Head&, const float* const* queries, const Visible& visible, int count,
+                    const Order& order, const Rule& rule, const Partial& state, float* masses,
+                    float* scratch);
+
   void (*store_row)(const Head&, int row, const float* key, const float* value);
   void (*load_rows)(const Head&, int first, int count, float* keys, float* values);
 
@@ -51,6 +58,11 @@ constexpr int kTileRows = kTileBlocks * kPanel;
 constexpr size_t attend_scratch(int count, int size) {
   return static_cast<size_t>(count) * (kTileRows + kTileRows / 2 + size / 2 + kPanel) +
          2 * round_up(count, 16);
+}
+
+// Floats of scratch that `traverse` needs: those, largest scores, probes and counts.
+constexpr size_t traverse_scratch(int count, int size) {
+  return attend_scratch(count, size) + static_cast<size_t>(count) * (2 + size);
 }
 
 const Kernels& kernels();        // the chosen table

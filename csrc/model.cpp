@@ -54,6 +54,7 @@ struct Model::Shared {
   int rows, width, query_width, mlp_width;  // strides, padded to whole panels
   std::vector<float> queries, attended, output, gate, up;
   std::map<int, std::vector<Traversal>> traversals;  // by window
+  std::vector<Reads> reads;                          // [layers][requests][kv_heads]
   Attention attention;
 
   Shared(const Spec& spec, const Step& step)
@@ -65,7 +66,8 @@ struct Model::Shared {
         attended(queries.size()),
         output(static_cast<size_t>(rows) * width),
         gate(static_cast<size_t>(rows) * mlp_width),
-        up(gate.size()) {
+        up(gate.size()),
+        reads(spec.layers.size() * step.items.size() * spec.kv_heads) {
     for (const Layer& layer : spec.layers)
       if (!traversals.count(layer.window))
         traversals[layer.window] = lay_out(spec, step, layer.window);
@@ -82,6 +84,7 @@ struct Model::Shared {
         first = std::min(first, visible_of(step, item, item.first_row + i, window).first);
       for (int g = 0; g < spec.kv_heads; g++) {
         Traversal traversal;
+        traversal.group = group;
         traversal.rows_end = item.length + item.count;
         traversal.begin = first / kTileRows * kTileBlocks;
         traversal.end = (traversal.rows_end + kPanel - 1) / kPanel;
@@ -102,7 +105,15 @@ struct Model::Shared {
     auto& all = traversals[spec.layers[layer].window];
     size_t index = 0;
     for (const Item& item : step.items)
-      for (int g = 0; g < spec.kv_heads; g++) all[index++].head = item.cache->head(layer, g);
+      for (int g = 0; g < spec.kv_heads; g++, index++) {
+        Traversal& traversal = all[index];
+        traversal.head = item.cache->head(layer, g);
+        traversal.state = &item.cache->state(layer, g);
+        traversal.reads = &reads[layer * all.size() + index];
+        if (step.exact) traversal.state->drafts.clear();
+        const bool by_rule = !spec.rules.empty() && !step.exact;
+        traversal.rule = by_rule ? &spec.rules[layer * spec.kv_heads + g] : nullptr;
+      }
     attention.plan(all);
   }
 };
@@ -116,7 +127,8 @@ struct Model::Worker {
   Team& team;
   int thread;
   int rows;
-  std::vector<float> residual, normal, key, value, scratch;
+  std::vector<float> residual, normal, key, value;
+  Scratch scratch;
   std::vector<int8_t> codes;
   std::vector<float> scales;
   std::vector<int32_t> code_sums;
@@ -300,18 +312,16 @@ struct Model::Worker {
 
 namespace {
 
-// A row's bytes: a key and a value of one head.
-void count_reads(const std::vector<Traversal>& traversals, int kv_heads, int64_t row_bytes,
-                 int64_t at, Counts& counts) {
-  for (size_t i = 0; i < traversals.size(); i++) {
-    const Traversal& each = traversals[i];
-    const int64_t head = at + static_cast<int64_t>(i) % kv_heads;
-    const int64_t read = std::min(each.end * kPanel, each.rows_end) - each.begin * kPanel;
-    counts.key_rows[head] += read;
-    counts.value_rows[head] += read;
-    counts.held_rows[head] += each.rows_end;
-    counts.kv_bytes += read * row_bytes;
-    counts.held_bytes += each.rows_end * row_bytes;
+void count_reads(const std::vector<Reads>& reads, int requests, int kv_heads, const KVCache& cache,
+                 Counts& counts) {
+  for (size_t i = 0; i < reads.size(); i++) {
+    const size_t head = i / (static_cast<size_t>(requests) * kv_heads) * kv_heads + i % kv_heads;
+    counts.key_rows[head] += reads[i].key_rows;
+    counts.value_rows[head] += reads[i].value_rows;
+    counts.held_rows[head] += reads[i].held_rows;
+    counts.kv_bytes +=
+        reads[i].key_rows * cache.key_bytes() + reads[i].value_rows * cache.value_bytes();
+    counts.held_bytes += reads[i].held_rows * (cache.key_bytes() + cache.value_bytes());
   }
 }
 
@@ -326,12 +336,9 @@ void Model::step(Step& step, Team& team, Counts& counts) {
     if (!step.outputs.empty()) worker.logits();
   });
 
-  const KVCache& cache = *step.items[0].cache;
-  const int64_t row_bytes = cache.row_bytes() / (cache.layers() * cache.heads());
-  for (size_t index = 0; index < spec_.layers.size(); index++) {
-    const Layer& layer = spec_.layers[index];
-    count_reads(shared.traversals[layer.window], spec_.kv_heads, row_bytes,
-                static_cast<int64_t>(index) * spec_.kv_heads, counts);
+  count_reads(shared.reads, static_cast<int>(step.items.size()), spec_.kv_heads,
+              *step.items[0].cache, counts);
+  for (const Layer& layer : spec_.layers) {
     for (const Linear* w :
          {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
       if (w->data) counts.weight_bytes += w->bytes();

@@ -45,6 +45,7 @@ struct Spec {
   int position_rows = 0;
   Norm final_norm;
   std::vector<Layer> layers;
+  std::vector<Rule> rules;  // [layers][kv_heads], empty: everything is read
   std::vector<Rope> ropes;
 };
 
@@ -64,6 +65,7 @@ struct Step {
   std::vector<int> item_of;       // [rows]
   std::vector<int> outputs;       // rows whose logits are wanted
   float* logits = nullptr;        // [outputs][vocabulary]
+  bool exact = false;             // prompts: the rules do not apply
 };
 
 // What a step read; rows are counted by layer and key/value head, [layers][kv_heads] each.
@@ -80,6 +82,7 @@ class Model {
  public:
   explicit Model(Spec spec) : spec_(std::move(spec)) {}
   const Spec& spec() const { return spec_; }
+  void set_rules(std::vector<Rule> rules) { spec_.rules = std::move(rules); }
   void step(Step& step, Team& team, Counts& counts);
 
  private:

@@ -72,6 +72,40 @@ struct Visible {
   uint32_t tentative = 0;
 };
 
+// When a traversal stops and which values it reads. The defaults read everything.
+enum class Stop : int { never = 0, aet = 1, art = 2 };
+
+struct Rule {
+  Stop stop = Stop::never;
+  int look_blocks = 1;  // blocks between two looks, at most a tile
+  // A value is not read if its weight is below this fraction of the largest, in every head.
+  float value_share = 0;
+  // Early termination (Scrooge): the known share of the sum of weights that is enough; the first
+  // blocks, so many blocks that weighed most so far, and the newest rows are always read.
+  float key_share = 2;
+  int sinks = 1, globals = 4, locals = 8;
+  // Run-time termination (ART): the probe's change and 1 - cosine below which it counts as stable,
+  // how often in a row, and over how many elements of the output.
+  float scale = 0, direction = 0;
+  int patience = 1, probe = 32;
+
+  bool exact() const { return stop == Stop::never && value_share == 0; }
+};
+
+// What one traversal read.
+struct Reads {
+  int64_t key_rows = 0;
+  int64_t value_rows = 0;
+  int64_t held_rows = 0;  // that attention to everything would have read
+};
+
+// The blocks of a traversal in their order. The first `always` are read whatever the rule says.
+struct Order {
+  const int32_t* blocks = nullptr;
+  int count = 0;
+  int always = 0;
+};
+
 // Running softmax state of `count` query rows: `peak` in base 2 (scores are pre-multiplied by
 // log2 e), sum of exp2(score - peak), and the unnormalised output.
 struct Partial {

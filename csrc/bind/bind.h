@@ -35,6 +35,7 @@ inline void require(bool holds, const std::string& message) {
 Type type_of(const std::string& name);
 const char* name_of(Type type);
 void check_rows(const KVCache& cache, int layer, int first, int count);
+void check_rule(const Rule& rule);
 
 // Owns padded copies of scale and bias; keeps the weight's array alive.
 struct PyLinear {
@@ -54,5 +55,6 @@ struct PyLinear {
 void bind_linear(nb::module_& module);
 void bind_cache(nb::module_& module);
 void bind_model(nb::module_& module);
+void bind_rule(nb::module_& module);
 
 }  // namespace suffice::bind

@@ -65,8 +65,11 @@ void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> k
 }
 
 // q [T, H, D] over rows 0..length+T of a layer, the last T tentative; out [T, H, D].
-void py_attend(const KVCache& cache, int layer, int length, ConstFloats q, ConstInts visible,
-               float scale, int window, std::optional<ConstInts> blocks, Floats out) {
+// Returns what was read, [kv_heads] each. `rule` null: everything.
+std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats q,
+                             ConstInts visible, float scale, int window,
+                             std::optional<ConstInts> blocks, Floats out,
+                             std::optional<Rule> rule) {
   require(q.ndim() == 3 && q.shape(2) == static_cast<size_t>(cache.size()) &&
               q.shape(1) % cache.heads() == 0,
           "q must be [T, H, " + std::to_string(cache.size()) + "] with H a multiple of " +
@@ -84,11 +87,18 @@ void py_attend(const KVCache& cache, int layer, int length, ConstFloats q, Const
               "a block index is out of range");
   std::vector<float> scaled(q.size());
   for (size_t i = 0; i < q.size(); i++) scaled[i] = q.data()[i] * scale * 1.4426950408889634f;
+  if (rule) check_rule(*rule);
+  require(!rule || rule->exact() || !blocks, "a rule orders the blocks itself");
+  std::vector<Reads> reads(cache.heads());
   std::vector<Traversal> traversals;
   for (int g = 0; g < cache.heads(); g++) {
     Traversal t;
     t.head = cache.head(layer, g);
     t.rows_end = length + rows;
+    t.rule = rule ? &*rule : nullptr;
+    t.state = &cache.state(layer, g);
+    t.group = group;
+    t.reads = &reads[g];
     t.list = blocks ? blocks->data() : nullptr;
     t.begin = blocks || !window ? 0 : std::max(0, length - window + 1) / kTileRows * kTileBlocks;
     t.end = blocks ? static_cast<int>(blocks->size()) : last_block;
@@ -108,9 +118,10 @@ void py_attend(const KVCache& cache, int layer, int length, ConstFloats q, Const
   attention.plan(traversals);
   Attention& shared = attention;  // the other threads must use this thread's
   threads->run([&](int) {
-    std::vector<float> scratch;
+    Scratch scratch;
     shared.work(scratch);
   });
+  return reads;
 }
 
 }  // namespace
@@ -161,6 +172,8 @@ void bind_cache(nb::module_& m) {
             self.move_row(from, to);
           },
           "source"_a, "target"_a)
+      .def("settle", &KVCache::settle, "draft"_a)
+      .def("forget_rows", &KVCache::forget_rows, "length"_a)
       .def(
           "copy",
           [](const KVCache& self, int keep) {
@@ -173,7 +186,8 @@ void bind_cache(nb::module_& m) {
       .def("load", &py_load, "layer"_a, "first"_a, "keys"_a.noconvert().none(),
            "values"_a.noconvert().none())
       .def("attend", &py_attend, "layer"_a, "length"_a, "q"_a.noconvert(), "visible"_a.noconvert(),
-           "scale"_a, "window"_a, "blocks"_a.noconvert().none(), "out"_a.noconvert());
+           "scale"_a, "window"_a, "blocks"_a.noconvert().none(), "out"_a.noconvert(),
+           "rule"_a.none() = nb::none());
 }
 
 }  // namespace suffice::bind

@@ -109,7 +109,7 @@ void add_rope(PyModel& self, nb::object cos, nb::object sin, int positions) {
 // [3, layers, kv_heads]: rows of keys read, of values read, and held, to which is added.
 Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
                ConstInts tokens, ConstInts positions, ConstInts visible, ConstInts outputs,
-               Floats logits, Longs reads) {
+               Floats logits, Longs reads, bool exact) {
   require(self.model != nullptr, "the model is not complete");
   const Spec& spec = self.spec;
   const size_t rows = tokens.size();
@@ -158,6 +158,7 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
   step.visible.assign(visible.data(), visible.data() + rows);
   step.outputs.assign(outputs.data(), outputs.data() + outputs.size());
   step.logits = logits.data();
+  step.exact = exact;
   Counts found;
   found.key_rows = reads.data();
   found.value_rows = reads.data() + heads;
@@ -213,7 +214,17 @@ void bind_model(nb::module_& m) {
       .def("finish", &finish, "parts"_a)
       .def("step", &py_step, "caches"_a, "lengths"_a.noconvert(), "counts"_a.noconvert(),
            "tokens"_a.noconvert(), "positions"_a.noconvert(), "visible"_a.noconvert(),
-           "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert());
+           "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert(), "exact"_a)
+      .def(
+          "set_rules",
+          [](PyModel& self, std::vector<Rule> rules) {
+            require(self.model != nullptr, "the model is not complete");
+            require(rules.size() == self.spec.layers.size() * self.spec.kv_heads,
+                    "one rule for each layer and key/value head");
+            for (const Rule& rule : rules) check_rule(rule);
+            self.model->set_rules(std::move(rules));
+          },
+          "rules"_a);
 }
 
 }  // namespace suffice::bind

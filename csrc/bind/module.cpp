@@ -53,6 +53,7 @@ NB_MODULE(_native, m) {
   bind_linear(m);
   bind_cache(m);
   bind_model(m);
+  bind_rule(m);
 }
 
 }  // namespace suffice::bind

@@ -79,7 +79,7 @@ void attend_of(const Head& head, const float* const* query_rows, const Visible* 
   std::memset(sums, 0, sizeof(float) * count * W);
   std::memset(state.output, 0, sizeof(float) * count * size);
   for (int i = begin; i < end;) {
-    const Tile tile = tile_at<KT, VT>(head, list, i, end, most);
+    const Tile tile = tile_at<KT, VT>(head, list, i, end, end, most);
     i += tile.blocks;
     score<KT>(head, tile, queries, count, weights.values);
     for (int q = 0; q < count; q++) {
@@ -94,33 +94,22 @@ void attend_of(const Head& head, const float* const* query_rows, const Visible* 
   arrange_row<VT>(state.output, count * size);
 }
 
-template <Type KT>
-void attend_keys(const Head& head, const float* const* queries, const Visible* visible, int count,
-                 const int32_t* list, int begin, int end, const Partial& state, float* scratch) {
-  const auto call = [&]<Type VT>() {
-    attend_of<KT, VT>(head, queries, visible, count, list, begin, end, state, scratch);
-  };
-  switch (head.value_type) {
-    case Type::f32: call.template operator()<Type::f32>(); break;
-    case Type::bf16: call.template operator()<Type::bf16>(); break;
-    case Type::f16: call.template operator()<Type::f16>(); break;
-    case Type::i8: call.template operator()<Type::i8>(); break;
+// Calls f.operator()<T>() for the type that is given.
+template <class F>
+auto for_type(Type type, F f) {
+  switch (type) {
+    case Type::f32: return f.template operator()<Type::f32>();
+    case Type::bf16: return f.template operator()<Type::bf16>();
+    case Type::f16: return f.template operator()<Type::f16>();
+    default: return f.template operator()<Type::i8>();
   }
 }
 
 inline void attend(const Head& head, const float* const* queries, const Visible* visible, int count,
                    const int32_t* list, int begin, int end, const Partial& state, float* scratch) {
-  switch (head.key_type) {
-    case Type::f32:
-      return attend_keys<Type::f32>(head, queries, visible, count, list, begin, end, state,
-                                    scratch);
-    case Type::bf16:
-      return attend_keys<Type::bf16>(head, queries, visible, count, list, begin, end, state,
-                                     scratch);
-    case Type::f16:
-      return attend_keys<Type::f16>(head, queries, visible, count, list, begin, end, state,
-                                    scratch);
-    case Type::i8:
-      return attend_keys<Type::i8>(head, queries, visible, count, list, begin, end, state, scratch);
-  }
+  for_type(head.key_type, [&]<Type KT>() {
+    for_type(head.value_type, [&]<Type VT>() {
+      attend_of<KT, VT>(head, queries, visible, count, list, begin, end, state, scratch);
+    });
+  });
 }

@@ -94,6 +94,19 @@ SUFFICE_INLINE bool any(vi mask) {  // is a lane not zero?
 #endif
 }
 
+// Bit i: lane i is not zero, of a mask whose lanes are all ones or zero.
+SUFFICE_INLINE uint32_t lane_bits(vi mask) {
+#if SUFFICE_LEVEL == 4
+  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask));
+#elif SUFFICE_LEVEL == 3
+  return static_cast<uint32_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(mask)));
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < W; i++) bits |= static_cast<uint32_t>(mask[i] & 1) << i;
+  return bits;
+#endif
+}
+
 // Round half to even by adding and subtracting 1.5 * 2^23; |x| < 2^22.
 SUFFICE_INLINE vf round_even(vf x) {
   const vf magic = splat(12582912.0f);

@@ -12,24 +12,26 @@ struct Tile {
   const std::byte* next_values[kTileBlocks];
 };
 
-// The tile of the blocks from position `i` of the list on; `most` is one past the last row in use.
+// The tile of the blocks from position `i` of the list to `end`, if they are not too many; the list
+// goes on to `last`. `most` is one past the last row in use.
 template <Type KT, Type VT>
-SUFFICE_INLINE Tile tile_at(const Head& head, const int32_t* list, int i, int end, int most) {
+SUFFICE_INLINE Tile tile_at(const Head& head, const int32_t* list, int i, int end, int last,
+                            int most) {
   Tile tile;
   const ptrdiff_t key_bytes = static_cast<ptrdiff_t>(head.size) * size_of(KT);
   const ptrdiff_t value_bytes = static_cast<ptrdiff_t>(head.size) * size_of(VT);
-  for (int b = 0; b < kTileBlocks && i < end; b++, i++) {
+  tile.blocks = end - i < kTileBlocks ? end - i : kTileBlocks;
+  for (int b = 0; b < tile.blocks; b++, i++) {
     const int row = (list ? list[i] : i) * kPanel;
-    const int next = !list                   ? row + kTileRows
-                     : i + kTileBlocks < end ? list[i + kTileBlocks] * kPanel
-                                             : row;
+    const int next = !list                    ? row + kTileRows
+                     : i + tile.blocks < last ? list[i + tile.blocks] * kPanel
+                                              : row;
     tile.row[b] = row;
     tile.keys[b] = head.keys + row * key_bytes;
     tile.values[b] = head.values + row * value_bytes;
     tile.next_keys[b] = head.keys + next * key_bytes;
     tile.next_values[b] = head.values + next * value_bytes;
     tile.rows = b * kPanel + (most - row < kPanel ? most - row : kPanel);
-    tile.blocks = b + 1;
   }
   return tile;
 }

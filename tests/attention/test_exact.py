@@ -21,4 +21,5 @@ def test_reference_is_softmax_attention(heads: int, groups: int, masked: bool) -
     expected = scaled_dot_product_attention(
         q[None], k[None], v[None], attn_mask=visible, scale=0.3, enable_gqa=True
     )[0]
-    torch.testing.assert_close(Exact().reference(q, k, v, scale=0.3, visible=visible), expected)
+    found = Exact().reference(q, k, v, scale=0.3, visible=visible)
+    torch.testing.assert_close(found.output, expected)

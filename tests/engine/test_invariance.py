@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,21 @@ def test_a_result_does_not_depend_on_the_batch(
     outputs = llm.generate([PROMPTS[i] for i in order], [PARAMS[i] for i in order])
     for i, output in zip(order, outputs, strict=True):
         assert output.outputs == alone[i].outputs, "tokens, text and log probabilities, bit for bit"
+
+
+@pytest.mark.parametrize(
+    "attention", ["aet:k=0.7,v=0.1,globals=16", "art:tau=0.5,phi=0.5,p=1,block=16,probe=16"]
+)
+def test_so_with_techniques_that_leave_something_out(folder: Path, attention: str) -> None:
+    params = [dataclasses.replace(params, max_tokens=40) for params in PARAMS]
+    one, many = (load(folder, attention=attention, max_num_seqs=size) for size in (1, 5))
+    alone = one.generate(PROMPTS, params)
+    assert [each.outputs for each in many.generate(PROMPTS, params)] == [
+        each.outputs for each in alone
+    ]
+    read = one.runner.trace
+    assert read.value_rows_read < read.rows_held
+    assert read.kv_bytes_read < read.kv_bytes_held == many.runner.trace.kv_bytes_held
 
 
 def test_samples_of_one_prompt_are_those_of_separate_requests(folder: Path) -> None:

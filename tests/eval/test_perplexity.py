@@ -69,9 +69,11 @@ def test_it_is_transformers(llm: LLM, checkpoint: Path, mode: str, together: int
 
 
 @pytest.mark.parametrize("together", [1, 3, 5])
+@pytest.mark.parametrize("attention", ["exact", "aet:k=0.7,v=0.1,globals=0"])
 def test_tokens_of_a_step_are_as_if_alone(
-    llm: LLM, together: int, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, attention: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    llm = LLM(checkpoint, dtype="float32", attention=attention)
     windows, plan = cut(llm, 5), Plan(WINDOW, 5, together=together)
     steps = llm.runner.trace.steps
     several = last_tally(measure(llm.runner, windows, plan))

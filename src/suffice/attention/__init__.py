@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from suffice.registry import Table
 
 if TYPE_CHECKING:
     import torch
 
+    from suffice.attention.traversal import Attended
     from suffice.cache.kv import KVCache
+    from suffice.native import core
 
 __all__ = ["ATTENTIONS", "Attention"]
 
@@ -30,12 +32,19 @@ class Attention(Protocol):
         *,
         scale: float,
         visible: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the output [H, T, D] of one request, computed as the source defines it.
+        states: list[Any] | None = None,
+    ) -> Attended:
+        """Return the output [H, T, D] of one request, computed as the source defines it, and what
+        was read for it.
 
         `q` [H, T, D], `k` and `v` [G, S, D], `visible` bool [T, S]: the cached tokens that a new
-        one attends to (None = all).
+        one attends to (None = all). `states` [G]: what the heads kept from the tokens before, which
+        is changed (None: nothing yet).
         """
+        ...
+
+    def rule(self) -> core.Rule | None:
+        """Return what the native traversal does, None if it reads everything."""
         ...
 
     def native(
@@ -58,4 +67,11 @@ class Attention(Protocol):
         ...
 
 
-ATTENTIONS = Table("attention", {"exact": "suffice.attention.exact:Exact"})
+ATTENTIONS = Table(
+    "attention",
+    {
+        "aet": "suffice.attention.aet:AET",
+        "art": "suffice.attention.art:ART",
+        "exact": "suffice.attention.exact:Exact",
+    },
+)

@@ -11,11 +11,12 @@ Native   csrc/kernels/attention.inl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
+    from suffice.attention.traversal import Attended
     from suffice.cache.kv import KVCache
 
 
@@ -36,8 +37,13 @@ class Exact:
         *,
         scale: float,
         visible: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the output [H, T, D]; see `Attention.reference` for the shapes."""
+        states: list[Any] | None = None,
+    ) -> Attended:
+        """Attend to everything; see `Attention.reference` for the shapes."""
+        import torch
+
+        from suffice.attention.traversal import Attended
+
         group = q.shape[0] // k.shape[0]
         output = q.new_empty(q.shape)
         for head, queries in enumerate(q):
@@ -45,7 +51,10 @@ class Exact:
             if visible is not None:
                 scores = scores.masked_fill(~visible, float("-inf"))
             output[head] = scores.softmax(-1) @ v[head // group]
-        return output
+        shape = q.shape[1], k.shape[0], k.shape[1]
+        read = torch.ones(shape, dtype=torch.bool)
+        read = read if visible is None else visible[:, None].expand(shape)
+        return Attended(output, read, read)
 
     def native(
         self,
@@ -58,14 +67,9 @@ class Exact:
         blocks: list[int] | None = None,
     ) -> torch.Tensor:
         """Return the output [H, T, D]; see `Attention.native`."""
-        import torch
+        from suffice.attention.kernel import attend
 
-        count = q.shape[1]
-        visible = cache.visible() or [(2 << i) - 1 for i in range(count)]
-        length = cache.length if cache.tentative else cache.length - count
-        rows = q.transpose(0, 1).contiguous()
-        out = torch.empty_like(rows)
-        masks = torch.tensor(visible, dtype=torch.int64).to(torch.int32)
-        order = None if blocks is None else torch.tensor(blocks, dtype=torch.int32)
-        cache.native.attend(layer, length, rows, masks, scale, window or 0, order, out)
-        return out.transpose(0, 1)
+        return attend(None, q, cache, layer, scale=scale, window=window, blocks=blocks)[0]
+
+    def rule(self) -> None:
+        """Return nothing: everything is read."""

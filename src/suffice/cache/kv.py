@@ -212,6 +212,8 @@ class KVCache:
         for target, source in enumerate(path):
             if source != target:
                 self.native.move_row(self.length + source, self.length + target)
+        if path:
+            self.native.settle(path[-1])
         self.length += len(path)
         self._forget(self.tentative)
 
@@ -232,6 +234,8 @@ class KVCache:
         if not 0 <= rows <= self.length:
             raise InputError(f"cannot truncate to {rows} rows: {self.length} are committed")
         self.rollback()
+        if rows < self.length:
+            self.native.forget_rows(rows)
         self.length = rows
 
     def close(self) -> None:

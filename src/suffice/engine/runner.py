@@ -52,7 +52,7 @@ class Runner:
         self.decoder = decoder
         self.trace = Trace(len(decoder.config.layers), decoder.config.kv_heads)
         self.arena = core.Arena(config.kv_cache_bytes or 0)
-        self._native = NativeModel(decoder, config.max_model_len)
+        self._native = NativeModel(decoder, config.max_model_len, config.attention)
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
         # which it is stored, so the products get cheaper by the same factors as the copies.
         self.growth = fitted(
@@ -125,7 +125,7 @@ class Runner:
         return torch.empty(0) if logits is None else logits.reshape(-1, self.vocabulary)
 
     def _chunk_by_step(self, cache: KVCache, tokens: list[int], outputs: Outputs) -> torch.Tensor:
-        logits = self._native.step([Rows(cache, tokens, outputs=outputs)])
+        logits = self._native.step([Rows(cache, tokens, outputs=outputs)], exact=True)
         cache.commit(list(range(len(tokens))))
         return logits
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from suffice.attention import Attention
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder
 from suffice.models.rope import check_call
@@ -43,7 +44,9 @@ class Rows:
 class NativeModel:
     """Runs decode steps of `decoder`, whose weights it shares, for up to `positions` positions."""
 
-    def __init__(self, decoder: Decoder, positions: int) -> None:
+    def __init__(
+        self, decoder: Decoder, positions: int, attention: Attention | None = None
+    ) -> None:
         config = decoder.config
         self._config = config
         self._vocab = config.vocab
@@ -78,10 +81,17 @@ class NativeModel:
             assert isinstance(table, torch.Tensor)
             parts["positions"] = table[config.position_offset :][:positions].contiguous()
         self._model.finish(parts)
+        rule = None if attention is None else attention.rule()
+        if rule is not None:
+            self._model.set_rules([rule] * (len(config.layers) * config.kv_heads))
         self._untraced = Trace(len(config.layers), config.kv_heads)
 
-    def step(self, batch: Sequence[Rows], trace: Trace | None = None) -> torch.Tensor:
+    def step(
+        self, batch: Sequence[Rows], trace: Trace | None = None, *, exact: bool = False
+    ) -> torch.Tensor:
         """Run the rows of a batch and return float32 logits [outputs, V].
+
+        `exact`: attend to everything, whatever the technique; so prompts are run.
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them
         must be reserved. What is read is added to `trace`.
@@ -120,6 +130,7 @@ class NativeModel:
             _ints(outputs),
             logits,
             trace.rows,
+            exact,
         )
         trace.steps += 1
         trace.kv_bytes_read += counts.kv_bytes

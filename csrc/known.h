@@ -1,0 +1,39 @@
+// The blocks that early termination always reads (Scrooge, Algorithm 1: sink, global and local
+// tokens), as the state of one key/value head of a request.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "types.h"
+
+namespace suffice {
+
+class Known {
+ public:
+  // Lets the tokens up to `length` in; blocks that leave the local ones replace the global block
+  // that weighed least so far.
+  void advance(const Rule& rule, int length);
+  // Appends the blocks from `begin` on: sinks, global and local ones.
+  void list(const Rule& rule, int begin, std::vector<int32_t>& to) const;
+  void add_mass(int32_t block, float mass);
+  void truncate(int length);
+
+ private:
+  struct Block {
+    int32_t index;
+    float mass;
+  };
+  void promote(const Rule& rule, Block block);
+
+  int next_ = 0;  // the first block that has not come yet
+  std::vector<Block> globals_, locals_;
+};
+
+// What a head knows between steps: after the committed rows, and after each tentative one.
+struct HeadState {
+  Known committed;
+  std::vector<Known> drafts;
+};
+
+}  // namespace suffice

@@ -1,0 +1,35 @@
+"""The native traversal of one layer of a cache, as tests and other models call it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from suffice.cache.kv import KVCache
+    from suffice.native import core
+
+
+def attend(
+    rule: core.Rule | None,
+    q: torch.Tensor,
+    cache: KVCache,
+    layer: int,
+    *,
+    scale: float,
+    window: int | None = None,
+    blocks: list[int] | None = None,
+) -> tuple[torch.Tensor, list[core.Reads]]:
+    """Return the output [H, T, D] and what each key/value head read; see `Attention.native`."""
+    import torch
+
+    count = q.shape[1]
+    visible = cache.visible() or [(2 << i) - 1 for i in range(count)]
+    length = cache.length if cache.tentative else cache.length - count
+    rows = q.transpose(0, 1).contiguous()
+    out = torch.empty_like(rows)
+    masks = torch.tensor(visible, dtype=torch.int64).to(torch.int32)
+    order = None if blocks is None else torch.tensor(blocks, dtype=torch.int32)
+    reads = cache.native.attend(layer, length, rows, masks, scale, window or 0, order, out, rule)
+    return out.transpose(0, 1), reads

@@ -1,0 +1,160 @@
+"""The one loop of decode attention: blocks of keys in an order, until that suffices.
+
+The H/G query heads of a group share keys and values: they read the same rows and stop together.
+With x_s = scale q . k_s, a token's loop over blocks of `block` rows is
+
+    w_s = e^(x_s)                                      weights of the keys, all heads
+    row s of V is read if a head has w_s >= v max      the value filter
+    A <- A + sum w_s,  o <- o + sum w_s v_s            v_s of rows that are read
+    stop once every head may
+
+and its output is o / A. This is the reference of csrc/kernels/traverse.inl, written for reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+
+@dataclass
+class Seen:
+    """What one token's R heads of a group have seen; weights are in units of e^peak."""
+
+    length: int  # keys that the token may see
+    known: int  # ... that were read
+    weights: torch.Tensor  # [R, S], of the keys that were read, 0 for others
+    greatest: torch.Tensor  # [R], the largest weight that counts for the value filter
+    output: torch.Tensor  # [R, D], not divided by the sum of weights
+
+    @property
+    def total(self) -> torch.Tensor:
+        """Sum of the weights of the keys that were read, [R]."""
+        return self.weights.sum(-1)
+
+
+@dataclass(frozen=True)
+class Attended:
+    """The output [H, T, D] and which rows of K and V were read for it, bool [T, G, S]."""
+
+    output: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+class Stopping(Protocol):
+    """A technique that decides, block by block, whether to go on."""
+
+    @property
+    def block(self) -> int:
+        """Rows between two looks."""
+        ...
+
+    @property
+    def v(self) -> float:
+        """Rows of V below this fraction of the largest weight are not read; 0 reads all."""
+        ...
+
+    def new_state(self) -> Any:
+        """Return what one key/value head keeps from token to token; None if nothing."""
+        ...
+
+    def always(self, state: Any, length: int) -> list[int]:
+        """Return the blocks that are read first, whatever comes, for a token of this length."""
+        ...
+
+    def watch(self) -> Any:
+        """Return what `enough` keeps within a token."""
+        ...
+
+    def enough(self, seen: Seen, watch: Any) -> torch.Tensor:
+        """Return which heads may stop, bool [R]."""
+        ...
+
+    def learn(self, state: Any, masses: dict[int, float]) -> None:
+        """Take note of the softmax mass of each of the blocks that are always read."""
+        ...
+
+
+def traverse(
+    technique: Stopping,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    scale: float,
+    visible: torch.Tensor | None = None,
+    states: list[Any] | None = None,
+) -> Attended:
+    """Attend with q [H, T, D] to k, v [G, S, D], token after token; `visible` bool [T, S].
+
+    `states` [G] are changed; None starts anew.
+    """
+    heads, tokens, _ = q.shape
+    groups, length, _ = k.shape
+    rows = heads // groups
+    states = [technique.new_state() for _ in range(groups)] if states is None else states
+    output = torch.empty_like(q)
+    keys = torch.zeros(tokens, groups, length, dtype=torch.bool)
+    values = torch.zeros_like(keys)
+    for t in range(tokens):
+        sees = torch.ones(length, dtype=torch.bool) if visible is None else visible[t]
+        for g in range(groups):
+            own = slice(g * rows, (g + 1) * rows)
+            scores = scale * q[own, t] @ k[g].T
+            output[own, t] = _one(
+                technique, scores, v[g], sees, states[g], keys[t, g], values[t, g]
+            )
+    return Attended(output, keys, values)
+
+
+def _one(
+    technique: Stopping,
+    scores: torch.Tensor,
+    v: torch.Tensor,
+    sees: torch.Tensor,
+    state: Any,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+) -> torch.Tensor:
+    """Return one token's output [R, D]; mark in `keys` and `values` [S] the rows that were read."""
+    newest = int(sees.nonzero()[-1])
+    scores = scores.masked_fill(~sees, float("-inf"))
+    weights = (scores - scores.max(-1, keepdim=True).values).exp()
+    first = technique.always(state, newest + 1)
+    seen = Seen(
+        length=int(sees.sum()),
+        known=0,
+        weights=torch.zeros_like(weights),
+        greatest=weights.new_zeros(len(weights)),
+        output=weights.new_zeros(len(weights), v.shape[-1]),
+    )
+    watch = technique.watch()
+    for at, rows in enumerate(_blocks(technique.block, first, sees)):
+        always = at < len(first)
+        seen.known += int(sees[rows].sum())
+        seen.weights[:, rows] = weights[:, rows]
+        keys[rows] = sees[rows]
+        if always or not first:
+            seen.greatest = torch.maximum(seen.greatest, weights[:, rows].max(-1).values)
+        wanted = weights[:, rows] >= technique.v * seen.greatest[:, None]
+        values[rows] = sees[rows] & (wanted.any(0) | always)
+        seen.output += (weights[:, rows] * values[rows]) @ v[rows]
+        if at + 1 >= len(first) and bool(technique.enough(seen, watch).all()):
+            break
+    shares = seen.weights / seen.total[:, None]
+    size = technique.block
+    technique.learn(state, {b: float(shares[:, b * size : (b + 1) * size].sum()) for b in first})
+    return seen.output / seen.total[:, None]
+
+
+def _blocks(size: int, first: list[int], sees: torch.Tensor) -> Iterator[slice]:
+    """Yield the rows of the blocks of `first` and then of the others, newest first."""
+    rows = sees.nonzero()[:, 0]
+    lowest, newest = int(rows[0]) // size, int(rows[-1]) // size
+    others = (block for block in range(newest, lowest - 1, -1) if block not in first)
+    for block in (*first, *others):
+        yield slice(block * size, min((block + 1) * size, len(sees)))

@@ -1,0 +1,119 @@
+"""Early termination against the example of its paper, and its state from token to token."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from suffice.attention.aet import AET
+from suffice.attention.traversal import Seen
+from suffice.cache import GROWTHS
+from suffice.cache.kv import KVCache
+from suffice.errors import InputError
+
+
+def seen(weights: list[float], length: int) -> Seen:
+    """Return what a single head has seen of keys with these weights."""
+    row = torch.tensor([weights], dtype=torch.float64)
+    return Seen(length, len(weights), row, row.max(-1).values, torch.zeros(1, 1))
+
+
+def test_the_papers_example() -> None:
+    """Fig. 3: .6, .3 and .1 of six are known, so the others count as .2 each: 1 / 1.6 < .9."""
+    aet = AET(k=0.9, block=1)
+    assert not aet.enough(seen([0.6, 0.3, 0.1], 6), None)
+    assert AET(k=0.625, block=1).enough(seen([0.6, 0.3, 0.1], 6), None), "equality stops"
+    assert not AET(k=0.626, block=1).enough(seen([0.6, 0.3, 0.1], 6), None)
+    # the sum is 1 and one key is left, which counts as .1: 1 / 1.1
+    assert aet.enough(seen([0.6, 0.2, 0.1, 0.07, 0.03], 6), None)
+
+
+def attend(aet: AET, weights: list[float], value_of: int) -> tuple[float, list[bool], list[bool]]:
+    """Attend to keys of these weights (D = 1); the output is the share of key `value_of`."""
+    k = torch.tensor([[[math.log(weight)] for weight in weights]], dtype=torch.float64)
+    v = torch.zeros_like(k)
+    v[0, value_of] = 1
+    found = aet.reference(torch.ones(1, 1, 1, dtype=torch.float64), k, v, scale=1.0)
+    return float(found.output), found.keys[0, 0].tolist(), found.values[0, 0].tolist()
+
+
+def test_keys_come_newest_first_until_they_suffice() -> None:
+    aet = AET(k=0.9, v=0, block=1, sinks=1, globals=0, locals=2)
+    # Known first are 0, 4 and 5. With 3 and 2 the sum is 1.02 and the mean without the largest
+    # .105: 1.02 / 1.125 > .9, where it was .98 / 1.233 before.
+    share, keys, values = attend(aet, [0.6, 9.0, 0.04, 0.02, 0.06, 0.3], 0)
+    assert keys == [True, False, True, True, True, True] == values
+    assert share == pytest.approx(0.6 / 1.02)
+
+
+def test_values_of_light_keys_are_not_read_but_weigh() -> None:
+    aet = AET(k=2, v=0.1, block=1, sinks=1, globals=0, locals=1)
+    share, keys, values = attend(aet, [0.5, 0.04, 0.05, 0.3, 0.01], 3)
+    assert all(keys) and values == [True, False, True, True, True], ".05 is a tenth of the largest"
+    assert share == pytest.approx(0.3 / 0.9), "the sum is over all keys that were read"
+
+
+def test_global_tokens_are_those_that_weighed_most() -> None:
+    aet = AET(block=1, sinks=1, globals=2, locals=1)
+    state = aet.new_state()
+    assert aet.always(state, 4) == [0, 1, 2, 3]
+    aet.learn(state, {0: 0.5, 1: 0.3, 2: 0.1, 3: 0.1})
+    assert aet.always(state, 5) == [0, 1, 3, 4], "2 was the lightest"
+    aet.learn(state, {0: 0.5, 1: 0.0, 3: 0.4, 4: 0.1})
+    assert aet.always(state, 6) == [0, 3, 4, 5], "1 had .3 in all, 3 has .5"
+
+
+def test_what_was_found_is_kept_by_the_cache() -> None:
+    """Steps on a cache that is forked, with drafts that are taken back, equal the reference."""
+    aet = AET(k=0.8, v=0.01, globals=32, locals=8)
+    generator = torch.Generator().manual_seed(0)
+    keys, values = (torch.randn(1, 400, 64, generator=generator) for _ in range(2))
+    queries = 3 * torch.randn(4, 400, 64, generator=generator)
+    keys[:, ::37] += 0.3 * queries.mean(1)[:1]
+    cache = KVCache(
+        1, 1, 64, growth=GROWTHS.build("double"), limit=512, key_dtype="float32",
+        value_dtype="float32",
+    )  # fmt: skip
+    states = [aet.new_state()]
+    for length in range(1, 401):
+        cache.reserve(3)
+        if length % 7 == 0:
+            cache.append_tentative(
+                keys[None, :, :2], values[None, :, :2], [-1, 0]
+            )  # drafts of no use
+            aet.native(queries[:, :2], cache, 0, scale=0.125)
+            cache.rollback()
+        if length == 200:
+            cache = cache.fork()
+        row = slice(length - 1, length)
+        cache.append_tentative(keys[None, :, row], values[None, :, row], [-1])
+        out = aet.native(queries[:, row], cache, 0, scale=0.125)
+        cache.commit([0])
+        found = aet.reference(
+            queries[:, row], keys[:, :length], values[:, :length], scale=0.125, states=states
+        )
+        torch.testing.assert_close(out, found.output, rtol=1e-4, atol=1e-5)
+    assert found.keys.sum() < 400
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 0}, "aet: k=0: must be above 0"),
+        ({"k": 3}, "aet: k=3: must be above 0 and at most 2"),
+        ({"v": -1}, r"aet: v=-1: must be in \[0, 1\]"),
+        ({"block": 0}, "aet: block=0: must be at least 1 token"),
+        ({"globals": -1}, "aet: globals=-1: must be at least 0 tokens"),
+        ({"locals": 0}, "aet: locals=0: must be at least 1"),
+    ],
+)
+def test_bad_options(options: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        AET(**options)  # type: ignore[arg-type]
+
+
+def test_the_kernel_has_one_block_size() -> None:
+    with pytest.raises(InputError, match="aet: block=1: the native kernel has blocks of 16"):
+        AET(block=1).rule()

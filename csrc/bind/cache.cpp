@@ -124,6 +124,14 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
   return reads;
 }
 
+void make_cache(KVCache* self, int layers, int heads, int size, const std::string& key_type,
+                const std::string& value_type, std::shared_ptr<Arena> arena) {
+  require(layers > 0 && heads > 0, "a cache needs layers and heads");
+  require(size > 0 && size % kPanel == 0 && size <= 512,
+          "the head size must be a multiple of 16 up to 512, not " + std::to_string(size));
+  new (self) KVCache(layers, heads, size, type_of(key_type), type_of(value_type), arena);
+}
+
 }  // namespace
 
 void bind_cache(nb::module_& m) {
@@ -133,17 +141,8 @@ void bind_cache(nb::module_& m) {
       .def_prop_ro("limit", &Arena::limit);
 
   nb::class_<KVCache>(m, "KVCache")
-      .def(
-          "__init__",
-          [](KVCache* self, int layers, int heads, int size, const std::string& key_type,
-             const std::string& value_type, std::shared_ptr<Arena> arena) {
-            require(layers > 0 && heads > 0, "a cache needs layers and heads");
-            require(
-                size > 0 && size % kPanel == 0 && size <= 512,
-                "the head size must be a multiple of 16 up to 512, not " + std::to_string(size));
-            new (self) KVCache(layers, heads, size, type_of(key_type), type_of(value_type), arena);
-          },
-          "layers"_a, "heads"_a, "size"_a, "key_type"_a, "value_type"_a, "arena"_a)
+      .def("__init__", &make_cache, "layers"_a, "heads"_a, "size"_a, "key_type"_a, "value_type"_a,
+           "arena"_a)
       .def_prop_ro("layers", &KVCache::layers)
       .def_prop_ro("heads", &KVCache::heads)
       .def_prop_ro("size", &KVCache::size)

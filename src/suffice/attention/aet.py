@@ -1,8 +1,8 @@
 """Attention early termination: stop once what is known makes up enough of the estimated whole.
 
-    Avg = (Sum_known - Max) / (n - 1)              weight of an unknown key      (Algorithm 1, line 12)
-    stop if (Sum_known + Avg (L - n)) k <= Sum_known                             (line 14)
-    V is read for keys of weight >= v Max                                        (line 10)
+    Avg = (Sum_known - Max) / (n - 1)            weight of an unknown key     (Algorithm 1, line 12)
+    stop if (Sum_known + Avg (L - n)) k <= Sum_known                           (line 14)
+    V is read for keys of weight >= v Max                                      (line 10)
 
 Max is the largest weight among the keys that are always read: sinks, `globals` and `locals`. The
 others follow, newest first. The global tokens are those that weighed most since they were local:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 Rows = Sequence[dict[str, Any]]
-DATA = os.environ.get("SUFFICE_DATA")  # read here: the command line's tests unset it
+DATA = os.environ.get("SUFFICE_DATA_DIR")  # read here: the command line's tests unset it
 YAML = {
     "piqa": "piqa/piqa.yaml",
     "arc_easy": "arc/arc_easy.yaml",
@@ -111,7 +111,7 @@ def write_lines(path: Path, rows: Rows) -> Path:
 def real_piqa(count: int) -> Rows:
     """Return rows of the real data set, as the hub has them; skip where there are none."""
     if DATA is None:
-        pytest.skip("no real PIQA: set SUFFICE_DATA to a folder that has piqa-valid.jsonl")
+        pytest.skip("no real PIQA: set SUFFICE_DATA_DIR to a folder that has piqa-valid.jsonl")
     lines = (Path(DATA) / "piqa-valid.jsonl").read_text(encoding="utf-8").split("\n")[:count]
     labels = (Path(DATA) / "piqa-valid-labels.lst").read_text(encoding="utf-8").split()
     return [

@@ -180,7 +180,7 @@ class Letters:
     """A tokenizer of letters that begins every text with token 7."""
 
     def __init__(self, begin: str | None, end: int | None = None) -> None:
-        self._wrapped = Theirs(begin, end)
+        self.wrapped = Theirs(begin, end)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         return [7] * special + [ord(letter) for letter in text]

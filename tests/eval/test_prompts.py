@@ -33,9 +33,9 @@ def test_a_data_set_in_a_folder(tmp_path: Path) -> None:
 
 
 def test_all_of_gsm8k() -> None:
-    folder = os.environ.get("SUFFICE_DATA")
+    folder = os.environ.get("SUFFICE_DATA_DIR")
     if folder is None or not (Path(folder) / "gsm8k-test.jsonl").exists():
-        pytest.skip("SUFFICE_DATA names no folder with gsm8k-test.jsonl")
+        pytest.skip("SUFFICE_DATA_DIR names no folder with gsm8k-test.jsonl")
     prompts = load_prompts("gsm8k", folder)
     assert len(prompts) == 1319 and prompts[0].startswith("Janet")
 

@@ -159,7 +159,7 @@ def test_a_stream_of_broken_characters_goes_on(byte_level: Tokenizer) -> None:
 
 
 def test_sentencepiece_of_a_file(sentencepiece: Tokenizer, tmp_path: Path) -> None:
-    spell = sentencepiece._wrapped.convert_ids_to_tokens
+    spell = sentencepiece.wrapped.convert_ids_to_tokens
     assert spell(sentencepiece.encode("the ab")) == ["<s>", "▁the", "▁a", "b"]
     assert spell(sentencepiece.encode("a\n\nb", special=False)) == ["▁a", "\n\n", "b"]
     assert spell(sentencepiece.encode("ü", special=False)) == ["▁", "<0xC3>", "<0xBC>"]
@@ -192,7 +192,7 @@ def test_byte_level_of_a_file(
 )
 def test_how_text_is_split(pre: str, pieces: list[str], folder: Path, tmp_path: Path) -> None:
     loaded = load_tokenizer(byte_level_file(folder, tmp_path / "x.gguf", pre))
-    splitter: Any = loaded._wrapped.backend_tokenizer.pre_tokenizer
+    splitter: Any = loaded.wrapped.backend_tokenizer.pre_tokenizer
     text = "x 1234½'s"
     assert [text[start:end] for _, (start, end) in splitter.pre_tokenize_str(text)] == pieces
 

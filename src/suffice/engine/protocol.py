@@ -114,6 +114,11 @@ class Tokenizer(Protocol):
     """Text to tokens and back."""
 
     @property
+    def wrapped(self) -> Any:
+        """The tokenizer of transformers that does it."""
+        ...
+
+    @property
     def eos_ids(self) -> frozenset[int]:
         """The tokens that end a text."""
         ...

@@ -74,18 +74,13 @@ class Plan:
             raise InputError(f"--batch-size={self.together}: must be at least 1 continuation")
 
 
-def wrapped(tokenizer: Any) -> Any:
-    """Return the tokenizer of transformers that is behind ours."""
-    return tokenizer._wrapped
-
-
 def prefix_token(tokenizer: Tokenizer) -> int:
     """Return the token that stands for an empty context: the one that begins or ends a text.
 
     Raises:
         InputError: The tokenizer has neither.
     """
-    theirs = wrapped(tokenizer)
+    theirs = tokenizer.wrapped
     token = theirs.eos_token_id if theirs.bos_token_id is None else theirs.bos_token_id
     if token is None:
         raise InputError("an empty context: the tokenizer has no token to begin or end a text")
@@ -94,7 +89,7 @@ def prefix_token(tokenizer: Tokenizer) -> int:
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the tokens of a text; one that brings the token that begins a text gets no second."""
-    begin = wrapped(tokenizer).bos_token
+    begin = tokenizer.wrapped.bos_token
     return tokenizer.encode(text, special=not (begin and text.startswith(begin)))
 
 

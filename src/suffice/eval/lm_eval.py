@@ -40,7 +40,6 @@ from suffice.eval.likelihood import (
     fitted,
     prefix_token,
     score,
-    wrapped,
 )
 from suffice.progress import progress_bar
 from suffice.sampling_params import SamplingParams
@@ -82,7 +81,7 @@ class SufficeLM(TemplateLM):  # type: ignore[misc]
         self.max_gen_toks = max_gen_toks
         self._plan = Plan(mode, self.batch_size)
         self._llm = LLM(pretrained, max_num_seqs=self.batch_size, **options)
-        self.tokenizer = wrapped(self._llm.tokenizer)
+        self.tokenizer = self._llm.tokenizer.wrapped
         self.max_length = context_length(self._llm)
 
     @property

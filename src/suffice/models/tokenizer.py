@@ -20,17 +20,17 @@ _PENDING = 16  # tokens after which text that still looks incomplete is taken fo
 class Tokenizer:
     """Text to tokens and back; wraps a tokenizer of transformers.
 
-    `eos_ids` are the tokens that end a text.
+    `eos_ids` are the tokens that end a text; `wrapped` is what transformers knows of.
     """
 
     def __init__(self, wrapped: Any, eos_ids: Iterable[int]) -> None:
-        self._wrapped = wrapped
+        self.wrapped = wrapped
         self.eos_ids = frozenset(eos_ids)
 
     @property
     def has_chat_template(self) -> bool:
         """Whether `chat` can be used."""
-        return self._wrapped.chat_template is not None
+        return self.wrapped.chat_template is not None
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the tokens of a text; `special` adds what the model expects around it.
@@ -39,11 +39,11 @@ class Tokenizer:
             InputError: The text has no UTF-8 form.
         """
         check_text("the text", text)
-        return list(self._wrapped.encode(text, add_special_tokens=special))
+        return list(self.wrapped.encode(text, add_special_tokens=special))
 
     def decode(self, tokens: list[int], *, skip_special: bool = False) -> str:
         """Return the text of some tokens; broken characters come out as U+FFFD."""
-        text: str = self._wrapped.decode(
+        text: str = self.wrapped.decode(
             tokens, skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
         )
         return text
@@ -59,7 +59,7 @@ class Tokenizer:
         if not self.has_chat_template:
             raise InputError("the model has no chat template; give a plain prompt")
         try:
-            tokens = self._wrapped.apply_chat_template(
+            tokens = self.wrapped.apply_chat_template(
                 messages, add_generation_prompt=add_generation_prompt, return_dict=False
             )
         except jinja2.TemplateError as error:

@@ -18,6 +18,11 @@ void list_rest(int begin, int end, Scratch& scratch) {
     if (!scratch.taken[block]) scratch.order.push_back(block);
 }
 
+// Appends the blocks of [begin, end), newest first.
+void list_newest(int begin, int end, std::vector<int32_t>& order) {
+  for (int block = end - 1; block >= begin; block--) order.push_back(block);
+}
+
 // The last of a tentative row's ancestors, -1 for none.
 int parent_of(const Visible& visible, int row) {
   const uint32_t before = visible.tentative & ((uint32_t{1} << row) - 1);
@@ -94,13 +99,29 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
     known.advance(rule, length);
     known.list(rule, begin, scratch.order);
   }
-  const int always = static_cast<int>(scratch.order.size());
-  list_rest(begin, (length + kPanel - 1) / kPanel, scratch);
+  const int end = (length + kPanel - 1) / kPanel;
+  const bool sketched = rule.stop == Stop::certified;
+  const int first_chunk = (visible.first + kSketchRows - 1) / kSketchRows;
+  const int chunks = std::max(sketched ? sketched_chunks(length) - first_chunk : 0, 0);
+  if (chunks > 0) {
+    list_newest((first_chunk + chunks) * kSketchBlocks, end, scratch.order);
+    list_newest(begin, first_chunk * kSketchBlocks, scratch.order);
+  }
+  const int always = sketched && !chunks ? end - begin : static_cast<int>(scratch.order.size());
+  if (chunks > 0)
+    scratch.estimates.sort(traversal.head, traversal.queries.data() + at, group, first_chunk,
+                           first_chunk + chunks, rule.bounded, scratch.order);
+  else
+    list_rest(begin, end, scratch);
   scratch.floats.resize(std::max(scratch.floats.size(), traverse_scratch(group, size)));
   scratch.masses.resize(2 * static_cast<size_t>(always) * group);
   const Partial whole = partial(traversal, 0);
   const Partial state{whole.peak + at, whole.sum + at, whole.output + at * size};
-  const Order order{scratch.order.data(), static_cast<int>(scratch.order.size()), always};
+  Order order{scratch.order.data(), static_cast<int>(scratch.order.size()), always};
+  if (chunks > 0) {
+    order.rest = scratch.estimates.rest();
+    order.peaks = scratch.estimates.peaks();
+  }
   const Reads reads =
       kernels().traverse(traversal.head, traversal.queries.data() + at, visible, group, order, rule,
                          state, learns ? scratch.masses.data() : nullptr, scratch.floats.data());
@@ -116,6 +137,8 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
     traversal.reads->key_rows += reads.key_rows;
     traversal.reads->value_rows += reads.value_rows;
     traversal.reads->held_rows += length;
+    traversal.reads->sketch_bytes += chunks * static_cast<int64_t>(sketch_bytes(size));
+    traversal.reads->missing = std::max(traversal.reads->missing, reads.missing);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "cache.h"
 #include "kernels.h"
 #include "known.h"
+#include "sketch.h"
 
 namespace suffice {
 
@@ -35,6 +36,7 @@ struct Scratch {
   std::vector<float> floats, masses;
   std::vector<int32_t> order;
   std::vector<uint8_t> taken;
+  Estimates estimates;
 };
 
 // Work shared by the team: chunks are taken from an atomic counter; whoever finishes the last chunk

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace suffice {
@@ -43,13 +44,14 @@ void Arena::unmap(std::byte* data, size_t bytes) {
 }
 
 KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type,
-                 std::shared_ptr<Arena> arena)
+                 std::shared_ptr<Arena> arena, bool sketch)
     : layers_(layers),
       heads_(heads),
       size_(size),
       key_type_(key_type),
       value_type_(value_type),
       arena_(std::move(arena)),
+      sketch_(sketch),
       states_(static_cast<size_t>(layers) * heads) {}
 
 KVCache::~KVCache() { release(); }
@@ -57,7 +59,7 @@ KVCache::~KVCache() { release(); }
 void KVCache::release() {
   for (std::byte* memory : memory_) arena_->unmap(memory, layout(capacity_).total);
   memory_.clear();
-  capacity_ = 0;
+  capacity_ = sketched_ = 0;
 }
 
 KVCache::Layout KVCache::layout(int capacity) const {
@@ -68,7 +70,9 @@ KVCache::Layout KVCache::layout(int capacity) const {
   at.values = aligned(elements * size_of(key_type_), kLineBytes);
   at.key_scales = aligned(at.values + elements * size_of(value_type_), kLineBytes);
   at.value_scales = at.key_scales + (key_type_ == Type::i8 ? aligned(scales, kLineBytes) : 0);
-  at.total = aligned(at.value_scales + (value_type_ == Type::i8 ? scales : 0), Arena::page_bytes());
+  at.sketch = at.value_scales + (value_type_ == Type::i8 ? aligned(scales, kLineBytes) : 0);
+  const size_t sketches = sketch_ ? heads_ * (at.rows / kSketchRows) * sketch_bytes(size_) : 0;
+  at.total = aligned(at.sketch + sketches, Arena::page_bytes());
   return at;
 }
 
@@ -82,6 +86,8 @@ Head KVCache::head_in(std::byte* memory, const Layout& at, int head) const {
     result.key_scales = reinterpret_cast<float*>(memory + at.key_scales) + scales;
   if (value_type_ == Type::i8)
     result.value_scales = reinterpret_cast<float*>(memory + at.value_scales) + scales;
+  if (sketch_)
+    result.sketch = memory + at.sketch + head * (at.rows / kSketchRows) * sketch_bytes(size_);
   result.size = size_;
   result.key_type = key_type_;
   result.value_type = value_type_;
@@ -103,13 +109,15 @@ int64_t KVCache::value_bytes() const {
 }
 
 size_t KVCache::row_bytes() const {
-  return static_cast<size_t>(layers_) * heads_ * (key_bytes() + value_bytes());
+  const size_t sketch = sketch_ ? sketch_bytes(size_) / kSketchRows : 0;
+  return static_cast<size_t>(layers_) * heads_ * (key_bytes() + value_bytes() + sketch);
 }
 
 void KVCache::copy_rows(const Head& from, const Head& to, int keep) const {
   const size_t panels = static_cast<size_t>(round_up(keep, kPanel)) * size_ * size_of(key_type_);
   std::memcpy(to.keys, from.keys, panels);
   std::memcpy(to.values, from.values, static_cast<size_t>(keep) * size_ * size_of(value_type_));
+  if (from.sketch) std::memcpy(to.sketch, from.sketch, keep / kSketchRows * sketch_bytes(size_));
   if (from.key_scales) std::memcpy(to.key_scales, from.key_scales, keep * sizeof(float));
   if (from.value_scales) std::memcpy(to.value_scales, from.value_scales, keep * sizeof(float));
 }
@@ -168,10 +176,13 @@ void KVCache::settle(int draft) {
 
 void KVCache::forget_rows(int length) {
   for (HeadState& state : states_) state.committed.truncate(length);
+  sketched_ = std::min(sketched_, length / kSketchRows);
 }
 
 std::unique_ptr<KVCache> KVCache::copy(int keep) const {
-  auto other = std::make_unique<KVCache>(layers_, heads_, size_, key_type_, value_type_, arena_);
+  auto other =
+      std::make_unique<KVCache>(layers_, heads_, size_, key_type_, value_type_, arena_, sketch_);
+  other->sketched_ = std::min(sketched_, keep / kSketchRows);
   other->states_ = states_;
   if (capacity_ == 0) return other;
   other->resize(capacity_, 0);

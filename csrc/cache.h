@@ -36,8 +36,9 @@ class Arena {
 
 class KVCache {
  public:
+  // `sketch`: there is room for a sketch of the keys.
   KVCache(int layers, int heads, int size, Type key_type, Type value_type,
-          std::shared_ptr<Arena> arena);
+          std::shared_ptr<Arena> arena, bool sketch = false);
   ~KVCache();
   KVCache(const KVCache&) = delete;
   KVCache& operator=(const KVCache&) = delete;
@@ -60,6 +61,9 @@ class KVCache {
 
   Head head(int layer, int head) const;
   HeadState& state(int layer, int head) { return states_[layer * heads_ + head]; }
+  bool has_sketch() const { return sketch_; }
+  int sketched() const { return sketched_; }  // chunks, in every layer and head
+  void set_sketched(int chunks) { sketched_ = chunks; }
   void settle(int draft);           // heads now know what they knew after that tentative row
   void forget_rows(int length);     // heads know nothing of rows from `length` on
   void move_row(int from, int to);  // in all layers and heads
@@ -67,7 +71,7 @@ class KVCache {
 
  private:
   struct Layout {
-    size_t values, key_scales, value_scales, total;  // offsets in a layer's memory
+    size_t values, key_scales, value_scales, sketch, total;  // offsets in a layer's memory
     int rows;
   };
   Layout layout(int capacity) const;
@@ -78,7 +82,8 @@ class KVCache {
   int layers_, heads_, size_;
   Type key_type_, value_type_;
   std::shared_ptr<Arena> arena_;
-  int capacity_ = 0;
+  bool sketch_;
+  int capacity_ = 0, sketched_ = 0;
   std::vector<std::byte*> memory_;
   std::vector<HeadState> states_;  // [layers][heads]
 };

@@ -40,6 +40,15 @@ struct Kernels {
                     const Order& order, const Rule& rule, const Partial& state, float* masses,
                     float* scratch);
 
+  // Scores of a sketched chunk's keys, [count][kSketchRows], and for each query row how far off, at
+  // most, a key's is per unit of its residual (`slopes`) and besides (`offsets`). Raises `peaks` to
+  // the largest scores.
+  void (*estimate)(const Head&, int chunk, const float* const* queries, int count, float* scores,
+                   float* peaks, float* slopes, float* offsets);
+
+  // Turns scores into the sums of 2^(score - peak) of each block: masses [kSketchBlocks].
+  void (*sum_blocks)(const float* scores, float peak, float* masses);
+
   void (*store_row)(const Head&, int row, const float* key, const float* value);
   void (*load_rows)(const Head&, int first, int count, float* keys, float* values);
 
@@ -62,7 +71,7 @@ constexpr size_t attend_scratch(int count, int size) {
 
 // Floats of scratch that `traverse` needs: those, largest scores, probes and counts.
 constexpr size_t traverse_scratch(int count, int size) {
-  return attend_scratch(count, size) + static_cast<size_t>(count) * (2 + size);
+  return attend_scratch(count, size) + static_cast<size_t>(count) * (4 + size);
 }
 
 const Kernels& kernels();        // the chosen table

@@ -242,6 +242,24 @@ struct Model::Worker {
     }
   }
 
+  // Completes the sketches of the committed keys.
+  void sketch() {
+    if (spec.rules.empty() || spec.rules[0].stop != Stop::certified || step.exact) return;
+    for (const Item& item : step.items) {
+      const int heads = item.cache->layers() * item.cache->heads();
+      const Share mine = share(heads, thread, team.size());
+      for (int i = mine.first; i < mine.last; i++) {
+        const Head head = item.cache->head(i / item.cache->heads(), i % item.cache->heads());
+        for (int c = item.cache->sketched(); c < item.length / kSketchRows; c++)
+          encode_sketch(head, c);
+      }
+    }
+    team.barrier();
+    if (thread == 0)
+      for (const Item& item : step.items)
+        item.cache->set_sketched(std::max(item.cache->sketched(), item.length / kSketchRows));
+  }
+
   void mlp(const Layer& layer) {
     const bool gated = layer.gate.data;
     const Inputs x = inputs(normal.data(), shared.width, layer.up, rows);
@@ -321,6 +339,8 @@ void count_reads(const std::vector<Reads>& reads, int requests, int kv_heads, co
     counts.held_rows[head] += reads[i].held_rows;
     counts.kv_bytes +=
         reads[i].key_rows * cache.key_bytes() + reads[i].value_rows * cache.value_bytes();
+    counts.sketch_bytes += reads[i].sketch_bytes;
+    counts.missing = std::max(counts.missing, reads[i].missing);
     counts.held_bytes += reads[i].held_rows * (cache.key_bytes() + cache.value_bytes());
   }
 }
@@ -331,6 +351,7 @@ void Model::step(Step& step, Team& team, Counts& counts) {
   Shared shared(spec_, step);
   team.run([&](int thread) {
     Worker worker(spec_, step, shared, team, thread);
+    worker.sketch();
     worker.embed();
     for (int layer = 0; layer < static_cast<int>(spec_.layers.size()); layer++) worker.layer(layer);
     if (!step.outputs.empty()) worker.logits();

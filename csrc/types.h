@@ -53,13 +53,26 @@ struct Inputs {
   int count = 0;
 };
 
+// A sketch of 64 keys: 4 bits per element with a scale and a lowest value per channel, and for each
+// key the length of what that leaves out:
+//     float scale[D], low[D], residual[64];  uint8 codes[4][D/8][16][4]
+// where byte (j, i, b) of a block has, for key i, element 8j + b in its low half and 8j + 4 + b in
+// its high half.
+constexpr int kSketchRows = 64;
+constexpr int kSketchBlocks = kSketchRows / kPanel;
+constexpr size_t sketch_bytes(int size) {
+  return (2 * static_cast<size_t>(size) + kSketchRows) * sizeof(float) +
+         static_cast<size_t>(kSketchRows) * size / 2;
+}
+
 // One key/value head of one layer of one cache.
 struct Head {
   std::byte* keys = nullptr;    // panels of 16 keys
   std::byte* values = nullptr;  // [capacity][size]
   float* key_scales = nullptr;  // [capacity], int8 only
   float* value_scales = nullptr;
-  int size = 0;  // D
+  std::byte* sketch = nullptr;  // chunks of kSketchRows keys, or null
+  int size = 0;                 // D
   Type key_type = Type::f32;
   Type value_type = Type::f32;
 };
@@ -73,7 +86,7 @@ struct Visible {
 };
 
 // When a traversal stops and which values it reads. The defaults read everything.
-enum class Stop : int { never = 0, aet = 1, art = 2 };
+enum class Stop : int { never = 0, aet = 1, art = 2, certified = 3 };
 
 struct Rule {
   Stop stop = Stop::never;
@@ -88,8 +101,14 @@ struct Rule {
   // how often in a row, and over how many elements of the output.
   float scale = 0, direction = 0;
   int patience = 1, probe = 32;
+  // By a sketch of the keys: the share of the sum of weights that may be missing, and whether it is
+  // bounded (else estimated).
+  float missing = 0;
+  bool bounded = true;
 
-  bool exact() const { return stop == Stop::never && value_share == 0; }
+  bool exact() const {
+    return stop == Stop::certified ? missing == 0 : stop == Stop::never && value_share == 0;
+  }
 };
 
 // What one traversal read.
@@ -97,6 +116,8 @@ struct Reads {
   int64_t key_rows = 0;
   int64_t value_rows = 0;
   int64_t held_rows = 0;  // that attention to everything would have read
+  int64_t sketch_bytes = 0;
+  float missing = 0;  // the largest share of a sum of weights that was left out, as bounded
 };
 
 // The blocks of a traversal in their order. The first `always` are read whatever the rule says.
@@ -104,6 +125,10 @@ struct Order {
   const int32_t* blocks = nullptr;
   int count = 0;
   int always = 0;
+  // [count + 1][query rows], or null: how much the blocks from a position on may weigh together, in
+  // units of 2^peaks[query row].
+  const float* rest = nullptr;
+  const float* peaks = nullptr;
 };
 
 // Running softmax state of `count` query rows: `peak` in base 2 (scores are pre-multiplied by

@@ -88,6 +88,11 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
   std::vector<float> scaled(q.size());
   for (size_t i = 0; i < q.size(); i++) scaled[i] = q.data()[i] * scale * 1.4426950408889634f;
   if (rule) check_rule(*rule);
+  if (rule && rule->stop == Stop::certified && !rule->exact()) {
+    require(cache.has_sketch(), "the cache has no sketch of its keys");
+    for (int c = cache.sketched(); c < length / kSketchRows; c++)
+      for (int g = 0; g < cache.heads(); g++) encode_sketch(cache.head(layer, g), c);
+  }
   require(!rule || rule->exact() || !blocks, "a rule orders the blocks itself");
   std::vector<Reads> reads(cache.heads());
   std::vector<Traversal> traversals;
@@ -125,11 +130,11 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
 }
 
 void make_cache(KVCache* self, int layers, int heads, int size, const std::string& key_type,
-                const std::string& value_type, std::shared_ptr<Arena> arena) {
+                const std::string& value_type, std::shared_ptr<Arena> arena, bool sketch) {
   require(layers > 0 && heads > 0, "a cache needs layers and heads");
   require(size > 0 && size % kPanel == 0 && size <= 512,
           "the head size must be a multiple of 16 up to 512, not " + std::to_string(size));
-  new (self) KVCache(layers, heads, size, type_of(key_type), type_of(value_type), arena);
+  new (self) KVCache(layers, heads, size, type_of(key_type), type_of(value_type), arena, sketch);
 }
 
 }  // namespace
@@ -142,7 +147,7 @@ void bind_cache(nb::module_& m) {
 
   nb::class_<KVCache>(m, "KVCache")
       .def("__init__", &make_cache, "layers"_a, "heads"_a, "size"_a, "key_type"_a, "value_type"_a,
-           "arena"_a)
+           "arena"_a, "sketch"_a = false)
       .def_prop_ro("layers", &KVCache::layers)
       .def_prop_ro("heads", &KVCache::heads)
       .def_prop_ro("size", &KVCache::size)

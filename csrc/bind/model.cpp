@@ -159,6 +159,10 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
   step.outputs.assign(outputs.data(), outputs.data() + outputs.size());
   step.logits = logits.data();
   step.exact = exact;
+  for (const KVCache* cache : caches)
+    require(
+        exact || spec.rules.empty() || spec.rules[0].stop != Stop::certified || cache->has_sketch(),
+        "the cache has no sketch of its keys");
   Counts found;
   found.key_rows = reads.data();
   found.value_rows = reads.data() + heads;
@@ -173,6 +177,8 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
 void bind_model(nb::module_& m) {
   nb::class_<Counts>(m, "Counts")
       .def_ro("kv_bytes", &Counts::kv_bytes)
+      .def_ro("sketch_bytes", &Counts::sketch_bytes)
+      .def_ro("missing", &Counts::missing)
       .def_ro("held_bytes", &Counts::held_bytes)
       .def_ro("weight_bytes", &Counts::weight_bytes);
 

@@ -9,8 +9,10 @@
 #include "values.inl"
 #include "attention.inl"
 #include "traverse.inl"
+#include "sketch.inl"
 // clang-format on
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
-constexpr Kernels table{SUFFICE_NAME, linear,   unpack,    quantize_rows, normalize,  activate,
-                        attend,       traverse, store_row, load_rows,     read_memory};
+constexpr Kernels table{SUFFICE_NAME, linear,    unpack,     quantize_rows, normalize,
+                        activate,     attend,    traverse,   estimate,      sum_blocks,
+                        store_row,    load_rows, read_memory};

@@ -107,6 +107,14 @@ SUFFICE_INLINE uint32_t lane_bits(vi mask) {
 #endif
 }
 
+// The lanes of a value whose bit is set, zero elsewhere.
+SUFFICE_INLINE vf keep_lanes(vf value, uint32_t bits) {
+  vi lane;
+  for (int i = 0; i < W; i++) lane[i] = 1 << i;
+  const vi kept = (splat_bits(static_cast<int32_t>(bits)) & lane) != 0;
+  return as_float(as_bits(value) & kept);
+}
+
 // Round half to even by adding and subtracting 1.5 * 2^23; |x| < 2^22.
 SUFFICE_INLINE vf round_even(vf x) {
   const vf magic = splat(12582912.0f);

@@ -133,6 +133,7 @@ inline uint64_t wanted(const Rule& rule, const Seen& seen, const Tile& tile, con
 
 // Bit i: row `row` + i of the block is one that the query row may see.
 inline uint32_t visible_bits(const Visible& visible, int row) {
+  if (row >= visible.first && row + kPanel <= visible.committed) return 0xffff;
   uint32_t bits = 0;
   for (int i = 0; i < kPanel; i++) {
     const int key = row + i, draft = key - visible.committed;
@@ -158,6 +159,8 @@ struct Walk {
   int32_t* steady;  // [count]
   Seen seen;
   Reads reads;
+  float* dropped;  // [count]: the weights of visited keys whose values were not read
+  float* before;   // [count]: the peaks that they are relative to
   const int most;  // one past the last row that may be seen
 
   Walk(const Head& head, const float* const* query_rows, const Visible& visible, int count,
@@ -178,6 +181,8 @@ struct Walk {
     float* const greatest = scratch + attend_scratch(count, size);
     probes = greatest + count;
     steady = reinterpret_cast<int32_t*>(probes + count * size);
+    dropped = probes + count * (size + 1);
+    before = dropped + count;
     queries = {query_rows, query_codes, scales};
     weights = {values, codes, scales + padded};
     if constexpr (KT == Type::i8)
@@ -187,6 +192,8 @@ struct Walk {
       state.peak[q] = kLowest;
       greatest[q] = -kInfinity;
       steady[q] = 0;
+      dropped[q] = 0;
+      before[q] = kLowest;
     }
     std::memset(sums, 0, sizeof(float) * count * W);
     std::memset(state.output, 0, sizeof(float) * count * size);
@@ -239,13 +246,58 @@ struct Walk {
       const int left = most - tile.row[b];
       rows |= (left < kPanel ? (uint64_t{1} << left) - 1 : 0xffff) << (b * kPanel);
     }
-    return always || rule.value_share == 0 ? rows : rows & wanted(rule, seen, tile, weights.values);
+    if (always || rule.value_share == 0) return rows;
+    const uint64_t some = rows & wanted(rule, seen, tile, weights.values);
+    return rule.stop != Stop::certified || affordable(tile, some) ? some : rows;
+  }
+
+  // Whether what is dropped besides `rows` leaves, in every head, half of what may be missing.
+  bool affordable(const Tile& tile, uint64_t rows) {
+    for (int q = 0; q < count; q++) {
+      vf lost = {};
+      for (int i = 0; i < tile.blocks * kPanel; i += W) {
+        const vf all = load(weights.values + q * kTileRows + i);
+        lost += all - keep_lanes(all, static_cast<uint32_t>(rows >> i));
+      }
+      const float so_far = dropped[q] * std::exp2(before[q] - state.peak[q]);
+      const float known = sum_of(load(sums + q * W));
+      if (so_far + sum_of(lost) > rule.missing / 2 * known) return false;
+    }
+    return true;
   }
 
   void drop(const Tile& tile, uint64_t rows) {
-    for (int q = 0; q < count; q++)
-      for (int i = 0; i < tile.blocks * kPanel; i++)
-        if (!(rows >> i & 1)) weights.values[q * kTileRows + i] = 0;
+    for (int q = 0; q < count; q++) {
+      if (before[q] != state.peak[q]) dropped[q] *= std::exp2(before[q] - state.peak[q]);
+      before[q] = state.peak[q];
+      vf lost = {};
+      for (int i = 0; i < tile.blocks * kPanel; i += W) {
+        float* at = weights.values + q * kTileRows + i;
+        const vf all = load(at), kept = keep_lanes(all, static_cast<uint32_t>(rows >> i));
+        lost += all - kept;
+        store(at, kept);
+      }
+      dropped[q] += sum_of(lost);
+    }
+  }
+
+  // The share of a head's sum of weights that is missing from its output, as bounded, if the
+  // traversal ends before position `i`.
+  float missing(const Order& order, int i, int q) {
+    const float known = sum_of(load(sums + q * W));
+    const float rest = order.rest[i * count + q] * std::exp2(order.peaks[q] - state.peak[q]);
+    const float lost = dropped[q] * std::exp2(before[q] - state.peak[q]);
+    return (rest + lost) / (known + rest);
+  }
+
+  bool certain(const Order& order, int i) {
+    float most = 0;
+    for (int q = 0; q < count; q++) {
+      const float share = missing(order, i, q);
+      most = share > most ? share : most;
+    }
+    reads.missing = most;
+    return most <= rule.missing;
   }
 
   void add_values_of(const Tile& tile, bool always) {
@@ -264,8 +316,9 @@ struct Walk {
     });
   }
 
-  bool enough() {
+  bool enough(const Order& order, int i) {
     if (rule.stop == Stop::never) return false;
+    if (rule.stop == Stop::certified) return order.rest && certain(order, i);
     bool all = true;
     for (int q = 0; q < count; q++)
       all &= rule.stop == Stop::aet ? known_enough(rule, seen, q)
@@ -277,7 +330,9 @@ struct Walk {
     for (int i = 0; i < order.count;) {
       const bool always = i < order.always;
       // Looks are at multiples of `look_blocks` from row 0: they depend on the keys alone.
-      const int step = always ? order.always - i : order.blocks[i] % rule.look_blocks + 1;
+      const int step = always                         ? order.always - i
+                       : rule.stop == Stop::certified ? rule.look_blocks
+                                                      : order.blocks[i] % rule.look_blocks + 1;
       const int end = i + step < order.count ? i + step : order.count;
       Tile tile = tile_at<KT, VT>(head, order.blocks, i, end, order.count, most);
       if (!always && rule.value_share > 0)  // which values come next is not known yet
@@ -286,7 +341,7 @@ struct Walk {
       if (masses && always) keep_masses(tile, masses + i * count * 2);
       add_values_of(tile, always);
       i += tile.blocks;
-      if (i >= order.always && enough()) break;
+      if (i >= order.always && enough(order, i)) break;
     }
     for (int q = 0; q < count; q++) state.sum[q] = sum_of(load(sums + q * W));
     if (masses) finish_masses(order.always, masses);

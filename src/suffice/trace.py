@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-_COUNTS = ("steps", "kv_bytes_read", "kv_bytes_held", "weight_bytes_read")
+_COUNTS = ("steps", "kv_bytes_read", "sketch_bytes_read", "kv_bytes_held", "weight_bytes_read")
 
 
 class Trace:
     """Totals over the decode steps of a run, rows by layer and key/value head.
 
     A row is one token's key (or value) in one layer and one head. `rows` is int64 [3, L, H]: rows
-    of keys read, of values read, and held; the native step adds to it.
+    of keys read, of values read, and held; the native step adds to it. `missing` is the largest
+    share of a softmax's sum that a step left out, as its technique bounds or estimates it.
     """
 
     def __init__(self, layers: int, kv_heads: int) -> None:
         self.rows = np.zeros((3, layers, kv_heads), np.int64)
         self.steps = 0
         self.kv_bytes_read = 0
+        self.sketch_bytes_read = 0  # of the bytes above
         self.kv_bytes_held = 0
         self.weight_bytes_read = 0
+        self.missing = 0.0
 
     @property
     def key_rows_read(self) -> int:
@@ -52,6 +55,7 @@ class Trace:
             "key_rows_read": keys,
             "value_rows_read": values,
             "rows_held": held,
+            "missing": self.missing,
         }
 
     def _made(self, rows: np.ndarray, counts: dict[str, int]) -> Trace:

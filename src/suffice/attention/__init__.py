@@ -19,6 +19,11 @@ __all__ = ["ATTENTIONS", "Attention"]
 class Attention(Protocol):
     """A way to attend."""
 
+    @property
+    def sketched(self) -> bool:
+        """Return whether the cache must keep a sketch of the keys."""
+        ...
+
     @classmethod
     def exact_limit(cls) -> Attention | None:
         """Return the setting that must equal `exact`, None if the technique has a bound instead."""
@@ -72,6 +77,7 @@ ATTENTIONS = Table(
     {
         "aet": "suffice.attention.aet:AET",
         "art": "suffice.attention.art:ART",
+        "certified": "suffice.attention.certified:Certified",
         "exact": "suffice.attention.exact:Exact",
     },
 )

@@ -66,6 +66,11 @@ class AET:
         if self.locals == 0:
             raise InputError("aet: locals=0: must be at least 1, the token itself")
 
+    @property
+    def sketched(self) -> bool:
+        """Return whether the cache must keep a sketch of the keys."""
+        return False
+
     @classmethod
     def exact_limit(cls) -> AET:
         """Return the setting that reads everything."""

@@ -68,6 +68,11 @@ class ART:
         if not 0 <= self.v <= 1:
             raise InputError(f"art: v={self.v}: must be in [0, 1]")
 
+    @property
+    def sketched(self) -> bool:
+        """Return whether the cache must keep a sketch of the keys."""
+        return False
+
     @classmethod
     def exact_limit(cls) -> ART:
         """Return the setting that reads everything."""

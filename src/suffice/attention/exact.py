@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 class Exact:
     """Attention that reads everything it may."""
 
+    @property
+    def sketched(self) -> bool:
+        """Return whether the cache must keep a sketch of the keys."""
+        return False
+
     @classmethod
     def exact_limit(cls) -> Exact:
         """Return the only setting there is."""

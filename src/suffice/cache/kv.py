@@ -20,7 +20,7 @@ class KVCache:
     """One request's cache: `layers` layers of `kv_heads` heads of `head_size`.
 
     `limit` is the context length in rows; `arena` accounts the memory of several caches together
-    and may limit it.
+    and may limit it; `sketch` keeps a sketch of the keys beside them, 4 bits per element and more.
 
     Raises:
         InputError: Unknown storage type, or a head size that is not a multiple of 16.
@@ -37,6 +37,7 @@ class KVCache:
         key_dtype: str = "bfloat16",
         value_dtype: str = "bfloat16",
         arena: core.Arena | None = None,
+        sketch: bool = False,
     ) -> None:
         for dtype in (key_dtype, value_dtype):
             if dtype not in KV_DTYPES:
@@ -44,7 +45,7 @@ class KVCache:
         if head_size % 16 or not 16 <= head_size <= 512:
             raise InputError(f"head_size={head_size} must be a multiple of 16 up to 512")
         self.native = core.KVCache(
-            layers, kv_heads, head_size, key_dtype, value_dtype, arena or core.Arena()
+            layers, kv_heads, head_size, key_dtype, value_dtype, arena or core.Arena(), sketch
         )
         self.growth = growth
         self.limit = limit

@@ -87,6 +87,7 @@ class Runner:
             key_dtype=self.config.kv_cache_dtype,
             value_dtype=self.config.kv_cache_dtype,
             arena=self.arena,
+            sketch=self.config.attention.sketched,
         )
         return Sequence(request_id, cache)
 

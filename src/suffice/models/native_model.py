@@ -133,7 +133,9 @@ class NativeModel:
             exact,
         )
         trace.steps += 1
-        trace.kv_bytes_read += counts.kv_bytes
+        trace.kv_bytes_read += counts.kv_bytes + counts.sketch_bytes
+        trace.sketch_bytes_read += counts.sketch_bytes
+        trace.missing = max(trace.missing, counts.missing)
         trace.kv_bytes_held += counts.held_bytes
         trace.weight_bytes_read += counts.weight_bytes
         return logits[:, : self._vocab]

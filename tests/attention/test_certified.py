@@ -1,0 +1,187 @@
+"""Certified attention: the sketch's bounds hold, and no more than `eps` is ever missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from suffice.attention.certified import CHUNK, LAG, Certified
+from suffice.attention.certified_reference import Sketch, Walk, estimate, sketch
+from suffice.attention.exact import Exact
+from suffice.attention.kernel import attend
+from suffice.cache import GROWTHS
+from suffice.cache.kv import KVCache
+from suffice.errors import InputError
+
+SIZE = 64
+Keys = Callable[[torch.Generator], torch.Tensor]
+
+
+def plain(generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(500, SIZE, generator=generator)
+
+
+def outlier_channel(generator: torch.Generator) -> torch.Tensor:
+    keys = plain(generator)
+    keys[:, 7] *= 40
+    keys[100, 9] = 300
+    return keys
+
+
+def duplicates(generator: torch.Generator) -> torch.Tensor:
+    keys = plain(generator)
+    keys[64:256] = keys[64]
+    keys[:, 3] = 2.5
+    return keys
+
+
+def far_needle(generator: torch.Generator) -> torch.Tensor:
+    keys = 0.1 * plain(generator)
+    keys[33] = 3
+    return keys
+
+
+ADVERSARIES = (plain, outlier_channel, duplicates, far_needle)
+
+
+def cache_of(keys: torch.Tensor, values: torch.Tensor, dtype: str = "float32") -> KVCache:
+    cache = KVCache(
+        1,
+        1,
+        SIZE,
+        growth=GROWTHS.build("double"),
+        limit=1024,
+        key_dtype=dtype,
+        value_dtype=dtype,
+        sketch=True,
+    )
+    cache.reserve(len(keys))
+    cache.append(0, keys[None], values[None])
+    cache.advance(len(keys))
+    return cache
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda each: each.__name__)
+def test_scores_are_within_the_bound(adversary: Keys) -> None:
+    generator = torch.Generator().manual_seed(0)
+    keys = adversary(generator)
+    for seed in range(200):
+        q = torch.randn(3, SIZE, generator=generator) * 2.0 ** (seed % 7 - 3)
+        rows = keys[64 * (seed % 7) :][:CHUNK]
+        scores, errors = estimate(sketch(rows), q)
+        true = q.double() @ rows.double().T
+        assert bool(((true - scores).abs() <= errors.double().repeat_interleave(16, -1)).all())
+
+
+def test_the_bound_test_bites() -> None:
+    keys = plain(torch.Generator().manual_seed(0))[:CHUNK]
+    found = sketch(keys)
+    wrong = Sketch(found.codes, found.scale, found.low, 0.2 * found.residual)
+    q = torch.randn(50, SIZE, generator=torch.Generator().manual_seed(1))
+    scores, errors = estimate(wrong, q)
+    true = q.double() @ keys.double().T
+    assert bool(((true - scores).abs() > errors.double().repeat_interleave(16, -1)).any())
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("technique", [Certified(eps=0.05), Certified(eps=0.3, v=0.02)], ids=str)
+def test_no_more_than_eps_is_missing(technique: Certified, adversary: Keys) -> None:
+    """10^4 queries and more in all, in float64; the native kernel reads the same rows."""
+    generator = torch.Generator().manual_seed(3)
+    keys = adversary(generator)
+    values = torch.randn(500, SIZE, generator=generator)
+    cache, skipped = cache_of(keys, values), 0
+    for spread in (0.3, 1.0, 3.0) * 10:
+        q = spread * torch.randn(8, 6, SIZE, generator=generator)
+        visible = torch.ones(6, 500, dtype=torch.bool).tril(494)
+        k, v = keys.double()[None], values.double()[None]
+        found = technique.reference(q.double(), k, v, scale=0.125, visible=visible)
+        scores = (0.125 * q.double() @ k[0].T).masked_fill(~visible, -torch.inf)
+        missing = (scores.softmax(-1) * ~found.values[:, 0]).sum(-1)
+        assert missing.max() <= technique.eps
+        skipped += int((~found.values).sum())
+        out, reads = attend(technique.rule(), q, cache, 0, scale=0.125)
+        torch.testing.assert_close(out.double(), found.output, rtol=1e-4, atol=2e-5)
+        assert reads[0].key_rows == int(found.keys.sum())
+        assert missing.max() - 1e-6 <= reads[0].missing <= technique.eps
+    assert skipped > 0 or adversary is outlier_channel, "something was left out"
+
+
+def test_without_a_bound_less_is_read_and_more_may_be_missing() -> None:
+    generator = torch.Generator().manual_seed(0)
+    keys, values = plain(generator), plain(generator)
+    q = 3 * torch.randn(4, 1, SIZE, generator=generator)
+    read = [
+        int(Certified(eps=0.1, bounded=bounded).reference(q, keys[None], values[None], scale=0.125)
+            .keys.sum())
+        for bounded in (True, False)
+    ]  # fmt: skip
+    assert read[1] < read[0] <= 500
+
+
+def test_nothing_missing_is_exact_to_the_bit() -> None:
+    generator = torch.Generator().manual_seed(0)
+    cache = cache_of(plain(generator), plain(generator), "bfloat16")
+    q = torch.randn(4, 3, SIZE, generator=generator)
+    limit = Certified.exact_limit()
+    assert not limit.sketched
+    assert torch.equal(limit.native(q, cache, 0, scale=0.1), Exact().native(q, cache, 0, scale=0.1))
+
+
+@pytest.mark.parametrize("end", [LAG + 2 * CHUNK + 3, 3 * CHUNK + 2])
+def test_a_chain_gives_the_bits_of_single_steps(end: int) -> None:
+    """Also where a chunk is completed or comes into use in the middle of the chain."""
+    generator = torch.Generator().manual_seed(0)
+    keys, values = plain(generator)[:end], plain(generator)[:end]
+    q = 3 * torch.randn(4, 8, SIZE, generator=generator)
+    technique = Certified(eps=0.5, bounded=False)
+    together = technique.native(q, cache_of(keys, values), 0, scale=0.125)
+    for i in range(8):
+        rows = end - 7 + i
+        alone = technique.native(
+            q[:, i : i + 1], cache_of(keys[:rows], values[:rows]), 0, scale=0.125
+        )
+        assert torch.equal(alone[:, 0], together[:, i])
+
+
+def test_the_heaviest_come_first() -> None:
+    keys = far_needle(torch.Generator().manual_seed(0))
+    q = torch.ones(1, SIZE).double()
+    sees = torch.ones(500, dtype=torch.bool)
+    walk = Walk(Certified(eps=0.2), q, keys.double(), keys.double(), sees)
+    walk.go()
+    assert walk.keys[33] and not walk.keys[128:384].any()
+
+
+def test_the_sketch_is_part_of_the_cache() -> None:
+    generator = torch.Generator().manual_seed(0)
+    keys, values = plain(generator), plain(generator)
+    cache = cache_of(keys, values)
+    without = KVCache(
+        1, 1, SIZE, growth=GROWTHS.build("double"), limit=1024, key_dtype="float32",
+        value_dtype="float32",
+    )  # fmt: skip
+    per_row = (2 * SIZE * 4 + CHUNK * 4) // CHUNK + SIZE // 2
+    assert cache.row_bytes == without.row_bytes + per_row
+    without.reserve(500)
+    assert cache.bytes > without.bytes
+    without.append(0, keys[None], values[None])
+    without.advance(500)
+    with pytest.raises(ValueError, match="the cache has no sketch of its keys"):
+        Certified().native(torch.ones(1, 1, SIZE), without, 0, scale=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eps": 1.0}, r"certified: eps=1.0: must be in \[0, 1\)"),
+        ({"eps": -0.1}, r"certified: eps=-0.1: must be in \[0, 1\)"),
+        ({"v": 2.0}, r"certified: v=2.0: must be in \[0, 1\]"),
+        ({"look": 5}, "certified: look=5: must be 1 to 4 blocks"),
+    ],
+)
+def test_bad_options(options: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Certified(**options)  # type: ignore[arg-type]

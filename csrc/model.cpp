@@ -244,7 +244,7 @@ struct Model::Worker {
 
   // Completes the sketches of the committed keys.
   void sketch() {
-    if (spec.rules.empty() || spec.rules[0].stop != Stop::certified || step.exact) return;
+    if (step.exact || !step.items[0].cache->has_sketch()) return;
     for (const Item& item : step.items) {
       const int heads = item.cache->layers() * item.cache->heads();
       const Share mine = share(heads, thread, team.size());

@@ -64,6 +64,13 @@ void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> k
   }
 }
 
+void complete_sketch(const Rule& rule, KVCache& cache, int layer, int length) {
+  if (rule.stop != Stop::certified || rule.exact()) return;
+  require(cache.has_sketch(), "the cache has no sketch of its keys");
+  for (int c = cache.sketched(); c < length / kSketchRows; c++)
+    for (int g = 0; g < cache.heads(); g++) encode_sketch(cache.head(layer, g), c);
+}
+
 // q [T, H, D] over rows 0..length+T of a layer, the last T tentative; out [T, H, D].
 // Returns what was read, [kv_heads] each. `rule` null: everything.
 std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats q,
@@ -88,11 +95,7 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
   std::vector<float> scaled(q.size());
   for (size_t i = 0; i < q.size(); i++) scaled[i] = q.data()[i] * scale * 1.4426950408889634f;
   if (rule) check_rule(*rule);
-  if (rule && rule->stop == Stop::certified && !rule->exact()) {
-    require(cache.has_sketch(), "the cache has no sketch of its keys");
-    for (int c = cache.sketched(); c < length / kSketchRows; c++)
-      for (int g = 0; g < cache.heads(); g++) encode_sketch(cache.head(layer, g), c);
-  }
+  if (rule) complete_sketch(*rule, cache, layer, length);
   require(!rule || rule->exact() || !blocks, "a rule orders the blocks itself");
   std::vector<Reads> reads(cache.heads());
   std::vector<Traversal> traversals;

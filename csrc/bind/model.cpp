@@ -104,6 +104,21 @@ void add_rope(PyModel& self, nb::object cos, nb::object sin, int positions) {
   self.spec.ropes.push_back({self.vector(cos, size), self.vector(sin, size), positions});
 }
 
+Counts counts_into(const Longs& reads, size_t heads) {
+  Counts counts;
+  counts.key_rows = reads.data();
+  counts.value_rows = reads.data() + heads;
+  counts.held_rows = reads.data() + 2 * heads;
+  return counts;
+}
+
+void check_sketches(const Spec& spec, const std::vector<KVCache*>& caches) {
+  bool needed = false;
+  for (const Rule& rule : spec.rules) needed |= rule.stop == Stop::certified && !rule.exact();
+  for (const KVCache* cache : caches)
+    require(!needed || cache->has_sketch(), "the cache has no sketch of its keys");
+}
+
 // tokens, positions [rows]; counts [requests] rows each; visible [rows] bit masks over the
 // request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted; reads
 // [3, layers, kv_heads]: rows of keys read, of values read, and held, to which is added.
@@ -159,14 +174,8 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
   step.outputs.assign(outputs.data(), outputs.data() + outputs.size());
   step.logits = logits.data();
   step.exact = exact;
-  for (const KVCache* cache : caches)
-    require(
-        exact || spec.rules.empty() || spec.rules[0].stop != Stop::certified || cache->has_sketch(),
-        "the cache has no sketch of its keys");
-  Counts found;
-  found.key_rows = reads.data();
-  found.value_rows = reads.data() + heads;
-  found.held_rows = reads.data() + 2 * heads;
+  if (!exact) check_sketches(spec, caches);
+  Counts found = counts_into(reads, heads);
   nb::gil_scoped_release release;
   self.model->step(step, *team(), found);
   return found;

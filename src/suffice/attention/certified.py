@@ -10,10 +10,10 @@ head of the group, with A the mass of what was visited and R the sum of M over t
 
     (R + D) / (A + R) <= eps
 
-D is the mass of visited keys whose value was not read: those below `v` of the largest weight, as long
-as they come to no more than eps / 2. The
-share of the exact softmax that the output lacks is then at most `eps`, always. With `bounded` false
-M is the estimate sum e^x' itself: fewer blocks for the same `eps`, without the guarantee.
+D is the mass of visited keys whose value was not read: those below `v` of the largest weight, as
+long as they come to no more than eps / 2. The share of the exact softmax that the output lacks is
+then at most `eps`, always. With `bounded` false M is the estimate sum e^x' itself: fewer blocks for
+the same `eps`, without the guarantee.
 
 The newest keys, which no complete chunk of 64 holds yet, are always read.
 

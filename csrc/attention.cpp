@@ -143,12 +143,14 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
 }
 
 void Attention::merge(const Traversal& traversal) {
-  if (traversal.reads) {
-    const int64_t read =
-        std::min(traversal.end * kPanel, traversal.rows_end) - traversal.begin * kPanel;
+  // A row counts for every token of the request that it is read for.
+  const int tokens = static_cast<int>(traversal.queries.size()) / traversal.group;
+  for (int row = 0; traversal.reads && row < tokens; row++) {
+    const int64_t held = traversal.visible[row * traversal.group].committed + row + 1;
+    const int64_t read = std::min<int64_t>(traversal.end * kPanel, held) - traversal.begin * kPanel;
     traversal.reads->key_rows += read;
     traversal.reads->value_rows += read;
-    traversal.reads->held_rows += traversal.rows_end;
+    traversal.reads->held_rows += held;
   }
   const int count = static_cast<int>(traversal.queries.size());
   const int size = traversal.head.size;

@@ -11,8 +11,9 @@ class Trace:
     """Totals over the decode steps of a run, rows by layer and key/value head.
 
     A row is one token's key (or value) in one layer and one head. `rows` is int64 [3, L, H]: rows
-    of keys read, of values read, and held; the native step adds to it. `missing` is the largest
-    share of a softmax's sum that a step left out, as its technique bounds or estimates it.
+    of keys read, of values read, and held; the native step adds to it. Rows and bytes count for
+    every token that they are read for, also where tokens of a step share them. `missing` is the
+    largest share of a softmax's sum that a step left out, as its technique bounds or estimates it.
     """
 
     def __init__(self, layers: int, kv_heads: int) -> None:

@@ -156,6 +156,8 @@ class Letters:
 
 def test_windows() -> None:
     tokenizer: Any = Letters()
+    with pytest.raises(InputError, match="the text has 0 tokens: give a longer one"):
+        windows_of(tokenizer, "", Plan(4), 9)
     two = [[0, 97, 98, 99], [0, 100, 101, 102]]
     assert windows_of(tokenizer, "abcdefg", Plan(4), 9) == two
     assert windows_of(tokenizer, "abcdefg", Plan(4, 1), 9) == two[:1]
@@ -177,6 +179,7 @@ def test_texts(tmp_path: Path) -> None:
     assert load_text("wikitext2", str(tmp_path)) == "birds"
     (tmp_path / "empty").write_text(" \n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "sub").mkdir()
     (tmp_path / "zeros").write_bytes(b"a\0b")
     for name, folder, message in (
         (str(tmp_path / "empty"), None, "empty is empty: give a text"),
@@ -184,7 +187,8 @@ def test_texts(tmp_path: Path) -> None:
         (str(tmp_path / "zeros"), None, "zeros is not text: it has zero bytes"),
         (str(tmp_path / "none.txt"), None, "none.txt: cannot be read: No such file"),
         ("wikitex2", None, "Did you mean 'wikitext2'"),
-        ("wikitext2", str(tmp_path / "empty"), "has no wikitext2-test-raw.txt or wiki.test.raw"),
+        ("wikitext2", str(tmp_path / "empty"), "empty: there is no such folder"),
+        ("wikitext2", str(tmp_path / "sub"), "has no wikitext2-test-raw.txt or wiki.test.raw: put"),
     ):
         with pytest.raises(InputError, match=message):
             load_text(name, folder)
@@ -248,6 +252,7 @@ def test_bad_input(cli: Cli, checkpoint: Path, text: str) -> None:
         (("-o", "xml"), "unknown output 'xml'"),
         (("-c", "32"), "--window=40: must not be more than the context length, 32"),
         (("--window", "x"), "'x' is not a whole number"),
+        (("--data-dir", "nowhere", "--text", "wikitext2"), "nowhere: there is no such folder"),
     ):
         ran = cli(*ARGUMENTS, *model, *arguments)
         assert ran.code == 2 and message in ran.err and ran.err.count("\n") == 1 and not ran.out

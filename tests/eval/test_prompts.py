@@ -64,5 +64,5 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         load_prompts("gsm8")
     with pytest.raises(InputError, match=r"none.txt: cannot be read: No such file"):
         load_prompts("none.txt")
-    with pytest.raises(InputError, match=r"has no gsm8k-test.jsonl$"):
+    with pytest.raises(InputError, match=r"has no gsm8k-test.jsonl: put it there$"):
         load_prompts("gsm8k", str(tmp_path))

@@ -154,6 +154,10 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
         (json.dumps(good)[:-9], "x.json is not JSON, or not all of it: "),
         ("[" * 100_000, "x.json is not JSON: it has what is no text (UTF-8), or is nested too"),
         (good | {"command": "\ud800"}, "x.json is not JSON: it has what is no text"),
+        (
+            json.dumps(good).replace('"steps": ', '"steps": ' + "1" * 400),
+            "x.json: has a number of 40",
+        ),
         ("3", "x.json is no result: it is neither a record with a 'schema' nor"),
         ({}, "x.json is no result"),
         (good | {"schema": 2}, "x.json has schema 2, this version reads 1: make the result again"),

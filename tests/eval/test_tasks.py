@@ -149,10 +149,16 @@ def test_a_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_a_label_may_be_a_truth_value(tmp_path: Path) -> None:
+    rows = [ROWS["boolq"][0] | {"label": label} for label in (True, False)]
+    write_lines(tmp_path / "boolq.jsonl", rows)
+    assert [each.gold for each in TASKS["boolq"].load(str(tmp_path), None)] == [1, 0]
+
+
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
-        ("piqa", '{"goal": "a", "sol1": ', "line 2: is not JSON: Expecting value at character 23"),
+        ("piqa", '{"goal": "a", "sol1": ', "line 2: is not JSON (Expecting value at character 23"),
         ("piqa", "[1]", "line 2: is not a JSON object"),
         ("piqa", '{"goal": "a", "sol1": "b"}', "line 2: the field 'sol2' is missing"),
         ("piqa", '{"goal": 1}', "line 2: the field 'sol1' is missing"),
@@ -166,6 +172,18 @@ def test_a_hub(monkeypatch: pytest.MonkeyPatch) -> None:
             '{"goal": "a", "sol1": "a", "sol2": "b", "label": 2}',
             "line 2: the field 'label' is '2', but must be one of 0, 1",
         ),
+        (
+            "piqa",
+            '{"goal": "a", "sol1": "a", "sol2": "b", "label": "01"}',
+            "line 2: the field 'label' is '01', but must be one of 0, 1",
+        ),
+        (
+            "boolq",
+            '{"question": "a", "passage": "b", "label": ""}',
+            "line 2: the field 'label' is '', but must be one of 0, 1",
+        ),
+        ("piqa", "[" * 100_000, "line 2: has a number too long, or is nested too deep"),
+        ("piqa", '{"goal": ' + "1" * 5000 + "}", "line 2: has a number too long, or is nested"),
         (
             "arc_easy",
             '{"question": "a", "choices": {"text": ["a"], "label": []}, "answerKey": "A"}',

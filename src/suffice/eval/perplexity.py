@@ -195,6 +195,8 @@ def windows_of(tokenizer: Tokenizer, text: str, plan: Plan, context: int) -> lis
     tokens = tokenizer.encode(text, special=False)
     step = window - len(start)
     count = len(tokens) // step
+    if len(tokens) + len(start) < 2:
+        raise InputError(f"the text has {len(tokens)} tokens: give a longer one")
     if not count:
         raise InputError(
             f"the text has {len(tokens)} tokens: --window={window} must not be more than "

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from suffice.errors import InputError, check_text, unknown
-from suffice.eval.texts import Corpus, fetched, file_of, read
+from suffice.eval.texts import Corpus, fetched, file_of, json_value, read
 
 FIELDS = ("prompt", "question")
 PROMPTS = {
@@ -46,12 +45,7 @@ def _prompts(path: Path) -> Iterator[str]:
 
 def _of_row(where: str, line: str) -> str:
     """Return the prompt of a row of JSON; `where` says in errors which row it is."""
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{where}: is not JSON ({error.msg} at character {error.pos + 1})"
-        ) from None
+    row = json_value(where, line)
     named = [field for field in FIELDS if isinstance(row, dict) and field in row]
     if not named:
         raise InputError(f"{where}: has no field {' or '.join(FIELDS)}")

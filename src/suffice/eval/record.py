@@ -7,6 +7,8 @@ import hashlib
 import json
 import os
 import platform
+import re
+import shlex
 import subprocess
 import time
 from collections.abc import Sequence
@@ -17,6 +19,7 @@ from typing import Any
 from suffice import native
 
 SCHEMA = 1
+_OPTION = re.compile(r"(-\w|--?[\w-]+=)?(.*)", re.DOTALL)  # of `-m/a/b`, `--text=/a/b` or `/a/b`
 PACKAGES = ("suffice", "torch", "transformers", "numpy")
 FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_tile")
 
@@ -25,21 +28,33 @@ def facts(program: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Return schema, date, command, commit, machine and versions."""
     # A path says something about a person's machine and nothing about the measurement
     shown = [_without_folder(each) for each in arguments]
+    variables = [f"{name}={os.environ[name]}" for name in sorted(os.environ) if _is_flag(name)]
+    commit = _git("rev-parse", "HEAD")
     return {
         "schema": SCHEMA,
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "command": " ".join([program, *shown]),
-        "commit": _git("rev-parse", "HEAD"),
-        "modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "command": " ".join([*map(_quoted, variables), program, *map(shlex.quote, shown)]),
+        "commit": commit,
+        "modified": commit and bool(_git("status", "--porcelain", "--untracked-files=no")),
         "machine": machine(),
         "versions": {"python": platform.python_version()}
         | {package: version(package) for package in PACKAGES},
     }
 
 
+def _is_flag(name: str) -> bool:
+    return name.startswith("SUFFICE_") and name != "SUFFICE_CACHE"
+
+
+def _quoted(variable: str) -> str:
+    name, _, value = variable.partition("=")
+    return f"{name}={shlex.quote(_without_folder(value))}"
+
+
 def _without_folder(argument: str) -> str:
-    option, equals, value = argument.rpartition("=")
-    return option + equals + (Path(value).name if Path(value).is_absolute() else value)
+    """Return an argument with a path's name in place of the path: `--text=/a/b` is `--text=b`."""
+    option, value = _OPTION.fullmatch(argument).groups()  # type: ignore[union-attr]
+    return (option or "") + (Path(value).name if Path(value).is_absolute() else value)
 
 
 def machine() -> dict[str, Any]:
@@ -76,12 +91,14 @@ def _plain(value: Any) -> Any:
 
 
 def _git(*arguments: str) -> str | None:
-    """Return what git says of the tree this code is in; None if it is in none."""
-    done = subprocess.run(
-        ["git", *arguments],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Return what git says of this project's tree; None without git, or outside of it."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
     return done.stdout.strip() if done.returncode == 0 else None

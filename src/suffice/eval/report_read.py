@@ -24,7 +24,7 @@ _FACTS: Fields = {
     "date": (str,),
     "command": (str,),
     "commit": (str, type(None)),
-    "modified": (bool,),
+    "modified": (bool, type(None)),
     "machine": (dict,),
     "versions": (dict,),
 }
@@ -119,11 +119,19 @@ def _entry(number: int, file: Path, name: str) -> Entry:
     return Entry(number, name, kind, data)
 
 
+def _whole(digits: str) -> int:
+    if len(digits) > 18:
+        raise InputError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
 def _json(file: Path) -> Any:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(file.read_text(encoding="utf-8"), parse_int=_whole)
         json.dumps(data, ensure_ascii=False).encode()  # finds halves of characters
         return data
+    except InputError as error:
+        raise InputError(f"{file}: has {error}, more than any measurement") from None
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from None
     except json.JSONDecodeError as error:

@@ -8,14 +8,13 @@ lines are the rows' field `label`; PIQA is distributed like that, and its files 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from suffice.errors import InputError
-from suffice.eval.texts import fetch, read
+from suffice.eval.texts import fetch, json_value, read
 
 Hub = tuple[str, str | None, str]  # path, configuration, split
 
@@ -46,10 +45,11 @@ class Row:
 
     def index(self, name: str, among: Sequence[str]) -> int:
         """Return which of some labels a field is, as a text or a number."""
-        value = str(self._field(name)).strip()
-        if value not in among:
-            raise self.wrong(name, f"is '{value}', but must be one of {', '.join(among)}")
-        return list(among).index(value)
+        field, labels = self._field(name), list(among)
+        value = str(int(field) if isinstance(field, bool) else field).strip()
+        if value not in labels:
+            raise self.wrong(name, f"is '{value}', but must be one of {', '.join(labels)}")
+        return labels.index(value)
 
     def wrong(self, name: str, what: str) -> InputError:
         """Build the error for a field."""
@@ -86,10 +86,7 @@ def _json_lines(path: Path) -> list[Row]:
 
 
 def _row(place: str, line: str) -> Row:
-    try:
-        fields = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{place}: is not JSON: {error.msg} at character {error.colno}") from None
+    fields = json_value(place, line)
     if not isinstance(fields, dict):
         raise InputError(f"{place}: is not a JSON object")
     return Row(place, fields)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,10 +56,13 @@ def file_of(corpus: Corpus, data_dir: str) -> Path:
     Raises:
         InputError: It has none.
     """
+    if not Path(data_dir).is_dir():
+        raise InputError(f"--data-dir {data_dir}: there is no such folder")
     for file in corpus.files:
         if (path := Path(data_dir) / file).is_file():
             return path
-    raise InputError(f"--data-dir {data_dir} has no {' or '.join(corpus.files)}")
+    wanted = " or ".join(corpus.files)
+    raise InputError(f"--data-dir {data_dir} has no {wanted}: put it there")
 
 
 def fetched(name: str, corpus: Corpus) -> list[str]:
@@ -85,6 +90,8 @@ def fetch(name: str, hub: tuple[str, str | None, str], file: str) -> Any:
             f"suffice[eval], or put {file} into a folder and give it with --data-dir"
         ) from None
     source, configuration, split = hub
+    for library in ("datasets", "huggingface_hub"):  # they would tell of each of their tries
+        logging.getLogger(library).setLevel(logging.ERROR)
     try:
         return datasets.load_dataset(source, configuration, split=split)
     except (OSError, ValueError, RuntimeError) as error:
@@ -93,6 +100,21 @@ def fetch(name: str, hub: tuple[str, str | None, str], file: str) -> Any:
             f"'{name}' cannot be fetched ({reason:.120}): put {file} into a folder and give it "
             "with --data-dir"
         ) from None
+
+
+def json_value(where: str, line: str) -> Any:
+    """Return the value that a line of JSON is; `where` says in errors which line.
+
+    Raises:
+        InputError: It is none, or none that can be used.
+    """
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        reason = error.msg.removesuffix(" at")
+        raise InputError(f"{where}: is not JSON ({reason} at character {error.pos + 1})") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{where}: has a number too long, or is nested too deep") from None
 
 
 def read(path: Path) -> str:
@@ -106,7 +128,7 @@ def read(path: Path) -> str:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     try:
-        text = content.decode("utf-8")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not text (UTF-8): byte {error.start} cannot be") from None
     if "\0" in text:

@@ -318,6 +318,9 @@ def test_rows_read_are_averaged_over_keys_and_values_layers_and_heads() -> None:
     line = summary(output, read(keys=9999, values=9998, held=9999))
     assert "KV rows read 9,998.5 of 9,999 held (99.9 %)" in line, "not all is not 100 %"
     assert SUMMARY.fullmatch(line)
+    trace = read(keys=5, values=5, held=10)
+    trace.missing = 0.0312
+    assert "(50 %) | left out up to 3.1 % of a softmax | peak" in summary(output, trace)
 
 
 def test_tables_are_aligned() -> None:

@@ -62,6 +62,7 @@ class Trace:
     def _made(self, rows: np.ndarray, counts: dict[str, int]) -> Trace:
         made = Trace(*self.rows.shape[1:])
         made.rows[:] = rows
+        made.missing = self.missing
         for name, count in counts.items():
             setattr(made, name, count)
         return made

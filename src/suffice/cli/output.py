@@ -122,12 +122,14 @@ def summary(output: RequestOutput, trace: Trace) -> str:
     read, held = trace.key_rows_read + trace.value_rows_read, 2 * trace.rows_held
     share = 2 * trace.rows[0].size
     cached = f" ({output.num_cached_tokens} cached)" if output.num_cached_tokens else ""
+    missing = [f"left out up to {100 * trace.missing:.2g} % of a softmax"] if trace.missing else []
     return " | ".join(
         [
             f"prompt {run} tokens{cached} {_rate(run, metrics.prefill_seconds)}",
             f"decode {max(decoded, 0)} tokens {_rate(decoded, metrics.decode_seconds)}",
             f"KV rows read {_count(read / share)} of {_count(held / share)} held"
             f"{_percent(read, held)}",
+            *missing,
             f"peak memory {peak_memory_bytes() / 2**20:.0f} MiB",
         ]
     )

@@ -176,3 +176,17 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
         (peers, "x.json: x: 'against' is missing"),
     ):
         assert refused(tmp_path, record).startswith(message)
+
+
+def test_a_file_of_several_records_is_several_results(tmp_path: Path) -> None:
+    records = {"a": perplexity(1.25), "b": perplexity(1.5)}
+    file = tmp_path / "both.json"
+    file.write_text(json.dumps({"schema": 1, "records": records}))
+    first, second = read([file])
+    assert [first.file, second.file] == ["both.json: a", "both.json: b"]
+    assert [first.number, second.number] == [1, 2]
+    assert [first.data, second.data] == list(records.values())
+    records["b"]["schema"] = 2
+    file.write_text(json.dumps({"records": records}))
+    with pytest.raises(InputError, match="has schema 2"):
+        read([file])

@@ -104,6 +104,8 @@ def _comparable(trades: Sequence[TradeOff]) -> dict[tuple[str, str, str], list[T
 
 def _heats(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     reading = [entry for entry in entries if entry.data.get("reads")]
+    read = {entry.number: _mean(entry, "key") + _mean(entry, "value") for entry in reading}
+    least = min(read, key=read.__getitem__, default=None)
     found = []
     for entry in reading:
         fractions = shares(entry.data["reads"])
@@ -112,6 +114,7 @@ def _heats(entries: Sequence[Entry]) -> list[dict[str, Any]]:
             {
                 "entry": entry,
                 "label": label,
+                "open": entry.number == least,
                 "means": [tables.Share(_mean(entry, which)) for which in ("key", "value")],
                 "plot": plots.rows_read(fractions, f"rows-{entry.number}", label),
                 "table": tables.of_rows_read(fractions),

@@ -74,6 +74,8 @@ class Entry:
 def read(paths: Sequence[Path]) -> list[Entry]:
     """Return the results in files, and in all .json files of folders, each file once.
 
+    A file that keeps several records, by name under "records", gives as many results.
+
     Raises:
         InputError: Nothing is there, or a file is no result that this version understands.
     """
@@ -81,9 +83,19 @@ def read(paths: Sequence[Path]) -> list[Entry]:
     for path in paths:
         for file, name in _files(path):
             found.setdefault(file.resolve(), name)
+    results = [each for file, name in found.items() for each in _results(file, name)]
     return [
-        _entry(number, file, name) for number, (file, name) in enumerate(found.items(), start=1)
+        _entry(number, file, name, data)
+        for number, (file, name, data) in enumerate(results, start=1)
     ]
+
+
+def _results(file: Path, name: str) -> list[tuple[Path, str, Any]]:
+    data = _json(file)
+    records = data.get("records") if isinstance(data, dict) else None
+    if not isinstance(records, dict):
+        return [(file, name, data)]
+    return [(file, f"{name}: {each}", record) for each, record in records.items()]
 
 
 def _files(path: Path) -> list[tuple[Path, str]]:
@@ -95,8 +107,7 @@ def _files(path: Path) -> list[tuple[Path, str]]:
     return [(file, file.relative_to(path).as_posix()) for file in files]
 
 
-def _entry(number: int, file: Path, name: str) -> Entry:
-    data = _json(file)
+def _entry(number: int, file: Path, name: str, data: Any) -> Entry:
     if isinstance(data, list):
         _check_bench(data, file)
         return Entry(number, name, "bench", {"rows": data})

@@ -40,6 +40,16 @@ class Trace:
         """Rows of keys, or of values, that attention to every cached token would have read."""
         return int(self.rows[2].sum())
 
+    @property
+    def key_fraction(self) -> float:
+        """Fraction of the held key rows that were read."""
+        return self.key_rows_read / self.rows_held if self.rows_held else 0.0
+
+    @property
+    def value_fraction(self) -> float:
+        """Fraction of the held value rows that were read."""
+        return self.value_rows_read / self.rows_held if self.rows_held else 0.0
+
     def copy(self) -> Trace:
         """Return the totals as they are now."""
         return self._made(self.rows, {name: getattr(self, name) for name in _COUNTS})

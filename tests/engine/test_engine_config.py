@@ -31,10 +31,14 @@ KNOWN = (
             "unknown attention 'exakt'. Did you mean 'exact'? Known: aet, art, certified, exact",
         ),
         ({"attention": "exact:k=1"}, "unknown option of attention 'exact' 'k'. There are none"),
-        ({"attention": 3}, "attention=3: must be a technique or its name. Known: aet, art, certified, exact"),
+        (
+            {"attention": 3},
+            "attention=3: must be a technique or its name. Known: aet, art, certified, exact",
+        ),
         (
             {"attention": Exact},
-            f"attention={Exact!r}: must be a technique or its name. Known: aet, art, certified, exact",
+            f"attention={Exact!r}: must be a technique or its name. "
+            "Known: aet, art, certified, exact",
         ),
         (
             {"growth": SamplingParams(n=2)},

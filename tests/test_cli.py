@@ -166,7 +166,17 @@ def test_a_run_prints_text_and_a_summary(checkpoint: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_there_is(checkpoint: Path) -> None:
-    command = [*PROGRAM, "run", "--raw", "-m", str(checkpoint), "hello", "-n", "3000", "--ignore-eos"]
+    command = [
+        *PROGRAM,
+        "run",
+        "--raw",
+        "-m",
+        str(checkpoint),
+        "hello",
+        "--ignore-eos",
+        "-n",
+        "3000",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdout and child.stderr
         text = child.stdout.read(50)

@@ -2,6 +2,9 @@
 
 `SUFFICE_ISA` forces an instruction set (base, v3 = AVX2, v4 = AVX-512) and fails if the CPU lacks
 it; the number of threads defaults to the cores that affinity and the cgroup's quota leave.
+
+While decoding, the core is handed numpy arrays, never torch tensors: to look into a tensor it calls
+Python code of torch, and an interrupt (Ctrl-C) that comes in there would be lost.
 """
 
 from __future__ import annotations

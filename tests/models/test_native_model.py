@@ -145,3 +145,20 @@ def test_what_was_read_is_counted(checkpoints: Any) -> None:
     assert np.array_equal(plain["key_rows_read"], added.rows[0])
     weights = sum(weight.bytes for weight in decoder.weights.values() if hasattr(weight, "unpack"))
     assert 0.9 * weights <= added.weight_bytes_read <= 1.2 * weights
+
+
+def test_a_step_hands_the_core_no_tensor(checkpoints: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt while torch's Python code looks into a tensor for the core would be lost."""
+    decoder, model = models(checkpoints("llama"))
+    cache = new_cache(decoder)
+    asked: list[torch.Tensor] = []
+    look = torch.Tensor.__dlpack__
+
+    def counted(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+        asked.append(tensor)
+        return look(tensor, *args, **options)
+
+    monkeypatch.setattr(torch.Tensor, "__dlpack__", counted)
+    run(model, cache, [1, 2, 3])
+    assert cache.keys(0).shape[1] == 3
+    assert asked == []

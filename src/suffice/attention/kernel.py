@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     import torch
 
@@ -27,9 +29,9 @@ def attend(
     count = q.shape[1]
     visible = cache.visible() or [(2 << i) - 1 for i in range(count)]
     length = cache.length if cache.tentative else cache.length - count
-    rows = q.transpose(0, 1).contiguous()
-    out = torch.empty_like(rows)
-    masks = torch.tensor(visible, dtype=torch.int64).to(torch.int32)
-    order = None if blocks is None else torch.tensor(blocks, dtype=torch.int32)
+    rows = q.detach().transpose(0, 1).contiguous().numpy()
+    out = np.empty_like(rows)
+    masks = np.array(visible, np.int64).astype(np.int32)
+    order = None if blocks is None else np.array(blocks, np.int32)
     reads = cache.native.attend(layer, length, rows, masks, scale, window or 0, order, out, rule)
-    return out.transpose(0, 1), reads
+    return torch.from_numpy(out).transpose(0, 1), reads

@@ -7,6 +7,7 @@ storage type.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from suffice.cache import KV_DTYPES, Growth
@@ -121,13 +122,13 @@ class KVCache:
     def keys(self, layer: int, rows: int | None = None) -> torch.Tensor:
         """Return the first `rows` keys (default: the committed ones) as float32 [G, rows, D]."""
         out = self._rows(rows)
-        self.native.load(layer, 0, out, None)
+        self.native.load(layer, 0, out.numpy(), None)
         return out
 
     def values(self, layer: int, rows: int | None = None) -> torch.Tensor:
         """Return the first `rows` values (default: the committed ones) as float32 [G, rows, D]."""
         out = self._rows(rows)
-        self.native.load(layer, 0, None, out)
+        self.native.load(layer, 0, None, out.numpy())
         return out
 
     def _rows(self, rows: int | None) -> torch.Tensor:
@@ -265,5 +266,5 @@ def _require_whole(name: str, rows: list[int]) -> None:
         raise InputError(f"{name} {rows!r:.60} must be a list of whole numbers")
 
 
-def _floats(rows: torch.Tensor) -> torch.Tensor:
-    return rows.detach().to(torch.float32).contiguous()
+def _floats(rows: torch.Tensor) -> np.ndarray:
+    return rows.detach().to(torch.float32).contiguous().numpy()

@@ -128,7 +128,7 @@ class NativeModel:
             _ints(positions),
             np.array(visible, dtype=np.uint32).view(np.int32),
             _ints(outputs),
-            logits,
+            logits.numpy(),
             trace.rows,
             exact,
         )

@@ -13,43 +13,16 @@ struct Picked {
 template <Type T, int Q, int U>
 SUFFICE_INLINE void add_picked(const Picked& picked, int size, int first, int unit,
                                const Weights& weights, float* output) {
-  constexpr bool integers = T == Type::i8;
-  constexpr int rows = integers ? 2 : 1;  // rows of values in one product
-  constexpr int unit_bytes = kPanel * size_of(T);
-  using Sum = std::conditional_t<integers, vi, vf>;
-  float* to[Q];
-  for (int q = 0; q < Q; q++) to[q] = output + (first + q) * size + unit * kPanel;
-  Sum total[Q][U][kVectors] = {};
-  if constexpr (!integers)
-    for (int q = 0; q < Q; q++)
-      for (int u = 0; u < U; u++)
-        for (int v = 0; v < kVectors; v++) total[q][u][v] = load(to[q] + u * kPanel + v * W);
-  for (int i = 0; i < picked.count; i += rows) {
-    for (int u = 0; u < U; u++) {
-      Sum value[kVectors];
-      const std::byte* from = picked.rows[i] + (unit + u) * unit_bytes;
-      if constexpr (integers)
-        zip_rows(from, picked.rows[i + 1] + (unit + u) * unit_bytes, value);
-      else
-        load_sixteen<T>(from, value);
-      for (int q = 0; q < Q; q++) {
-        const int at = (first + q) * kTileRows + i;
-        const void* weight =
-            integers ? static_cast<const void*>(weights.codes + at) : weights.values + at;
-        for (int v = 0; v < kVectors; v++)
-          total[q][u][v] = multiply_add(value[v], broadcast<Sum>(weight), total[q][u][v]);
-      }
-    }
+  using Sums = ValueSums<T, Q, U>;
+  float* to = output + first * size + unit * kPanel;
+  Sums sums;
+  sums.begin(to, size);
+  for (int i = 0; i < picked.count; i += Sums::rows) {
+    const int from = unit * Sums::unit_bytes;
+    const std::byte* second = Sums::rows > 1 ? picked.rows[i + 1] + from : nullptr;
+    sums.add(picked.rows[i] + from, second, weights, first * kTileRows + i);
   }
-  for (int q = 0; q < Q; q++)
-    for (int u = 0; u < U; u++)
-      for (int v = 0; v < kVectors; v++) {
-        float* at = to[q] + u * kPanel + v * W;
-        if constexpr (integers)
-          store(at, to_float(total[q][u][v]) * splat(weights.units[first + q]) + load(at));
-        else
-          store(at, total[q][u][v]);
-      }
+  sums.end(to, size, weights.units + first);
 }
 
 // Moves the weights of the rows in `mask` to the front and returns where their values are.

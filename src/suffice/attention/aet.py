@@ -21,15 +21,15 @@ Native   csrc/kernels/traverse.inl, csrc/known.cpp
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from suffice.attention.technique import BlockByBlock
 from suffice.errors import InputError
 
 if TYPE_CHECKING:
     import torch
 
-    from suffice.attention.traversal import Attended, Seen
-    from suffice.cache.kv import KVCache
+    from suffice.attention.traversal import Seen
     from suffice.native import core
 
 
@@ -43,7 +43,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class AET:
+class AET(BlockByBlock):
     """Early termination with thresholds `k` for keys and `v` for values."""
 
     k: float = 0.9
@@ -65,11 +65,6 @@ class AET:
                 raise InputError(f"aet: {name}={getattr(self, name)}: must be at least 0 tokens")
         if self.locals == 0:
             raise InputError("aet: locals=0: must be at least 1, the token itself")
-
-    @property
-    def sketched(self) -> bool:
-        """Return whether the cache must keep a sketch of the keys."""
-        return False
 
     @classmethod
     def exact_limit(cls) -> AET:
@@ -115,37 +110,6 @@ class AET:
         for blocks in (state.globals, state.locals):
             for block in blocks:
                 blocks[block] += masses[block]
-
-    def reference(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *,
-        scale: float,
-        visible: torch.Tensor | None = None,
-        states: list[Any] | None = None,
-    ) -> Attended:
-        """Attend as Algorithm 1 does; see `Attention.reference`."""
-        from suffice.attention.traversal import traverse
-
-        return traverse(self, q, k, v, scale=scale, visible=visible, states=states)
-
-    def native(
-        self,
-        q: torch.Tensor,
-        cache: KVCache,
-        layer: int,
-        *,
-        scale: float,
-        window: int | None = None,
-        blocks: list[int] | None = None,
-    ) -> torch.Tensor:
-        """Return the output [H, T, D]; see `Attention.native`."""
-        from suffice.attention.kernel import attend
-
-        rule = self.rule()
-        return attend(rule, q, cache, layer, scale=scale, window=window, blocks=blocks)[0]
 
     def rule(self) -> core.Rule:
         """Return what the native kernel does.

@@ -17,15 +17,15 @@ Native   csrc/kernels/traverse.inl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from suffice.attention.technique import BlockByBlock
 from suffice.errors import InputError
 
 if TYPE_CHECKING:
     import torch
 
-    from suffice.attention.traversal import Attended, Seen
-    from suffice.cache.kv import KVCache
+    from suffice.attention.traversal import Seen
     from suffice.native import core
 
 RUN = 16  # elements of the probe that lie together
@@ -40,7 +40,7 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class ART:
+class ART(BlockByBlock):
     """Termination with thresholds `tau` (scale), `phi` (direction) and patience `p`.
 
     `v` is the value filter of `aet`; 0 reads the values of all visited keys.
@@ -67,11 +67,6 @@ class ART:
             raise InputError(f"art: probe={self.probe}: must be a multiple of {RUN}")
         if not 0 <= self.v <= 1:
             raise InputError(f"art: v={self.v}: must be in [0, 1]")
-
-    @property
-    def sketched(self) -> bool:
-        """Return whether the cache must keep a sketch of the keys."""
-        return False
 
     @classmethod
     def exact_limit(cls) -> ART:
@@ -109,37 +104,6 @@ class ART:
 
     def learn(self, state: None, masses: dict[int, float]) -> None:
         """Take note of nothing."""
-
-    def reference(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *,
-        scale: float,
-        visible: torch.Tensor | None = None,
-        states: list[Any] | None = None,
-    ) -> Attended:
-        """Attend as Algorithm 1 does; see `Attention.reference`."""
-        from suffice.attention.traversal import traverse
-
-        return traverse(self, q, k, v, scale=scale, visible=visible, states=states)
-
-    def native(
-        self,
-        q: torch.Tensor,
-        cache: KVCache,
-        layer: int,
-        *,
-        scale: float,
-        window: int | None = None,
-        blocks: list[int] | None = None,
-    ) -> torch.Tensor:
-        """Return the output [H, T, D]; see `Attention.native`."""
-        from suffice.attention.kernel import attend
-
-        rule = self.rule()
-        return attend(rule, q, cache, layer, scale=scale, window=window, blocks=blocks)[0]
 
     def rule(self) -> core.Rule:
         """Return what the native kernel does."""

@@ -29,13 +29,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from suffice.attention.technique import Technique
 from suffice.errors import InputError
 
 if TYPE_CHECKING:
     import torch
 
     from suffice.attention.traversal import Attended
-    from suffice.cache.kv import KVCache
     from suffice.native import core
 
 CHUNK = 64  # keys of a sketch that share a scale per channel
@@ -45,7 +45,7 @@ SLACK, ROUNDING = 1 + 1e-5, 1e-4  # for float32, as in the native code
 
 
 @dataclass(frozen=True)
-class Certified:
+class Certified(Technique):
     """At most the share `eps` of the softmax is missing; `v` of `aet` is charged to it."""
 
     eps: float = 0.05
@@ -87,22 +87,6 @@ class Certified:
         from suffice.attention.certified_reference import attend
 
         return attend(self, q, k, v, scale=scale, visible=visible)
-
-    def native(
-        self,
-        q: torch.Tensor,
-        cache: KVCache,
-        layer: int,
-        *,
-        scale: float,
-        window: int | None = None,
-        blocks: list[int] | None = None,
-    ) -> torch.Tensor:
-        """Return the output [H, T, D]; see `Attention.native`."""
-        from suffice.attention.kernel import attend
-
-        rule = self.rule()
-        return attend(rule, q, cache, layer, scale=scale, window=window, blocks=blocks)[0]
 
     def rule(self) -> core.Rule:
         """Return what the native kernel does."""

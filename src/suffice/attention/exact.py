@@ -13,21 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from suffice.attention.technique import Technique
+
 if TYPE_CHECKING:
     import torch
 
     from suffice.attention.traversal import Attended
-    from suffice.cache.kv import KVCache
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(Technique):
     """Attention that reads everything it may."""
-
-    @property
-    def sketched(self) -> bool:
-        """Return whether the cache must keep a sketch of the keys."""
-        return False
 
     @classmethod
     def exact_limit(cls) -> Exact:
@@ -60,21 +56,6 @@ class Exact:
         read = torch.ones(shape, dtype=torch.bool)
         read = read if visible is None else visible[:, None].expand(shape)
         return Attended(output, read, read)
-
-    def native(
-        self,
-        q: torch.Tensor,
-        cache: KVCache,
-        layer: int,
-        *,
-        scale: float,
-        window: int | None = None,
-        blocks: list[int] | None = None,
-    ) -> torch.Tensor:
-        """Return the output [H, T, D]; see `Attention.native`."""
-        from suffice.attention.kernel import attend
-
-        return attend(None, q, cache, layer, scale=scale, window=window, blocks=blocks)[0]
 
     def rule(self) -> None:
         """Return nothing: everything is read."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,16 +92,28 @@ def fetch(name: str, hub: tuple[str, str | None, str], file: str) -> Any:
             f"suffice[eval], or put {file} into a folder and give it with --data-dir"
         ) from None
     source, configuration, split = hub
-    for library in ("datasets", "huggingface_hub"):  # they would tell of each of their tries
-        logging.getLogger(library).setLevel(logging.ERROR)
     try:
-        return datasets.load_dataset(source, configuration, split=split)
+        with _quiet("datasets", "huggingface_hub"):  # they would tell of each of their tries
+            return datasets.load_dataset(source, configuration, split=split)
     except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
             f"'{name}' cannot be fetched ({reason:.120}): put {file} into a folder and give it "
             "with --data-dir"
         ) from None
+
+
+@contextmanager
+def _quiet(*libraries: str) -> Iterator[None]:
+    loggers = [logging.getLogger(library) for library in libraries]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def json_value(where: str, line: str) -> Any:

@@ -1,0 +1,60 @@
+"""What techniques have in common: how their rule is run by the native kernel, or as a reference."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from suffice.attention.traversal import Attended, Stopping
+    from suffice.cache.kv import KVCache
+    from suffice.native import core
+
+
+class Technique(ABC):
+    """A technique that the native kernel knows by a rule; see `Attention` for the members."""
+
+    @property
+    def sketched(self) -> bool:
+        """Return whether the cache must keep a sketch of the keys."""
+        return False
+
+    @abstractmethod
+    def rule(self) -> core.Rule | None:
+        """Return what the native traversal does, None if it reads everything."""
+
+    def native(
+        self,
+        q: torch.Tensor,
+        cache: KVCache,
+        layer: int,
+        *,
+        scale: float,
+        window: int | None = None,
+        blocks: list[int] | None = None,
+    ) -> torch.Tensor:
+        """Return the output [H, T, D]; see `Attention.native`."""
+        from suffice.attention.kernel import attend
+
+        return attend(self.rule(), q, cache, layer, scale=scale, window=window, blocks=blocks)[0]
+
+
+class BlockByBlock(Technique):
+    """A technique that decides after each block whether to go on: a `Stopping` of the traversal."""
+
+    def reference(
+        self: Stopping,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        scale: float,
+        visible: torch.Tensor | None = None,
+        states: list[Any] | None = None,
+    ) -> Attended:
+        """Attend by the loop of `suffice.attention.traversal`; see `Attention.reference`."""
+        from suffice.attention.traversal import traverse
+
+        return traverse(self, q, k, v, scale=scale, visible=visible, states=states)

@@ -2,42 +2,16 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <vector>
 
-#include "cache.h"
-#include "kernels.h"
-#include "known.h"
-#include "sketch.h"
+#include "parallel.h"
+#include "search.h"
+#include "traversal.h"
 
 namespace suffice {
-
-constexpr int kChunkBlocks = 16;  // a chunk: what one thread takes at a time
-
-// The query rows of one request, of all query heads that share one key/value head.
-struct Traversal {
-  Head head;
-  std::vector<const float*> queries;  // [count] -> [size], scaled by attention scale * log2 e
-  std::vector<Visible> visible;       // [count]
-  std::vector<float*> outputs;        // [count] -> [size]
-  const int32_t* list = nullptr;      // ordered block indices, null: the identity
-  int begin = 0, end = 0;             // positions in the list (or blocks, when null)
-  int rows_end = 0;                   // rows of the cache that exist
-  const Rule* rule = nullptr;         // null: everything is read
-  HeadState* state = nullptr;         // what the rule keeps between tokens
-  int group = 1;                      // query heads: rows of `queries` that belong to one token
-  Reads* reads = nullptr;             // where to count, unless null
-  int first_item = 0;                 // of its chunks among all
-  int chunks = 0;
-};
-
-// A thread's buffers.
-struct Scratch {
-  std::vector<float> floats, masses;
-  std::vector<int32_t> order;
-  std::vector<uint8_t> taken;
-  Estimates estimates;
-};
 
 // Work shared by the team: chunks are taken from an atomic counter; whoever finishes the last chunk
 // of a traversal merges its partial results, in the order of the chunks.
@@ -45,8 +19,8 @@ class Attention {
  public:
   // Prepares for traversals that are complete but for their chunks; keeps its buffers.
   void plan(std::vector<Traversal>& traversals);
-  // Called by every thread; returns when no chunk is left to take.
-  void work(Scratch& scratch);
+  // Called by every thread of the team; returns when nothing is left to take.
+  void work(Scratch& scratch, Team& team);
 
  private:
   struct Chunk {
@@ -56,8 +30,21 @@ class Attention {
   void attend(const Traversal& traversal, int chunk, Scratch& scratch);
   void walk(const Traversal& traversal, Scratch& scratch);
   void walk_row(const Traversal& traversal, int row, Scratch& scratch);
-  void merge(const Traversal& traversal);
+  void finish(const Traversal& traversal);
   Partial partial(const Traversal& traversal, int chunk);
+  void plan_searches(const Traversal& traversal);
+  void look(Scratch& scratch);
+  void visit(Scratch& scratch);
+
+  struct Item {  // of a search
+    Search* search;
+    int index;
+  };
+  std::deque<Search> searches_;  // keep their buffers
+  size_t searching_ = 0;         // so many are in use
+  std::vector<Item> looks_, visits_;
+  std::mutex choosing_;
+  std::atomic<int> next_look_{0}, next_visit_{0};
 
   std::vector<Traversal>* traversals_ = nullptr;
   std::vector<Chunk> chunks_;

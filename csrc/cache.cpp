@@ -52,6 +52,7 @@ KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type
       value_type_(value_type),
       arena_(std::move(arena)),
       sketch_(sketch),
+      sketched_(layers),
       states_(static_cast<size_t>(layers) * heads) {}
 
 KVCache::~KVCache() { release(); }
@@ -59,7 +60,8 @@ KVCache::~KVCache() { release(); }
 void KVCache::release() {
   for (std::byte* memory : memory_) arena_->unmap(memory, layout(capacity_).total);
   memory_.clear();
-  capacity_ = sketched_ = 0;
+  capacity_ = 0;
+  std::fill(sketched_.begin(), sketched_.end(), 0);
 }
 
 KVCache::Layout KVCache::layout(int capacity) const {
@@ -176,13 +178,14 @@ void KVCache::settle(int draft) {
 
 void KVCache::forget_rows(int length) {
   for (HeadState& state : states_) state.committed.truncate(length);
-  sketched_ = std::min(sketched_, length / kSketchRows);
+  for (int& chunks : sketched_) chunks = std::min(chunks, length / kSketchRows);
 }
 
 std::unique_ptr<KVCache> KVCache::copy(int keep) const {
   auto other =
       std::make_unique<KVCache>(layers_, heads_, size_, key_type_, value_type_, arena_, sketch_);
-  other->sketched_ = std::min(sketched_, keep / kSketchRows);
+  for (int layer = 0; layer < layers_; layer++)
+    other->sketched_[layer] = std::min(sketched_[layer], keep / kSketchRows);
   other->states_ = states_;
   if (capacity_ == 0) return other;
   other->resize(capacity_, 0);

@@ -62,8 +62,9 @@ class KVCache {
   Head head(int layer, int head) const;
   HeadState& state(int layer, int head) { return states_[layer * heads_ + head]; }
   bool has_sketch() const { return sketch_; }
-  int sketched() const { return sketched_; }  // chunks, in every layer and head
-  void set_sketched(int chunks) { sketched_ = chunks; }
+  // Chunks whose sketch is complete, in every head of a layer.
+  int sketched(int layer) const { return sketched_[layer]; }
+  void set_sketched(int layer, int chunks) { sketched_[layer] = chunks; }
   void settle(int draft);           // heads now know what they knew after that tentative row
   void forget_rows(int length);     // heads know nothing of rows from `length` on
   void move_row(int from, int to);  // in all layers and heads
@@ -83,7 +84,8 @@ class KVCache {
   Type key_type_, value_type_;
   std::shared_ptr<Arena> arena_;
   bool sketch_;
-  int capacity_ = 0, sketched_ = 0;
+  int capacity_ = 0;
+  std::vector<int> sketched_;  // [layers]
   std::vector<std::byte*> memory_;
   std::vector<HeadState> states_;  // [layers][heads]
 };

@@ -40,14 +40,20 @@ struct Kernels {
                     const Order& order, const Rule& rule, const Partial& state, float* masses,
                     float* scratch);
 
-  // Scores of a sketched chunk's keys, [count][kSketchRows], and for each query row how far off, at
-  // most, a key's is per unit of its residual (`slopes`) and besides (`offsets`). Raises `peaks` to
-  // the largest scores.
-  void (*estimate)(const Head&, int chunk, const float* const* queries, int count, float* scores,
-                   float* peaks, float* slopes, float* offsets);
+  // Estimates, from their sketches, of the chunks first + [begin, end) of what `to` is of. In
+  // `greatest` [count]: the largest score.
+  void (*estimate)(const Head&, const float* const* queries, int begin, int end,
+                   const Estimates& to, float* greatest);
 
-  // Turns scores into the sums of 2^(score - peak) of each block: masses [kSketchBlocks].
-  void (*sum_blocks)(const float* scores, float peak, float* masses);
+  // Brings the estimates to the common `peaks` [count], of which `masses` are in units of 2^peak
+  // then, `bounds` too (unless null), and sums them: `totals` [count] and, each query row's share
+  // of its total added up, `shares` [blocks].
+  void (*combine)(const Estimates&, const float* peaks, float* totals, float* shares);
+
+  // As `attend`, of one token's query rows, but values are left out by `filter`.
+  Visited (*visit)(const Head&, const float* const* queries, const Visible& visible, int count,
+                   const int32_t* list, int begin, int end, const Filter& filter,
+                   const Partial& state, float* scratch);
 
   void (*store_row)(const Head&, int row, const float* key, const float* value);
   void (*load_rows)(const Head&, int first, int count, float* keys, float* values);
@@ -62,16 +68,16 @@ enum Activation : int { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3 };
 constexpr int kTileBlocks = 4;
 constexpr int kTileRows = kTileBlocks * kPanel;
 
-// Floats of scratch that `attend` needs: scores, int16 codes of weights and queries, running sums,
-// and two scales, for each query row.
+// Floats of scratch that `attend` needs: scores, packed weights, int16 codes of weights
+// and queries, running sums, and two scales, for each query row.
 constexpr size_t attend_scratch(int count, int size) {
-  return static_cast<size_t>(count) * (kTileRows + kTileRows / 2 + size / 2 + kPanel) +
+  return static_cast<size_t>(count) * (2 * kTileRows + kTileRows / 2 + size / 2 + kPanel) +
          2 * round_up(count, 16);
 }
 
-// Floats of scratch that `traverse` needs: those, largest scores, probes and counts.
+// Floats of scratch that `traverse` and `visit` need: those, largest scores, probes and counts.
 constexpr size_t traverse_scratch(int count, int size) {
-  return attend_scratch(count, size) + static_cast<size_t>(count) * (4 + size);
+  return attend_scratch(count, size) + static_cast<size_t>(count) * (2 + size);
 }
 
 const Kernels& kernels();        // the chosen table

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <map>
 
+#include "sketch.h"
+
 namespace suffice {
 namespace {
 
@@ -249,15 +251,18 @@ struct Model::Worker {
       const int heads = item.cache->layers() * item.cache->heads();
       const Share mine = share(heads, thread, team.size());
       for (int i = mine.first; i < mine.last; i++) {
-        const Head head = item.cache->head(i / item.cache->heads(), i % item.cache->heads());
-        for (int c = item.cache->sketched(); c < item.length / kSketchRows; c++)
+        const int layer = i / item.cache->heads();
+        const Head head = item.cache->head(layer, i % item.cache->heads());
+        for (int c = item.cache->sketched(layer); c < item.length / kSketchRows; c++)
           encode_sketch(head, c);
       }
     }
     team.barrier();
-    if (thread == 0)
-      for (const Item& item : step.items)
-        item.cache->set_sketched(std::max(item.cache->sketched(), item.length / kSketchRows));
+    if (thread > 0) return;
+    for (const Item& item : step.items)
+      for (int layer = 0; layer < item.cache->layers(); layer++)
+        item.cache->set_sketched(layer,
+                                 std::max(item.cache->sketched(layer), item.length / kSketchRows));
   }
 
   void mlp(const Layer& layer) {
@@ -298,7 +303,7 @@ struct Model::Worker {
     if (thread == 0) shared.plan(spec, step, index);
     project(layer, index);
     team.barrier();
-    shared.attention.work(scratch);
+    shared.attention.work(scratch, team);
     team.barrier();
     multiply(layer.o, inputs(shared.attended.data(), shared.query_width, layer.o, rows),
              shared.output.data(), shared.width);

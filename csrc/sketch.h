@@ -1,8 +1,5 @@
-// A sketch of keys, and what it says of a query: which blocks are worth reading first.
+// A sketch of keys: see types.h for its layout.
 #pragma once
-
-#include <cstdint>
-#include <vector>
 
 #include "kernels.h"
 
@@ -16,20 +13,5 @@ void encode_sketch(const Head& head, int chunk);
 inline int sketched_chunks(int length) {
   return length < 32 + kSketchRows ? 0 : (length - 32) / kSketchRows;
 }
-
-// The estimates of one token's query rows for the blocks of some chunks.
-class Estimates {
- public:
-  // Looks at the chunks [begin, end) and appends their blocks to `order`, the heaviest first.
-  void sort(const Head& head, const float* const* queries, int count, int begin, int end,
-            bool bounded, std::vector<int32_t>& order);
-  // For blocks appended after the first `always` of the order: see Order.
-  const float* rest() const { return rest_.data(); }
-  const float* peaks() const { return peaks_.data(); }
-
- private:
-  std::vector<float> scores_, slopes_, offsets_, peaks_, masses_, bounds_, rest_, shares_;
-  std::vector<int32_t> sorted_;
-};
 
 }  // namespace suffice

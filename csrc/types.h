@@ -54,15 +54,15 @@ struct Inputs {
 };
 
 // A sketch of 64 keys: 4 bits per element with a scale and a lowest value per channel, and for each
-// key the length of what that leaves out:
-//     float scale[D], low[D], residual[64];  uint8 codes[4][D/8][16][4]
+// block of 16 keys the greatest length of what that leaves out of a key:
+//     bfloat16 scale[D], low[D]; float residual[4]; uint8 codes[4][D/8][16][4], 32 bytes aligned
 // where byte (j, i, b) of a block has, for key i, element 8j + b in its low half and 8j + 4 + b in
 // its high half.
 constexpr int kSketchRows = 64;
 constexpr int kSketchBlocks = kSketchRows / kPanel;
+constexpr size_t sketch_codes_at(int size) { return round_up(4 * size + 4 * kSketchBlocks, 32); }
 constexpr size_t sketch_bytes(int size) {
-  return (2 * static_cast<size_t>(size) + kSketchRows) * sizeof(float) +
-         static_cast<size_t>(kSketchRows) * size / 2;
+  return sketch_codes_at(size) + static_cast<size_t>(kSketchRows) * size / 2;
 }
 
 // One key/value head of one layer of one cache.
@@ -106,6 +106,7 @@ struct Rule {
   float missing = 0;
   bool bounded = true;
 
+  bool never_stops() const { return stop == Stop::never || (stop == Stop::aet && key_share >= 2); }
   bool exact() const {
     return stop == Stop::certified ? missing == 0 : stop == Stop::never && value_share == 0;
   }
@@ -125,18 +126,41 @@ struct Order {
   const int32_t* blocks = nullptr;
   int count = 0;
   int always = 0;
-  // [count + 1][query rows], or null: how much the blocks from a position on may weigh together, in
-  // units of 2^peaks[query row].
-  const float* rest = nullptr;
-  const float* peaks = nullptr;
+};
+
+// What the sketches of some chunks say of `count` query rows. Their blocks are padded to a multiple
+// of 16, those beyond weigh nothing.
+struct Estimates {
+  int first = 0;  // the first chunk
+  int chunks = 0;
+  int count = 0;
+  float* masses;  // [count][blocks()]: sums of 2^(score - peak) of a block
+  float* peaks;   // [count][blocks()]
+  // How large a mass may be in truth (first log2 of how many times larger); or null.
+  float* bounds;
+  size_t blocks() const { return round_up(chunks * kSketchBlocks, kPanel); }
+};
+
+// Which values a visit leaves out.
+struct Filter {
+  const float* floors = nullptr;  // [count]: values of lower scores, in every head; null: none
+  float share = 0;                // of its sum of weights that a visit leaves out at most
+};
+
+// The rows that a visit read.
+struct Visited {
+  int64_t key_rows = 0;
+  int64_t value_rows = 0;
 };
 
 // Running softmax state of `count` query rows: `peak` in base 2 (scores are pre-multiplied by
 // log2 e), sum of exp2(score - peak), and the unnormalised output.
 struct Partial {
-  float* peak;    // [count]
-  float* sum;     // [count]
-  float* output;  // [count][size]
+  float* peak;      // [count]
+  float* sum;       // [count]
+  float* output;    // [count][size]
+  float* dropped;   // [count]: of the sum, the keys whose values were left out (`visit` only)
+  float* greatest;  // [count]: the largest score (`visit` only)
 };
 
 }  // namespace suffice

@@ -3,6 +3,7 @@
 #include "../attention.h"
 #include "../kernels.h"
 #include "../parallel.h"
+#include "../sketch.h"
 #include "bind.h"
 
 namespace suffice::bind {
@@ -67,8 +68,9 @@ void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> k
 void complete_sketch(const Rule& rule, KVCache& cache, int layer, int length) {
   if (rule.stop != Stop::certified || rule.exact()) return;
   require(cache.has_sketch(), "the cache has no sketch of its keys");
-  for (int c = cache.sketched(); c < length / kSketchRows; c++)
+  for (int c = cache.sketched(layer); c < length / kSketchRows; c++)
     for (int g = 0; g < cache.heads(); g++) encode_sketch(cache.head(layer, g), c);
+  cache.set_sketched(layer, std::max(cache.sketched(layer), length / kSketchRows));
 }
 
 // q [T, H, D] over rows 0..length+T of a layer, the last T tentative; out [T, H, D].
@@ -127,7 +129,7 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
   Attention& shared = attention;  // the other threads must use this thread's
   threads->run([&](int) {
     Scratch scratch;
-    shared.work(scratch);
+    shared.work(scratch, *threads);
   });
   return reads;
 }

@@ -7,12 +7,14 @@
 #include "tile.inl"
 #include "scores.inl"
 #include "values.inl"
+#include "pick.inl"
 #include "attention.inl"
 #include "traverse.inl"
 #include "sketch.inl"
+#include "visit.inl"
 // clang-format on
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
-constexpr Kernels table{SUFFICE_NAME, linear,    unpack,     quantize_rows, normalize,
-                        activate,     attend,    traverse,   estimate,      sum_blocks,
-                        store_row,    load_rows, read_memory};
+constexpr Kernels table{SUFFICE_NAME, linear,    unpack,    quantize_rows, normalize,
+                        activate,     attend,    traverse,  estimate,      combine,
+                        visit,        store_row, load_rows, read_memory};

@@ -58,40 +58,95 @@ inline int rows_in_use(const Visible* visible, int count) {
   return most;
 }
 
+// The softmax so far of some query rows that go through tiles together.
+template <Type KT, Type VT>
+struct Running {
+  const Head& head;
+  const int count, size;
+  const Partial& state;
+  Queries queries;
+  Weights weights;
+  Weights packed;  // of the values in `picked`
+  Picked picked;   // values that have been asked for and are still to be added
+  float* sums;     // [count][W]
+
+  // `scratch`: see attend_scratch.
+  Running(const Head& head, const float* const* query_rows, int count, const Partial& state,
+          float* scratch)
+      : head(head), count(count), size(head.size), state(state) {
+    const int padded = round_up(count, 16);
+    float* const scales = scratch;
+    float* const units = scales + padded;
+    sums = units + padded;
+    float* const values = sums + count * W;
+    float* const packed_values = values + count * kTileRows;
+    int16_t* const codes = reinterpret_cast<int16_t*>(packed_values + count * kTileRows);
+    int16_t* const query_codes = codes + count * kTileRows;
+    queries = {query_rows, query_codes, scales};
+    weights = {values, codes, units};
+    packed = {packed_values, codes, units};
+    if constexpr (KT == Type::i8)
+      for (int q = 0; q < count; q++)
+        quantize_query(query_rows[q], size, query_codes + q * size, scales + q);
+    for (int q = 0; q < count; q++) state.peak[q] = kLowest;
+    std::memset(sums, 0, sizeof(float) * count * W);
+    std::memset(state.output, 0, sizeof(float) * count * size);
+  }
+
+  float* row(int q) const { return weights.values + q * kTileRows; }
+  float known(int q) const { return sum_of(load(sums + q * W)); }
+
+  void score_tile(const Tile& tile) { score<KT>(head, tile, queries, count, weights.values); }
+
+  void soften_row(const Tile& tile, int q) {
+    soften(tile.blocks, row(q), size, state.peak + q, sums + q * W, state.output + q * size);
+  }
+
+  // Adds all values of the tile.
+  void add_tile(const Tile& tile) {
+    if constexpr (VT == Type::i8)
+      for (int q = 0; q < count; q++) fold_value_scales(head, tile, weights, q);
+    add<VT>(head, tile, weights, count, state.output);
+  }
+
+  // Asks for the values of the rows in `mask`; `add_picked_rows` adds them, once they have come.
+  void pick_rows(const Tile& tile, uint64_t mask) {
+    picked = pick<VT>(head, tile, mask, weights, packed, count);
+  }
+
+  void add_picked_rows() {
+    if (picked.count == 0) return;
+    in_units<kQueries>(count, [&]<int Q>(int first) {
+      in_units<units_for(Q)>(size / kPanel, [&]<int U>(int unit) {
+        add_picked<VT, Q, U>(picked, size, first, unit, packed, state.output);
+      });
+    });
+    picked.count = 0;
+  }
+
+  void finish() {
+    add_picked_rows();
+    for (int q = 0; q < count; q++) state.sum[q] = known(q);
+    arrange_row<VT>(state.output, count * size);
+  }
+};
+
 template <Type KT, Type VT>
 void attend_of(const Head& head, const float* const* query_rows, const Visible* visible, int count,
                const int32_t* list, int begin, int end, const Partial& state, float* scratch) {
-  const int size = head.size;
-  const int padded = round_up(count, 16);
-  float* const query_scales = scratch;
-  float* const units = query_scales + padded;
-  float* const sums = units + padded;  // [count][W]
-  float* const values = sums + count * W;
-  int16_t* const codes = reinterpret_cast<int16_t*>(values + count * kTileRows);
-  int16_t* const query_codes = codes + count * kTileRows;
-  const Queries queries{query_rows, query_codes, query_scales};
-  const Weights weights{values, codes, units};
-  if constexpr (KT == Type::i8)
-    for (int q = 0; q < count; q++)
-      quantize_query(query_rows[q], size, query_codes + q * size, query_scales + q);
+  Running<KT, VT> running(head, query_rows, count, state, scratch);
   const int most = rows_in_use(visible, count);
-  for (int q = 0; q < count; q++) state.peak[q] = kLowest;
-  std::memset(sums, 0, sizeof(float) * count * W);
-  std::memset(state.output, 0, sizeof(float) * count * size);
   for (int i = begin; i < end;) {
     const Tile tile = tile_at<KT, VT>(head, list, i, end, end, most);
     i += tile.blocks;
-    score<KT>(head, tile, queries, count, weights.values);
+    running.score_tile(tile);
     for (int q = 0; q < count; q++) {
-      float* row = weights.values + q * kTileRows;
-      hide(tile, visible[q], row);
-      soften(tile.blocks, row, size, state.peak + q, sums + q * W, state.output + q * size);
-      if constexpr (VT == Type::i8) fold_value_scales(head, tile, weights, q);
+      hide(tile, visible[q], running.row(q));
+      running.soften_row(tile, q);
     }
-    add<VT>(head, tile, weights, count, state.output);
+    running.add_tile(tile);
   }
-  for (int q = 0; q < count; q++) state.sum[q] = sum_of(load(sums + q * W));
-  arrange_row<VT>(state.output, count * size);
+  running.finish();
 }
 
 // Calls f.operator()<T>() for the type that is given.

@@ -60,19 +60,35 @@ SUFFICE_INLINE vf element(const void* from, int i) {
 // The lanes folded onto each other by halves, which is a short chain.
 template <class F>
 SUFFICE_INLINE float fold_lanes(vf value, F f) {
+#if SUFFICE_LEVEL == 3  // in registers; the compiler would go through memory
+  const __m128 half = f(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
+  const __m128 quarter = f(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(f(quarter, _mm_movehdup_ps(quarter)));
+#else
   float lane[W];
   std::memcpy(lane, &value, sizeof lane);
   for (int half = W / 2; half > 0; half /= 2)
     for (int i = 0; i < half; i++) lane[i] = f(lane[i], lane[i + half]);
   return lane[0];
+#endif
 }
 
 SUFFICE_INLINE float sum_of(vf value) {
-  return fold_lanes(value, [](float a, float b) { return a + b; });
+  return fold_lanes(value, [](auto a, auto b) { return a + b; });
 }
 
 SUFFICE_INLINE float max_of(vf value) {
-  return fold_lanes(value, [](float a, float b) { return a > b ? a : b; });
+  return fold_lanes(value, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+// to[i] = the sum of the lanes of of[i].
+SUFFICE_INLINE void sum_four(const vf* of, float* to) {
+#if SUFFICE_LEVEL == 3
+  const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(of[0], of[1]), _mm256_hadd_ps(of[2], of[3]));
+  _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+#else
+  for (int i = 0; i < 4; i++) to[i] = sum_of(of[i]);
+#endif
 }
 
 // The greatest magnitude of `size` values, a multiple of W.

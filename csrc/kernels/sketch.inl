@@ -1,30 +1,42 @@
 // Scores from a sketch: products of 4-bit codes with queries rounded to 8 bits.
 
-// total += in each lane the sum of four codes, the low and the high halves of its bytes, times the
-// four int8 values of `low` and of `high`.
-SUFFICE_INLINE vi dot_halves(vi total, vi codes, int32_t low, int32_t high) {
-#if SUFFICE_LEVEL >= 3
-  const vi half = splat_bits(0x0f0f0f0f);
-  const vi first = codes & half, second = (codes >> 4) & half;
+constexpr float kSlack = 1.0f + 1e-5f;  // float32 sums of squares may come out too small
+constexpr float kRounding = 1e-4f;      // of scores, in base 2
+
+// Products of 4 dimensions at a time are summed in 16 bits (AVX2): so many dimensions fit before
+// the sum must be widened, 15 * 127 for each pair.
+constexpr int kNarrowDimensions = 32;
+
+// total += in each lane the sum of four codes of `first` times the bytes of `low`, and of `second`
+// times those of `high`.
+SUFFICE_INLINE vi dot_halves(vi total, vi first, vi second, vi low, vi high) {
 #if SUFFICE_LEVEL == 4
-  total = reinterpret_cast<vi>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total),
-                                                   reinterpret_cast<__m512i>(first),
-                                                   reinterpret_cast<__m512i>(splat_bits(low))));
-  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total),
-                                                  reinterpret_cast<__m512i>(second),
-                                                  reinterpret_cast<__m512i>(splat_bits(high))));
-#else
-  const __m256i a = _mm256_maddubs_epi16(reinterpret_cast<__m256i>(first), _mm256_set1_epi32(low));
+  const __m512i sum =
+      _mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total), reinterpret_cast<__m512i>(first),
+                          reinterpret_cast<__m512i>(low));
+  return reinterpret_cast<vi>(
+      _mm512_dpbusd_epi32(sum, reinterpret_cast<__m512i>(second), reinterpret_cast<__m512i>(high)));
+#elif SUFFICE_LEVEL == 3
+  const __m256i a =
+      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(first), reinterpret_cast<__m256i>(low));
   const __m256i b =
-      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(second), _mm256_set1_epi32(high));
-  const __m256i sum = _mm256_madd_epi16(_mm256_add_epi16(a, b), _mm256_set1_epi16(1));
-  return total + reinterpret_cast<vi>(sum);
-#endif
+      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(second), reinterpret_cast<__m256i>(high));
+  return reinterpret_cast<vi>(
+      _mm256_add_epi16(reinterpret_cast<__m256i>(total), _mm256_add_epi16(a, b)));
 #else
   for (int shift = 0; shift < 32; shift += 8) {
-    total += (codes >> shift & 0x0f) * (low << (24 - shift) >> 24);
-    total += (codes >> (shift + 4) & 0x0f) * (high << (24 - shift) >> 24);
+    total += (first >> shift & 0x0f) * (low << (24 - shift) >> 24);
+    total += (second >> shift & 0x0f) * (high << (24 - shift) >> 24);
   }
+  return total;
+#endif
+}
+
+SUFFICE_INLINE vi widen(vi total) {
+#if SUFFICE_LEVEL == 3
+  return reinterpret_cast<vi>(
+      _mm256_madd_epi16(reinterpret_cast<__m256i>(total), _mm256_set1_epi16(1)));
+#else
   return total;
 #endif
 }
@@ -37,65 +49,139 @@ struct Folded {  // a query times the scales of a chunk's channels
 // score = sum code * folded + sum low * query. With x the rounded folded query, what rounding
 // leaves is (code - 7.5) * (folded - x * unit), at most 7.5 of each, once 7.5 times the differences
 // is added.
-inline void fold(const float* query, const float* scale, const float* low, int size, Folded* to) {
+inline void fold(const float* query, const std::byte* sketch, int size, Folded* to) {
+  const uint16_t* scale = reinterpret_cast<const uint16_t*>(sketch);
+  const uint16_t* low = scale + size;
   alignas(64) float folded[512];
-  for (int d = 0; d < size; d += W) store(folded + d, load(query + d) * load(scale + d));
-  to->unit = max_magnitude(folded, size) / 127.0f;
+  vf most = {}, bias = {};
+  for (int d = 0; d < size; d += W) {
+    const vf value = load(query + d) * load_bf16(scale + d);
+    store(folded + d, value);
+    most = max(most, max(value, -value));
+    bias += load(query + d) * load_bf16(low + d);
+  }
+  to->unit = max_of(most) / 127.0f;
   const float inverse = to->unit > 0 ? 1.0f / to->unit : 0.0f;
-  vf bias = {}, differences = {}, magnitudes = {};
+  vf differences = {}, magnitudes = {};
   for (int d = 0; d < size; d += W) {
     const vf value = load(folded + d);
     const vf rounded = round_even(value * inverse);
     store_narrow(__builtin_convertvector(rounded, vi), to->codes + d);
     const vf difference = value - rounded * to->unit;
-    bias += load(query + d) * load(low + d);
     differences += difference;
     magnitudes += max(difference, -difference);
   }
-  to->bias = sum_of(bias) + 7.5f * sum_of(differences);
+  to->bias = sum_of(bias + 7.5f * differences);
   to->offset = 7.5f * sum_of(magnitudes);
 }
 
-inline void estimate(const Head& head, int chunk, const float* const* queries, int count,
-                     float* scores, float* peaks, float* slopes, float* offsets) {
-  const int size = head.size;
-  const std::byte* from = head.sketch + chunk * sketch_bytes(size);
-  const float* scale = reinterpret_cast<const float*>(from);
-  const float* low = scale + size;
-  const std::byte* codes = reinterpret_cast<const std::byte*>(low + size + kSketchRows);
-  for (int q = 0; q < count; q++) {
-    Folded folded;
-    fold(queries[q], scale, low, size, &folded);
-    vf square = {};
-    for (int d = 0; d < size; d += W) square += load(queries[q] + d) * load(queries[q] + d);
-    slopes[q] = std::sqrt(sum_of(square));
-    offsets[q] = folded.offset;
-    vf most = splat(-kInfinity);
-    for (int block = 0; block < kSketchBlocks; block++) {
-      vi total[kVectors] = {};
-      const std::byte* at = codes + static_cast<size_t>(block) * kPanel * size / 2;
-      for (int d = 0; d < size; d += 8, at += kLineBytes) {
-        int32_t quads[2];
-        std::memcpy(quads, folded.codes + d, 8);
-        for (int v = 0; v < kVectors; v++)
-          total[v] = dot_halves(total[v], load_bits(at + v * kVectorBytes), quads[0], quads[1]);
-      }
+// Scores of a block's 16 keys for Q queries.
+template <int Q>
+SUFFICE_INLINE void score_codes(const std::byte* codes, int size, const Folded* folded,
+                                vf (*scores)[kVectors]) {
+  const vi half = splat_bits(0x0f0f0f0f);
+  vi sum[Q][kVectors] = {};
+  for (int start = 0; start < size; start += kNarrowDimensions) {
+    const int left = size - start;
+    const int end = start + (left < kNarrowDimensions ? left : kNarrowDimensions);
+    vi part[Q][kVectors] = {};
+    for (int d = start; d < end; d += 8, codes += kLineBytes)
       for (int v = 0; v < kVectors; v++) {
-        const vf score = to_float(total[v]) * splat(folded.unit) + splat(folded.bias);
-        store(scores + q * kSketchRows + block * kPanel + v * W, score);
-        most = max(most, score);
+        const vi both = load_bits(codes + v * kVectorBytes);
+        const vi first = both & half, second = (both >> 4) & half;
+        for (int q = 0; q < Q; q++)
+          part[q][v] = dot_halves(part[q][v], first, second, broadcast<vi>(folded[q].codes + d),
+                                  broadcast<vi>(folded[q].codes + d + 4));
       }
-    }
-    const float top = max_of(most);
-    peaks[q] = top > peaks[q] ? top : peaks[q];
+    for (int q = 0; q < Q; q++)
+      for (int v = 0; v < kVectors; v++) sum[q][v] += widen(part[q][v]);
+  }
+  for (int q = 0; q < Q; q++)
+    for (int v = 0; v < kVectors; v++)
+      scores[q][v] = to_float(sum[q][v]) * splat(folded[q].unit) + splat(folded[q].bias);
+}
+
+// One chunk and Q queries from `first` on. `most` [count][W] keeps the largest scores in every
+// lane, `peak` a score that none exceeds by more than 2^8.
+template <int Q>
+SUFFICE_INLINE void estimate_chunk(const Head& head, const float* const* queries, int first,
+                                   int index, const float* slopes, const Estimates& to, vf* most,
+                                   float* peak) {
+  const int size = head.size;
+  const std::byte* sketch = head.sketch + (to.first + index) * sketch_bytes(size);
+  const float* residual = reinterpret_cast<const float*>(sketch + 4 * static_cast<size_t>(size));
+  const std::byte* codes = sketch + sketch_codes_at(size);
+  Folded folded[Q];
+  for (int q = 0; q < Q; q++) fold(queries[first + q], sketch, size, folded + q);
+  vf scores[kSketchBlocks][Q][kVectors];
+  for (int b = 0; b < kSketchBlocks; b++)
+    score_codes<Q>(codes + static_cast<size_t>(b) * kPanel * size / 2, size, folded, scores[b]);
+  for (int i = 0; i < Q; i++) {
+    const int q = first + i;
+    vf top = scores[0][i][0];
+    for (int b = 0; b < kSketchBlocks; b++)
+      for (int v = 0; v < kVectors; v++) top = max(top, scores[b][i][v]);
+    most[q] = max(most[q], top);
+    if (any(top > splat(peak[q] + kRescale))) peak[q] = max_of(top);
+    vf masses[kSketchBlocks] = {};
+    for (int b = 0; b < kSketchBlocks; b++)
+      for (int v = 0; v < kVectors; v++) masses[b] += exp2(scores[b][i][v] - splat(peak[q]));
+    const size_t at = q * to.blocks() + static_cast<size_t>(index) * kSketchBlocks;
+    sum_four(masses, to.masses + at);
+    for (int b = 0; b < kSketchBlocks; b++) to.peaks[at + b] = peak[q];
+    if (!to.bounds) continue;
+    for (int b = 0; b < kSketchBlocks; b++)
+      to.bounds[at + b] = residual[b] * slopes[q] * kSlack + folded[i].offset + kRounding;
   }
 }
 
-inline void sum_blocks(const float* scores, float peak, float* masses) {
-  for (int block = 0; block < kSketchBlocks; block++) {
-    vf mass = {};
-    for (int i = 0; i < kPanel; i += W)
-      mass += exp2(load(scores + block * kPanel + i) - splat(peak));
-    masses[block] = sum_of(mass);
+inline void estimate(const Head& head, const float* const* queries, int begin, int end,
+                     const Estimates& to, float* greatest) {
+  constexpr int most_queries = 64;  // at a time
+  vf most[most_queries];
+  float peak[most_queries], slopes[most_queries];
+  for (int start = 0; start < to.count; start += most_queries) {
+    const int left = to.count - start, count = left < most_queries ? left : most_queries;
+    Estimates part = to;
+    part.masses += start * to.blocks();
+    if (to.bounds) part.bounds += start * to.blocks();
+    part.peaks += start * to.blocks();
+    for (int q = 0; q < count; q++) {
+      most[q] = splat(-kInfinity);
+      peak[q] = kLowest;
+      vf square = {};
+      for (int d = 0; d < head.size; d += W) {
+        const vf value = load(queries[start + q] + d);
+        square += value * value;
+      }
+      slopes[q] = std::sqrt(sum_of(square));
+    }
+    for (int i = begin; i < end; i++)
+      in_units<3>(count, [&]<int Q>(int first) {
+        estimate_chunk<Q>(head, queries + start, first, i, slopes, part, most, peak);
+      });
+    for (int q = 0; q < count; q++) greatest[start + q] = max_of(most[q]);
+  }
+}
+
+inline void combine(const Estimates& of, const float* peaks, float* totals, float* shares) {
+  std::memset(shares, 0, sizeof(float) * of.blocks());
+  for (int q = 0; q < of.count; q++) {
+    float* const masses = of.masses + q * of.blocks();
+    vf total = {};
+    for (size_t i = 0; i < of.blocks(); i += W) {
+      const vf factor = exp2(load(of.peaks + q * of.blocks() + i) - splat(peaks[q]));
+      const vf mass = load(masses + i) * factor;
+      store(masses + i, mass);
+      total += mass;
+    }
+    totals[q] = sum_of(total);
+    const vf inverse = splat(totals[q] > 0 ? 1.0f / totals[q] : 0.0f);
+    for (size_t i = 0; i < of.blocks(); i += W) {
+      store(shares + i, load(shares + i) + load(masses + i) * inverse);
+      if (!of.bounds) continue;
+      float* const bound = of.bounds + q * of.blocks() + i;
+      store(bound, load(masses + i) * exp2(load(bound)) * kSlack);
+    }
   }
 }

@@ -3,52 +3,6 @@
 // All heads that share a key/value head read the same rows and stop together: a value is read if
 // some head wants it, and the traversal ends once every head may.
 
-// Some rows of values, packed one behind the other, and the weights of their keys in that order.
-struct Picked {
-  const std::byte* rows[kTileRows + 1];
-  int count = 0;
-};
-
-// Adds picked values to Q query rows (from `first` on), 16 U of their elements from 16 `unit` on.
-template <Type T, int Q, int U>
-SUFFICE_INLINE void add_picked(const Picked& picked, int size, int first, int unit,
-                               const Weights& weights, float* output) {
-  using Sums = ValueSums<T, Q, U>;
-  float* to = output + first * size + unit * kPanel;
-  Sums sums;
-  sums.begin(to, size);
-  for (int i = 0; i < picked.count; i += Sums::rows) {
-    const int from = unit * Sums::unit_bytes;
-    const std::byte* second = Sums::rows > 1 ? picked.rows[i + 1] + from : nullptr;
-    sums.add(picked.rows[i] + from, second, weights, first * kTileRows + i);
-  }
-  sums.end(to, size, weights.units + first);
-}
-
-// Moves the weights of the rows in `mask` to the front and returns where their values are.
-template <Type T>
-Picked pick(const Head& head, const Tile& tile, uint64_t mask, const Weights& weights, int count) {
-  Picked picked;
-  const ptrdiff_t row_bytes = static_cast<ptrdiff_t>(head.size) * size_of(T);
-  for (; mask; mask &= mask - 1) {
-    const int row = __builtin_ctzll(mask);
-    const std::byte* value = tile.values[row / kPanel] + row % kPanel * row_bytes;
-    fetch_row(value, static_cast<int>(row_bytes));
-    const int to = picked.count++;
-    picked.rows[to] = value;
-    for (int q = 0; q < count; q++) {
-      weights.values[q * kTileRows + to] = weights.values[q * kTileRows + row];
-      if constexpr (T == Type::i8)
-        weights.codes[q * kTileRows + to] = weights.codes[q * kTileRows + row];
-    }
-  }
-  if (T == Type::i8 && picked.count % 2) {  // rows go in pairs
-    picked.rows[picked.count] = picked.rows[picked.count - 1];
-    for (int q = 0; q < count; q++) weights.codes[q * kTileRows + picked.count] = 0;
-  }
-  return picked;
-}
-
 // What the rules look at. One entry per query row, weights in units of 2^peak.
 struct Seen {
   int count, size, length;
@@ -104,6 +58,27 @@ inline uint64_t wanted(const Rule& rule, const Seen& seen, const Tile& tile, con
   return rows;
 }
 
+// The largest of a query row's scores.
+inline float greatest_of(const Tile& tile, const float* scores) {
+  vf top = load(scores);
+  for (int i = W; i < tile.blocks * kPanel; i += W) top = max(top, load(scores + i));
+  return max_of(top);
+}
+
+// Bit i: row i of the tile exists. `most`: one past the last row that does.
+inline uint64_t row_bits(const Tile& tile, int most) {
+  uint64_t rows = 0;
+  for (int b = 0; b < tile.blocks; b++) {
+    const int left = most - tile.row[b];
+    rows |= (left < kPanel ? (uint64_t{1} << left) - 1 : 0xffff) << (b * kPanel);
+  }
+  return rows;
+}
+
+inline int rows_of(const Tile& tile, int most) {
+  return __builtin_popcountll(row_bits(tile, most));
+}
+
 // Bit i: row `row` + i of the block is one that the query row may see.
 inline uint32_t visible_bits(const Visible& visible, int row) {
   if (row >= visible.first && row + kPanel <= visible.committed) return 0xffff;
@@ -120,79 +95,51 @@ inline uint32_t visible_bits(const Visible& visible, int row) {
 
 template <Type KT, Type VT>
 struct Walk {
-  const Head& head;
   const Visible& visible;
   const Rule& rule;
-  const Partial& state;
-  const int count, size;
-  Queries queries;
-  Weights weights;
-  float* sums;
+  const int count;
+  Running<KT, VT> running;
   float* probes;    // [count][size]
   int32_t* steady;  // [count]
   Seen seen;
   Reads reads;
-  float* dropped;  // [count]: the weights of visited keys whose values were not read
-  float* before;   // [count]: the peaks that they are relative to
   const int most;  // one past the last row that may be seen
 
   Walk(const Head& head, const float* const* query_rows, const Visible& visible, int count,
        const Rule& rule, const Partial& state, float* scratch)
-      : head(head),
-        visible(visible),
+      : visible(visible),
         rule(rule),
-        state(state),
         count(count),
-        size(head.size),
+        running(head, query_rows, count, state, scratch),
         most(rows_in_use(&visible, 1)) {
-    const int padded = round_up(count, 16);
-    float* const scales = scratch;
-    sums = scales + 2 * padded;
-    float* const values = sums + count * W;
-    int16_t* const codes = reinterpret_cast<int16_t*>(values + count * kTileRows);
-    int16_t* const query_codes = codes + count * kTileRows;
-    float* const greatest = scratch + attend_scratch(count, size);
+    float* const greatest = scratch + attend_scratch(count, head.size);
     probes = greatest + count;
-    steady = reinterpret_cast<int32_t*>(probes + count * size);
-    dropped = probes + count * (size + 1);
-    before = dropped + count;
-    queries = {query_rows, query_codes, scales};
-    weights = {values, codes, scales + padded};
-    if constexpr (KT == Type::i8)
-      for (int q = 0; q < count; q++)
-        quantize_query(query_rows[q], size, query_codes + q * size, scales + q);
+    steady = reinterpret_cast<int32_t*>(probes + count * head.size);
     for (int q = 0; q < count; q++) {
-      state.peak[q] = kLowest;
       greatest[q] = -kInfinity;
       steady[q] = 0;
-      dropped[q] = 0;
-      before[q] = kLowest;
     }
-    std::memset(sums, 0, sizeof(float) * count * W);
-    std::memset(state.output, 0, sizeof(float) * count * size);
-    std::memset(probes, 0, sizeof(float) * count * size);
+    std::memset(probes, 0, sizeof(float) * count * head.size);
     const int length = visible.committed - visible.first + __builtin_popcount(visible.tentative);
-    seen = {count, size, length, 0, greatest, state.peak, sums, state.output};
+    seen = {count, head.size, length, 0, greatest, state.peak, running.sums, state.output};
   }
 
   // Scores of a tile become weights; `always`: its keys count for the largest score of AET.
   void weigh(const Tile& tile, bool always) {
-    score<KT>(head, tile, queries, count, weights.values);
+    running.score_tile(tile);
+    running.add_picked_rows();
     for (int q = 0; q < count; q++) {
-      float* row = weights.values + q * kTileRows;
+      float* row = running.row(q);
       hide(tile, visible, row);
       if (always || rule.stop != Stop::aet) {
-        vf top = load(row);
-        for (int i = W; i < tile.blocks * kPanel; i += W) top = max(top, load(row + i));
-        const float found = max_of(top);
+        const float found = greatest_of(tile, row);
         seen.greatest[q] = found > seen.greatest[q] ? found : seen.greatest[q];
       }
-      soften(tile.blocks, row, size, state.peak + q, sums + q * W, state.output + q * size);
+      running.soften_row(tile, q);
     }
-    for (int b = 0; b < tile.blocks; b++) {
+    for (int b = 0; b < tile.blocks; b++)
       seen.known += __builtin_popcount(visible_bits(visible, tile.row[b]));
-      reads.key_rows += most - tile.row[b] < kPanel ? most - tile.row[b] : kPanel;
-    }
+    reads.key_rows += rows_of(tile, most);
   }
 
   // Keeps the sum of weights of each of a tile's blocks with the peak that it is relative to.
@@ -200,102 +147,34 @@ struct Walk {
     for (int b = 0; b < tile.blocks; b++)
       for (int q = 0; q < count; q++, to += 2) {
         vf mass = {};
-        for (int i = 0; i < kPanel; i += W)
-          mass += load(weights.values + q * kTileRows + b * kPanel + i);
+        for (int i = 0; i < kPanel; i += W) mass += load(running.row(q) + b * kPanel + i);
         to[0] = sum_of(mass);
-        to[1] = state.peak[q];
+        to[1] = seen.peak[q];
       }
   }
 
   void finish_masses(int blocks, float* masses) {
     for (int i = 0; i < blocks * count; i++)
-      masses[i] = masses[2 * i] * std::exp2(masses[2 * i + 1] - state.peak[i % count]);
-  }
-
-  // Bit i: row i of the tile exists and is read.
-  uint64_t chosen(const Tile& tile, bool always) {
-    uint64_t rows = 0;
-    for (int b = 0; b < tile.blocks; b++) {
-      const int left = most - tile.row[b];
-      rows |= (left < kPanel ? (uint64_t{1} << left) - 1 : 0xffff) << (b * kPanel);
-    }
-    if (always || rule.value_share == 0) return rows;
-    const uint64_t some = rows & wanted(rule, seen, tile, weights.values);
-    return rule.stop != Stop::certified || affordable(tile, some) ? some : rows;
-  }
-
-  // Whether what is dropped besides `rows` leaves, in every head, half of what may be missing.
-  bool affordable(const Tile& tile, uint64_t rows) {
-    for (int q = 0; q < count; q++) {
-      vf lost = {};
-      for (int i = 0; i < tile.blocks * kPanel; i += W) {
-        const vf all = load(weights.values + q * kTileRows + i);
-        lost += all - keep_lanes(all, static_cast<uint32_t>(rows >> i));
-      }
-      const float so_far = dropped[q] * std::exp2(before[q] - state.peak[q]);
-      const float known = sum_of(load(sums + q * W));
-      if (so_far + sum_of(lost) > rule.missing / 2 * known) return false;
-    }
-    return true;
-  }
-
-  void drop(const Tile& tile, uint64_t rows) {
-    for (int q = 0; q < count; q++) {
-      if (before[q] != state.peak[q]) dropped[q] *= std::exp2(before[q] - state.peak[q]);
-      before[q] = state.peak[q];
-      vf lost = {};
-      for (int i = 0; i < tile.blocks * kPanel; i += W) {
-        float* at = weights.values + q * kTileRows + i;
-        const vf all = load(at), kept = keep_lanes(all, static_cast<uint32_t>(rows >> i));
-        lost += all - kept;
-        store(at, kept);
-      }
-      dropped[q] += sum_of(lost);
-    }
-  }
-
-  // The share of a head's sum of weights that is missing from its output, as bounded, if the
-  // traversal ends before position `i`.
-  float missing(const Order& order, int i, int q) {
-    const float known = sum_of(load(sums + q * W));
-    const float rest = order.rest[i * count + q] * std::exp2(order.peaks[q] - state.peak[q]);
-    const float lost = dropped[q] * std::exp2(before[q] - state.peak[q]);
-    return (rest + lost) / (known + rest);
-  }
-
-  bool certain(const Order& order, int i) {
-    float most = 0;
-    for (int q = 0; q < count; q++) {
-      const float share = missing(order, i, q);
-      most = share > most ? share : most;
-    }
-    reads.missing = most;
-    return most <= rule.missing;
+      masses[i] = masses[2 * i] * std::exp2(masses[2 * i + 1] - seen.peak[i % count]);
   }
 
   void add_values_of(const Tile& tile, bool always) {
-    const uint64_t rows = chosen(tile, always);
-    const bool some = !always && rule.value_share > 0;
-    if (some) drop(tile, rows);
+    if (always || rule.value_share == 0) {
+      reads.value_rows += rows_of(tile, most);
+      return running.add_tile(tile);
+    }
+    const uint64_t rows = row_bits(tile, most) & wanted(rule, seen, tile, running.weights.values);
     reads.value_rows += __builtin_popcountll(rows);
-    if constexpr (VT == Type::i8)
-      for (int q = 0; q < count; q++) fold_value_scales(head, tile, weights, q);
-    if (!some) return add<VT>(head, tile, weights, count, state.output);
-    const Picked picked = pick<VT>(head, tile, rows, weights, count);
-    in_units<kQueries>(count, [&]<int Q>(int first) {
-      in_units<units_for(Q)>(size / kPanel, [&]<int U>(int unit) {
-        add_picked<VT, Q, U>(picked, size, first, unit, weights, state.output);
-      });
-    });
+    running.pick_rows(tile, rows);
+    if (rule.stop == Stop::art) running.add_picked_rows();  // which looks at the output
   }
 
-  bool enough(const Order& order, int i) {
-    if (rule.stop == Stop::never) return false;
-    if (rule.stop == Stop::certified) return order.rest && certain(order, i);
+  bool enough() {
+    if (rule.never_stops()) return false;
     bool all = true;
     for (int q = 0; q < count; q++)
       all &= rule.stop == Stop::aet ? known_enough(rule, seen, q)
-                                    : settled(rule, seen, q, probes + q * size, steady + q);
+                                    : settled(rule, seen, q, probes + q * seen.size, steady + q);
     return all;
   }
 
@@ -303,22 +182,21 @@ struct Walk {
     for (int i = 0; i < order.count;) {
       const bool always = i < order.always;
       // Looks are at multiples of `look_blocks` from row 0: they depend on the keys alone.
-      const int step = always                         ? order.always - i
-                       : rule.stop == Stop::certified ? rule.look_blocks
-                                                      : order.blocks[i] % rule.look_blocks + 1;
+      const int step = always               ? order.always - i
+                       : rule.never_stops() ? kTileBlocks
+                                            : order.blocks[i] % rule.look_blocks + 1;
       const int end = i + step < order.count ? i + step : order.count;
-      Tile tile = tile_at<KT, VT>(head, order.blocks, i, end, order.count, most);
+      Tile tile = tile_at<KT, VT>(running.head, order.blocks, i, end, order.count, most);
       if (!always && rule.value_share > 0)  // which values come next is not known yet
         for (int b = 0; b < tile.blocks; b++) tile.next_values[b] = tile.values[b];
       weigh(tile, always);
       if (masses && always) keep_masses(tile, masses + i * count * 2);
       add_values_of(tile, always);
       i += tile.blocks;
-      if (i >= order.always && enough(order, i)) break;
+      if (i >= order.always && enough()) break;
     }
-    for (int q = 0; q < count; q++) state.sum[q] = sum_of(load(sums + q * W));
+    running.finish();
     if (masses) finish_masses(order.always, masses);
-    arrange_row<VT>(state.output, count * size);
   }
 };
 

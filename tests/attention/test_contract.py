@@ -179,7 +179,7 @@ SETTINGS = [
     "aet:k=2,v=0.1,globals=0,sinks=0",
     "art:tau=1,phi=0.5,p=2",
     "art:tau=1,phi=0.5,p=1,block=16,probe=64,v=0.1",
-    "certified:bounded=false,eps=0.3,look=4",
+    "certified:bounded=false,eps=0.3",
     "certified:bounded=false,eps=0.5,v=0.05",
 ]
 

@@ -1,27 +1,29 @@
-"""Attention that stops once what is missing is known to be little.
+"""Attention to what must be read so that what is missing is known to be little.
 
 A sketch of the keys, 4 bits per element, gives every key's score x within a known distance:
 
     k = k' + r,  x' = q . k'     |x - x'| <= |q| |r| + what rounding q to 8 bits leaves
 
-so that a block of keys has at most the mass M = sum e^(x' + |q| max |r| + ...). Blocks are visited,
-which reads their keys and values, in the descending order of their estimated mass, until for every
-head of the group, with A the mass of what was visited and R the sum of M over the rest,
+so that a block of keys has about the mass m = sum e^x', and at most M = m e^(|q| max |r| + ...).
+The newest keys, which no complete chunk of 64 holds yet, are read, and then blocks, those of the
+largest m first, until for every head of the group, with A the mass of what was read and R the sum
+of M over the rest,
 
-    (R + D) / (A + R) <= eps
+    R / (A + R) <= eps
 
-D is the mass of visited keys whose value was not read: those below `v` of the largest weight, as
-long as they come to no more than eps / 2. The share of the exact softmax that the output lacks is
-then at most `eps`, always. With `bounded` false M is the estimate sum e^x' itself: fewer blocks for
-the same `eps`, without the guarantee.
+How far to go is decided before the blocks are read, with m for their mass. If that promised too
+much, more are read until it holds. With `v` the values of keys whose weight is below `v` of the
+largest, as it is known then, are not read, as long as these keys have at most eps / 2 of the mass of
+their 256, and R / (A + R) is held below eps / 2.
 
-The newest keys, which no complete chunk of 64 holds yet, are always read.
+The share of the exact softmax that the output lacks is at most `eps`, always. With `bounded` false
+M is the estimate m itself: fewer blocks for the same `eps`, without the guarantee.
 
 Source   this project; INT4 estimates for a choice of keys as in Lin et al., "Twilight".
 Exact    eps = 0.
 Bound    `eps`: the total variation distance to the exact softmax, for each head.
 Cost     reads the sketch (D / 2 bytes and scales per key) and K and V of visited blocks.
-Native   csrc/sketch.cpp, csrc/kernels/sketch.inl, csrc/kernels/traverse.inl
+Native   csrc/sketch.cpp, csrc/search.cpp, csrc/kernels/sketch.inl, csrc/kernels/visit.inl
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
 CHUNK = 64  # keys of a sketch that share a scale per channel
 BLOCK = 16
 LAG = 32  # rows that a step may have: a key enters the sketch no earlier than so many later
-SLACK, ROUNDING = 1 + 1e-5, 1e-4  # for float32, as in the native code
+VISIT = 16  # blocks that are visited together: they share the allowance for values
+SLACK, ROUNDING, SUM_ERROR = 1 + 1e-5, 1e-4, 1e-5  # for float32, as in the native code
 
 
 @dataclass(frozen=True)
@@ -51,17 +54,12 @@ class Certified(Technique):
     eps: float = 0.05
     v: float = 0.0
     bounded: bool = True
-    look: int = 2
 
     def __post_init__(self) -> None:
         if not 0 <= self.eps < 1:
             raise InputError(f"certified: eps={self.eps}: must be in [0, 1)")
         if not 0 <= self.v <= 1:
             raise InputError(f"certified: v={self.v}: must be in [0, 1]")
-        if not 1 <= self.look <= 4:
-            raise InputError(
-                f"certified: look={self.look}: must be 1 to 4 blocks between two looks"
-            )
 
     @property
     def sketched(self) -> bool:
@@ -94,7 +92,6 @@ class Certified(Technique):
 
         return core.Rule(
             stop=3,
-            look_blocks=self.look,
             value_share=self.v,
             missing=self.eps,
             bounded=self.bounded,

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 import torch
 
-from suffice.attention.certified import BLOCK, CHUNK, LAG, ROUNDING, SLACK, Certified
+from suffice.attention.certified import (
+    BLOCK,
+    CHUNK,
+    LAG,
+    ROUNDING,
+    SLACK,
+    SUM_ERROR,
+    VISIT,
+    Certified,
+)
 from suffice.attention.traversal import Attended
 
 
@@ -27,8 +36,8 @@ class Sketch:
 def sketch(keys: torch.Tensor) -> Sketch:
     """Return the sketch of a chunk of keys [64, D]."""
     keys = keys.float()
-    low = keys.amin(0)
-    scale = (keys.amax(0) - low) / 15
+    low = keys.amin(0).bfloat16().float()
+    scale = ((keys.amax(0) - low) / 15).bfloat16().float()
     inverse = torch.where(scale > 0, 1 / scale, torch.zeros_like(scale))
     codes = ((keys - low) * inverse).round().clamp(0, 15)
     return Sketch(codes, scale, low, (keys - (scale * codes + low)).norm(dim=-1) * SLACK)
@@ -92,10 +101,11 @@ class Walk:
         self.technique, self.q, self.k, self.v, self.sees = technique, q, k, v, sees
         self.keys = torch.zeros_like(sees)
         self.values = torch.zeros_like(sees)
-        scores = (q @ k.T).masked_fill(~sees, float("-inf"))
-        self.peak = scores.amax(-1, keepdim=True)
-        self.weights = torch.exp2(scores - self.peak)  # [R, S]
-        self.greatest = torch.zeros(len(q), dtype=q.dtype)
+        self.scores = (q @ k.T).masked_fill(~sees, float("-inf"))
+        self.peak = self.scores.amax(-1, keepdim=True)
+        self.weights = torch.exp2(self.scores - self.peak)  # [R, S]
+        self.filtered = technique.v > 0
+        self.share = technique.eps / 2 if self.filtered else technique.eps
 
     def go(self) -> torch.Tensor:
         """Visit blocks until little is missing; return the output [R, D]."""
@@ -105,12 +115,11 @@ class Walk:
         end = max((length - LAG) // CHUNK, begin) if length >= LAG + CHUNK else begin
         if self.technique.eps == 0 or begin == end:
             begin = end = 0
-        newest = range(-(-length // BLOCK) - 1, end * CHUNK // BLOCK - 1, -1)
-        oldest = range(begin * CHUNK // BLOCK - 1, first // BLOCK - 1, -1)
-        for block in (*newest, *oldest):
-            self.visit([block], always=True)
+        within = range(begin * CHUNK // BLOCK, end * CHUNK // BLOCK)
+        newest = range(first // BLOCK, -(-length // BLOCK))
+        self.visit([block for block in newest if block not in within], None)
         if begin < end:
-            self.visit_sketched(begin, end)
+            self.search(begin, end)
         return (self.weights * self.values) @ self.v / self.known[:, None]
 
     @property
@@ -118,39 +127,57 @@ class Walk:
         """Sum of the weights of the visited keys, [R]."""
         return (self.weights * self.keys).sum(-1)
 
-    @property
-    def dropped(self) -> torch.Tensor:
-        """Sum of the weights of the visited keys whose values were not read, [R]."""
-        return self.known - (self.weights * self.values).sum(-1)
-
-    def visit(self, blocks: list[int], *, always: bool = False) -> None:
-        """Read the keys of some blocks, and the values that are worth it."""
+    def visit(self, blocks: list[int], floors: torch.Tensor | None) -> None:
+        """Read the keys of some blocks, and the values of scores from `floors` [R] on."""
+        tiles = 4 * BLOCK
         rows = [r for b in blocks for r in range(b * BLOCK, min((b + 1) * BLOCK, len(self.sees)))]
-        before = self.dropped
-        self.keys[rows] = self.sees[rows]
-        weights = self.weights[:, rows]
-        self.greatest = torch.maximum(self.greatest, weights.amax(-1))
-        wanted = (weights >= self.technique.v * self.greatest[:, None]).any(0)
-        dropped = before + (weights * ~wanted).sum(-1)  # half of eps is for these
-        too_much = bool((dropped > self.technique.eps / 2 * self.known).any())
-        self.values[rows] = self.sees[rows] & (wanted | always | too_much)
+        known = dropped = torch.zeros(len(self.q), dtype=self.q.dtype)
+        for at in range(0, len(rows), tiles):
+            tile = rows[at : at + tiles]
+            self.keys[tile] = self.sees[tile]
+            weights = self.weights[:, tile]
+            known = known + weights.sum(-1)
+            if floors is None:
+                wanted = torch.ones(len(tile), dtype=torch.bool)
+            else:
+                wanted = (self.scores[:, tile] >= floors[:, None]).any(0)
+            lost = dropped + (weights * ~wanted).sum(-1)
+            if bool((lost <= self.technique.eps / 2 * known).all()):
+                dropped = lost
+            else:
+                wanted = torch.ones_like(wanted)
+            self.values[tile] = self.sees[tile] & wanted
 
-    def visit_sketched(self, begin: int, end: int) -> None:
-        """Visit blocks of the chunks [begin, end), the heaviest first, until little is missing."""
-        masses, bounds = self.masses(begin, end)
+    def search(self, begin: int, end: int) -> None:
+        """Choose among the blocks of the chunks [begin, end), visit those, and more if need be."""
+        masses, bounds, greatest = self.masses(begin, end)
         shares = (masses / masses.sum(-1, keepdim=True)).sum(0)
-        order = shares.sort(descending=True, stable=True).indices.tolist()
-        for at in range(0, len(order) + 1, self.technique.look):
-            rest = bounds[:, order[at:]].sum(-1)
+        order = shares_in_buckets(shares).sort(descending=True, stable=True).indices.tolist()
+        newest = self.scores.masked_fill(~self.keys, float("-inf")).amax(-1)
+        floors = torch.maximum(greatest, newest) + math.log2(self.technique.v or 1)
+        known, rest = self.known.clone(), bounds.sum(-1)
+        rest = rest + SUM_ERROR * (rest + known)
+        chosen = 0
+        for grows in (True, False):
+            start = chosen
+            while chosen < len(order) and bool((rest > self.share * (known + rest)).any()):
+                rest = rest - bounds[:, order[chosen]]
+                known = known + masses[:, order[chosen]] * grows
+                chosen += 1
+            rest = rest * (chosen < len(order))
+            blocks = sorted(begin * CHUNK // BLOCK + block for block in order[start:chosen])
+            for at in range(0, len(blocks), VISIT):
+                self.visit(blocks[at : at + VISIT], floors if self.filtered else None)
             known = self.known
-            if bool(((rest + self.dropped) / (known + rest) <= self.technique.eps).all()):
+            dropped = known - (self.weights * self.values).sum(-1)
+            if bool(((rest + dropped) / (known + rest) <= self.technique.eps).all()):
                 return
-            chosen = order[at : at + self.technique.look]
-            if chosen:
-                self.visit([begin * CHUNK // BLOCK + block for block in chosen])
 
-    def masses(self, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the estimated masses of the chunks' blocks and their bounds, [R, blocks]."""
+    def masses(self, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the chunks' estimated masses, their bounds, [R, blocks], and the largest scores.
+
+        In units of 2^peak; the scores, [R], are estimated too.
+        """
         q = self.q.float()
         found = [
             estimate(sketch(self.k[c * CHUNK : (c + 1) * CHUNK]), q) for c in range(begin, end)
@@ -160,4 +187,10 @@ class Walk:
         weights = torch.exp2(scores - self.peak[:, :, None].float())
         masses = weights.reshape(len(q), -1, BLOCK).sum(-1)
         bounds = masses * torch.exp2(errors) * SLACK if self.technique.bounded else masses
-        return masses, bounds
+        return masses.to(self.q.dtype), bounds.to(self.q.dtype), scores.amax((1, 2)).to(self.q.dtype)
+
+
+def shares_in_buckets(shares: torch.Tensor) -> torch.Tensor:
+    """Return shares rounded down to four steps per power of two, and to 2^-28 at least."""
+    exponent = shares.clamp(min=2.0**-28).log2().floor()
+    return (exponent + (shares / torch.exp2(exponent) * 4).floor() / 4).clamp(min=-27)

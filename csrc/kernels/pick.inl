@@ -1,0 +1,54 @@
+// Some of a tile's values, wherever they lie.
+
+// Rows of values; their keys' weights are packed in that order.
+struct Picked {
+  const std::byte* rows[kTileRows + 1];
+  int count = 0;
+};
+
+// Adds picked values to Q query rows (from `first` on), 16 U of their elements from 16 `unit` on.
+template <Type T, int Q, int U>
+SUFFICE_INLINE void add_picked(const Picked& picked, int size, int first, int unit,
+                               const Weights& weights, float* output) {
+  using Sums = ValueSums<T, Q, U>;
+  float* to = output + first * size + unit * kPanel;
+  Sums sums;
+  sums.begin(to, size);
+  for (int i = 0; i < picked.count; i += Sums::rows) {
+    const int from = unit * Sums::unit_bytes;
+    const std::byte* second = Sums::rows > 1 ? picked.rows[i + 1] + from : nullptr;
+    sums.add(picked.rows[i] + from, second, weights, first * kTileRows + i);
+  }
+  sums.end(to, size, weights.units + first);
+}
+
+// Fetches the values of the rows in `mask` and packs the weights of their keys, for int8 times the
+// values' scales and as int16.
+template <Type T>
+Picked pick(const Head& head, const Tile& tile, uint64_t mask, const Weights& weights,
+            const Weights& packed, int count) {
+  Picked picked;
+  const ptrdiff_t row_bytes = static_cast<ptrdiff_t>(head.size) * size_of(T);
+  for (; mask; mask &= mask - 1) {
+    const int row = __builtin_ctzll(mask);
+    const int block = row / kPanel, within = row % kPanel;
+    const std::byte* value = tile.values[block] + within * row_bytes;
+    fetch_row(value, static_cast<int>(row_bytes));
+    const int to = picked.count++;
+    picked.rows[to] = value;
+    const float scale = T == Type::i8 ? head.value_scales[tile.row[block] + within] : 1.0f;
+    for (int q = 0; q < count; q++)
+      packed.values[q * kTileRows + to] = weights.values[q * kTileRows + row] * scale;
+  }
+  if constexpr (T == Type::i8) {  // rows go in pairs, and vectors to their end
+    picked.rows[picked.count] = picked.rows[picked.count > 0 ? picked.count - 1 : 0];
+    const int padded = round_up(picked.count, kPanel);
+    for (int q = 0; q < count; q++) {
+      float* const row = packed.values + q * kTileRows;
+      for (int i = picked.count; i < padded; i++) row[i] = 0;
+      packed.units[q] =
+          quantize_to_int16(row, padded, max_magnitude(row, padded), packed.codes + q * kTileRows);
+    }
+  }
+  return picked;
+}

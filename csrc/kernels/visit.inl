@@ -1,0 +1,97 @@
+// Decode attention of one token's query heads to some blocks, without the values that matter least.
+
+template <Type KT, Type VT>
+struct Visit {
+  const Visible& visible;
+  const Filter& filter;
+  const Partial& state;
+  const int count, most;
+  float* lost;  // [count]
+  Running<KT, VT> running;
+  Visited visited;
+
+  // Bit i: row i of the tile has, in some head, a score of at least the floor.
+  uint64_t above(const Tile& tile) const {
+    uint64_t rows = 0;
+    for (int q = 0; q < count; q++) {
+      const vf floor = splat(filter.floors[q]);
+      for (int i = 0; i < tile.blocks * kPanel; i += W)
+        rows |= static_cast<uint64_t>(lane_bits(load(running.row(q) + i) >= floor)) << i;
+    }
+    return rows;
+  }
+
+  // Whether the values of all rows but `rows` can be left out; if so, notes their weights.
+  bool drop(const Tile& tile, uint64_t rows) {
+    for (int q = 0; q < count; q++) {
+      vf sum = {};
+      for (int i = 0; i < tile.blocks * kPanel; i += W) {
+        const vf all = load(running.row(q) + i);
+        sum += all - keep_lanes(all, static_cast<uint32_t>(rows >> i));
+      }
+      lost[q] = state.dropped[q] + sum_of(sum);
+      if (lost[q] > filter.share * running.known(q)) return false;
+    }
+    for (int q = 0; q < count; q++) state.dropped[q] = lost[q];
+    return true;
+  }
+
+  void soften(const Tile& tile) {
+    for (int q = 0; q < count; q++) {
+      const float before = state.peak[q];
+      running.soften_row(tile, q);
+      if (state.peak[q] != before) state.dropped[q] *= std::exp2(before - state.peak[q]);
+    }
+  }
+
+  Visited go(const int32_t* list, int begin, int end) {
+    for (int q = 0; q < count; q++) {
+      state.dropped[q] = 0;
+      state.greatest[q] = -kInfinity;
+    }
+    for (int i = begin; i < end;) {
+      Tile tile = tile_at<KT, VT>(running.head, list, i, end, end, most);
+      i += tile.blocks;
+      if (filter.floors)  // which values come next is not known yet
+        for (int b = 0; b < tile.blocks; b++) tile.next_values[b] = tile.values[b];
+      running.score_tile(tile);
+      running.add_picked_rows();
+      for (int q = 0; q < count; q++) {
+        hide(tile, visible, running.row(q));
+        const float found = greatest_of(tile, running.row(q));
+        state.greatest[q] = found > state.greatest[q] ? found : state.greatest[q];
+      }
+      const uint64_t all = row_bits(tile, most);
+      const uint64_t rows = filter.floors ? all & above(tile) : all;
+      soften(tile);
+      visited.key_rows += __builtin_popcountll(all);
+      if (rows != all && drop(tile, rows)) {
+        visited.value_rows += __builtin_popcountll(rows);
+        running.pick_rows(tile, rows);
+      } else {
+        visited.value_rows += __builtin_popcountll(all);
+        running.add_tile(tile);
+      }
+    }
+    running.finish();
+    return visited;
+  }
+};
+
+inline Visited visit(const Head& head, const float* const* queries, const Visible& visible,
+                     int count, const int32_t* list, int begin, int end, const Filter& filter,
+                     const Partial& state, float* scratch) {
+  return for_type(head.key_type, [&]<Type KT>() {
+    return for_type(head.value_type, [&]<Type VT>() {
+      Visit<KT, VT> visit{visible,
+                          filter,
+                          state,
+                          count,
+                          rows_in_use(&visible, 1),
+                          scratch + attend_scratch(count, head.size),
+                          Running<KT, VT>(head, queries, count, state, scratch),
+                          {}};
+      return visit.go(list, begin, end);
+    });
+  });
+}

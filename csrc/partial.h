@@ -1,0 +1,23 @@
+// Results of the parts of a traversal, which can be computed in any order.
+#pragma once
+
+#include <vector>
+
+#include "types.h"
+
+namespace suffice {
+
+// Floats of one part's result for `count` query rows.
+constexpr size_t partial_floats(int count, int size) {
+  return static_cast<size_t>(count) * (size + 4);
+}
+
+inline Partial partial_at(float* base, int count, int size) {
+  float* const rest = base + static_cast<size_t>(count) * size;
+  return {rest, rest + count, base, rest + 2 * count, rest + 3 * count};
+}
+
+// outputs[row] = the softmax's output over all parts, in the order given.
+void merge(const std::vector<Partial>& parts, int count, int size, float* const* outputs);
+
+}  // namespace suffice

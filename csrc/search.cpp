@@ -1,0 +1,225 @@
+#include "search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+
+#include "sketch.h"
+
+namespace suffice {
+namespace {
+
+constexpr int kLookChunks = 16;  // sketched chunks that one thread looks at at a time
+// Sums in float32 of thousands of masses, relative to the whole.
+constexpr double kSumError = 1e-5;
+// Shares are sorted by so many bits of theirs: the exponent and four steps per power of two. Those
+// below 2^-28 come last, in one bucket.
+constexpr int kShareShift = 21;
+constexpr int kLowest = (127 - 28) << 2, kBuckets = (128 + 8) * 4 - kLowest;
+
+// Tokens of a request count into the same place.
+std::mutex& counting() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+int bucket_of(float share) {
+  uint32_t bits;
+  std::memcpy(&bits, &share, sizeof bits);
+  return kBuckets - 1 -
+         std::clamp(static_cast<int>(bits >> kShareShift) - kLowest, 0, kBuckets - 1);
+}
+
+}  // namespace
+
+void Search::begin(const Traversal& traversal, int row) {
+  traversal_ = &traversal;
+  count_ = traversal.group;
+  at_ = row * count_;
+  queries_ = traversal.queries.data() + at_;
+  visible_ = traversal.visible[at_];
+  length_ = visible_.committed + row + 1;
+  estimates_.count = count_;
+  estimates_.first = (visible_.first + kSketchRows - 1) / kSketchRows;
+  estimates_.chunks = std::max(sketched_chunks(length_) - estimates_.first, 0);
+  looks_ = 1 + (estimates_.chunks + kLookChunks - 1) / kLookChunks;
+  visits_ = 0;
+  left.store(looks_);
+  list_newest();
+  size_buffers();
+}
+
+// Blocks that no complete chunk holds: the newest, and the oldest of a window.
+void Search::list_newest() {
+  const int begin = visible_.first / kPanel, end = (length_ + kPanel - 1) / kPanel;
+  newest_.clear();
+  const int first = estimates_.first * kSketchBlocks;
+  const int last = first + estimates_.chunks * kSketchBlocks;
+  const bool none = estimates_.chunks == 0;
+  for (int block = begin; block < end; block++)
+    if (none || block < first || block >= last) newest_.push_back(block);
+}
+
+void Search::size_buffers() {
+  const bool bounded = traversal_->rule->bounded;
+  const size_t floats = count_ * estimates_.blocks();
+  // What lies beyond the chunks must weigh nothing, so it is all zero.
+  estimated_.assign(floats * (bounded ? 3 : 2), 0.0f);
+  estimates_.masses = estimated_.data();
+  estimates_.peaks = estimates_.masses + floats;
+  estimates_.bounds = bounded ? estimates_.peaks + floats : nullptr;
+  for (auto* each : {&peaks_, &totals_, &floors_}) each->resize(count_);
+  found_.assign(static_cast<size_t>(looks_) * count_, -INFINITY);
+  shares_.resize(estimates_.blocks());
+  rest_.assign(count_, 0.0);
+  // The newest, and two rounds of chosen ones.
+  const size_t parts = 3 + estimates_.chunks * kSketchBlocks / kChunkBlocks + 1;
+  const size_t result = partial_floats(count_, traversal_->head.size);
+  results_.resize(parts * result);
+  visited_.assign(parts, Visited{});
+  parts_.clear();
+  for (size_t i = 0; i < parts; i++)
+    parts_.push_back(partial_at(results_.data() + i * result, count_, traversal_->head.size));
+}
+
+void Search::read(int part, const int32_t* list, int begin, int end, const Filter& filter,
+                  Scratch& scratch) {
+  float* const floats = scratch.at_least(traverse_scratch(count_, traversal_->head.size));
+  visited_[part] = kernels().visit(traversal_->head, queries_, visible_, count_, list, begin, end,
+                                   filter, parts_[part], floats);
+}
+
+void Search::look(int item, Scratch& scratch) {
+  if (item == 0)
+    return read(0, newest_.data(), 0, static_cast<int>(newest_.size()), Filter{}, scratch);
+  const int begin = (item - 1) * kLookChunks;
+  kernels().estimate(traversal_->head, queries_, begin,
+                     std::min(begin + kLookChunks, estimates_.chunks), estimates_,
+                     &found_[static_cast<size_t>(item) * count_]);
+}
+
+// Heaviest first, in buckets, so that blocks of nearly the same share come in the order of keys.
+void Search::sort() {
+  const int blocks = estimates_.chunks * kSketchBlocks;
+  buckets_.assign(kBuckets + 1, 0);
+  for (int b = 0; b < blocks; b++) buckets_[bucket_of(shares_[b]) + 1]++;
+  for (int i = 0; i < kBuckets; i++) buckets_[i + 1] += buckets_[i];
+  sorted_.resize(blocks);
+  for (int b = 0; b < blocks; b++) sorted_[buckets_[bucket_of(shares_[b])]++] = b;
+}
+
+// A weight of 1 at this peak in units of the estimates.
+double Search::in_units(float peak, int q) const { return std::exp2(double{peak} - peaks_[q]); }
+
+void Search::choose() {
+  const Rule& rule = *traversal_->rule;
+  if (estimates_.chunks == 0) return;
+  for (int q = 0; q < count_; q++) {
+    peaks_[q] = -INFINITY;
+    for (int i = 1; i < looks_; i++) peaks_[q] = std::max(peaks_[q], found_[i * count_ + q]);
+    floors_[q] = std::max(peaks_[q], parts_[0].greatest[q]) + std::log2(rule.value_share);
+  }
+  kernels().combine(estimates_, peaks_.data(), totals_.data(), shares_.data());
+  sort();
+  next_ = 0;
+  std::vector<double> known(count_);
+  for (int q = 0; q < count_; q++) {
+    known[q] = parts_[0].sum[q] * in_units(parts_[0].peak[q], q);
+    const float* all =
+        (estimates_.bounds ? estimates_.bounds : estimates_.masses) + q * estimates_.blocks();
+    for (const int32_t block : sorted_) rest_[q] += all[block];
+    rest_[q] += kSumError * (rest_[q] + known[q]);
+  }
+  choose_until_enough(known, true);
+  list_chosen(0);
+  visits_ = static_cast<int>(chosen_.size() + kChunkBlocks - 1) / kChunkBlocks;
+  left.store(visits_);
+}
+
+// `known` [count]: weights of what has been read; `grows`: by what is chosen, as estimated.
+void Search::choose_until_enough(std::vector<double>& known, bool grows) {
+  const Rule& rule = *traversal_->rule;
+  const double share = rule.value_share > 0 ? rule.missing / 2 : rule.missing;
+  for (; next_ < sorted_.size(); next_++) {
+    bool enough = true;
+    for (int q = 0; q < count_; q++) enough &= rest_[q] <= share * (known[q] + rest_[q]);
+    if (enough) return;
+    const int32_t block = sorted_[next_];
+    for (int q = 0; q < count_; q++) {
+      const size_t at = q * estimates_.blocks() + block;
+      rest_[q] -= estimates_.bounds ? estimates_.bounds[at] : estimates_.masses[at];
+      if (grows) known[q] += estimates_.masses[at];
+    }
+  }
+  std::fill(rest_.begin(), rest_.end(), 0.0);
+}
+
+// The blocks that were chosen from position `from` on, in the order of their keys.
+void Search::list_chosen(size_t from) {
+  taken_.assign(static_cast<size_t>(estimates_.chunks) * kSketchBlocks, 0);
+  for (size_t i = from; i < next_; i++) taken_[sorted_[i]] = 1;
+  chosen_.clear();
+  for (size_t i = 0; i < taken_.size(); i++)
+    if (taken_[i]) chosen_.push_back(estimates_.first * kSketchBlocks + static_cast<int32_t>(i));
+}
+
+void Search::visit(int item, Scratch& scratch) { read_chosen(1 + item, item, scratch); }
+
+void Search::read_chosen(int part, int item, Scratch& scratch) {
+  const Rule& rule = *traversal_->rule;
+  const Filter filter{rule.value_share > 0 ? floors_.data() : nullptr, rule.missing / 2};
+  const int begin = item * kChunkBlocks;
+  const int end = std::min(begin + kChunkBlocks, static_cast<int>(chosen_.size()));
+  read(part, chosen_.data(), begin, end, filter, scratch);
+}
+
+// The largest share of a head's sum of weights that the first `parts` parts lack, as bounded.
+// `known` [count]: their sums of weights.
+double Search::missing(int parts, std::vector<double>& known) const {
+  double most = 0;
+  for (int q = 0; q < count_; q++) {
+    double dropped = 0;
+    known[q] = 0;
+    for (int i = 0; i < parts; i++) {
+      const double unit = in_units(parts_[i].peak[q], q);
+      known[q] += parts_[i].sum[q] * unit;
+      dropped += parts_[i].dropped[q] * unit;
+    }
+    most = std::max(most, (rest_[q] + dropped) / (known[q] + rest_[q]));
+  }
+  return most;
+}
+
+void Search::finish(Scratch& scratch) {
+  const Rule& rule = *traversal_->rule;
+  const int size = traversal_->head.size;
+  int parts = 1 + visits_;
+  double lacking = 0;
+  if (estimates_.chunks > 0) {
+    std::vector<double> known(count_);
+    lacking = missing(parts, known);
+    if (lacking > rule.missing) {  // the estimates promised more
+      const size_t from = next_;
+      choose_until_enough(known, false);
+      list_chosen(from);
+      for (int i = 0; i * kChunkBlocks < static_cast<int>(chosen_.size()); i++)
+        read_chosen(parts++, i, scratch);
+      lacking = missing(parts, known);
+    }
+  }
+  parts_.resize(parts);
+  merge(parts_, count_, size, traversal_->outputs.data() + at_);
+  if (!traversal_->reads) return;
+  const std::lock_guard lock(counting());
+  Reads& reads = *traversal_->reads;
+  for (int i = 0; i < parts; i++) {
+    reads.key_rows += visited_[i].key_rows;
+    reads.value_rows += visited_[i].value_rows;
+  }
+  reads.held_rows += length_;
+  reads.sketch_bytes += estimates_.chunks * static_cast<int64_t>(sketch_bytes(size));
+  reads.missing = std::max(reads.missing, static_cast<float>(lacking));
+}
+
+}  // namespace suffice

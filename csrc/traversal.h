@@ -1,0 +1,44 @@
+// What a step's attention is given for each request and key/value head.
+#pragma once
+
+#include <vector>
+
+#include "kernels.h"
+#include "known.h"
+
+namespace suffice {
+
+constexpr int kChunkBlocks = 16;  // a chunk: what one thread takes at a time
+
+// The query rows of one request, of all query heads that share one key/value head.
+struct Traversal {
+  Head head;
+  std::vector<const float*> queries;  // [count] -> [size], scaled by attention scale * log2 e
+  std::vector<Visible> visible;       // [count]
+  std::vector<float*> outputs;        // [count] -> [size]
+  const int32_t* list = nullptr;      // ordered block indices, null: the identity
+  int begin = 0, end = 0;             // positions in the list (or blocks, when null)
+  int rows_end = 0;                   // rows of the cache that exist
+  const Rule* rule = nullptr;         // null: everything is read
+  HeadState* state = nullptr;         // what the rule keeps between tokens
+  int group = 1;                      // query heads: rows of `queries` that belong to one token
+  Reads* reads = nullptr;             // where to count, unless null
+  int first_item = 0;                 // of its chunks among all
+  int chunks = 0;
+
+  int tokens() const { return static_cast<int>(queries.size()) / group; }
+};
+
+// A thread's buffers.
+struct Scratch {
+  std::vector<float> floats, masses;
+  std::vector<int32_t> order;
+  std::vector<uint8_t> taken;
+
+  float* at_least(size_t count) {
+    if (floats.size() < count) floats.resize(count);
+    return floats.data();
+  }
+};
+
+}  // namespace suffice

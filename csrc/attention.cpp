@@ -14,12 +14,15 @@ bool searched(const Traversal& traversal) {
   return !whole(traversal) && traversal.rule->stop == Stop::certified;
 }
 
-// Appends the blocks of [begin, end) that are not in the list yet, newest first.
-void list_rest(int begin, int end, Scratch& scratch) {
+// Appends the blocks of [begin, end) that are not in the list yet: newest first those that the rule
+// looks at together, which are read in the order in which they lie.
+void list_rest(const Rule& rule, int begin, int end, Scratch& scratch) {
   scratch.taken.assign(end, 0);
   for (const int32_t block : scratch.order) scratch.taken[block] = 1;
-  for (int block = end - 1; block >= begin; block--)
-    if (!scratch.taken[block]) scratch.order.push_back(block);
+  const int unit = rule.never_stops() ? end : rule.look_blocks;
+  for (int first = (end - 1) / unit * unit; first + unit > begin; first -= unit)
+    for (int block = std::max(first, begin); block < std::min(first + unit, end); block++)
+      if (!scratch.taken[block]) scratch.order.push_back(block);
 }
 
 // The last of a tentative row's ancestors, -1 for none.
@@ -114,7 +117,7 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
   }
   const int end = (length + kPanel - 1) / kPanel;
   const int always = static_cast<int>(scratch.order.size());
-  list_rest(begin, end, scratch);
+  list_rest(rule, begin, end, scratch);
   scratch.masses.resize(2 * static_cast<size_t>(always) * group);
   const Partial whole = partial(traversal, 0);
   const Partial state{whole.peak + at, whole.sum + at, whole.output + at * size, nullptr, nullptr};

@@ -12,6 +12,9 @@ struct Tile {
   const std::byte* next_values[kTileBlocks];
 };
 
+// How far ahead a list of blocks is fetched: it has no order that the processor could guess.
+constexpr int kTilesAhead = 2;
+
 // The tile of the blocks from position `i` of the list to `end`, if they are not too many; the list
 // goes on to `last`. `most` is one past the last row in use.
 template <Type KT, Type VT>
@@ -23,9 +26,8 @@ SUFFICE_INLINE Tile tile_at(const Head& head, const int32_t* list, int i, int en
   tile.blocks = end - i < kTileBlocks ? end - i : kTileBlocks;
   for (int b = 0; b < tile.blocks; b++, i++) {
     const int row = (list ? list[i] : i) * kPanel;
-    const int next = !list                    ? row + kTileRows
-                     : i + tile.blocks < last ? list[i + tile.blocks] * kPanel
-                                              : row;
+    const int ahead = i + kTilesAhead * tile.blocks;
+    const int next = !list ? row + kTileRows : ahead < last ? list[ahead] * kPanel : row;
     tile.row[b] = row;
     tile.keys[b] = head.keys + row * key_bytes;
     tile.values[b] = head.values + row * value_bytes;

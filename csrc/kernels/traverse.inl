@@ -178,14 +178,18 @@ struct Walk {
     return all;
   }
 
+  // Looks are at multiples of `look_blocks` from row 0: they depend on the keys alone.
+  int end_of_look(const Order& order, int i) const {
+    if (rule.never_stops()) return order.count;
+    const int unit = order.blocks[i] / rule.look_blocks;
+    while (i < order.count && order.blocks[i] / rule.look_blocks == unit) i++;
+    return i;
+  }
+
   void go(const Order& order, float* masses) {
     for (int i = 0; i < order.count;) {
       const bool always = i < order.always;
-      // Looks are at multiples of `look_blocks` from row 0: they depend on the keys alone.
-      const int step = always               ? order.always - i
-                       : rule.never_stops() ? kTileBlocks
-                                            : order.blocks[i] % rule.look_blocks + 1;
-      const int end = i + step < order.count ? i + step : order.count;
+      const int end = always ? order.always : end_of_look(order, i);
       Tile tile = tile_at<KT, VT>(running.head, order.blocks, i, end, order.count, most);
       if (!always && rule.value_share > 0)  // which values come next is not known yet
         for (int b = 0; b < tile.blocks; b++) tile.next_values[b] = tile.values[b];

@@ -106,9 +106,13 @@ struct Rule {
   float missing = 0;
   bool bounded = true;
 
-  bool never_stops() const { return stop == Stop::never || (stop == Stop::aet && key_share >= 2); }
+  bool never_stops() const {
+    return stop == Stop::never || (stop == Stop::aet && key_share >= 2) ||
+           (stop == Stop::art && scale == 0);
+  }
+  // Whether nothing can be left out.
   bool exact() const {
-    return stop == Stop::certified ? missing == 0 : stop == Stop::never && value_share == 0;
+    return stop == Stop::certified ? missing == 0 : never_stops() && value_share == 0;
   }
 };
 

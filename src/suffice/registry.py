@@ -45,6 +45,19 @@ class Table:
         technique = self.load(name)
         return technique(**_parse(f"{self.kind} '{name}'", technique, options))
 
+    def take(self, name: str, value: Any) -> Any:
+        """Return a technique that is given as such or by its name; errors call it `name`.
+
+        Raises:
+            InputError: It is neither, or the name or an option is unknown.
+        """
+        if isinstance(value, str):
+            return self.build(value)
+        if not isinstance(value, type) and self.holds(value):
+            return value
+        known = ", ".join(self.names())
+        raise InputError(f"{name}={value!r}: must be a technique or its name. Known: {known}")
+
     def holds(self, technique: object) -> bool:
         """Whether a technique's class, or one that it is derived from, is registered here."""
         paths = {f"{kind.__module__}:{kind.__qualname__}" for kind in type(technique).__mro__}

@@ -1,4 +1,4 @@
-"""The reference of exact attention against PyTorch's."""
+"""Exact attention: the reference against PyTorch's, the kernel against the reference."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from suffice.attention.exact import Exact
+from suffice.cache import GROWTHS
+from suffice.cache.kv import KVCache
 
 
 @pytest.mark.parametrize(("heads", "groups"), [(4, 4), (4, 1), (6, 2)])
@@ -23,3 +25,20 @@ def test_reference_is_softmax_attention(heads: int, groups: int, masked: bool) -
     )[0]
     found = Exact().reference(q, k, v, scale=0.3, visible=visible)
     torch.testing.assert_close(found.output, expected)
+
+
+def test_drafts_see_no_further_than_a_window_that_is_shorter_than_they_are() -> None:
+    size, committed, drafts, window = 32, 20, 6, 3
+    growth, kind = GROWTHS.build("double"), "float32"
+    cache = KVCache(1, 2, size, growth=growth, limit=64, key_dtype=kind, value_dtype=kind)
+    k, v = torch.randn(2, committed + drafts, size), torch.randn(2, committed + drafts, size)
+    cache.reserve(committed + drafts)
+    cache.append(0, k[:, :committed], v[:, :committed])
+    cache.advance(committed)
+    cache.append_tentative(k[None, :, committed:], v[None, :, committed:], list(range(-1, 5)))
+    q = torch.randn(4, drafts, size)
+    distance = torch.arange(committed, committed + drafts)[:, None] - torch.arange(26)
+    visible = (distance >= 0) & (distance < window)
+    wanted = Exact().reference(q, k, v, scale=0.2, visible=visible).output
+    actual = Exact().native(q, cache, 0, scale=0.2, window=window)
+    torch.testing.assert_close(actual, wanted)

@@ -28,6 +28,8 @@ def attend(
 
     count = q.shape[1]
     visible = cache.visible() or [(2 << i) - 1 for i in range(count)]
+    if window is not None and window < count:
+        visible = [_within(window, bits, visible) for bits in visible]
     length = cache.length if cache.tentative else cache.length - count
     rows = q.detach().transpose(0, 1).contiguous().numpy()
     out = np.empty_like(rows)
@@ -35,3 +37,12 @@ def attend(
     order = None if blocks is None else np.array(blocks, np.int32)
     reads = cache.native.attend(layer, length, rows, masks, scale, window or 0, order, out, rule)
     return torch.from_numpy(out).transpose(0, 1), reads
+
+
+def _within(window: int, bits: int, visible: list[int]) -> int:
+    """Return those of a row's ancestors, as a bit mask, that are less than `window` tokens back."""
+    depth = bits.bit_count()
+    near = [
+        1 << j for j, b in enumerate(visible) if bits >> j & 1 and depth - b.bit_count() < window
+    ]
+    return sum(near)

@@ -161,12 +161,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def _technique(name: str, table: Table, value: Any) -> Any:
-    if isinstance(value, str):
-        return table.build(value)
-    if not isinstance(value, type) and table.holds(value):
-        return value
-    known = ", ".join(table.names())
-    raise InputError(f"{name}={value!r}: must be a technique or its name. Known: {known}")
+    return table.take(name, value)
 
 
 def _quant(value: Any) -> Any:

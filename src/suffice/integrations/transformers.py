@@ -1,353 +1,267 @@
-"""suffice's cache growth for any transformers model with SDPA or eager attention.
+"""suffice's attention and cache in any decoder of transformers.
 
-    cache = GrowingCache(model.config, growth="bmc")
-    model.generate(**inputs, past_key_values=cache)
+    import suffice.integrations.transformers as st
 
-Keys and values live in tensors with spare rows, written in place; the growth policy says when they
-are replaced by larger ones. Two ways to keep spare rows out of the result:
+    with st.enable(model, attention="aet:k=0.8", cache="bmc") as enabled:
+        tokens = model.generate(**inputs)
+    print(enabled.trace.key_fraction)
 
-* `padded=True`, the paper's: attention runs on the whole tensors, contiguous and of one shape until
-  the next growth, and a mask gives spare rows no weight. transformers builds that mask from the
-  sizes this cache reports; inside `reused_masks(model)` one additive mask is kept instead,
-  broadcast over heads and layers, of which each step opens one column.
-* `padded=False`: attention gets views of the rows in use. Nothing is computed on spare rows and
-  no mask is needed; the views are not contiguous from head to head.
+`enable` works at once and until `disable`, or to the end of a `with` block, which undoes it even if
+an exception ends it. Nothing outside the model changes: the model's configuration names an
+attention that only this model has, its `generate` gets a cache of suffice, and hooks see to it
+that a call of the model itself does too.
 
-Made for CPUs. On an accelerator pass `disable_compile=True` to `generate`: shapes change with each
-growth, and every shape would be compiled anew.
+Prompts, and chunks of more than 32 tokens, are computed by PyTorch's SDPA. Decode steps, and chunks
+of up to 32 tokens that continue a cache (drafts, a short second prompt), run the native kernel of
+the technique, one request after the other. Padding, on the left or anywhere, is not even stored. A
+sliding window is read off transformers' own mask. What the technique has learnt (`aet`) advances
+token by token; refused drafts leave it as it was.
 
-Source   Ramachandran et al., "Striking the Right Balance between Compute and Copy", sections V and
-         V-B (the mask). The paper's -1e9 overflows float16; the type's minimum is used.
-Exact    with `padded=False` always: attention gets the rows that DynamicCache gives it. With
-         `padded=True` up to the order of sums: PyTorch's fused CPU attention adds up more rows,
-         zeros among them, in blocks of another size (the mask alone changes nothing), so that the
-         last bit of a logit may differ. Where two tokens are nearly as likely, the other may be
-         generated; of 864 random tiny models and prompts 48 did so with SDPA in bfloat16, and none
-         in float32 or float16 or with eager attention.
+What cannot be honoured is an `InputError` of one line: encoder-decoder models, chunked or linear
+attention, scores that are capped or biased, layers that differ in their heads, head sizes that are
+no multiple of 16, models that are not on the CPU, other caches, `use_cache=False`, masks that hide
+more than padding and what is outside a window.
+
+`GrowingCache` is another way: suffice's growth of the cache under transformers' own attention.
+
+Exact    attention="exact" up to the order of sums: tokens are those of SDPA unless two are nearly
+         as likely.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import inspect
+import itertools
+from functools import wraps
+from types import TracebackType
 from typing import Any
 
 import torch
-from transformers import PreTrainedConfig
-from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
-from transformers.masking_utils import create_masks_for_generate
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
-from suffice.cache import GROWTHS, Growth, fitted
-from suffice.errors import InputError, OutOfMemory, unknown
+from suffice.attention import ATTENTIONS, Attention
+from suffice.cache import Growth, fitted, machine
+from suffice.errors import InputError, unknown
+from suffice.integrations.growing_cache import (
+    GrowingCache,
+    context_length,
+    count_layers,
+    growth_policy,
+    reused_masks,
+)
+from suffice.integrations.native_cache import NativeCache, NativeLayer, Requests
+from suffice.policy import POLICIES, Policy
+from suffice.policy.full import Full
+from suffice.trace import Trace
 
-__all__ = ["GrowingCache", "reused_masks"]
+__all__ = ["Enabled", "GrowingCache", "disable", "enable", "reused_masks"]
 
-# Sliding layers keep all rows here; the model's own sliding mask picks the window.
-_LAYER_TYPES = ("full_attention", "sliding_attention")
-_ATTENTION = ("sdpa", "eager")
-
-
-class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Keys and values [B, G, capacity, D] of one layer, of which `length` rows are in use."""
-
-    is_sliding = False
-    is_croppable = True
-
-    def __init__(self, growth: Growth, limit: int, padded: bool) -> None:
-        super().__init__()
-        self.keys: Any
-        self.values: Any
-        self.growth = growth
-        self.limit = limit
-        self.padded = padded
-        # generate and the mask functions take this to mean "the mask must be built, even for one
-        # token", which spare rows need
-        self.is_compileable = padded
-        self.length = 0
-
-    @property
-    def capacity(self) -> int:
-        """Rows allocated."""
-        return int(self.keys.shape[2]) if self.is_initialized else 0
-
-    @property
-    def bytes(self) -> int:
-        """Bytes allocated for keys and values."""
-        return int(self.keys.nbytes + self.values.nbytes) if self.is_initialized else 0
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Take type, device and shape from the first states [B, G, T, D]; allocate no rows."""
-        self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
-        self.is_initialized = True
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append states [B, G, T, D] in place; return the keys and values to attend to."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        start, end = self.length, self.length + key_states.shape[2]
-        self._fit(end)
-        self.keys[:, :, start:end] = key_states
-        self.values[:, :, start:end] = value_states
-        self.length = end
-        if self.padded and start > 0:
-            return self.keys, self.values
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return rows and offset of what `update` will return for `query_length` tokens."""
-        needed = self.length + query_length
-        return (self.capacity_for(needed) if self.padded and self.length > 0 else needed), 0
-
-    def get_seq_length(self) -> int:
-        """Return the rows in use."""
-        return self.length
-
-    def get_max_length(self) -> int:
-        """Return the most rows this layer may hold."""
-        return self.limit
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last `-tokens_to_remove` rows; they become spare.
-
-        Raises:
-            InputError: A positive number, or more rows than there are.
-        """
-        if not -self.length <= tokens_to_remove <= 0:
-            raise InputError(f"crop({tokens_to_remove}): give a number from -{self.length} to 0")
-        if tokens_to_remove < 0:
-            kept = self.length + tokens_to_remove
-            # Spare rows are multiplied by a weight of zero, so they must be finite
-            self.keys[:, :, kept : self.length] = 0
-            self.values[:, :, kept : self.length] = 0
-            self.length = kept
-
-    def reset(self) -> None:
-        """Forget all rows and give their memory back."""
-        self.keys, self.values = None, None
-        self.is_initialized = False
-        self.length = 0
-
-    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Let request i continue the rows of request `beam_idx[i]`."""
-        self.batch_select_indices(beam_idx)
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep the requests in `indices`, in that order."""
-        if self.is_initialized:
-            self.keys = self.keys[indices.to(self.device)]
-            self.values = self.values[indices.to(self.device)]
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each request `repeats` times."""
-        if self.is_initialized:
-            self.keys = self.keys.repeat_interleave(repeats, dim=0)
-            self.values = self.values.repeat_interleave(repeats, dim=0)
-
-    def capacity_for(self, needed: int) -> int:
-        """Return the capacity once `needed` rows are held.
-
-        Raises:
-            InputError: More rows than the limit.
-        """
-        if needed <= self.capacity:
-            return self.capacity
-        if needed > self.limit:
-            raise InputError(f"the cache is limited to {self.limit} rows; {needed} are needed")
-        return self.growth.next_capacity(needed, self.capacity, self.limit)
-
-    def _fit(self, needed: int) -> None:
-        capacity = self.capacity_for(needed)
-        if capacity != self.capacity:
-            # Both or neither: a failure leaves the layer as it was
-            keys, values = self._grown(self.keys, capacity), self._grown(self.values, capacity)
-            self.keys, self.values = keys, values
-
-    def _grown(self, rows: torch.Tensor, capacity: int) -> torch.Tensor:
-        shape = (*rows.shape[:2], capacity, rows.shape[3])
-        try:
-            grown = rows.new_empty(shape)
-        except RuntimeError as error:
-            size = rows.element_size() * shape[0] * shape[1] * shape[2] * shape[3]
-            raise OutOfMemory(
-                f"no memory for {capacity} rows of keys or values ({size} bytes in one layer)"
-            ) from error
-        grown[:, :, : self.length] = rows[:, :, : self.length]
-        grown[:, :, self.length :] = 0
-        return grown
+# What some families ask of attention that the native kernel does not do.
+_UNKNOWN = ("softcap", "position_bias", "s_aux", "output_attentions")
+_numbers = itertools.count()
 
 
-class GrowingCache(Cache):  # type: ignore[misc]
-    """A transformers `Cache` whose layers grow by a policy of suffice.
+def enable(
+    model: Any,
+    *,
+    attention: str | Attention = "exact",
+    policy: str | Policy = "full",
+    cache: str | Growth = "bmc",
+    softmax: str = "exact",
+    limit: int | None = None,
+) -> Enabled:
+    """Let a transformers model decode with suffice's attention and cache, until `disable`.
 
-    `growth` is a policy or its name ("bmc", "step:256"); `limit` is the most rows per request and
-    defaults to the model's context length; see the module for `padded`.
+    Techniques are given by name ("art:tau=1e-3") or as objects. `cache` is how the cache grows,
+    `limit` the most rows of a request, the model's context length if None.
 
     Raises:
-        InputError: An unknown growth, no configuration or one of a model that this cache cannot
-            serve, or no usable limit.
+        InputError: An unknown technique, or one that this model or transformers cannot be served
+            with; nothing has changed then.
     """
+    technique = ATTENTIONS.take("attention", attention)
+    _check_honoured(POLICIES.take("policy", policy), softmax)
+    _check_model(model)
+    decoder = model.config.get_text_config(decoder=True)
+    layers = count_layers(model.config, decoder, "enable")
+    rows = context_length(decoder, limit)
+    # The native kernel reads a key once for its group, in the type in which it is stored.
+    ratio = machine.load_or_default().ratio
+    growth = fitted(growth_policy(cache), ratio=ratio, group=1, shrink=1.0)
+    return Enabled(model, layers, technique, growth, rows)
+
+
+def disable(model: Any) -> None:
+    """Undo `enable`.
+
+    Raises:
+        InputError: The model is not enabled.
+    """
+    enabled = _enabled(model)
+    if enabled is None:
+        raise InputError(f"{type(model).__name__} is not enabled: there is nothing to undo")
+    enabled.disable()
+
+
+class Enabled:
+    """A model whose decode steps suffice runs; as a context manager it undoes that at the end."""
 
     def __init__(
-        self,
-        config: Any,
-        growth: str | Growth = "bmc",
-        *,
-        limit: int | None = None,
-        padded: bool = True,
+        self, model: Any, layers: int, attention: Attention, growth: Growth, limit: int
     ) -> None:
-        if not isinstance(config, PreTrainedConfig):
-            raise InputError(
-                "config must be a model's configuration (model.config), "
-                f"not {type(config).__name__}"
-            )
-        decoder = config.get_text_config(decoder=True)
-        layers = _count_layers(config, decoder, padded)
-        rows = limit if limit is not None else getattr(decoder, "max_position_embeddings", None)
-        if rows is None:
-            raise InputError("the model's config names no context length: give limit=")
-        if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
-            raise InputError(f"limit={rows!r} must be a whole number of at least 1 row")
-        # Keys are repeated for every query head of a group before the product: Eq. 8 applies.
-        heads = decoder.num_attention_heads
-        shared = getattr(decoder, "num_key_value_heads", None) or heads
-        policy = fitted(_policy(growth), group=heads // shared)
-        super().__init__(layers=[GrowingLayer(policy, rows, padded) for _ in range(layers)])
-        self._mask = _AdditiveMask()
+        """Change the model: everything has been checked."""
+        self.model = model
+        self._settings = layers, attention, growth, limit
+        self._last: NativeCache | None = None
+        self._name = f"suffice-{next(_numbers)}"
+        parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+        self._before = [(part.config, part.config._attn_implementation) for part in parts]
+        self._generate = vars(model).get("generate")
+        AttentionInterface.register(self._name, _attention)
+        AttentionMaskInterface.register(self._name, sdpa_mask)
+        model.config._attn_implementation = self._name
+        for part in parts:
+            part.config._attn_implementation = self._name
+        self._hooks = [
+            part.register_forward_pre_hook(_give_cache(part, self), with_kwargs=True)
+            for part in parts
+            if "past_key_values" in inspect.signature(part.forward).parameters
+        ]
+        model.generate = self._generating(model.generate)
+        vars(model)["_suffice"] = self
+
+    def new_cache(self) -> NativeCache:
+        """Return an empty cache, as `generate` and a call without a cache get one."""
+        self._last = NativeCache(Requests(*self._settings))
+        return self._last
 
     @property
-    def capacity(self) -> int:
-        """Rows allocated per request."""
-        return int(self.layers[0].capacity)
+    def trace(self) -> Trace | None:
+        """What the decode steps with the newest cache read, None before the first pass."""
+        return None if self._last is None else self._last.trace
 
-    @property
-    def bytes(self) -> int:
-        """Bytes allocated for keys and values of all layers."""
-        return sum(layer.bytes for layer in self.layers)
+    def disable(self) -> None:
+        """Leave the model as it was. A second time does nothing."""
+        if _enabled(self.model) is not self:
+            return
+        del vars(self.model)["_suffice"], self.model.generate
+        if self._generate is not None:
+            self.model.generate = self._generate
+        for hook in self._hooks:
+            hook.remove()
+        for config, attention in self._before:  # outer ones first: they set those inside, too
+            config._attn_implementation = attention
+        for interface in (AttentionInterface, AttentionMaskInterface):
+            del interface._global_mapping[self._name]
 
-    def decode_mask(
-        self, dtype: torch.dtype, attention_mask: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Return the additive mask [1 or B, 1, 1, capacity] for the next token of each request.
+    def __enter__(self) -> Enabled:
+        return self
 
-        0 where a row is in use (and `attention_mask` [B, S + 1], where given, is not 0), the
-        minimum of `dtype` elsewhere. The same memory is returned until the cache grows.
-        """
-        layer = self.layers[0]
-        capacity = layer.capacity_for(layer.length + 1)
-        mask = self._mask.opened(layer.length + 1, capacity, dtype, attention_mask)
-        return mask.to(layer.device)
-
-
-class _AdditiveMask:
-    """A mask of one row that opens a column per step."""
-
-    def __init__(self) -> None:
-        self.values: torch.Tensor | None = None
-        self.columns = 0
-        self.padding: torch.Tensor | None = None  # the padding the mask was built for
-
-    def opened(
-        self, columns: int, capacity: int, dtype: torch.dtype, padding: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Return the mask with its first `columns` columns open, except where `padding` is 0."""
-        if padding is not None and bool((padding != 0).all()):
-            padding = None  # one row then serves all requests
-        values = self.values
-        if values is None or not self._extends(values, columns, capacity, dtype, padding):
-            values = self.values = self._built(columns, capacity, dtype, padding)
-        else:
-            values[..., columns - 1] = 0
-        self.columns, self.padding = columns, padding
-        return values
-
-    def _extends(
+    def __exit__(
         self,
-        values: torch.Tensor,
-        columns: int,
-        capacity: int,
-        dtype: torch.dtype,
-        padding: torch.Tensor | None,
-    ) -> bool:
-        if values.dtype != dtype or values.shape[-1] != capacity or columns != self.columns + 1:
-            return False
-        if padding is None or self.padding is None:
-            return padding is self.padding
-        return bool(padding[:, -1].all()) and torch.equal(padding[:, :-1], self.padding)
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.disable()
 
-    @staticmethod
-    def _built(
-        columns: int, capacity: int, dtype: torch.dtype, padding: torch.Tensor | None
-    ) -> torch.Tensor:
-        rows = 1 if padding is None else padding.shape[0]
-        values = torch.full((rows, 1, 1, capacity), torch.finfo(dtype).min, dtype=dtype)
-        if padding is None:
-            values[..., :columns] = 0
-        else:
-            values[..., :columns].masked_fill_(padding[:, None, None, :columns] != 0, 0)
-        return values
+    def _generating(self, generate: Any) -> Any:
+        @wraps(generate)
+        def with_cache(*given: Any, **options: Any) -> Any:
+            config = options.get("generation_config") or self.model.generation_config
+            if options.get("use_cache", config.use_cache) is False:
+                raise InputError("use_cache=False: an enabled model decodes with its cache only")
+            if options.get("past_key_values") is None:
+                options["past_key_values"] = self.new_cache()
+            return generate(*given, **options)
+
+        return with_cache
 
 
-@contextmanager
-def reused_masks(model: Any) -> Iterator[None]:
-    """Let `model.generate` use `GrowingCache.decode_mask` instead of a new mask per step.
-
-    Holds inside the `with` block and for this model object only. Prompts, models with sliding
-    windows and other caches keep transformers' own masks.
-    """
-    original = getattr(model, "create_masks_for_generate", create_masks_for_generate)
-    previous = vars(model).get("create_masks_for_generate")
-    model.create_masks_for_generate = _reusing(original)
-    try:
-        yield
-    finally:
-        if previous is None:
-            del model.create_masks_for_generate
-        else:
-            model.create_masks_for_generate = previous
+def _enabled(model: Any) -> Enabled | None:
+    enabled: Enabled | None = vars(model).get("_suffice")
+    return enabled
 
 
-def _reusing(original: Callable[..., Any]) -> Callable[..., Any]:
-    def masks(**given: Any) -> Any:
-        cache, inputs = given["past_key_values"], given["inputs_embeds"]
-        types = set(getattr(given["config"].get_text_config(), "layer_types", None) or ())
-        windowed = getattr(given["config"].get_text_config(), "sliding_window", None)
-        if (
-            not isinstance(cache, GrowingCache)
-            or inputs.shape[1] != 1
-            or cache.get_seq_length() == 0
-            or types - {"full_attention"}
-            or (windowed and not types)
-        ):
-            return original(**given)
-        mask = cache.decode_mask(inputs.dtype, given["attention_mask"])
-        return {"full_attention": mask} if types else mask
-
-    return masks
+def _check_honoured(policy: Policy, softmax: str) -> None:
+    """Refuse what the seams have and these models do not get."""
+    if not isinstance(policy, Full):
+        raise InputError(f"policy={policy!r}: transformers models are served with 'full' only")
+    if softmax != "exact":
+        raise unknown("softmax", str(softmax), ["exact"])
 
 
-def _policy(growth: Any) -> Growth:
-    policy = GROWTHS.build(growth) if isinstance(growth, str) else growth
-    if isinstance(policy, type) or not callable(getattr(policy, "next_capacity", None)):
-        raise InputError(
-            f"growth={growth!r} must be a growth policy or its name. "
-            f"Known: {', '.join(GROWTHS.names())}"
-        )
-    return policy  # type: ignore[no-any-return]
+def _check_model(model: Any) -> None:
+    if not isinstance(model, PreTrainedModel):
+        raise InputError(f"model must be a transformers model, not {type(model).__name__}")
+    name = type(model).__name__
+    if _enabled(model) is not None:
+        raise InputError(f"{name} is enabled already: disable it first")
+    if not model._can_set_attn_implementation():
+        raise InputError(f"{name} does not take its attention from transformers' interface")
+    if model.device.type != "cpu":
+        raise InputError(f"{name} is on '{model.device}': only models on the CPU can be enabled")
 
 
-def _count_layers(config: Any, decoder: Any, padded: bool) -> int:
-    """Return the number of layers after checking that every one of them can be served."""
-    family = getattr(config, "model_type", type(config).__name__)
-    if config.is_encoder_decoder or getattr(decoder, "add_cross_attention", False):
-        raise InputError(f"GrowingCache serves decoder-only models; '{family}' has cross-attention")
-    attention = decoder._attn_implementation
-    if padded and attention not in (None, *_ATTENTION):
-        raise unknown("attention for a padded cache", attention, _ATTENTION)
-    types, _ = get_layer_types_and_kwargs(decoder)
-    for kind in types:
-        if kind not in _LAYER_TYPES:
-            raise unknown(f"layer type of '{family}'", kind, _LAYER_TYPES)
-    return len(types)
+def _give_cache(part: Any, enabled: Enabled) -> Any:
+    """Return a hook that gives a call without a cache one, and refuses those of others."""
+    names = list(inspect.signature(part.forward).parameters)
+
+    def hook(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        arguments = dict(zip(names, given, strict=False)) | named
+        past = arguments.get("past_key_values")
+        if past is not None and not isinstance(past, NativeCache):
+            raise InputError(
+                f"past_key_values is a {type(past).__name__}: an enabled model takes none or "
+                "that of enabled.new_cache()"
+            )
+        asked = arguments.get("use_cache")
+        uses = getattr(module.config, "use_cache", True) if asked is None else asked
+        if past is not None or uses is False or module.training:
+            return given, named
+        at = names.index("past_key_values")
+        if at < len(given):
+            return (*given[:at], enabled.new_cache(), *given[at + 1 :]), named
+        return given, named | {"past_key_values": enabled.new_cache()}
+
+    return hook
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend as transformers asks: query [B, H, T, D], key and value [B, G, T, D]."""
+    layer: NativeLayer | None = getattr(key, "suffice_layer", None)
+    if layer is not None:
+        _check_asked(module, options)
+        if layer.index == 0:
+            layer.requests.begin(key, attention_mask)
+        layer.requests.store(layer.index, key, value)
+        if layer.requests.decodes:
+            scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+            output = layer.requests.decode(layer.index, query, attention_mask, scale)
+            return output.transpose(1, 2).contiguous(), None
+        key = layer.requests.dense(layer.index, key)
+        value = layer.requests.dense(layer.index, value, values=True)
+    found: tuple[torch.Tensor, None] = sdpa_attention_forward(
+        module, query, key, value, attention_mask, dropout, scaling, **options
+    )
+    return found
+
+
+def _check_asked(module: torch.nn.Module, options: dict[str, Any]) -> None:
+    name = type(module).__name__
+    for wish in _UNKNOWN:
+        if options.get(wish) not in (None, False):
+            raise InputError(f"{name} asks for {wish}: an enabled model has none")
+    if options.get("is_causal", getattr(module, "is_causal", True)) is False:
+        raise InputError(f"{name} is not causal: only decoders can be enabled")

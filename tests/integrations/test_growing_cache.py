@@ -18,7 +18,7 @@ from transformers.models.qwen2 import Qwen2Config
 
 from suffice.cache.bmc import BMC
 from suffice.errors import InputError, OutOfMemory
-from suffice.integrations.transformers import GrowingCache, GrowingLayer, reused_masks
+from suffice.integrations.growing_cache import GrowingCache, GrowingLayer, reused_masks
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97,

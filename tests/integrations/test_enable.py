@@ -1,0 +1,301 @@
+"""Models of transformers with suffice's attention and cache: the same tokens, and undone after."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AttentionInterface,
+    AutoModelForCausalLM,
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+import suffice.integrations.transformers as st
+import tiny
+from models.golden import model_file
+from models.hf_reference import load
+from suffice import LLM, SamplingParams, native
+from suffice.errors import InputError
+
+FAMILIES = ["llama", "mistral", "qwen2-window", "qwen3", "gemma3", "opt"]
+EXACT = ["exact", "aet:k=2,v=0", "art:tau=0", "certified:eps=0"]
+LOSSY = ["aet:k=0.5,globals=16,locals=8", "art:tau=0.5,phi=0.5,p=1,block=16", "certified:eps=0.3"]
+PADDING = (0, 6, 25)
+NEW_TOKENS = 30
+GREEDY: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+
+
+def prompts(batch: int, length: int = 27) -> dict[str, Any]:
+    """Prompts of 27, 21 and 2 tokens, padded on the left."""
+    tokens = torch.randint(3, 200, (batch, length), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(tokens)
+    for row, padding in zip(range(batch), PADDING, strict=False):
+        mask[row, :padding] = 0
+    return {"input_ids": tokens * mask, "attention_mask": mask}
+
+
+def generate(model: Any, batch: int = 3, **options: Any) -> torch.Tensor:
+    options = {"max_new_tokens": NEW_TOKENS} | options
+    result: torch.Tensor = model.generate(**prompts(batch), **GREEDY, **options)
+    return result
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Calls this small are not worth waking a second thread for."""
+    before = native.threads()
+    native.set_threads(1)
+    yield
+    native.set_threads(before)
+
+
+@pytest.fixture(scope="module")
+def models(checkpoints: Callable[[str], Path]) -> Callable[[str], Any]:
+    made: dict[str, Any] = {}
+
+    def get(variant: str) -> Any:
+        if variant not in made:
+            made[variant] = load(checkpoints(variant), torch.float32)
+        return made[variant]
+
+    return get
+
+
+@pytest.mark.parametrize("attention", EXACT)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_at_its_exact_limit_a_technique_gives_the_tokens_of_transformers(
+    family: str, attention: str, models: Callable[[str], Any]
+) -> None:
+    model, all_of_it = models(family), {"return_dict_in_generate": True, "output_logits": True}
+    expected: Any = generate(model, **all_of_it)
+    with st.enable(model, attention=attention) as enabled:
+        actual: Any = generate(model, **all_of_it)
+    assert torch.equal(actual.sequences, expected.sequences)
+    torch.testing.assert_close(actual.logits, expected.logits, rtol=1e-4, atol=1e-4)
+    assert enabled.trace is not None and enabled.trace.steps == NEW_TOKENS - 1
+
+
+@pytest.mark.parametrize("attention", LOSSY)
+def test_with_thresholds_the_tokens_are_those_of_the_engine(attention: str, tmp_path: Path) -> None:
+    folder = tiny.make(tmp_path, "llama", tokenizer=True)
+    model, prompt, count = load(folder, torch.float32), prompts(1)["input_ids"], 90
+    llm = LLM(folder, dtype="float32", threads=1, attention=attention)
+    params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
+    [output] = llm.generate({"prompt_token_ids": prompt[0].tolist()}, params)
+    with st.enable(model, attention=attention) as enabled:
+        tokens = generate(model, 1, max_new_tokens=count)
+    assert tokens[0, prompt.shape[1] :].tolist() == list(output.outputs[0].token_ids)
+    trace, theirs = enabled.trace, llm.runner.trace
+    assert trace is not None and trace.key_rows_read < trace.rows_held, "everything was read"
+    same = {"weight_bytes_read": 0, "missing": pytest.approx(theirs.missing, abs=1e-5)}
+    assert trace.plain() == theirs.plain() | same
+
+
+@pytest.mark.parametrize("attention", LOSSY)
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
+def test_a_padded_request_gives_the_tokens_that_it_gives_alone(
+    family: str, attention: str, models: Callable[[str], Any]
+) -> None:
+    model = models(family)
+    with st.enable(model, attention=attention):
+        together = generate(model)
+        for row, padding in enumerate(PADDING):
+            prompt = prompts(3)["input_ids"][row : row + 1, padding:]
+            alone = model.generate(prompt, max_new_tokens=NEW_TOKENS, **GREEDY)
+            assert torch.equal(together[row, padding:], alone[0])
+
+
+def test_padding_is_not_stored(models: Callable[[str], Any]) -> None:
+    model = models("llama")
+    with st.enable(model) as enabled:
+        cache = enabled.new_cache()
+        generate(model, past_key_values=cache, max_new_tokens=2)
+    lengths = [each.length + each.tentative for each in cache.requests.caches]
+    assert lengths == [27 + 1 - padding for padding in PADDING]
+    assert cache.get_seq_length() == 28 and cache.bytes > 0
+    cache.reset()
+    assert cache.get_seq_length() == 0 and cache.bytes == 0
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("attention", ["exact", *LOSSY])
+def test_drafts_change_nothing_not_even_what_was_learnt(
+    family: str, attention: str, models: Callable[[str], Any]
+) -> None:
+    model = models(family)
+    assistant = copy.deepcopy(model)
+    noise = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # so that it is sometimes wrong
+        for weight in assistant.parameters():
+            weight += 0.05 * weight.std() * torch.randn(weight.shape, generator=noise)
+    with st.enable(model, attention=attention) as enabled:
+        plain = generate(model, 1)
+        cache = enabled.new_cache()
+        drafted = generate(model, 1, assistant_model=assistant, past_key_values=cache)
+    assert torch.equal(drafted, plain)
+    assert cache.trace is not None and cache.trace.steps < NEW_TOKENS - 1, "none was accepted"
+    assert cache.trace.rows_held > 0
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "opt"])
+def test_beam_search(family: str, models: Callable[[str], Any]) -> None:
+    model = models(family)
+    expected = generate(model, num_beams=3)
+    with st.enable(model):
+        assert torch.equal(generate(model, num_beams=3), expected)
+
+
+@pytest.mark.parametrize("second", [1, 5, 40])
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_a_chunk_after_a_prompt_gives_the_logits_of_transformers(
+    family: str, second: int, models: Callable[[str], Any]
+) -> None:
+    """Some tokens are decoded natively, 40 are a second prompt; the batch is padded in both."""
+    model = models(family)
+    first, more = prompts(3), torch.randint(3, 200, (3, second))
+    mask = torch.ones(3, second, dtype=torch.long)
+    mask[1, : second // 2] = 0
+    if family == "gemma3":
+        mask[:] = 1  # a window with padding in it is refused
+    whole = torch.cat([first["attention_mask"], mask], 1)
+    tail = torch.full((3, 1), 7)
+    whole_after = torch.cat([whole, torch.ones(3, 1, dtype=torch.long)], 1)
+
+    def run() -> torch.Tensor:
+        with torch.no_grad():
+            past = model(**first).past_key_values
+            middle = model(more, attention_mask=whole, past_key_values=past)
+            after = model(tail, attention_mask=whole_after, past_key_values=past)
+        assert type(past) is type(middle.past_key_values)
+        return torch.cat([middle.logits * mask[:, :, None], after.logits], 1)
+
+    expected = run()
+    with st.enable(model):
+        actual = run()
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_undone_the_model_is_as_it_was(models: Callable[[str], Any]) -> None:
+    model = models("gemma3")
+    config, names = copy.deepcopy(model.config.to_dict()), set(vars(model))
+    with torch.no_grad():
+        logits = model(**prompts(3)).logits
+    table = set(AttentionInterface().valid_keys())
+    st.enable(model, attention="aet:k=0.5")
+    assert model.config._attn_implementation != "sdpa"
+    generate(model)
+    st.disable(model)
+    assert model.config.to_dict() == config and set(vars(model)) == names
+    assert set(AttentionInterface().valid_keys()) == table
+    assert not any(part._forward_pre_hooks for part in model.modules())
+    with torch.no_grad():
+        output = model(**prompts(3))
+    assert torch.equal(output.logits, logits) and isinstance(output.past_key_values, DynamicCache)
+
+
+def test_an_exception_undoes_too(models: Callable[[str], Any]) -> None:
+    model = models("llama")
+    with pytest.raises(ZeroDivisionError), st.enable(model):
+        raise ZeroDivisionError
+    assert model.config._attn_implementation == "sdpa" and "generate" not in vars(model)
+
+
+def test_another_model_with_the_same_configuration_is_left_alone() -> None:
+    shared = LlamaConfig(**tiny.VARIANTS["llama"][1], attn_implementation="sdpa")
+    torch.manual_seed(0)
+    one, other = LlamaForCausalLM(shared).eval(), LlamaForCausalLM(shared).eval()
+    expected = generate(other)
+    with st.enable(one, attention="aet:k=0.1"):
+        assert torch.equal(generate(other), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attention": "arts"}, "unknown attention 'arts'. Did you mean 'art'?"),
+        ({"attention": 3}, "attention=3: must be a technique or its name. Known: aet, art,"),
+        ({"policy": "snapkv:0.8"}, "unknown policy 'snapkv'."),
+        ({"cache": "bcm"}, "unknown growth 'bcm'. Did you mean 'bmc'?"),
+        ({"softmax": "exaq:2"}, "unknown softmax 'exaq:2'."),
+        ({"limit": 0}, "limit=0 must be a whole number of at least 1 row"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str, models: Callable[[str], Any]) -> None:
+    model = models("llama")
+    with pytest.raises(InputError) as error:
+        st.enable(model, **options)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_what_is_no_model_or_enabled_or_not_is_refused(models: Callable[[str], Any]) -> None:
+    with pytest.raises(InputError, match=r"^model must be a transformers model, not Linear$"):
+        st.enable(torch.nn.Linear(2, 2))
+    model = models("llama")
+    with pytest.raises(InputError, match=r"^LlamaForCausalLM is not enabled: there is nothing to"):
+        st.disable(model)
+    with st.enable(model), pytest.raises(InputError, match=r"^LlamaForCausalLM is enabled already"):
+        st.enable(model)
+
+
+def test_uses_that_cannot_be_honoured_are_refused(models: Callable[[str], Any]) -> None:
+    model = models("llama")
+    one = prompts(1)
+    with st.enable(model, limit=40) as enabled, torch.no_grad():
+        with pytest.raises(InputError, match=r"^use_cache=False: an enabled model decodes with"):
+            generate(model, use_cache=False)
+        with pytest.raises(InputError, match=r"^past_key_values is a DynamicCache: an enabled mod"):
+            generate(model, past_key_values=DynamicCache())
+        with pytest.raises(InputError, match=r"^41 tokens exceed the context length of 40$"):
+            generate(model, 1)
+        past = model(**one).past_key_values
+        with pytest.raises(InputError, match=r"^crop\(1\): give a number from -27 to 0$"):
+            past.crop(1)
+        holes = torch.ones(1, 1, 1, 28, dtype=torch.bool)
+        holes[..., 3] = False
+        with pytest.raises(InputError, match=r"^attention_mask hides other tokens than padding"):
+            model(one["input_ids"][:, :1], attention_mask=holes, past_key_values=past)
+        with pytest.raises(InputError, match=r"^a batch of 2: the cache holds 1 requests$"):
+            model(torch.ones(2, 1, dtype=torch.long), past_key_values=past)
+        past = enabled.new_cache()
+        with pytest.raises(InputError, match=r"^attention_mask of shape \[1, 1, 2, 2\] and torch."):
+            model(one["input_ids"][:, :2], attention_mask=torch.zeros(1, 1, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"head_dim": 8}, "head_size=8 must be a multiple of 16 up to 512"),
+        ({}, "type of keys and values"),
+    ],
+)
+def test_models_that_cannot_be_served_are_refused(change: dict[str, Any], message: str) -> None:
+    fields = tiny.VARIANTS["llama"][1] | change
+    model = LlamaForCausalLM(LlamaConfig(**fields)).eval()
+    model = model if change else model.double()
+    with st.enable(model), pytest.raises(InputError, match=message):
+        generate(model)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("attention", ["exact", "certified:eps=0", "aet:k=2,v=0"])
+def test_a_real_model_generates_what_it_does_without(attention: str) -> None:
+    path = model_file("smollm2-135m")
+    if path is None:
+        pytest.skip("no model: run `suffice pull smollm2-135m`")
+    model = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    ).eval()
+    tokens = torch.randint(20, 4000, (2, 40), generator=torch.Generator().manual_seed(3))
+    inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+    inputs["attention_mask"][1, :9] = 0
+    expected = model.generate(**inputs, max_new_tokens=24, **GREEDY)
+    with st.enable(model, attention=attention):
+        assert torch.equal(model.generate(**inputs, max_new_tokens=24, **GREEDY), expected)

@@ -7,15 +7,36 @@ namespace suffice {
 
 namespace {
 
-// Whether everything is read: then chunks are independent, else what is read depends on what was.
-bool whole(const Traversal& traversal) { return !traversal.rule || traversal.rule->exact(); }
+// Whether everything is read: then chunks are independent, else what is read depends on what was,
+// or on the token.
+bool whole(const Traversal& traversal) {
+  return (!traversal.rule || traversal.rule->exact()) && !traversal.most_blocks;
+}
 
-// Appends the blocks of [begin, end) that are not in the list yet, newest first.
-void list_rest(int begin, int end, Scratch& scratch) {
+// Whether the policy wants to know what each row weighs.
+bool weighs(const Traversal& traversal) {
+  return traversal.head.masses && traversal.state && whole(traversal);
+}
+
+// Appends the blocks of [begin, end) that are not in the list yet: those that no order ranks newest
+// first, then the ranked ones.
+void list_rest(int begin, int end, const std::vector<int32_t>& ranked, Scratch& scratch) {
   scratch.taken.assign(end, 0);
   for (const int32_t block : scratch.order) scratch.taken[block] = 1;
-  for (int block = end - 1; block >= begin; block--)
+  for (int block = end - 1; block >= std::max(begin, static_cast<int>(ranked.size())); block--)
     if (!scratch.taken[block]) scratch.order.push_back(block);
+  for (const int32_t block : ranked)
+    if (block >= begin && block < end && !scratch.taken[block]) scratch.order.push_back(block);
+}
+
+// How many rows of those before `held` a traversal reads.
+int64_t rows_read(const Traversal& traversal, int held) {
+  if (!traversal.list)
+    return std::min(traversal.end * kPanel, held) - static_cast<int64_t>(traversal.begin) * kPanel;
+  int64_t rows = 0;
+  for (int i = traversal.begin; i < traversal.end; i++)
+    rows += std::clamp(held - traversal.list[i] * kPanel, 0, kPanel);
+  return rows;
 }
 
 // Appends the blocks of [begin, end), newest first.
@@ -47,6 +68,7 @@ void Attention::plan(std::vector<Traversal>& traversals) {
     offsets_.push_back(floats);
     const size_t count = traversal.queries.size();
     floats += traversal.chunks * count * (traversal.head.size + 2);
+    if (weighs(traversal)) floats += count * round_up(traversal.rows_end, kPanel);
   }
   if (partials_.size() < floats) partials_.resize(floats);
   if (left_size_ < traversals.size()) {
@@ -64,6 +86,12 @@ Partial Attention::partial(const Traversal& traversal, int chunk) {
   return {base + count * traversal.head.size, base + count * (traversal.head.size + 1), base};
 }
 
+// Behind the partial results, if they are wanted.
+Scores Attention::scores(const Traversal& traversal) {
+  if (!weighs(traversal)) return {};
+  return {partial(traversal, traversal.chunks).output, round_up(traversal.rows_end, kPanel)};
+}
+
 void Attention::attend(const Traversal& traversal, int chunk, Scratch& scratch) {
   const int count = static_cast<int>(traversal.queries.size());
   const int size = traversal.head.size;
@@ -74,32 +102,34 @@ void Attention::attend(const Traversal& traversal, int chunk, Scratch& scratch) 
   const size_t needed = attend_scratch(count, size);
   if (scratch.floats.size() < needed) scratch.floats.resize(needed);
   kernels().attend(traversal.head, traversal.queries.data(), traversal.visible.data(), count,
-                   traversal.list, begin, end, state, scratch.floats.data());
+                   traversal.list, begin, end, state, scratch.floats.data(), scores(traversal));
 }
 
 // One token after the other: what a token reads may depend on what those before it found.
 void Attention::walk(const Traversal& traversal, Scratch& scratch) {
   const int rows = static_cast<int>(traversal.queries.size()) / traversal.group;
-  if (traversal.rule->stop == Stop::aet) traversal.state->drafts.resize(rows);
+  if (traversal.rule && traversal.rule->stop == Stop::aet) traversal.state->drafts.resize(rows);
   for (int row = 0; row < rows; row++) walk_row(traversal, row, scratch);
 }
 
 void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) {
-  const Rule& rule = *traversal.rule;
+  const Rule rule = traversal.rule ? *traversal.rule : Rule{};
   const int group = traversal.group, size = traversal.head.size, at = row * group;
   const Visible& visible = traversal.visible[at];
   const int length = visible.committed + row + 1;
   const int begin = visible.first / kPanel;
   const bool learns = rule.stop == Stop::aet;
   scratch.order.clear();
+  const int end = (length + kPanel - 1) / kPanel;
+  const int sinks = std::min(round_up(traversal.bounds.sinks, kPanel) / kPanel, end);
+  for (int block = 0; block < sinks; block++) scratch.order.push_back(block);
   if (learns) {
     Known& known = traversal.state->drafts[row];
     const int parent = parent_of(visible, row);
     known = parent < 0 ? traversal.state->committed : traversal.state->drafts[parent];
     known.advance(rule, length);
-    known.list(rule, begin, scratch.order);
+    known.list(rule, std::max(begin, sinks), scratch.order);
   }
-  const int end = (length + kPanel - 1) / kPanel;
   const bool sketched = rule.stop == Stop::certified;
   const int first_chunk = (visible.first + kSketchRows - 1) / kSketchRows;
   const int chunks = std::max(sketched ? sketched_chunks(length) - first_chunk : 0, 0);
@@ -108,16 +138,23 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
     list_newest(begin, first_chunk * kSketchBlocks, scratch.order);
   }
   const int always = sketched && !chunks ? end - begin : static_cast<int>(scratch.order.size());
+  static const std::vector<int32_t> none;
+  const std::vector<int32_t>& ranked = traversal.state ? traversal.state->order : none;
+  int boxes = 0;
   if (chunks > 0)
     scratch.estimates.sort(traversal.head, traversal.queries.data() + at, group, first_chunk,
                            first_chunk + chunks, rule.bounded, scratch.order);
+  else if (traversal.most_blocks)
+    boxes = scratch.ranking.sort(traversal.head, traversal.queries.data() + at, group,
+                                 traversal.boxed, begin, end, traversal.most_blocks, scratch.order);
   else
-    list_rest(begin, end, scratch);
+    list_rest(begin, end, ranked, scratch);
   scratch.floats.resize(std::max(scratch.floats.size(), traverse_scratch(group, size)));
   scratch.masses.resize(2 * static_cast<size_t>(always) * group);
   const Partial whole = partial(traversal, 0);
   const Partial state{whole.peak + at, whole.sum + at, whole.output + at * size};
-  Order order{scratch.order.data(), static_cast<int>(scratch.order.size()), always};
+  Order order{scratch.order.data(), static_cast<int>(scratch.order.size()), always,
+              traversal.most_blocks > 0 || !ranked.empty()};
   if (chunks > 0) {
     order.rest = scratch.estimates.rest();
     order.peaks = scratch.estimates.peaks();
@@ -136,8 +173,9 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
   if (traversal.reads) {
     traversal.reads->key_rows += reads.key_rows;
     traversal.reads->value_rows += reads.value_rows;
-    traversal.reads->held_rows += length;
-    traversal.reads->sketch_bytes += chunks * static_cast<int64_t>(sketch_bytes(size));
+    traversal.reads->held_rows += length + traversal.bounds.removed;
+    traversal.reads->sketch_bytes += chunks * static_cast<int64_t>(sketch_bytes(size)) +
+                                     boxes * static_cast<int64_t>(box_bytes(size));
     traversal.reads->missing = std::max(traversal.reads->missing, reads.missing);
   }
 }
@@ -146,11 +184,11 @@ void Attention::merge(const Traversal& traversal) {
   // A row counts for every token of the request that it is read for.
   const int tokens = static_cast<int>(traversal.queries.size()) / traversal.group;
   for (int row = 0; traversal.reads && row < tokens; row++) {
-    const int64_t held = traversal.visible[row * traversal.group].committed + row + 1;
-    const int64_t read = std::min<int64_t>(traversal.end * kPanel, held) - traversal.begin * kPanel;
+    const int held = traversal.visible[row * traversal.group].committed + row + 1;
+    const int64_t read = rows_read(traversal, held);
     traversal.reads->key_rows += read;
     traversal.reads->value_rows += read;
-    traversal.reads->held_rows += held;
+    traversal.reads->held_rows += held + traversal.bounds.removed;
   }
   const int count = static_cast<int>(traversal.queries.size());
   const int size = traversal.head.size;
@@ -169,6 +207,19 @@ void Attention::merge(const Traversal& traversal) {
     }
     const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
     for (int d = 0; d < size; d++) output[d] *= inverse;
+    if (weighs(traversal)) weigh(traversal, q, peak, inverse);
+  }
+}
+
+// Adds one query row's share of each key to what its step weighed.
+void Attention::weigh(const Traversal& traversal, int query, float peak, float inverse) {
+  const Scores kept = scores(traversal);
+  std::vector<float>& weights = traversal.state->weights;
+  if (query == 0) weights.assign(kept.stride, 0.0f);
+  for (int i = traversal.begin; i < traversal.end; i++) {
+    const int row = (traversal.list ? traversal.list[i] : i) * kPanel;
+    kernels().add_masses(kept.rows + static_cast<size_t>(query) * kept.stride + row, peak, inverse,
+                         weights.data() + row);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "boxes.h"
 #include "cache.h"
 #include "kernels.h"
 #include "known.h"
@@ -13,6 +14,13 @@
 namespace suffice {
 
 constexpr int kChunkBlocks = 16;  // a chunk: what one thread takes at a time
+
+// The rows of a layer that a traversal is about: each token sees the last `window` (0: all) and the
+// first `sinks`; `removed` tokens have none.
+struct Bounds {
+  int window = 0, removed = 0, sinks = 0;
+  bool operator==(const Bounds&) const = default;
+};
 
 // The query rows of one request, of all query heads that share one key/value head.
 struct Traversal {
@@ -23,6 +31,10 @@ struct Traversal {
   const int32_t* list = nullptr;      // ordered block indices, null: the identity
   int begin = 0, end = 0;             // positions in the list (or blocks, when null)
   int rows_end = 0;                   // rows of the cache that exist
+  Bounds bounds;                      // what these follow from: see place()
+  std::vector<int32_t> blocks;        // what `list` points to, if it is the traversal's own
+  int most_blocks = 0;                // the blocks that boxes choose for each token (0: all)
+  int boxed = 0;                      // blocks that have their box
   const Rule* rule = nullptr;         // null: everything is read
   HeadState* state = nullptr;         // what the rule keeps between tokens
   int group = 1;                      // query heads: rows of `queries` that belong to one token
@@ -37,6 +49,7 @@ struct Scratch {
   std::vector<int32_t> order;
   std::vector<uint8_t> taken;
   Estimates estimates;
+  Ranking ranking;
 };
 
 // Work shared by the team: chunks are taken from an atomic counter; whoever finishes the last chunk
@@ -57,7 +70,9 @@ class Attention {
   void walk(const Traversal& traversal, Scratch& scratch);
   void walk_row(const Traversal& traversal, int row, Scratch& scratch);
   void merge(const Traversal& traversal);
+  void weigh(const Traversal& traversal, int query, float peak, float inverse);
   Partial partial(const Traversal& traversal, int chunk);
+  Scores scores(const Traversal& traversal);
 
   std::vector<Traversal>* traversals_ = nullptr;
   std::vector<Chunk> chunks_;

@@ -44,4 +44,15 @@ void Known::truncate(int length) {
   next_ = std::min(next_, (length + kPanel - 1) / kPanel);
 }
 
+void Known::drop(int first, int count) {
+  for (auto* blocks : {&globals_, &locals_}) {
+    std::erase_if(*blocks, [=](const Block& block) {
+      return block.index >= first && block.index < first + count;
+    });
+    for (Block& block : *blocks)
+      if (block.index >= first) block.index -= count;
+  }
+  if (next_ > first) next_ = std::max(first, next_ - count);
+}
+
 }  // namespace suffice

@@ -10,9 +10,11 @@
 #include "attention.inl"
 #include "traverse.inl"
 #include "sketch.inl"
+#include "boxes.inl"
 // clang-format on
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
 constexpr Kernels table{SUFFICE_NAME, linear,    unpack,     quantize_rows, normalize,
                         activate,     attend,    traverse,   estimate,      sum_blocks,
-                        store_row,    load_rows, read_memory};
+                        add_masses,   encode_box, bound,     store_row,     load_rows,
+                        read_memory};

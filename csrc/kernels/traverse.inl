@@ -106,15 +106,9 @@ inline uint64_t wanted(const Rule& rule, const Seen& seen, const Tile& tile, con
 
 // Bit i: row `row` + i of the block is one that the query row may see.
 inline uint32_t visible_bits(const Visible& visible, int row) {
-  if (row >= visible.first && row + kPanel <= visible.committed) return 0xffff;
+  if (visible.sees_block(row)) return 0xffff;
   uint32_t bits = 0;
-  for (int i = 0; i < kPanel; i++) {
-    const int key = row + i, draft = key - visible.committed;
-    const bool seen = draft < 0    ? key >= visible.first
-                      : draft < 32 ? visible.tentative >> draft & 1
-                                   : false;
-    bits |= static_cast<uint32_t>(seen) << i;
-  }
+  for (int i = 0; i < kPanel; i++) bits |= static_cast<uint32_t>(visible.sees(row + i)) << i;
   return bits;
 }
 
@@ -171,8 +165,7 @@ struct Walk {
     std::memset(sums, 0, sizeof(float) * count * W);
     std::memset(state.output, 0, sizeof(float) * count * size);
     std::memset(probes, 0, sizeof(float) * count * size);
-    const int length = visible.committed - visible.first + __builtin_popcount(visible.tentative);
-    seen = {count, size, length, 0, greatest, state.peak, sums, state.output};
+    seen = {count, size, visible.rows(), 0, greatest, state.peak, sums, state.output};
   }
 
   // Scores of a tile become weights; `always`: its keys count for the largest score of AET.
@@ -304,7 +297,8 @@ struct Walk {
       const bool always = i < order.always;
       // Looks are at multiples of `look_blocks` from row 0: they depend on the keys alone.
       const int step = always                         ? order.always - i
-                       : rule.stop == Stop::certified ? rule.look_blocks
+                       : order.ranked || rule.stop == Stop::certified
+                           ? rule.look_blocks
                                                       : order.blocks[i] % rule.look_blocks + 1;
       const int end = i + step < order.count ? i + step : order.count;
       Tile tile = tile_at<KT, VT>(head, order.blocks, i, end, order.count, most);

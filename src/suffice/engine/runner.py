@@ -13,6 +13,7 @@ from suffice import native
 from suffice.cache import fitted, machine
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
+from suffice.engine.torch_threads import one_torch_thread
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, Rows
@@ -142,7 +143,10 @@ class Runner:
         self, cache: KVCache, tokens: list[int], outputs: Outputs, watch: Watch | None
     ) -> torch.Tensor:
         seen = _shown(watch, cache.length + len(tokens))
-        logits = self._native.step([Rows(cache, tokens, outputs=outputs)], exact=True, watch=seen)
+        with one_torch_thread():  # a policy looks at queries between two steps
+            logits = self._native.step(
+                [Rows(cache, tokens, outputs=outputs)], exact=True, watch=seen
+            )
         cache.commit(list(range(len(tokens))))
         return logits
 

@@ -29,6 +29,34 @@ void list_rest(int begin, int end, const std::vector<int32_t>& ranked, Scratch& 
     if (block >= begin && block < end && !scratch.taken[block]) scratch.order.push_back(block);
 }
 
+// Appends the blocks of the sinks, which come first whatever is seen; returns their number.
+int list_sinks(const Traversal& traversal, int end, std::vector<int32_t>& order) {
+  const int sinks = std::min(round_up(traversal.bounds.sinks, kPanel) / kPanel, end);
+  for (int block = 0; block < sinks; block++) order.push_back(block);
+  return sinks;
+}
+
+const std::vector<int32_t>& ranked_blocks(const Traversal& traversal) {
+  static const std::vector<int32_t> none;
+  return traversal.state ? traversal.state->order : none;
+}
+
+// Whether blocks come in another order than newest first.
+bool ranks(const Traversal& traversal) {
+  return traversal.most_blocks > 0 || !ranked_blocks(traversal).empty();
+}
+
+// Counts what was read for one token, of `length` rows that its layer holds.
+void count(const Traversal& traversal, const Reads& found, int length, int64_t metadata_bytes) {
+  if (!traversal.reads) return;
+  Reads& reads = *traversal.reads;
+  reads.key_rows += found.key_rows;
+  reads.value_rows += found.value_rows;
+  reads.held_rows += length + traversal.bounds.removed;
+  reads.sketch_bytes += metadata_bytes;
+  reads.missing = std::max(reads.missing, found.missing);
+}
+
 // How many rows of those before `held` a traversal reads.
 int64_t rows_read(const Traversal& traversal, int held) {
   if (!traversal.list)
@@ -121,13 +149,13 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
   const bool learns = rule.stop == Stop::aet;
   scratch.order.clear();
   const int end = (length + kPanel - 1) / kPanel;
-  const int sinks = std::min(round_up(traversal.bounds.sinks, kPanel) / kPanel, end);
-  for (int block = 0; block < sinks; block++) scratch.order.push_back(block);
+  const int sinks = list_sinks(traversal, end, scratch.order);
   if (learns) {
     Known& known = traversal.state->drafts[row];
     const int parent = parent_of(visible, row);
     known = parent < 0 ? traversal.state->committed : traversal.state->drafts[parent];
     known.advance(rule, length);
+    if (sinks) known.lose(sinks, begin);
     known.list(rule, std::max(begin, sinks), scratch.order);
   }
   const bool sketched = rule.stop == Stop::certified;
@@ -138,8 +166,6 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
     list_newest(begin, first_chunk * kSketchBlocks, scratch.order);
   }
   const int always = sketched && !chunks ? end - begin : static_cast<int>(scratch.order.size());
-  static const std::vector<int32_t> none;
-  const std::vector<int32_t>& ranked = traversal.state ? traversal.state->order : none;
   int boxes = 0;
   if (chunks > 0)
     scratch.estimates.sort(traversal.head, traversal.queries.data() + at, group, first_chunk,
@@ -148,13 +174,13 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
     boxes = scratch.ranking.sort(traversal.head, traversal.queries.data() + at, group,
                                  traversal.boxed, begin, end, traversal.most_blocks, scratch.order);
   else
-    list_rest(begin, end, ranked, scratch);
+    list_rest(begin, end, ranked_blocks(traversal), scratch);
   scratch.floats.resize(std::max(scratch.floats.size(), traverse_scratch(group, size)));
   scratch.masses.resize(2 * static_cast<size_t>(always) * group);
   const Partial whole = partial(traversal, 0);
   const Partial state{whole.peak + at, whole.sum + at, whole.output + at * size};
   Order order{scratch.order.data(), static_cast<int>(scratch.order.size()), always,
-              traversal.most_blocks > 0 || !ranked.empty()};
+              ranks(traversal)};
   if (chunks > 0) {
     order.rest = scratch.estimates.rest();
     order.peaks = scratch.estimates.peaks();
@@ -170,14 +196,9 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
       traversal.state->drafts[row].add_mass(scratch.order[i],
                                             scratch.masses[i * group + q] * inverse);
   }
-  if (traversal.reads) {
-    traversal.reads->key_rows += reads.key_rows;
-    traversal.reads->value_rows += reads.value_rows;
-    traversal.reads->held_rows += length + traversal.bounds.removed;
-    traversal.reads->sketch_bytes += chunks * static_cast<int64_t>(sketch_bytes(size)) +
-                                     boxes * static_cast<int64_t>(box_bytes(size));
-    traversal.reads->missing = std::max(traversal.reads->missing, reads.missing);
-  }
+  count(traversal, reads, length,
+        chunks * static_cast<int64_t>(sketch_bytes(size)) +
+            boxes * static_cast<int64_t>(box_bytes(size)));
 }
 
 void Attention::merge(const Traversal& traversal) {

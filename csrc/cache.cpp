@@ -106,8 +106,8 @@ Head KVCache::head_in(std::byte* memory, const Layout& at, int head) const {
   if (extras_.sketch)
     result.sketch = memory + at.sketch + head * (at.rows / kSketchRows) * sketch_bytes(size_);
   if (extras_.boxes)
-    result.boxes = reinterpret_cast<float*>(memory + at.boxes +
-                                            head * (at.rows / kPanel) * box_bytes(size_));
+    result.boxes =
+        reinterpret_cast<float*>(memory + at.boxes + head * (at.rows / kPanel) * box_bytes(size_));
   if (extras_.masses) result.masses = reinterpret_cast<float*>(memory + at.masses) + scales;
   result.size = size_;
   result.key_type = key_type_;

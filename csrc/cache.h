@@ -116,10 +116,10 @@ class KVCache {
   std::shared_ptr<Arena> arena_;
   Extras extras_;
   int sketched_ = 0, boxed_ = 0;
-  std::vector<std::byte*> memory_;     // [layers]
-  std::vector<int> rows_, removed_;    // [layers]: that there is memory for, that were evicted
-  std::vector<Eligible> eligible_;     // [layers]
-  std::vector<HeadState> states_;  // [layers][heads]
+  std::vector<std::byte*> memory_;   // [layers]
+  std::vector<int> rows_, removed_;  // [layers]: that there is memory for, that were evicted
+  std::vector<Eligible> eligible_;   // [layers]
+  std::vector<HeadState> states_;    // [layers][heads]
 };
 
 // Copies a row of one head to a row of another of the same types.

@@ -32,7 +32,8 @@ void move_rows(const Head& head, int from, int to, int count) {
 void copy_row(const Head& from, int row, const Head& to, int to_row) {
   const int run = key_pair(from.key_type) * size_of(from.key_type);
   const auto key_at = [=](const Head& head, int at) {
-    return head.keys + static_cast<size_t>(at / kPanel) * kPanel * head.size * size_of(head.key_type) +
+    return head.keys +
+           static_cast<size_t>(at / kPanel) * kPanel * head.size * size_of(head.key_type) +
            static_cast<size_t>(at % kPanel) * run;
   };
   const int runs = from.size / key_pair(from.key_type);

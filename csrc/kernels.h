@@ -29,8 +29,8 @@ struct Kernels {
   void (*activate)(int activation, float* gate, const float* up, int size);
 
   // Scores, softmax and values of `count` query rows over the blocks list[begin..end) (list null:
-  // the identity), into `state`, whatever it held. Queries are float32, already scaled. `kept` takes
-  // the scores of these rows, -infinity where hidden.
+  // the identity), into `state`, whatever it held. Queries are float32, already scaled. `kept`
+  // takes the scores of these rows, -infinity where hidden.
   void (*attend)(const Head&, const float* const* queries, const Visible* visible, int count,
                  const int32_t* list, int begin, int end, const Partial& state, float* scratch,
                  const Scores& kept);

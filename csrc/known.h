@@ -18,6 +18,7 @@ class Known {
   void list(const Rule& rule, int begin, std::vector<int32_t>& to) const;
   void add_mass(int32_t block, float mass);
   void truncate(int length);
+  void lose(int first, int end);    // blocks that no token sees any more
   void drop(int first, int count);  // blocks that leave the cache; those behind move up
 
  private:

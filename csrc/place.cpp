@@ -45,7 +45,8 @@ void place(Traversal& traversal, const Bounds& bounds, int length, int count, co
   if (sinks == 0 || first / kPanel <= sinks) return;
   traversal.blocks.clear();
   for (int block = 0; block < sinks; block++) traversal.blocks.push_back(block);
-  for (int block = first / kPanel; block < traversal.end; block++) traversal.blocks.push_back(block);
+  for (int block = first / kPanel; block < traversal.end; block++)
+    traversal.blocks.push_back(block);
   traversal.list = traversal.blocks.data();
   traversal.end = static_cast<int>(traversal.blocks.size());
 }

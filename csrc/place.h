@@ -9,7 +9,8 @@ namespace suffice {
 Bounds bounds_of(const KVCache& cache, int layer, int window);
 
 // Sets what a traversal needs to know of its `count` tentative rows behind `length` tokens, whose
-// positions and ancestors (see Step::visible) are given: who sees what, and the blocks that hold it.
+// positions and ancestors (see Step::visible) are given: who sees what, and the blocks that hold
+// it.
 void place(Traversal& traversal, const Bounds& bounds, int length, int count, const int* positions,
            const uint32_t* visible);
 

@@ -82,6 +82,24 @@ void complete_sketch(const Rule& rule, KVCache& cache, int layer, int length) {
     for (int g = 0; g < cache.heads(); g++) encode_sketch(cache.head(layer, g), c);
 }
 
+// The traversal of one key/value head for the last rows of a layer, but for queries and outputs.
+Traversal lay_out(KVCache& cache, int layer, int head, int length, const ConstInts& visible,
+                  const Bounds& bounds, int group) {
+  const int rows = static_cast<int>(visible.size());
+  std::vector<int> positions(rows);
+  std::iota(positions.begin(), positions.end(), length);
+  const std::vector<uint32_t> masks(visible.data(), visible.data() + rows);
+  Traversal t;
+  t.head = cache.head(layer, head);
+  if (!cache.eligible(layer).sinks) t.head.masses = nullptr;
+  t.state = &cache.state(layer, head);
+  t.group = group;
+  t.most_blocks = cache.eligible(layer).blocks;
+  t.boxed = length / kPanel;
+  place(t, bounds, length, rows, positions.data(), masks.data());
+  return t;
+}
+
 // q [T, H, D] over rows 0..length+T of a layer, the last T tentative; out [T, H, D].
 // Returns what was read, [kv_heads] each. `rule` null: everything.
 std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats q,
@@ -111,26 +129,16 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
   if (rule) check_rule(*rule);
   if (rule) complete_sketch(*rule, cache, layer, length);
   require(!rule || rule->exact() || !blocks, "a rule orders the blocks itself");
-  if (cache.extras().boxes) {
+  if (cache.extras().boxes)
     encode_boxes(cache, layer * cache.heads(), (layer + 1) * cache.heads(), length);
-  }
   std::vector<Reads> reads(cache.heads());
-  std::vector<int> positions(rows);
-  std::iota(positions.begin(), positions.end(), length);
-  const std::vector<uint32_t> masks(visible.data(), visible.data() + rows);
   std::vector<Traversal> traversals;
   for (int g = 0; g < cache.heads(); g++) {
-    Traversal t;
-    t.head = cache.head(layer, g);
-    if (!cache.eligible(layer).sinks) t.head.masses = nullptr;
+    Traversal t = lay_out(cache, layer, g, length, visible, bounds, group);
     t.rule = rule ? &*rule : nullptr;
-    t.state = &cache.state(layer, g);
-    t.group = group;
     t.reads = &reads[g];
-    t.most_blocks = blocks ? 0 : cache.eligible(layer).blocks;
-    t.boxed = length / kPanel;
-    place(t, bounds, length, rows, positions.data(), masks.data());
     if (blocks) {
+      t.most_blocks = 0;
       t.list = blocks->data();
       t.begin = 0;
       t.end = static_cast<int>(blocks->size());

@@ -120,6 +120,17 @@ void check_sketches(const Spec& spec, const std::vector<KVCache*>& caches) {
     require(!needed || cache->extras().sketch, "the cache has no sketch of its keys");
 }
 
+void check_item(const Spec& spec, const KVCache& cache, int length, int count, bool exact) {
+  require(count >= 1 && count <= 32, "1 to 32 rows per request, not " + std::to_string(count));
+  require(cache.layers() == static_cast<int>(spec.layers.size()) &&
+              cache.heads() == spec.kv_heads && cache.size() == spec.head_size,
+          "the cache was made for another model");
+  check_tokens(cache, length, count);
+  require(
+      exact || count == 1 || !cache.extras().masses,
+      "a cache that sums what rows weigh takes one token at a time, not " + std::to_string(count));
+}
+
 // tokens, positions [rows]; counts [requests] rows each; visible [rows] bit masks over the
 // request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted; reads
 // [3, layers, kv_heads]: rows of keys read, of values read, and held, to which is added; queries
@@ -147,16 +158,9 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
   Step step;
   size_t at = 0;
   for (size_t i = 0; i < caches.size(); i++) {
-    const int length = lengths.data()[i], count = counts.data()[i];
-    require(count >= 1 && count <= 32, "1 to 32 rows per request, not " + std::to_string(count));
-    require(caches[i]->layers() == static_cast<int>(spec.layers.size()) &&
-                caches[i]->heads() == spec.kv_heads && caches[i]->size() == spec.head_size,
-            "the cache was made for another model");
-    check_tokens(*caches[i], length, count);
-    require(exact || count == 1 || !caches[i]->extras().masses,
-            "a cache that sums what rows weigh takes one token at a time, not " +
-                std::to_string(count));
-    step.items.push_back({caches[i], length, static_cast<int>(at), count});
+    const int count = counts.data()[i];
+    check_item(spec, *caches[i], lengths.data()[i], count, exact);
+    step.items.push_back({caches[i], lengths.data()[i], static_cast<int>(at), count});
     at += count;
   }
   require(at == rows, "the counts add up to " + std::to_string(at) + ", not to the " +

@@ -84,8 +84,8 @@ void bind_policy(nb::class_<KVCache>& cache) {
       .def("set_eligible", &py_set_eligible, "layer"_a, "sinks"_a, "recent"_a, "blocks"_a)
       .def(
           "load_masses",
-          [](KVCache& self, int layer, Masses to) { py_masses(self, layer, to, false); },
-          "layer"_a, "masses"_a.noconvert())
+          [](KVCache& self, int layer, Masses to) { py_masses(self, layer, to, false); }, "layer"_a,
+          "masses"_a.noconvert())
       .def(
           "store_masses",
           [](KVCache& self, int layer, Masses from) { py_masses(self, layer, from, true); },

@@ -14,7 +14,6 @@
 // clang-format on
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
-constexpr Kernels table{SUFFICE_NAME, linear,    unpack,     quantize_rows, normalize,
-                        activate,     attend,    traverse,   estimate,      sum_blocks,
-                        add_masses,   encode_box, bound,     store_row,     load_rows,
-                        read_memory};
+constexpr Kernels table{SUFFICE_NAME, linear,    unpack,    quantize_rows, normalize,  activate,
+                        attend,       traverse,  estimate,  sum_blocks,    add_masses, encode_box,
+                        bound,        store_row, load_rows, read_memory};

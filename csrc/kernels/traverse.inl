@@ -296,10 +296,10 @@ struct Walk {
     for (int i = 0; i < order.count;) {
       const bool always = i < order.always;
       // Looks are at multiples of `look_blocks` from row 0: they depend on the keys alone.
-      const int step = always                         ? order.always - i
+      const int step = always ? order.always - i
                        : order.ranked || rule.stop == Stop::certified
                            ? rule.look_blocks
-                                                      : order.blocks[i] % rule.look_blocks + 1;
+                           : order.blocks[i] % rule.look_blocks + 1;
       const int end = i + step < order.count ? i + step : order.count;
       Tile tile = tile_at<KT, VT>(head, order.blocks, i, end, order.count, most);
       if (!always && rule.value_share > 0)  // which values come next is not known yet

@@ -181,9 +181,7 @@ class Runner:
             policy.after_step(rows.cache)
         return logits
 
-    def _advance_singly(
-        self, sequences: list[Sequence], chains: list[list[int]]
-    ) -> torch.Tensor:
+    def _advance_singly(self, sequences: list[Sequence], chains: list[list[int]]) -> torch.Tensor:
         found: list[list[torch.Tensor]] = [[] for _ in chains]
         for at in range(max(map(len, chains))):
             going = [i for i, chain in enumerate(chains) if at < len(chain)]

@@ -144,13 +144,17 @@ class NativeModel:
         if watch is not None and queries is not None:
             for layer, rows_of_layer in enumerate(queries):
                 watch(layer, rows_of_layer.transpose(0, 1))
-        trace.steps += 1
-        trace.kv_bytes_read += counts.kv_bytes + counts.sketch_bytes
-        trace.sketch_bytes_read += counts.sketch_bytes
-        trace.missing = max(trace.missing, counts.missing)
-        trace.kv_bytes_held += counts.held_bytes
-        trace.weight_bytes_read += counts.weight_bytes
+        _add(trace, counts)
         return logits[:, : self._vocab]
+
+
+def _add(trace: Trace, counts: core.Counts) -> None:
+    trace.steps += 1
+    trace.kv_bytes_read += counts.kv_bytes + counts.sketch_bytes
+    trace.sketch_bytes_read += counts.sketch_bytes
+    trace.missing = max(trace.missing, counts.missing)
+    trace.kv_bytes_held += counts.held_bytes
+    trace.weight_bytes_read += counts.weight_bytes
 
 
 def _ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -118,7 +118,7 @@ class Budgeted(Choice):
 
 
 def evict_unseen(cache: KVCache, windows: Windows) -> None:
-    """Free what no later token sees in layers with a sliding window: all but the last window - 1."""
+    """Free what no later token sees of layers with a sliding window: but the last window - 1."""
     for layer, window in enumerate(windows):
         if window is not None and cache.held(layer) >= window > 1:
             evict_except(cache, layer, last_rows(cache, layer, 0, window - 1))

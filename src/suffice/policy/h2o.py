@@ -22,7 +22,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from suffice.policy.choice import EVERYTHING, Budgeted, block_order, evict_except, heaviest
+from suffice.policy.choice import (
+    EVERYTHING,
+    Budgeted,
+    block_order,
+    evict_except,
+    evict_unseen,
+    heaviest,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -137,6 +144,8 @@ class H2O(Budgeted):
                     evict_except(cache, layer, self.select(masses, budget))
             elif masses.shape[1] >= PANEL:
                 cache.rank(layer, block_order(masses, PANEL))
+        if not self.keep:
+            evict_unseen(cache, windows)
 
     def after_step(self, cache: KVCache) -> None:
         """Let the lightest row go."""

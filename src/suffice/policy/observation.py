@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+
 class Observed:
     """A `Watch` that keeps the queries of the last `rows` tokens of each layer."""
 

@@ -1,7 +1,7 @@
 """Of a prompt, keep what its last tokens attend to.
 
-    A = softmax(scale Q K^T) of the last `window` tokens over all T            causal, float32
-    s = pool(mean of A over the window and over the heads that share keys)     of the T - window first
+    A = softmax(scale Q K^T) of the last `window` tokens over all T, causal, in float32
+    s = pool(mean of A over the window and the heads that share keys), of the T - window first
     kept: the `budget` - window tokens of the greatest s, and the window
 
 chosen per key/value head, once, after the prompt; what is decoded later is kept. `keep` evicts
@@ -11,7 +11,8 @@ them in that order, after the newer ones.
 Source   Li et al., "SnapKV: LLM Knows What You Are Looking for Before Generation", Listing 1. There
          the window's weights are summed, which orders alike, and heads repeat shared keys; here
          each key/value head chooses by the mean over its query heads. Window 32, pooling 5 by the
-         maximum: as in ART, Table 5. A prompt of fewer new tokens than the window is its own window.
+         maximum: as in ART, Table 5. A prompt of fewer new tokens than the window is its own
+         window.
 Exact    ratio = 1.
 Cost     attention of `window` queries to the prompt, and a copy of what is kept.
 """

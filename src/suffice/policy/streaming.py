@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from suffice.errors import InputError
-from suffice.policy.choice import EVERYTHING, Budgeted, evict_except, last_rows
+from suffice.policy.choice import EVERYTHING, Budgeted, evict_except, evict_unseen, last_rows
 
 if TYPE_CHECKING:
     from suffice.cache.kv import KVCache
@@ -77,9 +77,9 @@ class Streaming(Budgeted):
         budget = self.tokens(cache.length)
         self._limit(cache, windows, budget)
         for layer, window in enumerate(windows):
-            sinks, recent = (self.sinks, budget - self.sinks) if window is None else (0, window)
-            if sinks + recent < cache.held(layer):
-                evict_except(cache, layer, last_rows(cache, layer, sinks, recent))
+            if window is None and budget < cache.held(layer):
+                evict_except(cache, layer, last_rows(cache, layer, self.sinks, budget - self.sinks))
+        evict_unseen(cache, windows)
 
     def _limit(self, cache: KVCache, windows: Windows, budget: int) -> None:
         for layer, window in enumerate(windows):

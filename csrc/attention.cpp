@@ -7,22 +7,71 @@ namespace suffice {
 
 namespace {
 
-// Whether everything is read: then chunks are independent, else what is read depends on what was.
-bool whole(const Traversal& traversal) { return !traversal.rule || traversal.rule->exact(); }
-
-bool searched(const Traversal& traversal) {
-  return !whole(traversal) && traversal.rule->stop == Stop::certified;
+// Whether everything is read: then chunks are independent, else what is read depends on what was,
+// or on the token.
+bool whole(const Traversal& traversal) {
+  return (!traversal.rule || traversal.rule->exact()) && !traversal.most_blocks;
 }
 
-// Appends the blocks of [begin, end) that are not in the list yet: newest first those that the rule
-// looks at together, which are read in the order in which they lie.
-void list_rest(const Rule& rule, int begin, int end, Scratch& scratch) {
+bool searched(const Traversal& traversal) {
+  return traversal.rule && traversal.rule->stop == Stop::certified && !traversal.rule->exact();
+}
+
+// Whether the policy wants to know what each row weighs.
+bool weighs(const Traversal& traversal) {
+  return traversal.head.masses && traversal.state && whole(traversal);
+}
+
+// Appends the blocks of the sinks, which come first whatever is seen; returns their number.
+int list_sinks(const Traversal& traversal, int end, std::vector<int32_t>& order) {
+  const int sinks = std::min(round_up(traversal.bounds.sinks, kPanel) / kPanel, end);
+  for (int block = 0; block < sinks; block++) order.push_back(block);
+  return sinks;
+}
+
+const std::vector<int32_t>& ranked_blocks(const Traversal& traversal) {
+  static const std::vector<int32_t> none;
+  return traversal.state ? traversal.state->order : none;
+}
+
+// Whether blocks come in another order than newest first.
+bool ranks(const Traversal& traversal) {
+  return traversal.most_blocks > 0 || !ranked_blocks(traversal).empty();
+}
+
+// Counts what was read for one token, of `length` rows that its layer holds.
+void count(const Traversal& traversal, const Reads& found, int length, int64_t metadata_bytes) {
+  if (!traversal.reads) return;
+  Reads& reads = *traversal.reads;
+  reads.key_rows += found.key_rows;
+  reads.value_rows += found.value_rows;
+  reads.held_rows += length + traversal.bounds.removed;
+  reads.sketch_bytes += metadata_bytes;
+}
+
+// How many rows of those before `held` a traversal reads.
+int64_t rows_read(const Traversal& traversal, int held) {
+  if (!traversal.list)
+    return std::min(traversal.end * kPanel, held) - static_cast<int64_t>(traversal.begin) * kPanel;
+  int64_t rows = 0;
+  for (int i = traversal.begin; i < traversal.end; i++)
+    rows += std::clamp(held - traversal.list[i] * kPanel, 0, kPanel);
+  return rows;
+}
+
+// Appends the blocks of [begin, end) that are not in the list yet: those that no order ranks newest
+// first, but what the rule looks at together in the order in which it lies; then the ranked ones.
+void list_rest(const Rule& rule, int begin, int end, const std::vector<int32_t>& ranked,
+               Scratch& scratch) {
   scratch.taken.assign(end, 0);
   for (const int32_t block : scratch.order) scratch.taken[block] = 1;
+  const int unranked = std::max(begin, static_cast<int>(ranked.size()));
   const int unit = rule.never_stops() ? end : rule.look_blocks;
-  for (int first = (end - 1) / unit * unit; first + unit > begin; first -= unit)
-    for (int block = std::max(first, begin); block < std::min(first + unit, end); block++)
+  for (int first = (end - 1) / unit * unit; first + unit > unranked; first -= unit)
+    for (int block = std::max(first, unranked); block < std::min(first + unit, end); block++)
       if (!scratch.taken[block]) scratch.order.push_back(block);
+  for (const int32_t block : ranked)
+    if (block >= begin && block < end && !scratch.taken[block]) scratch.order.push_back(block);
 }
 
 // The last of a tentative row's ancestors, -1 for none.
@@ -53,6 +102,8 @@ void Attention::plan(std::vector<Traversal>& traversals) {
     offsets_.push_back(floats);
     const int count = static_cast<int>(traversal.queries.size());
     floats += traversal.chunks * partial_floats(count, traversal.head.size);
+    if (weighs(traversal))
+      floats += static_cast<size_t>(count) * round_up(traversal.rows_end, kPanel);
   }
   if (partials_.size() < floats) partials_.resize(floats);
   if (left_size_ < traversals.size()) {
@@ -81,6 +132,12 @@ Partial Attention::partial(const Traversal& traversal, int chunk) {
   return partial_at(base, count, size);
 }
 
+// Behind the partial results, if they are wanted.
+Scores Attention::scores(const Traversal& traversal) {
+  if (!weighs(traversal)) return {};
+  return {partial(traversal, traversal.chunks).output, round_up(traversal.rows_end, kPanel)};
+}
+
 void Attention::attend(const Traversal& traversal, int chunk, Scratch& scratch) {
   const int count = static_cast<int>(traversal.queries.size());
   const int size = traversal.head.size;
@@ -89,39 +146,47 @@ void Attention::attend(const Traversal& traversal, int chunk, Scratch& scratch) 
   const int begin = std::max(start, traversal.begin);
   const int end = std::min(start + kChunkBlocks, traversal.end);
   kernels().attend(traversal.head, traversal.queries.data(), traversal.visible.data(), count,
-                   traversal.list, begin, end, state,
-                   scratch.at_least(attend_scratch(count, size)));
+                   traversal.list, begin, end, state, scratch.at_least(attend_scratch(count, size)),
+                   scores(traversal));
 }
 
 // One token after the other: what a token reads may depend on what those before it found.
 void Attention::walk(const Traversal& traversal, Scratch& scratch) {
   const int rows = traversal.tokens();
-  if (traversal.rule->stop == Stop::aet) traversal.state->drafts.resize(rows);
+  if (traversal.rule && traversal.rule->stop == Stop::aet) traversal.state->drafts.resize(rows);
   for (int row = 0; row < rows; row++) walk_row(traversal, row, scratch);
 }
 
 void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) {
-  const Rule& rule = *traversal.rule;
+  const Rule rule = traversal.rule && !traversal.rule->exact() ? *traversal.rule : Rule{};
   const int group = traversal.group, size = traversal.head.size, at = row * group;
   const Visible& visible = traversal.visible[at];
   const int length = visible.committed + row + 1;
   const int begin = visible.first / kPanel;
   const bool learns = rule.stop == Stop::aet;
   scratch.order.clear();
+  const int end = (length + kPanel - 1) / kPanel;
+  const int sinks = list_sinks(traversal, end, scratch.order);
   if (learns) {
     Known& known = traversal.state->drafts[row];
     const int parent = parent_of(visible, row);
     known = parent < 0 ? traversal.state->committed : traversal.state->drafts[parent];
     known.advance(rule, length);
-    known.list(rule, begin, scratch.order);
+    if (sinks) known.lose(sinks, begin);
+    known.list(rule, std::max(begin, sinks), scratch.order);
   }
-  const int end = (length + kPanel - 1) / kPanel;
   const int always = static_cast<int>(scratch.order.size());
-  list_rest(rule, begin, end, scratch);
+  int boxes = 0;
+  if (traversal.most_blocks)
+    boxes = scratch.ranking.sort(traversal.head, traversal.queries.data() + at, group,
+                                 traversal.boxed, begin, end, traversal.most_blocks, scratch.order);
+  else
+    list_rest(rule, begin, end, ranked_blocks(traversal), scratch);
   scratch.masses.resize(2 * static_cast<size_t>(always) * group);
   const Partial whole = partial(traversal, 0);
   const Partial state{whole.peak + at, whole.sum + at, whole.output + at * size, nullptr, nullptr};
-  const Order order{scratch.order.data(), static_cast<int>(scratch.order.size()), always};
+  const Order order{scratch.order.data(), static_cast<int>(scratch.order.size()), always,
+                    ranks(traversal)};
   const Reads reads = kernels().traverse(
       traversal.head, traversal.queries.data() + at, visible, group, order, rule, state,
       learns ? scratch.masses.data() : nullptr, scratch.at_least(traverse_scratch(group, size)));
@@ -133,26 +198,37 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
       traversal.state->drafts[row].add_mass(scratch.order[i],
                                             scratch.masses[i * group + q] * inverse);
   }
-  if (traversal.reads) {
-    traversal.reads->key_rows += reads.key_rows;
-    traversal.reads->value_rows += reads.value_rows;
-    traversal.reads->held_rows += length;
-  }
+  count(traversal, reads, length, boxes * static_cast<int64_t>(box_bytes(size)));
 }
 
 void Attention::finish(const Traversal& traversal) {
   // A row counts for every token of the request that it is read for.
   for (int row = 0; traversal.reads && row < traversal.tokens(); row++) {
-    const int64_t held = traversal.visible[row * traversal.group].committed + row + 1;
-    const int64_t read = std::min<int64_t>(traversal.end * kPanel, held) - traversal.begin * kPanel;
+    const int held = traversal.visible[row * traversal.group].committed + row + 1;
+    const int64_t read = rows_read(traversal, held);
     traversal.reads->key_rows += read;
     traversal.reads->value_rows += read;
-    traversal.reads->held_rows += held;
+    traversal.reads->held_rows += held + traversal.bounds.removed;
   }
+  const int count = static_cast<int>(traversal.queries.size());
   std::vector<Partial> parts;
   for (int i = 0; i < traversal.chunks; i++) parts.push_back(partial(traversal, i));
-  merge(parts, static_cast<int>(traversal.queries.size()), traversal.head.size,
-        traversal.outputs.data());
+  merge(parts, count, traversal.head.size, traversal.outputs.data());
+  if (!weighs(traversal)) return;
+  for (int q = 0; q < count; q++) weigh(traversal, parts, q);
+}
+
+// Adds one query row's share of each key to what its step weighed.
+void Attention::weigh(const Traversal& traversal, const std::vector<Partial>& parts, int query) {
+  const Scores kept = scores(traversal);
+  const auto [peak, sum] = total_of(parts, query);
+  std::vector<float>& weights = traversal.state->weights;
+  if (query == 0) weights.assign(kept.stride, 0.0f);
+  for (int i = traversal.begin; i < traversal.end; i++) {
+    const int row = (traversal.list ? traversal.list[i] : i) * kPanel;
+    kernels().add_masses(kept.rows + static_cast<size_t>(query) * kept.stride + row, peak,
+                         sum > 0 ? 1.0f / sum : 0.0f, weights.data() + row);
+  }
 }
 
 // Whoever ends the last look of a search chooses what it visits.

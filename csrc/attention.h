@@ -31,7 +31,9 @@ class Attention {
   void walk(const Traversal& traversal, Scratch& scratch);
   void walk_row(const Traversal& traversal, int row, Scratch& scratch);
   void finish(const Traversal& traversal);
+  void weigh(const Traversal& traversal, const std::vector<Partial>& parts, int query);
   Partial partial(const Traversal& traversal, int chunk);
+  Scores scores(const Traversal& traversal);
   void plan_searches(const Traversal& traversal);
   void look(Scratch& scratch);
   void visit(Scratch& scratch);

@@ -44,37 +44,53 @@ void Arena::unmap(std::byte* data, size_t bytes) {
 }
 
 KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type,
-                 std::shared_ptr<Arena> arena, bool sketch)
+                 std::shared_ptr<Arena> arena, Extras extras)
     : layers_(layers),
       heads_(heads),
       size_(size),
       key_type_(key_type),
       value_type_(value_type),
       arena_(std::move(arena)),
-      sketch_(sketch),
+      extras_(extras),
       sketched_(layers),
+      memory_(layers),
+      rows_(layers),
+      removed_(layers),
+      eligible_(layers),
       states_(static_cast<size_t>(layers) * heads) {}
 
 KVCache::~KVCache() { release(); }
 
 void KVCache::release() {
-  for (std::byte* memory : memory_) arena_->unmap(memory, layout(capacity_).total);
-  memory_.clear();
-  capacity_ = 0;
-  std::fill(sketched_.begin(), sketched_.end(), 0);
+  for (int layer = 0; layer < layers_; layer++) {
+    arena_->unmap(memory_[layer], layout(rows_[layer]).total);
+    memory_[layer] = nullptr;
+    rows_[layer] = removed_[layer] = sketched_[layer] = 0;
+  }
+  boxed_ = 0;
 }
 
-KVCache::Layout KVCache::layout(int capacity) const {
+int KVCache::capacity() const {
+  int most = rows_[0] + removed_[0];
+  for (int layer = 1; layer < layers_; layer++)
+    most = std::min(most, rows_[layer] + removed_[layer]);
+  return most;
+}
+
+KVCache::Layout KVCache::layout(int rows) const {
   Layout at;
-  at.rows = round_up(capacity, kPanel);
+  at.rows = round_up(rows, kPanel);
   const size_t elements = static_cast<size_t>(heads_) * at.rows * size_;
   const size_t scales = static_cast<size_t>(heads_) * at.rows * sizeof(float);
   at.values = aligned(elements * size_of(key_type_), kLineBytes);
   at.key_scales = aligned(at.values + elements * size_of(value_type_), kLineBytes);
   at.value_scales = at.key_scales + (key_type_ == Type::i8 ? aligned(scales, kLineBytes) : 0);
   at.sketch = at.value_scales + (value_type_ == Type::i8 ? aligned(scales, kLineBytes) : 0);
-  const size_t sketches = sketch_ ? heads_ * (at.rows / kSketchRows) * sketch_bytes(size_) : 0;
-  at.total = aligned(at.sketch + sketches, Arena::page_bytes());
+  const size_t sketches =
+      extras_.sketch ? heads_ * (at.rows / kSketchRows) * sketch_bytes(size_) : 0;
+  at.boxes = at.sketch + sketches;
+  at.masses = at.boxes + (extras_.boxes ? heads_ * (at.rows / kPanel) * box_bytes(size_) : 0);
+  at.total = aligned(at.masses + (extras_.masses ? scales : 0), Arena::page_bytes());
   return at;
 }
 
@@ -88,8 +104,12 @@ Head KVCache::head_in(std::byte* memory, const Layout& at, int head) const {
     result.key_scales = reinterpret_cast<float*>(memory + at.key_scales) + scales;
   if (value_type_ == Type::i8)
     result.value_scales = reinterpret_cast<float*>(memory + at.value_scales) + scales;
-  if (sketch_)
+  if (extras_.sketch)
     result.sketch = memory + at.sketch + head * (at.rows / kSketchRows) * sketch_bytes(size_);
+  if (extras_.boxes)
+    result.boxes =
+        reinterpret_cast<float*>(memory + at.boxes + head * (at.rows / kPanel) * box_bytes(size_));
+  if (extras_.masses) result.masses = reinterpret_cast<float*>(memory + at.masses) + scales;
   result.size = size_;
   result.key_type = key_type_;
   result.value_type = value_type_;
@@ -97,10 +117,15 @@ Head KVCache::head_in(std::byte* memory, const Layout& at, int head) const {
 }
 
 Head KVCache::head(int layer, int head) const {
-  return head_in(memory_[layer], layout(capacity_), head);
+  return head_in(memory_[layer], layout(rows_[layer]), head);
 }
 
-size_t KVCache::bytes() const { return memory_.size() * layout(capacity_).total; }
+size_t KVCache::bytes() const {
+  size_t bytes = 0;
+  for (int layer = 0; layer < layers_; layer++)
+    if (memory_[layer]) bytes += layout(rows_[layer]).total;
+  return bytes;
+}
 
 int64_t KVCache::key_bytes() const {
   return static_cast<int64_t>(size_) * size_of(key_type_) + (key_type_ == Type::i8 ? 4 : 0);
@@ -111,88 +136,101 @@ int64_t KVCache::value_bytes() const {
 }
 
 size_t KVCache::row_bytes() const {
-  const size_t sketch = sketch_ ? sketch_bytes(size_) / kSketchRows : 0;
-  return static_cast<size_t>(layers_) * heads_ * (key_bytes() + value_bytes() + sketch);
+  const size_t sketch = extras_.sketch ? sketch_bytes(size_) / kSketchRows : 0;
+  const size_t box = extras_.boxes ? box_bytes(size_) / kPanel : 0;
+  const size_t mass = extras_.masses ? sizeof(float) : 0;
+  return static_cast<size_t>(layers_) * heads_ *
+         (key_bytes() + value_bytes() + sketch + box + mass);
 }
 
 void KVCache::copy_rows(const Head& from, const Head& to, int keep) const {
-  const size_t panels = static_cast<size_t>(round_up(keep, kPanel)) * size_ * size_of(key_type_);
+  const int blocks = round_up(keep, kPanel) / kPanel;
+  const size_t panels = static_cast<size_t>(blocks) * kPanel * size_ * size_of(key_type_);
   std::memcpy(to.keys, from.keys, panels);
   std::memcpy(to.values, from.values, static_cast<size_t>(keep) * size_ * size_of(value_type_));
   if (from.sketch) std::memcpy(to.sketch, from.sketch, keep / kSketchRows * sketch_bytes(size_));
-  if (from.key_scales) std::memcpy(to.key_scales, from.key_scales, keep * sizeof(float));
-  if (from.value_scales) std::memcpy(to.value_scales, from.value_scales, keep * sizeof(float));
+  if (from.boxes) std::memcpy(to.boxes, from.boxes, blocks * box_bytes(size_));
+  for (const auto row : {&Head::key_scales, &Head::value_scales, &Head::masses})
+    if (from.*row) std::memcpy(to.*row, from.*row, keep * sizeof(float));
 }
 
 void KVCache::resize(int capacity, int keep) {
-  const Layout old_at = layout(capacity_);
-  const Layout new_at = layout(capacity);
+  size_t needed = 0;
+  for (int layer = 0; layer < layers_; layer++) needed += layout(capacity - removed_[layer]).total;
   // Mapping first and touching later: untouched pages cost nothing, so the old and the new memory
   // coexist for one layer at a time only.
-  arena_->require(layers_ * new_at.total, bytes());
-  std::vector<std::byte*> fresh = map_layers(new_at.total);
-  for (int layer = 0; layer < static_cast<int>(memory_.size()); layer++) {
-    for (int h = 0; h < heads_ && keep > 0; h++)
-      copy_rows(head_in(memory_[layer], old_at, h), head_in(fresh[layer], new_at, h), keep);
-    arena_->unmap(memory_[layer], old_at.total);
-  }
-  memory_ = std::move(fresh);
-  capacity_ = capacity;
-}
-
-std::vector<std::byte*> KVCache::map_layers(size_t bytes) {
+  arena_->require(needed, bytes());
   std::vector<std::byte*> fresh;
   try {
-    for (int layer = 0; layer < layers_; layer++) fresh.push_back(arena_->map(bytes));
+    for (int layer = 0; layer < layers_; layer++)
+      fresh.push_back(arena_->map(layout(capacity - removed_[layer]).total));
   } catch (const OutOfMemory&) {
-    for (std::byte* memory : fresh) arena_->unmap(memory, bytes);
+    for (size_t layer = 0; layer < fresh.size(); layer++)
+      arena_->unmap(fresh[layer], layout(capacity - removed_[layer]).total);
     throw;
   }
-  return fresh;
+  for (int layer = 0; layer < layers_; layer++) {
+    const int rows = capacity - removed_[layer];
+    const Layout old_at = layout(rows_[layer]), new_at = layout(rows);
+    for (int h = 0; h < heads_ && keep > 0; h++)
+      copy_rows(head_in(memory_[layer], old_at, h), head_in(fresh[layer], new_at, h),
+                keep - removed_[layer]);
+    arena_->unmap(memory_[layer], old_at.total);
+    memory_[layer] = fresh[layer];
+    rows_[layer] = rows;
+  }
 }
 
 void KVCache::move_row(int from, int to) {
-  const int key_run = key_pair(key_type_) * size_of(key_type_);
-  const auto key_at = [&](const Head& head, int row) {
-    return head.keys + static_cast<size_t>(row / kPanel) * kPanel * size_ * size_of(key_type_) +
-           static_cast<size_t>(row % kPanel) * key_run;
-  };
-  const size_t value_bytes = static_cast<size_t>(size_) * size_of(value_type_);
   for (int layer = 0; layer < layers_; layer++)
     for (int h = 0; h < heads_; h++) {
       const Head at = head(layer, h);
-      for (int step = 0; step < size_ / key_pair(key_type_); step++)
-        std::memcpy(key_at(at, to) + static_cast<size_t>(step) * kPanel * key_run,
-                    key_at(at, from) + static_cast<size_t>(step) * kPanel * key_run, key_run);
-      std::memcpy(at.values + to * value_bytes, at.values + from * value_bytes, value_bytes);
-      if (at.key_scales) at.key_scales[to] = at.key_scales[from];
-      if (at.value_scales) at.value_scales[to] = at.value_scales[from];
+      copy_row(at, from - removed_[layer], at, to - removed_[layer]);
     }
 }
 
 void KVCache::settle(int draft) {
-  for (HeadState& state : states_)
+  for (size_t i = 0; i < states_.size(); i++) {
+    HeadState& state = states_[i];
     if (draft < static_cast<int>(state.drafts.size()))
       std::swap(state.committed, state.drafts[draft]);
+    if (state.weights.empty()) continue;
+    float* masses = head(static_cast<int>(i) / heads_, static_cast<int>(i) % heads_).masses;
+    for (size_t row = 0; row < state.weights.size(); row++) masses[row] += state.weights[row];
+    state.weights.clear();
+  }
 }
 
 void KVCache::forget_rows(int length) {
-  for (HeadState& state : states_) state.committed.truncate(length);
+  for (int i = 0; i < layers_ * heads_; i++) {
+    const int layer = i / heads_, rows = std::max(length - removed_[layer], 0);
+    states_[i].committed.truncate(rows);
+    states_[i].order.clear();
+    if (float* masses = memory_[layer] ? head(layer, i % heads_).masses : nullptr)
+      std::fill(masses + rows, masses + rows_[layer], 0.0f);
+  }
+  if (length == 0) std::fill(removed_.begin(), removed_.end(), 0);
   for (int& chunks : sketched_) chunks = std::min(chunks, length / kSketchRows);
+  boxed_ = std::min(boxed_, length / kPanel);
 }
 
 std::unique_ptr<KVCache> KVCache::copy(int keep) const {
   auto other =
-      std::make_unique<KVCache>(layers_, heads_, size_, key_type_, value_type_, arena_, sketch_);
+      std::make_unique<KVCache>(layers_, heads_, size_, key_type_, value_type_, arena_, extras_);
   for (int layer = 0; layer < layers_; layer++)
     other->sketched_[layer] = std::min(sketched_[layer], keep / kSketchRows);
+  other->boxed_ = std::min(boxed_, keep / kPanel);
   other->states_ = states_;
-  if (capacity_ == 0) return other;
-  other->resize(capacity_, 0);
-  const Layout at = layout(capacity_);
-  for (int layer = 0; layer < layers_; layer++)
+  other->eligible_ = eligible_;
+  other->removed_ = removed_;
+  if (capacity() == 0) return other;
+  other->resize(capacity(), 0);
+  for (int layer = 0; layer < layers_; layer++) {
+    const Layout from = layout(rows_[layer]), to = layout(other->rows_[layer]);
     for (int h = 0; h < heads_; h++)
-      copy_rows(head_in(memory_[layer], at, h), head_in(other->memory_[layer], at, h), keep);
+      copy_rows(head_in(memory_[layer], from, h), head_in(other->memory_[layer], to, h),
+                keep - removed_[layer]);
+  }
   return other;
 }
 

@@ -34,11 +34,25 @@ class Arena {
   size_t used_ = 0;
 };
 
+// What a cache keeps beside keys and values.
+struct Extras {
+  bool sketch = false;  // of the keys, for `certified`
+  bool boxes = false;   // around each block of keys, for `quest`
+  bool masses = false;  // that each row had, for `h2o`
+};
+
+// What a policy lets the tokens see of a layer's rows: the first `sinks` and the last `recent`
+// (0: all), and at most `blocks` of those (0: all), the ones that their boxes rank first.
+struct Eligible {
+  int sinks = 0, recent = 0, blocks = 0;
+};
+
+// Tokens are counted from the start of the context, whatever was evicted: the row of token t in a
+// layer is t - removed(layer) if t came after the last eviction.
 class KVCache {
  public:
-  // `sketch`: there is room for a sketch of the keys.
   KVCache(int layers, int heads, int size, Type key_type, Type value_type,
-          std::shared_ptr<Arena> arena, bool sketch = false);
+          std::shared_ptr<Arena> arena, Extras extras = {});
   ~KVCache();
   KVCache(const KVCache&) = delete;
   KVCache& operator=(const KVCache&) = delete;
@@ -46,7 +60,8 @@ class KVCache {
   int layers() const { return layers_; }
   int heads() const { return heads_; }
   int size() const { return size_; }
-  int capacity() const { return capacity_; }
+  int capacity() const;  // tokens
+  int removed(int layer) const { return removed_[layer]; }
   Type key_type() const { return key_type_; }
   Type value_type() const { return value_type_; }
   size_t bytes() const;       // mapped
@@ -54,17 +69,32 @@ class KVCache {
   int64_t value_bytes() const;
   size_t row_bytes() const;  // of one token in all layers and heads, scales included
 
-  // New memory for `capacity` rows (rounded up to whole panels inside), `keep` rows copied, one
-  // layer at a time. On OutOfMemory the cache is as it was.
+  // New memory for `capacity` tokens (rounded up to whole panels inside), the rows of `keep` tokens
+  // copied, one layer at a time. On OutOfMemory the cache is as it was.
   void resize(int capacity, int keep);
+
+  // Eviction (evict.cpp). Keeps the rows kept[heads][count] of a layer, in that order, of those of
+  // `length` tokens, and gives the memory of the others back.
+  void evict(int layer, const int32_t* kept, int count, int length);
+  // Closes, in place, the gaps of whole blocks that no token after `length` sees any more; returns
+  // the number of rows that this makes in the layer that gains least.
+  int dead_rows(int length) const;
+  void compact(int length);
+  // Of the first `sinks` rows and the one that is seen no more after `length` tokens, the lightest
+  // goes.
+  void keep_heavy(int length);
+  Eligible& eligible(int layer) { return eligible_[layer]; }
+  const Eligible& eligible(int layer) const { return eligible_[layer]; }
   void release();  // all memory; the capacity is 0 then
 
   Head head(int layer, int head) const;
   HeadState& state(int layer, int head) { return states_[layer * heads_ + head]; }
-  bool has_sketch() const { return sketch_; }
+  const Extras& extras() const { return extras_; }
   // Chunks whose sketch is complete, in every head of a layer.
   int sketched(int layer) const { return sketched_[layer]; }
   void set_sketched(int layer, int chunks) { sketched_[layer] = chunks; }
+  int boxed() const { return boxed_; }  // blocks, in every layer and head
+  void set_boxed(int blocks) { boxed_ = blocks; }
   void settle(int draft);           // heads now know what they knew after that tentative row
   void forget_rows(int length);     // heads know nothing of rows from `length` on
   void move_row(int from, int to);  // in all layers and heads
@@ -72,22 +102,29 @@ class KVCache {
 
  private:
   struct Layout {
-    size_t values, key_scales, value_scales, sketch, total;  // offsets in a layer's memory
+    // offsets in a layer's memory
+    size_t values, key_scales, value_scales, sketch, boxes, masses, total;
     int rows;
   };
-  Layout layout(int capacity) const;
+  Layout layout(int rows) const;
   Head head_in(std::byte* memory, const Layout& at, int head) const;
   void copy_rows(const Head& from, const Head& to, int keep) const;
-  std::vector<std::byte*> map_layers(size_t bytes);
+  int dead_rows(int layer, int length) const;
+  int first_kept(int layer) const { return round_up(eligible_[layer].sinks, kPanel); }
 
   int layers_, heads_, size_;
   Type key_type_, value_type_;
   std::shared_ptr<Arena> arena_;
-  bool sketch_;
-  int capacity_ = 0;
-  std::vector<int> sketched_;  // [layers]
-  std::vector<std::byte*> memory_;
-  std::vector<HeadState> states_;  // [layers][heads]
+  Extras extras_;
+  int boxed_ = 0;
+  std::vector<int> sketched_;        // [layers]
+  std::vector<std::byte*> memory_;   // [layers]
+  std::vector<int> rows_, removed_;  // [layers]: that there is memory for, that were evicted
+  std::vector<Eligible> eligible_;   // [layers]
+  std::vector<HeadState> states_;    // [layers][heads]
 };
+
+// Copies a row of one head to a row of another of the same types.
+void copy_row(const Head& from, int row, const Head& to, int to_row);
 
 }  // namespace suffice

@@ -29,9 +29,11 @@ struct Kernels {
   void (*activate)(int activation, float* gate, const float* up, int size);
 
   // Scores, softmax and values of `count` query rows over the blocks list[begin..end) (list null:
-  // the identity), into `state`, whatever it held. Queries are float32, already scaled.
+  // the identity), into `state`, whatever it held. Queries are float32, already scaled. `kept`
+  // takes the scores of these rows, -infinity where hidden.
   void (*attend)(const Head&, const float* const* queries, const Visible* visible, int count,
-                 const int32_t* list, int begin, int end, const Partial& state, float* scratch);
+                 const int32_t* list, int begin, int end, const Partial& state, float* scratch,
+                 const Scores& kept);
 
   // The same for the `count` query rows of one token, which share `visible`, by a rule that may
   // leave blocks and values out. `masses` [order.always][count], unless null: the sum of weights of
@@ -54,6 +56,14 @@ struct Kernels {
   Visited (*visit)(const Head&, const float* const* queries, const Visible& visible, int count,
                    const int32_t* list, int begin, int end, const Filter& filter,
                    const Partial& state, float* scratch);
+
+  // masses[i] += 2^(scores[i] - peak) * factor for the rows of a block.
+  void (*add_masses)(const float* scores, float peak, float factor, float* masses);
+
+  // The least and the greatest of each element of a block's keys: box [2][size].
+  void (*encode_box)(const Head&, int block, float* box);
+  // The greatest score that some key within a box can have with one of `count` queries.
+  float (*bound)(const float* box, const float* const* queries, int count, int size);
 
   void (*store_row)(const Head&, int row, const float* key, const float* value);
   void (*load_rows)(const Head&, int first, int count, float* keys, float* values);

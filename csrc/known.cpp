@@ -44,4 +44,18 @@ void Known::truncate(int length) {
   next_ = std::min(next_, (length + kPanel - 1) / kPanel);
 }
 
+void Known::lose(int first, int end) {
+  const auto gone = [=](const Block& block) { return block.index >= first && block.index < end; };
+  std::erase_if(globals_, gone);
+  std::erase_if(locals_, gone);
+}
+
+void Known::drop(int first, int count) {
+  lose(first, first + count);
+  for (auto* blocks : {&globals_, &locals_})
+    for (Block& block : *blocks)
+      if (block.index >= first) block.index -= count;
+  if (next_ > first) next_ = std::max(first, next_ - count);
+}
+
 }  // namespace suffice

@@ -18,6 +18,8 @@ class Known {
   void list(const Rule& rule, int begin, std::vector<int32_t>& to) const;
   void add_mass(int32_t block, float mass);
   void truncate(int length);
+  void lose(int first, int end);    // blocks that no token sees any more
+  void drop(int first, int count);  // blocks that leave the cache; those behind move up
 
  private:
   struct Block {
@@ -34,6 +36,8 @@ class Known {
 struct HeadState {
   Known committed;
   std::vector<Known> drafts;
+  std::vector<int32_t> order;  // the first blocks of the cache, the most important first
+  std::vector<float> weights;  // of each row in the step of one token that is not settled yet
 };
 
 }  // namespace suffice

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 
+#include "place.h"
 #include "sketch.h"
 
 namespace suffice {
@@ -40,16 +41,6 @@ void gather_row(const Linear& table, int row, float* to) {
   }
 }
 
-Visible visible_of(const Step& step, const Item& item, int row, int window) {
-  Visible visible{0, item.length, step.visible[row]};
-  if (window == 0) return visible;
-  const int position = step.positions[row];
-  visible.first = std::max(0, position - window + 1);
-  for (int j = 0; j < item.count; j++)
-    if (position - step.positions[item.first_row + j] >= window) visible.tentative &= ~(1u << j);
-  return visible;
-}
-
 }  // namespace
 
 struct Model::Shared {
@@ -76,31 +67,29 @@ struct Model::Shared {
   }
 
   // One traversal per request and key/value head; the same in every layer of this window but for
-  // the head's memory.
+  // the head's memory, until a policy removes rows.
   std::vector<Traversal> lay_out(const Spec& spec, const Step& step, int window) {
     const int group = spec.heads / spec.kv_heads;
     std::vector<Traversal> all;
-    for (const Item& item : step.items) {
-      int first = item.length;
-      for (int i = 0; i < item.count; i++)
-        first = std::min(first, visible_of(step, item, item.first_row + i, window).first);
+    for (const Item& item : step.items)
       for (int g = 0; g < spec.kv_heads; g++) {
         Traversal traversal;
         traversal.group = group;
-        traversal.rows_end = item.length + item.count;
-        traversal.begin = first / kTileRows * kTileBlocks;
-        traversal.end = (traversal.rows_end + kPanel - 1) / kPanel;
         for (int row = item.first_row; row < item.first_row + item.count; row++)
           for (int h = g * group; h < (g + 1) * group; h++) {
             const size_t at = static_cast<size_t>(row) * query_width + h * spec.head_size;
             traversal.queries.push_back(queries.data() + at);
             traversal.outputs.push_back(attended.data() + at);
-            traversal.visible.push_back(visible_of(step, item, row, window));
           }
+        place(step, item, {window}, traversal);
         all.push_back(std::move(traversal));
       }
-    }
     return all;
+  }
+
+  void place(const Step& step, const Item& item, const Bounds& bounds, Traversal& traversal) {
+    suffice::place(traversal, bounds, item.length, item.count,
+                   step.positions.data() + item.first_row, step.visible.data() + item.first_row);
   }
 
   void plan(const Spec& spec, const Step& step, int layer) {
@@ -109,7 +98,12 @@ struct Model::Shared {
     for (const Item& item : step.items)
       for (int g = 0; g < spec.kv_heads; g++, index++) {
         Traversal& traversal = all[index];
+        const Bounds bounds = bounds_of(*item.cache, layer, spec.layers[layer].window);
+        if (bounds != traversal.bounds) place(step, item, bounds, traversal);
+        traversal.most_blocks = step.exact ? 0 : item.cache->eligible(layer).blocks;
+        traversal.boxed = item.cache->boxed();
         traversal.head = item.cache->head(layer, g);
+        if (step.exact || !item.cache->eligible(layer).sinks) traversal.head.masses = nullptr;
         traversal.state = &item.cache->state(layer, g);
         traversal.reads = &reads[layer * all.size() + index];
         if (step.exact) traversal.state->drafts.clear();
@@ -217,7 +211,8 @@ struct Model::Worker {
       for (int i = 0; i < item.count; i++) {
         float* k = key.data() + static_cast<size_t>(item.first_row + i) * size;
         position(layer, layer.k_norm, item.first_row + i, k);
-        kernels().store_row(item.cache->head(index, g), item.length + i, k,
+        kernels().store_row(item.cache->head(index, g),
+                            item.length - item.cache->removed(index) + i, k,
                             value.data() + static_cast<size_t>(item.first_row + i) * size);
       }
   }
@@ -246,7 +241,7 @@ struct Model::Worker {
 
   // Completes the sketches of the committed keys.
   void sketch() {
-    if (step.exact || !step.items[0].cache->has_sketch()) return;
+    if (step.exact || !step.items[0].cache->extras().sketch) return;
     for (const Item& item : step.items) {
       const int heads = item.cache->layers() * item.cache->heads();
       const Share mine = share(heads, thread, team.size());
@@ -263,6 +258,27 @@ struct Model::Worker {
       for (int layer = 0; layer < item.cache->layers(); layer++)
         item.cache->set_sketched(layer,
                                  std::max(item.cache->sketched(layer), item.length / kSketchRows));
+  }
+
+  // Completes the boxes around the committed keys.
+  void box() {
+    if (step.exact || !step.items[0].cache->extras().boxes) return;
+    for (const Item& item : step.items) {
+      const Share mine = share(item.cache->layers() * item.cache->heads(), thread, team.size());
+      encode_boxes(*item.cache, mine.first, mine.last, item.length);
+    }
+    team.barrier();
+    if (thread == 0)
+      for (const Item& item : step.items)
+        item.cache->set_boxed(std::max(item.cache->boxed(), item.length / kPanel));
+    team.barrier();
+  }
+
+  // Hands out a layer's queries as they were before they were scaled.
+  void hand_out(int index) {
+    const float inverse = 1.0f / (spec.attention_scale * kLog2e);
+    float* to = step.queries + index * shared.queries.size();
+    for (size_t i = 0; i < shared.queries.size(); i++) to[i] = shared.queries[i] * inverse;
   }
 
   void mlp(const Layer& layer) {
@@ -303,6 +319,7 @@ struct Model::Worker {
     if (thread == 0) shared.plan(spec, step, index);
     project(layer, index);
     team.barrier();
+    if (step.queries && thread == 0) hand_out(index);
     shared.attention.work(scratch, team);
     team.barrier();
     multiply(layer.o, inputs(shared.attended.data(), shared.query_width, layer.o, rows),
@@ -357,6 +374,7 @@ void Model::step(Step& step, Team& team, Counts& counts) {
   team.run([&](int thread) {
     Worker worker(spec_, step, shared, team, thread);
     worker.sketch();
+    worker.box();
     worker.embed();
     for (int layer = 0; layer < static_cast<int>(spec_.layers.size()); layer++) worker.layer(layer);
     if (!step.outputs.empty()) worker.logits();

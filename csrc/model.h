@@ -66,6 +66,7 @@ struct Step {
   std::vector<int> outputs;       // rows whose logits are wanted
   float* logits = nullptr;        // [outputs][vocabulary]
   bool exact = false;             // prompts: the rules do not apply
+  float* queries = nullptr;  // [layers][rows][heads * head_size], unless null: those of each row
 };
 
 // What a step read; rows are counted by layer and key/value head, [layers][kv_heads] each.

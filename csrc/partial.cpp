@@ -5,20 +5,26 @@
 
 namespace suffice {
 
+Total total_of(const std::vector<Partial>& parts, int query) {
+  Total total{-INFINITY, 0};
+  for (const Partial& part : parts) total.peak = std::max(total.peak, part.peak[query]);
+  for (const Partial& part : parts)
+    if (part.sum[query] > 0)
+      total.sum += part.sum[query] * std::exp2(part.peak[query] - total.peak);
+  return total;
+}
+
 void merge(const std::vector<Partial>& parts, int count, int size, float* const* outputs) {
   for (int q = 0; q < count; q++) {
-    float peak = -INFINITY;
-    for (const Partial& part : parts) peak = std::max(peak, part.peak[q]);
+    const Total total = total_of(parts, q);
+    const float inverse = total.sum > 0 ? 1.0f / total.sum : 0.0f;
     float* output = outputs[q];
     std::fill_n(output, size, 0.0f);
-    float sum = 0;
     for (const Partial& part : parts) {
       if (part.sum[q] == 0) continue;
-      const float factor = part.peak[q] == peak ? 1.0f : std::exp2(part.peak[q] - peak);
-      sum += part.sum[q] * factor;
+      const float factor = std::exp2(part.peak[q] - total.peak);
       for (int d = 0; d < size; d++) output[d] += part.output[q * size + d] * factor;
     }
-    const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
     for (int d = 0; d < size; d++) output[d] *= inverse;
   }
 }

@@ -17,6 +17,12 @@ inline Partial partial_at(float* base, int count, int size) {
   return {rest, rest + count, base, rest + 2 * count, rest + 3 * count};
 }
 
+// The sum of weights of all parts for one query row, and the peak that it is relative to.
+struct Total {
+  float peak, sum;
+};
+Total total_of(const std::vector<Partial>& parts, int query);
+
 // outputs[row] = the softmax's output over all parts, in the order given.
 void merge(const std::vector<Partial>& parts, int count, int size, float* const* outputs);
 

@@ -50,10 +50,13 @@ void Search::begin(const Traversal& traversal, int row) {
   size_buffers();
 }
 
-// Blocks that no complete chunk holds: the newest, and the oldest of a window.
+// Blocks that no complete chunk holds: the sinks, the oldest of a window, and the newest.
 void Search::list_newest() {
-  const int begin = visible_.first / kPanel, end = (length_ + kPanel - 1) / kPanel;
+  const int sinks = round_up(visible_.sinks, kPanel) / kPanel;
+  const int begin = std::max(visible_.first / kPanel, sinks);
+  const int end = (length_ + kPanel - 1) / kPanel;
   newest_.clear();
+  for (int block = 0; block < sinks; block++) newest_.push_back(block);
   const int first = estimates_.first * kSketchBlocks;
   const int last = first + estimates_.chunks * kSketchBlocks;
   const bool none = estimates_.chunks == 0;
@@ -217,7 +220,7 @@ void Search::finish(Scratch& scratch) {
     reads.key_rows += visited_[i].key_rows;
     reads.value_rows += visited_[i].value_rows;
   }
-  reads.held_rows += length_;
+  reads.held_rows += length_ + traversal_->bounds.removed;
   reads.sketch_bytes += estimates_.chunks * static_cast<int64_t>(sketch_bytes(size));
   reads.missing = std::max(reads.missing, static_cast<float>(lacking));
 }

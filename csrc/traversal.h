@@ -3,12 +3,20 @@
 
 #include <vector>
 
+#include "boxes.h"
 #include "kernels.h"
 #include "known.h"
 
 namespace suffice {
 
 constexpr int kChunkBlocks = 16;  // a chunk: what one thread takes at a time
+
+// The rows of a layer that a traversal is about: each token sees the last `window` (0: all) and the
+// first `sinks`; `removed` tokens have none.
+struct Bounds {
+  int window = 0, removed = 0, sinks = 0;
+  bool operator==(const Bounds&) const = default;
+};
 
 // The query rows of one request, of all query heads that share one key/value head.
 struct Traversal {
@@ -19,6 +27,10 @@ struct Traversal {
   const int32_t* list = nullptr;      // ordered block indices, null: the identity
   int begin = 0, end = 0;             // positions in the list (or blocks, when null)
   int rows_end = 0;                   // rows of the cache that exist
+  Bounds bounds;                      // what these follow from: see place()
+  std::vector<int32_t> blocks;        // what `list` points to, if it is the traversal's own
+  int most_blocks = 0;                // the blocks that boxes choose for each token (0: all)
+  int boxed = 0;                      // blocks that have their box
   const Rule* rule = nullptr;         // null: everything is read
   HeadState* state = nullptr;         // what the rule keeps between tokens
   int group = 1;                      // query heads: rows of `queries` that belong to one token
@@ -34,6 +46,7 @@ struct Scratch {
   std::vector<float> floats, masses;
   std::vector<int32_t> order;
   std::vector<uint8_t> taken;
+  Ranking ranking;
 
   float* at_least(size_t count) {
     if (floats.size() < count) floats.resize(count);

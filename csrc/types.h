@@ -65,6 +65,9 @@ constexpr size_t sketch_bytes(int size) {
   return sketch_codes_at(size) + static_cast<size_t>(kSketchRows) * size / 2;
 }
 
+// A box around a block of keys: float least[D], greatest[D].
+constexpr size_t box_bytes(int size) { return 2 * static_cast<size_t>(size) * sizeof(float); }
+
 // One key/value head of one layer of one cache.
 struct Head {
   std::byte* keys = nullptr;    // panels of 16 keys
@@ -72,17 +75,30 @@ struct Head {
   float* key_scales = nullptr;  // [capacity], int8 only
   float* value_scales = nullptr;
   std::byte* sketch = nullptr;  // chunks of kSketchRows keys, or null
+  float* boxes = nullptr;       // [blocks][2][size]: a block's least and greatest keys, or null
+  float* masses = nullptr;      // [capacity]: what each row has weighed so far, or null
   int size = 0;                 // D
   Type key_type = Type::f32;
   Type value_type = Type::f32;
 };
 
-// Which keys a query row may see: those of the committed rows in [first, committed), and of the
-// tentative rows committed + j those whose bit j is set in `tentative`.
+// Which keys a query row may see: those of the committed rows in [0, sinks) and [first, committed),
+// and of the tentative rows committed + j those whose bit j is set in `tentative`.
 struct Visible {
   int first = 0;
   int committed = 0;
   uint32_t tentative = 0;
+  int sinks = 0;  // at most `first`
+
+  bool sees(int row) const {
+    const int draft = row - committed;
+    return draft < 0 ? row >= first || row < sinks : draft < 32 && (tentative >> draft & 1);
+  }
+  // Whether all rows of the block at `row` are committed and seen.
+  bool sees_block(int row) const {
+    return (row >= first || row + kPanel <= sinks) && row + kPanel <= committed;
+  }
+  int rows() const { return sinks + committed - first + __builtin_popcount(tentative); }
 };
 
 // When a traversal stops and which values it reads. The defaults read everything.
@@ -130,6 +146,7 @@ struct Order {
   const int32_t* blocks = nullptr;
   int count = 0;
   int always = 0;
+  bool ranked = false;  // not newest first: looks come after so many blocks of the list
 };
 
 // What the sketches of some chunks say of `count` query rows. Their blocks are padded to a multiple
@@ -165,6 +182,12 @@ struct Partial {
   float* output;    // [count][size]
   float* dropped;   // [count]: of the sum, the keys whose values were left out (`visit` only)
   float* greatest;  // [count]: the largest score (`visit` only)
+};
+
+// Where the scores of a traversal are kept, unless `rows` is null: [query rows][stride].
+struct Scores {
+  float* rows = nullptr;
+  int stride = 0;
 };
 
 }  // namespace suffice

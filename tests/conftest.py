@@ -92,3 +92,12 @@ def each_isa(request: pytest.FixtureRequest) -> Iterator[str]:
     native.use_isa(request.param)
     yield request.param
     native.use_isa(before)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Runs a test of many small native calls on one thread: others would only be waited for."""
+    before = native.threads()
+    native.set_threads(1)
+    yield
+    native.set_threads(before)

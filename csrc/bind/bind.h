@@ -34,7 +34,8 @@ inline void require(bool holds, const std::string& message) {
 
 Type type_of(const std::string& name);
 const char* name_of(Type type);
-void check_rows(const KVCache& cache, int layer, int first, int count);
+void check_tokens(const KVCache& cache, int first, int count);
+void check_rows(const KVCache& cache, int layer, int first, int count);  // of a layer
 void check_rule(const Rule& rule);
 
 // Owns padded copies of scale and bias; keeps the weight's array alive.
@@ -56,5 +57,6 @@ void bind_linear(nb::module_& module);
 void bind_cache(nb::module_& module);
 void bind_model(nb::module_& module);
 void bind_rule(nb::module_& module);
+void bind_policy(nb::class_<KVCache>& cache);
 
 }  // namespace suffice::bind

@@ -1,19 +1,28 @@
+#include <numeric>
 #include <optional>
 
 #include "../attention.h"
 #include "../kernels.h"
 #include "../parallel.h"
+#include "../place.h"
 #include "../sketch.h"
 #include "bind.h"
 
 namespace suffice::bind {
 
-void check_rows(const KVCache& cache, int layer, int first, int count) {
-  require(layer >= 0 && layer < cache.layers(),
-          "layer " + std::to_string(layer) + " of " + std::to_string(cache.layers()));
+void check_tokens(const KVCache& cache, int first, int count) {
   require(first >= 0 && count >= 0 && first + count <= cache.capacity(),
           "rows " + std::to_string(first) + ".." + std::to_string(first + count) +
               " exceed the capacity of " + std::to_string(cache.capacity()));
+}
+
+void check_rows(const KVCache& cache, int layer, int first, int count) {
+  require(layer >= 0 && layer < cache.layers(),
+          "layer " + std::to_string(layer) + " of " + std::to_string(cache.layers()));
+  const int removed = cache.removed(layer);
+  check_tokens(cache, first + removed, count);
+  require(first >= 0, "token " + std::to_string(first + removed) + " of layer " +
+                          std::to_string(layer) + " was evicted");
 }
 
 namespace {
@@ -25,10 +34,12 @@ void check_shape(const KVCache& cache, size_t heads, size_t rows, size_t size, s
               std::to_string(count) + ", " + std::to_string(cache.size()) + "]");
 }
 
-// Writes k, v [G, T, D] to the rows first.. of a layer.
-void py_store(KVCache& cache, int layer, int first, ConstFloats k, ConstFloats v) {
+// Writes k, v [G, T, D] of the tokens first.. to a layer.
+void py_store(KVCache& cache, int layer, int token, ConstFloats k, ConstFloats v) {
   require(k.ndim() == 3 && v.ndim() == 3, "keys and values must have three dimensions");
+  require(layer >= 0 && layer < cache.layers(), "there is no such layer");
   const int count = static_cast<int>(k.shape(1));
+  const int first = token - cache.removed(layer);
   check_rows(cache, layer, first, count);
   check_shape(cache, k.shape(0), k.shape(1), k.shape(2), count);
   check_shape(cache, v.shape(0), v.shape(1), v.shape(2), count);
@@ -67,10 +78,28 @@ void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> k
 
 void complete_sketch(const Rule& rule, KVCache& cache, int layer, int length) {
   if (rule.stop != Stop::certified || rule.exact()) return;
-  require(cache.has_sketch(), "the cache has no sketch of its keys");
+  require(cache.extras().sketch, "the cache has no sketch of its keys");
   for (int c = cache.sketched(layer); c < length / kSketchRows; c++)
     for (int g = 0; g < cache.heads(); g++) encode_sketch(cache.head(layer, g), c);
   cache.set_sketched(layer, std::max(cache.sketched(layer), length / kSketchRows));
+}
+
+// The traversal of one key/value head for the last rows of a layer, but for queries and outputs.
+Traversal lay_out(KVCache& cache, int layer, int head, int length, const ConstInts& visible,
+                  const Bounds& bounds, int group) {
+  const int rows = static_cast<int>(visible.size());
+  std::vector<int> positions(rows);
+  std::iota(positions.begin(), positions.end(), length);
+  const std::vector<uint32_t> masks(visible.data(), visible.data() + rows);
+  Traversal t;
+  t.head = cache.head(layer, head);
+  if (!cache.eligible(layer).sinks) t.head.masses = nullptr;
+  t.state = &cache.state(layer, head);
+  t.group = group;
+  t.most_blocks = cache.eligible(layer).blocks;
+  t.boxed = length / kPanel;
+  place(t, bounds, length, rows, positions.data(), masks.data());
+  return t;
 }
 
 // q [T, H, D] over rows 0..length+T of a layer, the last T tentative; out [T, H, D].
@@ -85,11 +114,14 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
               std::to_string(cache.heads()));
   const int rows = static_cast<int>(q.shape(0)), heads = static_cast<int>(q.shape(1));
   require(rows >= 1 && rows <= 32, "1 to 32 query rows, not " + std::to_string(rows));
-  check_rows(cache, layer, length, rows);
+  require(layer >= 0 && layer < cache.layers(), "there is no such layer");
+  check_rows(cache, layer, length - cache.removed(layer), rows);
+  require(rows == 1 || !cache.extras().masses, "a cache that sums what rows weigh takes one token");
   require(visible.size() == q.shape(0), "visible needs one entry per query row");
   require(out.ndim() == 3 && out.size() == q.size(), "out must have the shape of q");
   const int size = cache.size(), group = heads / cache.heads();
-  const int last_block = (length + rows + kPanel - 1) / kPanel;
+  const Bounds bounds = bounds_of(cache, layer, window);
+  const int last_block = (length - bounds.removed + rows + kPanel - 1) / kPanel;
   if (blocks)
     for (size_t i = 0; i < blocks->size(); i++)
       require(blocks->data()[i] >= 0 && blocks->data()[i] < last_block,
@@ -99,26 +131,25 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
   if (rule) check_rule(*rule);
   if (rule) complete_sketch(*rule, cache, layer, length);
   require(!rule || rule->exact() || !blocks, "a rule orders the blocks itself");
+  if (cache.extras().boxes)
+    encode_boxes(cache, layer * cache.heads(), (layer + 1) * cache.heads(), length);
   std::vector<Reads> reads(cache.heads());
   std::vector<Traversal> traversals;
   for (int g = 0; g < cache.heads(); g++) {
-    Traversal t;
-    t.head = cache.head(layer, g);
-    t.rows_end = length + rows;
+    Traversal t = lay_out(cache, layer, g, length, visible, bounds, group);
     t.rule = rule ? &*rule : nullptr;
-    t.state = &cache.state(layer, g);
-    t.group = group;
     t.reads = &reads[g];
-    t.list = blocks ? blocks->data() : nullptr;
-    t.begin = blocks || !window ? 0 : std::max(0, length - window + 1) / kTileRows * kTileBlocks;
-    t.end = blocks ? static_cast<int>(blocks->size()) : last_block;
+    if (blocks) {
+      t.most_blocks = 0;
+      t.list = blocks->data();
+      t.begin = 0;
+      t.end = static_cast<int>(blocks->size());
+    }
     for (int row = 0; row < rows; row++)
       for (int h = g * group; h < (g + 1) * group; h++) {
         const size_t at = (static_cast<size_t>(row) * heads + h) * size;
         t.queries.push_back(scaled.data() + at);
         t.outputs.push_back(out.data() + at);
-        const int first = window ? std::max(0, length + row - window + 1) : 0;
-        t.visible.push_back({first, length, static_cast<uint32_t>(visible.data()[row])});
       }
     traversals.push_back(std::move(t));
   }
@@ -135,11 +166,13 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
 }
 
 void make_cache(KVCache* self, int layers, int heads, int size, const std::string& key_type,
-                const std::string& value_type, std::shared_ptr<Arena> arena, bool sketch) {
+                const std::string& value_type, std::shared_ptr<Arena> arena, bool sketch,
+                bool boxes, bool masses) {
   require(layers > 0 && heads > 0, "a cache needs layers and heads");
   require(size > 0 && size % kPanel == 0 && size <= 512,
           "the head size must be a multiple of 16 up to 512, not " + std::to_string(size));
-  new (self) KVCache(layers, heads, size, type_of(key_type), type_of(value_type), arena, sketch);
+  new (self) KVCache(layers, heads, size, type_of(key_type), type_of(value_type), arena,
+                     Extras{sketch, boxes, masses});
 }
 
 }  // namespace
@@ -150,9 +183,11 @@ void bind_cache(nb::module_& m) {
       .def_prop_ro("used", &Arena::used)
       .def_prop_ro("limit", &Arena::limit);
 
-  nb::class_<KVCache>(m, "KVCache")
+  nb::class_<KVCache> cache(m, "KVCache");
+  bind_policy(cache);
+  cache
       .def("__init__", &make_cache, "layers"_a, "heads"_a, "size"_a, "key_type"_a, "value_type"_a,
-           "arena"_a, "sketch"_a = false)
+           "arena"_a, "sketch"_a = false, "boxes"_a = false, "masses"_a = false)
       .def_prop_ro("layers", &KVCache::layers)
       .def_prop_ro("heads", &KVCache::heads)
       .def_prop_ro("size", &KVCache::size)
@@ -176,8 +211,8 @@ void bind_cache(nb::module_& m) {
       .def(
           "move_row",
           [](KVCache& self, int from, int to) {
-            check_rows(self, 0, from, 1);
-            check_rows(self, 0, to, 1);
+            check_tokens(self, from, 1);
+            check_tokens(self, to, 1);
             self.move_row(from, to);
           },
           "source"_a, "target"_a)
@@ -186,7 +221,7 @@ void bind_cache(nb::module_& m) {
       .def(
           "copy",
           [](const KVCache& self, int keep) {
-            check_rows(self, 0, 0, keep);
+            check_tokens(self, 0, keep);
             nb::gil_scoped_release release;
             return self.copy(keep);
           },

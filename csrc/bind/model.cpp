@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "../parallel.h"
 #include "bind.h"
@@ -116,15 +117,27 @@ void check_sketches(const Spec& spec, const std::vector<KVCache*>& caches) {
   bool needed = false;
   for (const Rule& rule : spec.rules) needed |= rule.stop == Stop::certified && !rule.exact();
   for (const KVCache* cache : caches)
-    require(!needed || cache->has_sketch(), "the cache has no sketch of its keys");
+    require(!needed || cache->extras().sketch, "the cache has no sketch of its keys");
+}
+
+void check_item(const Spec& spec, const KVCache& cache, int length, int count, bool exact) {
+  require(count >= 1 && count <= 32, "1 to 32 rows per request, not " + std::to_string(count));
+  require(cache.layers() == static_cast<int>(spec.layers.size()) &&
+              cache.heads() == spec.kv_heads && cache.size() == spec.head_size,
+          "the cache was made for another model");
+  check_tokens(cache, length, count);
+  require(
+      exact || count == 1 || !cache.extras().masses,
+      "a cache that sums what rows weigh takes one token at a time, not " + std::to_string(count));
 }
 
 // tokens, positions [rows]; counts [requests] rows each; visible [rows] bit masks over the
 // request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted; reads
-// [3, layers, kv_heads]: rows of keys read, of values read, and held, to which is added.
+// [3, layers, kv_heads]: rows of keys read, of values read, and held, to which is added; queries
+// [layers, rows, heads, size] takes those of every row.
 Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
                ConstInts tokens, ConstInts positions, ConstInts visible, ConstInts outputs,
-               Floats logits, Longs reads, bool exact) {
+               Floats logits, Longs reads, bool exact, std::optional<Floats> queries) {
   require(self.model != nullptr, "the model is not complete");
   const Spec& spec = self.spec;
   const size_t rows = tokens.size();
@@ -145,13 +158,9 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
   Step step;
   size_t at = 0;
   for (size_t i = 0; i < caches.size(); i++) {
-    const int length = lengths.data()[i], count = counts.data()[i];
-    require(count >= 1 && count <= 32, "1 to 32 rows per request, not " + std::to_string(count));
-    require(caches[i]->layers() == static_cast<int>(spec.layers.size()) &&
-                caches[i]->heads() == spec.kv_heads && caches[i]->size() == spec.head_size,
-            "the cache was made for another model");
-    check_rows(*caches[i], 0, length, count);
-    step.items.push_back({caches[i], length, static_cast<int>(at), count});
+    const int count = counts.data()[i];
+    check_item(spec, *caches[i], lengths.data()[i], count, exact);
+    step.items.push_back({caches[i], lengths.data()[i], static_cast<int>(at), count});
     at += count;
   }
   require(at == rows, "the counts add up to " + std::to_string(at) + ", not to the " +
@@ -175,6 +184,11 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
   step.logits = logits.data();
   step.exact = exact;
   if (!exact) check_sketches(spec, caches);
+  if (queries) {
+    require(queries->size() == spec.layers.size() * rows * spec.heads * spec.head_size,
+            "queries must be [layers, rows, heads, head_size]");
+    step.queries = queries->data();
+  }
   Counts found = counts_into(reads, heads);
   nb::gil_scoped_release release;
   self.model->step(step, *team(), found);
@@ -229,7 +243,8 @@ void bind_model(nb::module_& m) {
       .def("finish", &finish, "parts"_a)
       .def("step", &py_step, "caches"_a, "lengths"_a.noconvert(), "counts"_a.noconvert(),
            "tokens"_a.noconvert(), "positions"_a.noconvert(), "visible"_a.noconvert(),
-           "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert(), "exact"_a)
+           "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert(), "exact"_a,
+           "queries"_a.noconvert().none() = nb::none())
       .def(
           "set_rules",
           [](PyModel& self, std::vector<Rule> rules) {

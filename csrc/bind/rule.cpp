@@ -24,7 +24,9 @@ void bind_rule(nb::module_& m) {
       .def_ro("sketch_bytes", &Reads::sketch_bytes)
       .def_ro("missing", &Reads::missing);
 
-  nb::class_<Rule>(m, "Rule").def(
+  nb::class_<Rule> rule(m, "Rule");
+  rule.def_prop_ro("exact", &Rule::exact);
+  rule.def(
       "__init__",
       [](Rule* self, int stop, int look_blocks, float value_share, float key_share, int sinks,
          int globals, int locals, float scale, float direction, int patience, int probe,

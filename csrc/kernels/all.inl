@@ -12,9 +12,10 @@
 #include "traverse.inl"
 #include "sketch.inl"
 #include "visit.inl"
+#include "boxes.inl"
 // clang-format on
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
-constexpr Kernels table{SUFFICE_NAME, linear,    unpack,    quantize_rows, normalize,
-                        activate,     attend,    traverse,  estimate,      combine,
-                        visit,        store_row, load_rows, read_memory};
+constexpr Kernels table{SUFFICE_NAME, linear,   unpack,    quantize_rows, normalize,  activate,
+                        attend,       traverse, estimate,  combine,       visit,      add_masses,
+                        encode_box,   bound,    store_row, load_rows,     read_memory};

@@ -14,16 +14,17 @@ constexpr float kLowest = -1e30f;  // the peak of no keys: finite, so that hidde
 inline void hide(const Tile& tile, const Visible& visible, float* scores) {
   for (int block = 0; block < tile.blocks; block++) {
     const int row = tile.row[block];
-    if (row >= visible.first && row + kPanel <= visible.committed) continue;
-    for (int i = 0; i < kPanel; i++) {
-      const int key = row + i;
-      const int draft = key - visible.committed;
-      const bool seen = draft < 0    ? key >= visible.first
-                        : draft < 32 ? (visible.tentative >> draft & 1)
-                                     : false;
-      if (!seen) scores[block * kPanel + i] = -kInfinity;
-    }
+    if (visible.sees_block(row)) continue;
+    for (int i = 0; i < kPanel; i++)
+      if (!visible.sees(row + i)) scores[block * kPanel + i] = -kInfinity;
   }
+}
+
+// Copies the scores of one query row to where their keys' rows are.
+inline void keep_scores(const Tile& tile, const float* scores, float* to) {
+  for (int block = 0; block < tile.blocks; block++)
+    for (int i = 0; i < kPanel; i += W)
+      store(to + tile.row[block] + i, load(scores + block * kPanel + i));
 }
 
 // Turns the scores of one row into weights exp2(score - peak), updates the peak, in every lane its
@@ -133,7 +134,8 @@ struct Running {
 
 template <Type KT, Type VT>
 void attend_of(const Head& head, const float* const* query_rows, const Visible* visible, int count,
-               const int32_t* list, int begin, int end, const Partial& state, float* scratch) {
+               const int32_t* list, int begin, int end, const Partial& state, float* scratch,
+               const Scores& kept) {
   Running<KT, VT> running(head, query_rows, count, state, scratch);
   const int most = rows_in_use(visible, count);
   for (int i = begin; i < end;) {
@@ -141,7 +143,9 @@ void attend_of(const Head& head, const float* const* query_rows, const Visible* 
     i += tile.blocks;
     running.score_tile(tile);
     for (int q = 0; q < count; q++) {
-      hide(tile, visible[q], running.row(q));
+      float* const row = running.row(q);
+      hide(tile, visible[q], row);
+      if (kept.rows) keep_scores(tile, row, kept.rows + static_cast<size_t>(q) * kept.stride);
       running.soften_row(tile, q);
     }
     running.add_tile(tile);
@@ -161,10 +165,11 @@ auto for_type(Type type, F f) {
 }
 
 inline void attend(const Head& head, const float* const* queries, const Visible* visible, int count,
-                   const int32_t* list, int begin, int end, const Partial& state, float* scratch) {
+                   const int32_t* list, int begin, int end, const Partial& state, float* scratch,
+                   const Scores& kept) {
   for_type(head.key_type, [&]<Type KT>() {
     for_type(head.value_type, [&]<Type VT>() {
-      attend_of<KT, VT>(head, queries, visible, count, list, begin, end, state, scratch);
+      attend_of<KT, VT>(head, queries, visible, count, list, begin, end, state, scratch, kept);
     });
   });
 }

@@ -81,15 +81,9 @@ inline int rows_of(const Tile& tile, int most) {
 
 // Bit i: row `row` + i of the block is one that the query row may see.
 inline uint32_t visible_bits(const Visible& visible, int row) {
-  if (row >= visible.first && row + kPanel <= visible.committed) return 0xffff;
+  if (visible.sees_block(row)) return 0xffff;
   uint32_t bits = 0;
-  for (int i = 0; i < kPanel; i++) {
-    const int key = row + i, draft = key - visible.committed;
-    const bool seen = draft < 0    ? key >= visible.first
-                      : draft < 32 ? visible.tentative >> draft & 1
-                                   : false;
-    bits |= static_cast<uint32_t>(seen) << i;
-  }
+  for (int i = 0; i < kPanel; i++) bits |= static_cast<uint32_t>(visible.sees(row + i)) << i;
   return bits;
 }
 
@@ -120,8 +114,7 @@ struct Walk {
       steady[q] = 0;
     }
     std::memset(probes, 0, sizeof(float) * count * head.size);
-    const int length = visible.committed - visible.first + __builtin_popcount(visible.tentative);
-    seen = {count, head.size, length, 0, greatest, state.peak, running.sums, state.output};
+    seen = {count, head.size, visible.rows(), 0, greatest, state.peak, running.sums, state.output};
   }
 
   // Scores of a tile become weights; `always`: its keys count for the largest score of AET.
@@ -178,9 +171,12 @@ struct Walk {
     return all;
   }
 
-  // Looks are at multiples of `look_blocks` from row 0: they depend on the keys alone.
+  // Looks are at multiples of `look_blocks` from row 0, they depend on the keys alone, or in a
+  // ranked order after so many blocks.
   int end_of_look(const Order& order, int i) const {
+    const int most = i + rule.look_blocks;
     if (rule.never_stops()) return order.count;
+    if (order.ranked) return most < order.count ? most : order.count;
     const int unit = order.blocks[i] / rule.look_blocks;
     while (i < order.count && order.blocks[i] / rule.look_blocks == unit) i++;
     return i;

@@ -47,9 +47,14 @@ KNOWN = (
         ),
         (
             {"policy": Exact()},
-            "policy=Exact(): must be a technique or its name. Known: full",
+            "policy=Exact(): must be a technique or its name. "
+            "Known: full, h2o, pyramidkv, quest, snapkv, streaming",
         ),
-        ({"policy": "ful"}, "unknown policy 'ful'. Did you mean 'full'? Known: full"),
+        (
+            {"policy": "ful"},
+            "unknown policy 'ful'. Did you mean 'full'? "
+            "Known: full, h2o, pyramidkv, quest, snapkv, streaming",
+        ),
         (
             {"growth": "bcm"},
             "unknown growth 'bcm'. Did you mean 'bmc'? "

@@ -53,8 +53,11 @@ class BlockByBlock(Technique):
         scale: float,
         visible: torch.Tensor | None = None,
         states: list[Any] | None = None,
+        orders: list[list[int]] | None = None,
     ) -> Attended:
-        """Attend by the loop of `suffice.attention.traversal`; see `Attention.reference`."""
+        """Attend by the loop of `suffice.attention.traversal`, which says what `orders` are; for
+        the rest see `Attention.reference`.
+        """
         from suffice.attention.traversal import traverse
 
-        return traverse(self, q, k, v, scale=scale, visible=visible, states=states)
+        return traverse(self, q, k, v, scale=scale, visible=visible, states=states, orders=orders)

@@ -88,10 +88,12 @@ def traverse(
     scale: float,
     visible: torch.Tensor | None = None,
     states: list[Any] | None = None,
+    orders: list[list[int]] | None = None,
 ) -> Attended:
     """Attend with q [H, T, D] to k, v [G, S, D], token after token; `visible` bool [T, S].
 
-    `states` [G] are changed; None starts anew.
+    `states` [G] are changed; None starts anew. `orders` [G] rank the first n blocks, which then
+    come in that order after the newer ones.
     """
     heads, tokens, _ = q.shape
     groups, length, _ = k.shape
@@ -106,7 +108,14 @@ def traverse(
             own = slice(g * rows, (g + 1) * rows)
             scores = scale * q[own, t] @ k[g].T
             output[own, t] = _one(
-                technique, scores, v[g], sees, states[g], keys[t, g], values[t, g]
+                technique,
+                scores,
+                v[g],
+                sees,
+                states[g],
+                orders[g] if orders else [],
+                keys[t, g],
+                values[t, g],
             )
     return Attended(output, keys, values)
 
@@ -117,6 +126,7 @@ def _one(
     v: torch.Tensor,
     sees: torch.Tensor,
     state: Any,
+    ranked: list[int],
     keys: torch.Tensor,
     values: torch.Tensor,
 ) -> torch.Tensor:
@@ -133,7 +143,7 @@ def _one(
         output=weights.new_zeros(len(weights), v.shape[-1]),
     )
     watch = technique.watch()
-    for at, rows in enumerate(_blocks(technique.block, first, sees)):
+    for at, rows in enumerate(_blocks(technique.block, first, ranked, sees)):
         always = at < len(first)
         seen.known += int(sees[rows].sum())
         seen.weights[:, rows] = weights[:, rows]
@@ -151,10 +161,10 @@ def _one(
     return seen.output / seen.total[:, None]
 
 
-def _blocks(size: int, first: list[int], sees: torch.Tensor) -> Iterator[slice]:
-    """Yield the rows of the blocks of `first` and then of the others, newest first."""
+def _blocks(size: int, first: list[int], ranked: list[int], sees: torch.Tensor) -> Iterator[slice]:
+    """Yield the rows of the blocks of `first`, of unranked ones, newest first, and of the rest."""
     rows = sees.nonzero()[:, 0]
     lowest, newest = int(rows[0]) // size, int(rows[-1]) // size
-    others = (block for block in range(newest, lowest - 1, -1) if block not in first)
-    for block in (*first, *others):
+    others = [*range(newest, max(lowest, len(ranked)) - 1, -1), *ranked]
+    for block in (*first, *(each for each in others if each >= lowest and each not in first)):
         yield slice(block * size, min((block + 1) * size, len(sees)))

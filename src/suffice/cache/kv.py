@@ -3,6 +3,9 @@
 Rows are committed (they count), tentative (drafts in spare rows, to be committed or rolled back)
 or spare. The memory grows by the policy; what was appended is what is viewed, bit for bit in the
 storage type.
+
+A KV policy may evict rows: `length` goes on counting tokens, whose number is also the next one's
+position, while a layer holds `held(layer)` rows. Keys are stored after their rotation and keep it.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ class KVCache:
     """One request's cache: `layers` layers of `kv_heads` heads of `head_size`.
 
     `limit` is the context length in rows; `arena` accounts the memory of several caches together
-    and may limit it; `sketch` keeps a sketch of the keys beside them, 4 bits per element and more.
+    and may limit it. Beside the keys `sketch` keeps a sketch of them, 4 bits per element and more,
+    `boxes` the least and greatest of each element in every 16 of them, float32, and `masses` what
+    each has weighed.
 
     Raises:
         InputError: Unknown storage type, or a head size that is not a multiple of 16.
@@ -39,6 +44,8 @@ class KVCache:
         value_dtype: str = "bfloat16",
         arena: core.Arena | None = None,
         sketch: bool = False,
+        boxes: bool = False,
+        masses: bool = False,
     ) -> None:
         for dtype in (key_dtype, value_dtype):
             if dtype not in KV_DTYPES:
@@ -46,13 +53,31 @@ class KVCache:
         if head_size % 16 or not 16 <= head_size <= 512:
             raise InputError(f"head_size={head_size} must be a multiple of 16 up to 512")
         self.native = core.KVCache(
-            layers, kv_heads, head_size, key_dtype, value_dtype, arena or core.Arena(), sketch
+            layers,
+            kv_heads,
+            head_size,
+            key_dtype,
+            value_dtype,
+            arena or core.Arena(),
+            sketch,
+            boxes,
+            masses,
         )
         self.growth = growth
         self.limit = limit
         self.length = 0
         self.tentative = 0
         self._visible: list[int] = []
+        self._final = 0  # tokens before which nothing can be taken back: some rows are gone
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of key/value heads, G."""
+        return int(self.native.heads)
+
+    def held(self, layer: int) -> int:
+        """Return how many rows of the committed tokens a layer holds."""
+        return self.length - int(self.native.removed(layer))
 
     @property
     def layers(self) -> int:
@@ -82,6 +107,10 @@ class KVCache:
     def reserve(self, rows: int) -> None:
         """Make room for `rows` more rows, growing by the policy if they do not fit.
 
+        Where a policy lets tokens see recent rows only, those that none will see any more are given
+        up first, in place, once they are an eighth of what there is: then a row is moved at most
+        eight times for each that is added.
+
         Raises:
             InputError: More rows than the context holds.
             OutOfMemory: The memory cannot be had; the cache is unchanged.
@@ -91,11 +120,19 @@ class KVCache:
             raise InputError(f"{needed} tokens exceed the context length of {self.limit}")
         if needed <= self.capacity:
             return
+        if not self.tentative and self.native.dead_rows(self.length) * 8 >= self._most_held():
+            self.native.compact(self.length)
+            self._final = self.length
+            if needed <= self.capacity:
+                return
         capacity = self.growth.next_capacity(needed, self.capacity, self.limit)
         try:
             self.native.resize(capacity, self.length + self.tentative)
         except core.OutOfMemory as error:
             raise OutOfMemory(str(error)) from None
+
+    def _most_held(self) -> int:
+        return max(self.held(layer) for layer in range(self.layers)) + 1
 
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Write k, v float32 [G, T, D] of one layer to the rows after the committed ones.
@@ -121,18 +158,18 @@ class KVCache:
 
     def keys(self, layer: int, rows: int | None = None) -> torch.Tensor:
         """Return the first `rows` keys (default: the committed ones) as float32 [G, rows, D]."""
-        out = self._rows(rows)
+        out = self._rows(layer, rows)
         self.native.load(layer, 0, out.numpy(), None)
         return out
 
     def values(self, layer: int, rows: int | None = None) -> torch.Tensor:
         """Return the first `rows` values (default: the committed ones) as float32 [G, rows, D]."""
-        out = self._rows(rows)
+        out = self._rows(layer, rows)
         self.native.load(layer, 0, None, out.numpy())
         return out
 
-    def _rows(self, rows: int | None) -> torch.Tensor:
-        count = self.length if rows is None else rows
+    def _rows(self, layer: int, rows: int | None) -> torch.Tensor:
+        count = self.held(layer) if rows is None else rows
         return torch.empty(int(self.native.heads), count, int(self.native.size))
 
     def room(self, drafts: int) -> int:
@@ -231,14 +268,63 @@ class KVCache:
         """Keep the first `rows` committed rows and forget the rest.
 
         Raises:
-            InputError: More rows than are committed.
+            InputError: More rows than are committed, or some of which were evicted.
         """
+        if 0 < rows < self._final:
+            raise InputError(
+                f"cannot truncate to {rows} tokens: some before {self._final} were evicted; a "
+                "policy with keep=true keeps them"
+            )
         if not 0 <= rows <= self.length:
             raise InputError(f"cannot truncate to {rows} rows: {self.length} are committed")
         self.rollback()
         if rows < self.length:
             self.native.forget_rows(rows)
         self.length = rows
+        self._final = min(self._final, rows)
+
+    def evict(self, layer: int, rows: torch.Tensor) -> None:
+        """Keep the committed rows `rows` [G, n] of a layer, ascending, and free the others' memory.
+
+        Raises:
+            InputError: There are tentative rows.
+            OutOfMemory: The memory cannot be had; the layer is unchanged.
+        """
+        self._require_no_drafts()
+        try:
+            self.native.evict(layer, _whole(rows), self.length)
+        except core.OutOfMemory as error:
+            raise OutOfMemory(str(error)) from None
+        self._final = self.length
+
+    def let_see(self, layer: int, *, sinks: int = 0, recent: int = 0, blocks: int = 0) -> None:
+        """Let tokens see the last `recent` rows of a layer (0: all), their own included, and the
+        first `sinks`; of these at most `blocks` blocks of 16 (0: all), chosen by their boxes.
+
+        Without `recent`, the blocks of `sinks` come first in the order in which blocks are read.
+        """
+        self.native.set_eligible(layer, sinks, recent, blocks)
+
+    def rank(self, layer: int, order: torch.Tensor) -> None:
+        """Let techniques that stop early read the first n blocks of 16 rows in `order` [G, n], the
+        most important first, after the newer ones.
+        """
+        self.native.set_order(layer, _whole(order))
+
+    def keep_heavy(self) -> None:
+        """Of each head's `sinks` and the row that no later token sees, let the lightest go."""
+        self.native.keep_heavy(self.length)
+        self._final = self.length
+
+    def masses(self, layer: int) -> torch.Tensor:
+        """Return what each row of a layer has weighed, float32 [G, held]."""
+        out = torch.empty(self.kv_heads, self.held(layer))
+        self.native.load_masses(layer, out.numpy())
+        return out
+
+    def set_masses(self, layer: int, masses: torch.Tensor) -> None:
+        """Say what each row of a layer has weighed, float32 [G, held]."""
+        self.native.store_masses(layer, _floats(masses))
 
     def close(self) -> None:
         """Give the memory back; the cache is empty then, and can be filled again."""
@@ -268,3 +354,7 @@ def _require_whole(name: str, rows: list[int]) -> None:
 
 def _floats(rows: torch.Tensor) -> np.ndarray:
     return rows.detach().to(torch.float32).contiguous().numpy()
+
+
+def _whole(rows: torch.Tensor) -> np.ndarray:
+    return rows.to(torch.int32).contiguous().numpy()

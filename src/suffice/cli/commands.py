@@ -174,6 +174,7 @@ def chat(system: System = None, *, model: ModelFlags, sampling: SamplingFlags) -
     params = sampling.params()
     with busy(f"loading {model.model}"):
         llm = model.load(sampling.seed)
+    llm.config.check_session()
     if not llm.tokenizer.has_chat_template:
         raise InputError(f"{model.model} has no chat template: use `suffice run`")
     Chat(llm, params, system).talk()

@@ -23,6 +23,14 @@ class PerplexityFlags:
     limit: Annotated[
         int | None, flag("--limit", help="Most windows; default: all of the text.", **WHOLE)
     ] = None
+    prompt: Annotated[
+        int,
+        flag(
+            "--prompt",
+            help="Tokens of a window that are run as a prompt, from which a policy may choose.",
+            **WHOLE,
+        ),
+    ] = 0
     mode: Annotated[
         str,
         flag("--mode", help="decode: token by token, as techniques run; prefill: as a prompt."),

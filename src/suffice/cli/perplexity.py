@@ -34,16 +34,17 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
     from suffice.eval.perplexity import Plan, measure, windows_of
     from suffice.eval.texts import load_text
 
-    plan = Plan(flags.window, flags.limit, flags.mode, flags.batch_size)
+    plan = Plan(flags.window, flags.limit, flags.mode, flags.batch_size, flags.prompt)
     text = load_text(flags.text, flags.data_dir)
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
         reference = model.exact().load(seed=0) if flags.against else None
+    plan.check(llm.config.policy)
     windows = windows_of(llm.tokenizer, text, plan, llm.config.max_model_len or 0)
     against = reference.runner if reference else None
     tally, interrupted = None, False
     with _bar() as bar:
-        task = bar.add_task("", total=len(windows) * (flags.window - 1), perplexity=math.nan)
+        task = bar.add_task("", total=len(windows) * plan.predictions, perplexity=math.nan)
         try:
             for tally in measure(llm.runner, windows, plan, against):
                 bar.update(task, completed=tally.predictions, perplexity=tally.perplexity)

@@ -108,6 +108,35 @@ class Config:
             raise InputError(
                 f"dtype='{self.dtype}' contradicts quantization='none:dtype={own}': give only one"
             )
+        self._check_policy()
+
+    def _check_policy(self) -> None:
+        if isinstance(self.policy, POLICIES.load("full")):
+            return
+        policy, attention = (type(part).__name__.lower() for part in (self.policy, self.attention))
+        if self.attention.sketched:
+            raise InputError(
+                f"policy '{policy}' with attention '{attention}', which chooses and orders the "
+                "tokens itself: the policy must be 'full'"
+            )
+        rule = self.attention.rule() if self.policy.whole_softmax else None
+        if rule is not None and not rule.exact:
+            raise InputError(
+                f"policy '{policy}' sums the weights of all tokens, which attention "
+                f"'{attention}' does not compute: the attention must be 'exact'"
+            )
+
+    def check_session(self) -> None:
+        """Require that a request may build on the tokens of the one before.
+
+        Raises:
+            InputError: The policy evicts some of them.
+        """
+        if self.policy.evicts:
+            raise InputError(
+                f"policy '{type(self.policy).__name__.lower()}' evicts tokens that the next prompt "
+                "of a chat builds on: give it keep=true, which only orders them"
+            )
 
     def resolved(
         self, model_dtype: str, max_positions: int, most_positions: int | None = None

@@ -150,7 +150,12 @@ class LLM:
         return self._stream(self._one(prompt, sampling_params, None))
 
     def session(self) -> Session:
-        """Return a session, which keeps its cache from one request to the next."""
+        """Return a session, which keeps its cache from one request to the next.
+
+        Raises:
+            InputError: The policy evicts tokens that the next request may build on.
+        """
+        self.config.check_session()
         return Session(self)
 
     def _one(self, prompt: Any, params: SamplingParams | None, kept: Kept | None) -> Request:

@@ -13,10 +13,12 @@ from suffice import native
 from suffice.cache import fitted, machine
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
+from suffice.engine.torch_threads import one_torch_thread
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, Rows
 from suffice.native import core
+from suffice.policy import Watch
 from suffice.trace import Trace
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 # PyTorch is several times faster, and only short prompts are not worth unpacking for.
 NATIVE_PREFILL = {torch.float32: sys.maxsize, torch.bfloat16: 64}
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
-Chunk = Callable[[KVCache, list[int], Outputs], torch.Tensor]
+Chunk = Callable[[KVCache, list[int], Outputs, Watch | None], torch.Tensor]
 NATIVE_ROWS = 30  # of a native step at most: whole tiles of the 6 rows that share a weight
 
 
@@ -52,6 +54,7 @@ class Runner:
         self.decoder = decoder
         self.trace = Trace(len(decoder.config.layers), decoder.config.kv_heads)
         self.arena = core.Arena(config.kv_cache_bytes or 0)
+        self.windows = [layer.window for layer in decoder.config.layers]
         self._native = NativeModel(decoder, config.max_model_len, config.attention)
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
         # which it is stored, so the products get cheaper by the same factors as the copies.
@@ -88,21 +91,29 @@ class Runner:
             value_dtype=self.config.kv_cache_dtype,
             arena=self.arena,
             sketch=self.config.attention.sketched,
+            **dict.fromkeys(self.config.policy.keeps, True),
         )
+        self.config.policy.prepare(cache, self.windows)
         return Sequence(request_id, cache)
 
     def prefill(self, sequence: Sequence, tokens: list[int]) -> torch.Tensor:
         """Run tokens after those the cache holds; return the last one's logits, float32 [V].
 
+        Every token sees all before it; then the policy chooses.
+
         Raises:
             OutOfMemory: The sequence is good for nothing but `close` then.
         """
-        sequence.cache.reserve(len(tokens))
+        cache, policy = sequence.cache, self.config.policy
+        cache.reserve(len(tokens))
+        watch = policy.watch(cache, self.windows, self.decoder.config.attention_scale)
         run, size = self._prompt_runner(len(tokens))
         last = (len(tokens) - 1) // size * size
         for start in range(0, last, size):
-            run(sequence.cache, tokens[start : start + size], "none")
-        return run(sequence.cache, tokens[last:], "last")[0]
+            run(cache, tokens[start : start + size], "none", watch)
+        logits = run(cache, tokens[last:], "last", watch)[0]
+        policy.after_prompt(cache, self.windows, watch)
+        return logits
 
     def prefill_all(self, sequence: Sequence, tokens: list[int]) -> Iterator[torch.Tensor]:
         """Run tokens as `prefill` does, but yield the logits of all, chunk by chunk, [T, V].
@@ -113,7 +124,7 @@ class Runner:
         sequence.cache.reserve(len(tokens))
         run, size = self._prompt_runner(len(tokens))
         for start in range(0, len(tokens), size):
-            yield run(sequence.cache, tokens[start : start + size], "all")
+            yield run(sequence.cache, tokens[start : start + size], "all", None)
 
     def _prompt_runner(self, count: int) -> tuple[Chunk, int]:
         """Return what runs chunks of a prompt of `count` tokens, and how long chunks may be."""
@@ -121,12 +132,21 @@ class Runner:
             return self._chunk_by_step, min(NATIVE_ROWS, self.config.prefill_chunk)
         return self._chunk_by_torch, self.config.prefill_chunk
 
-    def _chunk_by_torch(self, cache: KVCache, tokens: list[int], outputs: Outputs) -> torch.Tensor:
-        logits = self.decoder.forward(torch.tensor(tokens), cache, logits=outputs)
+    def _chunk_by_torch(
+        self, cache: KVCache, tokens: list[int], outputs: Outputs, watch: Watch | None
+    ) -> torch.Tensor:
+        seen = _shown(watch, cache.length + len(tokens))
+        logits = self.decoder.forward(torch.tensor(tokens), cache, logits=outputs, watch=seen)
         return torch.empty(0) if logits is None else logits.reshape(-1, self.vocabulary)
 
-    def _chunk_by_step(self, cache: KVCache, tokens: list[int], outputs: Outputs) -> torch.Tensor:
-        logits = self._native.step([Rows(cache, tokens, outputs=outputs)], exact=True)
+    def _chunk_by_step(
+        self, cache: KVCache, tokens: list[int], outputs: Outputs, watch: Watch | None
+    ) -> torch.Tensor:
+        seen = _shown(watch, cache.length + len(tokens))
+        with one_torch_thread():  # a policy looks at queries between two steps
+            logits = self._native.step(
+                [Rows(cache, tokens, outputs=outputs)], exact=True, watch=seen
+            )
         cache.commit(list(range(len(tokens))))
         return logits
 
@@ -148,6 +168,9 @@ class Runner:
         Returns the logits after each token, sequence by sequence, float32 [rows, V], which are, bit
         for bit, those of single steps.
         """
+        policy = self.config.policy
+        if policy.one_by_one and max(map(len, chains)) > 1:
+            return self._advance_singly(sequences, chains)
         batch = [
             Rows(sequence.cache, chain, outputs="all")
             for sequence, chain in zip(sequences, chains, strict=True)
@@ -155,7 +178,17 @@ class Runner:
         logits = self._native.step(batch, self.trace)
         for rows in batch:
             rows.cache.commit(list(range(len(rows.tokens))))
+            policy.after_step(rows.cache)
         return logits
+
+    def _advance_singly(self, sequences: list[Sequence], chains: list[list[int]]) -> torch.Tensor:
+        found: list[list[torch.Tensor]] = [[] for _ in chains]
+        for at in range(max(map(len, chains))):
+            going = [i for i, chain in enumerate(chains) if at < len(chain)]
+            logits = self.advance([sequences[i] for i in going], [[chains[i][at]] for i in going])
+            for i, row in zip(going, logits, strict=True):
+                found[i].append(row)
+        return torch.stack([row for rows in found for row in rows])
 
     def fork(self, sequence: Sequence) -> Sequence:
         """Return an independent copy of a sequence.
@@ -168,6 +201,13 @@ class Runner:
     def close(self, sequence: Sequence) -> None:
         """Give the sequence's memory back."""
         sequence.cache.close()
+
+
+def _shown(watch: Watch | None, end: int) -> Callable[[int, torch.Tensor], None] | None:
+    """Return what shows a chunk's queries to a policy; the chunk ends before token `end`."""
+    if watch is None:
+        return None
+    return lambda layer, queries: watch.add(layer, queries, end)
 
 
 def prefill_dtype(dtype: str) -> torch.dtype:

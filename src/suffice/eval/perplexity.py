@@ -34,6 +34,7 @@ import torch
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import InputError, unknown
+from suffice.policy import Policy
 
 MODES = ("decode", "prefill")
 PERCENTILES = (50, 99, 99.9)
@@ -160,6 +161,9 @@ class Result:
 class Plan:
     """How a text is cut and run: windows of `window` tokens, at most `limit`, `together` at a time.
 
+    When decoding, the first `prompt` tokens of a window are run as a prompt, from which a policy
+    may choose, and only what follows is predicted.
+
     Raises:
         InputError: A number that makes no sense, or an unknown mode.
     """
@@ -168,16 +172,40 @@ class Plan:
     limit: int | None = None
     mode: str = "decode"
     together: int = 8
+    prompt: int = 0
 
     def __post_init__(self) -> None:
         if self.window < 2:
             raise InputError(f"--window={self.window}: must be at least 2, a token and the next")
+        if not 0 <= self.prompt < self.window:
+            raise InputError(
+                f"--prompt={self.prompt}: must be less than --window={self.window}, its tokens"
+            )
+        if self.prompt and self.mode == "prefill":
+            raise InputError(f"--prompt={self.prompt}: --mode prefill has nothing but prompts")
         if self.limit is not None and self.limit < 1:
             raise InputError(f"--limit={self.limit}: must be at least 1 window")
         if self.mode not in MODES:
             raise unknown("mode", self.mode, MODES)
         if self.together < 1:
             raise InputError(f"--batch-size={self.together}: must be at least 1 window")
+
+    @property
+    def predictions(self) -> int:
+        """Tokens of a window that are predicted."""
+        return self.window - max(self.prompt, 1)
+
+    def check(self, policy: Policy) -> None:
+        """Require that a policy has something to choose from.
+
+        Raises:
+            InputError: It chooses from prompts, and there is none.
+        """
+        if policy.at_prompt and not self.prompt:
+            raise InputError(
+                f"policy '{type(policy).__name__.lower()}' chooses from a prompt: give --prompt, "
+                "how many tokens of a window are one"
+            )
 
 
 def windows_of(tokenizer: Tokenizer, text: str, plan: Plan, context: int) -> list[list[int]]:
@@ -222,8 +250,8 @@ def measure(
     size = plan.together if plan.mode == "decode" else 1
     for first in range(0, len(windows), size):
         group = range(first, min(first + size, len(windows)))
-        found = score(runner, windows, group)
-        expected = score(reference, windows, group) if reference else None
+        found = score(runner, windows, group, plan)
+        expected = score(reference, windows, group, plan) if reference else None
         for scores, other in _paired(found, expected):
             tally.add(scores, other)
             yield tally
@@ -245,14 +273,20 @@ def _paired(
             yield piece, other
 
 
-def _decode(runner: Runner, windows: Sequence[list[int]], group: range) -> Iterator[Scores]:
+def _decode(
+    runner: Runner, windows: Sequence[list[int]], group: range, plan: Plan
+) -> Iterator[Scores]:
     """Run a group of windows side by side, as many tokens of each as share a weight at no loss."""
     rows = max(1, STEP_ROWS // len(group))
     sequences: list[Any] = []
     try:
         sequences += (runner.open("perplexity", len(windows[w])) for w in group)
         last = len(windows[group[0]]) - 1  # nothing follows the last token
-        for at in range(0, last, rows):
+        for w, sequence in zip(group, sequences, strict=True):
+            if plan.prompt:
+                logits = runner.prefill(sequence, windows[w][: plan.prompt])
+                yield Scores([w], [windows[w][plan.prompt]], logits[None])
+        for at in range(plan.prompt, last, rows):
             end = min(at + rows, last)
             for sequence in sequences:
                 runner.reserve(sequence, end - at)
@@ -264,7 +298,9 @@ def _decode(runner: Runner, windows: Sequence[list[int]], group: range) -> Itera
             runner.close(sequence)
 
 
-def _prefill(runner: Runner, windows: Sequence[list[int]], group: range) -> Iterator[Scores]:
+def _prefill(
+    runner: Runner, windows: Sequence[list[int]], group: range, plan: Plan
+) -> Iterator[Scores]:
     """Run a window as a prompt, its last token left out: nothing follows that it could predict."""
     (window,) = group
     tokens = windows[window]

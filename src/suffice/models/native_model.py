@@ -13,7 +13,7 @@ import torch
 
 from suffice.attention import Attention
 from suffice.cache.kv import KVCache
-from suffice.models.decoder import Decoder
+from suffice.models.decoder import Decoder, Watch
 from suffice.models.rope import check_call
 from suffice.native import PANEL, core
 from suffice.quant import PackedLinear
@@ -87,11 +87,17 @@ class NativeModel:
         self._untraced = Trace(len(config.layers), config.kv_heads)
 
     def step(
-        self, batch: Sequence[Rows], trace: Trace | None = None, *, exact: bool = False
+        self,
+        batch: Sequence[Rows],
+        trace: Trace | None = None,
+        *,
+        exact: bool = False,
+        watch: Watch | None = None,
     ) -> torch.Tensor:
         """Run the rows of a batch and return float32 logits [outputs, V].
 
-        `exact`: attend to everything, whatever the technique; so prompts are run.
+        `exact`: attend to everything, whatever the technique; so prompts are run. `watch` is shown
+        each layer's number and the queries of all rows [H, T, D], rotated.
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them
         must be reserved. What is read is added to `trace`.
@@ -120,6 +126,8 @@ class NativeModel:
             outputs += range(start, start + count)[_OUTPUTS[rows.outputs]]
         logits = torch.empty(len(outputs), self._padded)
         trace = self._untraced if trace is None else trace
+        shape = len(self._config.layers), len(tokens), self._config.heads, self._config.head_size
+        queries = None if watch is None else torch.empty(shape)
         counts = self._model.step(
             [rows.cache.native for rows in batch],
             _ints([rows.cache.length for rows in batch]),
@@ -131,14 +139,22 @@ class NativeModel:
             logits.numpy(),
             trace.rows,
             exact,
+            None if queries is None else queries.numpy(),
         )
-        trace.steps += 1
-        trace.kv_bytes_read += counts.kv_bytes + counts.sketch_bytes
-        trace.sketch_bytes_read += counts.sketch_bytes
-        trace.missing = max(trace.missing, counts.missing)
-        trace.kv_bytes_held += counts.held_bytes
-        trace.weight_bytes_read += counts.weight_bytes
+        if watch is not None and queries is not None:
+            for layer, rows_of_layer in enumerate(queries):
+                watch(layer, rows_of_layer.transpose(0, 1))
+        _add(trace, counts)
         return logits[:, : self._vocab]
+
+
+def _add(trace: Trace, counts: core.Counts) -> None:
+    trace.steps += 1
+    trace.kv_bytes_read += counts.kv_bytes + counts.sketch_bytes
+    trace.sketch_bytes_read += counts.sketch_bytes
+    trace.missing = max(trace.missing, counts.missing)
+    trace.kv_bytes_held += counts.held_bytes
+    trace.weight_bytes_read += counts.weight_bytes
 
 
 def _ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from suffice.policy.choice import Choice
+
 
 @dataclass(frozen=True)
-class Full:
+class Full(Choice):
     """Nothing is left out."""
 
     @classmethod

@@ -1,0 +1,98 @@
+// What policies do with the rows of a cache.
+#include <algorithm>
+
+#include "bind.h"
+
+namespace suffice::bind {
+namespace {
+
+using Ints = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Masses = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void check_layer(const KVCache& cache, int layer) {
+  require(layer >= 0 && layer < cache.layers(),
+          "layer " + std::to_string(layer) + " of " + std::to_string(cache.layers()));
+}
+
+// kept [heads, n]: rows of the layer, ascending, of those that `length` tokens have.
+void py_evict(KVCache& cache, int layer, Ints kept, int length) {
+  check_layer(cache, layer);
+  const int held = length - cache.removed(layer), count = static_cast<int>(kept.shape(1));
+  check_rows(cache, layer, 0, held);
+  require(!cache.extras().sketch && !cache.extras().boxes,
+          "a sketch or boxes of the keys cannot follow an eviction");
+  require(kept.shape(0) == static_cast<size_t>(cache.heads()) && count >= 1 && count <= held,
+          "kept must be [" + std::to_string(cache.heads()) + ", 1.." + std::to_string(held) + "]");
+  for (size_t i = 0; i < kept.size(); i++) {
+    const int row = kept.data()[i];
+    require(row >= 0 && row < held && (i % count == 0 || row > kept.data()[i - 1]),
+            "kept rows must be ascending, in 0.." + std::to_string(held - 1));
+  }
+  nb::gil_scoped_release release;
+  cache.evict(layer, kept.data(), count, length);
+}
+
+// order [heads, n]: the first n blocks of a layer, the most important first.
+void py_set_order(KVCache& cache, int layer, Ints order) {
+  check_layer(cache, layer);
+  require(order.shape(0) == static_cast<size_t>(cache.heads()), "one order for each head");
+  const int count = static_cast<int>(order.shape(1));
+  for (int h = 0; h < cache.heads(); h++) {
+    std::vector<int32_t> blocks(order.data() + h * count, order.data() + (h + 1) * count);
+    std::vector<int32_t> sorted = blocks;
+    std::sort(sorted.begin(), sorted.end());
+    for (int i = 0; i < count; i++)
+      require(sorted[i] == i, "an order must have each block from 0 on once");
+    cache.state(layer, h).order = std::move(blocks);
+  }
+}
+
+void py_set_eligible(KVCache& cache, int layer, int sinks, int recent, int blocks) {
+  check_layer(cache, layer);
+  require(sinks >= 0 && recent >= 0 && blocks >= 0, "no negative sets");
+  require(blocks == 0 || cache.extras().boxes, "the cache has no boxes of its keys");
+  cache.eligible(layer) = {sinks, recent, blocks};
+}
+
+// masses [heads, n] of a layer's first rows, copied out, or in if `set`.
+void py_masses(KVCache& cache, int layer, Masses masses, bool set) {
+  check_layer(cache, layer);
+  require(cache.extras().masses, "the cache does not sum what rows weigh");
+  const int count = static_cast<int>(masses.shape(1));
+  check_rows(cache, layer, 0, count);
+  require(masses.shape(0) == static_cast<size_t>(cache.heads()), "one row for each head");
+  for (int h = 0; h < cache.heads(); h++) {
+    float* own = cache.head(layer, h).masses;
+    float* theirs = masses.data() + static_cast<size_t>(h) * count;
+    std::copy_n(set ? theirs : own, count, set ? own : theirs);
+  }
+}
+
+}  // namespace
+
+void bind_policy(nb::class_<KVCache>& cache) {
+  cache
+      .def(
+          "removed",
+          [](const KVCache& self, int layer) {
+            check_layer(self, layer);
+            return self.removed(layer);
+          },
+          "layer"_a)
+      .def("evict", &py_evict, "layer"_a, "kept"_a.noconvert(), "length"_a)
+      .def("set_order", &py_set_order, "layer"_a, "order"_a.noconvert())
+      .def("set_eligible", &py_set_eligible, "layer"_a, "sinks"_a, "recent"_a, "blocks"_a)
+      .def(
+          "load_masses",
+          [](KVCache& self, int layer, Masses to) { py_masses(self, layer, to, false); }, "layer"_a,
+          "masses"_a.noconvert())
+      .def(
+          "store_masses",
+          [](KVCache& self, int layer, Masses from) { py_masses(self, layer, from, true); },
+          "layer"_a, "masses"_a.noconvert())
+      .def("dead_rows", nb::overload_cast<int>(&KVCache::dead_rows, nb::const_), "length"_a)
+      .def("compact", &KVCache::compact, "length"_a)
+      .def("keep_heavy", &KVCache::keep_heavy, "length"_a);
+}
+
+}  // namespace suffice::bind

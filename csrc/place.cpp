@@ -1,0 +1,54 @@
+#include "place.h"
+
+#include <algorithm>
+
+namespace suffice {
+namespace {
+
+Visible visible_of(const Bounds& bounds, int committed, int row, int count, const int* positions,
+                   uint32_t tentative) {
+  Visible visible{0, committed, tentative};
+  if (bounds.window == 0) return visible;
+  const int position = positions[row];
+  visible.first = std::max(0, position - bounds.removed - bounds.window + 1);
+  visible.sinks = std::min(bounds.sinks, visible.first);
+  for (int j = 0; j < count; j++)
+    if (position - positions[j] >= bounds.window) visible.tentative &= ~(uint32_t{1} << j);
+  return visible;
+}
+
+}  // namespace
+
+Bounds bounds_of(const KVCache& cache, int layer, int window) {
+  const Eligible& eligible = cache.eligible(layer);
+  const int recent = eligible.recent;
+  return {window && recent ? std::min(window, recent) : window + recent, cache.removed(layer),
+          eligible.sinks};
+}
+
+void place(Traversal& traversal, const Bounds& bounds, int length, int count, const int* positions,
+           const uint32_t* visible) {
+  const int committed = length - bounds.removed;
+  traversal.bounds = bounds;
+  traversal.rows_end = committed + count;
+  traversal.visible.clear();
+  int first = committed;
+  for (int row = 0; row < count; row++) {
+    const Visible sees = visible_of(bounds, committed, row, count, positions, visible[row]);
+    first = std::min(first, sees.first);
+    traversal.visible.insert(traversal.visible.end(), traversal.group, sees);
+  }
+  const int sinks = round_up(bounds.sinks, kPanel) / kPanel;
+  traversal.begin = sinks ? 0 : first / kTileRows * kTileBlocks;
+  traversal.end = (traversal.rows_end + kPanel - 1) / kPanel;
+  traversal.list = nullptr;
+  if (sinks == 0 || first / kPanel <= sinks) return;
+  traversal.blocks.clear();
+  for (int block = 0; block < sinks; block++) traversal.blocks.push_back(block);
+  for (int block = first / kPanel; block < traversal.end; block++)
+    traversal.blocks.push_back(block);
+  traversal.list = traversal.blocks.data();
+  traversal.end = static_cast<int>(traversal.blocks.size());
+}
+
+}  // namespace suffice

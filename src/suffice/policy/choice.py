@@ -1,0 +1,152 @@
+"""What policies have in common: doing nothing where they need nothing, and a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from suffice.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+    from suffice.cache.kv import KVCache
+    from suffice.policy import Watch, Windows
+
+RATIO = 0.5  # of a prompt's tokens, if no budget is given
+EVERYTHING = 1 << 30  # tokens: more than any context
+
+
+class Choice:
+    """A policy that leaves nothing out; see `Policy` for the members."""
+
+    @property
+    def evicts(self) -> bool:
+        """Whether tokens are lost."""
+        return False
+
+    @property
+    def at_prompt(self) -> bool:
+        """Whether the choice is made of a prompt."""
+        return False
+
+    @property
+    def whole_softmax(self) -> bool:
+        """Whether attention must compute every weight."""
+        return False
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether steps are of one token."""
+        return False
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Return what the cache must keep beside keys and values."""
+        return ()
+
+    def prepare(self, cache: KVCache, windows: Windows) -> None:
+        """Set up a new cache."""
+
+    def watch(self, cache: KVCache, windows: Windows, scale: float) -> Watch | None:
+        """Return what looks at the next prompt: nothing."""
+        return None
+
+    def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
+        """Choose after a prompt."""
+
+    def after_step(self, cache: KVCache) -> None:
+        """Choose after a step."""
+
+
+@dataclass(frozen=True)
+class Budgeted(Choice):
+    """A policy with a budget: `budget` tokens, or `ratio` of the prompt's (default: half of them).
+
+    `keep`: evict nothing, only order what is read.
+    """
+
+    budget: int | None = None
+    ratio: float | None = None
+    keep: bool = False
+
+    def __post_init__(self) -> None:
+        name = self.name()
+        if self.budget is not None and self.ratio is not None:
+            raise InputError(
+                f"{name}: budget={self.budget} and ratio={self.ratio}: give only one of them"
+            )
+        if self.keep and (self.budget is not None or self.ratio is not None):
+            raise InputError(f"{name}: keep=true keeps everything: give no budget and no ratio")
+        if self.budget is not None and self.budget < self.least():
+            raise InputError(
+                f"{name}: budget={self.budget}: must be at least {self.least()} tokens, "
+                f"{self.least_is()}"
+            )
+        if self.ratio is not None and not 0 < self.ratio <= 1:
+            raise InputError(f"{name}: ratio={self.ratio}: must be above 0 and at most 1")
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the policy's name."""
+        return cls.__name__.lower()
+
+    def least(self) -> int:
+        """Return the smallest budget, in tokens."""
+        raise NotImplementedError
+
+    def least_is(self) -> str:
+        """Return what the smallest budget is, for messages."""
+        raise NotImplementedError
+
+    @property
+    def evicts(self) -> bool:
+        """Whether tokens are lost."""
+        return not self.keep
+
+    @property
+    def at_prompt(self) -> bool:
+        """Whether the choice is made of a prompt."""
+        return self.budget is None
+
+    def tokens(self, prompt: int) -> int:
+        """Return the budget in tokens after a prompt; a ratio gives no less than the smallest."""
+        if self.budget is not None:
+            return self.budget
+        ratio = RATIO if self.ratio is None else self.ratio
+        return prompt if ratio == 1 else max(int(ratio * prompt), self.least())
+
+
+def evict_unseen(cache: KVCache, windows: Windows) -> None:
+    """Free what no later token sees of layers with a sliding window: but the last window - 1."""
+    for layer, window in enumerate(windows):
+        if window is not None and cache.held(layer) >= window > 1:
+            evict_except(cache, layer, last_rows(cache, layer, 0, window - 1))
+
+
+def last_rows(cache: KVCache, layer: int, first: int, last: int) -> torch.Tensor:
+    """Return the first and the last so many rows of a layer, [G, first + last]."""
+    import torch
+
+    held = cache.held(layer)
+    rows = torch.cat((torch.arange(first), torch.arange(held - last, held)))
+    return rows.expand(cache.kv_heads, -1)
+
+
+def evict_except(cache: KVCache, layer: int, rows: torch.Tensor) -> None:
+    """Evict all rows of a layer but `rows` [G, n], if that are fewer than it holds."""
+    if rows.shape[1] < cache.held(layer):
+        cache.evict(layer, rows)
+
+
+def heaviest(scores: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the `count` rows of the greatest scores [G, n], ascending; ties go to the older."""
+    order = scores.sort(dim=-1, descending=True, stable=True).indices
+    return order[:, :count].sort(dim=-1).values
+
+
+def block_order(scores: torch.Tensor, block: int) -> torch.Tensor:
+    """Return the whole blocks of rows with scores [G, n], those with the greatest score first."""
+    groups, rows = scores.shape
+    blocks = scores[:, : rows // block * block].reshape(groups, -1, block).amax(-1)
+    return blocks.sort(dim=-1, descending=True, stable=True).indices

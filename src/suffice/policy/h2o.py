@@ -1,0 +1,161 @@
+"""The tokens that weighed most so far, and the last ones.
+
+    S[s] = sum over queries of softmax weight of token s            from the prompt's first token on
+    after each token, of n: if n > heavy + recent, of the n - recent first the lightest goes
+
+S is per key/value head, summed over the heads that share it and kept row by row by the decode step.
+`heavy` is half of the budget, rounded down, `recent` the rest. Of equal tokens the one that was
+heavy longer stays, of the heavy ones the one in the later place. `keep` evicts nothing: blocks of
+16 tokens are ranked by their heaviest token after the prompt.
+
+Source   Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large
+         Language Models", Algorithm 1. A prompt is run whole and evicted from at its end, as in
+         their code.
+Exact    a budget of at least the context.
+Cost     a second pass over a prompt's scores, quadratic in its length; decoding reads a float32 per
+         row, and moves a row per head and token.
+Native   csrc/evict.cpp, csrc/kernels/boxes.inl
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from suffice.policy.choice import (
+    EVERYTHING,
+    Budgeted,
+    block_order,
+    evict_except,
+    evict_unseen,
+    heaviest,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from suffice.cache.kv import KVCache
+    from suffice.policy import Windows
+
+TOGETHER = 256  # queries that are scored in one go
+
+
+class Accumulated:
+    """A `Watch` that sums what every token of a prompt weighs."""
+
+    def __init__(self, cache: KVCache, windows: Windows, scale: float) -> None:
+        self._cache = cache
+        self._windows = windows
+        self._scale = scale
+        self._waiting: dict[int, torch.Tensor] = {}
+        self._masses: dict[int, torch.Tensor] = {}
+
+    def add(self, layer: int, q: torch.Tensor, end: int) -> None:
+        """Take queries [H, T, D]; see `Watch`."""
+        import torch
+
+        if self._windows[layer] is not None:
+            return
+        waiting = self._waiting.get(layer)
+        self._waiting[layer] = q.clone() if waiting is None else torch.cat((waiting, q), dim=1)
+        if self._waiting[layer].shape[1] >= TOGETHER:
+            self._weigh(layer, end)
+
+    def masses(self, layer: int) -> torch.Tensor:
+        """Return what the tokens have weighed in a layer, [G, T]."""
+        if layer in self._waiting:
+            self._weigh(layer, self._cache.length)
+        return self._masses[layer]
+
+    def _weigh(self, layer: int, end: int) -> None:
+        from suffice.policy.observation import attention_of
+
+        q, k = self._waiting.pop(layer), self._cache.keys(layer, end)
+        masses = attention_of(q, k, self._scale).sum(dim=(1, 2))
+        if layer in self._masses:
+            masses[:, : self._masses[layer].shape[1]] += self._masses[layer]
+        self._masses[layer] = masses
+
+
+@dataclass(frozen=True)
+class H2O(Budgeted):
+    """Heavy hitters and a window."""
+
+    @classmethod
+    def exact_limit(cls) -> H2O:
+        """Return the setting that keeps everything."""
+        return cls(budget=EVERYTHING)
+
+    @property
+    def whole_softmax(self) -> bool:
+        """Whether attention must compute every weight: they are summed."""
+        return not self.keep
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether steps are of one token: each may change what the next one sees."""
+        return not self.keep
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Return what the cache must keep beside keys and values."""
+        return () if self.keep else ("masses",)
+
+    def least(self) -> int:
+        """Return a heavy token and a recent one."""
+        return 2
+
+    def least_is(self) -> str:
+        """Return what the smallest budget is."""
+        return "a heavy and a recent one"
+
+    def select(self, masses: torch.Tensor, budget: int) -> torch.Tensor:
+        """Return the rows [G, budget] that are kept of those of masses [G, T], ascending."""
+        import torch
+
+        groups, rows = masses.shape
+        recent = budget - budget // 2
+        last = torch.arange(rows - recent, rows).expand(groups, -1)
+        return torch.cat((heaviest(masses[:, : rows - recent], budget // 2), last), dim=-1)
+
+    def prepare(self, cache: KVCache, windows: Windows) -> None:
+        """Set the sizes of both sets, if they are known already."""
+        if not self.keep and self.budget is not None:
+            self._limit(cache, windows, self.budget)
+
+    def watch(self, cache: KVCache, windows: Windows, scale: float) -> Accumulated:
+        """Return what sums the weights of a prompt."""
+        return Accumulated(cache, windows, scale)
+
+    def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
+        """Evict, or order, by what the prompt's tokens weighed."""
+        from suffice.native import PANEL
+
+        budget = self.tokens(cache.length)
+        if not self.keep:
+            self._limit(cache, windows, budget)
+        for layer, window in enumerate(windows):
+            if window is not None:
+                continue
+            masses = watch.masses(layer)
+            if not self.keep:
+                cache.set_masses(layer, masses)
+                if budget < cache.held(layer):
+                    evict_except(cache, layer, self.select(masses, budget))
+            elif masses.shape[1] >= PANEL:
+                cache.rank(layer, block_order(masses, PANEL))
+        if not self.keep:
+            evict_unseen(cache, windows)
+
+    def after_step(self, cache: KVCache) -> None:
+        """Let the lightest row go."""
+        if not self.keep:
+            cache.keep_heavy()
+
+    def _limit(self, cache: KVCache, windows: Windows, budget: int) -> None:
+        for layer, window in enumerate(windows):
+            if window is None:
+                # A token is added before the lightest goes: it sees one more.
+                cache.let_see(layer, sinks=budget // 2, recent=budget - budget // 2 + 1)
+            else:
+                cache.let_see(layer, recent=window)

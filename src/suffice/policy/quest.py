@@ -1,0 +1,97 @@
+"""For each query, the blocks whose keys may score highest.
+
+    u(q, block) = sum_d max(q_d min_d, q_d max_d) >= q . k for every key of the block
+    read: the newest block and the budget / 16 - 1 others of the greatest u
+
+With shared keys u is the greatest over their query heads. Nothing is evicted. The first
+`dense_layers` layers read everything. `keep` reads all blocks in the order of u: for techniques
+that stop early.
+
+Source   Tang et al., "Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference",
+         Algorithm 1, with its blocks of 16, two dense layers, and at least 3 blocks.
+Exact    a budget of at least the context, but for rounding: blocks are read in another order.
+Cost     reads 2 D float32 per block (counted as metadata) and keeps them: in bfloat16, 12.5 % of
+         keys and values.
+Native   csrc/boxes.cpp, csrc/kernels/boxes.inl
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from suffice.errors import InputError
+from suffice.policy.choice import EVERYTHING, Budgeted
+
+if TYPE_CHECKING:
+    import torch
+
+    from suffice.cache.kv import KVCache
+    from suffice.policy import Windows
+
+BLOCK = 16
+LEAST_BLOCKS = 3
+
+
+@dataclass(frozen=True)
+class Quest(Budgeted):
+    """Blocks chosen for each query by the boxes around their keys."""
+
+    dense_layers: int = 2
+
+    def __post_init__(self) -> None:
+        if self.dense_layers < 0:
+            raise InputError(f"quest: dense_layers={self.dense_layers}: must be at least 0")
+        super().__post_init__()
+
+    @classmethod
+    def exact_limit(cls) -> Quest:
+        """Return the setting that reads everything."""
+        return cls(budget=EVERYTHING)
+
+    @property
+    def evicts(self) -> bool:
+        """Whether tokens are lost: none."""
+        return False
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Return what the cache must keep beside keys and values."""
+        return ("boxes",)
+
+    def least(self) -> int:
+        """Return the rows of the fewest blocks."""
+        return LEAST_BLOCKS * BLOCK
+
+    def least_is(self) -> str:
+        """Return what the smallest budget is."""
+        return f"{LEAST_BLOCKS} blocks of {BLOCK}"
+
+    def select(self, q: torch.Tensor, k: torch.Tensor, blocks: int) -> list[int]:
+        """Return the blocks that a token of queries q [R, D] reads of its keys k [S, D], in order.
+
+        The R heads share the keys.
+        """
+        newest = (len(k) - 1) // BLOCK
+        bounds = []
+        for block in range(newest):
+            keys = k[block * BLOCK : (block + 1) * BLOCK]
+            low, high = keys.amin(0), keys.amax(0)
+            bounds.append(float((q * low).maximum(q * high).sum(-1).max()))
+        ranked = sorted(range(newest), key=lambda block: (-bounds[block], block))
+        return [newest, *ranked[: blocks - 1]]
+
+    def prepare(self, cache: KVCache, windows: Windows) -> None:
+        """Set the budget, if it is known already."""
+        if self.keep or self.budget is not None:
+            self._limit(cache, windows, self.budget or EVERYTHING)
+
+    def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
+        """Set the budget that follows from the prompt."""
+        if not self.keep and self.budget is None:
+            self._limit(cache, windows, self.tokens(cache.length))
+
+    def _limit(self, cache: KVCache, windows: Windows, budget: int) -> None:
+        for layer, window in enumerate(windows):
+            if window is None and layer >= self.dense_layers:
+                cache.let_see(layer, blocks=budget // BLOCK)

@@ -1,0 +1,113 @@
+"""Of a prompt, keep what its last tokens attend to.
+
+    A = softmax(scale Q K^T) of the last `window` tokens over all T, causal, in float32
+    s = pool(mean of A over the window and the heads that share keys), of the T - window first
+    kept: the `budget` - window tokens of the greatest s, and the window
+
+chosen per key/value head, once, after the prompt; what is decoded later is kept. `keep` evicts
+nothing: blocks of 16 tokens are ranked by their greatest s, and techniques that stop early read
+them in that order, after the newer ones.
+
+Source   Li et al., "SnapKV: LLM Knows What You Are Looking for Before Generation", Listing 1. There
+         the window's weights are summed, which orders alike, and heads repeat shared keys; here
+         each key/value head chooses by the mean over its query heads. Window 32, pooling 5 by the
+         maximum: as in ART, Table 5. A prompt of fewer new tokens than the window is its own
+         window.
+Exact    ratio = 1.
+Cost     attention of `window` queries to the prompt, and a copy of what is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from suffice.errors import InputError, unknown
+from suffice.policy.choice import Budgeted, block_order, evict_except, evict_unseen, heaviest
+
+if TYPE_CHECKING:
+    import torch
+
+    from suffice.cache.kv import KVCache
+    from suffice.policy import Windows
+    from suffice.policy.observation import Observed
+
+POOLS = ("max", "avg")
+
+
+@dataclass(frozen=True)
+class SnapKV(Budgeted):
+    """Tokens that the end of the prompt attends to."""
+
+    window: int = 32
+    kernel: int = 5
+    pool: str = "max"
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise InputError(f"{self.name()}: window={self.window}: must be at least 1 token")
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            raise InputError(f"{self.name()}: kernel={self.kernel}: must be odd and at least 1")
+        if self.pool not in POOLS:
+            raise unknown(f"{self.name()} pool", self.pool, POOLS)
+        super().__post_init__()
+
+    @classmethod
+    def exact_limit(cls) -> SnapKV:
+        """Return the setting that keeps everything."""
+        return cls(ratio=1.0)
+
+    @property
+    def at_prompt(self) -> bool:
+        """Whether the choice is made of a prompt: always."""
+        return True
+
+    def least(self) -> int:
+        """Return the window."""
+        return self.window
+
+    def least_is(self) -> str:
+        """Return what the smallest budget is."""
+        return "the window"
+
+    def budgets(self, prompt: int, layers: int) -> list[int]:
+        """Return how many tokens each of the layers without a sliding window keeps of a prompt."""
+        return [min(self.tokens(prompt), prompt)] * layers
+
+    def select(self, scores: torch.Tensor, count: int) -> torch.Tensor:
+        """Return the `count` rows [G, count] that are kept by scores [G, T - w], ascending."""
+        import torch
+
+        groups, before = scores.shape
+        window = torch.arange(before, before + self.window).expand(groups, -1)
+        return torch.cat((heaviest(scores, count - self.window), window), dim=-1)
+
+    def watch(self, cache: KVCache, windows: Windows, scale: float) -> Observed:
+        """Return what keeps the last queries of a prompt."""
+        from suffice.policy.observation import Observed
+
+        return Observed(self.window, scale)
+
+    def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
+        """Evict, or order, by what the last tokens attended to."""
+        free = [layer for layer, window in enumerate(windows) if window is None]
+        for layer, budget in zip(free, self.budgets(cache.length, len(free)), strict=True):
+            if self.keep:
+                self._rank(cache, layer, watch)
+            elif budget < cache.held(layer):
+                evict_except(cache, layer, self.select(self._scores(cache, layer, watch), budget))
+        if not self.keep:
+            evict_unseen(cache, windows)
+
+    def _rank(self, cache: KVCache, layer: int, watch: Any) -> None:
+        from suffice.native import PANEL
+
+        order = block_order(self._scores(cache, layer, watch), PANEL)
+        if order.shape[1]:
+            cache.rank(layer, order)
+
+    def _scores(self, cache: KVCache, layer: int, watch: Observed) -> torch.Tensor:
+        from suffice.policy.observation import observed_scores
+
+        q, k = watch.queries(layer), cache.keys(layer)
+        return observed_scores(q, k, scale=watch.scale, kernel=self.kernel, pool=self.pool)

@@ -1,0 +1,89 @@
+"""The first tokens and the last ones.
+
+    a token sees the first `sinks` tokens and the last budget - sinks, its own included
+
+From the prompt on rows are evicted as they fall out of sight: a whole number of blocks at a time,
+in place, once they are an eighth of what is held, so that no step copies the cache. Positions are
+those of the text, not of the cache: nothing is read beyond the context the model was made for.
+`keep` evicts nothing and reads the sinks first: techniques that stop early never miss them.
+
+Source   Xiao et al., "Efficient Streaming Language Models with Attention Sinks", section 3.2, there
+         with positions counted within the cache.
+Exact    a budget of at least the context.
+Cost     none but what is read.
+Native   csrc/place.cpp, csrc/evict.cpp
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from suffice.errors import InputError
+from suffice.policy.choice import EVERYTHING, Budgeted, evict_except, evict_unseen, last_rows
+
+if TYPE_CHECKING:
+    from suffice.cache.kv import KVCache
+    from suffice.policy import Windows
+
+
+@dataclass(frozen=True)
+class Streaming(Budgeted):
+    """Sinks and a window."""
+
+    sinks: int = 4
+
+    def __post_init__(self) -> None:
+        if self.sinks < 0:
+            raise InputError(f"streaming: sinks={self.sinks}: must be at least 0 tokens")
+        super().__post_init__()
+
+    @classmethod
+    def exact_limit(cls) -> Streaming:
+        """Return the setting that keeps everything."""
+        return cls(budget=EVERYTHING)
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether steps are of one token: when rows move depends on the steps."""
+        return not self.keep
+
+    def least(self) -> int:
+        """Return the sinks and the token itself."""
+        return self.sinks + 1
+
+    def least_is(self) -> str:
+        """Return what the smallest budget is."""
+        return "the sinks and one more"
+
+    def seen(self, token: int, budget: int) -> list[int]:
+        """Return the tokens that a token sees, its own included."""
+        recent = budget - self.sinks
+        return [s for s in range(token + 1) if s < self.sinks or s > token - recent]
+
+    def prepare(self, cache: KVCache, windows: Windows) -> None:
+        """Set sinks and window, if they are known already."""
+        if self.keep:
+            for layer, window in enumerate(windows):
+                if window is None:
+                    cache.let_see(layer, sinks=self.sinks)
+        elif self.budget is not None:
+            self._limit(cache, windows, self.budget)
+
+    def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
+        """Evict what lies between sinks and window."""
+        if self.keep:
+            return
+        budget = self.tokens(cache.length)
+        self._limit(cache, windows, budget)
+        for layer, window in enumerate(windows):
+            if window is None and budget < cache.held(layer):
+                evict_except(cache, layer, last_rows(cache, layer, self.sinks, budget - self.sinks))
+        evict_unseen(cache, windows)
+
+    def _limit(self, cache: KVCache, windows: Windows, budget: int) -> None:
+        for layer, window in enumerate(windows):
+            if window is None:
+                cache.let_see(layer, sinks=self.sinks, recent=budget - self.sinks)
+            else:
+                cache.let_see(layer, recent=window)

@@ -1,0 +1,93 @@
+"""A request of random keys, values and queries, decoded token by token on a cache of one layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from suffice.attention.exact import Exact
+from suffice.attention.kernel import attend
+from suffice.cache import GROWTHS
+from suffice.cache.kv import KVCache
+
+SCALE = 0.3
+SIZE = 32
+
+
+class Rows:
+    """`rows` tokens with q [H, rows, D], k and v [G, rows, D]."""
+
+    def __init__(self, rows: int, groups: int = 2, rep: int = 2, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.q = torch.randn(groups * rep, rows, SIZE, generator=generator)
+        self.k = torch.randn(groups, rows, SIZE, generator=generator)
+        self.v = torch.randn(groups, rows, SIZE, generator=generator)
+        self.group = rep
+
+    def cache(self, policy: Any, dtype: str = "float32", window: int | None = None) -> KVCache:
+        cache = KVCache(
+            1,
+            len(self.k),
+            SIZE,
+            growth=GROWTHS.build("step:rows=64"),
+            limit=4096,
+            key_dtype=dtype,
+            value_dtype=dtype,
+            **dict.fromkeys(policy.keeps, True),
+        )
+        policy.prepare(cache, [window])
+        return cache
+
+    def prompt(
+        self, policy: Any, cache: KVCache, count: int, window: int | None = None, chunk: int = 50
+    ) -> None:
+        """Run the first `count` tokens as a prompt, in chunks."""
+        watch = policy.watch(cache, [window], SCALE)
+        cache.reserve(count)
+        for first in range(0, count, chunk):
+            rows = slice(first, min(first + chunk, count))
+            cache.append(0, self.k[:, rows], self.v[:, rows])
+            if watch is not None:
+                watch.add(0, self.q[:, rows], rows.stop)
+            cache.advance(rows.stop - first)
+        policy.after_prompt(cache, [window], watch)
+
+    def step(
+        self, policy: Any, cache: KVCache, token: int, technique: Any = None, **options: Any
+    ) -> tuple[torch.Tensor, list[Any]]:
+        """Decode a token; return its output [H, D] and what each key head read."""
+        now = slice(token, token + 1)
+        cache.reserve(1)
+        cache.append_tentative(self.k[None, :, now], self.v[None, :, now], [-1])
+        rule = (technique or Exact()).rule()
+        out, reads = attend(rule, self.q[:, now], cache, 0, scale=SCALE, **options)
+        cache.commit([0])
+        policy.after_step(cache)
+        return out[:, 0], reads
+
+    def weights(self, token: int, head: int, seen: list[int]) -> torch.Tensor:
+        """The softmax [n] of a query head over the tokens that it sees, float64."""
+        k = self.k[head // self.group, seen].double()
+        return (SCALE * k @ self.q[head, token].double()).softmax(0)
+
+    def output(self, token: int, seen: list[list[int]]) -> torch.Tensor:
+        """What a token's attention [H, D] to the tokens that each key head sees must be."""
+        outputs = []
+        for head in range(len(self.q)):
+            own = seen[head // self.group]
+            outputs.append(
+                self.weights(token, head, own) @ self.v[head // self.group, own].double()
+            )
+        return torch.stack(outputs)
+
+
+def rows_of(cache: KVCache, keys: torch.Tensor) -> list[list[int]]:
+    """Which tokens' keys, of keys [G, S, D], each head of the cache's first layer holds."""
+    held = cache.keys(0)
+    found = []
+    for own, all_keys in zip(held, keys, strict=True):
+        equal = (own[:, None] == all_keys[None]).all(-1)
+        assert (equal.sum(-1) == 1).all(), "a row that is no token's, or of two"
+        found.append(equal.int().argmax(-1).tolist())
+    return found

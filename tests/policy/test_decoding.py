@@ -1,0 +1,185 @@
+"""Token by token, what is attended to is what the policy's definition says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import policy_models
+import pytest
+import torch
+from rows import SCALE, SIZE, Rows
+
+from oracle import max_error
+from suffice.attention import ATTENTIONS
+from suffice.attention.kernel import attend
+from suffice.attention.traversal import traverse
+from suffice.cache.kv import KVCache
+from suffice.policy import POLICIES
+from suffice.policy.full import Full
+from suffice.policy.quest import Quest
+from suffice.policy.streaming import Streaming
+
+TOLERANCE = 2e-5
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("prompt", [0, 1, 300])
+@pytest.mark.parametrize(("budget", "sinks"), [(40, 4), (21, 0), (64, 20)])
+def test_streaming_sees_sinks_and_window(
+    prompt: int, budget: int, sinks: int, each_isa: str
+) -> None:
+    policy, rows = Streaming(budget=budget, sinks=sinks), Rows(500)
+    cache, most = rows.cache(policy), 0
+    if prompt:
+        rows.prompt(policy, cache, prompt)
+    for token in range(prompt, 500):
+        out, reads = rows.step(policy, cache, token)
+        seen = policy.seen(token, budget)
+        assert max_error(out, rows.output(token, [seen, seen])) < TOLERANCE
+        assert reads[0].held_rows == token + 1
+        assert len(seen) <= reads[0].key_rows <= len(seen) + 4 * 16
+        most = max(most, cache.held(0))
+    assert most <= budget + 2 * 64 + 16 or prompt == 300 == most
+    assert cache.held(0) <= budget + 64 + 2 * 16
+    assert cache.capacity <= 500 + 2 * 64, "the memory stays what the window needs"
+
+
+@pytest.mark.parametrize("prompt", [0, 5, 150])
+@pytest.mark.parametrize("budget", [2, 17, 40])
+def test_h2o_keeps_what_weighed_most(prompt: int, budget: int, each_isa: str) -> None:
+    policy, rows = POLICIES.build(f"h2o:budget={budget}"), Rows(300)
+    cache = rows.cache(policy)
+    models = [policy_models.HeavyHitters(budget) for _ in rows.k]
+    if prompt:
+        rows.prompt(policy, cache, prompt)
+        keys = rows.k[:, :prompt].numpy()
+        queries = policy_models.heads_of(rows.q[:, :prompt].numpy(), keys)
+        for own, key, model in zip(queries, keys, models, strict=True):
+            masses = sum(policy_models.softmax(each, key, SCALE).sum(0) for each in own)
+            model.start(np.asarray(masses))
+    for token in range(prompt, 300):
+        seen = [[*model.tokens(), token] for model in models]
+        out, reads = rows.step(policy, cache, token)
+        assert max_error(out, rows.output(token, seen)) < TOLERANCE, token
+        assert reads[0].held_rows == token + 1
+        for group, model in enumerate(models):
+            weights = torch.zeros(len(seen[group]), dtype=torch.float64)
+            for head in range(group * rows.group, (group + 1) * rows.group):
+                weights += rows.weights(token, head, seen[group])
+            model.step(token, dict(zip(seen[group], weights.tolist(), strict=True)))
+    assert cache.held(0) <= budget + 1 + 64 + 2 * 16
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
+def test_quest_reads_the_blocks_of_the_highest_bound(dtype: str, each_isa: str) -> None:
+    policy, rows = Quest(budget=64, dense_layers=0), Rows(400, seed=3)
+    cache = rows.cache(policy, dtype)
+    rows.prompt(policy, cache, 300)
+    for token in range(300, 400):
+        out, reads = rows.step(policy, cache, token)
+        k, v = cache.keys(0), cache.values(0)
+        for group in range(2):
+            own = slice(group * rows.group, (group + 1) * rows.group)
+            chosen = policy.select(rows.q[own, token], k[group], 4)
+            read = [row for b in chosen for row in range(16 * b, min(16 * b + 16, token + 1))]
+            scores = SCALE * rows.q[own, token].double() @ k[group, read].double().T
+            exact = scores.softmax(-1) @ v[group, read].double()
+            assert max_error(out[own], exact) < (1e-3 if dtype == "int8" else TOLERANCE)
+            assert reads[group].key_rows == len(read)
+            assert reads[group].held_rows == token + 1
+            assert reads[group].sketch_bytes == token // 16 * 2 * SIZE * 4
+
+
+def test_quest_of_drafts_is_quest_of_tokens() -> None:
+    policy, rows = Quest(budget=64, dense_layers=0), Rows(330)
+    one, other = rows.cache(policy), rows.cache(policy)
+    for cache in (one, other):
+        rows.prompt(policy, cache, 300)
+    singly = torch.stack([rows.step(policy, one, token)[0] for token in range(300, 330)], dim=1)
+    other.reserve(30)
+    other.append_tentative(rows.k[None, :, 300:], rows.v[None, :, 300:], list(range(-1, 29)))
+    together = attend(None, rows.q[:, 300:], other, 0, scale=SCALE)[0]
+    assert torch.equal(singly, together)
+
+
+TECHNIQUES = ["aet:k=0.7,v=0.05", "art:tau=0.5,phi=0.5,p=2,block=16", "art:tau=0", "exact"]
+
+
+def left(cache: KVCache) -> tuple[torch.Tensor, torch.Tensor]:
+    return cache.keys(0).double(), cache.values(0).double()
+
+
+@pytest.mark.parametrize("setting", ["snapkv:budget=100,window=8", "pyramidkv:budget=130"])
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_techniques_run_over_what_is_left(setting: str, technique: str) -> None:
+    policy, rows, chosen = POLICIES.build(setting), Rows(300), ATTENTIONS.build(technique)
+    cache = rows.cache(policy)
+    rows.prompt(policy, cache, 280)
+    assert cache.held(0) < 280
+    states = [chosen.new_state() for _ in rows.k] if technique != "exact" else None
+    for token in range(280, 300):
+        out, reads = rows.step(policy, cache, token, chosen)
+        k, v = left(cache)
+        expected = chosen.reference(
+            rows.q[:, token : token + 1].double(), k, v, scale=SCALE, states=states
+        )
+        assert max_error(out, expected.output[:, 0]) < TOLERANCE
+        assert reads[0].key_rows == int(expected.keys[0, 0].sum())
+
+
+@pytest.mark.parametrize("setting", ["snapkv:keep=true,window=8", "h2o:keep=true"])
+def test_art_reads_in_the_order_of_importance(setting: str) -> None:
+    policy, rows = POLICIES.build(setting), Rows(300, seed=1)
+    art = ATTENTIONS.build("art:tau=0.5,phi=0.5,p=2,block=16")
+    cache, orders = rows.cache(policy), []
+    rank = cache.rank
+    cache.rank = lambda layer, order: (orders.append(order.tolist()), rank(layer, order))  # type: ignore[method-assign]
+    rows.prompt(policy, cache, 260)
+    assert orders[0][0] != sorted(orders[0][0], reverse=True), "another order than newest first"
+    stopped = 0
+    for token in range(260, 300):
+        out, reads = rows.step(policy, cache, token, art)
+        q = rows.q[:, token : token + 1].double()
+        expected = traverse(art, q, *left(cache), scale=SCALE, orders=orders[0])
+        assert max_error(out, expected.output[:, 0]) < TOLERANCE
+        for group in range(2):
+            assert reads[group].key_rows == int(expected.keys[0, group].sum())
+            stopped += reads[group].key_rows < token + 1
+    assert stopped > 10
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_art_never_misses_the_sinks(keep: bool) -> None:
+    policy = Streaming(keep=True) if keep else Streaming(budget=200)
+    rows = Rows(300)
+    rows.k[:, :4] = 0
+    rows.v[:, :4] = 1000.0
+    art = ATTENTIONS.build("art:tau=1e9,phi=2,p=1,block=16")  # stops at the first look
+    cache = rows.cache(policy)
+    rows.prompt(policy, cache, 290)
+    for token in range(290, 300):
+        out, reads = rows.step(policy, cache, token, art)
+        assert (out.abs().amax(-1) > 1.0).all(), "a sink's value is in every output"
+        assert reads[0].key_rows <= 32
+    out, _ = attend(art.rule(), rows.q[:, 299:], _whole(rows), 0, scale=SCALE)
+    assert (out.abs().amax(-1) < 20.0).all(), "without the policy art stops before it gets there"
+
+
+def _whole(rows: Rows) -> KVCache:
+    cache = rows.cache(Full())
+    rows.prompt(Full(), cache, 300)
+    return cache
+
+
+def test_the_state_of_aet_follows_its_blocks_when_rows_move() -> None:
+    """Streaming moves rows within the cache; a cache in which none has moved gives the same."""
+    policy, rows = Streaming(budget=100), Rows(700)
+    aet: Any = ATTENTIONS.build("aet:k=0.8,v=0,globals=32,locals=8")
+    cache, roomy = rows.cache(policy), rows.cache(policy)
+    roomy.reserve(700)
+    for token in range(700):
+        moved, _ = rows.step(policy, cache, token, aet)
+        unmoved, _ = rows.step(policy, roomy, token, aet)
+        assert max_error(moved, unmoved.double()) < TOLERANCE, token
+    assert cache.held(0) < 300 and roomy.held(0) == 700

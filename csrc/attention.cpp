@@ -7,8 +7,12 @@ namespace suffice {
 
 namespace {
 
-// Whether everything is read: then chunks are independent, else what is read depends on what was.
-bool whole(const Traversal& traversal) { return !traversal.rule || traversal.rule->exact(); }
+bool coded(const Traversal& traversal) { return traversal.rule && traversal.rule->coded(); }
+
+// Whether all keys are read: then chunks are independent, else what is read depends on what was.
+bool whole(const Traversal& traversal) {
+  return !traversal.rule || traversal.rule->exact() || coded(traversal);
+}
 
 // Appends the blocks of [begin, end) that are not in the list yet, newest first.
 void list_rest(int begin, int end, Scratch& scratch) {
@@ -21,12 +25,6 @@ void list_rest(int begin, int end, Scratch& scratch) {
 // Appends the blocks of [begin, end), newest first.
 void list_newest(int begin, int end, std::vector<int32_t>& order) {
   for (int block = end - 1; block >= begin; block--) order.push_back(block);
-}
-
-// The last of a tentative row's ancestors, -1 for none.
-int parent_of(const Visible& visible, int row) {
-  const uint32_t before = visible.tentative & ((uint32_t{1} << row) - 1);
-  return before ? 31 - __builtin_clz(before) : -1;
 }
 
 }  // namespace
@@ -46,7 +44,8 @@ void Attention::plan(std::vector<Traversal>& traversals) {
     for (int i = 0; i < traversal.chunks; i++) chunks_.push_back({t, i});
     offsets_.push_back(floats);
     const size_t count = traversal.queries.size();
-    floats += traversal.chunks * count * (traversal.head.size + 2);
+    const int kept = coded(traversal) ? kChunkBlocks * kPanel + 1 : traversal.head.size + 2;
+    floats += traversal.chunks * count * kept;
   }
   if (partials_.size() < floats) partials_.resize(floats);
   if (left_size_ < traversals.size()) {
@@ -118,6 +117,7 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
   const Partial whole = partial(traversal, 0);
   const Partial state{whole.peak + at, whole.sum + at, whole.output + at * size};
   Order order{scratch.order.data(), static_cast<int>(scratch.order.size()), always};
+  if (!rule.levels.empty()) order.levels = rule.levels.data();
   if (chunks > 0) {
     order.rest = scratch.estimates.rest();
     order.peaks = scratch.estimates.peaks();
@@ -142,15 +142,22 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
   }
 }
 
+// A row counts for every token of the request that it is read for.
+void Attention::count_row(const Traversal& traversal, int row, int64_t values) {
+  if (!traversal.reads) return;
+  const int64_t held = traversal.visible[row * traversal.group].committed + row + 1;
+  traversal.reads->key_rows +=
+      std::min<int64_t>(traversal.end * kPanel, held) - traversal.begin * kPanel;
+  traversal.reads->value_rows += values;
+  traversal.reads->held_rows += held;
+}
+
 void Attention::merge(const Traversal& traversal) {
-  // A row counts for every token of the request that it is read for.
   const int tokens = static_cast<int>(traversal.queries.size()) / traversal.group;
-  for (int row = 0; traversal.reads && row < tokens; row++) {
+  for (int row = 0; row < tokens; row++) {
     const int64_t held = traversal.visible[row * traversal.group].committed + row + 1;
-    const int64_t read = std::min<int64_t>(traversal.end * kPanel, held) - traversal.begin * kPanel;
-    traversal.reads->key_rows += read;
-    traversal.reads->value_rows += read;
-    traversal.reads->held_rows += held;
+    count_row(traversal, row,
+              std::min<int64_t>(traversal.end * kPanel, held) - traversal.begin * kPanel);
   }
   const int count = static_cast<int>(traversal.queries.size());
   const int size = traversal.head.size;
@@ -180,8 +187,11 @@ void Attention::work(Scratch& scratch) {
       walk(traversal, scratch);
       continue;
     }
-    attend(traversal, chunks_[i].index, scratch);
-    if (left_[chunks_[i].traversal].fetch_sub(1, std::memory_order_acq_rel) == 1) merge(traversal);
+    const bool by_codes = coded(traversal);
+    by_codes ? score(traversal, chunks_[i].index, scratch)
+             : attend(traversal, chunks_[i].index, scratch);
+    if (left_[chunks_[i].traversal].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+    by_codes ? weigh(traversal, scratch) : merge(traversal);
   }
 }
 

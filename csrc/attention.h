@@ -9,6 +9,7 @@
 #include "kernels.h"
 #include "known.h"
 #include "sketch.h"
+#include "value_sum.h"
 
 namespace suffice {
 
@@ -25,11 +26,18 @@ struct Traversal {
   int rows_end = 0;                   // rows of the cache that exist
   const Rule* rule = nullptr;         // null: everything is read
   HeadState* state = nullptr;         // what the rule keeps between tokens
+  ValueSums* sums = nullptr;          // of the values, if the rule has levels
   int group = 1;                      // query heads: rows of `queries` that belong to one token
   Reads* reads = nullptr;             // where to count, unless null
   int first_item = 0;                 // of its chunks among all
   int chunks = 0;
 };
+
+// The last of a tentative row's ancestors, -1 for none.
+inline int parent_of(const Visible& visible, int row) {
+  const uint32_t before = visible.tentative & ((uint32_t{1} << row) - 1);
+  return before ? 31 - __builtin_clz(before) : -1;
+}
 
 // A thread's buffers.
 struct Scratch {
@@ -57,6 +65,17 @@ class Attention {
   void walk(const Traversal& traversal, Scratch& scratch);
   void walk_row(const Traversal& traversal, int row, Scratch& scratch);
   void merge(const Traversal& traversal);
+  // Of a traversal by codes: the scores of all its chunks, tile by tile, and each chunk's peaks.
+  struct Scores {
+    float* tiles;
+    float* peaks;  // [chunks][query rows]
+  };
+  Scores scores(const Traversal& traversal);
+  void score(const Traversal& traversal, int chunk, Scratch& scratch);
+  void weigh(const Traversal& traversal, Scratch& scratch);
+  void weigh_row(const Traversal& traversal, int row, Scratch& scratch);
+  // Counts the keys that one of its tokens may see as read, and so many values.
+  static void count_row(const Traversal& traversal, int row, int64_t values);
   Partial partial(const Traversal& traversal, int chunk);
 
   std::vector<Traversal>* traversals_ = nullptr;

@@ -52,7 +52,8 @@ KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type
       value_type_(value_type),
       arena_(std::move(arena)),
       sketch_(sketch),
-      states_(static_cast<size_t>(layers) * heads) {}
+      states_(static_cast<size_t>(layers) * heads),
+      sums_(states_.size()) {}
 
 KVCache::~KVCache() { release(); }
 
@@ -172,10 +173,20 @@ void KVCache::settle(int draft) {
   for (HeadState& state : states_)
     if (draft < static_cast<int>(state.drafts.size()))
       std::swap(state.committed, state.drafts[draft]);
+  for (ValueSums& sums : sums_) {
+    if (draft < static_cast<int>(sums.drafts.size()))
+      std::swap(sums.committed, sums.drafts[draft]);
+    sums.drafts.clear();
+  }
+}
+
+void KVCache::forget_drafts(int layer) {
+  for (int h = 0; h < heads_; h++) sums(layer, h).drafts.clear();
 }
 
 void KVCache::forget_rows(int length) {
   for (HeadState& state : states_) state.committed.truncate(length);
+  for (ValueSums& sums : sums_) sums.committed.truncate(length);
   sketched_ = std::min(sketched_, length / kSketchRows);
 }
 
@@ -184,6 +195,8 @@ std::unique_ptr<KVCache> KVCache::copy(int keep) const {
       std::make_unique<KVCache>(layers_, heads_, size_, key_type_, value_type_, arena_, sketch_);
   other->sketched_ = std::min(sketched_, keep / kSketchRows);
   other->states_ = states_;
+  other->sums_ = sums_;
+  for (ValueSums& sums : other->sums_) sums.committed.truncate(keep);
   if (capacity_ == 0) return other;
   other->resize(capacity_, 0);
   const Layout at = layout(capacity_);

@@ -10,6 +10,7 @@
 
 #include "known.h"
 #include "types.h"
+#include "value_sum.h"
 
 namespace suffice {
 
@@ -61,6 +62,8 @@ class KVCache {
 
   Head head(int layer, int head) const;
   HeadState& state(int layer, int head) { return states_[layer * heads_ + head]; }
+  ValueSums& sums(int layer, int head) { return sums_[layer * heads_ + head]; }
+  void forget_drafts(int layer);  // other rows come in place of those that were attended from
   bool has_sketch() const { return sketch_; }
   int sketched() const { return sketched_; }  // chunks, in every layer and head
   void set_sketched(int chunks) { sketched_ = chunks; }
@@ -86,6 +89,7 @@ class KVCache {
   int capacity_ = 0, sketched_ = 0;
   std::vector<std::byte*> memory_;
   std::vector<HeadState> states_;  // [layers][heads]
+  std::vector<ValueSums> sums_;    // [layers][heads]
 };
 
 }  // namespace suffice

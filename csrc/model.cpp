@@ -109,8 +109,10 @@ struct Model::Shared {
         Traversal& traversal = all[index];
         traversal.head = item.cache->head(layer, g);
         traversal.state = &item.cache->state(layer, g);
+        traversal.sums = &item.cache->sums(layer, g);
         traversal.reads = &reads[layer * all.size() + index];
         if (step.exact) traversal.state->drafts.clear();
+        if (step.exact) traversal.sums->drafts.clear();
         const bool by_rule = !spec.rules.empty() && !step.exact;
         traversal.rule = by_rule ? &spec.rules[layer * spec.kv_heads + g] : nullptr;
       }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace suffice {
 
@@ -85,6 +86,15 @@ struct Visible {
   uint32_t tentative = 0;
 };
 
+// What stands for 2^x, x = score - peak: the code of x is the number of `borders` it reaches, and
+// `weights[code]` its weight.
+constexpr int kMostCodes = 16;
+struct Levels {
+  int codes = 0;  // 4, 8 or 16
+  float borders[kMostCodes - 1] = {};  // ascending
+  float weights[kMostCodes] = {};
+};
+
 // When a traversal stops and which values it reads. The defaults read everything.
 enum class Stop : int { never = 0, aet = 1, art = 2, certified = 3 };
 
@@ -105,10 +115,14 @@ struct Rule {
   // bounded (else estimated).
   float missing = 0;
   bool bounded = true;
+  std::vector<Levels> levels;  // of each query head that shares the keys; empty: 2^x itself
 
   bool exact() const {
+    if (!levels.empty()) return false;
     return stop == Stop::certified ? missing == 0 : stop == Stop::never && value_share == 0;
   }
+  // Every key is read, and codes alone say what it weighs.
+  bool coded() const { return !levels.empty() && stop == Stop::never && value_share == 0; }
 };
 
 // What one traversal read.
@@ -129,6 +143,7 @@ struct Order {
   // units of 2^peaks[query row].
   const float* rest = nullptr;
   const float* peaks = nullptr;
+  const Levels* levels = nullptr;  // [query rows], or null: weights are 2^x
 };
 
 // Running softmax state of `count` query rows: `peak` in base 2 (scores are pre-multiplied by

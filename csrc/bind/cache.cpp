@@ -32,6 +32,7 @@ void py_store(KVCache& cache, int layer, int first, ConstFloats k, ConstFloats v
   check_shape(cache, k.shape(0), k.shape(1), k.shape(2), count);
   check_shape(cache, v.shape(0), v.shape(1), v.shape(2), count);
   if (count == 0) return;  // a cache of no rows has no memory to point into
+  cache.forget_drafts(layer);
   nb::gil_scoped_release release;
   for (int h = 0; h < cache.heads(); h++) {
     const Head head = cache.head(layer, h);
@@ -95,6 +96,8 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
   std::vector<float> scaled(q.size());
   for (size_t i = 0; i < q.size(); i++) scaled[i] = q.data()[i] * scale * 1.4426950408889634f;
   if (rule) check_rule(*rule);
+  require(!rule || rule->levels.empty() || static_cast<int>(rule->levels.size()) == group,
+          "levels for each of the " + std::to_string(group) + " query heads that share keys");
   if (rule) complete_sketch(*rule, cache, layer, length);
   require(!rule || rule->exact() || !blocks, "a rule orders the blocks itself");
   std::vector<Reads> reads(cache.heads());
@@ -105,6 +108,7 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
     t.rows_end = length + rows;
     t.rule = rule ? &*rule : nullptr;
     t.state = &cache.state(layer, g);
+    t.sums = &cache.sums(layer, g);
     t.group = group;
     t.reads = &reads[g];
     t.list = blocks ? blocks->data() : nullptr;

@@ -1,4 +1,6 @@
 // What a traversal leaves out, and what it read.
+#include <algorithm>
+
 #include "../kernels.h"
 #include "bind.h"
 
@@ -14,6 +16,27 @@ void check_rule(const Rule& rule) {
   require(rule.probe > 0 && rule.probe % kPanel == 0, "the probe must be a multiple of 16");
   require(rule.missing >= 0 && rule.missing < 1, "missing must be in [0, 1)");
   require(rule.patience >= 1, "patience is at least 1");
+  require(rule.levels.empty() || rule.stop != Stop::certified,
+          "what is certified is of the exact softmax");
+}
+
+// `borders` and `weights` of each query head, in base 2 and relative to the largest score.
+void set_levels(Rule& rule, const std::vector<std::vector<float>>& borders,
+                const std::vector<std::vector<float>>& weights) {
+  require(borders.size() == weights.size(), "borders and weights of the same heads");
+  std::vector<Levels> all(borders.size());
+  for (size_t head = 0; head < all.size(); head++) {
+    const auto &own = borders[head], &table = weights[head];
+    require(table.size() == 4 || table.size() == 8 || table.size() == 16, "4, 8 or 16 weights");
+    require(own.size() + 1 == table.size(), "one border less than weights");
+    require(std::is_sorted(own.begin(), own.end()), "ascending borders");
+    require(std::all_of(table.begin(), table.end(), [](float w) { return w >= 0; }),
+            "no negative weight");
+    all[head].codes = static_cast<int>(table.size());
+    std::copy(own.begin(), own.end(), all[head].borders);
+    std::copy(table.begin(), table.end(), all[head].weights);
+  }
+  rule.levels = std::move(all);
 }
 
 void bind_rule(nb::module_& m) {
@@ -41,12 +64,14 @@ void bind_rule(nb::module_& m) {
                         patience,
                         probe,
                         missing,
-                        bounded};
+                        bounded,
+                        {}};
       },
       nb::kw_only(), "stop"_a = 0, "look_blocks"_a = 1, "value_share"_a = 0.0f,
       "key_share"_a = 2.0f, "sinks"_a = 1, "globals"_a = 4, "locals"_a = 8, "scale"_a = 0.0f,
       "direction"_a = 0.0f, "patience"_a = 1, "probe"_a = 32, "missing"_a = 0.0f,
-      "bounded"_a = true);
+      "bounded"_a = true)
+      .def("set_levels", &set_levels, "borders"_a, "weights"_a);
 }
 
 }  // namespace suffice::bind

@@ -8,11 +8,13 @@
 #include "scores.inl"
 #include "values.inl"
 #include "attention.inl"
+#include "picked.inl"
+#include "exaq.inl"
 #include "traverse.inl"
 #include "sketch.inl"
 // clang-format on
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
 constexpr Kernels table{SUFFICE_NAME, linear,    unpack,     quantize_rows, normalize,
-                        activate,     attend,    traverse,   estimate,      sum_blocks,
-                        store_row,    load_rows, read_memory};
+                        activate,     attend,    traverse,   score_tiles,   add_coded,
+                        estimate,     sum_blocks, store_row, load_rows,     read_memory};

@@ -6,8 +6,11 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
+    from suffice.attention.softmax import Levels
     from suffice.attention.traversal import Attended, Stopping
     from suffice.cache.kv import KVCache
     from suffice.native import core
@@ -53,8 +56,9 @@ class BlockByBlock(Technique):
         scale: float,
         visible: torch.Tensor | None = None,
         states: list[Any] | None = None,
+        levels: Sequence[Levels] | None = None,
     ) -> Attended:
         """Attend by the loop of `suffice.attention.traversal`; see `Attention.reference`."""
         from suffice.attention.traversal import traverse
 
-        return traverse(self, q, k, v, scale=scale, visible=visible, states=states)
+        return traverse(self, q, k, v, scale=scale, visible=visible, states=states, levels=levels)

@@ -15,6 +15,7 @@ from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
+from suffice.models.fingerprint import fingerprint
 from suffice.models.native_model import NativeModel, Rows
 from suffice.native import core
 from suffice.trace import Trace
@@ -52,7 +53,8 @@ class Runner:
         self.decoder = decoder
         self.trace = Trace(len(decoder.config.layers), decoder.config.kv_heads)
         self.arena = core.Arena(config.kv_cache_bytes or 0)
-        self._native = NativeModel(decoder, config.max_model_len, config.attention)
+        levels = config.softmax.levels(config.calibration) if config.calibration else []
+        self._native = NativeModel(decoder, config.max_model_len, config.attention, levels)
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
         # which it is stored, so the products get cheaper by the same factors as the copies.
         self.growth = fitted(
@@ -117,7 +119,7 @@ class Runner:
 
     def _prompt_runner(self, count: int) -> tuple[Chunk, int]:
         """Return what runs chunks of a prompt of `count` tokens, and how long chunks may be."""
-        if count <= NATIVE_PREFILL[self.decoder.dtype]:
+        if self.config.softmax.prefill or count <= NATIVE_PREFILL[self.decoder.dtype]:
             return self._chunk_by_step, min(NATIVE_ROWS, self.config.prefill_chunk)
         return self._chunk_by_torch, self.config.prefill_chunk
 
@@ -126,7 +128,8 @@ class Runner:
         return torch.empty(0) if logits is None else logits.reshape(-1, self.vocabulary)
 
     def _chunk_by_step(self, cache: KVCache, tokens: list[int], outputs: Outputs) -> torch.Tensor:
-        logits = self._native.step([Rows(cache, tokens, outputs=outputs)], exact=True)
+        exact = not self.config.softmax.prefill
+        logits = self._native.step([Rows(cache, tokens, outputs=outputs)], exact=exact)
         cache.commit(list(range(len(tokens))))
         return logits
 
@@ -191,6 +194,8 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
 
     checkpoint = open_checkpoint(config.model)
     model = checkpoint.config
+    if config.calibration is not None:
+        config.calibration.check(config.model, fingerprint(checkpoint.path))
     config = config.resolved(checkpoint.dtype, model.max_positions, model.most_positions)
     assert config.quant is not None and config.threads is not None
     native.set_threads(config.threads)

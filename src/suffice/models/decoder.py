@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Decoder", "Logits"]
 
 Logits = Literal["last", "all", "none"]
+Watch = Callable[[int, torch.Tensor, torch.Tensor, int | None], None]
 
 
 class Decoder:
@@ -79,11 +80,17 @@ class Decoder:
 
     @torch.no_grad()
     def forward(
-        self, tokens: torch.Tensor, cache: KVCache, *, logits: Logits = "last"
+        self,
+        tokens: torch.Tensor,
+        cache: KVCache,
+        *,
+        logits: Logits = "last",
+        watch: Watch | None = None,
     ) -> torch.Tensor | None:
         """Append the rows of `tokens` [T] to `cache` and return float32 logits.
 
-        These are [V] after the last token, [T, V] after each token, or None.
+        These are [V] after the last token, [T, V] after each token, or None. `watch` is shown each
+        layer's index, queries [H, T, D], keys [G, S, D] and window.
 
         Raises:
             InputError: No token, a token outside the vocabulary, more than there are positions, or
@@ -97,7 +104,7 @@ class Decoder:
         tables = [(cos[first:rows], sin[first:rows]) for cos, sin in self._rope_rows(rows)]
         for index, layer in enumerate(self.config.layers):
             table = None if layer.rope is None else tables[layer.rope]
-            x = self._layer(index, layer, x, table, cache)
+            x = self._layer(index, layer, x, table, cache, watch)
         cache.advance(len(tokens))
         if logits == "none":
             return None
@@ -137,9 +144,10 @@ class Decoder:
         x: torch.Tensor,
         table: tuple[torch.Tensor, torch.Tensor] | None,
         cache: KVCache,
+        watch: Watch | None,
     ) -> torch.Tensor:
         at = f"layers.{index}."
-        attention = partial(self._attention, index, layer, table, cache)
+        attention = partial(self._attention, index, layer, table, cache, watch)
         x = self._residual(at, "attn_norm", x, attention)
         return self._residual(at, "mlp_norm", x, partial(self._mlp, at))
 
@@ -159,6 +167,7 @@ class Decoder:
         layer: LayerConfig,
         table: tuple[torch.Tensor, torch.Tensor] | None,
         cache: KVCache,
+        watch: Watch | None,
         x: torch.Tensor,
     ) -> torch.Tensor:
         config, at = self.config, f"layers.{index}."
@@ -174,6 +183,8 @@ class Decoder:
         cache.append(index, k.contiguous(), v.contiguous())
         rows = cache.length + len(x)
         keys, values = cache.keys(index, rows), cache.values(index, rows)
+        if watch is not None:
+            watch(index, q, keys, layer.window)
         mixed = attend(q, keys, values, config.attention_scale, layer.window)
         return self._linear(at + "o", mixed.transpose(0, 1).reshape(len(x), -1))
 

@@ -174,8 +174,7 @@ void KVCache::settle(int draft) {
     if (draft < static_cast<int>(state.drafts.size()))
       std::swap(state.committed, state.drafts[draft]);
   for (ValueSums& sums : sums_) {
-    if (draft < static_cast<int>(sums.drafts.size()))
-      std::swap(sums.committed, sums.drafts[draft]);
+    if (draft < static_cast<int>(sums.drafts.size())) std::swap(sums.committed, sums.drafts[draft]);
     sums.drafts.clear();
   }
 }

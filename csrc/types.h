@@ -90,7 +90,7 @@ struct Visible {
 // `weights[code]` its weight.
 constexpr int kMostCodes = 16;
 struct Levels {
-  int codes = 0;  // 4, 8 or 16
+  int codes = 0;                       // 4, 8 or 16
   float borders[kMostCodes - 1] = {};  // ascending
   float weights[kMostCodes] = {};
 };

@@ -95,9 +95,7 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
               "a block index is out of range");
   std::vector<float> scaled(q.size());
   for (size_t i = 0; i < q.size(); i++) scaled[i] = q.data()[i] * scale * 1.4426950408889634f;
-  if (rule) check_rule(*rule);
-  require(!rule || rule->levels.empty() || static_cast<int>(rule->levels.size()) == group,
-          "levels for each of the " + std::to_string(group) + " query heads that share keys");
+  if (rule) check_rule(*rule, group);
   if (rule) complete_sketch(*rule, cache, layer, length);
   require(!rule || rule->exact() || !blocks, "a rule orders the blocks itself");
   std::vector<Reads> reads(cache.heads());

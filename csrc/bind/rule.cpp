@@ -6,7 +6,7 @@
 
 namespace suffice::bind {
 
-void check_rule(const Rule& rule) {
+void check_rule(const Rule& rule, int group) {
   require(rule.stop == Stop::never || rule.stop == Stop::aet || rule.stop == Stop::art ||
               rule.stop == Stop::certified,
           "no such stop rule");
@@ -18,6 +18,8 @@ void check_rule(const Rule& rule) {
   require(rule.patience >= 1, "patience is at least 1");
   require(rule.levels.empty() || rule.stop != Stop::certified,
           "what is certified is of the exact softmax");
+  require(rule.levels.empty() || static_cast<int>(rule.levels.size()) == group,
+          "levels for each of the " + std::to_string(group) + " query heads that share keys");
 }
 
 // `borders` and `weights` of each query head, in base 2 and relative to the largest score.
@@ -47,30 +49,31 @@ void bind_rule(nb::module_& m) {
       .def_ro("sketch_bytes", &Reads::sketch_bytes)
       .def_ro("missing", &Reads::missing);
 
-  nb::class_<Rule>(m, "Rule").def(
-      "__init__",
-      [](Rule* self, int stop, int look_blocks, float value_share, float key_share, int sinks,
-         int globals, int locals, float scale, float direction, int patience, int probe,
-         float missing, bool bounded) {
-        new (self) Rule{static_cast<Stop>(stop),
-                        look_blocks,
-                        value_share,
-                        key_share,
-                        sinks,
-                        globals,
-                        locals,
-                        scale,
-                        direction,
-                        patience,
-                        probe,
-                        missing,
-                        bounded,
-                        {}};
-      },
-      nb::kw_only(), "stop"_a = 0, "look_blocks"_a = 1, "value_share"_a = 0.0f,
-      "key_share"_a = 2.0f, "sinks"_a = 1, "globals"_a = 4, "locals"_a = 8, "scale"_a = 0.0f,
-      "direction"_a = 0.0f, "patience"_a = 1, "probe"_a = 32, "missing"_a = 0.0f,
-      "bounded"_a = true)
+  nb::class_<Rule>(m, "Rule")
+      .def(
+          "__init__",
+          [](Rule* self, int stop, int look_blocks, float value_share, float key_share, int sinks,
+             int globals, int locals, float scale, float direction, int patience, int probe,
+             float missing, bool bounded) {
+            new (self) Rule{static_cast<Stop>(stop),
+                            look_blocks,
+                            value_share,
+                            key_share,
+                            sinks,
+                            globals,
+                            locals,
+                            scale,
+                            direction,
+                            patience,
+                            probe,
+                            missing,
+                            bounded,
+                            {}};
+          },
+          nb::kw_only(), "stop"_a = 0, "look_blocks"_a = 1, "value_share"_a = 0.0f,
+          "key_share"_a = 2.0f, "sinks"_a = 1, "globals"_a = 4, "locals"_a = 8, "scale"_a = 0.0f,
+          "direction"_a = 0.0f, "patience"_a = 1, "probe"_a = 32, "missing"_a = 0.0f,
+          "bounded"_a = true)
       .def("set_levels", &set_levels, "borders"_a, "weights"_a);
 }
 

@@ -15,6 +15,6 @@
 // clang-format on
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
-constexpr Kernels table{SUFFICE_NAME, linear,    unpack,     quantize_rows, normalize,
-                        activate,     attend,    traverse,   score_tiles,   add_coded,
+constexpr Kernels table{SUFFICE_NAME, linear,     unpack,    quantize_rows, normalize,
+                        activate,     attend,     traverse,  score_tiles,   add_coded,
                         estimate,     sum_blocks, store_row, load_rows,     read_memory};

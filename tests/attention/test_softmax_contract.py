@@ -11,19 +11,19 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from test_contract import SCALE, SHAPES, filled
 
 from oracle import assert_matches, max_error
 from suffice.attention import ATTENTIONS
+from suffice.attention.exact import Exact
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
-from suffice.attention.exact import Exact
 from suffice.attention.kernel import attend, coded_rule
 from suffice.attention.softmax import Levels
 from suffice.attention.traversal import Attended
 from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
 from suffice.native import core
-from test_contract import SCALE, SHAPES, filled
 
 SPREAD = 2  # of queries: scores have a standard deviation of some 2
 DTYPES = ("float32", "bfloat16", "float16", "int8")
@@ -80,9 +80,9 @@ def certain(
 
 def native_equals_reference(levels: Levels) -> None:
     compared = total = 0
-    dtypes = itertools.cycle(DTYPES)
-    for (groups, rep, size, rows), dtype in zip(SHAPES * 3, dtypes, strict=False):
-        for window in (None, 200):
+    dtypes = itertools.cycle(DTYPES)  # seven sizes: each meets all of them
+    for (groups, rep, size, rows), dtype in zip(SHAPES, dtypes, strict=False):
+        for window in (None, 200) if rows > 200 else (None,):
             cache, count = filled(groups, size, rows, dtype), min(rows, 3)
             q = SPREAD * torch.randn(groups * rep, count, size)
             out = run(levels, "exact", q, cache, window)[0]
@@ -128,42 +128,41 @@ def a_batch_equals_its_rows(levels: Levels) -> None:
 
 def what_is_rolled_back_leaves_no_trace(levels: Levels) -> None:
     """Drafts, with values that would show, come and go; the sum of values is as it was."""
-    cache, other = filled(2, 64, 300), filled(2, 64, 300)
-    for each in (cache, other):
+    cache, fresh = filled(2, 64, 300), filled(2, 64, 300)
+    for each in (cache, fresh):
         each.reserve(8)
-        each.advance(-1)  # leaves a row to attend from
-    drafts = torch.randn(2, 1, 2, 3, 64)
-    q = torch.randn(8, 1, 64)
+    drafts, q = torch.randn(2, 1, 2, 3, 64), torch.randn(8, 1, 64)
 
-    def decode(each: KVCache, rows: torch.Tensor, parents: list[int], path: list[int]) -> None:
+    def attended(each: KVCache, rows: torch.Tensor, parents: list[int]) -> torch.Tensor:
         each.append_tentative(rows[0], rows[1], parents)
-        run(levels, "exact", q.expand(-1, len(parents), -1), each)
-        each.commit(path) if path else each.rollback()
+        return run(levels, "exact", q.expand(-1, len(parents), -1), each)[0]
 
-    decode(cache, 1e6 * drafts, [-1, 0, 0], [])
-    for each in (cache, other):
-        decode(each, drafts, [-1, 0, 0], [0, 2])  # another path than the rows lie in
-    decode(cache, 1e6 * drafts, [-1, 0, 1], [])
-    cache.append_tentative(*drafts[..., :1, :], [-1])  # never attended from: nothing is taken over
-    other.append_tentative(*drafts[..., :1, :], [-1])
-    for each in (cache, other):
-        each.commit([0])
-    fresh = filled(2, 64, 299)
-    fresh.truncate(299)
-    fresh.reserve(8)
-    fresh.append(0, cache.keys(0)[:, 299:], cache.values(0)[:, 299:])
-    fresh.advance(cache.length - 299)
-    fresh.append_tentative(*drafts[..., 2:, :], [-1])
-    outs = []
-    for each in (cache, other, cache.fork()):
-        each.append_tentative(*drafts[..., 2:, :], [-1])
-        outs.append(run(levels, "exact", q, each)[0])
+    attended(cache, 1e6 * drafts, [-1, 0, 0])
+    cache.rollback()
+    attended(cache, drafts, [-1, 0, 0])
+    cache.commit([0, 2])  # a path that is not how the rows lie
+    attended(cache, 1e6 * drafts, [-1, 0, 1])
+    cache.rollback()
+    cache.append_tentative(*drafts[..., :1, :], [-1])  # never attended from
+    cache.commit([0])
+    for part in (slice(0, 1), slice(2, 3), slice(0, 1)):
+        fresh.append(0, drafts[0, 0, :, part], drafts[1, 0, :, part])
+        fresh.advance(1)
+    outs = [attended(each, drafts[..., 2:, :], [-1]) for each in (cache.fork(), cache, fresh)]
     assert all(torch.equal(out, outs[0]) for out in outs)
+    for each in (cache, fresh):
+        each.rollback()
+    cache.truncate(200)
+    fresh = filled(2, 64, 300)
+    fresh.truncate(200)
+    outs = [attended(each, drafts[..., 1:2, :], [-1]) for each in (cache, fresh)]
+    assert torch.equal(outs[0], outs[1])
 
 
 def stopping_equals_reference(levels: Levels) -> None:
     compared = 0
-    for attention, (groups, rep, size, rows) in itertools.product(STOPPING, SHAPES):
+    shapes = [shape for shape in SHAPES if shape[-1] in (2, 33, 1000)]
+    for attention, (groups, rep, size, rows) in itertools.product(STOPPING, shapes):
         cache, count = filled(groups, size, rows), min(rows, 3)
         q = SPREAD * torch.randn(groups * rep, count, size)
         out, reads = run(levels, attention, q, cache)
@@ -174,7 +173,7 @@ def stopping_equals_reference(levels: Levels) -> None:
         off = (out - found.output).abs().amax(-1) > 1e-5
         compared += int((~off).sum())
         assert int(off.sum()) <= 0.1 * off.numel() + 1
-    assert compared > 300
+    assert compared > 200
 
 
 LAWS: list[Callable[[Levels], None]] = [
@@ -221,9 +220,6 @@ def test_law_bites(
     change: Callable[[Levels], Levels],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import test_softmax_contract
-
-    monkeypatch.setattr(test_softmax_contract, "run", _twin(change))
     monkeypatch.setitem(law.__globals__, "run", _twin(change))
     with pytest.raises(AssertionError):
         law(LEVELS["exaq 2"])

@@ -8,6 +8,7 @@ not know are left alone.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -72,7 +73,9 @@ def read(path: str | os.PathLike[str]) -> Calibration:
             return _read(Path(path).name, stored)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"calibration {path}: is no JSON of `suffice calibrate`") from None
-    raise InputError(f"calibration {path}: has schema {schema!r}; {SCHEMA} is known: calibrate anew")
+    raise InputError(
+        f"calibration {path}: has schema {schema!r}; {SCHEMA} is known: calibrate anew"
+    )
 
 
 def _read(name: str, stored: dict[str, Any]) -> Calibration:
@@ -106,7 +109,7 @@ def _check(found: Calibration) -> None:
         good &= all(
             0 <= low < high < math.inf
             for weights in heads
-            for low, high in zip(weights, weights[1:], strict=False)
+            for low, high in itertools.pairwise(weights)
         )
     if not good or not found.layers or set(found.codebooks) != {2, 3, 4}:
         raise ValueError

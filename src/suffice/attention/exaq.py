@@ -12,9 +12,8 @@ C* minimises the mean square error of e^x for x of a normal density with standar
 which `clip=table` takes from a line (Table 1) and `clip=solve` solves. (In print Eq. 5 has a minus
 sign before its first term, which Eq. 4 does not give, and the mean of f is not said: that of x, a
 thousand normal numbers minus their largest, is -3.24 sigma, which comes near the line up to
-sigma = 2.) sigma is
-one number per layer, calibrated over x of all its heads; masked entries have no code. `clip=minmax` clips nothing that the
-calibration saw: the baseline that the paper calls A3.
+sigma = 2.) sigma is one number per layer, calibrated over x of all its heads; masked entries have
+no code. `clip=minmax` clips nothing that the calibration saw: the baseline that the paper calls A3.
 
 Every key below the first border has the same weight e^C, and many keys are: at long context the
 tail outweighs the rest. `tail=flush` gives it no weight.
@@ -141,7 +140,7 @@ def error_of_clip(bits: int, sigma: float, clip: float) -> float:
         - 2 * math.exp(clip) * _moment(1, sigma, low, clip)
         + _moment(2, sigma, low, clip)
     )
-    return rounding + clipping
+    return float(rounding + clipping)
 
 
 def solved(bits: int, sigma: float) -> float:

@@ -1,8 +1,8 @@
 """Softmax of few bits whose levels were learned, head by head.
 
 EXAQ spaces its levels evenly in x and takes e^C for all that is clipped. Here the 2^M weights are
-free: for each query head they are the centroids of a K-means on u = e^x, where a key of a row counts
-1 / Z^2, Z being the row's sum of e^x. So what is least is the error of the softmax itself:
+free: for each query head they are the centroids of a K-means on u = e^x, where a key of a row
+counts 1 / Z^2, Z being the row's sum of e^x. So what is least is the error of the softmax itself:
 
     sum over rows and keys of (u / Z - weight(u) / Z)^2
 
@@ -18,6 +18,7 @@ Native   csrc/kernels/exaq.inl, csrc/exaq.cpp, csrc/kernels/traverse.inl
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -66,7 +67,7 @@ class EXAQKM:
 
 def levels_of(weights: tuple[float, ...]) -> Levels:
     """Return the levels of ascending weights: the nearest one stands for each e^x."""
-    pairs = zip(weights, weights[1:], strict=False)
+    pairs = itertools.pairwise(weights)
     return Levels(tuple(math.log((low + high) / 2) for low, high in pairs), weights)
 
 
@@ -99,7 +100,7 @@ def codebook(mass: np.ndarray, means: np.ndarray, count: int) -> tuple[float, ..
     cuts = [0, *sorted(ends)]
     found = [
         float((sums[1][end] - sums[1][begin]) / (sums[0][end] - sums[0][begin]))
-        for begin, end in zip(cuts, cuts[1:], strict=False)
+        for begin, end in itertools.pairwise(cuts)
     ]
     top = found[-1]
     return (*found, *(top * (2 + i) for i in range(count - clusters)))

@@ -103,9 +103,7 @@ class ExactSoftmax:
         return []
 
 
-def of_group(
-    levels: Sequence[Levels] | None, group: int, rows: int
-) -> Sequence[Levels] | None:
+def of_group(levels: Sequence[Levels] | None, group: int, rows: int) -> Sequence[Levels] | None:
     """Return the levels of the `rows` query heads of a key/value head."""
     return None if levels is None else levels[group * rows : (group + 1) * rows]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from suffice.cli.output import busy

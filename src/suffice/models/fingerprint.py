@@ -12,7 +12,7 @@ _LENGTH = 16  # hexadecimal digits
 
 
 def fingerprint(path: Path) -> str:
-    """Return the hash of a checkpoint: a folder's configuration, index and weights, or a .gguf file.
+    """Return the hash of a checkpoint: a folder's configuration and weights, or a .gguf file.
 
     Of weights the size and a MiB of each end go into it, which is where their index lies.
 

@@ -7,10 +7,13 @@ namespace suffice {
 
 namespace {
 
-// Whether everything is read: then chunks are independent, else what is read depends on what was,
-// or on the token.
+bool coded(const Traversal& traversal) { return traversal.rule && traversal.rule->coded(); }
+
+// Whether all keys are read: then chunks are independent, else what is read depends on what was, or
+// on the token.
 bool whole(const Traversal& traversal) {
-  return (!traversal.rule || traversal.rule->exact()) && !traversal.most_blocks;
+  const bool all = !traversal.rule || traversal.rule->exact() || coded(traversal);
+  return all && !traversal.most_blocks;
 }
 
 bool searched(const Traversal& traversal) {
@@ -74,12 +77,6 @@ void list_rest(const Rule& rule, int begin, int end, const std::vector<int32_t>&
     if (block >= begin && block < end && !scratch.taken[block]) scratch.order.push_back(block);
 }
 
-// The last of a tentative row's ancestors, -1 for none.
-int parent_of(const Visible& visible, int row) {
-  const uint32_t before = visible.tentative & ((uint32_t{1} << row) - 1);
-  return before ? 31 - __builtin_clz(before) : -1;
-}
-
 }  // namespace
 
 void Attention::plan(std::vector<Traversal>& traversals) {
@@ -101,7 +98,10 @@ void Attention::plan(std::vector<Traversal>& traversals) {
     for (int i = 0; i < traversal.chunks; i++) chunks_.push_back({t, i});
     offsets_.push_back(floats);
     const int count = static_cast<int>(traversal.queries.size());
-    floats += traversal.chunks * partial_floats(count, traversal.head.size);
+    const size_t floats_of_chunk = coded(traversal)
+                                       ? static_cast<size_t>(count) * (kChunkBlocks * kPanel + 1)
+                                       : partial_floats(count, traversal.head.size);
+    floats += traversal.chunks * floats_of_chunk;
     if (weighs(traversal))
       floats += static_cast<size_t>(count) * round_up(traversal.rows_end, kPanel);
   }
@@ -158,7 +158,8 @@ void Attention::walk(const Traversal& traversal, Scratch& scratch) {
 }
 
 void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) {
-  const Rule rule = traversal.rule && !traversal.rule->exact() ? *traversal.rule : Rule{};
+  static const Rule none;
+  const Rule& rule = traversal.rule && !traversal.rule->exact() ? *traversal.rule : none;
   const int group = traversal.group, size = traversal.head.size, at = row * group;
   const Visible& visible = traversal.visible[at];
   const int length = visible.committed + row + 1;
@@ -186,7 +187,7 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
   const Partial whole = partial(traversal, 0);
   const Partial state{whole.peak + at, whole.sum + at, whole.output + at * size, nullptr, nullptr};
   const Order order{scratch.order.data(), static_cast<int>(scratch.order.size()), always,
-                    ranks(traversal)};
+                    ranks(traversal), rule.levels.empty() ? nullptr : rule.levels.data()};
   const Reads reads = kernels().traverse(
       traversal.head, traversal.queries.data() + at, visible, group, order, rule, state,
       learns ? scratch.masses.data() : nullptr, scratch.at_least(traverse_scratch(group, size)));
@@ -201,14 +202,19 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
   count(traversal, reads, length, boxes * static_cast<int64_t>(box_bytes(size)));
 }
 
+// A row counts for every token of the request that it is read for.
+void Attention::count_row(const Traversal& traversal, int row, int64_t values) {
+  if (!traversal.reads) return;
+  const int held = traversal.visible[row * traversal.group].committed + row + 1;
+  traversal.reads->key_rows += rows_read(traversal, held);
+  traversal.reads->value_rows += values;
+  traversal.reads->held_rows += held + traversal.bounds.removed;
+}
+
 void Attention::finish(const Traversal& traversal) {
-  // A row counts for every token of the request that it is read for.
-  for (int row = 0; traversal.reads && row < traversal.tokens(); row++) {
+  for (int row = 0; row < traversal.tokens(); row++) {
     const int held = traversal.visible[row * traversal.group].committed + row + 1;
-    const int64_t read = rows_read(traversal, held);
-    traversal.reads->key_rows += read;
-    traversal.reads->value_rows += read;
-    traversal.reads->held_rows += held + traversal.bounds.removed;
+    count_row(traversal, row, rows_read(traversal, held));
   }
   const int count = static_cast<int>(traversal.queries.size());
   std::vector<Partial> parts;
@@ -267,8 +273,11 @@ void Attention::work(Scratch& scratch, Team& team) {
       walk(traversal, scratch);
       continue;
     }
-    attend(traversal, chunks_[i].index, scratch);
-    if (left_[chunks_[i].traversal].fetch_sub(1, std::memory_order_acq_rel) == 1) finish(traversal);
+    const bool by_codes = coded(traversal);
+    by_codes ? score(traversal, chunks_[i].index, scratch)
+             : attend(traversal, chunks_[i].index, scratch);
+    if (left_[chunks_[i].traversal].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+    by_codes ? weigh_codes(traversal, scratch) : finish(traversal);
   }
 }
 

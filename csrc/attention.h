@@ -32,6 +32,17 @@ class Attention {
   void walk_row(const Traversal& traversal, int row, Scratch& scratch);
   void finish(const Traversal& traversal);
   void weigh(const Traversal& traversal, const std::vector<Partial>& parts, int query);
+  // Of a traversal by codes: the scores of all its chunks, tile by tile, and each chunk's peaks.
+  struct CodedScores {
+    float* tiles;
+    float* peaks;  // [chunks][query rows]
+  };
+  CodedScores coded_scores(const Traversal& traversal);
+  void score(const Traversal& traversal, int chunk, Scratch& scratch);
+  void weigh_codes(const Traversal& traversal, Scratch& scratch);
+  void weigh_row(const Traversal& traversal, int row, Scratch& scratch);
+  // Counts the keys that one of its tokens may see as read, and so many values.
+  static void count_row(const Traversal& traversal, int row, int64_t values);
   Partial partial(const Traversal& traversal, int chunk);
   Scores scores(const Traversal& traversal);
   void plan_searches(const Traversal& traversal);

@@ -57,7 +57,8 @@ KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type
       rows_(layers),
       removed_(layers),
       eligible_(layers),
-      states_(static_cast<size_t>(layers) * heads) {}
+      states_(static_cast<size_t>(layers) * heads),
+      sums_(states_.size()) {}
 
 KVCache::~KVCache() { release(); }
 
@@ -199,6 +200,14 @@ void KVCache::settle(int draft) {
     for (size_t row = 0; row < state.weights.size(); row++) masses[row] += state.weights[row];
     state.weights.clear();
   }
+  for (ValueSums& sums : sums_) {
+    if (draft < static_cast<int>(sums.drafts.size())) std::swap(sums.committed, sums.drafts[draft]);
+    sums.drafts.clear();
+  }
+}
+
+void KVCache::forget_drafts(int layer) {
+  for (int h = 0; h < heads_; h++) sums(layer, h).drafts.clear();
 }
 
 void KVCache::forget_rows(int length) {
@@ -206,6 +215,7 @@ void KVCache::forget_rows(int length) {
     const int layer = i / heads_, rows = std::max(length - removed_[layer], 0);
     states_[i].committed.truncate(rows);
     states_[i].order.clear();
+    sums_[i].committed.truncate(rows);
     if (float* masses = memory_[layer] ? head(layer, i % heads_).masses : nullptr)
       std::fill(masses + rows, masses + rows_[layer], 0.0f);
   }
@@ -221,6 +231,8 @@ std::unique_ptr<KVCache> KVCache::copy(int keep) const {
     other->sketched_[layer] = std::min(sketched_[layer], keep / kSketchRows);
   other->boxed_ = std::min(boxed_, keep / kPanel);
   other->states_ = states_;
+  other->sums_ = sums_;
+  for (ValueSums& sums : other->sums_) sums.committed.truncate(keep);
   other->eligible_ = eligible_;
   other->removed_ = removed_;
   if (capacity() == 0) return other;

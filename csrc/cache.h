@@ -10,6 +10,7 @@
 
 #include "known.h"
 #include "types.h"
+#include "value_sum.h"
 
 namespace suffice {
 
@@ -89,6 +90,8 @@ class KVCache {
 
   Head head(int layer, int head) const;
   HeadState& state(int layer, int head) { return states_[layer * heads_ + head]; }
+  ValueSums& sums(int layer, int head) { return sums_[layer * heads_ + head]; }
+  void forget_drafts(int layer);  // other rows come in place of those that were attended from
   const Extras& extras() const { return extras_; }
   // Chunks whose sketch is complete, in every head of a layer.
   int sketched(int layer) const { return sketched_[layer]; }
@@ -122,6 +125,7 @@ class KVCache {
   std::vector<int> rows_, removed_;  // [layers]: that there is memory for, that were evicted
   std::vector<Eligible> eligible_;   // [layers]
   std::vector<HeadState> states_;    // [layers][heads]
+  std::vector<ValueSums> sums_;      // [layers][heads]
 };
 
 // Copies a row of one head to a row of another of the same types.

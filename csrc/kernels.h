@@ -42,6 +42,19 @@ struct Kernels {
                     const Order& order, const Rule& rule, const Partial& state, float* masses,
                     float* scratch);
 
+  // Scores of `count` query rows for the blocks [begin, end), whole tiles but for the last:
+  // [tile][count][kTileRows], -infinity for keys that a row may not see; `peaks`: the largest.
+  void (*score_tiles)(const Head&, const float* const* queries, const Visible* visible, int count,
+                      int begin, int end, float* scores, float* peaks, float* scratch);
+
+  // From such scores of one token's `count` query rows, tiles `stride` floats apart, and the peaks
+  // in `state`: the sums of weights and the output. `summed`: what is added for a key is what it
+  // weighs above the lowest level, so that the values of most keys are not read. Returns how many
+  // are.
+  int64_t (*add_coded)(const Head&, const Visible& visible, const Levels* levels, int count,
+                       int begin, int end, const float* scores, int stride, bool summed,
+                       const Partial& state, float* scratch);
+
   // Estimates, from their sketches, of the chunks first + [begin, end) of what `to` is of. In
   // `greatest` [count]: the largest score.
   void (*estimate)(const Head&, const float* const* queries, int begin, int end,
@@ -88,6 +101,12 @@ constexpr size_t attend_scratch(int count, int size) {
 // Floats of scratch that `traverse` and `visit` need: those, largest scores, probes and counts.
 constexpr size_t traverse_scratch(int count, int size) {
   return attend_scratch(count, size) + static_cast<size_t>(count) * (2 + size);
+}
+
+// Floats of scratch that `add_coded` needs: weights, their int16 codes and scales, and counts.
+constexpr size_t coded_scratch(int count) {
+  return static_cast<size_t>(count) * (2 * kTileRows + kTileRows / 2 + kMostCodes * kPanel) +
+         round_up(count, 16);
 }
 
 const Kernels& kernels();        // the chosen table

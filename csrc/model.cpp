@@ -105,8 +105,10 @@ struct Model::Shared {
         traversal.head = item.cache->head(layer, g);
         if (step.exact || !item.cache->eligible(layer).sinks) traversal.head.masses = nullptr;
         traversal.state = &item.cache->state(layer, g);
+        traversal.sums = &item.cache->sums(layer, g);
         traversal.reads = &reads[layer * all.size() + index];
         if (step.exact) traversal.state->drafts.clear();
+        if (step.exact) traversal.sums->drafts.clear();
         const bool by_rule = !spec.rules.empty() && !step.exact;
         traversal.rule = by_rule ? &spec.rules[layer * spec.kv_heads + g] : nullptr;
       }

@@ -6,6 +6,7 @@
 #include "boxes.h"
 #include "kernels.h"
 #include "known.h"
+#include "value_sum.h"
 
 namespace suffice {
 
@@ -33,6 +34,7 @@ struct Traversal {
   int boxed = 0;                      // blocks that have their box
   const Rule* rule = nullptr;         // null: everything is read
   HeadState* state = nullptr;         // what the rule keeps between tokens
+  ValueSums* sums = nullptr;          // of the values, if the rule has levels
   int group = 1;                      // query heads: rows of `queries` that belong to one token
   Reads* reads = nullptr;             // where to count, unless null
   int first_item = 0;                 // of its chunks among all
@@ -40,6 +42,12 @@ struct Traversal {
 
   int tokens() const { return static_cast<int>(queries.size()) / group; }
 };
+
+// The last of a tentative row's ancestors, -1 for none.
+inline int parent_of(const Visible& visible, int row) {
+  const uint32_t before = visible.tentative & ((uint32_t{1} << row) - 1);
+  return before ? 31 - __builtin_clz(before) : -1;
+}
 
 // A thread's buffers.
 struct Scratch {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace suffice {
 
@@ -101,6 +102,15 @@ struct Visible {
   int rows() const { return sinks + committed - first + __builtin_popcount(tentative); }
 };
 
+// What stands for 2^x, x = score - peak: the code of x is the number of `borders` it reaches, and
+// `weights[code]` its weight.
+constexpr int kMostCodes = 16;
+struct Levels {
+  int codes = 0;                       // 4, 8 or 16
+  float borders[kMostCodes - 1] = {};  // ascending
+  float weights[kMostCodes] = {};
+};
+
 // When a traversal stops and which values it reads. The defaults read everything.
 enum class Stop : int { never = 0, aet = 1, art = 2, certified = 3 };
 
@@ -121,15 +131,21 @@ struct Rule {
   // bounded (else estimated).
   float missing = 0;
   bool bounded = true;
+  std::vector<Levels> levels;  // of each query head that shares the keys; empty: 2^x itself
 
+  // The order of blocks does not matter then; codes are relative to the largest score so far.
   bool never_stops() const {
-    return stop == Stop::never || (stop == Stop::aet && key_share >= 2) ||
-           (stop == Stop::art && scale == 0);
+    if (stop == Stop::never) return true;
+    const bool never = stop == Stop::aet ? key_share >= 2 : stop == Stop::art && scale == 0;
+    return never && levels.empty();
   }
   // Whether nothing can be left out.
   bool exact() const {
+    if (!levels.empty()) return false;
     return stop == Stop::certified ? missing == 0 : never_stops() && value_share == 0;
   }
+  // Every key is read, and codes alone say what it weighs.
+  bool coded() const { return !levels.empty() && stop == Stop::never && value_share == 0; }
 };
 
 // What one traversal read.
@@ -146,7 +162,8 @@ struct Order {
   const int32_t* blocks = nullptr;
   int count = 0;
   int always = 0;
-  bool ranked = false;  // not newest first: looks come after so many blocks of the list
+  bool ranked = false;             // not newest first: looks come after so many blocks of the list
+  const Levels* levels = nullptr;  // [query rows], or null: weights are 2^x
 };
 
 // What the sketches of some chunks say of `count` query rows. Their blocks are padded to a multiple

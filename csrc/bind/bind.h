@@ -36,7 +36,7 @@ Type type_of(const std::string& name);
 const char* name_of(Type type);
 void check_tokens(const KVCache& cache, int first, int count);
 void check_rows(const KVCache& cache, int layer, int first, int count);  // of a layer
-void check_rule(const Rule& rule);
+void check_rule(const Rule& rule, int group);  // query heads that share keys and values
 
 // Owns padded copies of scale and bias; keeps the weight's array alive.
 struct PyLinear {

@@ -44,6 +44,7 @@ void py_store(KVCache& cache, int layer, int token, ConstFloats k, ConstFloats v
   check_shape(cache, k.shape(0), k.shape(1), k.shape(2), count);
   check_shape(cache, v.shape(0), v.shape(1), v.shape(2), count);
   if (count == 0) return;  // a cache of no rows has no memory to point into
+  cache.forget_drafts(layer);
   nb::gil_scoped_release release;
   for (int h = 0; h < cache.heads(); h++) {
     const Head head = cache.head(layer, h);
@@ -128,7 +129,7 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
               "a block index is out of range");
   std::vector<float> scaled(q.size());
   for (size_t i = 0; i < q.size(); i++) scaled[i] = q.data()[i] * scale * 1.4426950408889634f;
-  if (rule) check_rule(*rule);
+  if (rule) check_rule(*rule, group);
   if (rule) complete_sketch(*rule, cache, layer, length);
   require(!rule || rule->exact() || !blocks, "a rule orders the blocks itself");
   if (cache.extras().boxes)
@@ -138,6 +139,7 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
   for (int g = 0; g < cache.heads(); g++) {
     Traversal t = lay_out(cache, layer, g, length, visible, bounds, group);
     t.rule = rule ? &*rule : nullptr;
+    t.sums = &cache.sums(layer, g);
     t.reads = &reads[g];
     if (blocks) {
       t.most_blocks = 0;

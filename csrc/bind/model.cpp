@@ -251,7 +251,7 @@ void bind_model(nb::module_& m) {
             require(self.model != nullptr, "the model is not complete");
             require(rules.size() == self.spec.layers.size() * self.spec.kv_heads,
                     "one rule for each layer and key/value head");
-            for (const Rule& rule : rules) check_rule(rule);
+            for (const Rule& rule : rules) check_rule(rule, self.spec.heads / self.spec.kv_heads);
             self.model->set_rules(std::move(rules));
           },
           "rules"_a);

@@ -9,6 +9,7 @@
 #include "values.inl"
 #include "pick.inl"
 #include "attention.inl"
+#include "exaq.inl"
 #include "traverse.inl"
 #include "sketch.inl"
 #include "visit.inl"
@@ -16,6 +17,7 @@
 // clang-format on
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
-constexpr Kernels table{SUFFICE_NAME, linear,   unpack,    quantize_rows, normalize,  activate,
-                        attend,       traverse, estimate,  combine,       visit,      add_masses,
-                        encode_box,   bound,    store_row, load_rows,     read_memory};
+constexpr Kernels table{SUFFICE_NAME, linear,    unpack,    quantize_rows, normalize,
+                        activate,     attend,    traverse,  score_tiles,   add_coded,
+                        estimate,     combine,   visit,     add_masses,    encode_box,
+                        bound,        store_row, load_rows, read_memory};

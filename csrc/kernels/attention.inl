@@ -27,6 +27,35 @@ inline void keep_scores(const Tile& tile, const float* scores, float* to) {
       store(to + tile.row[block] + i, load(scores + block * kPanel + i));
 }
 
+// The largest of a query row's scores.
+inline float greatest_of(const Tile& tile, const float* scores) {
+  vf top = load(scores);
+  for (int i = W; i < tile.blocks * kPanel; i += W) top = max(top, load(scores + i));
+  return max_of(top);
+}
+
+// Bit i: row i of the tile exists. `most`: one past the last row that does.
+inline uint64_t row_bits(const Tile& tile, int most) {
+  uint64_t rows = 0;
+  for (int b = 0; b < tile.blocks; b++) {
+    const int left = most - tile.row[b];
+    rows |= (left < kPanel ? (uint64_t{1} << left) - 1 : 0xffff) << (b * kPanel);
+  }
+  return rows;
+}
+
+inline int rows_of(const Tile& tile, int most) {
+  return __builtin_popcountll(row_bits(tile, most));
+}
+
+// Bit i: row `row` + i of the block is one that the query row may see.
+inline uint32_t visible_bits(const Visible& visible, int row) {
+  if (visible.sees_block(row)) return 0xffff;
+  uint32_t bits = 0;
+  for (int i = 0; i < kPanel; i++) bits |= static_cast<uint32_t>(visible.sees(row + i)) << i;
+  return bits;
+}
+
 // Turns the scores of one row into weights exp2(score - peak), updates the peak, in every lane its
 // part of the sum of weights, and the output.
 inline void soften(int blocks, float* scores, int size, float* peak, float* sums, float* output) {
@@ -43,6 +72,37 @@ inline void soften(int blocks, float* scores, int size, float* peak, float* sums
   vf total = load(sums);
   for (int i = 0; i < blocks * kPanel; i += W) {
     const vf weight = exp2(load(scores + i) - base);
+    store(scores + i, weight);
+    total += weight;
+  }
+  store(sums, total);
+}
+
+// What stands for 2^(x - peak), less `base`; a hidden key weighs nothing.
+SUFFICE_INLINE vf weight_of(const Levels& levels, float peak, float base, vf x) {
+  const vf none = {};
+  vf weight = x > splat(kLowest) ? splat(levels.weights[0] - base) : none;
+  for (int b = 0; b + 1 < levels.codes; b++)
+    weight = x >= splat(peak + levels.borders[b]) ? splat(levels.weights[b + 1] - base) : weight;
+  return weight;
+}
+
+// Turns the scores of one row into weights as `soften` does. Codes are relative to the largest
+// score so far, so that the peak follows it at once.
+inline void soften_by_codes(const Levels& levels, int blocks, float* scores, int size, float* peak,
+                            float* sums, float* output) {
+  vf most = load(scores);
+  for (int i = W; i < blocks * kPanel; i += W) most = max(most, load(scores + i));
+  const float top = max_of(most);
+  if (top > *peak) {
+    const vf factor = exp2(splat(*peak - top));
+    for (int i = 0; i < size; i += W) store(output + i, load(output + i) * factor);
+    store(sums, load(sums) * factor);
+    *peak = top;
+  }
+  vf total = load(sums);
+  for (int i = 0; i < blocks * kPanel; i += W) {
+    const vf weight = weight_of(levels, *peak, 0, load(scores + i));
     store(scores + i, weight);
     total += weight;
   }
@@ -101,6 +161,11 @@ struct Running {
 
   void soften_row(const Tile& tile, int q) {
     soften(tile.blocks, row(q), size, state.peak + q, sums + q * W, state.output + q * size);
+  }
+
+  void soften_row_by_codes(const Levels& levels, const Tile& tile, int q) {
+    soften_by_codes(levels, tile.blocks, row(q), size, state.peak + q, sums + q * W,
+                    state.output + q * size);
   }
 
   // Adds all values of the tile.

@@ -58,35 +58,6 @@ inline uint64_t wanted(const Rule& rule, const Seen& seen, const Tile& tile, con
   return rows;
 }
 
-// The largest of a query row's scores.
-inline float greatest_of(const Tile& tile, const float* scores) {
-  vf top = load(scores);
-  for (int i = W; i < tile.blocks * kPanel; i += W) top = max(top, load(scores + i));
-  return max_of(top);
-}
-
-// Bit i: row i of the tile exists. `most`: one past the last row that does.
-inline uint64_t row_bits(const Tile& tile, int most) {
-  uint64_t rows = 0;
-  for (int b = 0; b < tile.blocks; b++) {
-    const int left = most - tile.row[b];
-    rows |= (left < kPanel ? (uint64_t{1} << left) - 1 : 0xffff) << (b * kPanel);
-  }
-  return rows;
-}
-
-inline int rows_of(const Tile& tile, int most) {
-  return __builtin_popcountll(row_bits(tile, most));
-}
-
-// Bit i: row `row` + i of the block is one that the query row may see.
-inline uint32_t visible_bits(const Visible& visible, int row) {
-  if (visible.sees_block(row)) return 0xffff;
-  uint32_t bits = 0;
-  for (int i = 0; i < kPanel; i++) bits |= static_cast<uint32_t>(visible.sees(row + i)) << i;
-  return bits;
-}
-
 template <Type KT, Type VT>
 struct Walk {
   const Visible& visible;
@@ -97,7 +68,8 @@ struct Walk {
   int32_t* steady;  // [count]
   Seen seen;
   Reads reads;
-  const int most;  // one past the last row that may be seen
+  const int most;                  // one past the last row that may be seen
+  const Levels* levels = nullptr;  // [count], or null: weights are 2^x
 
   Walk(const Head& head, const float* const* query_rows, const Visible& visible, int count,
        const Rule& rule, const Partial& state, float* scratch)
@@ -128,7 +100,10 @@ struct Walk {
         const float found = greatest_of(tile, row);
         seen.greatest[q] = found > seen.greatest[q] ? found : seen.greatest[q];
       }
-      running.soften_row(tile, q);
+      if (levels)
+        running.soften_row_by_codes(levels[q], tile, q);
+      else
+        running.soften_row(tile, q);
     }
     for (int b = 0; b < tile.blocks; b++)
       seen.known += __builtin_popcount(visible_bits(visible, tile.row[b]));
@@ -183,9 +158,11 @@ struct Walk {
   }
 
   void go(const Order& order, float* masses) {
+    levels = order.levels;
     for (int i = 0; i < order.count;) {
       const bool always = i < order.always;
-      const int end = always ? order.always : end_of_look(order, i);
+      const int together = levels ? i + 1 : order.always;  // codes are of their block's time
+      const int end = always ? together : end_of_look(order, i);
       Tile tile = tile_at<KT, VT>(running.head, order.blocks, i, end, order.count, most);
       if (!always && rule.value_share > 0)  // which values come next is not known yet
         for (int b = 0; b < tile.blocks; b++) tile.next_values[b] = tile.values[b];

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from suffice.registry import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
+    from suffice.attention.softmax import Levels
     from suffice.attention.traversal import Attended
     from suffice.cache.kv import KVCache
     from suffice.native import core
 
-__all__ = ["ATTENTIONS", "Attention"]
+__all__ = ["ATTENTIONS", "SOFTMAXES", "Attention"]
 
 
 class Attention(Protocol):
@@ -38,13 +41,14 @@ class Attention(Protocol):
         scale: float,
         visible: torch.Tensor | None = None,
         states: list[Any] | None = None,
+        levels: Sequence[Levels] | None = None,
     ) -> Attended:
         """Return the output [H, T, D] of one request, computed as the source defines it, and what
         was read for it.
 
         `q` [H, T, D], `k` and `v` [G, S, D], `visible` bool [T, S]: the cached tokens that a new
         one attends to (None = all). `states` [G]: what the heads kept from the tokens before, which
-        is changed (None: nothing yet).
+        is changed (None: nothing yet). `levels` [H]: those of a coded softmax (None: e^x).
         """
         ...
 
@@ -79,5 +83,14 @@ ATTENTIONS = Table(
         "art": "suffice.attention.art:ART",
         "certified": "suffice.attention.certified:Certified",
         "exact": "suffice.attention.exact:Exact",
+    },
+)
+
+SOFTMAXES = Table(
+    "softmax",
+    {
+        "exact": "suffice.attention.softmax:ExactSoftmax",
+        "exaq": "suffice.attention.exaq:EXAQ",
+        "exaq_km": "suffice.attention.exaq_km:EXAQKM",
     },
 )

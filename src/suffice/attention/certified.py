@@ -13,8 +13,8 @@ of M over the rest,
 
 How far to go is decided before the blocks are read, with m for their mass. If that promised too
 much, more are read until it holds. With `v` the values of keys whose weight is below `v` of the
-largest, as it is known then, are not read, as long as these keys have at most eps / 2 of the mass of
-their 256, and R / (A + R) is held below eps / 2.
+largest, as it is known then, are not read, as long as these keys have at most eps / 2 of the mass
+of their 256, and R / (A + R) is held below eps / 2.
 
 The share of the exact softmax that the output lacks is at most `eps`, always. With `bounded` false
 M is the estimate m itself: fewer blocks for the same `eps`, without the guarantee.

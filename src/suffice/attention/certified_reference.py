@@ -187,7 +187,11 @@ class Walk:
         weights = torch.exp2(scores - self.peak[:, :, None].float())
         masses = weights.reshape(len(q), -1, BLOCK).sum(-1)
         bounds = masses * torch.exp2(errors) * SLACK if self.technique.bounded else masses
-        return masses.to(self.q.dtype), bounds.to(self.q.dtype), scores.amax((1, 2)).to(self.q.dtype)
+        return (
+            masses.to(self.q.dtype),
+            bounds.to(self.q.dtype),
+            scores.amax((1, 2)).to(self.q.dtype),
+        )
 
 
 def shares_in_buckets(shares: torch.Tensor) -> torch.Tensor:

@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any
 from suffice.attention.technique import Technique
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
+    from suffice.attention.softmax import Levels
     from suffice.attention.traversal import Attended
 
 
@@ -39,23 +42,32 @@ class Exact(Technique):
         scale: float,
         visible: torch.Tensor | None = None,
         states: list[Any] | None = None,
+        levels: Sequence[Levels] | None = None,
     ) -> Attended:
-        """Attend to everything; see `Attention.reference` for the shapes."""
+        """Attend to everything; see `Attention.reference` for the shapes.
+
+        Of the values, all are read or, with `levels`, those that `exaq` says.
+        """
         import torch
 
         from suffice.attention.traversal import Attended
 
         group = q.shape[0] // k.shape[0]
         output = q.new_empty(q.shape)
-        for head, queries in enumerate(q):
-            scores = scale * queries @ k[head // group].T
-            if visible is not None:
-                scores = scores.masked_fill(~visible, float("-inf"))
-            output[head] = scores.softmax(-1) @ v[head // group]
         shape = q.shape[1], k.shape[0], k.shape[1]
-        read = torch.ones(shape, dtype=torch.bool)
-        read = read if visible is None else visible[:, None].expand(shape)
-        return Attended(output, read, read)
+        sees = torch.ones(shape[0], shape[2], dtype=torch.bool) if visible is None else visible
+        keys = sees[:, None].expand(shape)
+        values = keys if levels is None else torch.zeros(shape, dtype=torch.bool)
+        for head, queries in enumerate(q):
+            scores = (scale * queries @ k[head // group].T).masked_fill(~sees, float("-inf"))
+            if levels is None:
+                output[head] = scores.softmax(-1) @ v[head // group]
+                continue
+            x = scores - scores.max(-1, keepdim=True).values
+            weights = levels[head].weigh(x)
+            output[head] = weights @ v[head // group] / weights.sum(-1, keepdim=True)
+            values[:, head // group] |= levels[head].values_read(x)
+        return Attended(output, keys, values)
 
     def rule(self) -> None:
         """Return nothing: everything is read."""

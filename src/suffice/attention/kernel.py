@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,8 +11,24 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
+    from suffice.attention.softmax import Levels
     from suffice.cache.kv import KVCache
     from suffice.native import core
+
+
+def coded_rule(rule: core.Rule | None, levels: Sequence[Levels] | None) -> core.Rule | None:
+    """Return a technique's rule with the levels of the query heads that share keys and values.
+
+    None for `levels` leaves the rule as it is.
+    """
+    if levels is None:
+        return rule
+    from suffice.native import core
+
+    rule = core.Rule() if rule is None else rule
+    borders = [[border / math.log(2) for border in own.borders] for own in levels]
+    rule.set_levels(borders, [list(own.weights) for own in levels])
+    return rule
 
 
 def attend(

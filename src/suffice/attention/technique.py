@@ -6,8 +6,11 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
+    from suffice.attention.softmax import Levels
     from suffice.attention.traversal import Attended, Stopping
     from suffice.cache.kv import KVCache
     from suffice.native import core
@@ -54,10 +57,21 @@ class BlockByBlock(Technique):
         visible: torch.Tensor | None = None,
         states: list[Any] | None = None,
         orders: list[list[int]] | None = None,
+        levels: Sequence[Levels] | None = None,
     ) -> Attended:
         """Attend by the loop of `suffice.attention.traversal`, which says what `orders` are; for
         the rest see `Attention.reference`.
         """
         from suffice.attention.traversal import traverse
 
-        return traverse(self, q, k, v, scale=scale, visible=visible, states=states, orders=orders)
+        return traverse(
+            self,
+            q,
+            k,
+            v,
+            scale=scale,
+            visible=visible,
+            states=states,
+            orders=orders,
+            levels=levels,
+        )

@@ -3,7 +3,7 @@
 The H/G query heads of a group share keys and values: they read the same rows and stop together.
 With x_s = scale q . k_s, a token's loop over blocks of `block` rows is
 
-    w_s = e^(x_s)                                      weights of the keys, all heads
+    w_s = e^(x_s), or the level that stands for it     weights of the keys, all heads
     row s of V is read if a head has w_s >= v max      the value filter
     A <- A + sum w_s,  o <- o + sum w_s v_s            v_s of rows that are read
     stop once every head may
@@ -13,27 +13,38 @@ and its output is o / A. This is the reference of csrc/kernels/traverse.inl, wri
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from suffice.attention.softmax import Levels, of_group, weigh
+
 
 @dataclass
 class Seen:
-    """What one token's R heads of a group have seen; weights are in units of e^peak."""
+    """What one token's R heads of a group have seen; weights are in units of e^peak, the largest.
+
+    When the peak grows, what there is is rescaled; codes are relative to the peak of their time.
+    """
 
     length: int  # keys that the token may see
     known: int  # ... that were read
     weights: torch.Tensor  # [R, S], of the keys that were read, 0 for others
-    greatest: torch.Tensor  # [R], the largest weight that counts for the value filter
+    greatest: torch.Tensor  # [R], e^x of the largest score that counts for the value filter
     output: torch.Tensor  # [R, D], not divided by the sum of weights
 
     @property
     def total(self) -> torch.Tensor:
         """Sum of the weights of the keys that were read, [R]."""
         return self.weights.sum(-1)
+
+    def rescale(self, factors: torch.Tensor) -> None:
+        """Multiply everything by factors [R], as the peak has grown."""
+        self.weights = self.weights * factors[:, None]
+        self.greatest = self.greatest * factors
+        self.output = self.output * factors[:, None]
 
 
 @dataclass(frozen=True)
@@ -89,11 +100,12 @@ def traverse(
     visible: torch.Tensor | None = None,
     states: list[Any] | None = None,
     orders: list[list[int]] | None = None,
+    levels: Sequence[Levels] | None = None,
 ) -> Attended:
     """Attend with q [H, T, D] to k, v [G, S, D], token after token; `visible` bool [T, S].
 
     `states` [G] are changed; None starts anew. `orders` [G] rank the first n blocks, which then
-    come in that order after the newer ones.
+    come in that order after the newer ones. `levels` [H]: those of a coded softmax.
     """
     heads, tokens, _ = q.shape
     groups, length, _ = k.shape
@@ -107,6 +119,7 @@ def traverse(
         for g in range(groups):
             own = slice(g * rows, (g + 1) * rows)
             scores = scale * q[own, t] @ k[g].T
+            scores = scores.masked_fill(~sees, float("-inf"))
             output[own, t] = _one(
                 technique,
                 scores,
@@ -114,6 +127,7 @@ def traverse(
                 sees,
                 states[g],
                 orders[g] if orders else [],
+                of_group(levels, g, rows),
                 keys[t, g],
                 values[t, g],
             )
@@ -127,32 +141,37 @@ def _one(
     sees: torch.Tensor,
     state: Any,
     ranked: list[int],
+    levels: Sequence[Levels] | None,
     keys: torch.Tensor,
     values: torch.Tensor,
 ) -> torch.Tensor:
     """Return one token's output [R, D]; mark in `keys` and `values` [S] the rows that were read."""
     newest = int(sees.nonzero()[-1])
-    scores = scores.masked_fill(~sees, float("-inf"))
-    weights = (scores - scores.max(-1, keepdim=True).values).exp()
     first = technique.always(state, newest + 1)
     seen = Seen(
         length=int(sees.sum()),
         known=0,
-        weights=torch.zeros_like(weights),
-        greatest=weights.new_zeros(len(weights)),
-        output=weights.new_zeros(len(weights), v.shape[-1]),
+        weights=torch.zeros_like(scores),
+        greatest=scores.new_zeros(len(scores)),
+        output=scores.new_zeros(len(scores), v.shape[-1]),
     )
+    peak = scores.new_full((len(scores),), -1e30)  # finite: keys that are hidden weigh nothing
     watch = technique.watch()
     for at, rows in enumerate(_blocks(technique.block, first, ranked, sees)):
         always = at < len(first)
         seen.known += int(sees[rows].sum())
-        seen.weights[:, rows] = weights[:, rows]
+        most = scores[:, rows].max(-1).values
+        grown = torch.maximum(peak, most)
+        seen.rescale((peak - grown).exp())
+        peak = grown
+        weights = weigh(scores[:, rows] - peak[:, None], levels)
+        seen.weights[:, rows] = weights
         keys[rows] = sees[rows]
         if always or not first:
-            seen.greatest = torch.maximum(seen.greatest, weights[:, rows].max(-1).values)
-        wanted = weights[:, rows] >= technique.v * seen.greatest[:, None]
+            seen.greatest = torch.maximum(seen.greatest, (most - peak).exp())
+        wanted = weights >= technique.v * seen.greatest[:, None]
         values[rows] = sees[rows] & (wanted.any(0) | always)
-        seen.output += (weights[:, rows] * values[rows]) @ v[rows]
+        seen.output += (weights * values[rows]) @ v[rows]
         if at + 1 >= len(first) and bool(technique.enough(seen, watch).all()):
             break
     shares = seen.weights / seen.total[:, None]

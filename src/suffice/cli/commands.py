@@ -18,6 +18,7 @@ import typer
 from suffice import __version__
 from suffice.cli.environment import misspelt, whole_values
 from suffice.cli.eval_commands import evaluate
+from suffice.cli.eval_options import CalibrateFlags
 from suffice.cli.interrupt import INTERRUPTED
 from suffice.cli.options import (
     BenchFlags,
@@ -190,6 +191,15 @@ def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
 
 
 app.add_typer(evaluate, name="eval")
+
+
+@app.command()
+@with_flags
+def calibrate(*, flags: CalibrateFlags, model: ModelFlags) -> None:
+    """Find out about a model what techniques such as exaq must know, from a text."""
+    from suffice.cli import calibrate as calibrating
+
+    calibrating.run(flags, model)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from suffice.cli.options import WHOLE, flag
@@ -43,6 +44,21 @@ class PerplexityFlags:
         flag("--against", help="Compare with `exact`: the model as it is, nothing left out."),
     ] = None
     output: Annotated[str, OUTPUT] = "md"
+
+
+@dataclass(frozen=True)
+class CalibrateFlags:
+    """What `calibrate` runs, and where it writes what it finds."""
+
+    text: Annotated[str, flag("--text", help="A text file that is not evaluated on, or wikitext2.")]
+    output: Annotated[
+        Path, flag("-o", "--output", help="The file (JSON) to write.", environment=False)
+    ]
+    data_dir: Annotated[str | None, DATA_DIR] = None
+    window: Annotated[int, flag("--window", help="Tokens that run together.", **WHOLE)] = 1024
+    limit: Annotated[
+        int | None, flag("--limit", help="Most windows; default: all of the text.", **WHOLE)
+    ] = None
 
 
 @dataclass(frozen=True)

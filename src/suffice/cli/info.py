@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suffice import __version__, native
-from suffice.attention import ATTENTIONS
+from suffice.attention import ATTENTIONS, SOFTMAXES
 from suffice.cache import GROWTHS, KV_DTYPES, machine
 from suffice.cli.output import busy, markdown
 from suffice.policy import POLICIES
@@ -25,7 +25,7 @@ from suffice.speculate import SPECULATORS
 if TYPE_CHECKING:
     from suffice.models.config import DecoderConfig
 
-SEAMS = (ATTENTIONS, POLICIES, GROWTHS, QUANTS, SPECULATORS)
+SEAMS = (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, QUANTS, SPECULATORS)
 ISA_NAMES = {"v4": "AVX-512", "v3": "AVX2", "base": "plain loops"}
 _BYTES = (("float32", 4), ("bfloat16", 2), ("int8", 1))
 
@@ -52,7 +52,7 @@ def techniques(isas: list[str]) -> list[list[str]]:
     for table in SEAMS:
         for name in table.names():
             headings = _headings(table.entries[name].partition(":")[0])
-            computes = table in (ATTENTIONS, QUANTS)
+            computes = table in (ATTENTIONS, SOFTMAXES, QUANTS)
             native_too = "yes" if "Native" in headings else "-"
             backends = (
                 ["yes", *(native_too for _ in isas)] if computes else ["any"] * (1 + len(isas))

@@ -156,6 +156,13 @@ class ModelFlags:
     attention: Annotated[
         str, _TECHNIQUE("--attention", help="How attention is computed: name:option=value,...")
     ] = "exact"
+    softmax: Annotated[
+        str, _TECHNIQUE("--softmax", help="How scores become weights: exact, exaq:bits=2, ...")
+    ] = "exact"
+    calibration: Annotated[
+        str | None,
+        _TECHNIQUE("--calibration", help="What `suffice calibrate` wrote about the model."),
+    ] = None
     policy: Annotated[str, _TECHNIQUE("--policy", help="Which cached tokens are eligible.")] = (
         "full"
     )
@@ -185,6 +192,8 @@ class ModelFlags:
             "max_model_len": self.ctx_size,
             "threads": self.threads,
             "attention": self.attention,
+            "softmax": self.softmax,
+            "calibration": self.calibration,
             "policy": self.policy,
             "growth": self.growth,
             "speculative_config": speculation(self.speculate),
@@ -206,6 +215,8 @@ class ModelFlags:
             self,
             quant=None,
             attention="exact",
+            softmax="exact",
+            calibration=None,
             policy="full",
             speculate=None,
             kv_cache_dtype=None,

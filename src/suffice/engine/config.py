@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from suffice import native
-from suffice.attention import ATTENTIONS, Attention
+from suffice.attention import ATTENTIONS, SOFTMAXES, Attention
 from suffice.cache import GROWTHS, KV_DTYPES, Growth
 from suffice.errors import InputError, unknown
 from suffice.policy import POLICIES, Policy
@@ -21,6 +21,8 @@ from suffice.registry import Table
 from suffice.speculate import SPECULATORS, Speculator
 
 if TYPE_CHECKING:
+    from suffice.attention.calibration import Calibration
+    from suffice.attention.softmax import Softmax
     from suffice.quant import Quant
 
 DTYPES = ("auto", "float32", "bfloat16")
@@ -37,7 +39,8 @@ class Config:
         tokenizer: Where the tokenizer is, if not with the model.
         dtype: Type of the weights and of prefill; "auto" until `resolved`.
         kv_cache_dtype: Type of the cached keys and values; "auto" until `resolved`.
-        attention, policy, growth, speculate: The techniques.
+        attention, softmax, policy, growth, speculate: The techniques.
+        calibration: What `suffice calibrate` found out about the model, for those that need it.
         quant: How weights are stored; None, until `resolved`, for `dtype` as it is.
         max_model_len: Context length in tokens; None for what the model was made for.
         max_num_seqs: Most samples that decode together.
@@ -49,10 +52,12 @@ class Config:
 
     model: str
     attention: Attention
+    softmax: Softmax
     policy: Policy
     growth: Growth
     quant: Quant | None
     speculate: Speculator
+    calibration: Calibration | None = None
     tokenizer: str | None = None
     dtype: str = "auto"
     kv_cache_dtype: str = "auto"
@@ -83,6 +88,8 @@ class Config:
         config = cls(
             model=str(model),
             attention=_technique("attention", ATTENTIONS, given["attention"]),
+            softmax=_technique("softmax", SOFTMAXES, given["softmax"]),
+            calibration=_calibration(given["calibration"]),
             policy=_technique("policy", POLICIES, given["policy"]),
             growth=_technique("growth", GROWTHS, given["growth"]),
             quant=_quant(given["quantization"]),
@@ -109,6 +116,7 @@ class Config:
                 f"dtype='{self.dtype}' contradicts quantization='none:dtype={own}': give only one"
             )
         self._check_policy()
+        self._check_softmax()
 
     def _check_policy(self) -> None:
         if isinstance(self.policy, POLICIES.load("full")):
@@ -124,6 +132,33 @@ class Config:
             raise InputError(
                 f"policy '{policy}' sums the weights of all tokens, which attention "
                 f"'{attention}' does not compute: the attention must be 'exact'"
+            )
+
+    def _check_softmax(self) -> None:
+        name = SOFTMAXES.name_of(self.softmax)
+        if not self.softmax.coded:
+            if self.calibration is not None:
+                raise InputError(f"calibration={self.calibration.name}: softmax={name} needs none")
+            return
+        attention = ATTENTIONS.name_of(self.attention)
+        if attention == "certified":
+            raise InputError(
+                f"softmax={name} contradicts attention=certified, whose bound is of the exact one"
+            )
+        if not isinstance(self.policy, POLICIES.load("full")):
+            raise InputError(
+                f"softmax={name} with policy={POLICIES.name_of(self.policy)}: the policy must be "
+                "'full'"
+            )
+        if self.softmax.prefill and attention != "exact":
+            raise InputError(
+                f"softmax={name}:prefill=true contradicts attention={attention}, "
+                "which does not apply to prompts"
+            )
+        if self.calibration is None:
+            raise InputError(
+                f"softmax={name}: needs a calibration of the model: make one with "
+                "`suffice calibrate` and give it with --calibration FILE"
             )
 
     def check_session(self) -> None:
@@ -181,6 +216,8 @@ _DEFAULTS: dict[str, Any] = {
     "threads": None,
     "seed": 0,
     "attention": "exact",
+    "softmax": "exact",
+    "calibration": None,
     "policy": "full",
     "growth": "bmc",
     "speculative_config": None,
@@ -191,6 +228,14 @@ _DEFAULTS: dict[str, Any] = {
 
 def _technique(name: str, table: Table, value: Any) -> Any:
     return table.take(name, value)
+
+
+def _calibration(value: Any) -> Any:
+    if value is None:
+        return None
+    from suffice.attention import calibration
+
+    return value if isinstance(value, calibration.Calibration) else calibration.read(value)
 
 
 def _quant(value: Any) -> Any:

@@ -16,6 +16,7 @@ from suffice.engine.config import Config
 from suffice.engine.torch_threads import one_torch_thread
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
+from suffice.models.fingerprint import fingerprint
 from suffice.models.native_model import NativeModel, Rows
 from suffice.native import core
 from suffice.policy import Watch
@@ -55,7 +56,8 @@ class Runner:
         self.trace = Trace(len(decoder.config.layers), decoder.config.kv_heads)
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
-        self._native = NativeModel(decoder, config.max_model_len, config.attention)
+        levels = config.softmax.levels(config.calibration) if config.calibration else []
+        self._native = NativeModel(decoder, config.max_model_len, config.attention, levels)
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
         # which it is stored, so the products get cheaper by the same factors as the copies.
         self.growth = fitted(
@@ -128,7 +130,7 @@ class Runner:
 
     def _prompt_runner(self, count: int) -> tuple[Chunk, int]:
         """Return what runs chunks of a prompt of `count` tokens, and how long chunks may be."""
-        if count <= NATIVE_PREFILL[self.decoder.dtype]:
+        if self.config.softmax.prefill or count <= NATIVE_PREFILL[self.decoder.dtype]:
             return self._chunk_by_step, min(NATIVE_ROWS, self.config.prefill_chunk)
         return self._chunk_by_torch, self.config.prefill_chunk
 
@@ -145,7 +147,9 @@ class Runner:
         seen = _shown(watch, cache.length + len(tokens))
         with one_torch_thread():  # a policy looks at queries between two steps
             logits = self._native.step(
-                [Rows(cache, tokens, outputs=outputs)], exact=True, watch=seen
+                [Rows(cache, tokens, outputs=outputs)],
+                exact=not self.config.softmax.prefill,
+                watch=seen,
             )
         cache.commit(list(range(len(tokens))))
         return logits
@@ -231,6 +235,8 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
 
     checkpoint = open_checkpoint(config.model)
     model = checkpoint.config
+    if config.calibration is not None:
+        config.calibration.check(config.model, fingerprint(checkpoint.path))
     config = config.resolved(checkpoint.dtype, model.max_positions, model.most_positions)
     assert config.quant is not None and config.threads is not None
     native.set_threads(config.threads)

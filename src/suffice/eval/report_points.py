@@ -16,7 +16,12 @@ from suffice.eval.report_read import ROWS, Entry
 # What may differ between results that are compared: where data is, and how they are run or printed.
 _INCIDENTAL = ("output", "data_dir", "batch_size")
 _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
-_PLAIN = {"attention": "exact", "policy": "full", "speculate": "nodrafts"}
+_PLAIN = {
+    "attention": "exact",
+    "softmax": "exactsoftmax",
+    "policy": "full",
+    "speculate": "nodrafts",
+}
 _MOST_DIGITS = 12  # of a hash
 _DECODE = "decode-"  # how peers' cases at a depth begin
 

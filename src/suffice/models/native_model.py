@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from suffice.attention import Attention
+from suffice.attention.kernel import coded_rule
+from suffice.attention.softmax import Levels, of_group
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder, Watch
 from suffice.models.rope import check_call
@@ -42,10 +44,17 @@ class Rows:
 
 
 class NativeModel:
-    """Runs decode steps of `decoder`, whose weights it shares, for up to `positions` positions."""
+    """Runs decode steps of `decoder`, whose weights it shares, for up to `positions` positions.
+
+    `levels` [L][H] are those of a coded softmax; without any, weights are e^x.
+    """
 
     def __init__(
-        self, decoder: Decoder, positions: int, attention: Attention | None = None
+        self,
+        decoder: Decoder,
+        positions: int,
+        attention: Attention | None = None,
+        levels: Sequence[Sequence[Levels]] = (),
     ) -> None:
         config = decoder.config
         self._config = config
@@ -81,10 +90,21 @@ class NativeModel:
             assert isinstance(table, torch.Tensor)
             parts["positions"] = table[config.position_offset :][:positions].contiguous()
         self._model.finish(parts)
-        rule = None if attention is None else attention.rule()
-        if rule is not None:
-            self._model.set_rules([rule] * (len(config.layers) * config.kv_heads))
+        self._set_rules(attention, levels or [None] * len(config.layers))
         self._untraced = Trace(len(config.layers), config.kv_heads)
+
+    def _set_rules(
+        self, attention: Attention | None, levels: Sequence[Sequence[Levels] | None]
+    ) -> None:
+        config = self._config
+        group = config.heads // config.kv_heads
+        rules = [
+            coded_rule(attention.rule() if attention else None, of_group(layer, head, group))
+            for layer in levels
+            for head in range(config.kv_heads)
+        ]
+        if any(rule is not None for rule in rules):
+            self._model.set_rules(rules)
 
     def step(
         self,

@@ -1,0 +1,106 @@
+"""Softmax of few bits whose levels were learned, head by head.
+
+EXAQ spaces its levels evenly in x and takes e^C for all that is clipped. Here the 2^M weights are
+free: for each query head they are the centroids of a K-means on u = e^x, where a key of a row
+counts 1 / Z^2, Z being the row's sum of e^x. So what is least is the error of the softmax itself:
+
+    sum over rows and keys of (u / Z - weight(u) / Z)^2
+
+A border lies midway, in u, between two centroids. The weight of the tail is its mean, so that the
+sum of many light keys is right on average, and the first border is higher than EXAQ's: fewer
+values are read.
+
+Source   this project; K-means in one dimension, solved exactly over a histogram of x.
+Bound    none per key: the mean square above is what the calibration makes least.
+Cost     that of `exaq`.
+Native   csrc/kernels/exaq.inl, csrc/exaq.cpp, csrc/kernels/traverse.inl
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from suffice.attention.exaq import check_bits, check_tail
+from suffice.attention.softmax import Levels
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from suffice.attention.calibration import Calibration
+
+
+@dataclass(frozen=True)
+class EXAQKM:
+    """Levels from the calibration, 2^`bits` a head; `tail` as in `exaq`; `prefill`: prompts too."""
+
+    bits: int = 2
+    tail: str = "clip"
+    prefill: bool = False
+
+    def __post_init__(self) -> None:
+        check_bits("exaq_km", self.bits)
+        check_tail("exaq_km", self.tail)
+
+    @property
+    def coded(self) -> bool:
+        """Return that it has levels."""
+        return True
+
+    @classmethod
+    def exact_limit(cls) -> None:
+        """Return nothing."""
+
+    def levels(self, calibration: Calibration) -> list[list[Levels]]:
+        """Return the levels of each layer and query head, [L][H]."""
+        return [
+            [self._flushed(levels_of(weights)) for weights in layer]
+            for layer in calibration.codebooks[self.bits]
+        ]
+
+    def _flushed(self, levels: Levels) -> Levels:
+        weights = levels.weights
+        return Levels(levels.borders, (0.0, *weights[1:])) if self.tail == "flush" else levels
+
+
+def levels_of(weights: tuple[float, ...]) -> Levels:
+    """Return the levels of ascending weights: the nearest one stands for each e^x."""
+    pairs = itertools.pairwise(weights)
+    return Levels(tuple(math.log((low + high) / 2) for low, high in pairs), weights)
+
+
+def codebook(mass: np.ndarray, means: np.ndarray, count: int) -> tuple[float, ...]:
+    """Return the `count` centroids, ascending, that make the weighted square error least.
+
+    `mass` [N] is the weight in each bin of a histogram and `means` [N] the mean u of what is in it,
+    ascending; found by dynamic programming over where one cluster ends and the next begins. With
+    fewer bins in use than centroids, the rest lie above and get nothing.
+    """
+    import numpy as np
+
+    used = mass > 0
+    mass, means = mass[used], means[used]
+    clusters = min(count, len(mass))
+    sums = [np.concatenate(([0.0], np.cumsum(mass * means**power))) for power in (0, 1, 2)]
+    first, last = np.triu_indices(len(mass))  # clusters of the bins first .. last
+    weight, linear, square = (each[last + 1] - each[first] for each in sums)
+    cost = np.full((len(mass) + 1, len(mass) + 1), np.inf)  # [begin, end)
+    cost[first, last + 1] = np.maximum(square - linear * linear / weight, 0.0)
+    best = cost[0]
+    begins = []
+    for _ in range(clusters - 1):
+        total = best[:, None] + cost
+        begins.append(total.argmin(0))
+        best = total.min(0)
+    ends = [len(mass)]
+    for begin in reversed(begins):
+        ends.append(int(begin[ends[-1]]))
+    cuts = [0, *sorted(ends)]
+    found = [
+        float((sums[1][end] - sums[1][begin]) / (sums[0][end] - sums[0][begin]))
+        for begin, end in itertools.pairwise(cuts)
+    ]
+    top = found[-1]
+    return (*found, *(top * (2 + i) for i in range(count - clusters)))

@@ -1,0 +1,117 @@
+"""How scores become weights: by e^x, or by codes of few bits that stand for it.
+
+With x_s = score of key s minus the largest of the row (so far, where blocks are weighed as they
+come), a key weighs e^(x_s). A coded softmax replaces that by a table: the code of x is the number
+of `borders` that it reaches, and `weights[code]` stands for e^x.
+
+Native   csrc/kernels/attention.inl
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from suffice.attention.calibration import Calibration
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The table of one query head: 3, 7 or 15 ascending `borders` (in nats) and their `weights`.
+
+    Weights are in units of the largest e^x; the first is that of all keys below every border.
+    """
+
+    borders: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    def codes(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the code of each x, int64."""
+        import torch
+
+        return torch.bucketize(x, torch.tensor(self.borders, dtype=x.dtype), right=True)
+
+    def weigh(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what stands for e^x; masked entries, x = -infinity, get no code and weigh 0."""
+        import torch
+
+        weights = torch.tensor(self.weights, dtype=x.dtype)[self.codes(x)]
+        return weights.masked_fill(x == float("-inf"), 0.0)
+
+    def values_read(self, x: torch.Tensor) -> torch.Tensor:
+        """Return of which keys the values must be read, bool, for x [T, S] of whole rows.
+
+        Where the tail has a weight, that is the first of all keys of a code above 0, as long as
+        row 0 is visible: then the sum of all values is known. A window that has left row 0 behind
+        needs the values of all its keys.
+        """
+        above = self.codes(x) > 0
+        if self.weights[0] == 0:
+            return above
+        seen = x > float("-inf")
+        return above | (seen & ~seen[:, :1])
+
+
+class Softmax(Protocol):
+    """A way to turn scores into weights."""
+
+    @property
+    def prefill(self) -> bool:
+        """Whether prompts run with it too, by the native step."""
+        ...
+
+    @property
+    def coded(self) -> bool:
+        """Whether it has levels, which a calibration of the model gives."""
+        ...
+
+    @classmethod
+    def exact_limit(cls) -> Softmax | None:
+        """Return the setting that must equal `exact`, None if the technique has a bound instead."""
+        ...
+
+    def levels(self, calibration: Calibration) -> list[list[Levels]]:
+        """Return the levels of each layer and query head, [L][H]; only if it is coded."""
+        ...
+
+
+@dataclass(frozen=True)
+class ExactSoftmax:
+    """Weights are e^x."""
+
+    @property
+    def prefill(self) -> bool:
+        """Return that prompts run as they do anyway."""
+        return False
+
+    @property
+    def coded(self) -> bool:
+        """Return that there are no levels."""
+        return False
+
+    @classmethod
+    def exact_limit(cls) -> ExactSoftmax:
+        """Return the only setting there is."""
+        return cls()
+
+    def levels(self, calibration: Calibration) -> list[list[Levels]]:
+        """Return none."""
+        return []
+
+
+def of_group(levels: Sequence[Levels] | None, group: int, rows: int) -> Sequence[Levels] | None:
+    """Return the levels of the `rows` query heads of a key/value head."""
+    return None if levels is None else levels[group * rows : (group + 1) * rows]
+
+
+def weigh(x: torch.Tensor, levels: Sequence[Levels] | None) -> torch.Tensor:
+    """Return the weights of x [R, S], head by head with its levels (None: e^x)."""
+    import torch
+
+    if levels is None:
+        return x.exp()
+    return torch.stack([own.weigh(row) for own, row in zip(levels, x, strict=True)])

@@ -1,0 +1,106 @@
+"""Calibrations as files: what is read back, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suffice.attention.calibration import read, write
+from suffice.attention.exaq import EXAQ
+from suffice.attention.exaq_km import EXAQKM, levels_of
+from suffice.errors import InputError
+
+GOOD: dict[str, Any] = {
+    "model": {"name": "m", "hash": "ab12", "heads": 2},
+    "softmax": {
+        "layers": [{"sigma": 2.0, "least": -20.0}, {"sigma": 3.0, "least": -4.0}],
+        "codebooks": {
+            str(bits): [[[(i + 1) / 2**bits for i in range(2**bits)]] * 2] * 2 for bits in (2, 3, 4)
+        },
+    },
+    "attention": {"of": "a later version"},
+}
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    write(path, GOOD)
+    assert [each.name for each in tmp_path.iterdir()] == ["m.json"]
+    found = read(path)
+    assert (found.name, found.model, found.heads) == ("m.json", "m", 2)
+    levels = EXAQ(2).levels(found)
+    assert [len(layer) for layer in levels] == [2, 2]
+    assert levels[0][0] == EXAQ(2).layer_levels(2.0, -20.0)
+    assert levels[1][0].weights[0] == pytest.approx(2.718281828**-4), "clipped at the least"
+    assert EXAQKM(2).levels(found)[1][1] == levels_of((0.25, 0.5, 0.75, 1.0))
+    assert EXAQKM(2, tail="flush").levels(found)[0][0].weights == (0, 0.5, 0.75, 1)
+    found.check("m", "ab12")
+    with pytest.raises(InputError) as error:
+        found.check("other", "cd34")
+    assert str(error.value) == (
+        "calibration m.json: is of m with hash ab12, but other has hash cd34: calibrate it with "
+        "`suffice calibrate -m other`"
+    )
+
+
+def without(*path: Any) -> Callable[[dict[str, Any]], None]:
+    def change(stored: dict[str, Any]) -> None:
+        *parents, last = path
+        for each in parents:
+            stored = stored[each]
+        del stored[last]
+
+    return change
+
+
+def put(value: Any, *path: Any) -> Callable[[dict[str, Any]], None]:
+    def change(stored: dict[str, Any]) -> None:
+        *parents, last = path
+        for each in parents:
+            stored = stored[each]
+        stored[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        without("model"),
+        without("softmax", "layers"),
+        without("softmax", "codebooks", "3"),
+        put([], "softmax", "layers"),
+        put(0.0, "softmax", "layers", 0, "sigma"),
+        put(float("nan"), "softmax", "layers", 0, "sigma"),
+        put(1.0, "softmax", "layers", 0, "least"),
+        put([[[1.0, 0.5, 0.25, 0.1]] * 2] * 2, "softmax", "codebooks", "2"),
+        put([[[0.1, 0.2]] * 2] * 2, "softmax", "codebooks", "2"),
+        put("x", "model", "heads"),
+    ],
+)
+def test_what_is_no_calibration(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
+    stored = copy.deepcopy(GOOD)
+    change(stored)
+    write(tmp_path / "m.json", stored)
+    with pytest.raises(InputError, match=r"m\.json: is no JSON of `suffice calibrate`"):
+        read(tmp_path / "m.json")
+
+
+def test_other_files(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    with pytest.raises(InputError, match=r"m\.json: cannot be read: No such file"):
+        read(path)
+    for content in (b"{", b"[]", b"\xff\xfe"):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="is no JSON of"):
+            read(path)
+    path.write_text(json.dumps(GOOD | {"schema": 7}))
+    with pytest.raises(InputError, match="has schema 7; 1 is known: calibrate anew"):
+        read(path)
+    with pytest.raises(InputError, match="cannot be written: No such file"):
+        write(tmp_path / "missing" / "m.json", GOOD)

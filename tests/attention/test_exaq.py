@@ -1,0 +1,167 @@
+"""EXAQ: the paper's table, figure and algorithm, and what its levels stand for."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from suffice.attention import SOFTMAXES
+from suffice.attention.exaq import EXAQ, TABLE, error_of_clip, quantise, softmax, solved
+from suffice.attention.exaq_km import EXAQKM, codebook, levels_of
+from suffice.attention.softmax import ExactSoftmax
+from suffice.errors import InputError
+
+FAR = -100.0  # the least x of a calibration that clips nothing
+
+
+def test_table_1() -> None:
+    clips = [EXAQ(bits).clipping(2.0, FAR) for bits in (2, 3, 4)]
+    assert clips == pytest.approx([-1.66 * 2 - 1.85, -1.75 * 2 - 2.06, -1.83 * 2 - 2.27])
+
+
+@pytest.mark.parametrize("bits", TABLE)
+def test_equation_5_gives_the_table(bits: int) -> None:
+    """Solved, it is near the line where the line was fitted, and where the error is least."""
+    for sigma in (0.9, 1.5, 2.0):
+        assert solved(bits, sigma) == pytest.approx(EXAQ(bits).clipping(sigma, FAR), rel=0.12)
+    best = solved(bits, 1.5)
+    assert all(
+        error_of_clip(bits, 1.5, best) < error_of_clip(bits, 1.5, best + step)
+        for step in (-0.5, -0.05, 0.05, 0.5)
+    )
+    assert EXAQ(bits, clip="solve").clipping(1.5, FAR) == best
+
+
+def test_equation_5_is_the_error_of_normal_inputs() -> None:
+    """Rounding noise is taken as uniform and e^x as straight within a step: a few per cent."""
+    torch.manual_seed(0)
+    sigma, clip, bits = 1.0, -4.0, 4
+    x = torch.randn(2_000_000, dtype=torch.float64) * sigma - 3.24 * sigma
+    x = x[x <= 0]
+    levels = clip + quantise(x, clip, bits) * -clip / (2**bits - 1)
+    found = float(((levels.exp() - x.exp()) ** 2).mean())
+    assert error_of_clip(bits, sigma, clip) == pytest.approx(found, rel=0.05)
+
+
+def test_no_clip_is_below_what_was_seen() -> None:
+    assert EXAQ(2).clipping(9.0, -3.0) == -3.0
+    assert EXAQ(2, clip="minmax").clipping(9.0, -37.5) == -37.5
+
+
+def test_rounding_is_half_to_even_and_masked_entries_have_no_code() -> None:
+    x = torch.tensor([0.0, -0.5, -1.5, -2.5, -3.0, -9.0, float("-inf")])
+    assert quantise(x, -3.0, 2).tolist() == [3, 2, 2, 0, 0, 0, -1]
+    levels = EXAQ(2).layer_levels(1.0, -3.0)
+    assert levels.codes(x.double())[:-1].tolist() == [3, 2, 2, 0, 0, 0]
+
+
+def test_figure_6() -> None:
+    """Codes 0, 3, 0, 3 in a byte: LUT_sum has e^C + 1 + e^C + 1 for them."""
+    row = torch.tensor([-3.0, 0.0, -3.0, 0.0], dtype=torch.float64)
+    e = torch.tensor([math.exp(-3), 1.0, math.exp(-3), 1.0], dtype=torch.float64)
+    torch.testing.assert_close(softmax(row, -3.0, 2), e / (2 * math.exp(-3) + 2))
+
+
+@pytest.mark.parametrize("bits", TABLE)
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 1000])
+def test_levels_are_algorithm_2(bits: int, length: int) -> None:
+    torch.manual_seed(length)
+    scores = 3 * torch.randn(length, dtype=torch.float64)
+    scores[1:] = scores[1:].masked_fill(torch.rand(length - 1) < 0.2, float("-inf"))
+    exaq = EXAQ(bits)
+    levels = exaq.layer_levels(2.0, FAR)
+    weights = levels.weigh(scores - scores.max())
+    expected = softmax(scores, exaq.clipping(2.0, FAR), bits)
+    torch.testing.assert_close(weights / weights.sum(), expected)
+    assert bool((expected[scores == float("-inf")] == 0).all())
+
+
+@pytest.mark.parametrize("bits", TABLE)
+def test_the_bound(bits: int) -> None:
+    exaq = EXAQ(bits)
+    clip = exaq.clipping(2.0, FAR)
+    x = torch.linspace(2 * clip, 0, 10_001, dtype=torch.float64)
+    weights = exaq.layer_levels(2.0, FAR).weigh(x)
+    inside = x >= clip
+    off = (weights.log() - x).abs()
+    assert float(off[inside].max()) <= -clip / (2**bits - 1) / 2 + 1e-9
+    assert float((weights - x.exp())[~inside].abs().max()) < math.exp(clip)
+
+
+def test_a_flushed_tail_weighs_nothing() -> None:
+    clipped, flushed = (EXAQ(3, tail=tail).layer_levels(2.0, FAR) for tail in ("clip", "flush"))
+    assert flushed.weights == (0.0, *clipped.weights[1:]) and clipped.weights[0] > 0
+    x = torch.tensor([-50.0, 0.0])
+    assert flushed.weigh(x).tolist() == [0, 1]
+    assert flushed.values_read(x[None]).tolist() == [[False, True]]
+
+
+def test_which_values_are_read() -> None:
+    levels = EXAQ(2).layer_levels(2.0, FAR)
+    whole = torch.tensor([[-50.0, -50.0, 0.0, float("-inf")]])
+    assert levels.values_read(whole).tolist() == [[False, False, True, False]]
+    window = torch.tensor([[float("-inf"), -50.0, 0.0, float("-inf")]])
+    assert levels.values_read(window).tolist() == [[False, True, True, False]]
+
+
+def test_a_codebook_is_the_best_there_is() -> None:
+    """Against every way to cut a small histogram."""
+    generator = torch.Generator().manual_seed(1)
+    mass = torch.rand(12, generator=generator).double()
+    means = torch.rand(12, generator=generator).double().sort().values
+    mass[4] = 0
+
+    def error(weights: torch.Tensor) -> float:
+        return float((mass * (means[:, None] - weights).abs().min(-1).values ** 2).sum())
+
+    found = codebook(mass.numpy(), means.numpy(), 4)
+    ends = torch.combinations(torch.arange(1, 12), 3)
+    best = math.inf
+    for cuts in ends.tolist():
+        parts = [slice(a, b) for a, b in zip([0, *cuts], [*cuts, 12], strict=True)]
+        sums = [mass[part].sum() for part in parts]
+        if min(sums) > 0:
+            centres = [(mass[p] * means[p]).sum() / s for p, s in zip(parts, sums, strict=True)]
+            best = min(best, error(torch.stack(centres)))
+    assert list(found) == sorted(found)
+    assert error(torch.tensor(found, dtype=torch.float64)) == pytest.approx(best)
+
+
+def test_a_codebook_of_few_bins_is_padded() -> None:
+    mass, means = torch.tensor([1.0, 2.0]).numpy(), torch.tensor([0.25, 1.0]).numpy()
+    assert codebook(mass, means, 4) == (0.25, 1.0, 2.0, 3.0)
+
+
+def test_the_nearest_centroid_stands_for_a_weight() -> None:
+    weights = (0.01, 0.1, 0.4, 0.9)
+    x = torch.linspace(-8, 0, 4001, dtype=torch.float64)
+    nearest = (x.exp()[:, None] - torch.tensor(weights)).abs().argmin(-1)
+    codes = levels_of(weights).codes(x)
+    assert int((codes != nearest).sum()) == 0
+
+
+def test_names() -> None:
+    assert SOFTMAXES.build("exact") == ExactSoftmax()
+    assert SOFTMAXES.build("exaq:bits=3,tail=flush") == EXAQ(3, tail="flush")
+    assert SOFTMAXES.build("exaq_km:bits=3,prefill=true") == EXAQKM(3, prefill=True)
+    assert EXAQ.exact_limit() is None and ExactSoftmax.exact_limit() == ExactSoftmax()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("exaq:bits=5", "exaq: bits=5: must be 2, 3 or 4"),
+        ("exaq_km:bits=1", "exaq_km: bits=1: must be 2, 3 or 4"),
+        ("exaq:clip=tabel", "unknown clip of exaq 'tabel'. Did you mean 'table'?"),
+        ("exaq:tail=cut", "unknown tail of exaq 'cut'."),
+        ("exaq_km:tail=cut", "unknown tail of exaq_km 'cut'."),
+        ("exaq:sigma=2", "unknown option of softmax 'exaq' 'sigma'."),
+        ("exak", "unknown softmax 'exak'. Did you mean 'exaq'?"),
+    ],
+)
+def test_bad_options(text: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        SOFTMAXES.build(text)
+    assert str(error.value).startswith(message)

@@ -1,0 +1,277 @@
+"""The laws of coded softmaxes with each attention that takes one; each is shown to bite.
+
+A score that is nearer to a border than rounding reaches may get the code on either side: heads that
+have such a score are left out of comparisons with the reference, and few are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from test_contract import SCALE, SHAPES, filled
+
+from oracle import assert_matches, max_error
+from suffice.attention import ATTENTIONS
+from suffice.attention.exact import Exact
+from suffice.attention.exaq import EXAQ
+from suffice.attention.exaq_km import levels_of
+from suffice.attention.kernel import attend, coded_rule
+from suffice.attention.softmax import Levels
+from suffice.attention.traversal import Attended
+from suffice.cache import GROWTHS
+from suffice.cache.kv import KVCache
+from suffice.native import core
+
+SPREAD = 2  # of queries: scores have a standard deviation of some 2
+DTYPES = ("float32", "bfloat16", "float16", "int8")
+LEVELS = {
+    "exaq 2": EXAQ(2).layer_levels(2.0, -30.0),
+    "exaq 3": EXAQ(3).layer_levels(2.0, -30.0),
+    "exaq 4 flush": EXAQ(4, tail="flush").layer_levels(2.0, -30.0),
+    "exaq_km 2": levels_of((0.002, 0.1, 0.4, 0.9)),
+}
+STOPPING = ("aet:k=0.8,v=0.1", "art:tau=1,phi=0.5,p=2,block=32,v=0.1")
+
+
+def visible_of(cache: KVCache, count: int, window: int | None) -> torch.Tensor:
+    seen = torch.ones(count, cache.length, dtype=torch.bool).tril(cache.length - count)
+    return seen if window is None else seen.triu(cache.length - count - window + 1)
+
+
+def run(
+    levels: Levels, attention: str, q: torch.Tensor, cache: KVCache, window: int | None = None
+) -> tuple[torch.Tensor, list[core.Reads]]:
+    technique = ATTENTIONS.build(attention)
+    group = len(q) // int(cache.native.heads)
+    rule = coded_rule(technique.rule(), [levels] * group)
+    return attend(rule, q, cache, 0, scale=SCALE, window=window)
+
+
+def reference(
+    levels: Levels,
+    attention: str,
+    q: torch.Tensor,
+    cache: KVCache,
+    dtype: torch.dtype = torch.float64,
+    window: int | None = None,
+) -> Attended:
+    k, v = cache.keys(0).to(dtype), cache.values(0).to(dtype)
+    visible = visible_of(cache, q.shape[1], window)
+    found: Attended = ATTENTIONS.build(attention).reference(
+        q.to(dtype), k, v, scale=SCALE, visible=visible, levels=[levels] * len(q)
+    )
+    return found
+
+
+def certain(
+    levels: Levels, q: torch.Tensor, cache: KVCache, window: int | None, margin: float
+) -> torch.Tensor:
+    """Return of which heads and tokens no score is within `margin` of a border, bool [H, T]."""
+    keys = cache.keys(0).double().repeat_interleave(len(q) // int(cache.native.heads), 0)
+    scores = SCALE * q.double() @ keys.transpose(1, 2)
+    scores = scores.masked_fill(~visible_of(cache, q.shape[1], window), float("-inf"))
+    x = scores - scores.max(-1, keepdim=True).values
+    borders = torch.tensor(levels.borders, dtype=torch.float64)
+    return (x[..., None] - borders).abs().flatten(2).min(-1).values > margin
+
+
+def native_equals_reference(levels: Levels) -> None:
+    compared = total = 0
+    dtypes = itertools.cycle(DTYPES)  # seven sizes: each meets all of them
+    for (groups, rep, size, rows), dtype in zip(SHAPES, dtypes, strict=False):
+        for window in (None, 200) if rows > 200 else (None,):
+            cache, count = filled(groups, size, rows, dtype), min(rows, 3)
+            q = SPREAD * torch.randn(groups * rep, count, size)
+            out = run(levels, "exact", q, cache, window)[0]
+            exact = reference(levels, "exact", q, cache, window=window).output
+            sure = certain(levels, q, cache, window, 1e-3 if dtype == "int8" else 1e-5)
+            compared, total = compared + int(sure.sum()), total + sure.numel()
+            if dtype == "int8":  # queries and weights are rounded to 15 bits there
+                assert max_error(out[sure], exact[sure]) < 5e-4 * exact.abs().max()
+                continue
+            same = reference(levels, "exact", q, cache, torch.float32, window).output
+            assert_matches(out[sure], exact[sure], same[sure], factor=8)
+    assert compared > 0.6 * total
+
+
+def what_was_read_is_counted(levels: Levels) -> None:
+    for groups, rep, size, rows in SHAPES:
+        cache, count = filled(groups, size, rows), min(rows, 3)
+        q = SPREAD * torch.randn(groups * rep, count, size)
+        read = reference(levels, "exact", q, cache)
+        sure = certain(levels, q, cache, None, 1e-5).all(-1).reshape(groups, rep).all(-1)
+        for first in (True, False):
+            found = run(levels, "exact", q, cache)[1]
+            for group in sure.nonzero()[:, 0].tolist():
+                summed = count * (levels.weights[0] > 0)  # each row once, when it comes
+                summed += (rows - count) * (levels.weights[0] > 0) * first
+                assert found[group].value_rows == int(read.values[:, group].sum()) + summed
+                assert found[group].key_rows == int(read.keys[:, group].sum())
+
+
+def a_batch_equals_its_rows(levels: Levels) -> None:
+    for window in (None, 100):
+        cache = filled(2, 64, 300)
+        q = SPREAD * torch.randn(8, 4, 64)
+        together = run(levels, "exact", q, cache, window)[0]
+        for i in range(4):
+            cache.truncate(297 + i)
+            alone = run(levels, "exact", q[:, i : i + 1], cache, window)[0]
+            cache.native.settle(0)
+            assert torch.equal(alone[:, 0], together[:, i])
+            cache.reserve(3 - i)
+            cache.advance(3 - i)  # the rows are still there
+
+
+def what_is_rolled_back_leaves_no_trace(levels: Levels) -> None:
+    """Drafts, with values that would show, come and go; the sum of values is as it was."""
+    cache, fresh = filled(2, 64, 300), filled(2, 64, 300)
+    for each in (cache, fresh):
+        each.reserve(8)
+    drafts, q = torch.randn(2, 1, 2, 3, 64), torch.randn(8, 1, 64)
+
+    def attended(each: KVCache, rows: torch.Tensor, parents: list[int]) -> torch.Tensor:
+        each.append_tentative(rows[0], rows[1], parents)
+        return run(levels, "exact", q.expand(-1, len(parents), -1), each)[0]
+
+    attended(cache, 1e6 * drafts, [-1, 0, 0])
+    cache.rollback()
+    attended(cache, drafts, [-1, 0, 0])
+    cache.commit([0, 2])  # a path that is not how the rows lie
+    attended(cache, 1e6 * drafts, [-1, 0, 1])
+    cache.rollback()
+    cache.append_tentative(*drafts[..., :1, :], [-1])  # never attended from
+    cache.commit([0])
+    for part in (slice(0, 1), slice(2, 3), slice(0, 1)):
+        fresh.append(0, drafts[0, 0, :, part], drafts[1, 0, :, part])
+        fresh.advance(1)
+    outs = [attended(each, drafts[..., 2:, :], [-1]) for each in (cache.fork(), cache, fresh)]
+    assert all(torch.equal(out, outs[0]) for out in outs)
+    for each in (cache, fresh):
+        each.rollback()
+    cache.truncate(200)
+    fresh = filled(2, 64, 300)
+    fresh.truncate(200)
+    outs = [attended(each, drafts[..., 1:2, :], [-1]) for each in (cache, fresh)]
+    assert torch.equal(outs[0], outs[1])
+
+
+def stopping_equals_reference(levels: Levels) -> None:
+    compared = 0
+    shapes = [shape for shape in SHAPES if shape[-1] in (2, 33, 1000)]
+    for attention, (groups, rep, size, rows) in itertools.product(STOPPING, shapes):
+        cache, count = filled(groups, size, rows), min(rows, 3)
+        q = SPREAD * torch.randn(groups * rep, count, size)
+        out, reads = run(levels, attention, q, cache)
+        found = reference(levels, attention, q, cache)
+        counted = [int(found.keys[:, group].sum()) for group in range(groups)]
+        if [each.key_rows for each in reads] != counted:
+            continue  # a code on the border, so another stop
+        off = (out - found.output).abs().amax(-1) > 1e-5
+        compared += int((~off).sum())
+        assert int(off.sum()) <= 0.1 * off.numel() + 1
+    assert compared > 200
+
+
+LAWS: list[Callable[[Levels], None]] = [
+    native_equals_reference,
+    what_was_read_is_counted,
+    a_batch_equals_its_rows,
+    what_is_rolled_back_leaves_no_trace,
+    stopping_equals_reference,
+]
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_law(law: Callable[[Levels], None], name: str, each_isa: str) -> None:
+    law(LEVELS[name])
+
+
+def _twin(change: Callable[[Levels], Levels]) -> Callable[..., object]:
+    genuine = run
+
+    def broken(levels: Levels, *args: object, **kwargs: object) -> object:
+        return genuine(change(levels), *args, **kwargs)  # type: ignore[arg-type]
+
+    return broken
+
+
+def _higher(levels: Levels) -> Levels:
+    return Levels(tuple(border + 0.1 for border in levels.borders), levels.weights)
+
+
+def _heavier(levels: Levels) -> Levels:
+    return Levels(levels.borders, (levels.weights[0] * 1.01, *levels.weights[1:]))
+
+
+@pytest.mark.parametrize(
+    ("law", "change"),
+    [
+        (native_equals_reference, _heavier),
+        (native_equals_reference, _higher),
+        (what_was_read_is_counted, _higher),
+        (stopping_equals_reference, _higher),
+    ],
+)
+def test_law_bites(
+    law: Callable[[Levels], None],
+    change: Callable[[Levels], Levels],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(law.__globals__, "run", _twin(change))
+    with pytest.raises(AssertionError):
+        law(LEVELS["exaq 2"])
+
+
+def test_values_below_the_first_border_are_not_read() -> None:
+    """Were they touched, values that are not numbers would show."""
+    cache = KVCache(
+        1, 1, 64, growth=GROWTHS.build("double"), limit=512, key_dtype="float32",
+        value_dtype="float32",
+    )  # fmt: skip
+    cache.reserve(200)
+    k, v = torch.zeros(1, 200, 64), torch.ones(1, 200, 64)
+    k[:, :, 0] = -100.0
+    k[:, 150:, 0] = 0.0
+    v[:, :150] = float("nan")
+    cache.append(0, k, v)
+    cache.advance(200)
+    q = torch.zeros(2, 1, 64)
+    q[..., 0] = 10
+    flushed = EXAQ(2, tail="flush").layer_levels(2.0, -30.0)
+    out, (reads,) = run(flushed, "exact", q, cache)
+    torch.testing.assert_close(out, torch.ones(2, 1, 64))
+    assert (reads.key_rows, reads.value_rows) == (200, 50)
+
+
+def test_heads_of_a_group_have_levels_of_their_own() -> None:
+    cache = filled(1, 64, 100)
+    q = SPREAD * torch.randn(2, 1, 64)
+    pair = [LEVELS["exaq 2"], LEVELS["exaq_km 2"]]
+    out = attend(coded_rule(None, pair), q, cache, 0, scale=SCALE)[0]
+    k, v = cache.keys(0).double(), cache.values(0).double()
+    expected = Exact().reference(q.double(), k, v, scale=SCALE, levels=pair).output
+    torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=0)
+
+
+def test_what_the_core_refuses() -> None:
+    levels, cache = LEVELS["exaq 2"], filled(1, 64, 10)
+    rule = coded_rule(None, [levels])
+    with pytest.raises(ValueError, match="levels for each of the 2 query heads"):
+        attend(rule, torch.randn(2, 1, 64), cache, 0, scale=SCALE)
+    certified = coded_rule(ATTENTIONS.build("certified").rule(), [levels])
+    with pytest.raises(ValueError, match="what is certified is of the exact softmax"):
+        attend(certified, torch.randn(1, 1, 64), cache, 0, scale=SCALE)
+    for borders, weights, message in (
+        ([[0.0] * 3], [], "of the same heads"),
+        ([[0.0] * 3], [[1.0] * 5], "4, 8 or 16 weights"),
+        ([[0.0] * 4], [[1.0] * 4], "one border less"),
+        ([[0.0, 1.0, 0.0]], [[1.0] * 4], "ascending borders"),
+        ([[0.0] * 3], [[-1.0] * 4], "no negative weight"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            core.Rule().set_levels(borders, weights)

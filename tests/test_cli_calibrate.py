@@ -1,0 +1,110 @@
+"""`suffice calibrate` on a tiny model, and what runs with what it wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny
+from commands import Cli
+from suffice import LLM, SamplingParams
+from suffice.attention.calibration import read
+from suffice.attention.exaq import EXAQ
+from suffice.engine.config import Config
+from suffice.errors import InputError
+from suffice.eval.calibrate import Calibrator
+
+TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 12
+ASKED = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return tiny.make(tmp_path / "model", "llama", tokenizer=True)
+
+
+@pytest.fixture
+def calibrated(cli: Cli, model: Path, tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text(TEXT)
+    path = tmp_path / "found.json"
+    asked = ["--text", str(tmp_path / "text.txt"), "--window", "40", "--limit", "3"]
+    ran = cli("calibrate", "-m", str(model), *asked, "-o", str(path))
+    assert (ran.code, ran.out.strip()) == (0, str(path)), ran.err
+    return path
+
+
+def test_a_calibration_says_what_it_is_of(calibrated: Path, model: Path) -> None:
+    stored = json.loads(calibrated.read_text())
+    assert (stored["schema"], stored["model"]["name"]) == (1, "model")
+    assert (stored["text"]["windows"], stored["text"]["window"]) == (3, 40)
+    found = read(calibrated)
+    assert all(layer.sigma > 0 > layer.least for layer in found.layers)
+    weights = found.codebooks[2][0][0]
+    assert 0 < weights[0] < weights[-1] <= 1.001
+
+
+def test_softmaxes_run_with_it(calibrated: Path, model: Path) -> None:
+    """Decoding differs from the exact softmax, and a prompt only if it is asked to."""
+    texts = {}
+    for softmax in ("exact", "exaq:bits=2", "exaq:bits=2,prefill=true", "exaq_km:bits=4"):
+        given = None if softmax == "exact" else calibrated
+        llm = LLM(str(model), softmax=softmax, calibration=given, dtype="float32")
+        (output,) = llm.generate(TEXT[:60], ASKED, use_tqdm=False)
+        texts[softmax] = list(output.outputs[0].token_ids)
+        whole = llm.runner.trace.value_fraction == 1  # type: ignore[attr-defined]
+        assert whole == (softmax == "exact")
+    assert all(len(tokens) == 12 for tokens in texts.values())
+
+
+def test_the_levels_of_a_run_are_those_of_its_calibration(calibrated: Path, model: Path) -> None:
+    """What the calibrator saw again has the sigma that it wrote."""
+    stored = json.loads(calibrated.read_text())["softmax"]["layers"]
+    llm = LLM(str(model), dtype="auto")
+    calibrator = Calibrator(llm.runner)  # type: ignore[arg-type]
+    tokens = llm.tokenizer.encode(TEXT)
+    assert [*calibrator.run([tokens[:40]])] == [1]
+    (layer, *_) = calibrator.softmax({})["layers"]
+    assert layer["sigma"] == pytest.approx(stored[0]["sigma"], rel=0.5)
+    assert EXAQ(2).layer_levels(**layer).weights[-1] == 1
+
+
+def test_a_changed_model_is_refused(calibrated: Path, model: Path, cli: Cli) -> None:
+    with (model / "config.json").open("a") as file:
+        file.write("\n")
+    asked = ["--softmax", "exaq", "--calibration", str(calibrated)]
+    ran = cli("run", "-m", str(model), *asked, "hello")
+    assert ran.code == 2 and "calibration found.json: is of model with hash" in ran.err
+
+
+def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    asked = ["-m", str(model), "--text", str(tmp_path / "text.txt")]
+    ran = cli("calibrate", *asked, "-o", str(tmp_path / "no" / "found.json"))
+    assert ran.code == 2 and "there is no folder" in ran.err
+    ran = cli("calibrate", *asked, "--window", "1", "-o", str(tmp_path / "found.json"))
+    assert ran.code == 2 and "--window=1: must be at least 2" in ran.err
+    assert not (tmp_path / "found.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"softmax": "exaq"}, "softmax=exaq: needs a calibration of the model: make one with "
+         "`suffice calibrate` and give it with --calibration FILE"),
+        ({"calibration": True}, "calibration=found.json: softmax=exact needs none"),
+        ({"softmax": "exaq", "calibration": True, "attention": "certified"},
+         "softmax=exaq contradicts attention=certified, whose bound is of the exact one"),
+        ({"softmax": "exaq_km:prefill=true", "calibration": True, "attention": "aet"},
+         "softmax=exaq_km:prefill=true contradicts attention=aet, "
+         "which does not apply to prompts"),
+        ({"softmax": 3}, "softmax=3: must be a technique or its name. Known: exact, exaq, exaq_km"),
+    ],
+)  # fmt: skip
+def test_contradictions(options: dict[str, Any], message: str, calibrated: Path) -> None:
+    given = options | ({"calibration": calibrated} if "calibration" in options else {})
+    with pytest.raises(InputError) as error:
+        Config.create("model", **given)
+    assert str(error.value) == message

@@ -103,6 +103,18 @@ Traversal lay_out(KVCache& cache, int layer, int head, int length, const ConstIn
   return t;
 }
 
+void run(std::vector<Traversal>& traversals) {
+  nb::gil_scoped_release release;
+  const auto threads = team();
+  static thread_local Attention attention;  // keeps its buffers between calls
+  attention.plan(traversals);
+  Attention& shared = attention;  // the other threads must use this thread's
+  threads->run([&](int) {
+    Scratch scratch;
+    shared.work(scratch, *threads);
+  });
+}
+
 // q [T, H, D] over rows 0..length+T of a layer, the last T tentative; out [T, H, D].
 // Returns what was read, [kv_heads] each. `rule` null: everything.
 std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats q,
@@ -155,15 +167,7 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
       }
     traversals.push_back(std::move(t));
   }
-  nb::gil_scoped_release release;
-  const auto threads = team();
-  static thread_local Attention attention;  // keeps its buffers between calls
-  attention.plan(traversals);
-  Attention& shared = attention;  // the other threads must use this thread's
-  threads->run([&](int) {
-    Scratch scratch;
-    shared.work(scratch, *threads);
-  });
+  run(traversals);
   return reads;
 }
 

@@ -81,16 +81,6 @@ SUFFICE_INLINE float max_of(vf value) {
   return fold_lanes(value, [](auto a, auto b) { return a > b ? a : b; });
 }
 
-// to[i] = the sum of the lanes of of[i].
-SUFFICE_INLINE void sum_four(const vf* of, float* to) {
-#if SUFFICE_LEVEL == 3
-  const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(of[0], of[1]), _mm256_hadd_ps(of[2], of[3]));
-  _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
-#else
-  for (int i = 0; i < 4; i++) to[i] = sum_of(of[i]);
-#endif
-}
-
 // The greatest magnitude of `size` values, a multiple of W.
 SUFFICE_INLINE float max_magnitude(const float* values, int size) {
   vf most = {};

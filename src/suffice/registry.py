@@ -36,7 +36,8 @@ class Table:
     def build(self, text: str) -> Any:
         """Build a technique from `name` or `name:field=value,field=value`.
 
-        A technique with one field may be given its value alone: `name:value`.
+        The value of a technique's one field, or of the one that its class names as `alone`, may be
+        given alone: `name:value`.
 
         Raises:
             InputError: Unknown name or field, or a value of the wrong type.
@@ -72,11 +73,13 @@ class Table:
 def _parse(owner: str, technique: type[Any], options: str) -> dict[str, Any]:
     hints = typing.get_type_hints(technique)
     fields = {f.name: hints[f.name] for f in dataclasses.fields(technique) if f.init}
+    only = next(iter(fields)) if len(fields) == 1 else None  # "step:256" can only mean that
+    alone = getattr(technique, "alone", only)
     values: dict[str, Any] = {}
     for item in filter(None, options.split(",")):
         key, equals, value = item.partition("=")
-        if not equals and len(fields) == 1:  # "step:256" can only mean its one field
-            key, equals, value = next(iter(fields)), "=", item
+        if not equals and alone:
+            key, equals, value = alone, "=", item
         if not equals:
             raise InputError(f"{owner}: '{item}' is not of the form option=value")
         if key not in fields:

@@ -221,9 +221,10 @@ def test_another_model_with_the_same_configuration_is_left_alone() -> None:
     [
         ({"attention": "arts"}, "unknown attention 'arts'. Did you mean 'art'?"),
         ({"attention": 3}, "attention=3: must be a technique or its name. Known: aet, art,"),
-        ({"policy": "snapkv:0.8"}, "unknown policy 'snapkv'."),
+        ({"policy": "snapkv:0.8"}, "policy=SnapKV("),
+        ({"policy": "snapvk"}, "unknown policy 'snapvk'. Did you mean 'snapkv'?"),
         ({"cache": "bcm"}, "unknown growth 'bcm'. Did you mean 'bmc'?"),
-        ({"softmax": "exaq:2"}, "unknown softmax 'exaq:2'."),
+        ({"softmax": "exaq:2"}, "softmax='exaq:2': transformers models are served with 'exact'"),
         ({"limit": 0}, "limit=0 must be a whole number of at least 1 row"),
     ],
 )

@@ -190,3 +190,8 @@ def test_bad_input(setting: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as error:
         Config.create("model", policy=setting, **options)
     assert str(error.value) == message
+
+
+def test_a_ratio_may_stand_alone() -> None:
+    assert POLICIES.build("snapkv:0.8") == POLICIES.build("snapkv:ratio=0.8")
+    assert POLICIES.build("snapkv:0.8,keep=false") == POLICIES.build("snapkv:ratio=0.8")

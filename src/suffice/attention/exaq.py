@@ -56,6 +56,8 @@ PACKED = 4  # codes of 2 bits in a byte
 class EXAQ:
     """Codes of `bits` bits; see the module for `clip` and `tail`; `prefill`: prompts too."""
 
+    alone = "bits"
+
     bits: int = 2
     clip: str = "table"
     tail: str = "clip"

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 class EXAQKM:
     """Levels from the calibration, 2^`bits` a head; `tail` as in `exaq`; `prefill`: prompts too."""
 
+    alone = "bits"
+
     bits: int = 2
     tail: str = "clip"
     prefill: bool = False

@@ -41,9 +41,9 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from suffice.attention import ATTENTIONS, Attention
+from suffice.attention import ATTENTIONS, SOFTMAXES, Attention
 from suffice.cache import Growth, fitted, machine
-from suffice.errors import InputError, unknown
+from suffice.errors import InputError
 from suffice.integrations.growing_cache import (
     GrowingCache,
     context_length,
@@ -189,8 +189,8 @@ def _check_honoured(policy: Policy, softmax: str) -> None:
     """Refuse what the seams have and these models do not get."""
     if not isinstance(policy, Full):
         raise InputError(f"policy={policy!r}: transformers models are served with 'full' only")
-    if softmax != "exact":
-        raise unknown("softmax", str(softmax), ["exact"])
+    if SOFTMAXES.take("softmax", softmax).coded:
+        raise InputError(f"softmax={softmax!r}: transformers models are served with 'exact' only")
 
 
 def _check_model(model: Any) -> None:

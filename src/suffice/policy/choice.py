@@ -66,6 +66,8 @@ class Budgeted(Choice):
     `keep`: evict nothing, only order what is read.
     """
 
+    alone = "ratio"
+
     budget: int | None = None
     ratio: float | None = None
     keep: bool = False

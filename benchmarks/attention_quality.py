@@ -33,10 +33,10 @@ SETTINGS = (
     "art:tau=1e-3",
     "art:tau=1e-2",
     "certified:eps=0.05",
-    "certified:eps=0.2",
-    "certified:bounded=false,eps=0.1",
-    "certified:bounded=false,eps=0.15,v=0.002",
-    "certified:bounded=false,eps=0.2",
+    "certified:bounded=false,eps=0.25,v=0.002",
+    "certified:bounded=false,eps=0.3,v=0.002",
+    "certified:bounded=false,eps=0.3,v=0.005",
+    "certified:bounded=false,eps=0.4,v=0.005",
 )
 SOFTMAX_NAME, SOFTMAX_WINDOW = "softmax_quality", 1024
 SOFTMAXES = (

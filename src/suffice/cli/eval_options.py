@@ -25,13 +25,13 @@ class PerplexityFlags:
         int | None, flag("--limit", help="Most windows; default: all of the text.", **WHOLE)
     ] = None
     prompt: Annotated[
-        int,
+        int | None,
         flag(
             "--prompt",
-            help="Tokens of a window that are run as a prompt, from which a policy may choose.",
+            help="Tokens of a window run as a prompt, from which a policy may choose; default: none.",
             **WHOLE,
         ),
-    ] = 0
+    ] = None
     mode: Annotated[
         str,
         flag("--mode", help="decode: token by token, as techniques run; prefill: as a prompt."),

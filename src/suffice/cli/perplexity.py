@@ -34,7 +34,7 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
     from suffice.eval.perplexity import Plan, measure, windows_of
     from suffice.eval.texts import load_text
 
-    plan = Plan(flags.window, flags.limit, flags.mode, flags.batch_size, flags.prompt)
+    plan = Plan(flags.window, flags.limit, flags.mode, flags.batch_size, flags.prompt or 0)
     text = load_text(flags.text, flags.data_dir)
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)

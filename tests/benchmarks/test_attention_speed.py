@@ -1,0 +1,36 @@
+"""The benchmark of decode steps on a tiny model: settings see the same tokens, and are counted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import tiny
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import attention_speed
+
+
+def test_all_settings_decode_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.make(tmp_path / "model", "llama", tokenizer=True)
+    (tmp_path / "wikitext2-test-raw.txt").write_text("The owls look on; 0123456789 again. " * 30)
+    asked = ["--data-dir", str(tmp_path), "--model", str(model), "--out", str(tmp_path / "out")]
+    asked += ["--depths", "100", "--steps", "5", "--weights", "none"]
+    asked += ["--settings", "aet:k=2,v=0", "certified:bounded=false,eps=0.9"]
+    monkeypatch.setattr(sys, "argv", ["attention_speed.py", *asked])
+    assert attention_speed.main() == 0
+    found = json.loads((tmp_path / "out" / "attention_speed.json").read_text())["rows"]
+    assert [row["setting"] for row in found] == [
+        "`exact`",
+        "`aet:k=2,v=0`",
+        "`certified:bounded=false,eps=0.9`",
+    ]
+    exact, whole, sketched = found
+    assert exact["exact / this"] == 1
+    for row in (exact, whole):
+        assert (row["K read"], row["V read"], row["bytes read"]) == (1, 1, 1)
+    assert sketched["K read"] < 1
+    assert all(row["ms a step"] > 0 for row in found)

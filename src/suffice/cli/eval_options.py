@@ -28,7 +28,7 @@ class PerplexityFlags:
         int | None,
         flag(
             "--prompt",
-            help="Tokens of a window run as a prompt, from which a policy may choose; default: none.",
+            help="Tokens of a window run as a prompt, which a policy may thin out; default: none.",
             **WHOLE,
         ),
     ] = None

@@ -42,26 +42,6 @@ bool ranks(const Traversal& traversal) {
   return traversal.most_blocks > 0 || !ranked_blocks(traversal).empty();
 }
 
-// Counts what was read for one token, of `length` rows that its layer holds.
-void count(const Traversal& traversal, const Reads& found, int length, int64_t metadata_bytes) {
-  if (!traversal.reads) return;
-  Reads& reads = *traversal.reads;
-  reads.key_rows += found.key_rows;
-  reads.value_rows += found.value_rows;
-  reads.held_rows += length + traversal.bounds.removed;
-  reads.sketch_bytes += metadata_bytes;
-}
-
-// How many rows of those before `held` a traversal reads.
-int64_t rows_read(const Traversal& traversal, int held) {
-  if (!traversal.list)
-    return std::min(traversal.end * kPanel, held) - static_cast<int64_t>(traversal.begin) * kPanel;
-  int64_t rows = 0;
-  for (int i = traversal.begin; i < traversal.end; i++)
-    rows += std::clamp(held - traversal.list[i] * kPanel, 0, kPanel);
-  return rows;
-}
-
 // Appends the blocks of [begin, end) that are not in the list yet: those that no order ranks newest
 // first, but what the rule looks at together in the order in which it lies; then the ranked ones.
 void list_rest(const Rule& rule, int begin, int end, const std::vector<int32_t>& ranked,
@@ -90,8 +70,6 @@ void Attention::plan(std::vector<Traversal>& traversals) {
   for (int t = 0; t < static_cast<int>(traversals.size()); t++) {
     Traversal& traversal = traversals[t];
     if (searched(traversal)) plan_searches(traversal);
-    // Chunks start at multiples of kChunkBlocks of the list, wherever the traversal starts: the
-    // split, and so the rounding, depends on the keys alone.
     const int first = traversal.begin / kChunkBlocks;
     const int last = (traversal.end + kChunkBlocks - 1) / kChunkBlocks;
     traversal.chunks = whole(traversal) ? std::max(last - first, 1) : searched(traversal) ? 0 : 1;
@@ -140,13 +118,10 @@ Scores Attention::scores(const Traversal& traversal) {
 
 void Attention::attend(const Traversal& traversal, int chunk, Scratch& scratch) {
   const int count = static_cast<int>(traversal.queries.size());
-  const int size = traversal.head.size;
-  const Partial state = partial(traversal, chunk);
-  const int start = (traversal.begin / kChunkBlocks + chunk) * kChunkBlocks;
-  const int begin = std::max(start, traversal.begin);
-  const int end = std::min(start + kChunkBlocks, traversal.end);
+  const Range blocks = traversal.chunk(chunk);
+  float* const floats = scratch.at_least(attend_scratch(count, traversal.head.size));
   kernels().attend(traversal.head, traversal.queries.data(), traversal.visible.data(), count,
-                   traversal.list, begin, end, state, scratch.at_least(attend_scratch(count, size)),
+                   traversal.list, blocks.begin, blocks.end, partial(traversal, chunk), floats,
                    scores(traversal));
 }
 
@@ -162,7 +137,7 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
   const Rule& rule = traversal.rule && !traversal.rule->exact() ? *traversal.rule : none;
   const int group = traversal.group, size = traversal.head.size, at = row * group;
   const Visible& visible = traversal.visible[at];
-  const int length = visible.committed + row + 1;
+  const int length = traversal.length(row);
   const int begin = visible.first / kPanel;
   const bool learns = rule.stop == Stop::aet;
   scratch.order.clear();
@@ -188,9 +163,9 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
   const Partial state{whole.peak + at, whole.sum + at, whole.output + at * size, nullptr, nullptr};
   const Order order{scratch.order.data(), static_cast<int>(scratch.order.size()), always,
                     ranks(traversal), rule.levels.empty() ? nullptr : rule.levels.data()};
-  const Reads reads = kernels().traverse(
-      traversal.head, traversal.queries.data() + at, visible, group, order, rule, state,
-      learns ? scratch.masses.data() : nullptr, scratch.at_least(traverse_scratch(group, size)));
+  Reads reads = kernels().traverse(traversal.head, traversal.queries.data() + at, visible, group,
+                                   order, rule, state, learns ? scratch.masses.data() : nullptr,
+                                   scratch.at_least(traverse_scratch(group, size)));
   for (int q = 0; q < group; q++) {
     const float inverse = state.sum[q] > 0 ? 1.0f / state.sum[q] : 0.0f;
     for (int d = 0; d < size; d++)
@@ -199,29 +174,21 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
       traversal.state->drafts[row].add_mass(scratch.order[i],
                                             scratch.masses[i * group + q] * inverse);
   }
-  count(traversal, reads, length, boxes * static_cast<int64_t>(box_bytes(size)));
+  reads.sketch_bytes = boxes * static_cast<int64_t>(box_bytes(size));
+  count_reads(traversal, row, reads);
 }
 
-// A row counts for every token of the request that it is read for.
-void Attention::count_row(const Traversal& traversal, int row, int64_t values) {
-  if (!traversal.reads) return;
-  const int held = traversal.visible[row * traversal.group].committed + row + 1;
-  traversal.reads->key_rows += rows_read(traversal, held);
-  traversal.reads->value_rows += values;
-  traversal.reads->held_rows += held + traversal.bounds.removed;
-}
-
-void Attention::finish(const Traversal& traversal) {
+void Attention::finish(const Traversal& traversal, Scratch& scratch) {
   for (int row = 0; row < traversal.tokens(); row++) {
-    const int held = traversal.visible[row * traversal.group].committed + row + 1;
-    count_row(traversal, row, rows_read(traversal, held));
+    const int64_t rows = traversal.rows_before(traversal.length(row));
+    count_reads(traversal, row, {.key_rows = rows, .value_rows = rows});
   }
   const int count = static_cast<int>(traversal.queries.size());
-  std::vector<Partial> parts;
-  for (int i = 0; i < traversal.chunks; i++) parts.push_back(partial(traversal, i));
-  merge(parts, count, traversal.head.size, traversal.outputs.data());
+  scratch.parts.clear();
+  for (int i = 0; i < traversal.chunks; i++) scratch.parts.push_back(partial(traversal, i));
+  merge(scratch.parts, count, traversal.head.size, traversal.outputs.data());
   if (!weighs(traversal)) return;
-  for (int q = 0; q < count; q++) weigh(traversal, parts, q);
+  for (int q = 0; q < count; q++) weigh(traversal, scratch.parts, q);
 }
 
 // Adds one query row's share of each key to what its step weighed.
@@ -277,7 +244,7 @@ void Attention::work(Scratch& scratch, Team& team) {
     by_codes ? score(traversal, chunks_[i].index, scratch)
              : attend(traversal, chunks_[i].index, scratch);
     if (left_[chunks_[i].traversal].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
-    by_codes ? weigh_codes(traversal, scratch) : finish(traversal);
+    by_codes ? weigh_codes(traversal, scratch) : finish(traversal, scratch);
   }
 }
 

@@ -30,7 +30,7 @@ class Attention {
   void attend(const Traversal& traversal, int chunk, Scratch& scratch);
   void walk(const Traversal& traversal, Scratch& scratch);
   void walk_row(const Traversal& traversal, int row, Scratch& scratch);
-  void finish(const Traversal& traversal);
+  void finish(const Traversal& traversal, Scratch& scratch);
   void weigh(const Traversal& traversal, const std::vector<Partial>& parts, int query);
   // Of a traversal by codes: the scores of all its chunks, tile by tile, and each chunk's peaks.
   struct CodedScores {
@@ -41,8 +41,6 @@ class Attention {
   void score(const Traversal& traversal, int chunk, Scratch& scratch);
   void weigh_codes(const Traversal& traversal, Scratch& scratch);
   void weigh_row(const Traversal& traversal, int row, Scratch& scratch);
-  // Counts the keys that one of its tokens may see as read, and so many values.
-  static void count_row(const Traversal& traversal, int row, int64_t values);
   Partial partial(const Traversal& traversal, int chunk);
   Scores scores(const Traversal& traversal);
   void plan_searches(const Traversal& traversal);

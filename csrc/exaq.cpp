@@ -37,12 +37,11 @@ Attention::CodedScores Attention::coded_scores(const Traversal& traversal) {
 void Attention::score(const Traversal& traversal, int chunk, Scratch& scratch) {
   const int count = static_cast<int>(traversal.queries.size());
   const int first = traversal.begin / kChunkBlocks * kChunkBlocks;
-  const int start = first + chunk * kChunkBlocks;
-  const int begin = std::max(start, traversal.begin);
-  const int end = std::min(start + kChunkBlocks, traversal.end);
+  const Range blocks = traversal.chunk(chunk);
   const CodedScores to = coded_scores(traversal);
   kernels().score_tiles(traversal.head, traversal.queries.data(), traversal.visible.data(), count,
-                        begin, end, to.tiles + static_cast<size_t>(begin - first) * kPanel * count,
+                        blocks.begin, blocks.end,
+                        to.tiles + static_cast<size_t>(blocks.begin - first) * kPanel * count,
                         to.peaks + static_cast<size_t>(chunk) * count,
                         scratch.at_least(attend_scratch(count, traversal.head.size)));
 }
@@ -91,7 +90,8 @@ void Attention::weigh_row(const Traversal& traversal, int row, Scratch& scratch)
           static_cast<float>((tail + state.output[q * size + d]) * inverse);
     }
   }
-  count_row(traversal, row, read);
+  const int64_t keys = traversal.rows_before(traversal.length(row));
+  count_reads(traversal, row, {.key_rows = keys, .value_rows = read});
 }
 
 }  // namespace suffice

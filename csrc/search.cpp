@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <mutex>
 
 #include "sketch.h"
 
@@ -16,19 +15,13 @@ constexpr double kSumError = 1e-5;
 // Shares are sorted by so many bits of theirs: the exponent and four steps per power of two. Those
 // below 2^-28 come last, in one bucket.
 constexpr int kShareShift = 21;
-constexpr int kLowest = (127 - 28) << 2, kBuckets = (128 + 8) * 4 - kLowest;
-
-// Tokens of a request count into the same place.
-std::mutex& counting() {
-  static std::mutex mutex;
-  return mutex;
-}
+constexpr int kLeastShare = (127 - 28) << 2, kBuckets = (128 + 8) * 4 - kLeastShare;
 
 int bucket_of(float share) {
   uint32_t bits;
   std::memcpy(&bits, &share, sizeof bits);
   return kBuckets - 1 -
-         std::clamp(static_cast<int>(bits >> kShareShift) - kLowest, 0, kBuckets - 1);
+         std::clamp(static_cast<int>(bits >> kShareShift) - kLeastShare, 0, kBuckets - 1);
 }
 
 }  // namespace
@@ -39,7 +32,8 @@ void Search::begin(const Traversal& traversal, int row) {
   at_ = row * count_;
   queries_ = traversal.queries.data() + at_;
   visible_ = traversal.visible[at_];
-  length_ = visible_.committed + row + 1;
+  row_ = row;
+  length_ = traversal.length(row);
   estimates_.count = count_;
   estimates_.first = (visible_.first + kSketchRows - 1) / kSketchRows;
   estimates_.chunks = std::max(sketched_chunks(length_) - estimates_.first, 0);
@@ -73,6 +67,7 @@ void Search::size_buffers() {
   estimates_.peaks = estimates_.masses + floats;
   estimates_.bounds = bounded ? estimates_.peaks + floats : nullptr;
   for (auto* each : {&peaks_, &totals_, &floors_}) each->resize(count_);
+  known_.resize(count_);
   found_.assign(static_cast<size_t>(looks_) * count_, -INFINITY);
   shares_.resize(estimates_.blocks());
   rest_.assign(count_, 0.0);
@@ -121,38 +116,38 @@ void Search::choose() {
   for (int q = 0; q < count_; q++) {
     peaks_[q] = -INFINITY;
     for (int i = 1; i < looks_; i++) peaks_[q] = std::max(peaks_[q], found_[i * count_ + q]);
-    floors_[q] = std::max(peaks_[q], parts_[0].greatest[q]) + std::log2(rule.value_share);
+    if (rule.value_share > 0)
+      floors_[q] = std::max(peaks_[q], parts_[0].greatest[q]) + std::log2(rule.value_share);
   }
   kernels().combine(estimates_, peaks_.data(), totals_.data(), shares_.data());
   sort();
   next_ = 0;
-  std::vector<double> known(count_);
   for (int q = 0; q < count_; q++) {
-    known[q] = parts_[0].sum[q] * in_units(parts_[0].peak[q], q);
+    known_[q] = parts_[0].sum[q] * in_units(parts_[0].peak[q], q);
     const float* all =
         (estimates_.bounds ? estimates_.bounds : estimates_.masses) + q * estimates_.blocks();
     for (const int32_t block : sorted_) rest_[q] += all[block];
-    rest_[q] += kSumError * (rest_[q] + known[q]);
+    rest_[q] += kSumError * (rest_[q] + known_[q]);
   }
-  choose_until_enough(known, true);
+  choose_until_enough(true);
   list_chosen(0);
   visits_ = static_cast<int>(chosen_.size() + kChunkBlocks - 1) / kChunkBlocks;
   left.store(visits_);
 }
 
-// `known` [count]: weights of what has been read; `grows`: by what is chosen, as estimated.
-void Search::choose_until_enough(std::vector<double>& known, bool grows) {
+// `grows`: what is known grows by what is chosen, as estimated.
+void Search::choose_until_enough(bool grows) {
   const Rule& rule = *traversal_->rule;
   const double share = rule.value_share > 0 ? rule.missing / 2 : rule.missing;
   for (; next_ < sorted_.size(); next_++) {
     bool enough = true;
-    for (int q = 0; q < count_; q++) enough &= rest_[q] <= share * (known[q] + rest_[q]);
+    for (int q = 0; q < count_; q++) enough &= rest_[q] <= share * (known_[q] + rest_[q]);
     if (enough) return;
     const int32_t block = sorted_[next_];
     for (int q = 0; q < count_; q++) {
       const size_t at = q * estimates_.blocks() + block;
       rest_[q] -= estimates_.bounds ? estimates_.bounds[at] : estimates_.masses[at];
-      if (grows) known[q] += estimates_.masses[at];
+      if (grows) known_[q] += estimates_.masses[at];
     }
   }
   std::fill(rest_.begin(), rest_.end(), 0.0);
@@ -177,19 +172,19 @@ void Search::read_chosen(int part, int item, Scratch& scratch) {
   read(part, chosen_.data(), begin, end, filter, scratch);
 }
 
-// The largest share of a head's sum of weights that the first `parts` parts lack, as bounded.
-// `known` [count]: their sums of weights.
-double Search::missing(int parts, std::vector<double>& known) const {
+// Sums the weights of the first `parts` parts; returns the largest share of a head's that they
+// lack, as bounded.
+double Search::sum_parts(int parts) {
   double most = 0;
   for (int q = 0; q < count_; q++) {
     double dropped = 0;
-    known[q] = 0;
+    known_[q] = 0;
     for (int i = 0; i < parts; i++) {
       const double unit = in_units(parts_[i].peak[q], q);
-      known[q] += parts_[i].sum[q] * unit;
+      known_[q] += parts_[i].sum[q] * unit;
       dropped += parts_[i].dropped[q] * unit;
     }
-    most = std::max(most, (rest_[q] + dropped) / (known[q] + rest_[q]));
+    most = std::max(most, (rest_[q] + dropped) / (known_[q] + rest_[q]));
   }
   return most;
 }
@@ -200,29 +195,26 @@ void Search::finish(Scratch& scratch) {
   int parts = 1 + visits_;
   double lacking = 0;
   if (estimates_.chunks > 0) {
-    std::vector<double> known(count_);
-    lacking = missing(parts, known);
+    lacking = sum_parts(parts);
     if (lacking > rule.missing) {  // the estimates promised more
       const size_t from = next_;
-      choose_until_enough(known, false);
+      choose_until_enough(false);
       list_chosen(from);
       for (int i = 0; i * kChunkBlocks < static_cast<int>(chosen_.size()); i++)
         read_chosen(parts++, i, scratch);
-      lacking = missing(parts, known);
+      lacking = sum_parts(parts);
     }
   }
   parts_.resize(parts);
   merge(parts_, count_, size, traversal_->outputs.data() + at_);
-  if (!traversal_->reads) return;
-  const std::lock_guard lock(counting());
-  Reads& reads = *traversal_->reads;
+  Reads reads;
   for (int i = 0; i < parts; i++) {
     reads.key_rows += visited_[i].key_rows;
     reads.value_rows += visited_[i].value_rows;
   }
-  reads.held_rows += length_ + traversal_->bounds.removed;
-  reads.sketch_bytes += estimates_.chunks * static_cast<int64_t>(sketch_bytes(size));
-  reads.missing = std::max(reads.missing, static_cast<float>(lacking));
+  reads.sketch_bytes = estimates_.chunks * static_cast<int64_t>(sketch_bytes(size));
+  reads.missing = static_cast<float>(lacking);
+  count_reads(*traversal_, row_, reads);
 }
 
 }  // namespace suffice

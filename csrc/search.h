@@ -29,9 +29,9 @@ class Search {
   void list_newest();
   void size_buffers();
   void sort();
-  void choose_until_enough(std::vector<double>& known, bool grows);
+  void choose_until_enough(bool grows);
   void list_chosen(size_t from);
-  double missing(int parts, std::vector<double>& known) const;
+  double sum_parts(int parts);
   void read_chosen(int part, int item, Scratch& scratch);
   void read(int part, const int32_t* list, int begin, int end, const Filter& filter,
             Scratch& scratch);
@@ -41,7 +41,7 @@ class Search {
   const float* const* queries_ = nullptr;  // [count] -> [size]
   Visible visible_;
   Estimates estimates_;
-  int at_ = 0, count_ = 0, length_ = 0, looks_ = 0, visits_ = 0;
+  int row_ = 0, at_ = 0, count_ = 0, length_ = 0, looks_ = 0, visits_ = 0;
   std::vector<float> estimated_;       // masses, bounds, peaks
   std::vector<float> found_;           // [looks][count]: largest estimated scores
   std::vector<float> peaks_, totals_;  // [count], of the estimates
@@ -49,8 +49,9 @@ class Search {
   std::vector<int32_t> newest_, sorted_, chosen_;
   std::vector<int> buckets_;
   std::vector<uint8_t> taken_;
-  size_t next_ = 0;           // position in `sorted_` of the first block that is not chosen
-  std::vector<double> rest_;  // [count]: how much those from `next_` on weigh, as bounded
+  size_t next_ = 0;            // position in `sorted_` of the first block that is not chosen
+  std::vector<double> known_;  // [count]: weights of what has been read
+  std::vector<double> rest_;   // [count]: how much those from `next_` on weigh, as bounded
   std::vector<float> results_;
   std::vector<Partial> parts_;
   std::vector<Visited> visited_;

@@ -8,8 +8,6 @@
 namespace suffice {
 namespace {
 
-constexpr float kSlack = 1.0f + 1e-5f;  // float32 sums of squares may come out too small
-
 uint16_t to_bf16(float value) {  // to nearest, ties to even
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
@@ -57,8 +55,8 @@ void encode_sketch(const Head& head, int chunk) {
     }
   }
   for (int b = 0; b < kSketchBlocks; b++)
-    residuals[b] =
-        std::sqrt(*std::max_element(squares + b * kPanel, squares + (b + 1) * kPanel)) * kSlack;
+    residuals[b] = std::sqrt(*std::max_element(squares + b * kPanel, squares + (b + 1) * kPanel)) *
+                   kSquareSlack;
 }
 
 }  // namespace suffice

@@ -19,6 +19,10 @@ struct Bounds {
   bool operator==(const Bounds&) const = default;
 };
 
+struct Range {
+  int begin, end;
+};
+
 // The query rows of one request, of all query heads that share one key/value head.
 struct Traversal {
   Head head;
@@ -37,11 +41,22 @@ struct Traversal {
   ValueSums* sums = nullptr;          // of the values, if the rule has levels
   int group = 1;                      // query heads: rows of `queries` that belong to one token
   Reads* reads = nullptr;             // where to count, unless null
-  int first_item = 0;                 // of its chunks among all
   int chunks = 0;
 
   int tokens() const { return static_cast<int>(queries.size()) / group; }
+  // Chunks start at multiples of kChunkBlocks of the list, wherever the traversal starts: the
+  // split, and so the rounding, depends on the keys alone.
+  Range chunk(int index) const;
+  int64_t rows_before(int most) const;  // of its blocks, those before row `most`
+  // Rows of the layer that are there for token `row`, its own the last.
+  int length(int row) const {
+    return visible[static_cast<size_t>(row) * group].committed + row + 1;
+  }
 };
+
+// Counts what was read for token `row`; any thread may. A row counts for every token that it is
+// read for.
+void count_reads(const Traversal& traversal, int row, const Reads& found);
 
 // The last of a tentative row's ancestors, -1 for none.
 inline int parent_of(const Visible& visible, int row) {
@@ -54,6 +69,7 @@ struct Scratch {
   std::vector<float> floats, masses;
   std::vector<int32_t> order;
   std::vector<uint8_t> taken;
+  std::vector<Partial> parts;
   Ranking ranking;
 
   float* at_least(size_t count) {

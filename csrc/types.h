@@ -66,6 +66,8 @@ constexpr size_t sketch_bytes(int size) {
   return sketch_codes_at(size) + static_cast<size_t>(kSketchRows) * size / 2;
 }
 
+constexpr float kSquareSlack = 1.0f + 1e-5f;  // float32 sums of squares may come out too small
+
 // A box around a block of keys: float least[D], greatest[D].
 constexpr size_t box_bytes(int size) { return 2 * static_cast<size_t>(size) * sizeof(float); }
 

@@ -10,7 +10,7 @@ struct Picked {
 template <Type T, int Q, int U>
 SUFFICE_INLINE void add_picked(const Picked& picked, int size, int first, int unit,
                                const Weights& weights, float* output) {
-  using Sums = ValueSums<T, Q, U>;
+  using Sums = WeightedSums<T, Q, U>;
   float* to = output + first * size + unit * kPanel;
   Sums sums;
   sums.begin(to, size);

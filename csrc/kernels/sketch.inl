@@ -1,7 +1,6 @@
 // Scores from a sketch: products of 4-bit codes with queries rounded to 8 bits.
 
-constexpr float kSlack = 1.0f + 1e-5f;  // float32 sums of squares may come out too small
-constexpr float kRounding = 1e-4f;      // of scores, in base 2
+constexpr float kRounding = 1e-4f;  // of scores, in base 2
 
 // Products of 4 dimensions at a time are summed in 16 bits (AVX2): so many dimensions fit before
 // the sum must be widened, 15 * 127 for each pair.
@@ -141,7 +140,7 @@ SUFFICE_INLINE void estimate_chunk(const Head& head, const float* const* queries
     for (int b = 0; b < kSketchBlocks; b++) to.peaks[at + b] = peak[q];
     if (!to.bounds) continue;
     for (int b = 0; b < kSketchBlocks; b++)
-      to.bounds[at + b] = residual[b] * slopes[q] * kSlack + folded[i].offset + kRounding;
+      to.bounds[at + b] = residual[b] * slopes[q] * kSquareSlack + folded[i].offset + kRounding;
   }
 }
 
@@ -191,7 +190,7 @@ inline void combine(const Estimates& of, const float* peaks, float* totals, floa
       store(shares + i, load(shares + i) + load(masses + i) * inverse);
       if (!of.bounds) continue;
       float* const bound = of.bounds + q * of.blocks() + i;
-      store(bound, load(masses + i) * exp2(load(bound)) * kSlack);
+      store(bound, load(masses + i) * exp2(load(bound)) * kSquareSlack);
     }
   }
 }

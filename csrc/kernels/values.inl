@@ -24,7 +24,7 @@ inline void fold_value_scales(const Head& head, const Tile& tile, const Weights&
 // The sums of Q query rows (from `first` on) for 16 U of their elements from 16 `unit` on, held in
 // registers from `begin` to `end`. The output is in the order in which values of this type load.
 template <Type T, int Q, int U>
-struct ValueSums {
+struct WeightedSums {
   static constexpr bool integers = T == Type::i8;
   static constexpr int rows = integers ? 2 : 1;  // rows of values in one product
   static constexpr int unit_bytes = kPanel * size_of(T);
@@ -81,7 +81,7 @@ struct ValueSums {
 template <Type T, int Q, int U>
 SUFFICE_INLINE void add_values(const Head& head, const Tile& tile, int first, int unit,
                                const Weights& weights, float* output) {
-  using Sums = ValueSums<T, Q, U>;
+  using Sums = WeightedSums<T, Q, U>;
   constexpr int line_rows = kLineBytes / Sums::unit_bytes;
   const int row_bytes = head.size * size_of(T);
   float* to = output + first * head.size + unit * kPanel;

@@ -7,10 +7,9 @@ import math
 import pytest
 import torch
 
+from caches import empty_cache
 from suffice.attention.aet import AET
 from suffice.attention.traversal import Seen
-from suffice.cache import GROWTHS
-from suffice.cache.kv import KVCache
 from suffice.errors import InputError
 
 
@@ -72,10 +71,7 @@ def test_what_was_found_is_kept_by_the_cache() -> None:
     keys, values = (torch.randn(1, 400, 64, generator=generator) for _ in range(2))
     queries = 3 * torch.randn(4, 400, 64, generator=generator)
     keys[:, ::37] += 0.3 * queries.mean(1)[:1]
-    cache = KVCache(
-        1, 1, 64, growth=GROWTHS.build("double"), limit=512, key_dtype="float32",
-        value_dtype="float32",
-    )  # fmt: skip
+    cache = empty_cache(1, 1, 64)
     states = [aet.new_state()]
     for length in range(1, 401):
         cache.reserve(3)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from caches import cache_of
 from suffice.attention.certified import BLOCK, CHUNK, LAG, Certified
 from suffice.attention.certified_reference import Sketch, Walk, estimate, sketch
 from suffice.attention.exact import Exact
 from suffice.attention.kernel import attend
-from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
 
@@ -46,21 +46,8 @@ def far_needle(generator: torch.Generator) -> torch.Tensor:
 ADVERSARIES = (plain, outlier_channel, duplicates, far_needle)
 
 
-def cache_of(keys: torch.Tensor, values: torch.Tensor, dtype: str = "float32") -> KVCache:
-    cache = KVCache(
-        1,
-        1,
-        SIZE,
-        growth=GROWTHS.build("double"),
-        limit=1024,
-        key_dtype=dtype,
-        value_dtype=dtype,
-        sketch=True,
-    )
-    cache.reserve(len(keys))
-    cache.append(0, keys[None], values[None])
-    cache.advance(len(keys))
-    return cache
+def sketched(keys: torch.Tensor, values: torch.Tensor, dtype: str = "float32") -> KVCache:
+    return cache_of(keys[None], values[None], dtype, sketch=True)
 
 
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda each: each.__name__)
@@ -92,7 +79,7 @@ def test_no_more_than_eps_is_missing(technique: Certified, adversary: Keys) -> N
     generator = torch.Generator().manual_seed(3)
     keys = adversary(generator)
     values = torch.randn(500, SIZE, generator=generator)
-    cache, skipped = cache_of(keys, values), 0
+    cache, skipped = sketched(keys, values), 0
     for spread in (0.3, 1.0, 3.0) * 10:
         q = spread * torch.randn(8, 6, SIZE, generator=generator)
         visible = torch.ones(6, 500, dtype=torch.bool).tril(494)
@@ -123,7 +110,7 @@ def test_without_a_bound_less_is_read_and_more_may_be_missing() -> None:
 
 def test_nothing_missing_is_exact_to_the_bit() -> None:
     generator = torch.Generator().manual_seed(0)
-    cache = cache_of(plain(generator), plain(generator), "bfloat16")
+    cache = sketched(plain(generator), plain(generator), "bfloat16")
     q = torch.randn(4, 3, SIZE, generator=generator)
     limit = Certified.exact_limit()
     assert not limit.sketched
@@ -137,11 +124,11 @@ def test_a_chain_gives_the_bits_of_single_steps(end: int) -> None:
     keys, values = plain(generator)[:end], plain(generator)[:end]
     q = 3 * torch.randn(4, 8, SIZE, generator=generator)
     technique = Certified(eps=0.5, bounded=False)
-    together = technique.native(q, cache_of(keys, values), 0, scale=0.125)
+    together = technique.native(q, sketched(keys, values), 0, scale=0.125)
     for i in range(8):
         rows = end - 7 + i
         alone = technique.native(
-            q[:, i : i + 1], cache_of(keys[:rows], values[:rows]), 0, scale=0.125
+            q[:, i : i + 1], sketched(keys[:rows], values[:rows]), 0, scale=0.125
         )
         assert torch.equal(alone[:, 0], together[:, i])
 
@@ -158,18 +145,12 @@ def test_the_heaviest_come_first() -> None:
 def test_the_sketch_is_part_of_the_cache() -> None:
     generator = torch.Generator().manual_seed(0)
     keys, values = plain(generator), plain(generator)
-    cache = cache_of(keys, values)
-    without = KVCache(
-        1, 1, SIZE, growth=GROWTHS.build("double"), limit=1024, key_dtype="float32",
-        value_dtype="float32",
-    )  # fmt: skip
+    cache = sketched(keys, values)
+    without = cache_of(keys[None], values[None])
     header = -(-(2 * SIZE * 2 + CHUNK // BLOCK * 4) // 32) * 32
     per_row = (header + CHUNK * SIZE // 2) // CHUNK
     assert cache.row_bytes == without.row_bytes + per_row
-    without.reserve(500)
     assert cache.bytes > without.bytes
-    without.append(0, keys[None], values[None])
-    without.advance(500)
     with pytest.raises(ValueError, match="the cache has no sketch of its keys"):
         Certified().native(torch.ones(1, 1, SIZE), without, 0, scale=0.1)
 

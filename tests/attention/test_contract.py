@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from caches import cache_of
 from oracle import assert_matches, max_error
 from suffice.attention import ATTENTIONS
 from suffice.attention.aet import AET
 from suffice.attention.exact import Exact
 from suffice.attention.kernel import attend
 from suffice.attention.traversal import Attended
-from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
 from suffice.native import core
 
@@ -30,20 +30,8 @@ SCALE = 0.1  # about 1 / sqrt(D)
 
 def filled(groups: int, size: int, rows: int, dtype: str = "float32") -> KVCache:
     torch.manual_seed(rows + size)
-    cache = KVCache(
-        1,
-        groups,
-        size,
-        growth=GROWTHS.build("double"),
-        limit=2048,
-        key_dtype=dtype,
-        value_dtype=dtype,
-        sketch=True,
-    )
-    cache.reserve(rows)
-    cache.append(0, torch.randn(groups, rows, size), torch.randn(groups, rows, size))
-    cache.advance(rows)
-    return cache
+    keys, values = torch.randn(2, groups, rows, size)
+    return cache_of(keys, values, dtype, sketch=True)
 
 
 def reference(technique: Any, q: torch.Tensor, cache: KVCache, dtype: torch.dtype) -> Attended:

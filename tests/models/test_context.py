@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import tiny
+from caches import cache_for
 from oracle import assert_matches
 from suffice import LLM, SamplingParams
-from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
 from suffice.models.checkpoint import open_checkpoint
@@ -38,16 +38,7 @@ def make(folder: Path, kind: str, **changes: Any) -> Path:
 
 
 def cache_of(decoder: Decoder) -> KVCache:
-    config = decoder.config
-    cache = KVCache(
-        len(config.layers),
-        config.kv_heads,
-        config.head_size,
-        key_dtype="float32",
-        value_dtype="float32",
-        growth=GROWTHS.build("upfront"),
-        limit=LONG,
-    )
+    cache = cache_for(decoder, growth="upfront", limit=LONG)
     cache.reserve(LONG)
     return cache
 

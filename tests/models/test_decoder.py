@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import tiny
+from caches import cache_for
 from oracle import assert_matches
-from suffice.cache import GROWTHS
-from suffice.cache.kv import KVCache
 from suffice.errors import InputError
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
@@ -27,21 +26,8 @@ def decoder_of(folder: Path) -> Decoder:
     return Decoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
 
 
-def new_cache(decoder: Decoder) -> KVCache:
-    config = decoder.config
-    return KVCache(
-        len(config.layers),
-        config.kv_heads,
-        config.head_size,
-        key_dtype="float32",
-        value_dtype="float32",
-        growth=GROWTHS.build("double"),
-        limit=256,
-    )
-
-
 def run(decoder: Decoder, *chunks: torch.Tensor) -> torch.Tensor:
-    cache = new_cache(decoder)
+    cache = cache_for(decoder)
     rows = [decoder.forward(chunk, cache, logits="all") for chunk in chunks]
     return torch.cat([row for row in rows if row is not None])
 
@@ -73,7 +59,7 @@ def test_logits_are_those_of_transformers(variant: str, checkpoints: Any) -> Non
 def test_last_and_no_logits(variant: str, checkpoints: Any) -> None:
     decoder = decoder_of(checkpoints(variant))
     whole = run(decoder, TOKENS)
-    cache = new_cache(decoder)
+    cache = cache_for(decoder)
     assert decoder.forward(TOKENS[:-1], cache, logits="none") is None
     assert cache.length == len(TOKENS) - 1
     last = decoder.forward(TOKENS[-1:], cache)

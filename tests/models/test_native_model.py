@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import tiny
+from caches import cache_for
 from oracle import assert_matches
 from suffice import native
-from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
@@ -30,16 +30,7 @@ def models(folder: Path, quant: str = "none:dtype=float32") -> tuple[Decoder, Na
 
 
 def new_cache(decoder: Decoder, dtype: str = "float32") -> KVCache:
-    config = decoder.config
-    cache = KVCache(
-        len(config.layers),
-        config.kv_heads,
-        config.head_size,
-        key_dtype=dtype,
-        value_dtype=dtype,
-        growth=GROWTHS.build("upfront"),
-        limit=64,
-    )
+    cache = cache_for(decoder, dtype, growth="upfront", limit=64)
     cache.reserve(64)
     return cache
 

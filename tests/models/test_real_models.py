@@ -8,8 +8,7 @@ import pytest
 import torch
 from golden import COUNT, FOLDER, MODELS, NAMES, PROMPTS, model_file, sha256
 
-from suffice.cache import GROWTHS
-from suffice.cache.kv import KVCache
+from caches import cache_for
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.tokenizer import load_tokenizer
@@ -45,7 +44,7 @@ def test_greedy_tokens_are_those_of_transformers(
         # Greedy decoding gives these tokens if each is the best one after those before it: one
         # pass finds out, of which the tests on tiny models show that it equals decoding.
         logits = decoder.forward(
-            torch.tensor(prompt + generated[:-1]), new_cache(decoder), logits="all"
+            torch.tensor(prompt + generated[:-1]), cache_for(decoder), logits="all"
         )
         assert logits is not None
         assert logits[len(prompt) - 1 :].argmax(-1).tolist() == generated, row["prompt"]
@@ -53,7 +52,7 @@ def test_greedy_tokens_are_those_of_transformers(
 
 def test_token_by_token(real: tuple[Path, dict[str, Any]], decoder: Decoder) -> None:
     _, golden = real
-    row, cache, found = golden["rows"][0], new_cache(decoder), []
+    row, cache, found = golden["rows"][0], cache_for(decoder), []
     logits = decoder.forward(torch.tensor(row["tokens"]), cache)
     for _ in range(4):
         assert logits is not None
@@ -77,16 +76,3 @@ def test_prompts_are_tokenised_as_when_the_golden_tokens_were_made(
                 len(tokenizer.decode(row["tokens"])) :
             ]
         )
-
-
-def new_cache(decoder: Decoder) -> KVCache:
-    config = decoder.config
-    return KVCache(
-        len(config.layers),
-        config.kv_heads,
-        config.head_size,
-        key_dtype="float32",
-        value_dtype="float32",
-        growth=GROWTHS.build("double"),
-        limit=1024,
-    )

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from caches import empty_cache
 from oracle import assert_matches, max_error
-from suffice.cache import GROWTHS, KV_DTYPES
+from suffice.cache import KV_DTYPES
 from suffice.cache.kv import KVCache
 
 # groups, query heads, head size, committed rows, query rows
@@ -23,15 +24,7 @@ SHAPES = [
 
 
 def filled(groups: int, size: int, rows: int, keys: str, values: str) -> KVCache:
-    cache = KVCache(
-        1,
-        groups,
-        size,
-        growth=GROWTHS.build("double"),
-        limit=4096,
-        key_dtype=keys,
-        value_dtype=values,
-    )
+    cache = empty_cache(1, groups, size, keys, value_dtype=values, limit=4096)
     cache.reserve(rows)
     cache.append(0, torch.randn(groups, rows, size), torch.randn(groups, rows, size))
     return cache

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from caches import empty_cache
 from suffice.attention.exact import Exact
 from suffice.attention.kernel import attend
-from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
 
 SCALE = 0.3
@@ -26,16 +26,8 @@ class Rows:
         self.group = rep
 
     def cache(self, policy: Any, dtype: str = "float32", window: int | None = None) -> KVCache:
-        cache = KVCache(
-            1,
-            len(self.k),
-            SIZE,
-            growth=GROWTHS.build("step:rows=64"),
-            limit=4096,
-            key_dtype=dtype,
-            value_dtype=dtype,
-            **dict.fromkeys(policy.keeps, True),
-        )
+        kept = dict.fromkeys(policy.keeps, True)
+        cache = empty_cache(1, len(self.k), SIZE, dtype, growth="step:rows=64", limit=4096, **kept)
         policy.prepare(cache, [window])
         return cache
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from rows import SIZE
 
-from suffice.cache import GROWTHS, KV_DTYPES
+from caches import empty_cache
+from suffice.cache import KV_DTYPES
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError, OutOfMemory
 from suffice.native import core
@@ -16,16 +17,7 @@ PAGE = 4096 + 2 * 16 * 2 * SIZE * 4  # to which a layer's memory is rounded, and
 
 def filled(rows: int, dtype: str = "bfloat16", arena: core.Arena | None = None) -> KVCache:
     torch.manual_seed(rows)
-    cache = KVCache(
-        3,
-        2,
-        SIZE,
-        growth=GROWTHS.build("step:rows=64"),
-        limit=4096,
-        key_dtype=dtype,
-        value_dtype=dtype,
-        arena=arena,
-    )
+    cache = empty_cache(3, 2, SIZE, dtype, growth="step:rows=64", limit=4096, arena=arena)
     append(cache, rows)
     return cache
 

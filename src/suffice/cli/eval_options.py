@@ -10,6 +10,8 @@ from suffice.cli.options import WHOLE, flag
 
 DATA_DIR = flag("--data-dir", help="Folder that has the data, where no hub is reachable.")
 OUTPUT = flag("-o", "--output", help="md, csv or json.")
+MODE = flag("--mode", help="decode: token by token, as techniques run; prefill: as a prompt.")
+MOST_WINDOWS = flag("--limit", help="Most windows; default: all of the text.", **WHOLE)
 
 
 @dataclass(frozen=True)
@@ -21,9 +23,7 @@ class PerplexityFlags:
     window: Annotated[
         int, flag("--window", help="Tokens that a prediction may look back on.", **WHOLE)
     ] = 2048
-    limit: Annotated[
-        int | None, flag("--limit", help="Most windows; default: all of the text.", **WHOLE)
-    ] = None
+    limit: Annotated[int | None, MOST_WINDOWS] = None
     prompt: Annotated[
         int | None,
         flag(
@@ -32,10 +32,7 @@ class PerplexityFlags:
             **WHOLE,
         ),
     ] = None
-    mode: Annotated[
-        str,
-        flag("--mode", help="decode: token by token, as techniques run; prefill: as a prompt."),
-    ] = "decode"
+    mode: Annotated[str, MODE] = "decode"
     batch_size: Annotated[
         int, flag("-b", "--batch-size", help="Windows that are decoded together.", **WHOLE)
     ] = 8
@@ -56,9 +53,7 @@ class CalibrateFlags:
     ]
     data_dir: Annotated[str | None, DATA_DIR] = None
     window: Annotated[int, flag("--window", help="Tokens that run together.", **WHOLE)] = 1024
-    limit: Annotated[
-        int | None, flag("--limit", help="Most windows; default: all of the text.", **WHOLE)
-    ] = None
+    limit: Annotated[int | None, MOST_WINDOWS] = None
 
 
 @dataclass(frozen=True)
@@ -134,10 +129,7 @@ class TasksFlags:
         int | None,
         flag("--limit", help="Most questions of a task; default: all of them.", **WHOLE),
     ] = None
-    mode: Annotated[
-        str,
-        flag("--mode", help="decode: token by token, as techniques run; prefill: as a prompt."),
-    ] = "decode"
+    mode: Annotated[str, MODE] = "decode"
     batch_size: Annotated[
         int, flag("-b", "--batch-size", help="Answers that are decoded together.", **WHOLE)
     ] = 8

@@ -90,7 +90,7 @@ def speculation(text: str | None) -> Any:
 
 
 LLAMA_CPP_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-WHOLE = {"parser": whole, "metavar": "N"}
+WHOLE: dict[str, Any] = {"parser": whole, "metavar": "N"}
 NUMBER = {"parser": number, "metavar": "X"}
 _MODEL = functools.partial(flag, panel="Model")
 _TECHNIQUE = functools.partial(flag, panel="Techniques")

@@ -80,7 +80,11 @@ def subjects(runner: Runner, tokens: list[int], settings: list[str], steps: int)
     found = [
         Subject(
             setting,
-            NativeModel(runner.decoder, len(tokens), ATTENTIONS.build(setting)),
+            NativeModel(
+                runner.decoder,
+                len(tokens),
+                [[ATTENTIONS.build(setting).rule()] * model.kv_heads for _ in model.layers],
+            ),
             runner.fork(read).cache,
             Trace(len(model.layers), model.kv_heads),
         )

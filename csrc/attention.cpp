@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "audit.h"
+
 namespace suffice {
 
 namespace {
@@ -160,7 +162,8 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
     list_rest(rule, begin, end, ranked_blocks(traversal), scratch);
   scratch.masses.resize(2 * static_cast<size_t>(always) * group);
   const Partial whole = partial(traversal, 0);
-  const Partial state{whole.peak + at, whole.sum + at, whole.output + at * size, nullptr, nullptr};
+  float* const dropped = traversal.audit.missing ? whole.dropped + at : nullptr;
+  const Partial state{whole.peak + at, whole.sum + at, whole.output + at * size, dropped, nullptr};
   const Order order{scratch.order.data(), static_cast<int>(scratch.order.size()), always,
                     ranks(traversal), rule.levels.empty() ? nullptr : rule.levels.data()};
   Reads reads = kernels().traverse(traversal.head, traversal.queries.data() + at, visible, group,
@@ -176,6 +179,9 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
   }
   reads.sketch_bytes = boxes * static_cast<int64_t>(box_bytes(size));
   count_reads(traversal, row, reads);
+  scratch.parts.clear();
+  if (rule.levels.empty()) scratch.parts.push_back(state);
+  audit(traversal, row, scratch.parts, NAN, scratch);
 }
 
 void Attention::finish(const Traversal& traversal, Scratch& scratch) {

@@ -1,8 +1,10 @@
 // Attention by codes of few bits to every key: scores by chunks, like those of exact attention;
 // whoever finishes the last chunk of a head weighs its values, which are few.
 #include <algorithm>
+#include <cmath>
 
 #include "attention.h"
+#include "audit.h"
 
 namespace suffice {
 
@@ -92,6 +94,7 @@ void Attention::weigh_row(const Traversal& traversal, int row, Scratch& scratch)
   }
   const int64_t keys = traversal.rows_before(traversal.length(row));
   count_reads(traversal, row, {.key_rows = keys, .value_rows = read});
+  audit(traversal, row, {}, NAN, scratch);
 }
 
 }  // namespace suffice

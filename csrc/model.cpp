@@ -92,6 +92,13 @@ struct Model::Shared {
                    step.positions.data() + item.first_row, step.visible.data() + item.first_row);
   }
 
+  Audit audit_of(const Spec& spec, const Step& step, int layer, int row, int kv_head) {
+    const size_t part = spec.layers.size() * rows * spec.heads;
+    const size_t at = (static_cast<size_t>(layer) * rows + row) * spec.heads;
+    float* const first = step.audit + at + kv_head * (spec.heads / spec.kv_heads);
+    return {first, first + part, first + 2 * part, spec.heads};
+  }
+
   void plan(const Spec& spec, const Step& step, int layer) {
     auto& all = traversals[spec.layers[layer].window];
     size_t index = 0;
@@ -107,6 +114,7 @@ struct Model::Shared {
         traversal.state = &item.cache->state(layer, g);
         traversal.sums = &item.cache->sums(layer, g);
         traversal.reads = &reads[layer * all.size() + index];
+        if (step.audit) traversal.audit = audit_of(spec, step, layer, item.first_row, g);
         if (step.exact) traversal.state->drafts.clear();
         if (step.exact) traversal.sums->drafts.clear();
         const bool by_rule = !spec.rules.empty() && !step.exact;
@@ -352,24 +360,16 @@ struct Model::Worker {
   }
 };
 
-namespace {
-
-void count_reads(const std::vector<Reads>& reads, int requests, int kv_heads, const KVCache& cache,
-                 Counts& counts) {
-  for (size_t i = 0; i < reads.size(); i++) {
-    const size_t head = i / (static_cast<size_t>(requests) * kv_heads) * kv_heads + i % kv_heads;
-    counts.key_rows[head] += reads[i].key_rows;
-    counts.value_rows[head] += reads[i].value_rows;
-    counts.held_rows[head] += reads[i].held_rows;
-    counts.kv_bytes +=
-        reads[i].key_rows * cache.key_bytes() + reads[i].value_rows * cache.value_bytes();
-    counts.sketch_bytes += reads[i].sketch_bytes;
-    counts.missing = std::max(counts.missing, reads[i].missing);
-    counts.held_bytes += reads[i].held_rows * (cache.key_bytes() + cache.value_bytes());
-  }
+int64_t weight_bytes(const Spec& spec) {
+  int64_t bytes = 0;
+  const auto add = [&](const Linear& w) { bytes += w.data ? w.bytes() : 0; };
+  for (const Layer& layer : spec.layers)
+    for (const Linear* w :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
+      add(*w);
+  for (const Linear* w : {&spec.project_in, &spec.project_out, &spec.head}) add(*w);
+  return bytes;
 }
-
-}  // namespace
 
 void Model::step(Step& step, Team& team, Counts& counts) {
   Shared shared(spec_, step);
@@ -382,15 +382,9 @@ void Model::step(Step& step, Team& team, Counts& counts) {
     if (!step.outputs.empty()) worker.logits();
   });
 
-  count_reads(shared.reads, static_cast<int>(step.items.size()), spec_.kv_heads,
-              *step.items[0].cache, counts);
-  for (const Layer& layer : spec_.layers) {
-    for (const Linear* w :
-         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
-      if (w->data) counts.weight_bytes += w->bytes();
-  }
-  for (const Linear* w : {&spec_.project_in, &spec_.project_out, &spec_.head})
-    if (w->data) counts.weight_bytes += w->bytes();
+  counts.add_reads(shared.reads, static_cast<int>(step.items.size()), spec_.kv_heads,
+                   *step.items[0].cache);
+  counts.weight_bytes += weight_bytes(spec_);
 }
 
 }  // namespace suffice

@@ -6,6 +6,7 @@
 
 #include "attention.h"
 #include "cache.h"
+#include "counts.h"
 #include "kernels.h"
 #include "parallel.h"
 
@@ -66,20 +67,12 @@ struct Step {
   std::vector<int> outputs;       // rows whose logits are wanted
   float* logits = nullptr;        // [outputs][vocabulary]
   bool exact = false;             // prompts: the rules do not apply
+  float* audit = nullptr;         // [3][layers][rows][heads], unless null: missing, error, bound
   float* queries = nullptr;  // [layers][rows][heads * head_size], unless null: those of each row
 };
 
-// What a step read; rows are counted by layer and key/value head, [layers][kv_heads] each.
-struct Counts {
-  int64_t* key_rows = nullptr;  // to which is added
-  int64_t* value_rows = nullptr;
-  int64_t* held_rows = nullptr;
-  int64_t kv_bytes = 0;
-  int64_t sketch_bytes = 0;
-  float missing = 0;  // the largest share of a sum of weights that was left out, as bounded
-  int64_t held_bytes = 0;
-  int64_t weight_bytes = 0;
-};
+// Bytes of the weights that a step reads.
+int64_t weight_bytes(const Spec& spec);
 
 class Model {
  public:

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "audit.h"
 #include "sketch.h"
 
 namespace suffice {
@@ -215,6 +216,7 @@ void Search::finish(Scratch& scratch) {
   reads.sketch_bytes = estimates_.chunks * static_cast<int64_t>(sketch_bytes(size));
   reads.missing = static_cast<float>(lacking);
   count_reads(*traversal_, row_, reads);
+  audit(*traversal_, row_, parts_, rule.bounded ? reads.missing : NAN, scratch);
 }
 
 }  // namespace suffice

@@ -41,6 +41,7 @@ struct Traversal {
   ValueSums* sums = nullptr;          // of the values, if the rule has levels
   int group = 1;                      // query heads: rows of `queries` that belong to one token
   Reads* reads = nullptr;             // where to count, unless null
+  Audit audit;                        // of the first token's first query head
   int chunks = 0;
 
   int tokens() const { return static_cast<int>(queries.size()) / group; }

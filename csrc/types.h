@@ -199,8 +199,16 @@ struct Partial {
   float* peak;      // [count]
   float* sum;       // [count]
   float* output;    // [count][size]
-  float* dropped;   // [count]: of the sum, the keys whose values were left out (`visit` only)
+  float* dropped;   // [count]: of the sum, the keys whose values were left out; or null
   float* greatest;  // [count]: the largest score (`visit` only)
+};
+
+// Where an audit of some tokens' query heads goes, rows `stride` apart; see audit.h.
+struct Audit {
+  float* missing = nullptr;  // null: nothing is audited
+  float* error = nullptr;
+  float* bound = nullptr;
+  int stride = 0;
 };
 
 // Where the scores of a traversal are kept, unless `rows` is null: [query rows][stride].

@@ -39,7 +39,7 @@ def calibrated(cli: Cli, model: Path, tmp_path: Path) -> Path:
 def test_a_calibration_says_what_it_is_of(calibrated: Path, model: Path) -> None:
     stored = json.loads(calibrated.read_text())
     assert (stored["schema"], stored["model"]["name"]) == (1, "model")
-    assert (stored["text"]["windows"], stored["text"]["window"]) == (3, 40)
+    assert [stored["softmax"]["text"][of] for of in ("windows", "window")] == [3, 40]
     found = read(calibrated)
     assert all(layer.sigma > 0 > layer.least for layer in found.layers)
     weights = found.codebooks[2][0][0]
@@ -71,6 +71,39 @@ def test_the_levels_of_a_run_are_those_of_its_calibration(calibrated: Path, mode
     assert EXAQ(2).layer_levels(**layer).weights[-1] == 1
 
 
+def test_thresholds_keep_to_the_budget(cli: Cli, model: Path, calibrated: Path) -> None:
+    """What the search measured is what an evaluation with its file measures."""
+    text = calibrated.with_name("text.txt")
+    asked = ["-m", str(model), "--text", str(text), "--window", "120", "--limit", "3"]
+    before = json.loads(calibrated.read_text())["softmax"]
+    technique = "aet:v=0.01,globals=0,locals=1"
+    budget = ["--budget", "20%", "--attention", technique, "-o", str(calibrated)]
+    ran = cli("calibrate", *asked, *budget)
+    assert (ran.code, ran.out.strip()) == (0, str(calibrated)), ran.err
+    stored = json.loads(calibrated.read_text())
+    assert stored["softmax"] == before
+    part = stored["attention"]["aet"]
+    assert part["options"] == {"v": 0.01, "block": 16, "sinks": 1, "globals": 0, "locals": 1}
+    assert [len(layer) for layer in part["thresholds"]] == [2, 2, 2]
+    assert part["ratio"] <= 1.2 and part["bytes"] < 1
+    use = ["--attention", "aet:calibrated", "--calibration", str(calibrated)]
+    found = json.loads(
+        cli("eval", "perplexity", *asked, *use, "--against", "exact", "-o", "json").out
+    )
+    assert found["result"]["against"]["ratio"] == pytest.approx(part["ratio"], rel=1e-6)
+    reads = found["reads"]
+    assert reads["kv_bytes_read"] / reads["kv_bytes_held"] == pytest.approx(part["bytes"])
+
+
+def test_it_is_written_beside_the_model(cli: Cli, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    asked = ["-m", str(model), "--text", str(tmp_path / "text.txt"), "--window", "40"]
+    ran = cli("calibrate", *asked, "--limit", "1")
+    assert ran.out.strip() == str(model / "suffice-calibration.json"), ran.err
+    ran = cli("run", "-m", str(model), "--softmax", "exaq", "-n", "2", "hello")
+    assert ran.code == 0, ran.err
+
+
 def test_a_changed_model_is_refused(calibrated: Path, model: Path, cli: Cli) -> None:
     with (model / "config.json").open("a") as file:
         file.write("\n")
@@ -90,11 +123,37 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--budget", "0"], "--budget=0: must be above 0 and below 1, such as 0.5% or 0.005"),
+        (["--budget", "x%"], "--budget=x%: must be above 0 and below 1, such as 0.5% or 0.005"),
+        (
+            ["--budget", "1%", "--attention", "aet:calibrated"],
+            "--attention=aet:calibrated: give the options that its thresholds are looked for with, "
+            "such as certified:bounded=false,v=0.002",
+        ),
+        (
+            ["--budget", "1%", "--policy", "streaming"],
+            "--policy=streaming: --budget is for --policy full",
+        ),
+        (
+            ["--budget", "1%", "--softmax", "exaq"],
+            "--softmax=exaq: --budget is for --softmax exact",
+        ),
+    ],
+)
+def test_bad_budgets(flags: list[str], message: str, cli: Cli, tmp_path: Path) -> None:
+    ran = cli("calibrate", "-m", "none", "--text", "none", *flags)
+    assert ran.code == 2 and ran.err == f"suffice: error: {message}\n"
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"softmax": "exaq"}, "softmax=exaq: needs a calibration of the model: make one with "
          "`suffice calibrate` and give it with --calibration FILE"),
-        ({"calibration": True}, "calibration=found.json: softmax=exact needs none"),
+        ({"calibration": True},
+         "calibration=found.json: softmax=exact and attention=exact need none"),
         ({"softmax": "exaq", "calibration": True, "attention": "certified"},
          "softmax=exaq contradicts attention=certified, whose bound is of the exact one"),
         ({"softmax": "exaq_km:prefill=true", "calibration": True, "attention": "aet"},
@@ -106,5 +165,5 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
 def test_contradictions(options: dict[str, Any], message: str, calibrated: Path) -> None:
     given = options | ({"calibration": calibrated} if "calibration" in options else {})
     with pytest.raises(InputError) as error:
-        Config.create("model", **given)
+        Config.create("an/id", **given)
     assert str(error.value) == message

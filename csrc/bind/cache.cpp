@@ -116,11 +116,11 @@ void run(std::vector<Traversal>& traversals) {
 }
 
 // q [T, H, D] over rows 0..length+T of a layer, the last T tentative; out [T, H, D].
-// Returns what was read, [kv_heads] each. `rule` null: everything.
+// Returns what was read, [kv_heads] each. `rule` null: everything. `audit` [3, T, H]: see audit.h.
 std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats q,
                              ConstInts visible, float scale, int window,
-                             std::optional<ConstInts> blocks, Floats out,
-                             std::optional<Rule> rule) {
+                             std::optional<ConstInts> blocks, Floats out, std::optional<Rule> rule,
+                             std::optional<Floats> audit) {
   require(q.ndim() == 3 && q.shape(2) == static_cast<size_t>(cache.size()) &&
               q.shape(1) % cache.heads() == 0,
           "q must be [T, H, " + std::to_string(cache.size()) + "] with H a multiple of " +
@@ -132,6 +132,8 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
   require(rows == 1 || !cache.extras().masses, "a cache that sums what rows weigh takes one token");
   require(visible.size() == q.shape(0), "visible needs one entry per query row");
   require(out.ndim() == 3 && out.size() == q.size(), "out must have the shape of q");
+  require(!audit || audit->size() == 3 * static_cast<size_t>(rows) * heads,
+          "audit must be [3, T, H]");
   const int size = cache.size(), group = heads / cache.heads();
   const Bounds bounds = bounds_of(cache, layer, window);
   const int last_block = (length - bounds.removed + rows + kPanel - 1) / kPanel;
@@ -153,6 +155,11 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
     t.rule = rule ? &*rule : nullptr;
     t.sums = &cache.sums(layer, g);
     t.reads = &reads[g];
+    if (audit) {
+      const size_t part = static_cast<size_t>(rows) * heads;
+      float* const first = audit->data() + g * group;
+      t.audit = {first, first + part, first + 2 * part, heads};
+    }
     if (blocks) {
       t.most_blocks = 0;
       t.list = blocks->data();
@@ -237,7 +244,7 @@ void bind_cache(nb::module_& m) {
            "values"_a.noconvert().none())
       .def("attend", &py_attend, "layer"_a, "length"_a, "q"_a.noconvert(), "visible"_a.noconvert(),
            "scale"_a, "window"_a, "blocks"_a.noconvert().none(), "out"_a.noconvert(),
-           "rule"_a.none() = nb::none());
+           "rule"_a.none() = nb::none(), "audit"_a.noconvert().none() = nb::none());
 }
 
 }  // namespace suffice::bind

@@ -131,13 +131,34 @@ void check_item(const Spec& spec, const KVCache& cache, int length, int count, b
       "a cache that sums what rows weigh takes one token at a time, not " + std::to_string(count));
 }
 
+void check_tokens(const Spec& spec, const ConstInts& tokens, const ConstInts& positions,
+                  const ConstInts& outputs) {
+  int limit = spec.positions ? spec.position_rows : INT32_MAX;
+  for (const Rope& rope : spec.ropes) limit = std::min(limit, rope.positions);
+  const size_t rows = tokens.size();
+  for (size_t i = 0; i < rows; i++) {
+    const int token = tokens.data()[i], position = positions.data()[i];
+    require(token >= 0 && token < spec.vocabulary, "token " + std::to_string(token) +
+                                                       " is outside the vocabulary of " +
+                                                       std::to_string(spec.vocabulary));
+    require(position >= 0 && position < limit, "position " + std::to_string(position) +
+                                                   " exceeds the model's " + std::to_string(limit));
+  }
+  for (size_t i = 0; i < outputs.size(); i++)
+    require(outputs.data()[i] >= 0 && outputs.data()[i] < static_cast<int>(rows) &&
+                (i == 0 || outputs.data()[i] > outputs.data()[i - 1]),
+            "outputs must be rows of the step in ascending order");
+}
+
 // tokens, positions [rows]; counts [requests] rows each; visible [rows] bit masks over the
 // request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted; reads
 // [3, layers, kv_heads]: rows of keys read, of values read, and held, to which is added; queries
-// [layers, rows, heads, size] takes those of every row.
+// [layers, rows, heads, size] takes those of every row; audit [3, layers, rows, heads]: see
+// audit.h.
 Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
                ConstInts tokens, ConstInts positions, ConstInts visible, ConstInts outputs,
-               Floats logits, Longs reads, bool exact, std::optional<Floats> queries) {
+               Floats logits, Longs reads, bool exact, std::optional<Floats> queries,
+               std::optional<Floats> audit) {
   require(self.model != nullptr, "the model is not complete");
   const Spec& spec = self.spec;
   const size_t rows = tokens.size();
@@ -153,8 +174,6 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
   require(reads.ndim() == 3 && reads.shape(0) == 3 && reads.shape(1) == spec.layers.size() &&
               reads.size() == 3 * heads,
           "reads must be [3, layers, kv_heads]");
-  int limit = spec.positions ? spec.position_rows : INT32_MAX;
-  for (const Rope& rope : spec.ropes) limit = std::min(limit, rope.positions);
   Step step;
   size_t at = 0;
   for (size_t i = 0; i < caches.size(); i++) {
@@ -165,18 +184,7 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
   }
   require(at == rows, "the counts add up to " + std::to_string(at) + ", not to the " +
                           std::to_string(rows) + " tokens given");
-  for (size_t i = 0; i < rows; i++) {
-    const int token = tokens.data()[i], position = positions.data()[i];
-    require(token >= 0 && token < spec.vocabulary, "token " + std::to_string(token) +
-                                                       " is outside the vocabulary of " +
-                                                       std::to_string(spec.vocabulary));
-    require(position >= 0 && position < limit, "position " + std::to_string(position) +
-                                                   " exceeds the model's " + std::to_string(limit));
-  }
-  for (size_t i = 0; i < outputs.size(); i++)
-    require(outputs.data()[i] >= 0 && outputs.data()[i] < static_cast<int>(rows) &&
-                (i == 0 || outputs.data()[i] > outputs.data()[i - 1]),
-            "outputs must be rows of the step in ascending order");
+  check_tokens(spec, tokens, positions, outputs);
   step.tokens.assign(tokens.data(), tokens.data() + rows);
   step.positions.assign(positions.data(), positions.data() + rows);
   step.visible.assign(visible.data(), visible.data() + rows);
@@ -188,6 +196,11 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
     require(queries->size() == spec.layers.size() * rows * spec.heads * spec.head_size,
             "queries must be [layers, rows, heads, head_size]");
     step.queries = queries->data();
+  }
+  if (audit) {
+    require(audit->size() == 3 * spec.layers.size() * rows * spec.heads,
+            "audit must be [3, layers, rows, heads]");
+    step.audit = audit->data();
   }
   Counts found = counts_into(reads, heads);
   nb::gil_scoped_release release;
@@ -244,7 +257,7 @@ void bind_model(nb::module_& m) {
       .def("step", &py_step, "caches"_a, "lengths"_a.noconvert(), "counts"_a.noconvert(),
            "tokens"_a.noconvert(), "positions"_a.noconvert(), "visible"_a.noconvert(),
            "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert(), "exact"_a,
-           "queries"_a.noconvert().none() = nb::none())
+           "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none())
       .def(
           "set_rules",
           [](PyModel& self, std::vector<Rule> rules) {

@@ -150,6 +150,7 @@ struct Running {
       for (int q = 0; q < count; q++)
         quantize_query(query_rows[q], size, query_codes + q * size, scales + q);
     for (int q = 0; q < count; q++) state.peak[q] = kLowest;
+    if (state.dropped) std::memset(state.dropped, 0, sizeof(float) * count);
     std::memset(sums, 0, sizeof(float) * count * W);
     std::memset(state.output, 0, sizeof(float) * count * size);
   }
@@ -160,7 +161,20 @@ struct Running {
   void score_tile(const Tile& tile) { score<KT>(head, tile, queries, count, weights.values); }
 
   void soften_row(const Tile& tile, int q) {
+    const float before = state.peak[q];
     soften(tile.blocks, row(q), size, state.peak + q, sums + q * W, state.output + q * size);
+    if (state.dropped && state.peak[q] != before)
+      state.dropped[q] *= std::exp2(before - state.peak[q]);
+  }
+
+  // What the keys of a tile weigh for one query row without those in `mask`.
+  float weight_without(const Tile& tile, uint64_t mask, int q) const {
+    vf sum = {};
+    for (int i = 0; i < tile.blocks * kPanel; i += W) {
+      const vf all = load(row(q) + i);
+      sum += all - keep_lanes(all, static_cast<uint32_t>(mask >> i));
+    }
+    return sum_of(sum);
   }
 
   void soften_row_by_codes(const Levels& levels, const Tile& tile, int q) {

@@ -133,6 +133,8 @@ struct Walk {
     }
     const uint64_t rows = row_bits(tile, most) & wanted(rule, seen, tile, running.weights.values);
     reads.value_rows += __builtin_popcountll(rows);
+    for (int q = 0; running.state.dropped && q < count; q++)
+      running.state.dropped[q] += running.weight_without(tile, rows, q);
     running.pick_rows(tile, rows);
     if (rule.stop == Stop::art) running.add_picked_rows();  // which looks at the output
   }

@@ -24,31 +24,15 @@ struct Visit {
   // Whether the values of all rows but `rows` can be left out; if so, notes their weights.
   bool drop(const Tile& tile, uint64_t rows) {
     for (int q = 0; q < count; q++) {
-      vf sum = {};
-      for (int i = 0; i < tile.blocks * kPanel; i += W) {
-        const vf all = load(running.row(q) + i);
-        sum += all - keep_lanes(all, static_cast<uint32_t>(rows >> i));
-      }
-      lost[q] = state.dropped[q] + sum_of(sum);
+      lost[q] = state.dropped[q] + running.weight_without(tile, rows, q);
       if (lost[q] > filter.share * running.known(q)) return false;
     }
     for (int q = 0; q < count; q++) state.dropped[q] = lost[q];
     return true;
   }
 
-  void soften(const Tile& tile) {
-    for (int q = 0; q < count; q++) {
-      const float before = state.peak[q];
-      running.soften_row(tile, q);
-      if (state.peak[q] != before) state.dropped[q] *= std::exp2(before - state.peak[q]);
-    }
-  }
-
   Visited go(const int32_t* list, int begin, int end) {
-    for (int q = 0; q < count; q++) {
-      state.dropped[q] = 0;
-      state.greatest[q] = -kInfinity;
-    }
+    for (int q = 0; q < count; q++) state.greatest[q] = -kInfinity;
     for (int i = begin; i < end;) {
       Tile tile = tile_at<KT, VT>(running.head, list, i, end, end, most);
       i += tile.blocks;
@@ -63,7 +47,7 @@ struct Visit {
       }
       const uint64_t all = row_bits(tile, most);
       const uint64_t rows = filter.floors ? all & above(tile) : all;
-      soften(tile);
+      for (int q = 0; q < count; q++) running.soften_row(tile, q);
       visited.key_rows += __builtin_popcountll(all);
       if (rows != all && drop(tile, rows)) {
         visited.value_rows += __builtin_popcountll(rows);

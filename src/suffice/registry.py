@@ -37,7 +37,7 @@ class Table:
         """Build a technique from `name` or `name:field=value,field=value`.
 
         The value of a technique's one field, or of the one that its class names as `alone`, may be
-        given alone: `name:value`.
+        given alone: `name:value`; and so may the name of a field that is true or false.
 
         Raises:
             InputError: Unknown name or field, or a value of the wrong type.
@@ -78,9 +78,11 @@ def _parse(owner: str, technique: type[Any], options: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for item in filter(None, options.split(",")):
         key, equals, value = item.partition("=")
-        if not equals and alone:
+        if not equals and fields.get(item) is bool:
+            value = "true"
+        elif not equals and alone:
             key, equals, value = alone, "=", item
-        if not equals:
+        if not equals and not value:
             raise InputError(f"{owner}: '{item}' is not of the form option=value")
         if key not in fields:
             raise unknown(f"option of {owner}", key, fields)

@@ -1,4 +1,14 @@
-"""What a run did: rows and bytes of keys, values and weights read, of how many held."""
+"""What a run did: rows and bytes of keys, values and weights read, of how many held.
+
+An audited step computes exact attention beside what its technique did. For each query, that is a
+token in one layer and query head, with o the output and Z the sum of weights e^x,
+
+    missing     share of Z whose keys or values were left out; none where weights are coded
+    error       |o - o_exact| / |o_exact|
+    bound       the most that may be missing, as the technique certifies it; or nothing
+
+What is exact there is attention to the keys that the layer holds: evicted ones are in neither.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +17,84 @@ import numpy as np
 _COUNTS = ("steps", "kv_bytes_read", "sketch_bytes_read", "kv_bytes_held", "weight_bytes_read")
 
 
+_OCTAVES, _STEPS, _TOP = 24, 8, 4  # a histogram from 2^-20 to 2^4, eight bins for each factor of 2
+_TOLERANCE = 1e-5  # of a bound: the exact sum of weights is one of float32
+
+
+class Audit:
+    """What audited queries lacked, [L, H] by layer and query head where nothing else is said."""
+
+    def __init__(self, layers: int, heads: int) -> None:
+        self.tokens = 0
+        self.beyond = 0  # queries that lack more than their bound
+        self.sums = np.zeros((2, layers, heads))  # of `missing`, of the square of `error`
+        self.most = np.zeros((2, layers, heads))  # of `missing` and `error`
+        self.counts = np.zeros((2, _OCTAVES * _STEPS + 1), np.int64)  # of both, by size
+
+    def add(self, found: np.ndarray) -> None:
+        """Add the queries of a step: `missing`, `error`, `bound`, float32 [3, L, T, H]."""
+        missing, error, bound = found.astype(np.float64)
+        self.tokens += missing.shape[1]
+        self.beyond += int((missing > bound + _TOLERANCE).sum())
+        self.sums += missing.sum(1), (error * error).sum(1)
+        self.most = np.maximum(self.most, [missing.max(1), error.max(1)])
+        for counts, values in zip(self.counts, (missing, error), strict=True):
+            known = values[np.isfinite(values)]
+            octaves = np.log2(np.maximum(known, 2.0 ** (_TOP - _OCTAVES))) - (_TOP - _OCTAVES)
+            bins = np.ceil(octaves * _STEPS).clip(0, len(counts) - 1).astype(np.int64)
+            counts += np.bincount(bins, minlength=len(counts))
+
+    def plain(self) -> dict[str, object]:
+        """Return the figures over all queries; percentiles are rounded up by 9 % at most."""
+        queries = self.tokens * self.sums[0].size
+        found: dict[str, object] = {"tokens": self.tokens, "beyond_bound": self.beyond}
+        if np.isfinite(self.sums[0]).all():
+            half = _bin_of(0.5)
+            found["missing"] = self._figures(0, float(self.sums[0].sum()) / queries) | {
+                "above_half": int(self.counts[0, half + 1 :].sum()) / queries
+            }
+        found["error"] = self._figures(1, float(self.sums[1].sum() / queries) ** 0.5)
+        return found
+
+    def _figures(self, which: int, mean: float) -> dict[str, float]:
+        """Return mean (of errors the root of the mean square), 99.9th percentile and largest."""
+        counts = self.counts[which].cumsum()
+        at = int(np.searchsorted(counts, 0.999 * counts[-1]))
+        most = float(self.most[which].max())
+        edge = 0.0 if at == 0 else 2.0 ** (at / _STEPS + _TOP - _OCTAVES)
+        return {"mean": mean, "p99.9": min(edge, most), "most": most}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers and query heads."""
+        layers, heads = self.sums.shape[1:]
+        return layers, heads
+
+    def copy(self) -> Audit:
+        """Return the figures as they are now."""
+        return self.since(Audit(*self.shape))
+
+    def since(self, before: Audit) -> Audit:
+        """Return what was added since a copy was taken; the largest are those of all."""
+        made = Audit(*self.shape)
+        made.tokens, made.beyond = self.tokens - before.tokens, self.beyond - before.beyond
+        made.sums, made.counts = self.sums - before.sums, self.counts - before.counts
+        made.most = self.most.copy()
+        return made
+
+
+def _bin_of(value: float) -> int:
+    return int((np.log2(value) - (_TOP - _OCTAVES)) * _STEPS)
+
+
 class Trace:
     """Totals over the decode steps of a run, rows by layer and key/value head.
 
     A row is one token's key (or value) in one layer and one head. `rows` is int64 [3, L, H]: rows
     of keys read, of values read, and held; the native step adds to it. Rows and bytes count for
     every token that they are read for, also where tokens of a step share them. `missing` is the
-    largest share of a softmax's sum that a step left out, as its technique bounds or estimates it.
+    largest share of a softmax's sum that a step left out, as its technique bounds or estimates it;
+    `audit` what audited steps found, None if none were.
     """
 
     def __init__(self, layers: int, kv_heads: int) -> None:
@@ -24,6 +105,7 @@ class Trace:
         self.kv_bytes_held = 0
         self.weight_bytes_read = 0
         self.missing = 0.0
+        self.audit: Audit | None = None
 
     @property
     def key_rows_read(self) -> int:
@@ -52,22 +134,32 @@ class Trace:
 
     def copy(self) -> Trace:
         """Return the totals as they are now."""
-        return self._made(self.rows, {name: getattr(self, name) for name in _COUNTS})
+        made = self._made(self.rows, {name: getattr(self, name) for name in _COUNTS})
+        made.audit = self.audit and self.audit.copy()
+        return made
 
     def since(self, before: Trace) -> Trace:
         """Return what was added since a copy was taken."""
         counts = {name: getattr(self, name) - getattr(before, name) for name in _COUNTS}
-        return self._made(self.rows - before.rows, counts)
+        made = self._made(self.rows - before.rows, counts)
+        made.audit = self.audit and self.audit.since(before.audit or Audit(*self.audit.shape))
+        return made
 
     def plain(self) -> dict[str, object]:
         """Return the totals as plain values, rows as lists [L][H]."""
         keys, values, held = self.rows.tolist()
-        return {name: getattr(self, name) for name in _COUNTS} | {
-            "key_rows_read": keys,
-            "value_rows_read": values,
-            "rows_held": held,
-            "missing": self.missing,
-        }
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        audit = {"audit": self.audit.plain()} if self.audit and self.audit.tokens else {}
+        return (
+            counts
+            | audit
+            | {
+                "key_rows_read": keys,
+                "value_rows_read": values,
+                "rows_held": held,
+                "missing": self.missing,
+            }
+        )
 
     def _made(self, rows: np.ndarray, counts: dict[str, int]) -> Trace:
         made = Trace(*self.rows.shape[1:])

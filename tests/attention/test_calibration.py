@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from suffice.attention.calibration import read, write
+from suffice.attention.calibration import Thresholds, read, write
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import EXAQKM, levels_of
 from suffice.errors import InputError
@@ -23,7 +23,8 @@ GOOD: dict[str, Any] = {
             str(bits): [[[(i + 1) / 2**bits for i in range(2**bits)]] * 2] * 2 for bits in (2, 3, 4)
         },
     },
-    "attention": {"of": "a later version"},
+    "attention": {"aet": {"options": {"v": 0.01}, "thresholds": [[0.9], [None]]}},
+    "policy": {"of": "a later version"},
 }
 
 
@@ -39,6 +40,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert levels[1][0].weights[0] == pytest.approx(2.718281828**-4), "clipped at the least"
     assert EXAQKM(2).levels(found)[1][1] == levels_of((0.25, 0.5, 0.75, 1.0))
     assert EXAQKM(2, tail="flush").levels(found)[0][0].weights == (0, 0.5, 0.75, 1)
+    assert found.attention["aet"] == Thresholds({"v": 0.01}, ((0.9,), (None,)))
     found.check("m", "ab12")
     with pytest.raises(InputError) as error:
         found.check("other", "cd34")
@@ -81,6 +83,10 @@ def put(value: Any, *path: Any) -> Callable[[dict[str, Any]], None]:
         put([[[1.0, 0.5, 0.25, 0.1]] * 2] * 2, "softmax", "codebooks", "2"),
         put([[[0.1, 0.2]] * 2] * 2, "softmax", "codebooks", "2"),
         put("x", "model", "heads"),
+        put([[0.9], [0.9, 0.8]], "attention", "aet", "thresholds"),
+        put([[float("nan")]], "attention", "aet", "thresholds"),
+        put([], "attention", "aet", "thresholds"),
+        without("attention", "aet", "options"),
     ],
 )
 def test_what_is_no_calibration(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:

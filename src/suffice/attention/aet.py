@@ -21,7 +21,7 @@ Native   csrc/kernels/traverse.inl, csrc/known.cpp
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from suffice.attention.technique import BlockByBlock
 from suffice.errors import InputError
@@ -44,7 +44,13 @@ class Known:
 
 @dataclass(frozen=True)
 class AET(BlockByBlock):
-    """Early termination with thresholds `k` for keys and `v` for values."""
+    """Early termination with thresholds `k` for keys and `v` for values.
+
+    `calibrated`: with a `k` for each layer and key/value head, see `suffice.attention.by_head`.
+    """
+
+    threshold: ClassVar = "k"
+    ladder: ClassVar = (0.99, 0.98, 0.97, 0.95, 0.93, 0.9, 0.85, 0.8, 0.7, 0.5)
 
     k: float = 0.9
     v: float = 0.001
@@ -52,6 +58,7 @@ class AET(BlockByBlock):
     sinks: int = 1
     globals: int = 64
     locals: int = 8
+    calibrated: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.k <= 2:

@@ -17,7 +17,7 @@ Native   csrc/kernels/traverse.inl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from suffice.attention.technique import BlockByBlock
 from suffice.errors import InputError
@@ -43,8 +43,12 @@ class Watch:
 class ART(BlockByBlock):
     """Termination with thresholds `tau` (scale), `phi` (direction) and patience `p`.
 
-    `v` is the value filter of `aet`; 0 reads the values of all visited keys.
+    `v` is the value filter of `aet`; 0 reads the values of all visited keys. `calibrated`: with a
+    `tau` for each layer and key/value head, see `suffice.attention.by_head`.
     """
+
+    threshold: ClassVar = "tau"
+    ladder: ClassVar = (1e-4, 3e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2)
 
     tau: float = 1e-5
     phi: float = 1e-3
@@ -52,6 +56,7 @@ class ART(BlockByBlock):
     block: int = 64
     probe: int = 32
     v: float = 0.0
+    calibrated: bool = False
 
     def __post_init__(self) -> None:
         for name in ("tau", "phi"):

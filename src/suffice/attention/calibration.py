@@ -1,9 +1,14 @@
 """What a run over a text found out about a model, for techniques that must know it beforehand.
 
-`suffice calibrate` writes it as JSON: which model and text it is of, and a part for each seam that
-uses it. Now that is "softmax": sigma and the least value of its input, x = score - max, by layer,
-and the centroids of `exaq_km` by number of bits, layer and query head. Parts that this version does
-not know are left alone.
+`suffice calibrate` writes it as JSON: which model it is of, and a part for each seam that uses it,
+with the text that it comes from.
+
+    softmax         sigma and the least value of its input, x = score - max, by layer, and the
+                    centroids of `exaq_km` by number of bits, layer and query head
+    attention       by technique: its options, and its threshold by layer and key/value head, null
+                    for those that must stay exact
+
+Parts that this version does not know are left alone.
 """
 
 from __future__ import annotations
@@ -31,6 +36,14 @@ class LayerInputs:
 
 
 @dataclass(frozen=True)
+class Thresholds:
+    """A technique's options, and its threshold in each layer and key/value head; None: exact."""
+
+    options: dict[str, Any]
+    by_head: tuple[tuple[float | None, ...], ...]
+
+
+@dataclass(frozen=True)
 class Calibration:
     """What a calibration says; made by `read`, or from what was measured."""
 
@@ -40,6 +53,7 @@ class Calibration:
     heads: int  # query heads of a layer
     layers: tuple[LayerInputs, ...] = field(repr=False)
     codebooks: dict[int, tuple[tuple[tuple[float, ...], ...], ...]] = field(repr=False)
+    attention: dict[str, Thresholds] = field(default_factory=dict, repr=False)
 
     def check(self, model: str, found: str) -> None:
         """Refuse a model other than the one that was calibrated.
@@ -52,6 +66,13 @@ class Calibration:
                 f"calibration {self.name}: is of {self.model} with hash {self.model_hash}, but "
                 f"{model} has hash {found}: calibrate it with `suffice calibrate -m {model}`"
             )
+
+
+def beside(model: Path) -> Path:
+    """Return where the calibration of a model, a folder or a .gguf file, lies if nobody says."""
+    if model.suffix == ".gguf":
+        return model.with_name(model.stem + ".calibration.json")
+    return model / "suffice-calibration.json"
 
 
 def read(path: str | os.PathLike[str]) -> Calibration:
@@ -79,7 +100,7 @@ def read(path: str | os.PathLike[str]) -> Calibration:
 
 
 def _read(name: str, stored: dict[str, Any]) -> Calibration:
-    part, model = stored["softmax"], stored["model"]
+    model, part = stored["model"], stored.get("softmax", {"layers": (), "codebooks": {}})
     layers = tuple(
         LayerInputs(float(layer["sigma"]), float(layer["least"])) for layer in part["layers"]
     )
@@ -89,10 +110,32 @@ def _read(name: str, stored: dict[str, Any]) -> Calibration:
         )
         for bits, book in part["codebooks"].items()
     }
+    attention = {
+        technique: Thresholds(dict(own["options"]), _thresholds(own["thresholds"]))
+        for technique, own in stored.get("attention", {}).items()
+    }
     found = Calibration(
-        name, str(model["name"]), str(model["hash"]), int(model["heads"]), layers, codebooks
+        name,
+        str(model["name"]),
+        str(model["hash"]),
+        int(model["heads"]),
+        layers,
+        codebooks,
+        attention,
     )
-    _check(found)
+    if "softmax" in stored or not attention:
+        _check(found)
+    return found
+
+
+def _thresholds(stored: Any) -> tuple[tuple[float | None, ...], ...]:
+    """Return thresholds [L][G]; raise ValueError if they are none."""
+    found = tuple(
+        tuple(None if each is None else float(each) for each in layer) for layer in stored
+    )
+    numbers = [each for layer in found for each in layer if each is not None]
+    if len({len(layer) for layer in found}) != 1 or not all(map(math.isfinite, numbers)):
+        raise ValueError
     return found
 
 

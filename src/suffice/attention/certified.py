@@ -29,7 +29,7 @@ Native   csrc/sketch.cpp, csrc/search.cpp, csrc/kernels/sketch.inl, csrc/kernels
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.attention.technique import Technique
 from suffice.errors import InputError
@@ -49,11 +49,18 @@ SLACK, ROUNDING, SUM_ERROR = 1 + 1e-5, 1e-4, 1e-5  # for float32, as in the nati
 
 @dataclass(frozen=True)
 class Certified(Technique):
-    """At most the share `eps` of the softmax is missing; `v` of `aet` is charged to it."""
+    """At most the share `eps` of the softmax is missing; `v` of `aet` is charged to it.
+
+    `calibrated`: with an `eps` for each layer and key/value head, see `suffice.attention.by_head`.
+    """
+
+    threshold: ClassVar = "eps"
+    ladder: ClassVar = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75)
 
     eps: float = 0.05
     v: float = 0.0
     bounded: bool = True
+    calibrated: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.eps < 1:

@@ -40,8 +40,12 @@ def attend(
     scale: float,
     window: int | None = None,
     blocks: list[int] | None = None,
+    audit: np.ndarray | None = None,
 ) -> tuple[torch.Tensor, list[core.Reads]]:
-    """Return the output [H, T, D] and what each key/value head read; see `Attention.native`."""
+    """Return the output [H, T, D] and what each key/value head read; see `Attention.native`.
+
+    `audit` float32 [3, T, H] takes what was left out: see `suffice.trace.Audit`.
+    """
     import torch
 
     count = q.shape[1]
@@ -53,7 +57,9 @@ def attend(
     out = np.empty_like(rows)
     masks = np.array(visible, np.int64).astype(np.int32)
     order = None if blocks is None else np.array(blocks, np.int32)
-    reads = cache.native.attend(layer, length, rows, masks, scale, window or 0, order, out, rule)
+    reads = cache.native.attend(
+        layer, length, rows, masks, scale, window or 0, order, out, rule, audit
+    )
     return torch.from_numpy(out).transpose(0, 1), reads
 
 

@@ -2,72 +2,149 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import json
 import sys
-from pathlib import PurePath
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
 
 from suffice.cli.output import busy
 from suffice.errors import InputError
 from suffice.progress import progress_bar
 
 if TYPE_CHECKING:
+    import rich.progress
+
     from suffice.cli.eval_options import CalibrateFlags
     from suffice.cli.options import ModelFlags
     from suffice.engine.llm import LLM
+    from suffice.eval.thresholds import Found
+
+WINDOW, LONG_WINDOW = 1024, 2048  # what is left out depends on the length of what there is
+ATTENTION = "certified:bounded=false,v=0.002"
+Windows = list[list[int]]
 
 
 def run(flags: CalibrateFlags, model: ModelFlags) -> None:
     """Calibrate and write the file; Ctrl-C leaves what was there.
 
+    Parts of a file of the same model that are not calibrated now are kept.
+
     Raises:
         InputError: A text, flag or model that cannot be used, or a file that cannot be written.
     """
-    if not flags.output.parent.is_dir():
+    budget = None if flags.budget is None else fraction("--budget", flags.budget)
+    flags = dataclasses.replace(flags, window=flags.window or (LONG_WINDOW if budget else WINDOW))
+    model = _asked(model, budget)
+    if flags.output is not None and not flags.output.parent.is_dir():
         raise InputError(f"-o {flags.output}: there is no folder {flags.output.parent}")
-    from suffice.attention.calibration import write
-    from suffice.eval.perplexity import Plan, windows_of
+    from suffice.attention.calibration import beside, write
     from suffice.eval.record import facts
     from suffice.eval.texts import load_text
     from suffice.models.fingerprint import fingerprint
     from suffice.models.locate import locate
 
-    plan = Plan(flags.window, flags.limit)
     text = load_text(flags.text, flags.data_dir)
+    path = locate(model.model)
+    output = flags.output or beside(path)
     with busy(f"loading {model.model}"):
-        llm = model.exact().load(seed=0)
-    windows = windows_of(llm.tokenizer, text, plan, llm.config.max_model_len or 0)
-    decoder = llm.runner.decoder.config  # type: ignore[attr-defined]
-    stored = {
-        "schema": 0,
-        "model": {
-            "name": PurePath(model.model).name,
-            "hash": fingerprint(locate(model.model)),
-            "heads": decoder.heads,
-        },
-        "text": {
-            "name": PurePath(flags.text).name,
-            "sha256": hashlib.sha256(text.encode()).hexdigest(),
-            "windows": len(windows),
-            "window": flags.window,
-        },
-        "made": facts("suffice", sys.argv[1:]),
-        "softmax": _softmax(llm, windows),
+        llm = model.load(seed=0)
+    windows = _windows(llm, text, flags)
+    told = {"text": _of_text(text, flags, len(windows)), "made": facts("suffice", sys.argv[1:])}
+    identity = {
+        "name": PurePath(model.model).name,
+        "hash": fingerprint(path),
+        "heads": llm.runner.decoder.config.heads,  # type: ignore[attr-defined]
     }
-    write(flags.output, stored)
-    print(flags.output)
+    stored = _before(output, identity["hash"]) | {"model": identity}
+    if budget is None:
+        stored |= {"softmax": _softmax(llm, windows) | told}
+    else:
+        name, part = _thresholds(llm, windows, budget)
+        stored |= {"attention": stored.get("attention", {}) | {name: part | told}}
+    write(output, stored)
+    print(output)
 
 
-def _softmax(llm: LLM, windows: list[list[int]]) -> dict[str, object]:
+def fraction(name: str, text: str) -> float:
+    """Return a fraction that is written as such or in per cent.
+
+    Raises:
+        InputError: It is none, or not above 0 and below 1.
+    """
+    number, percent, _ = text.strip().partition("%")
+    try:
+        found = float(number) / (100 if percent else 1)
+    except ValueError:
+        found = -1.0
+    if not 0 < found < 1:
+        raise InputError(f"{name}={text}: must be above 0 and below 1, such as 0.5% or 0.005")
+    return found
+
+
+def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
+    """Return the model's flags with the technique that is calibrated."""
+    from suffice.attention import ATTENTIONS, by_head
+
+    if budget is None:
+        return model.exact()
+    name = ATTENTION if model.attention == "exact" else model.attention
+    if by_head.is_calibrated(ATTENTIONS.build(name)):
+        raise InputError(
+            f"--attention={name}: give the options that its thresholds are looked for with, such "
+            f"as {ATTENTION}"
+        )
+    for flag, value, allowed in (
+        ("--softmax", model.softmax, "exact"),
+        ("--policy", model.policy, "full"),
+    ):
+        if value != allowed:
+            raise InputError(f"{flag}={value}: --budget is for {flag} {allowed}")
+    return dataclasses.replace(model, attention=name)
+
+
+def _windows(llm: LLM, text: str, flags: CalibrateFlags) -> Windows:
+    from suffice.eval.perplexity import Plan, windows_of
+
+    plan = Plan(flags.window or WINDOW, flags.limit)
+    return windows_of(llm.tokenizer, text, plan, llm.config.max_model_len or 0)
+
+
+def _of_text(text: str, flags: CalibrateFlags, windows: int) -> dict[str, Any]:
+    return {
+        "name": PurePath(flags.text).name,
+        "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "windows": windows,
+        "window": flags.window,
+    }
+
+
+def _before(path: Path, model_hash: str) -> dict[str, Any]:
+    """Return the parts of a calibration of the same model that is there already."""
+    from suffice.attention.calibration import read
+
+    if not path.exists() or read(path).model_hash != model_hash:
+        return {}
+    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return stored
+
+
+def _bar() -> rich.progress.Progress:
     from rich.progress import BarColumn, TimeRemainingColumn
 
+    columns = ("{task.description}", BarColumn(), "{task.completed}/{task.total}")
+    return progress_bar(*columns, TimeRemainingColumn())
+
+
+def _softmax(llm: LLM, windows: Windows) -> dict[str, Any]:
     from suffice.eval.calibrate import Calibrator
 
     calibrator = Calibrator(llm.runner)  # type: ignore[arg-type]
     layers = len(llm.runner.decoder.config.layers)  # type: ignore[attr-defined]
     books: dict[int, list[list[tuple[float, ...]]]] = {}
-    columns = ("{task.description}", BarColumn(), "{task.completed}/{task.total}")
-    with progress_bar(*columns, TimeRemainingColumn()) as bar:
+    with _bar() as bar:
         task = bar.add_task("windows", total=len(windows))
         for done in calibrator.run(windows):
             bar.update(task, completed=done)
@@ -76,3 +153,32 @@ def _softmax(llm: LLM, windows: list[list[int]]) -> dict[str, object]:
             books.setdefault(bits, []).append(heads)
             bar.advance(task)
     return calibrator.softmax(books)
+
+
+def _thresholds(llm: LLM, windows: Windows, budget: float) -> tuple[str, dict[str, Any]]:
+    """Return the technique's name and its part of the calibration."""
+    from suffice.attention import ATTENTIONS
+    from suffice.eval.thresholds import Allocator
+
+    technique: Any = llm.config.attention
+    allocator = Allocator(llm.runner, technique, windows)  # type: ignore[arg-type]
+    looks, heads, trials = allocator.runs
+    found: Found | None = None
+
+    def show(words: str, total: int, steps: Iterator[int]) -> None:
+        task = bar.add_task(words, total=total)
+        for done in steps:
+            bar.update(task, completed=done)
+
+    with _bar() as bar:
+        show("thresholds", looks, allocator.look())
+        show("heads", heads, allocator.weigh())
+        task = bar.add_task("windows", total=trials)
+        for done, best in allocator.search(budget):
+            bar.update(task, completed=done)
+            found = best
+    assert found is not None
+    options = dataclasses.asdict(technique)
+    for name in (technique.threshold, "calibrated"):
+        del options[name]
+    return ATTENTIONS.name_of(technique), {"options": options, "budget": budget} | found.plain()

@@ -49,10 +49,24 @@ class CalibrateFlags:
 
     text: Annotated[str, flag("--text", help="A text file that is not evaluated on, or wikitext2.")]
     output: Annotated[
-        Path, flag("-o", "--output", help="The file (JSON) to write.", environment=False)
-    ]
+        Path | None,
+        flag(
+            "-o", "--output", help="The file (JSON); default: beside the model.", environment=False
+        ),
+    ] = None
+    budget: Annotated[
+        str | None,
+        flag(
+            "--budget",
+            help="Find thresholds of --attention by layer and head, so that perplexity rises by "
+            "0.5% (or so) at most; default: find what softmaxes must know.",
+        ),
+    ] = None
     data_dir: Annotated[str | None, DATA_DIR] = None
-    window: Annotated[int, flag("--window", help="Tokens that run together.", **WHOLE)] = 1024
+    window: Annotated[
+        int | None,
+        flag("--window", help="Tokens that run together; default: 1024, or 2048.", **WHOLE),
+    ] = None
     limit: Annotated[int | None, MOST_WINDOWS] = None
 
 

@@ -166,6 +166,14 @@ class ModelFlags:
     policy: Annotated[str, _TECHNIQUE("--policy", help="Which cached tokens are eligible.")] = (
         "full"
     )
+    audit: Annotated[
+        int | None,
+        _TECHNIQUE(
+            "--audit",
+            help="Every N decode steps, find out what is left out, by exact attention beside.",
+            **WHOLE,
+        ),
+    ] = None
     growth: Annotated[
         str, _TECHNIQUE("--growth", "--cache", help="How the cache grows: bmc, step:rows=256, ...")
     ] = "bmc"
@@ -198,6 +206,7 @@ class ModelFlags:
             "growth": self.growth,
             "speculative_config": speculation(self.speculate),
             "kv_cache_bytes": self.kv_cache_bytes,
+            "audit": self.audit,
             "seed": seed,
         }
         from suffice.engine.config import Config
@@ -217,6 +226,7 @@ class ModelFlags:
             attention="exact",
             softmax="exact",
             calibration=None,
+            audit=None,
             policy="full",
             speculate=None,
             kv_cache_dtype=None,

@@ -18,7 +18,7 @@ from suffice.progress import progress_bar
 if TYPE_CHECKING:
     from suffice.engine.llm import LLM
     from suffice.engine.request import RequestOutput
-    from suffice.trace import Trace
+    from suffice.trace import Audit, Trace
 
 
 def one_prompt(text: str | None, prompt: str | None) -> str:
@@ -123,6 +123,7 @@ def summary(output: RequestOutput, trace: Trace) -> str:
     share = 2 * trace.rows[0].size
     cached = f" ({output.num_cached_tokens} cached)" if output.num_cached_tokens else ""
     missing = [f"left out up to {100 * trace.missing:.2g} % of a softmax"] if trace.missing else []
+    audit = [audited(trace.audit)] if trace.audit and trace.audit.tokens else []
     return " | ".join(
         [
             f"prompt {run} tokens{cached} {_rate(run, metrics.prefill_seconds)}",
@@ -130,9 +131,26 @@ def summary(output: RequestOutput, trace: Trace) -> str:
             f"KV rows read {_count(read / share)} of {_count(held / share)} held"
             f"{_percent(read, held)}",
             *missing,
+            *audit,
             f"peak memory {peak_memory_bytes() / 2**20:.0f} MiB",
         ]
     )
+
+
+def audited(audit: Audit) -> str:
+    """Return what an audit found, in a few words."""
+    found = audit.plain()
+    said = [
+        f"{name} {_share(figures['mean'])} on average, at most {_share(figures['most'])}"
+        for name in ("missing", "error")
+        if isinstance(figures := found.get(name), dict)
+    ]
+    beyond = f", {audit.beyond} queries beyond their bound" if audit.beyond else ""
+    return f"audit of {audit.tokens} tokens: {'; '.join(said)}{beyond}"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.2g} %"
 
 
 def _rate(tokens: int, seconds: float) -> str:

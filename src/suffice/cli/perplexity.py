@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from suffice.cli.eval_options import PerplexityFlags
     from suffice.cli.options import ModelFlags
     from suffice.eval.perplexity import Result
+    from suffice.trace import Audit
 
 Row = tuple[str, float, float | None]
 
@@ -62,7 +63,8 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
         interrupted=interrupted,
         text_sha256=hashlib.sha256(text.encode()).hexdigest(),
     )
-    print(drawn(found, ["measure", "value", "standard error"], _rows(result), flags.output))
+    rows = _rows(result) + _audited(llm.runner.trace.audit)
+    print(drawn(found, ["measure", "value", "standard error"], rows, flags.output))
     if interrupted:
         raise KeyboardInterrupt
 
@@ -96,3 +98,16 @@ def _rows(result: Result) -> list[Row]:
             ("change of p, rms", against.change, None),
         ]
     return rows
+
+
+def _audited(audit: Audit | None) -> list[Row]:
+    if audit is None:
+        return []
+    rows: list[Row] = [("audited tokens", audit.tokens, None)]
+    found = audit.plain()
+    for name, words in (("missing", "missing share"), ("error", "error of the output")):
+        if isinstance(figures := found.get(name), dict):
+            rows += [
+                (f"{words}, {of.replace('_', ' ')}", value, None) for of, value in figures.items()
+            ]
+    return [*rows, ("queries beyond their bound", audit.beyond, None)]

@@ -10,13 +10,15 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suffice import native
-from suffice.attention import ATTENTIONS, SOFTMAXES, Attention
+from suffice.attention import ATTENTIONS, SOFTMAXES, Attention, by_head
 from suffice.cache import GROWTHS, KV_DTYPES, Growth
 from suffice.errors import InputError, unknown
 from suffice.policy import POLICIES, Policy
+from suffice.pull import resolve
 from suffice.registry import Table
 from suffice.speculate import SPECULATORS, Speculator
 
@@ -48,6 +50,8 @@ class Config:
         seed: Of requests that name none; None for a different one every time.
         prefill_chunk: Prompt tokens that run together.
         kv_cache_bytes: Most bytes that all caches together may take; None for no limit.
+        audit: Compute exact attention as well in every so many decode steps, and say in the
+            runner's trace what the techniques left out; None for never.
     """
 
     model: str
@@ -67,6 +71,7 @@ class Config:
     seed: int | None = 0
     prefill_chunk: int = 512
     kv_cache_bytes: int | None = None
+    audit: int | None = None
 
     @classmethod
     def create(cls, model: str | os.PathLike[str], **options: Any) -> Config:
@@ -89,7 +94,6 @@ class Config:
             model=str(model),
             attention=_technique("attention", ATTENTIONS, given["attention"]),
             softmax=_technique("softmax", SOFTMAXES, given["softmax"]),
-            calibration=_calibration(given["calibration"]),
             policy=_technique("policy", POLICIES, given["policy"]),
             growth=_technique("growth", GROWTHS, given["growth"]),
             quant=_quant(given["quantization"]),
@@ -105,6 +109,11 @@ class Config:
             seed=_whole("seed", given["seed"], 0, none=True),
             prefill_chunk=_whole("prefill_chunk", given["prefill_chunk"], 1),
             kv_cache_bytes=_bytes("kv_cache_bytes", given["kv_cache_bytes"]),
+            audit=_whole("audit", given["audit"], 1, none=True),
+        )
+        needs = config.softmax.coded or by_head.is_calibrated(config.attention)
+        config = dataclasses.replace(
+            config, calibration=_calibration(given["calibration"], config.model, needs)
         )
         config._check_together()
         return config
@@ -115,8 +124,16 @@ class Config:
             raise InputError(
                 f"dtype='{self.dtype}' contradicts quantization='none:dtype={own}': give only one"
             )
+        if by_head.is_calibrated(self.attention):
+            by_head.check(self.attention, self.calibration)
+        elif not self.softmax.coded and self.calibration is not None:
+            raise InputError(
+                f"calibration={self.calibration.name}: softmax={SOFTMAXES.name_of(self.softmax)} "
+                f"and attention={ATTENTIONS.name_of(self.attention)} need none"
+            )
         self._check_policy()
         self._check_softmax()
+        self._check_audit()
 
     def _check_policy(self) -> None:
         if isinstance(self.policy, POLICIES.load("full")):
@@ -137,8 +154,6 @@ class Config:
     def _check_softmax(self) -> None:
         name = SOFTMAXES.name_of(self.softmax)
         if not self.softmax.coded:
-            if self.calibration is not None:
-                raise InputError(f"calibration={self.calibration.name}: softmax={name} needs none")
             return
         attention = ATTENTIONS.name_of(self.attention)
         if attention == "certified":
@@ -159,6 +174,22 @@ class Config:
             raise InputError(
                 f"softmax={name}: needs a calibration of the model: make one with "
                 "`suffice calibrate` and give it with --calibration FILE"
+            )
+        if not self.calibration.layers:
+            raise InputError(
+                f"calibration {self.calibration.name}: says nothing of softmax: make one with "
+                "`suffice calibrate`, without --budget"
+            )
+
+    def _check_audit(self) -> None:
+        rule = self.attention.rule()
+        left_out = (rule is not None and not rule.exact) or self.softmax.coded
+        left_out |= "boxes" in self.policy.keeps  # blocks are chosen for each query
+        if self.audit is not None and not left_out:
+            raise InputError(
+                f"audit={self.audit}: attention={ATTENTIONS.name_of(self.attention)} with "
+                f"softmax={SOFTMAXES.name_of(self.softmax)} leaves nothing out that a step could "
+                "have read: choose a technique that does"
             )
 
     def check_session(self) -> None:
@@ -223,6 +254,7 @@ _DEFAULTS: dict[str, Any] = {
     "speculative_config": None,
     "prefill_chunk": 512,
     "kv_cache_bytes": None,
+    "audit": None,
 }
 
 
@@ -230,11 +262,13 @@ def _technique(name: str, table: Table, value: Any) -> Any:
     return table.take(name, value)
 
 
-def _calibration(value: Any) -> Any:
-    if value is None:
-        return None
+def _calibration(value: Any, model: str, needed: bool) -> Any:
+    """Read a calibration, if none is given but one is needed that which lies beside the model."""
     from suffice.attention import calibration
 
+    if value is None:
+        path = calibration.beside(Path(resolve(model)).expanduser()) if needed else None
+        return calibration.read(path) if path and path.is_file() else None
     return value if isinstance(value, calibration.Calibration) else calibration.read(value)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from suffice import native
+from suffice.attention import by_head
 from suffice.cache import fitted, machine
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
@@ -46,7 +47,7 @@ class Sequence:
 class Runner:
     """A model with the memory of its requests.
 
-    `trace` sums what all decode steps read.
+    `trace` sums what all decode steps read. Every `audit`-th of them is audited; None: none is.
     """
 
     def __init__(self, config: Config, decoder: Decoder) -> None:
@@ -54,15 +55,26 @@ class Runner:
         self.config = config
         self.decoder = decoder
         self.trace = Trace(len(decoder.config.layers), decoder.config.kv_heads)
+        self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
-        levels = config.softmax.levels(config.calibration) if config.calibration else []
-        self._native = NativeModel(decoder, config.max_model_len, config.attention, levels)
+        levels = []
+        if config.softmax.coded and config.calibration:
+            levels = config.softmax.levels(config.calibration)
+        model = decoder.config
+        rules = by_head.rules(
+            config.attention, config.calibration, len(model.layers), model.kv_heads
+        )
+        self._native = NativeModel(decoder, config.max_model_len, rules, levels)
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
         # which it is stored, so the products get cheaper by the same factors as the copies.
         self.growth = fitted(
             config.growth, ratio=machine.load_or_default().ratio, group=1, shrink=1.0
         )
+
+    def use(self, rules: list[list[core.Rule | None]]) -> None:
+        """Attend by other rules, [L][G], than those of the config from now on."""
+        self._native.use(rules)
 
     @property
     def vocabulary(self) -> int:
@@ -179,7 +191,8 @@ class Runner:
             Rows(sequence.cache, chain, outputs="all")
             for sequence, chain in zip(sequences, chains, strict=True)
         ]
-        logits = self._native.step(batch, self.trace)
+        audit = self.audit is not None and self.trace.steps % self.audit == 0
+        logits = self._native.step(batch, self.trace, audit=audit)
         for rows in batch:
             rows.cache.commit(list(range(len(rows.tokens))))
             policy.after_step(rows.cache)

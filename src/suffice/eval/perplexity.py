@@ -99,6 +99,10 @@ class Tally:
         self.change += (torch.exp(-nll) - torch.exp(-reference_nll)).tolist()
         self.same += int((logs.argmax(-1) == expected.argmax(-1)).sum())
 
+    def ratio(self) -> tuple[float, float | None]:
+        """Return the perplexity over the reference's, with its standard error."""
+        return _ratio(self.nll, self.reference_nll)
+
     def result(self) -> Result:
         """Return the figures of what was counted.
 
@@ -113,7 +117,7 @@ class Tally:
 
     def _against(self) -> Against:
         reference, reference_error = _perplexity(self.reference_nll)
-        ratio, ratio_error = _ratio(self.nll, self.reference_nll)
+        ratio, ratio_error = self.ratio()
         count = len(self.divergence)
         low, high, highest = np.percentile(self.divergence, PERCENTILES).tolist()
         return Against(

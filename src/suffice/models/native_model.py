@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from suffice.attention import Attention
 from suffice.attention.kernel import coded_rule
 from suffice.attention.softmax import Levels, of_group
 from suffice.cache.kv import KVCache
@@ -19,7 +18,7 @@ from suffice.models.decoder import Decoder, Watch
 from suffice.models.rope import check_call
 from suffice.native import PANEL, core
 from suffice.quant import PackedLinear
-from suffice.trace import Trace
+from suffice.trace import Audit, Trace
 
 _PLACEMENTS = ("pre", "post", "sandwich")
 _ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu")
@@ -46,14 +45,15 @@ class Rows:
 class NativeModel:
     """Runs decode steps of `decoder`, whose weights it shares, for up to `positions` positions.
 
-    `levels` [L][H] are those of a coded softmax; without any, weights are e^x.
+    `rules` [L][G] say what attention reads, None: everything. `levels` [L][H] are those of a coded
+    softmax; without any, weights are e^x.
     """
 
     def __init__(
         self,
         decoder: Decoder,
         positions: int,
-        attention: Attention | None = None,
+        rules: Sequence[Sequence[core.Rule | None]] | None = None,
         levels: Sequence[Sequence[Levels]] = (),
     ) -> None:
         config = decoder.config
@@ -90,21 +90,19 @@ class NativeModel:
             assert isinstance(table, torch.Tensor)
             parts["positions"] = table[config.position_offset :][:positions].contiguous()
         self._model.finish(parts)
-        self._set_rules(attention, levels or [None] * len(config.layers))
+        self._levels: Sequence[Sequence[Levels] | None] = levels or [None] * len(config.layers)
+        self.use(rules or [[None] * config.kv_heads for _ in config.layers])
         self._untraced = Trace(len(config.layers), config.kv_heads)
 
-    def _set_rules(
-        self, attention: Attention | None, levels: Sequence[Sequence[Levels] | None]
-    ) -> None:
-        config = self._config
-        group = config.heads // config.kv_heads
-        rules = [
-            coded_rule(attention.rule() if attention else None, of_group(layer, head, group))
-            for layer in levels
-            for head in range(config.kv_heads)
+    def use(self, rules: Sequence[Sequence[core.Rule | None]]) -> None:
+        """Attend by these rules, [L][G], from now on; None: read everything."""
+        group = self._config.heads // self._config.kv_heads
+        coded = [
+            coded_rule(rule, of_group(levels, head, group)) or core.Rule()
+            for own, levels in zip(rules, self._levels, strict=True)
+            for head, rule in enumerate(own)
         ]
-        if any(rule is not None for rule in rules):
-            self._model.set_rules(rules)
+        self._model.set_rules(coded)
 
     def step(
         self,
@@ -112,11 +110,13 @@ class NativeModel:
         trace: Trace | None = None,
         *,
         exact: bool = False,
+        audit: bool = False,
         watch: Watch | None = None,
     ) -> torch.Tensor:
         """Run the rows of a batch and return float32 logits [outputs, V].
 
-        `exact`: attend to everything, whatever the technique; so prompts are run. `watch` is shown
+        `exact`: attend to everything, whatever the technique; so prompts are run. `audit`: find
+        out what the technique leaves out, into `trace.audit`. `watch` is shown
         each layer's number and the queries of all rows [H, T, D], rotated.
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them
@@ -129,25 +129,15 @@ class NativeModel:
         for rows in batch:
             if rows.parents is None:
                 check_call(self._config, rows.cache.length, len(rows.tokens))
-        tokens: list[int] = []
-        positions: list[int] = []
-        visible: list[int] = []
-        outputs: list[int] = []
-        for rows in batch:
-            count, length = len(rows.tokens), rows.cache.length
-            parents = range(-1, count - 1) if rows.parents is None else rows.parents
-            visible += rows.cache.draft(list(parents))
-            depths: list[int] = []
-            for parent in parents:
-                depths.append(depths[parent] + 1 if parent >= 0 else 0)
-            positions += [length + depth for depth in depths]
-            start = len(tokens)
-            tokens += rows.tokens
-            outputs += range(start, start + count)[_OUTPUTS[rows.outputs]]
+        tokens, positions, visible, outputs = _drafted(batch)
         logits = torch.empty(len(outputs), self._padded)
         trace = self._untraced if trace is None else trace
         shape = len(self._config.layers), len(tokens), self._config.heads, self._config.head_size
         queries = None if watch is None else torch.empty(shape)
+        found = None
+        if audit:
+            found = np.zeros((3, shape[0], len(tokens), shape[2]), np.float32)
+            found[2] = np.nan
         counts = self._model.step(
             [rows.cache.native for rows in batch],
             _ints([rows.cache.length for rows in batch]),
@@ -160,12 +150,36 @@ class NativeModel:
             trace.rows,
             exact,
             None if queries is None else queries.numpy(),
+            found,
         )
         if watch is not None and queries is not None:
             for layer, rows_of_layer in enumerate(queries):
                 watch(layer, rows_of_layer.transpose(0, 1))
         _add(trace, counts)
+        if found is not None:
+            trace.audit = trace.audit or Audit(shape[0], shape[2])
+            trace.audit.add(found)
         return logits[:, : self._vocab]
+
+
+def _drafted(batch: Sequence[Rows]) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Make all rows tentative; return tokens, positions, bit masks of what they see, outputs."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    visible: list[int] = []
+    outputs: list[int] = []
+    for rows in batch:
+        count, length = len(rows.tokens), rows.cache.length
+        parents = range(-1, count - 1) if rows.parents is None else rows.parents
+        visible += rows.cache.draft(list(parents))
+        depths: list[int] = []
+        for parent in parents:
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        positions += [length + depth for depth in depths]
+        start = len(tokens)
+        tokens += rows.tokens
+        outputs += range(start, start + count)[_OUTPUTS[rows.outputs]]
+    return tokens, positions, visible, outputs
 
 
 def _add(trace: Trace, counts: core.Counts) -> None:

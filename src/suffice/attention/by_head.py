@@ -1,0 +1,78 @@
+"""A technique with a threshold of its own in each layer and key/value head, from a calibration.
+
+Some heads lose much by what others do not notice. `suffice calibrate --budget` finds out which; the
+heads that cannot spare anything are exact.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from suffice.attention import ATTENTIONS, Attention
+from suffice.errors import InputError
+
+if TYPE_CHECKING:
+    from suffice.attention.calibration import Calibration
+    from suffice.native import core
+
+Thresholds = Sequence[Sequence[float | None]]  # [L][G], None: exact
+
+
+def is_calibrated(attention: Attention) -> bool:
+    """Return whether a technique takes its thresholds from a calibration."""
+    return getattr(attention, "calibrated", False)
+
+
+def check(attention: Attention, calibration: Calibration | None) -> None:
+    """Require that a calibration has what a technique takes from it.
+
+    Raises:
+        InputError: It has not, there is none, or options are given beside it.
+    """
+    name = ATTENTIONS.name_of(attention)
+    own: Any = attention
+    for each in dataclasses.fields(own):
+        if each.name != "calibrated" and getattr(own, each.name) != each.default:
+            raise InputError(
+                f"{name}: {each.name}={getattr(own, each.name)} contradicts calibrated: the "
+                "calibration says what all options are"
+            )
+    again = f"make one with `suffice calibrate --budget 0.5% --attention {name}`"
+    if calibration is None:
+        raise InputError(f"attention={name}:calibrated: needs a calibration of the model: {again}")
+    if name not in calibration.attention:
+        raise InputError(
+            f"calibration {calibration.name}: has no thresholds of attention '{name}': {again}"
+        )
+
+
+def rules(
+    attention: Attention, calibration: Calibration | None, layers: int, kv_heads: int
+) -> list[list[core.Rule | None]]:
+    """Return what the native traversal does in each layer and key/value head, [L][G].
+
+    Raises:
+        InputError: The thresholds are of another shape, or one is out of the technique's range.
+    """
+    if calibration is None or not is_calibrated(attention):
+        return [[attention.rule()] * kv_heads for _ in range(layers)]
+    found = calibration.attention[ATTENTIONS.name_of(attention)]
+    if (len(found.by_head), len(found.by_head[0])) != (layers, kv_heads):
+        raise InputError(
+            f"calibration {calibration.name}: has {len(found.by_head)} layers of "
+            f"{len(found.by_head[0])} key/value heads: the model has {layers} of {kv_heads}"
+        )
+    return rules_at(ATTENTIONS.load(ATTENTIONS.name_of(attention))(**found.options), found.by_head)
+
+
+def rules_at(technique: Any, thresholds: Thresholds) -> list[list[core.Rule | None]]:
+    """Return the rules [L][G] of a technique at thresholds [L][G]."""
+    known: dict[float | None, core.Rule | None] = {None: type(technique).exact_limit().rule()}
+    for layer in thresholds:
+        for each in layer:
+            if each not in known:
+                own = dataclasses.replace(technique, **{technique.threshold: each})
+                known[each] = own.rule()
+    return [[known[each] for each in layer] for layer in thresholds]

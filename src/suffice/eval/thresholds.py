@@ -1,0 +1,244 @@
+"""A threshold for each layer and key/value head, so that perplexity rises by a budget at most.
+
+A technique's heads differ: some lose much by what others do not notice. With u a key/value head of
+a layer, t a threshold, and exact attention everywhere else,
+
+    b_u(t)      bytes of keys, values and sketches read
+    e_u(t)      mean square of the relative error of the output of u's query heads
+    w_u         what the model minds: divergence of its predictions, with u at one t, over e_u(t)
+
+b and e come from audited runs with all heads at t, w from a run for each head. Small divergences
+add up, so that for a price per nat each head takes the t with the least
+
+    b_u(t) + price * w_u e_u(t)
+
+or stays exact. Which sum of divergences the budget allows is then found out by measuring the
+perplexity of the whole, a few times.
+
+The divergence is the second-order one, half the variance of the change of logits under the exact
+prediction: differences of nearly equal logarithms would drown in their rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from suffice.attention.by_head import Thresholds, rules_at
+from suffice.engine.torch_threads import one_torch_thread
+from suffice.errors import InputError
+from suffice.eval.perplexity import STEP_ROWS, Plan, Tally, measure
+from suffice.trace import Audit
+
+if TYPE_CHECKING:
+    from suffice.engine.runner import Runner
+
+WINDOWS = 2  # for what is run once for each head
+LOGITS_BYTES = 1 << 29  # of the exact predictions that these are compared with
+TRIALS = 6
+CLOSE = 0.9  # of the budget: enough of it has been used
+
+
+@dataclass(frozen=True)
+class Found:
+    """Thresholds [L][G], and what they cost and save on the text."""
+
+    thresholds: Thresholds
+    ratio: float  # of perplexities, to exact attention
+    ratio_error: float | None
+    bytes: float  # read, as a fraction of all keys and values
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return dataclasses.asdict(self)
+
+
+class Allocator:
+    """Finds thresholds for a technique on windows of tokens; call its steps in their order."""
+
+    def __init__(self, runner: Runner, technique: Any, windows: Sequence[list[int]]) -> None:
+        model = runner.decoder.config
+        self._runner, self._technique, self._windows = runner, technique, windows
+        self._shape = len(model.layers), model.kv_heads
+        self._group = model.heads // model.kv_heads
+        self._levels: tuple[float | None, ...] = (None, *technique.ladder)
+        size = len(self._levels), *self._shape
+        self._bytes, self._errors = np.ones(size), np.zeros(size)  # exact: everything, no error
+        self._weights = np.zeros(self._shape)
+        length = len(windows[0])
+        few = LOGITS_BYTES // (4 * runner.vocabulary * min(len(windows), WINDOWS))
+        self._prompt = length - min(few, length // 4) - 1
+
+    @property
+    def runs(self) -> tuple[int, int, int]:
+        """How many runs the three steps take; the last may take fewer."""
+        return len(self._levels), math.prod(self._shape), (1 + TRIALS) * len(self._windows)
+
+    def look(self) -> Iterator[int]:
+        """Measure bytes and errors of all heads at each threshold; yield how many are done.
+
+        Raises:
+            OutOfMemory: There is no memory for the windows.
+        """
+        self._open()
+        self._exact = [logits.log_softmax(-1) for logits in self._run(self._everywhere(None))]
+        yield 1
+        for i, level in enumerate(self._levels[1:], start=1):
+            self._runner.audit, self._runner.trace.audit = 1, None
+            before = self._runner.trace.copy()
+            for _ in self._run(self._everywhere(level)):
+                pass
+            self._runner.audit = None
+            read = self._runner.trace.since(before)
+            sketches = read.sketch_bytes_read / read.kv_bytes_held  # alike in all heads
+            self._bytes[i] = read.rows[:2].sum(0) / (2 * read.rows[2]) + sketches
+            self._errors[i] = self._by_head(read.audit)
+            yield i + 1
+
+    def weigh(self) -> Iterator[int]:
+        """Measure what the model minds of each head's error; yield how many are done."""
+        at = 2 * len(self._levels) // 3
+        for done, head in enumerate(np.ndindex(*self._shape), start=1):
+            if self._errors[at][head] > 0:
+                chosen = np.zeros(self._shape, np.int64)
+                chosen[head] = at
+                self._weights[head] = self._divergence(chosen) / self._errors[at][head]
+            yield done
+        self.close()
+
+    def search(self, budget: float) -> Iterator[tuple[int, Found | None]]:
+        """Look for the thresholds that read least; yield windows done and the best so far.
+
+        `budget`: by which fraction perplexity may rise.
+
+        Raises:
+            InputError: Not even the mildest thresholds stay within it.
+        """
+        exact = None
+        for exact in self._measured(np.zeros(self._shape, np.int64)):
+            yield self._done(exact, 0), None
+        assert exact is not None
+        allowed, low, high = math.log1p(budget), 0.0, math.inf
+        target, best = allowed, None
+        for trial in range(1, TRIALS + 1):
+            before = self._runner.trace.copy()
+            chosen = self._cheapest(target)
+            tally = None
+            for tally in self._measured(chosen):
+                yield self._done(tally, trial), best
+            assert tally is not None
+            rise = math.log(tally.perplexity / exact.perplexity)
+            if rise <= allowed:
+                low = target
+                best = self._found(chosen, tally, exact, self._runner.trace.since(before))
+            else:
+                high = target
+            if low == target and (rise >= CLOSE * allowed or chosen.min() == len(self._levels) - 1):
+                break
+            target = _next(low, high, allowed / max(rise, allowed / 4))
+        if best is None:
+            raise InputError(
+                f"--budget={budget:g}: perplexity rose by more at every setting that was tried"
+            )
+        yield self.runs[2], best
+
+    def close(self) -> None:
+        """Give the memory of the windows back."""
+        for sequence in self._starts:
+            self._runner.close(sequence)
+        self._starts: list[Any] = []
+
+    def _open(self) -> None:
+        self._starts = []
+        for window in self._windows[:WINDOWS]:
+            self._starts.append(self._runner.open("calibrate", len(window)))
+            self._runner.prefill(self._starts[-1], window[: self._prompt])
+
+    def _run(self, rules: Any) -> Iterator[torch.Tensor]:
+        """Run what follows the prompts by these rules; yield logits [R, V], step by step."""
+        runner = self._runner
+        runner.use(rules)
+        sequences = [runner.fork(start) for start in self._starts]
+        rows = max(1, STEP_ROWS // len(sequences))
+        try:
+            for at in range(self._prompt, len(self._windows[0]) - 1, rows):
+                chains = [window[at : at + rows] for window in self._windows[: len(sequences)]]
+                for sequence, chain in zip(sequences, chains, strict=True):
+                    runner.reserve(sequence, len(chain))
+                yield runner.advance(sequences, chains)
+        finally:
+            for sequence in sequences:
+                runner.close(sequence)
+
+    def _everywhere(self, level: float | None) -> Any:
+        layers, heads = self._shape
+        return rules_at(self._technique, [[level] * heads] * layers)
+
+    def _by_head(self, audit: Audit | None) -> np.ndarray:
+        """Return the mean squares of errors [L, G] of an audit."""
+        assert audit is not None
+        squares: np.ndarray = audit.sums[1].reshape(*self._shape, self._group).mean(-1)
+        return squares / audit.tokens
+
+    @one_torch_thread()
+    def _divergence(self, chosen: np.ndarray) -> float:
+        """Return the mean divergence from exact attention, in nats, with the levels chosen."""
+        total, rows = 0.0, 0
+        found = self._run(rules_at(self._technique, self._thresholds(chosen)))
+        for logits, exact in zip(found, self._exact, strict=True):
+            change, p = logits - exact, exact.exp()
+            mean = (p * change).sum(-1, keepdim=True)
+            total += float((p * (change - mean) ** 2).sum()) / 2
+            rows += len(logits)
+        return total / rows
+
+    def _thresholds(self, chosen: np.ndarray) -> list[list[float | None]]:
+        return [[self._levels[level] for level in layer] for layer in chosen]
+
+    def _cheapest(self, target: float) -> np.ndarray:
+        """Return the levels [L, G] that read least while divergences sum up to `target` at most."""
+        harm = self._weights * self._errors
+        best = np.zeros(self._shape, np.int64)
+        low, high = -20.0, 40.0  # of the logarithm of the price
+        for _ in range(60):
+            price = (low + high) / 2
+            chosen = (self._bytes + math.exp(price) * harm).argmin(0)
+            if np.take_along_axis(harm, chosen[None], 0).sum() <= target:
+                best, high = chosen, price
+            else:
+                low = price
+        return best
+
+    def _measured(self, chosen: np.ndarray) -> Iterator[Tally]:
+        self._runner.use(rules_at(self._technique, self._thresholds(chosen)))
+        return measure(self._runner, self._windows, Plan(len(self._windows[0])))
+
+    def _done(self, tally: Tally, trial: int) -> int:
+        length = len(self._windows[0]) - 1
+        return trial * len(self._windows) + tally.predictions // length
+
+    def _found(self, chosen: np.ndarray, tally: Tally, exact: Tally, read: Any) -> Found:
+        tally.reference_nll = exact.nll
+        ratio, error = tally.ratio()
+        return Found(
+            thresholds=self._thresholds(chosen),
+            ratio=ratio,
+            ratio_error=error,
+            bytes=read.kv_bytes_read / read.kv_bytes_held,
+        )
+
+
+def _next(low: float, high: float, room: float) -> float:
+    """Return a target between one that was within the budget (0: none was) and one that was not.
+
+    `room`: how many times more than at `low` the budget allows; used while none was too much.
+    """
+    if high == math.inf:
+        return room * low
+    return (low * high) ** 0.5 if low else high / 4

@@ -1,0 +1,175 @@
+"""An audit says how far a technique is from exact attention, and changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from caches import cache_of
+from commands import Cli
+from suffice import LLM, SamplingParams
+from suffice.attention import ATTENTIONS
+from suffice.attention.exaq import EXAQ
+from suffice.attention.kernel import attend, coded_rule
+from suffice.cache.kv import KVCache
+from suffice.errors import InputError
+from suffice.trace import Audit, Trace
+
+SCALE = 0.3
+GROUPS, REP, SIZE, ROWS, TOKENS = 2, 3, 64, 700, 3
+LOSSY = (
+    "aet:k=0.7,v=0.02",
+    "art:tau=0.5,phi=1,p=2",
+    "certified:eps=0.3",
+    "certified:eps=0.3,v=0.01",
+)
+
+
+def filled() -> tuple[KVCache, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    keys, values = torch.randn(2, GROUPS, ROWS, SIZE, generator=generator)
+    q = torch.randn(GROUPS * REP, TOKENS, SIZE, generator=generator)
+    return cache_of(keys, values, sketch=True), q
+
+
+def audited(rule: Any, q: torch.Tensor, cache: KVCache) -> tuple[torch.Tensor, np.ndarray]:
+    found = np.full((3, TOKENS, GROUPS * REP), np.nan, np.float32)
+    plain = attend(rule, q, cache, 0, scale=SCALE)[0]
+    cache.native.settle(0)
+    out = attend(rule, q, cache, 0, scale=SCALE, audit=found)[0]
+    assert torch.equal(out, plain)
+    return out, found
+
+
+def visible() -> torch.Tensor:
+    return torch.ones(TOKENS, ROWS, dtype=torch.bool).tril(ROWS - TOKENS)
+
+
+def exact_weights(q: torch.Tensor, cache: KVCache) -> torch.Tensor:
+    """Weights [H, T, S] of the softmax."""
+    keys = cache.keys(0).double().repeat_interleave(REP, 0)
+    scores = SCALE * q.double() @ keys.transpose(1, 2)
+    return scores.masked_fill(~visible(), float("-inf")).softmax(-1)
+
+
+def relative_error(out: torch.Tensor, weights: torch.Tensor, cache: KVCache) -> torch.Tensor:
+    exact = weights @ cache.values(0).double().repeat_interleave(REP, 0)
+    return ((out.double() - exact).norm(dim=-1) / exact.norm(dim=-1)).T
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_it_finds_what_a_technique_leaves_out(name: str) -> None:
+    cache, q = filled()
+    technique = ATTENTIONS.build(name)
+    out, (missing, error, bound) = audited(technique.rule(), q, cache)
+    weights = exact_weights(q, cache)
+    read = technique.reference(
+        q, cache.keys(0), cache.values(0), scale=SCALE, visible=visible()
+    ).values
+    lost = (weights * ~read.repeat_interleave(REP, 1).transpose(0, 1)).sum(-1).T
+    assert lost.max() > 0.01
+    np.testing.assert_allclose(missing, lost, atol=2e-5)
+    np.testing.assert_allclose(error, relative_error(out, weights, cache), rtol=1e-3, atol=1e-5)
+    if name.startswith("certified"):
+        assert (missing <= bound + 1e-5).all() and (bound <= technique.eps).all()
+    else:
+        assert np.isnan(bound).all()
+
+
+def test_codes_have_an_error_and_no_missing_share() -> None:
+    cache, q = filled()
+    levels = [EXAQ(2).layer_levels(2.0, -30.0)] * REP
+    out, (missing, error, _) = audited(coded_rule(None, levels), q, cache)
+    wanted = relative_error(out, exact_weights(q, cache), cache)
+    assert wanted.min() > 0.01
+    np.testing.assert_allclose(error, wanted, rtol=1e-3)
+    assert np.isnan(missing).all()
+
+
+def test_figures_over_steps() -> None:
+    audit = Audit(1, 2)
+    step = np.zeros((3, 1, 500, 2), np.float32)
+    step[0, 0, :, 1], step[1] = 0.25, 0.5
+    step[0, 0, 7, 0], step[2] = 0.75, 0.3
+    audit.add(step)
+    before = audit.copy()
+    audit.add(step)
+    for each, tokens in ((audit, 1000), (audit.since(before), 500), (before, 500)):
+        found = each.plain()
+        assert (found["tokens"], found["beyond_bound"]) == (tokens, tokens // 500)
+        missing: Any = found["missing"]
+        assert missing["mean"] == pytest.approx((0.25 * 500 + 0.75) / 1000)
+        assert (missing["most"], missing["above_half"]) == (0.75, 0.001)
+        assert missing["p99.9"] == pytest.approx(0.25, rel=0.1)
+        assert found["error"] == {"mean": 0.5, "p99.9": 0.5, "most": 0.5}
+
+
+def test_a_trace_of_no_audit_has_none() -> None:
+    trace = Trace(1, 1)
+    assert trace.audit is None and "audit" not in trace.plain()
+    assert trace.copy().audit is None and trace.since(trace.copy()).audit is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attention": "aet:k=0.6,v=0.1"},
+        {"attention": "certified:eps=0.4"},
+        {"policy": "quest:budget=48,dense_layers=0"},
+    ],
+    ids=str,
+)
+def test_every_so_many_steps_and_the_same_tokens(options: dict[str, str], checkpoint: Path) -> None:
+    prompt = {"prompt_token_ids": list(range(3, 103))}
+    sampling = SamplingParams(temperature=0, max_tokens=22, ignore_eos=True)
+    found = {}
+    for audit in (None, 5, 1):
+        llm = LLM(checkpoint, dtype="float32", max_model_len=512, audit=audit, **options)
+        found[audit] = llm.generate([prompt], sampling)[0].outputs[0].token_ids
+        trace = llm.runner.trace
+        assert trace.steps == 21
+        assert (trace.audit.tokens if trace.audit else 0) == {None: 0, 5: 5, 1: 21}[audit]
+    assert found[None] == found[5] == found[1]
+    assert trace.audit is not None and trace.audit.beyond == 0
+    assert trace.audit.plain()["error"]["most"] > 0  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"audit": 0, "attention": "aet"},
+            "audit=0: must be a whole number of at least 1, or None",
+        ),
+        (
+            {"audit": 2},
+            "audit=2: attention=exact with softmax=exact leaves nothing out that a step could have "
+            "read: choose a technique that does",
+        ),
+        (
+            {"audit": 2, "policy": "snapkv:0.5"},
+            "audit=2: attention=exact with softmax=exact leaves nothing out that a step could have "
+            "read: choose a technique that does",
+        ),
+    ],
+)
+def test_what_cannot_be_audited(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        LLM("no-model", **options)
+    assert str(error.value) == message
+
+
+def test_perplexity_says_what_an_audit_found(cli: Cli, checkpoint: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("one two three four five six seven eight nine ten " * 40)
+    found = cli(
+        *("eval", "perplexity", "-m", str(checkpoint), "--text", str(text)),
+        *("--window", "100", "--limit", "1", "--attention", "aet:k=0.5,globals=0", "--audit", "1"),
+    )
+    assert found.code == 0, found.err
+    assert "| audited tokens " in found.out and "| missing share, p99.9 " in found.out
+    assert "| queries beyond their bound " in found.out

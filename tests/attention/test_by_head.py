@@ -1,0 +1,127 @@
+"""Thresholds of a calibration: each head does what its own says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from suffice import LLM, SamplingParams
+from suffice.attention import ATTENTIONS
+from suffice.attention.by_head import check, rules
+from suffice.attention.calibration import Calibration, beside, write
+from suffice.errors import InputError
+from suffice.models.fingerprint import fingerprint
+
+PROMPT = {"prompt_token_ids": list(range(3, 203))}
+SAMPLING = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+THRESHOLDS = [[None, 0.2], [0.2, None], [0.2, 0.2]]  # of the tiny model: 3 layers, 2 heads
+
+
+def stored(model: Path, technique: str, options: dict[str, Any], thresholds: Any) -> dict[str, Any]:
+    part = {"options": options, "thresholds": thresholds}
+    return {
+        "model": {"name": "m", "hash": fingerprint(model), "heads": 4},
+        "attention": {technique: part},
+    }
+
+
+@pytest.mark.parametrize(
+    ("technique", "options"),
+    [
+        ("aet", {"v": 0.0, "globals": 0}),
+        ("art", {"phi": 2, "p": 1, "block": 16}),
+        ("certified", {}),
+    ],
+)
+def test_protected_heads_read_everything_and_others_do_not(
+    technique: str, options: dict[str, Any], checkpoint: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "found.json"
+    write(path, stored(checkpoint, technique, options, THRESHOLDS))
+    llm = LLM(
+        checkpoint,
+        dtype="float32",
+        max_model_len=512,
+        attention=f"{technique}:calibrated",
+        calibration=path,
+    )
+    llm.generate([PROMPT], SAMPLING)
+    keys, _, held = llm.runner.trace.rows
+    exact = np.array([[each is None for each in layer] for layer in THRESHOLDS])
+    assert (keys == held)[exact].all()
+    assert (keys < held)[~exact].all()
+
+
+def test_it_is_found_beside_the_model(checkpoint: Path) -> None:
+    path = beside(checkpoint)
+    assert path == checkpoint / "suffice-calibration.json"
+    assert beside(Path("a/b.Q4_1.gguf")) == Path("a/b.Q4_1.calibration.json")
+    write(path, stored(checkpoint, "aet", {}, [[0.9] * 2] * 3))
+    try:
+        llm = LLM(checkpoint, dtype="float32", max_model_len=512, attention="aet:calibrated")
+        assert llm.config.calibration is not None
+        assert llm.config.calibration.name == path.name
+        assert LLM(checkpoint, max_model_len=512).config.calibration is None
+    finally:
+        path.unlink()
+
+
+def calibration(thresholds: Any) -> Calibration:
+    from suffice.attention.calibration import Thresholds
+
+    return Calibration("c.json", "m", "ab", 4, (), {}, {"aet": Thresholds({}, thresholds)})
+
+
+@pytest.mark.parametrize(
+    ("spec", "found", "message"),
+    [
+        (
+            "aet:calibrated",
+            None,
+            "attention=aet:calibrated: needs a calibration of the model: make one with `suffice "
+            "calibrate --budget 0.5% --attention aet`",
+        ),
+        (
+            "certified:calibrated",
+            calibration(((0.9,),)),
+            "calibration c.json: has no thresholds of attention 'certified': make one with "
+            "`suffice calibrate --budget 0.5% --attention certified`",
+        ),
+        (
+            "aet:calibrated,v=0.5",
+            calibration(((0.9,),)),
+            "aet: v=0.5 contradicts calibrated: the calibration says what all options are",
+        ),
+    ],
+)
+def test_what_a_calibration_lacks(spec: str, found: Calibration | None, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        check(ATTENTIONS.build(spec), found)
+    assert str(error.value) == message
+
+
+def test_thresholds_of_another_shape_or_out_of_range() -> None:
+    technique = ATTENTIONS.build("aet:calibrated")
+    with pytest.raises(InputError) as error:
+        rules(technique, calibration(((0.9, 0.9),)), 3, 2)
+    assert str(error.value) == (
+        "calibration c.json: has 1 layers of 2 key/value heads: the model has 3 of 2"
+    )
+    with pytest.raises(InputError, match=r"aet: k=3: must be above 0 and at most 2"):
+        rules(technique, calibration(((3,),)), 1, 1)
+
+
+def test_a_calibration_that_nothing_needs(checkpoint: Path, tmp_path: Path) -> None:
+    write(tmp_path / "c.json", stored(checkpoint, "aet", {}, THRESHOLDS))
+    with pytest.raises(InputError) as error:
+        LLM(checkpoint, attention="aet", calibration=tmp_path / "c.json")
+    assert str(error.value) == "calibration=c.json: softmax=exact and attention=aet need none"
+    with pytest.raises(InputError) as error:
+        LLM(checkpoint, softmax="exaq", calibration=tmp_path / "c.json")
+    assert str(error.value) == (
+        "calibration c.json: says nothing of softmax: make one with `suffice calibrate`, without "
+        "--budget"
+    )

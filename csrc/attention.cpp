@@ -40,23 +40,49 @@ const std::vector<int32_t>& ranked_blocks(const Traversal& traversal) {
 }
 
 // Whether blocks come in another order than newest first.
-bool ranks(const Traversal& traversal) {
-  return traversal.most_blocks > 0 || !ranked_blocks(traversal).empty();
+bool ranks(const Traversal& traversal, const Rule& rule) {
+  return traversal.most_blocks > 0 || rule.sketched() || !ranked_blocks(traversal).empty();
 }
 
 // Appends the blocks of [begin, end) that are not in the list yet: those that no order ranks newest
 // first, but what the rule looks at together in the order in which it lies; then the ranked ones.
 void list_rest(const Rule& rule, int begin, int end, const std::vector<int32_t>& ranked,
                Scratch& scratch) {
-  scratch.taken.assign(end, 0);
-  for (const int32_t block : scratch.order) scratch.taken[block] = 1;
-  const int unranked = std::max(begin, static_cast<int>(ranked.size()));
-  const int unit = rule.never_stops() ? end : rule.look_blocks;
-  for (int first = (end - 1) / unit * unit; first + unit > unranked; first -= unit)
-    for (int block = std::max(first, unranked); block < std::min(first + unit, end); block++)
-      if (!scratch.taken[block]) scratch.order.push_back(block);
+  enum : uint8_t { kUnranked, kRanked, kListed };
+  scratch.place.assign(end, kUnranked);
   for (const int32_t block : ranked)
-    if (block >= begin && block < end && !scratch.taken[block]) scratch.order.push_back(block);
+    if (block < end) scratch.place[block] = kRanked;
+  for (const int32_t block : scratch.order) scratch.place[block] = kListed;
+  const int unit = rule.never_stops() ? end : rule.look_blocks;
+  for (int first = (end - 1) / unit * unit; first + unit > begin; first -= unit)
+    for (int block = std::max(first, begin); block < std::min(first + unit, end); block++)
+      if (scratch.place[block] == kUnranked) scratch.order.push_back(block);
+  for (const int32_t block : ranked)
+    if (block >= begin && block < end && scratch.place[block] == kRanked)
+      scratch.order.push_back(block);
+}
+
+// Appends the blocks of [begin, end) that a token reads if it comes to them; returns the bytes that
+// were read to find their order.
+size_t list_others(const Traversal& traversal, int row, const Rule& rule, int begin, int end,
+                   Scratch& scratch) {
+  const float* const* queries =
+      traversal.queries.data() + static_cast<size_t>(row) * traversal.group;
+  if (traversal.most_blocks) {
+    const int boxes =
+        scratch.ranking.sort(traversal.head, queries, traversal.group, traversal.boxed, begin, end,
+                             traversal.most_blocks, scratch.order);
+    return boxes * box_bytes(traversal.head.size);
+  }
+  if (rule.sketched()) {
+    const Visible& visible = traversal.visible[static_cast<size_t>(row) * traversal.group];
+    const int chunks = scratch.by_sketch.sort(traversal.head, queries, traversal.group, visible,
+                                              traversal.length(row));
+    list_rest(rule, begin, end, scratch.by_sketch.blocks, scratch);
+    return chunks * sketch_bytes(traversal.head.size);
+  }
+  list_rest(rule, begin, end, ranked_blocks(traversal), scratch);
+  return 0;
 }
 
 }  // namespace
@@ -154,18 +180,13 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
     known.list(rule, std::max(begin, sinks), scratch.order);
   }
   const int always = static_cast<int>(scratch.order.size());
-  int boxes = 0;
-  if (traversal.most_blocks)
-    boxes = scratch.ranking.sort(traversal.head, traversal.queries.data() + at, group,
-                                 traversal.boxed, begin, end, traversal.most_blocks, scratch.order);
-  else
-    list_rest(rule, begin, end, ranked_blocks(traversal), scratch);
+  const size_t metadata = list_others(traversal, row, rule, begin, end, scratch);
   scratch.masses.resize(2 * static_cast<size_t>(always) * group);
   const Partial whole = partial(traversal, 0);
   float* const dropped = traversal.audit.missing ? whole.dropped + at : nullptr;
   const Partial state{whole.peak + at, whole.sum + at, whole.output + at * size, dropped, nullptr};
   const Order order{scratch.order.data(), static_cast<int>(scratch.order.size()), always,
-                    ranks(traversal), rule.levels.empty() ? nullptr : rule.levels.data()};
+                    ranks(traversal, rule), rule.levels.empty() ? nullptr : rule.levels.data()};
   Reads reads = kernels().traverse(traversal.head, traversal.queries.data() + at, visible, group,
                                    order, rule, state, learns ? scratch.masses.data() : nullptr,
                                    scratch.at_least(traverse_scratch(group, size)));
@@ -177,7 +198,7 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
       traversal.state->drafts[row].add_mass(scratch.order[i],
                                             scratch.masses[i * group + q] * inverse);
   }
-  reads.sketch_bytes = boxes * static_cast<int64_t>(box_bytes(size));
+  reads.sketch_bytes = static_cast<int64_t>(metadata);
   count_reads(traversal, row, reads);
   scratch.parts.clear();
   if (rule.levels.empty()) scratch.parts.push_back(state);

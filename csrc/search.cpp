@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "audit.h"
-#include "sketch.h"
+#include "sketch_order.h"
 
 namespace suffice {
 namespace {
@@ -13,18 +12,6 @@ namespace {
 constexpr int kLookChunks = 16;  // sketched chunks that one thread looks at at a time
 // Sums in float32 of thousands of masses, relative to the whole.
 constexpr double kSumError = 1e-5;
-// Shares are sorted by so many bits of theirs: the exponent and four steps per power of two. Those
-// below 2^-28 come last, in one bucket.
-constexpr int kShareShift = 21;
-constexpr int kLeastShare = (127 - 28) << 2, kBuckets = (128 + 8) * 4 - kLeastShare;
-
-int bucket_of(float share) {
-  uint32_t bits;
-  std::memcpy(&bits, &share, sizeof bits);
-  return kBuckets - 1 -
-         std::clamp(static_cast<int>(bits >> kShareShift) - kLeastShare, 0, kBuckets - 1);
-}
-
 }  // namespace
 
 void Search::begin(const Traversal& traversal, int row) {
@@ -36,8 +23,7 @@ void Search::begin(const Traversal& traversal, int row) {
   row_ = row;
   length_ = traversal.length(row);
   estimates_.count = count_;
-  estimates_.first = (visible_.first + kSketchRows - 1) / kSketchRows;
-  estimates_.chunks = std::max(sketched_chunks(length_) - estimates_.first, 0);
+  set_chunks(visible_, length_, estimates_);
   looks_ = 1 + (estimates_.chunks + kLookChunks - 1) / kLookChunks;
   visits_ = 0;
   left.store(looks_);
@@ -98,16 +84,6 @@ void Search::look(int item, Scratch& scratch) {
                      &found_[static_cast<size_t>(item) * count_]);
 }
 
-// Heaviest first, in buckets, so that blocks of nearly the same share come in the order of keys.
-void Search::sort() {
-  const int blocks = estimates_.chunks * kSketchBlocks;
-  buckets_.assign(kBuckets + 1, 0);
-  for (int b = 0; b < blocks; b++) buckets_[bucket_of(shares_[b]) + 1]++;
-  for (int i = 0; i < kBuckets; i++) buckets_[i + 1] += buckets_[i];
-  sorted_.resize(blocks);
-  for (int b = 0; b < blocks; b++) sorted_[buckets_[bucket_of(shares_[b])]++] = b;
-}
-
 // A weight of 1 at this peak in units of the estimates.
 double Search::in_units(float peak, int q) const { return std::exp2(double{peak} - peaks_[q]); }
 
@@ -121,7 +97,7 @@ void Search::choose() {
       floors_[q] = std::max(peaks_[q], parts_[0].greatest[q]) + std::log2(rule.value_share);
   }
   kernels().combine(estimates_, peaks_.data(), totals_.data(), shares_.data());
-  sort();
+  sort_by_share(shares_.data(), estimates_.chunks * kSketchBlocks, buckets_, sorted_);
   next_ = 0;
   for (int q = 0; q < count_; q++) {
     known_[q] = parts_[0].sum[q] * in_units(parts_[0].peak[q], q);

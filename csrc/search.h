@@ -28,7 +28,6 @@ class Search {
  private:
   void list_newest();
   void size_buffers();
-  void sort();
   void choose_until_enough(bool grows);
   void list_chosen(size_t from);
   double sum_parts(int parts);

@@ -6,6 +6,7 @@
 #include "boxes.h"
 #include "kernels.h"
 #include "known.h"
+#include "sketch_order.h"
 #include "value_sum.h"
 
 namespace suffice {
@@ -69,9 +70,10 @@ inline int parent_of(const Visible& visible, int row) {
 struct Scratch {
   std::vector<float> floats, masses;
   std::vector<int32_t> order;
-  std::vector<uint8_t> taken;
+  std::vector<uint8_t> place;  // of each block in the order
   std::vector<Partial> parts;
   Ranking ranking;
+  SketchOrder by_sketch;
 
   float* at_least(size_t count) {
     if (floats.size() < count) floats.resize(count);

@@ -116,9 +116,13 @@ struct Levels {
 // When a traversal stops and which values it reads. The defaults read everything.
 enum class Stop : int { never = 0, aet = 1, art = 2, certified = 3 };
 
+constexpr int kEndless = 1 << 20;  // looks: more than any context has
+
 struct Rule {
   Stop stop = Stop::never;
   int look_blocks = 1;  // blocks between two looks, at most a tile
+  // Of termination: heaviest first as sketches have it, not newest first.
+  bool by_sketch = false;
   // A value is not read if its weight is below this fraction of the largest, in every head.
   float value_share = 0;
   // Early termination (Scrooge): the known share of the sum of weights that is enough; the first
@@ -138,9 +142,12 @@ struct Rule {
   // The order of blocks does not matter then; codes are relative to the largest score so far.
   bool never_stops() const {
     if (stop == Stop::never) return true;
-    const bool never = stop == Stop::aet ? key_share >= 2 : stop == Stop::art && scale == 0;
+    const bool restless = scale == 0 || patience >= kEndless;
+    const bool never = stop == Stop::aet ? key_share >= 2 : stop == Stop::art && restless;
     return never && levels.empty();
   }
+  // Whether sketches of the keys are looked at.
+  bool sketched() const { return stop == Stop::certified ? !exact() : by_sketch && !never_stops(); }
   // Whether nothing can be left out.
   bool exact() const {
     if (!levels.empty()) return false;

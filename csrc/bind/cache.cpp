@@ -78,7 +78,7 @@ void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> k
 }
 
 void complete_sketch(const Rule& rule, KVCache& cache, int layer, int length) {
-  if (rule.stop != Stop::certified || rule.exact()) return;
+  if (!rule.sketched()) return;
   require(cache.extras().sketch, "the cache has no sketch of its keys");
   for (int c = cache.sketched(layer); c < length / kSketchRows; c++)
     for (int g = 0; g < cache.heads(); g++) encode_sketch(cache.head(layer, g), c);

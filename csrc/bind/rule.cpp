@@ -11,6 +11,8 @@ void check_rule(const Rule& rule, int group) {
               rule.stop == Stop::certified,
           "no such stop rule");
   require(rule.look_blocks >= 1 && rule.look_blocks <= kTileBlocks, "a look after 1 to 4 blocks");
+  require(!rule.by_sketch || rule.stop == Stop::aet || rule.stop == Stop::art,
+          "only termination has an order");
   require(rule.value_share >= 0 && rule.value_share <= 1, "value_share must be in [0, 1]");
   require(rule.sinks >= 0 && rule.globals >= 0 && rule.locals >= 0, "no negative sets");
   require(rule.probe > 0 && rule.probe % kPanel == 0, "the probe must be a multiple of 16");
@@ -53,11 +55,12 @@ void bind_rule(nb::module_& m) {
       .def_prop_ro("exact", &Rule::exact)
       .def(
           "__init__",
-          [](Rule* self, int stop, int look_blocks, float value_share, float key_share, int sinks,
-             int globals, int locals, float scale, float direction, int patience, int probe,
-             float missing, bool bounded) {
+          [](Rule* self, int stop, int look_blocks, bool by_sketch, float value_share,
+             float key_share, int sinks, int globals, int locals, float scale, float direction,
+             int patience, int probe, float missing, bool bounded) {
             new (self) Rule{static_cast<Stop>(stop),
                             look_blocks,
+                            by_sketch,
                             value_share,
                             key_share,
                             sinks,
@@ -71,10 +74,10 @@ void bind_rule(nb::module_& m) {
                             bounded,
                             {}};
           },
-          nb::kw_only(), "stop"_a = 0, "look_blocks"_a = 1, "value_share"_a = 0.0f,
-          "key_share"_a = 2.0f, "sinks"_a = 1, "globals"_a = 4, "locals"_a = 8, "scale"_a = 0.0f,
-          "direction"_a = 0.0f, "patience"_a = 1, "probe"_a = 32, "missing"_a = 0.0f,
-          "bounded"_a = true)
+          nb::kw_only(), "stop"_a = 0, "look_blocks"_a = 1, "by_sketch"_a = false,
+          "value_share"_a = 0.0f, "key_share"_a = 2.0f, "sinks"_a = 1, "globals"_a = 4,
+          "locals"_a = 8, "scale"_a = 0.0f, "direction"_a = 0.0f, "patience"_a = 1, "probe"_a = 32,
+          "missing"_a = 0.0f, "bounded"_a = true)
       .def("set_levels", &set_levels, "borders"_a, "weights"_a);
 }
 

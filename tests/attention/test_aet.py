@@ -100,6 +100,7 @@ def test_what_was_found_is_kept_by_the_cache() -> None:
         ({"k": 0}, "aet: k=0: must be above 0"),
         ({"k": 3}, "aet: k=3: must be above 0 and at most 2"),
         ({"v": -1}, r"aet: v=-1: must be in \[0, 1\]"),
+        ({"order": "sketch", "block": 1}, "aet: block=1 with order=sketch: must be 16"),
         ({"block": 0}, "aet: block=0: must be at least 1 token"),
         ({"globals": -1}, "aet: globals=-1: must be at least 0 tokens"),
         ({"locals": 0}, "aet: locals=0: must be at least 1"),

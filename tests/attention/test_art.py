@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -64,10 +65,12 @@ def test_a_traversal_stops_where_the_rest_is_alike() -> None:
         ({"phi": float("nan")}, "art: phi=nan: must be a number of at least 0"),
         ({"p": 0}, "art: p=0: must be at least 1 block"),
         ({"block": 20}, "art: block=20: must be 16, 32, 48 or 64"),
+        ({"order": "sketch"}, "art: block=64 with order=sketch: must be 16"),
+        ({"order": "sketches"}, r"unknown order of art 'sketches'. Did you mean 'sketch'\?"),
         ({"probe": 30}, "art: probe=30: must be a multiple of 16"),
         ({"v": 2.0}, r"art: v=2.0: must be in \[0, 1\]"),
     ],
 )
-def test_bad_options(options: dict[str, float], message: str) -> None:
+def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         ART(**options)  # type: ignore[arg-type]

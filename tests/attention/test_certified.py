@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from caches import cache_of
-from suffice.attention.certified import BLOCK, CHUNK, LAG, Certified
-from suffice.attention.certified_reference import Sketch, Walk, estimate, sketch
+from suffice.attention.certified import Certified
+from suffice.attention.certified_reference import Walk
 from suffice.attention.exact import Exact
 from suffice.attention.kernel import attend
+from suffice.attention.sketch import BLOCK, CHUNK, LAG, Sketch, estimate, sketch
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
 

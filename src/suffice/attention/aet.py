@@ -5,7 +5,8 @@
     V is read for keys of weight >= v Max                                      (line 10)
 
 Max is the largest weight among the keys that are always read: sinks, `globals` and `locals`. The
-others follow, newest first. The global tokens are those that weighed most since they were local:
+others follow, newest first; or, with `order=sketch`, which is ours, heaviest first as a sketch of
+the keys has it. The global tokens are those that weighed most since they were local:
 one that leaves the local ones replaces the lightest.
 
 Source   Byeon et al., "Scrooge: Accelerating Attention Inference in LLMs via Early Termination
@@ -46,7 +47,8 @@ class Known:
 class AET(BlockByBlock):
     """Early termination with thresholds `k` for keys and `v` for values.
 
-    `calibrated`: with a `k` for each layer and key/value head, see `suffice.attention.by_head`.
+    `order`: see `suffice.attention.technique.BlockByBlock`. `calibrated`: with a `k` for each
+    layer and key/value head, see `suffice.attention.by_head`.
     """
 
     threshold: ClassVar = "k"
@@ -58,9 +60,11 @@ class AET(BlockByBlock):
     sinks: int = 1
     globals: int = 64
     locals: int = 8
+    order: str = "newest"
     calibrated: bool = False
 
     def __post_init__(self) -> None:
+        self.check_order("aet", self.block)
         if not 0 < self.k <= 2:
             raise InputError(f"aet: k={self.k}: must be above 0 and at most 2, which never stops")
         if not 0 <= self.v <= 1:
@@ -130,6 +134,7 @@ class AET(BlockByBlock):
             raise InputError(f"aet: block={self.block}: the native kernel has blocks of {PANEL}")
         return core.Rule(
             stop=1,
+            by_sketch=self.sketched,
             value_share=self.v,
             key_share=self.k,
             sinks=-(-self.sinks // PANEL),

@@ -5,12 +5,13 @@
     c_t = c_(t-1) + 1 if d_scale < tau and d_direction < phi, else 0               (Eq. 3)
     stop if c_t >= p
 
-after each block, newest first. The probe is `probe` elements in runs of 16, spread over the head.
+after each block, newest first; or, with `order=sketch`, which is ours, heaviest first as a sketch
+of the keys has it. The probe is `probe` elements in runs of 16, spread over the head.
 
 Source   Qiu et al., "ART: Attention Run-time Termination for Efficient LLM Decoding", Algorithm 1.
 Exact    tau = 0 (never stable), v = 0.
 Cost     reads K and V of the visited blocks. No guarantee: the theorems hold for orders in which
-         the mass of blocks decays, and newest first is not always one.
+         the mass of blocks decays: newest first is not always one, heaviest first nearly is.
 Native   csrc/kernels/traverse.inl
 """
 
@@ -43,8 +44,9 @@ class Watch:
 class ART(BlockByBlock):
     """Termination with thresholds `tau` (scale), `phi` (direction) and patience `p`.
 
-    `v` is the value filter of `aet`; 0 reads the values of all visited keys. `calibrated`: with a
-    `tau` for each layer and key/value head, see `suffice.attention.by_head`.
+    `v` is the value filter of `aet`; 0 reads the values of all visited keys. `order`: see
+    `suffice.attention.technique.BlockByBlock`. `calibrated`: with a `tau` for each layer and
+    key/value head, see `suffice.attention.by_head`.
     """
 
     threshold: ClassVar = "tau"
@@ -56,9 +58,11 @@ class ART(BlockByBlock):
     block: int = 64
     probe: int = 32
     v: float = 0.0
+    order: str = "newest"
     calibrated: bool = False
 
     def __post_init__(self) -> None:
+        self.check_order("art", self.block)
         for name in ("tau", "phi"):
             if not getattr(self, name) >= 0:
                 raise InputError(
@@ -117,6 +121,7 @@ class ART(BlockByBlock):
         return core.Rule(
             stop=2,
             look_blocks=self.block // PANEL,
+            by_sketch=self.sketched,
             value_share=self.v,
             scale=self.tau,
             direction=self.phi,

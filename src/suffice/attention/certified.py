@@ -40,11 +40,8 @@ if TYPE_CHECKING:
     from suffice.attention.traversal import Attended
     from suffice.native import core
 
-CHUNK = 64  # keys of a sketch that share a scale per channel
-BLOCK = 16
-LAG = 32  # rows that a step may have: a key enters the sketch no earlier than so many later
 VISIT = 16  # blocks that are visited together: they share the allowance for values
-SLACK, ROUNDING, SUM_ERROR = 1 + 1e-5, 1e-4, 1e-5  # for float32, as in the native code
+SUM_ERROR = 1e-5  # of float32, as in the native code
 
 
 @dataclass(frozen=True)

@@ -6,58 +6,20 @@ Scores are in base 2, as in the native code, and float32 where a choice follows 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 
-from suffice.attention.certified import (
+from suffice.attention.certified import SUM_ERROR, VISIT, Certified
+from suffice.attention.sketch import (
     BLOCK,
     CHUNK,
-    LAG,
-    ROUNDING,
     SLACK,
-    SUM_ERROR,
-    VISIT,
-    Certified,
+    complete_chunks,
+    estimate,
+    heaviest_first,
+    sketch,
 )
 from suffice.attention.traversal import Attended
-
-
-@dataclass(frozen=True)
-class Sketch:
-    """Of one chunk of keys: 4-bit codes [64, D], scale and low [D], residual lengths [64]."""
-
-    codes: torch.Tensor
-    scale: torch.Tensor
-    low: torch.Tensor
-    residual: torch.Tensor
-
-
-def sketch(keys: torch.Tensor) -> Sketch:
-    """Return the sketch of a chunk of keys [64, D]."""
-    keys = keys.float()
-    low = keys.amin(0).bfloat16().float()
-    scale = ((keys.amax(0) - low) / 15).bfloat16().float()
-    inverse = torch.where(scale > 0, 1 / scale, torch.zeros_like(scale))
-    codes = ((keys - low) * inverse).round().clamp(0, 15)
-    return Sketch(codes, scale, low, (keys - (scale * codes + low)).norm(dim=-1) * SLACK)
-
-
-def estimate(chunk: Sketch, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return scores [R, 64] of queries [R, D] and how far off each is at most, per block [R, 4].
-
-    The queries, times the scale of each channel, are rounded to 8 bits. What that leaves is
-    (code - 7.5) times the difference, at most 7.5 times it, once 7.5 times the sum is added.
-    """
-    folded = q * chunk.scale
-    unit = folded.abs().amax(-1, keepdim=True) / 127
-    rounded = torch.where(unit > 0, (folded / unit).round(), torch.zeros_like(folded))
-    difference = folded - rounded * unit
-    bias = (q * chunk.low).sum(-1) + 7.5 * difference.sum(-1)
-    scores = (rounded @ chunk.codes.T) * unit + bias[:, None]
-    widest = chunk.residual.reshape(-1, BLOCK).amax(-1)
-    offset = 7.5 * difference.abs().sum(-1, keepdim=True)
-    return scores, q.norm(dim=-1, keepdim=True) * widest * SLACK + offset + ROUNDING
 
 
 def attend(
@@ -111,10 +73,7 @@ class Walk:
         """Visit blocks until little is missing; return the output [R, D]."""
         seen = self.sees.nonzero()[:, 0]
         first, length = int(seen[0]), int(seen[-1]) + 1
-        begin = -(-first // CHUNK)
-        end = max((length - LAG) // CHUNK, begin) if length >= LAG + CHUNK else begin
-        if self.technique.eps == 0 or begin == end:
-            begin = end = 0
+        begin, end = complete_chunks(first, length) if self.technique.eps else (0, 0)
         within = range(begin * CHUNK // BLOCK, end * CHUNK // BLOCK)
         newest = range(first // BLOCK, -(-length // BLOCK))
         self.visit([block for block in newest if block not in within], None)
@@ -152,7 +111,7 @@ class Walk:
         """Choose among the blocks of the chunks [begin, end), visit those, and more if need be."""
         masses, bounds, greatest = self.masses(begin, end)
         shares = (masses / masses.sum(-1, keepdim=True)).sum(0)
-        order = shares_in_buckets(shares).sort(descending=True, stable=True).indices.tolist()
+        order = heaviest_first(shares)
         newest = self.scores.masked_fill(~self.keys, float("-inf")).amax(-1)
         floors = torch.maximum(greatest, newest) + math.log2(self.technique.v or 1)
         known, rest = self.known.clone(), bounds.sum(-1)
@@ -192,9 +151,3 @@ class Walk:
             bounds.to(self.q.dtype),
             scores.amax((1, 2)).to(self.q.dtype),
         )
-
-
-def shares_in_buckets(shares: torch.Tensor) -> torch.Tensor:
-    """Return shares rounded down to four steps per power of two, and to 2^-28 at least."""
-    exponent = shares.clamp(min=2.0**-28).log2().floor()
-    return (exponent + (shares / torch.exp2(exponent) * 4).floor() / 4).clamp(min=-27)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from suffice.errors import InputError, unknown
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from suffice.attention.traversal import Attended, Stopping
     from suffice.cache.kv import KVCache
     from suffice.native import core
+
+
+ORDERS = ("newest", "sketch")
 
 
 class Technique(ABC):
@@ -45,7 +50,31 @@ class Technique(ABC):
 
 
 class BlockByBlock(Technique):
-    """A technique that decides after each block whether to go on: a `Stopping` of the traversal."""
+    """A technique that decides after each block whether to go on: a `Stopping` of the traversal.
+
+    `order`: blocks come newest first ("newest"), as the papers have it, or heaviest first, by the
+    sketch of the keys that `certified` uses ("sketch").
+    """
+
+    order: str
+
+    @property
+    def sketched(self) -> bool:
+        """Return whether the cache must keep a sketch of the keys."""
+        return self.order == "sketch"
+
+    def check_order(self, name: str, block: int) -> None:
+        """Require an order that exists, and blocks that it orders.
+
+        Raises:
+            InputError: It does not, or there are none.
+        """
+        from suffice.native import PANEL
+
+        if self.order not in ORDERS:
+            raise unknown(f"order of {name}", self.order, ORDERS)
+        if self.sketched and block != PANEL:
+            raise InputError(f"{name}: block={block} with order=sketch: must be {PANEL}")
 
     def reference(
         self: Stopping,

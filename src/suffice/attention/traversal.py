@@ -13,12 +13,14 @@ and its output is o / A. This is the reference of csrc/kernels/traverse.inl, wri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from suffice.attention.sketch import blocks_by_mass
 from suffice.attention.softmax import Levels, of_group, weigh
 
 
@@ -65,6 +67,11 @@ class Stopping(Protocol):
         ...
 
     @property
+    def sketched(self) -> bool:
+        """Whether blocks come heaviest first, by the sketch of the keys, and not newest first."""
+        ...
+
+    @property
     def v(self) -> float:
         """Rows of V below this fraction of the largest weight are not read; 0 reads all."""
         ...
@@ -104,8 +111,8 @@ def traverse(
 ) -> Attended:
     """Attend with q [H, T, D] to k, v [G, S, D], token after token; `visible` bool [T, S].
 
-    `states` [G] are changed; None starts anew. `orders` [G] rank the first n blocks, which then
-    come in that order after the newer ones. `levels` [H]: those of a coded softmax.
+    `states` [G] are changed; None starts anew. `orders` [G] rank some blocks, which then come in
+    that order after the others. `levels` [H]: those of a coded softmax.
     """
     heads, tokens, _ = q.shape
     groups, length, _ = k.shape
@@ -126,12 +133,17 @@ def traverse(
                 v[g],
                 sees,
                 states[g],
-                orders[g] if orders else [],
+                orders[g] if orders else _order(technique, scale * q[own, t], k[g], sees),
                 of_group(levels, g, rows),
                 keys[t, g],
                 values[t, g],
             )
     return Attended(output, keys, values)
+
+
+def _order(technique: Stopping, q: torch.Tensor, k: torch.Tensor, sees: torch.Tensor) -> list[int]:
+    """Return the blocks that a token's scaled queries q [R, D] rank."""
+    return blocks_by_mass(q * math.log2(math.e), k, sees) if technique.sketched else []
 
 
 def _one(
@@ -184,6 +196,7 @@ def _blocks(size: int, first: list[int], ranked: list[int], sees: torch.Tensor) 
     """Yield the rows of the blocks of `first`, of unranked ones, newest first, and of the rest."""
     rows = sees.nonzero()[:, 0]
     lowest, newest = int(rows[0]) // size, int(rows[-1]) // size
-    others = [*range(newest, max(lowest, len(ranked)) - 1, -1), *ranked]
-    for block in (*first, *(each for each in others if each >= lowest and each not in first)):
+    unranked = [block for block in range(newest, lowest - 1, -1) if block not in ranked]
+    others = (each for each in (*unranked, *ranked) if each >= lowest and each not in first)
+    for block in (*first, *others):
         yield slice(block * size, min((block + 1) * size, len(sees)))

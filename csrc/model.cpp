@@ -101,7 +101,7 @@ struct Model::Shared {
         const Bounds bounds = bounds_of(*item.cache, layer, spec.layers[layer].window);
         if (bounds != traversal.bounds) place(step, item, bounds, traversal);
         traversal.most_blocks = step.exact ? 0 : item.cache->eligible(layer).blocks;
-        traversal.boxed = item.cache->boxed();
+        traversal.boxed = item.cache->boxed(layer);
         traversal.head = item.cache->head(layer, g);
         if (step.exact || !item.cache->eligible(layer).sinks) traversal.head.masses = nullptr;
         traversal.state = &item.cache->state(layer, g);
@@ -272,7 +272,8 @@ struct Model::Worker {
     team.barrier();
     if (thread == 0)
       for (const Item& item : step.items)
-        item.cache->set_boxed(std::max(item.cache->boxed(), item.length / kPanel));
+        for (int layer = 0; layer < item.cache->layers(); layer++)
+          item.cache->set_boxed(layer, std::max(item.cache->boxed(layer), item.length / kPanel));
     team.barrier();
   }
 
@@ -352,8 +353,6 @@ struct Model::Worker {
   }
 };
 
-namespace {
-
 void count_reads(const std::vector<Reads>& reads, int requests, int kv_heads, const KVCache& cache,
                  Counts& counts) {
   for (size_t i = 0; i < reads.size(); i++) {
@@ -368,8 +367,6 @@ void count_reads(const std::vector<Reads>& reads, int requests, int kv_heads, co
     counts.held_bytes += reads[i].held_rows * (cache.key_bytes() + cache.value_bytes());
   }
 }
-
-}  // namespace
 
 void Model::step(Step& step, Team& team, Counts& counts) {
   Shared shared(spec_, step);

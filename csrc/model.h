@@ -81,6 +81,10 @@ struct Counts {
   int64_t weight_bytes = 0;
 };
 
+// Adds reads[layers][requests][kv_heads], of caches like this one.
+void count_reads(const std::vector<Reads>& reads, int requests, int kv_heads, const KVCache& cache,
+                 Counts& counts);
+
 class Model {
  public:
   explicit Model(Spec spec) : spec_(std::move(spec)) {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 _COUNTS = ("steps", "kv_bytes_read", "sketch_bytes_read", "kv_bytes_held", "weight_bytes_read")
@@ -49,6 +51,14 @@ class Trace:
     def value_fraction(self) -> float:
         """Fraction of the held value rows that were read."""
         return self.value_rows_read / self.rows_held if self.rows_held else 0.0
+
+    def add(self, counts: Any) -> None:
+        """Add the bytes of native work, whose rows it has added itself: its `Counts`."""
+        self.kv_bytes_read += counts.kv_bytes + counts.sketch_bytes
+        self.sketch_bytes_read += counts.sketch_bytes
+        self.kv_bytes_held += counts.held_bytes
+        self.weight_bytes_read += counts.weight_bytes
+        self.missing = max(self.missing, counts.missing)
 
     def copy(self) -> Trace:
         """Return the totals as they are now."""

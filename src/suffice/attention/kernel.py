@@ -11,9 +11,31 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
+    from suffice.attention import Attention
     from suffice.attention.softmax import Levels
     from suffice.cache.kv import KVCache
     from suffice.native import core
+
+
+def rules_of(
+    attention: Attention, levels: Sequence[Sequence[Levels]], layers: int, kv_heads: int
+) -> list[list[core.Rule]]:
+    """Return what the native traversal does in each layer and key/value head, [L][G].
+
+    A layer in which everything is read has no rules. `levels` [L][H] are those of a coded softmax,
+    empty without one.
+    """
+    from suffice.attention.softmax import of_group
+
+    found = []
+    for layer in range(layers):
+        own = levels[layer] if levels else None
+        group = len(own or ()) // kv_heads
+        rules = [
+            coded_rule(attention.rule(), of_group(own, head, group)) for head in range(kv_heads)
+        ]
+        found.append([rule for rule in rules if rule is not None])
+    return found
 
 
 def coded_rule(rule: core.Rule | None, levels: Sequence[Levels] | None) -> core.Rule | None:

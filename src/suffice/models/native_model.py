@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from suffice.attention import Attention
-from suffice.attention.kernel import coded_rule
-from suffice.attention.softmax import Levels, of_group
+from suffice.attention.exact import Exact
+from suffice.attention.kernel import rules_of
+from suffice.attention.softmax import Levels
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder, Watch
 from suffice.models.rope import check_call
@@ -90,21 +91,10 @@ class NativeModel:
             assert isinstance(table, torch.Tensor)
             parts["positions"] = table[config.position_offset :][:positions].contiguous()
         self._model.finish(parts)
-        self._set_rules(attention, levels or [None] * len(config.layers))
+        rules = rules_of(attention or Exact(), levels, len(config.layers), config.kv_heads)
+        if any(rules):
+            self._model.set_rules([rule for layer in rules for rule in layer])
         self._untraced = Trace(len(config.layers), config.kv_heads)
-
-    def _set_rules(
-        self, attention: Attention | None, levels: Sequence[Sequence[Levels] | None]
-    ) -> None:
-        config = self._config
-        group = config.heads // config.kv_heads
-        rules = [
-            coded_rule(attention.rule() if attention else None, of_group(layer, head, group))
-            for layer in levels
-            for head in range(config.kv_heads)
-        ]
-        if any(rule is not None for rule in rules):
-            self._model.set_rules(rules)
 
     def step(
         self,
@@ -164,17 +154,9 @@ class NativeModel:
         if watch is not None and queries is not None:
             for layer, rows_of_layer in enumerate(queries):
                 watch(layer, rows_of_layer.transpose(0, 1))
-        _add(trace, counts)
+        trace.steps += 1
+        trace.add(counts)
         return logits[:, : self._vocab]
-
-
-def _add(trace: Trace, counts: core.Counts) -> None:
-    trace.steps += 1
-    trace.kv_bytes_read += counts.kv_bytes + counts.sketch_bytes
-    trace.sketch_bytes_read += counts.sketch_bytes
-    trace.missing = max(trace.missing, counts.missing)
-    trace.kv_bytes_held += counts.held_bytes
-    trace.weight_bytes_read += counts.weight_bytes
 
 
 def _ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

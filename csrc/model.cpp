@@ -98,7 +98,9 @@ struct Model::Shared {
     for (const Item& item : step.items)
       for (int g = 0; g < spec.kv_heads; g++, index++) {
         Traversal& traversal = all[index];
-        const Bounds bounds = bounds_of(*item.cache, layer, spec.layers[layer].window);
+        const int window = spec.layers[layer].window;
+        const Bounds bounds = step.exact ? Bounds{window, item.cache->removed(layer)}
+                                         : bounds_of(*item.cache, layer, window);
         if (bounds != traversal.bounds) place(step, item, bounds, traversal);
         traversal.most_blocks = step.exact ? 0 : item.cache->eligible(layer).blocks;
         traversal.boxed = item.cache->boxed(layer);

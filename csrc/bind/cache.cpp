@@ -295,6 +295,15 @@ void make_cache(KVCache* self, int layers, int heads, int size, const std::strin
                      Extras{sketch, boxes, masses});
 }
 
+// What takes the rows of several requests.
+void bind_rows(nb::module_& m) {
+  m.def("store_rows", &py_store_rows, "caches"_a, "layer"_a, "lengths"_a.noconvert(),
+        "counts"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert());
+  m.def("attend_rows", &py_attend_rows, "caches"_a, "layer"_a, "lengths"_a.noconvert(),
+        "counts"_a.noconvert(), "q"_a.noconvert(), "visible"_a.noconvert(), "scale"_a, "window"_a,
+        "out"_a.noconvert(), "rules"_a, "reads"_a.noconvert());
+}
+
 }  // namespace
 
 void bind_cache(nb::module_& m) {
@@ -352,12 +361,7 @@ void bind_cache(nb::module_& m) {
       .def("attend", &py_attend, "layer"_a, "length"_a, "q"_a.noconvert(), "visible"_a.noconvert(),
            "scale"_a, "window"_a, "blocks"_a.noconvert().none(), "out"_a.noconvert(),
            "rule"_a.none() = nb::none());
-
-  m.def("store_rows", &py_store_rows, "caches"_a, "layer"_a, "lengths"_a.noconvert(),
-        "counts"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert());
-  m.def("attend_rows", &py_attend_rows, "caches"_a, "layer"_a, "lengths"_a.noconvert(),
-        "counts"_a.noconvert(), "q"_a.noconvert(), "visible"_a.noconvert(), "scale"_a, "window"_a,
-        "out"_a.noconvert(), "rules"_a, "reads"_a.noconvert());
+  bind_rows(m);
 }
 
 }  // namespace suffice::bind

@@ -52,8 +52,9 @@ class Trace:
         """Fraction of the held value rows that were read."""
         return self.value_rows_read / self.rows_held if self.rows_held else 0.0
 
-    def add(self, counts: Any) -> None:
+    def add(self, counts: Any, *, steps: int) -> None:
         """Add the bytes of native work, whose rows it has added itself: its `Counts`."""
+        self.steps += steps
         self.kv_bytes_read += counts.kv_bytes + counts.sketch_bytes
         self.sketch_bytes_read += counts.sketch_bytes
         self.kv_bytes_held += counts.held_bytes

@@ -154,8 +154,7 @@ class NativeModel:
         if watch is not None and queries is not None:
             for layer, rows_of_layer in enumerate(queries):
                 watch(layer, rows_of_layer.transpose(0, 1))
-        trace.steps += 1
-        trace.add(counts)
+        trace.add(counts, steps=1)
         return logits[:, : self._vocab]
 
 

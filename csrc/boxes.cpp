@@ -15,8 +15,9 @@ float* box_at(const Head& head, int block) {
 
 void encode_boxes(KVCache& cache, int first_head, int last_head, int length) {
   for (int i = first_head; i < last_head; i++) {
-    const Head head = cache.head(i / cache.heads(), i % cache.heads());
-    for (int block = cache.boxed(); block < length / kPanel; block++)
+    const int layer = i / cache.heads();
+    const Head head = cache.head(layer, i % cache.heads());
+    for (int block = cache.boxed(layer); block < length / kPanel; block++)
       kernels().encode_box(head, block, box_at(head, block));
   }
 }

@@ -53,6 +53,7 @@ KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type
       arena_(std::move(arena)),
       extras_(extras),
       sketched_(layers),
+      boxed_(layers),
       memory_(layers),
       rows_(layers),
       removed_(layers),
@@ -66,9 +67,8 @@ void KVCache::release() {
   for (int layer = 0; layer < layers_; layer++) {
     arena_->unmap(memory_[layer], layout(rows_[layer]).total);
     memory_[layer] = nullptr;
-    rows_[layer] = removed_[layer] = sketched_[layer] = 0;
+    rows_[layer] = removed_[layer] = sketched_[layer] = boxed_[layer] = 0;
   }
-  boxed_ = 0;
 }
 
 int KVCache::capacity() const {
@@ -221,15 +221,16 @@ void KVCache::forget_rows(int length) {
   }
   if (length == 0) std::fill(removed_.begin(), removed_.end(), 0);
   for (int& chunks : sketched_) chunks = std::min(chunks, length / kSketchRows);
-  boxed_ = std::min(boxed_, length / kPanel);
+  for (int& blocks : boxed_) blocks = std::min(blocks, length / kPanel);
 }
 
 std::unique_ptr<KVCache> KVCache::copy(int keep) const {
   auto other =
       std::make_unique<KVCache>(layers_, heads_, size_, key_type_, value_type_, arena_, extras_);
-  for (int layer = 0; layer < layers_; layer++)
+  for (int layer = 0; layer < layers_; layer++) {
     other->sketched_[layer] = std::min(sketched_[layer], keep / kSketchRows);
-  other->boxed_ = std::min(boxed_, keep / kPanel);
+    other->boxed_[layer] = std::min(boxed_[layer], keep / kPanel);
+  }
   other->states_ = states_;
   other->sums_ = sums_;
   for (ValueSums& sums : other->sums_) sums.committed.truncate(keep);

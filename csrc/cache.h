@@ -96,8 +96,9 @@ class KVCache {
   // Chunks whose sketch is complete, in every head of a layer.
   int sketched(int layer) const { return sketched_[layer]; }
   void set_sketched(int layer, int chunks) { sketched_[layer] = chunks; }
-  int boxed() const { return boxed_; }  // blocks, in every layer and head
-  void set_boxed(int blocks) { boxed_ = blocks; }
+  // Blocks that have their box, in every head of a layer.
+  int boxed(int layer) const { return boxed_[layer]; }
+  void set_boxed(int layer, int blocks) { boxed_[layer] = blocks; }
   void settle(int draft);           // heads now know what they knew after that tentative row
   void forget_rows(int length);     // heads know nothing of rows from `length` on
   void move_row(int from, int to);  // in all layers and heads
@@ -119,13 +120,12 @@ class KVCache {
   Type key_type_, value_type_;
   std::shared_ptr<Arena> arena_;
   Extras extras_;
-  int boxed_ = 0;
-  std::vector<int> sketched_;        // [layers]
-  std::vector<std::byte*> memory_;   // [layers]
-  std::vector<int> rows_, removed_;  // [layers]: that there is memory for, that were evicted
-  std::vector<Eligible> eligible_;   // [layers]
-  std::vector<HeadState> states_;    // [layers][heads]
-  std::vector<ValueSums> sums_;      // [layers][heads]
+  std::vector<int> sketched_, boxed_;  // [layers]
+  std::vector<std::byte*> memory_;     // [layers]
+  std::vector<int> rows_, removed_;    // [layers]: that there is memory for, that were evicted
+  std::vector<Eligible> eligible_;     // [layers]
+  std::vector<HeadState> states_;      // [layers][heads]
+  std::vector<ValueSums> sums_;        // [layers][heads]
 };
 
 // Copies a row of one head to a row of another of the same types.

@@ -105,10 +105,12 @@ struct Model::Shared {
     for (const Item& item : step.items)
       for (int g = 0; g < spec.kv_heads; g++, index++) {
         Traversal& traversal = all[index];
-        const Bounds bounds = bounds_of(*item.cache, layer, spec.layers[layer].window);
+        const int window = spec.layers[layer].window;
+        const Bounds bounds = step.exact ? Bounds{window, item.cache->removed(layer)}
+                                         : bounds_of(*item.cache, layer, window);
         if (bounds != traversal.bounds) place(step, item, bounds, traversal);
         traversal.most_blocks = step.exact ? 0 : item.cache->eligible(layer).blocks;
-        traversal.boxed = item.cache->boxed();
+        traversal.boxed = item.cache->boxed(layer);
         traversal.head = item.cache->head(layer, g);
         if (step.exact || !item.cache->eligible(layer).sinks) traversal.head.masses = nullptr;
         traversal.state = &item.cache->state(layer, g);
@@ -280,7 +282,8 @@ struct Model::Worker {
     team.barrier();
     if (thread == 0)
       for (const Item& item : step.items)
-        item.cache->set_boxed(std::max(item.cache->boxed(), item.length / kPanel));
+        for (int layer = 0; layer < item.cache->layers(); layer++)
+          item.cache->set_boxed(layer, std::max(item.cache->boxed(layer), item.length / kPanel));
     team.barrier();
   }
 

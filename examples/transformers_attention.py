@@ -1,4 +1,4 @@
-"""A model of transformers decodes with suffice's attention, which says what it read; then not."""
+"""A model of transformers decodes with suffice's techniques, which say what they read; then not."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -15,9 +15,19 @@ inputs = {"input_ids": prompt, "attention_mask": (prompt > 0).long()}
 plain = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
 
 expected = model.generate(**inputs, **plain)
-for attention in ("exact", "aet:k=0.9,globals=16", "certified:eps=0.3"):
-    with st.enable(model, attention=attention, cache="bmc") as enabled:
-        tokens = model.generate(**inputs, **plain)
+for chosen in (
+    {"attention": "exact", "cache": "bmc"},
+    {"attention": "aet:k=0.9,globals=16"},
+    {"attention": "certified:eps=0.3"},
+    {"policy": "snapkv:0.5,window=16"},  # of each request's own prompt
+    {"policy": "h2o:0.5"},
+    {"policy": "quest:budget=48,dense_layers=0", "attention": "art"},
+):
+    with st.enable(model, **chosen) as enabled:
+        cache = enabled.new_cache()
+        tokens = model.generate(**inputs, **plain, past_key_values=cache)
     alike = (tokens == expected).float().mean()
-    print(f"{attention:20} {alike:4.0%} of the tokens, {enabled.trace.key_fraction:4.0%} of K read")
+    read, held = enabled.trace.key_fraction, cache.bytes >> 10
+    print(f"{alike:4.0%} of the tokens, {read:4.0%} of K read, {held:3} KiB held: {chosen}")
+# A coded softmax needs a file of `suffice calibrate`: softmax="exaq:2", calibration="model.json"
 print("undone, the same tokens:", torch.equal(model.generate(**inputs, **plain), expected))

@@ -12,6 +12,8 @@ What is exact there is attention to the keys that the layer holds: evicted ones 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 _COUNTS = ("steps", "kv_bytes_read", "sketch_bytes_read", "kv_bytes_held", "weight_bytes_read")
@@ -131,6 +133,15 @@ class Trace:
     def value_fraction(self) -> float:
         """Fraction of the held value rows that were read."""
         return self.value_rows_read / self.rows_held if self.rows_held else 0.0
+
+    def add(self, counts: Any, *, steps: int) -> None:
+        """Add the bytes of native work, whose rows it has added itself: its `Counts`."""
+        self.steps += steps
+        self.kv_bytes_read += counts.kv_bytes + counts.sketch_bytes
+        self.sketch_bytes_read += counts.sketch_bytes
+        self.kv_bytes_held += counts.held_bytes
+        self.weight_bytes_read += counts.weight_bytes
+        self.missing = max(self.missing, counts.missing)
 
     def copy(self) -> Trace:
         """Return the totals as they are now."""

@@ -19,6 +19,7 @@ from transformers import (
 
 import suffice.integrations.transformers as st
 import tiny
+from integrations.batches import GREEDY, NEW_TOKENS, PADDING, generate, prompts
 from models.golden import model_file
 from models.hf_reference import load
 from suffice import LLM, SamplingParams, native
@@ -27,24 +28,6 @@ from suffice.errors import InputError
 FAMILIES = ["llama", "mistral", "qwen2-window", "qwen3", "gemma3", "opt"]
 EXACT = ["exact", "aet:k=2,v=0", "art:tau=0", "certified:eps=0"]
 LOSSY = ["aet:k=0.5,globals=16,locals=8", "art:tau=0.5,phi=0.5,p=1,block=16", "certified:eps=0.3"]
-PADDING = (0, 6, 25)
-NEW_TOKENS = 30
-GREEDY: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-
-
-def prompts(batch: int, length: int = 27) -> dict[str, Any]:
-    """Prompts of 27, 21 and 2 tokens, padded on the left."""
-    tokens = torch.randint(3, 200, (batch, length), generator=torch.Generator().manual_seed(1))
-    mask = torch.ones_like(tokens)
-    for row, padding in zip(range(batch), PADDING, strict=False):
-        mask[row, :padding] = 0
-    return {"input_ids": tokens * mask, "attention_mask": mask}
-
-
-def generate(model: Any, batch: int = 3, **options: Any) -> torch.Tensor:
-    options = {"max_new_tokens": NEW_TOKENS} | options
-    result: torch.Tensor = model.generate(**prompts(batch), **GREEDY, **options)
-    return result
 
 
 @pytest.fixture(autouse=True)
@@ -221,10 +204,8 @@ def test_another_model_with_the_same_configuration_is_left_alone() -> None:
     [
         ({"attention": "arts"}, "unknown attention 'arts'. Did you mean 'art'?"),
         ({"attention": 3}, "attention=3: must be a technique or its name. Known: aet, art,"),
-        ({"policy": "snapkv:0.8"}, "policy=SnapKV("),
         ({"policy": "snapvk"}, "unknown policy 'snapvk'. Did you mean 'snapkv'?"),
         ({"cache": "bcm"}, "unknown growth 'bcm'. Did you mean 'bmc'?"),
-        ({"softmax": "exaq:2"}, "softmax='exaq:2': transformers models are served with 'exact'"),
         ({"limit": 0}, "limit=0 must be a whole number of at least 1 row"),
     ],
 )

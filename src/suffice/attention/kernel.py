@@ -16,6 +16,25 @@ if TYPE_CHECKING:
     from suffice.native import core
 
 
+def coded_rules(
+    rules: Sequence[Sequence[core.Rule | None]], levels: Sequence[Sequence[Levels]]
+) -> list[list[core.Rule]]:
+    """Return rules [L][G] with the levels [L][H] of a coded softmax, which without one are empty.
+
+    None for a rule: everything is read.
+    """
+    from suffice.attention.softmax import of_group
+    from suffice.native import core
+
+    found = []
+    for layer, own in enumerate(rules):
+        of_layer = levels[layer] if levels else None
+        group = len(of_layer or ()) // len(own)
+        coded = [coded_rule(rule, of_group(of_layer, g, group)) for g, rule in enumerate(own)]
+        found.append([core.Rule() if rule is None else rule for rule in coded])
+    return found
+
+
 def coded_rule(rule: core.Rule | None, levels: Sequence[Levels] | None) -> core.Rule | None:
     """Return a technique's rule with the levels of the query heads that share keys and values.
 

@@ -270,6 +270,15 @@ class KVCache:
         Raises:
             InputError: More rows than are committed, or some of which were evicted.
         """
+        self.check_truncate(rows)
+        self.rollback()
+        if rows < self.length:
+            self.native.forget_rows(rows)
+        self.length = rows
+        self._final = min(self._final, rows)
+
+    def check_truncate(self, rows: int) -> None:
+        """Raise what `truncate` would."""
         if 0 < rows < self._final:
             raise InputError(
                 f"cannot truncate to {rows} tokens: some before {self._final} were evicted; a "
@@ -277,11 +286,6 @@ class KVCache:
             )
         if not 0 <= rows <= self.length:
             raise InputError(f"cannot truncate to {rows} rows: {self.length} are committed")
-        self.rollback()
-        if rows < self.length:
-            self.native.forget_rows(rows)
-        self.length = rows
-        self._final = min(self._final, rows)
 
     def evict(self, layer: int, rows: torch.Tensor) -> None:
         """Keep the committed rows `rows` [G, n] of a layer, ascending, and free the others' memory.

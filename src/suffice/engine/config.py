@@ -24,7 +24,8 @@ from suffice.speculate import SPECULATORS, Speculator
 
 if TYPE_CHECKING:
     from suffice.attention.calibration import Calibration
-    from suffice.attention.softmax import Softmax
+    from suffice.attention.softmax import Levels, Softmax
+    from suffice.native import core
     from suffice.quant import Quant
 
 DTYPES = ("auto", "float32", "bfloat16")
@@ -192,6 +193,20 @@ class Config:
                 "have read: choose a technique that does"
             )
 
+    def rules(self, layers: int, kv_heads: int) -> list[list[core.Rule | None]]:
+        """Return what attention reads in each layer and key/value head, [L][G]; None: everything.
+
+        Raises:
+            InputError: The calibration is of another number of them.
+        """
+        return by_head.rules(self.attention, self.calibration, layers, kv_heads)
+
+    def levels(self) -> list[list[Levels]]:
+        """Return the levels of a coded softmax, [L][H]; none without one."""
+        if not self.softmax.coded or self.calibration is None:
+            return []
+        return self.softmax.levels(self.calibration)
+
     def check_session(self) -> None:
         """Require that a request may build on the tokens of the one before.
 
@@ -267,9 +282,18 @@ def _calibration(value: Any, model: str, needed: bool) -> Any:
     from suffice.attention import calibration
 
     if value is None:
-        path = calibration.beside(Path(resolve(model)).expanduser()) if needed else None
+        path = _beside(model) if needed else None
         return calibration.read(path) if path and path.is_file() else None
     return value if isinstance(value, calibration.Calibration) else calibration.read(value)
+
+
+def _beside(model: str) -> Path | None:
+    from suffice.attention import calibration
+
+    try:
+        return calibration.beside(Path(resolve(model)).expanduser())
+    except InputError:  # a model that is nowhere has nothing beside it; who loads it will say so
+        return None
 
 
 def _quant(value: Any) -> Any:

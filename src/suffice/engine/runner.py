@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from suffice import native
-from suffice.attention import by_head
 from suffice.cache import fitted, machine
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
@@ -58,14 +57,9 @@ class Runner:
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
-        levels = []
-        if config.softmax.coded and config.calibration:
-            levels = config.softmax.levels(config.calibration)
         model = decoder.config
-        rules = by_head.rules(
-            config.attention, config.calibration, len(model.layers), model.kv_heads
-        )
-        self._native = NativeModel(decoder, config.max_model_len, rules, levels)
+        rules = config.rules(len(model.layers), model.kv_heads)
+        self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
         # which it is stored, so the products get cheaper by the same factors as the copies.
         self.growth = fitted(

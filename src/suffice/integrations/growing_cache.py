@@ -204,13 +204,13 @@ class GrowingCache(Cache):  # type: ignore[misc]
                 f"not {type(config).__name__}"
             )
         decoder = config.get_text_config(decoder=True)
-        layers = count_layers(config, decoder, "GrowingCache", _ATTENTION if padded else None)
+        windows = layer_windows(config, decoder, "GrowingCache", _ATTENTION if padded else None)
         rows = context_length(decoder, limit)
         # Keys are repeated for every query head of a group before the product: Eq. 8 applies.
         heads = decoder.num_attention_heads
         shared = getattr(decoder, "num_key_value_heads", None) or heads
         policy = fitted(growth_policy(growth), group=heads // shared)
-        super().__init__(layers=[GrowingLayer(policy, rows, padded) for _ in range(layers)])
+        super().__init__(layers=[GrowingLayer(policy, rows, padded) for _ in windows])
         self._mask = _AdditiveMask()
 
     @property
@@ -339,10 +339,10 @@ def growth_policy(growth: Any) -> Growth:
     return policy  # type: ignore[no-any-return]
 
 
-def count_layers(
+def layer_windows(
     config: Any, decoder: Any, who: str, attentions: tuple[str, ...] | None = None
-) -> int:
-    """Return the number of layers after checking that `who` can serve every one of them.
+) -> list[int | None]:
+    """Return each layer's sliding window, None for none, after checking that `who` can serve it.
 
     `attentions`: the model's attention must be one of them.
 
@@ -355,11 +355,11 @@ def count_layers(
     attention = decoder._attn_implementation
     if attentions and attention not in (None, *attentions):
         raise unknown("attention for a padded cache", attention, attentions)
-    types, _ = get_layer_types_and_kwargs(decoder)
+    types, options = get_layer_types_and_kwargs(decoder)
     for kind in types:
         if kind not in _LAYER_TYPES:
             raise unknown(f"layer type of '{family}'", kind, _LAYER_TYPES)
-    return len(types)
+    return [own.get("sliding_window") for own in options]
 
 
 def context_length(decoder: Any, limit: int | None) -> int:

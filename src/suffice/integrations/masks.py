@@ -10,11 +10,13 @@ from suffice.errors import InputError
 class Columns:
     """The columns of a batch of padded sequences, and which of them hold a token.
 
-    `held` is bool [B, S]. `new(b)` are the tokens of request b among the columns added last.
+    `held` is bool [B, S]. `added` bool [B, T] says the same of the columns added last; None: they
+    all do.
     """
 
     def __init__(self) -> None:
         self.held = torch.zeros(0, 0, dtype=torch.bool)
+        self.added: torch.Tensor | None = None
         self._added = 0
         self._masks: list[tuple[torch.Tensor, int | None]] = []  # of this pass, with their windows
 
@@ -38,20 +40,17 @@ class Columns:
             new = seen.diagonal(self.count, 1, 2).expand(batch, count)
         before = self.held if self.count else new[:, :0]
         self.held = torch.cat([before, new], 1)
+        self.added = None if bool(new.all()) else new
         self._added, self._masks = count, []
         return [int(tokens) for tokens in new.sum(1)]
 
-    def new(self, index: int) -> torch.Tensor | slice:
-        """Return which of the columns added last hold a token of a request."""
-        tokens = self.held[index, self.count - self._added :]
-        return slice(None) if bool(tokens.all()) else tokens
+    def lost(self, columns: int) -> list[int]:
+        """Return how many tokens of each request the last columns hold."""
+        return [int(tokens) for tokens in self.held[:, self.count - columns :].sum(1)]
 
-    def drop(self, columns: int) -> list[int]:
-        """Forget the last columns; return how many tokens each request loses."""
-        kept = self.count - columns
-        lost = [int(tokens) for tokens in self.held[:, kept:].sum(1)]
-        self.held = self.held[:, :kept]
-        return lost
+    def drop(self, columns: int) -> None:
+        """Forget the last columns."""
+        self.held = self.held[:, : self.count - columns]
 
     def select(self, indices: list[int]) -> None:
         """Keep the requests in `indices`, in that order."""

@@ -1,38 +1,44 @@
-"""suffice's attention and cache in any decoder of transformers.
+"""suffice's attention, policies, softmaxes and cache in any decoder of transformers.
 
     import suffice.integrations.transformers as st
 
-    with st.enable(model, attention="aet:k=0.8", cache="bmc") as enabled:
+    with st.enable(model, attention="art", policy="snapkv:0.8", cache="bmc") as enabled:
         tokens = model.generate(**inputs)
     print(enabled.trace.key_fraction)
+    with st.enable(model, softmax="exaq:2", calibration="smollm2.json"):
+        tokens = model.generate(**inputs)
 
 `enable` works at once and until `disable`, or to the end of a `with` block, which undoes it even if
 an exception ends it. Nothing outside the model changes: the model's configuration names an
 attention that only this model has, its `generate` gets a cache of suffice, and hooks see to it
 that a call of the model itself does too.
 
-Prompts, and chunks of more than 32 tokens, are computed by PyTorch's SDPA. Decode steps, and chunks
-of up to 32 tokens that continue a cache (drafts, a short second prompt), run the native kernel of
-the technique, one request after the other. Padding, on the left or anywhere, is not even stored. A
-sliding window is read off transformers' own mask. What the technique has learnt (`aet`) advances
-token by token; refused drafts leave it as it was.
+Prompts, and chunks of more than 32 tokens, are computed by PyTorch's SDPA, or with `prefill=true`
+of a coded softmax by the native kernel. After each the policy chooses, for each request by itself;
+an evicting one gives the memory back, and the positions of later tokens are those of the text.
+Decode steps, and chunks of up to 32 tokens that continue a cache (drafts, a short second prompt),
+run the native kernel of the technique, one call per layer for the whole batch. Padding, on the left
+or anywhere, is not even stored. A sliding window is read off transformers' own mask. What the
+technique has learnt (`aet`) advances token by token; refused drafts leave it as it was.
 
-What cannot be honoured is an `InputError` of one line: encoder-decoder models, chunked or linear
-attention, scores that are capped or biased, layers that differ in their heads, head sizes that are
-no multiple of 16, models that are not on the CPU, other caches, `use_cache=False`, masks that hide
-more than padding and what is outside a window.
+What cannot be honoured is an `InputError` of one line: techniques that the engine does not combine
+either, a prompt that builds on evicted tokens, drafts with a policy that chooses after the prompt,
+encoder-decoder models, chunked or linear attention, scores that are capped or biased, layers that
+differ in their heads, head sizes that are no multiple of 16, models that are not on the CPU, other
+caches, `use_cache=False`, masks that hide more than padding and what is outside a window.
 
 `GrowingCache` is another way: suffice's growth of the cache under transformers' own attention.
 
-Exact    attention="exact" up to the order of sums: tokens are those of SDPA unless two are nearly
-         as likely.
+Exact    with attention, policy and softmax at their exact limits up to the order of sums: tokens
+         are those of SDPA unless two are nearly as likely.
 """
 
 from __future__ import annotations
 
 import inspect
 import itertools
-from functools import wraps
+import os
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any
 
@@ -41,25 +47,31 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from suffice.attention import ATTENTIONS, SOFTMAXES, Attention
+from suffice.attention import Attention
+from suffice.attention.calibration import Calibration
+from suffice.attention.softmax import Softmax
 from suffice.cache import Growth, fitted, machine
+from suffice.engine.config import Config
 from suffice.errors import InputError
+from suffice.integrations.checks import (
+    check_asked,
+    check_calibration,
+    check_generate,
+    check_model,
+)
 from suffice.integrations.growing_cache import (
     GrowingCache,
     context_length,
-    count_layers,
-    growth_policy,
+    layer_windows,
     reused_masks,
 )
-from suffice.integrations.native_cache import NativeCache, NativeLayer, Requests
-from suffice.policy import POLICIES, Policy
-from suffice.policy.full import Full
+from suffice.integrations.native_cache import NativeCache, NativeLayer
+from suffice.integrations.requests import Requests, Settings
+from suffice.policy import Policy
 from suffice.trace import Trace
 
 __all__ = ["Enabled", "GrowingCache", "disable", "enable", "reused_masks"]
 
-# What some families ask of attention that the native kernel does not do.
-_UNKNOWN = ("softcap", "position_bias", "s_aux", "output_attentions")
 _numbers = itertools.count()
 
 
@@ -69,28 +81,42 @@ def enable(
     attention: str | Attention = "exact",
     policy: str | Policy = "full",
     cache: str | Growth = "bmc",
-    softmax: str = "exact",
+    softmax: str | Softmax = "exact",
+    calibration: str | os.PathLike[str] | Calibration | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     limit: int | None = None,
 ) -> Enabled:
-    """Let a transformers model decode with suffice's attention and cache, until `disable`.
+    """Let a transformers model decode with suffice's techniques and cache, until `disable`.
 
     Techniques are given by name ("art:tau=1e-3") or as objects. `cache` is how the cache grows,
-    `limit` the most rows of a request, the model's context length if None.
+    `limit` the most tokens of a request, the model's context length if None. A coded softmax and
+    a calibrated attention need a `calibration`, a file of `suffice calibrate`. It must be of
+    `checkpoint`: the folder, hub id or .gguf file of the model, which need be given only where
+    transformers has not kept it (of a .gguf file it keeps the folder).
 
     Raises:
         InputError: An unknown technique, or one that this model or transformers cannot be served
             with; nothing has changed then.
     """
-    technique = ATTENTIONS.take("attention", attention)
-    _check_honoured(POLICIES.take("policy", policy), softmax)
-    _check_model(model)
+    config = Config.create(
+        getattr(model, "name_or_path", "") or type(model).__name__,
+        attention=attention,
+        policy=policy,
+        growth=cache,
+        softmax=softmax,
+        calibration=calibration,
+    )
+    check_model(model)
+    if _enabled(model) is not None:
+        raise InputError(f"{type(model).__name__} is enabled already: disable it first")
     decoder = model.config.get_text_config(decoder=True)
-    layers = count_layers(model.config, decoder, "enable")
+    windows = layer_windows(model.config, decoder, "enable")
     rows = context_length(decoder, limit)
+    check_calibration(config, model, checkpoint, len(windows))
     # The native kernel reads a key once for its group, in the type in which it is stored.
     ratio = machine.load_or_default().ratio
-    growth = fitted(growth_policy(cache), ratio=ratio, group=1, shrink=1.0)
-    return Enabled(model, layers, technique, growth, rows)
+    growth = fitted(config.growth, ratio=ratio, group=1, shrink=1.0)
+    return Enabled(model, Settings(config, windows, config.levels(), growth, rows))
 
 
 def disable(model: Any) -> None:
@@ -108,12 +134,10 @@ def disable(model: Any) -> None:
 class Enabled:
     """A model whose decode steps suffice runs; as a context manager it undoes that at the end."""
 
-    def __init__(
-        self, model: Any, layers: int, attention: Attention, growth: Growth, limit: int
-    ) -> None:
+    def __init__(self, model: Any, settings: Settings) -> None:
         """Change the model: everything has been checked."""
         self.model = model
-        self._settings = layers, attention, growth, limit
+        self._settings = settings
         self._last: NativeCache | None = None
         self._name = f"suffice-{next(_numbers)}"
         parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
@@ -134,7 +158,7 @@ class Enabled:
 
     def new_cache(self) -> NativeCache:
         """Return an empty cache, as `generate` and a call without a cache get one."""
-        self._last = NativeCache(Requests(*self._settings))
+        self._last = NativeCache(Requests(self._settings))
         return self._last
 
     @property
@@ -170,9 +194,8 @@ class Enabled:
     def _generating(self, generate: Any) -> Any:
         @wraps(generate)
         def with_cache(*given: Any, **options: Any) -> Any:
-            config = options.get("generation_config") or self.model.generation_config
-            if options.get("use_cache", config.use_cache) is False:
-                raise InputError("use_cache=False: an enabled model decodes with its cache only")
+            defaults = options.get("generation_config") or self.model.generation_config
+            check_generate(self._settings.config, options, defaults)
             if options.get("past_key_values") is None:
                 options["past_key_values"] = self.new_cache()
             return generate(*given, **options)
@@ -183,26 +206,6 @@ class Enabled:
 def _enabled(model: Any) -> Enabled | None:
     enabled: Enabled | None = vars(model).get("_suffice")
     return enabled
-
-
-def _check_honoured(policy: Policy, softmax: str) -> None:
-    """Refuse what the seams have and these models do not get."""
-    if not isinstance(policy, Full):
-        raise InputError(f"policy={policy!r}: transformers models are served with 'full' only")
-    if SOFTMAXES.take("softmax", softmax).coded:
-        raise InputError(f"softmax={softmax!r}: transformers models are served with 'exact' only")
-
-
-def _check_model(model: Any) -> None:
-    if not isinstance(model, PreTrainedModel):
-        raise InputError(f"model must be a transformers model, not {type(model).__name__}")
-    name = type(model).__name__
-    if _enabled(model) is not None:
-        raise InputError(f"{name} is enabled already: disable it first")
-    if not model._can_set_attn_implementation():
-        raise InputError(f"{name} does not take its attention from transformers' interface")
-    if model.device.type != "cpu":
-        raise InputError(f"{name} is on '{model.device}': only models on the CPU can be enabled")
 
 
 def _give_cache(part: Any, enabled: Enabled) -> Any:
@@ -240,28 +243,33 @@ def _attention(
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend as transformers asks: query [B, H, T, D], key and value [B, G, T, D]."""
-    layer: NativeLayer | None = getattr(key, "suffice_layer", None)
-    if layer is not None:
-        _check_asked(module, options)
-        if layer.index == 0:
-            layer.requests.begin(key, attention_mask)
-        layer.requests.store(layer.index, key, value)
-        if layer.requests.decodes:
-            scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-            output = layer.requests.decode(layer.index, query, attention_mask, scale)
-            return output.transpose(1, 2).contiguous(), None
-        key = layer.requests.dense(layer.index, key)
-        value = layer.requests.dense(layer.index, value, values=True)
-    found: tuple[torch.Tensor, None] = sdpa_attention_forward(
-        module, query, key, value, attention_mask, dropout, scaling, **options
+    sdpa = partial(
+        sdpa_attention_forward,
+        module,
+        query,
+        attention_mask=attention_mask,
+        dropout=dropout,
+        scaling=scaling,
+        **options,
     )
-    return found
-
-
-def _check_asked(module: torch.nn.Module, options: dict[str, Any]) -> None:
-    name = type(module).__name__
-    for wish in _UNKNOWN:
-        if options.get(wish) not in (None, False):
-            raise InputError(f"{name} asks for {wish}: an enabled model has none")
-    if options.get("is_causal", getattr(module, "is_causal", True)) is False:
-        raise InputError(f"{name} is not causal: only decoders can be enabled")
+    layer: NativeLayer | None = getattr(key, "suffice_layer", None)
+    if layer is None:
+        found, _ = sdpa(key=key, value=value)
+        return found, None
+    check_asked(module, options)
+    requests, index = layer.requests, layer.index
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    try:
+        if index == 0:
+            requests.begin(key, attention_mask)
+        requests.store(index, key, value)
+        if requests.attends:
+            found = requests.attend(index, query, attention_mask, scale)
+        else:
+            keys, values = requests.dense(index, key), requests.dense(index, value, values=True)
+            found, _ = sdpa(key=keys, value=values)
+    except BaseException:
+        requests.abandon()
+        raise
+    requests.end_layer(index, query, scale)
+    return found, None

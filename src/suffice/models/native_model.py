@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from suffice.attention.kernel import coded_rule
-from suffice.attention.softmax import Levels, of_group
+from suffice.attention.kernel import coded_rules
+from suffice.attention.softmax import Levels
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder, Watch
 from suffice.models.rope import check_call
@@ -90,19 +90,14 @@ class NativeModel:
             assert isinstance(table, torch.Tensor)
             parts["positions"] = table[config.position_offset :][:positions].contiguous()
         self._model.finish(parts)
-        self._levels: Sequence[Sequence[Levels] | None] = levels or [None] * len(config.layers)
+        self._levels = levels
         self.use(rules or [[None] * config.kv_heads for _ in config.layers])
         self._untraced = Trace(len(config.layers), config.kv_heads)
 
     def use(self, rules: Sequence[Sequence[core.Rule | None]]) -> None:
         """Attend by these rules, [L][G], from now on; None: read everything."""
-        group = self._config.heads // self._config.kv_heads
-        coded = [
-            coded_rule(rule, of_group(levels, head, group)) or core.Rule()
-            for own, levels in zip(rules, self._levels, strict=True)
-            for head, rule in enumerate(own)
-        ]
-        self._model.set_rules(coded)
+        coded = coded_rules(rules, self._levels)
+        self._model.set_rules([rule for layer in coded for rule in layer])
 
     def step(
         self,
@@ -155,7 +150,7 @@ class NativeModel:
         if watch is not None and queries is not None:
             for layer, rows_of_layer in enumerate(queries):
                 watch(layer, rows_of_layer.transpose(0, 1))
-        _add(trace, counts)
+        trace.add(counts, steps=1)
         if found is not None:
             trace.audit = trace.audit or Audit(shape[0], shape[2])
             trace.audit.add(found)
@@ -180,15 +175,6 @@ def _drafted(batch: Sequence[Rows]) -> tuple[list[int], list[int], list[int], li
         tokens += rows.tokens
         outputs += range(start, start + count)[_OUTPUTS[rows.outputs]]
     return tokens, positions, visible, outputs
-
-
-def _add(trace: Trace, counts: core.Counts) -> None:
-    trace.steps += 1
-    trace.kv_bytes_read += counts.kv_bytes + counts.sketch_bytes
-    trace.sketch_bytes_read += counts.sketch_bytes
-    trace.missing = max(trace.missing, counts.missing)
-    trace.kv_bytes_held += counts.held_bytes
-    trace.weight_bytes_read += counts.weight_bytes
 
 
 def _ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -1,0 +1,99 @@
+"""What models, calls and checkpoints `enable` cannot honour: each is refused in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from suffice.engine.config import Config
+from suffice.errors import InputError
+from suffice.models.fingerprint import fingerprint
+from suffice.models.locate import locate
+from suffice.policy import POLICIES
+
+# What some families ask of attention that the native kernel does not do.
+_UNKNOWN = ("softcap", "position_bias", "s_aux", "output_attentions")
+# Options of generate that run drafts with the prompt, or the prompt in parts.
+_NOT_WHOLE = (
+    "assistant_model",
+    "assistant_early_exit",
+    "prompt_lookup_num_tokens",
+    "prefill_chunk_size",
+)
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is no decoder on the CPU whose attention can be replaced.
+
+    Raises:
+        InputError: It is none.
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise InputError(f"model must be a transformers model, not {type(model).__name__}")
+    name = type(model).__name__
+    if not model._can_set_attn_implementation():
+        raise InputError(f"{name} does not take its attention from transformers' interface")
+    if model.device.type != "cpu":
+        raise InputError(f"{name} is on '{model.device}': only models on the CPU can be enabled")
+
+
+def check_calibration(config: Config, model: Any, checkpoint: Any, layers: int) -> None:
+    """Refuse a calibration of another model than the one in `checkpoint`.
+
+    None for `checkpoint` is where transformers loaded the model from.
+
+    Raises:
+        InputError: It is of another, or there is no such checkpoint.
+    """
+    calibration = config.calibration
+    if calibration is None:
+        return
+    source = checkpoint or model.name_or_path
+    if not source:
+        raise InputError(
+            f"calibration {calibration.name}: {type(model).__name__} does not know its files: give "
+            "checkpoint="
+        )
+    calibration.check(str(source), fingerprint(locate(source)))
+    decoder = model.config.get_text_config(decoder=True)
+    heads = decoder.num_attention_heads
+    config.rules(layers, getattr(decoder, "num_key_value_heads", heads))
+    if calibration.layers and (len(calibration.layers), calibration.heads) != (layers, heads):
+        raise InputError(
+            f"calibration {calibration.name}: is of {len(calibration.layers)} layers with "
+            f"{calibration.heads} heads; {type(model).__name__} has {layers} with {heads}"
+        )
+
+
+def check_generate(config: Config, options: dict[str, Any], defaults: Any) -> None:
+    """Refuse options of `generate`, or those of its configuration, that the policy does not allow.
+
+    Raises:
+        InputError: No cache, or a policy that chooses after the prompt would not see just that.
+    """
+    given = {name: options.get(name, getattr(defaults, name, None)) for name in _NOT_WHOLE}
+    if options.get("use_cache", defaults.use_cache) is False:
+        raise InputError("use_cache=False: an enabled model decodes with its cache only")
+    policy = config.policy
+    for name, value in given.items():
+        if value is not None and (policy.at_prompt or policy.one_by_one):
+            raise InputError(
+                f"{name} with policy '{POLICIES.name_of(policy)}', which chooses after the prompt, "
+                "run alone and whole: the policy must be 'full', or 'quest' with a budget"
+            )
+
+
+def check_asked(module: torch.nn.Module, options: dict[str, Any]) -> None:
+    """Refuse what a layer asks of attention that is not done.
+
+    Raises:
+        InputError: Something else than causal attention.
+    """
+    name = type(module).__name__
+    for wish in _UNKNOWN:
+        if options.get(wish) not in (None, False):
+            raise InputError(f"{name} asks for {wish}: an enabled model has none")
+    if options.get("is_causal", getattr(module, "is_causal", True)) is False:
+        raise InputError(f"{name} is not causal: only decoders can be enabled")

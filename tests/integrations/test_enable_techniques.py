@@ -1,0 +1,235 @@
+"""Policies and softmaxes in models of transformers: what suffice's own engine does with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import suffice.integrations.transformers as st
+import tiny
+from integrations.batches import GREEDY, PADDING, generate, prompts
+from models.hf_reference import load
+from suffice import LLM, SamplingParams
+from suffice.attention import calibration
+from suffice.models.fingerprint import fingerprint
+
+FAMILIES = ("llama", "mistral", "qwen3", "gemma3", "opt")
+POLICIES = (
+    "streaming:budget=24",
+    "streaming:0.4",
+    "snapkv:0.5,window=8",
+    "pyramidkv:budget=28,window=8,beta=4",
+    "h2o:budget=21",
+    "h2o:0.4",
+    "quest:budget=48,dense_layers=1",
+)
+KEEPING = ("streaming:keep=true", "snapkv:keep=true,window=8", "h2o:keep=true", "quest:keep=true")
+STOPPING = "art:tau=0.5,phi=0.5,p=1,block=16"
+SOFTMAXES = ("exaq:2", "exaq:3,tail=flush", "exaq:4,clip=solve", "exaq_km:2", "exaq_km:3")
+LENGTH, NEW = 70, 50
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def get(family: str) -> Path:
+        if family not in made:
+            made[family] = tiny.make(tmp_path_factory.mktemp(family), family, tokenizer=True)
+        return made[family]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def models(folders: Callable[[str], Path]) -> Callable[[str], Any]:
+    made: dict[str, Any] = {}
+
+    def get(family: str) -> Any:
+        if family not in made:
+            made[family] = load(folders(family), torch.float32)
+        return made[family]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def calibrated(
+    folders: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """Calibrations with another sigma in each layer and another codebook in each head."""
+
+    def get(family: str, **changes: Any) -> Path:
+        layers, heads = (7 if family == "gemma3" else 3), 4
+        book = {
+            str(bits): [
+                [
+                    [
+                        (0.6 + 0.1 * head) * ((i + 1) / 2**bits) ** (2 + layer % 2)
+                        for i in range(2**bits)
+                    ]
+                    for head in range(heads)
+                ]
+                for layer in range(layers)
+            ]
+            for bits in (2, 3, 4)
+        }
+        stored = {
+            "model": {"name": family, "hash": fingerprint(folders(family)), "heads": heads}
+            | changes,
+            "softmax": {
+                "layers": [{"sigma": 1.5 + 0.2 * i, "least": -30.0} for i in range(layers)],
+                "codebooks": book,
+            },
+        }
+        path = tmp_path_factory.mktemp("calibration") / f"{family}.json"
+        calibration.write(path, stored)
+        return path
+
+    return get
+
+
+def engine_tokens(folder: Path, prompt: torch.Tensor, **options: Any) -> tuple[list[int], Any]:
+    llm = LLM(folder, dtype="float32", threads=1, **options)
+    params = SamplingParams(temperature=0, max_tokens=NEW, ignore_eos=True)
+    [output] = llm.generate({"prompt_token_ids": prompt.tolist()}, params)
+    return list(output.outputs[0].token_ids), llm.runner.trace
+
+
+def assert_as_the_engine(model: Any, folder: Path, **options: Any) -> Any:
+    prompt = prompts(1, LENGTH)["input_ids"]
+    expected, theirs = engine_tokens(folder, prompt[0], **options)
+    with st.enable(model, **options) as enabled:
+        tokens = generate(model, 1, LENGTH, max_new_tokens=NEW)
+    assert tokens[0, LENGTH:].tolist() == expected
+    trace = enabled.trace
+    assert trace is not None
+    same = {"weight_bytes_read": 0, "missing": pytest.approx(theirs.missing, abs=1e-5)}
+    assert trace.plain() == theirs.plain() | same
+    return trace
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_with_a_policy_tokens_and_reads_are_those_of_the_engine(
+    family: str, policy: str, models: Callable[[str], Any], folders: Callable[[str], Path]
+) -> None:
+    trace = assert_as_the_engine(models(family), folders(family), policy=policy)
+    assert trace.key_rows_read < trace.rows_held, "everything was read"
+
+
+@pytest.mark.parametrize("policy", [*KEEPING, "streaming:budget=24", "snapkv:0.5,window=8"])
+def test_policies_and_techniques_that_stop_early_go_together(
+    policy: str, models: Callable[[str], Any], folders: Callable[[str], Path]
+) -> None:
+    options = {"policy": policy, "attention": STOPPING}
+    assert_as_the_engine(models("llama"), folders("llama"), **options)
+
+
+@pytest.mark.parametrize("softmax", SOFTMAXES)
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
+def test_with_a_coded_softmax_tokens_and_reads_are_those_of_the_engine(
+    family: str,
+    softmax: str,
+    models: Callable[[str], Any],
+    folders: Callable[[str], Path],
+    calibrated: Callable[[str], Path],
+) -> None:
+    options = {"softmax": softmax, "calibration": calibrated(family)}
+    trace = assert_as_the_engine(models(family), folders(family), **options)
+    assert trace.value_rows_read < trace.rows_held
+
+
+@pytest.mark.parametrize("softmax", ["exaq:2,prefill=true", "exaq_km:3,prefill=true"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
+def test_with_coded_prompts_tokens_are_those_of_the_engine(
+    family: str,
+    softmax: str,
+    models: Callable[[str], Any],
+    folders: Callable[[str], Path],
+    calibrated: Callable[[str], Path],
+) -> None:
+    options = {"softmax": softmax, "calibration": calibrated(family)}
+    prompt = prompts(1, LENGTH)["input_ids"]
+    expected, theirs = engine_tokens(folders(family), prompt[0], **options)
+    with st.enable(models(family), **options) as enabled:
+        tokens = generate(models(family), 1, LENGTH, max_new_tokens=NEW)
+    assert tokens[0, LENGTH:].tolist() == expected
+    assert enabled.trace is not None
+    more = enabled.trace.rows - theirs.rows
+    assert not more[[0, 2]].any()
+    assert more[1].min() >= 0 and more[1].max() < 32, "the end of the prompt is summed once more"
+
+
+def test_a_coded_softmax_in_a_technique_that_stops_early(
+    models: Callable[[str], Any],
+    folders: Callable[[str], Path],
+    calibrated: Callable[[str], Path],
+) -> None:
+    options = {"softmax": "exaq:3", "calibration": calibrated("llama"), "attention": STOPPING}
+    assert_as_the_engine(models("llama"), folders("llama"), **options)
+
+
+@pytest.mark.parametrize("prefill", [False, True])
+def test_prompts_are_exact_unless_the_softmax_says_otherwise(
+    prefill: bool, models: Callable[[str], Any], calibrated: Callable[[str], Path]
+) -> None:
+    model, inputs = models("llama"), prompts(3, LENGTH)
+    softmax = f"exaq:2,prefill={prefill}"
+    with torch.no_grad():
+        expected = model(**inputs).logits
+        with st.enable(model, softmax=softmax, calibration=calibrated("llama")):
+            logits = model(**inputs).logits
+    held = inputs["attention_mask"].bool()
+    assert bool(torch.isfinite(logits[held]).all())
+    assert torch.equal(logits[held], expected[held]) is not prefill
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["streaming:budget=999", "snapkv:1", "pyramidkv:ratio=1", "h2o:budget=999", "quest:budget=999"],
+)
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_at_its_exact_limit_a_policy_gives_the_tokens_of_transformers(
+    family: str, policy: str, models: Callable[[str], Any]
+) -> None:
+    model = models(family)
+    expected = generate(model)
+    with st.enable(model, policy=policy):
+        assert torch.equal(generate(model), expected)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_a_padded_request_has_its_own_budget_and_the_tokens_it_has_alone(
+    family: str, policy: str, models: Callable[[str], Any]
+) -> None:
+    model = models(family)
+    with st.enable(model, policy=policy) as enabled:
+        cache = enabled.new_cache()
+        together = generate(model, 3, LENGTH, past_key_values=cache)
+        held = [each.held(each.layers - 2) for each in cache.requests.caches]
+        for row, padding in enumerate(PADDING):
+            prompt = prompts(3, LENGTH)["input_ids"][row : row + 1, padding:]
+            cache = enabled.new_cache()
+            alone = model.generate(prompt, max_new_tokens=30, past_key_values=cache, **GREEDY)
+            assert torch.equal(together[row, padding:], alone[0])
+            assert held[row] == cache.requests.caches[0].held(cache.requests.layers - 2)
+
+
+@pytest.mark.parametrize("softmax", ["exaq:2", "exaq_km:2,prefill=true"])
+def test_a_padded_request_has_the_codes_it_has_alone(
+    softmax: str, models: Callable[[str], Any], calibrated: Callable[[str], Path]
+) -> None:
+    model = models("llama")
+    with st.enable(model, softmax=softmax, calibration=calibrated("llama")):
+        together = generate(model, 3, LENGTH)
+        for row, padding in enumerate(PADDING):
+            prompt = prompts(3, LENGTH)["input_ids"][row : row + 1, padding:]
+            alone = model.generate(prompt, max_new_tokens=30, **GREEDY)
+            assert torch.equal(together[row, padding:], alone[0])

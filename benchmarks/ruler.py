@@ -25,6 +25,7 @@ from typing import Any
 
 import record
 import shared_prompts
+from settings import accepted
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.engine.runner import load
@@ -117,27 +118,6 @@ class Sheet:
         """Write the file and its table."""
         data = self.facts | {"config": self.config, "refused": self.refused}
         record.write(self.folder, self.name, data | {"cells": self.cells}, table(self))
-
-
-def parts(setting: str) -> dict[str, str]:
-    """Return the techniques of a setting: `policy + attention`, or one of them."""
-    found = {"attention": "exact", "policy": "full"}
-    for part in setting.split(" + "):
-        found["policy" if part.partition(":")[0] in POLICIES else "attention"] = part
-    return found
-
-
-def accepted(model: str, settings: list[str], refused: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the techniques of the settings that the engine accepts; note why of the others."""
-    found = {}
-    for setting in settings:
-        try:
-            config = Config.create(model, **parts(setting))
-        except InputError as error:
-            refused[setting] = str(error)
-        else:
-            found[setting] = {"attention": config.attention, "policy": config.policy}
-    return found
 
 
 def answered(llm: LLM, plan: Plan) -> Iterator[tuple[int, Cell | None]]:
@@ -233,10 +213,10 @@ def table(sheet: Sheet) -> str:
     other = [p for p in sheet.cells if p not in counting]
     config = sheet.config
     about = (
-        f"{config['model']}, {config['dtype']} weights, {config['kv_cache_dtype']} keys and values, "
-        "greedy answers. A cell is the score in per cent, and in brackets the bytes of keys, values "
-        "and metadata read over those that exact attention reads. `A + B` is attention B over "
-        "policy A. A policy sees the question with the text."
+        f"{config['model']}, {config['dtype']} weights, {config['kv_cache_dtype']} keys and "
+        "values, greedy answers. A cell is the score in per cent, and in brackets the bytes of "
+        "keys, values and metadata read over those that exact attention reads. `A + B` is "
+        "attention B over policy A. A policy sees the question with the text."
     )
     head = ["setting", "score", "against exact", "bytes read"]
     sizes = {p: sheet.cells[p]["exact"]["samples"] for p in sheet.cells}
@@ -286,7 +266,7 @@ def main() -> int:
         refused: dict[str, str] = {}
         techniques = accepted(flags.model, asked, refused)
         config = Config.create(flags.model, max_model_len=max(flags.lengths), threads=flags.threads)
-        config, runner, tokenizer = load(config)
+        config, base, tokenizer = load(config)
         for plan in plans:
             check(plan, tokenizer, config.max_model_len or 0)
         whole = settings_of(config)
@@ -297,7 +277,10 @@ def main() -> int:
         print(f"ruler.py: error: {error}", file=sys.stderr)
         return 2
     sheet.refused |= refused
-    llms, prompts = shared_prompts.engines(config, runner, tokenizer, techniques)
+    runners, prompts = shared_prompts.runners(config, base, techniques)
+    llms = {
+        name: LLM.from_parts(runner.config, runner, tokenizer) for name, runner in runners.items()
+    }
     run(sheet, llms, prompts, plans)
     sheet.write()
     print(table(sheet))

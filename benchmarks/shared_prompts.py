@@ -16,13 +16,10 @@ import torch
 
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
-from suffice.engine.llm import LLM
-from suffice.engine.protocol import Tokenizer
 from suffice.engine.runner import Runner
 from suffice.engine.runner import Sequence as Running
 from suffice.policy import Policy, Watch, Windows
 from suffice.policy.choice import Budgeted, Choice
-from suffice.policy.full import Full
 
 
 @dataclass
@@ -63,10 +60,10 @@ def watching(policy: Policy) -> Policy:
 class Prompts:
     """The prompts of some engines, each run when the first of them asks for it, until `forget`."""
 
-    def __init__(self, runner: Runner, policies: Sequence[Policy]) -> None:
+    def __init__(self, base: Runner, policies: Sequence[Policy]) -> None:
         self._shown = Shown(policies)
-        config = dataclasses.replace(runner.config, policy=self._shown)
-        self._runner = Runner(config, runner.decoder)
+        config = dataclasses.replace(base.config, policy=self._shown)
+        self._runner = Runner(config, base.decoder)
         self._found: dict[tuple[int, ...], Prompt] = {}
 
     def run(self, tokens: Sequence[int]) -> Prompt:
@@ -88,8 +85,8 @@ class Prompts:
 class Sharing(Runner):
     """A runner whose prompts are taken from those that were run already."""
 
-    def __init__(self, config: Config, runner: Runner, prompts: Prompts) -> None:
-        super().__init__(config, runner.decoder)
+    def __init__(self, config: Config, base: Runner, prompts: Prompts) -> None:
+        super().__init__(config, base.decoder)
         self._prompts = prompts
 
     def prefill(self, sequence: Running, tokens: list[int]) -> torch.Tensor:
@@ -103,17 +100,16 @@ class Sharing(Runner):
         return prompt.logits
 
 
-def engines(
-    config: Config, runner: Runner, tokenizer: Tokenizer, settings: dict[str, dict[str, Any]]
-) -> tuple[dict[str, LLM], Prompts]:
-    """Return an engine for each setting, on one runner's weights, and the prompts they share.
+def runners(
+    config: Config, base: Runner, settings: dict[str, dict[str, Any]]
+) -> tuple[dict[str, Runner], Prompts]:
+    """Return a runner for each setting, on one runner's weights, and the prompts they share.
 
-    A setting is what differs from `config`, a resolved one: `attention`, `policy`.
+    A setting is what differs from `config`, a resolved one, such as `attention` and `policy`.
     """
-    policies = [setting.get("policy", Full()) for setting in settings.values()]
-    prompts = Prompts(runner, policies)
-    found = {}
-    for name, setting in settings.items():
-        own = dataclasses.replace(config, **setting)
-        found[name] = LLM.from_parts(own, Sharing(own, runner, prompts), tokenizer)
+    prompts = Prompts(base, [setting["policy"] for setting in settings.values()])
+    found: dict[str, Runner] = {
+        name: Sharing(dataclasses.replace(config, **setting), base, prompts)
+        for name, setting in settings.items()
+    }
     return found, prompts

@@ -27,7 +27,7 @@ from typing import Any
 
 import record
 import shared_prompts
-from quality_table import points, table
+from quality_table import conditions, points, table
 from settings import accepted
 from suffice.cli.eval_options import PerplexityFlags
 from suffice.engine.config import Config
@@ -98,10 +98,7 @@ CODED = (
     "exaq:bits=3 + certified:eps=0.05",
 )
 PLOT = "quality"
-PANELS = {  # by the files of results
-    "attention_quality": "whole windows of 2048",
-    "policy_quality": "the second half of windows of 2048, the first a prompt",
-}
+PANELS = ("attention_quality", "policy_quality")  # results that are drawn
 
 
 def name_of(flags: argparse.Namespace) -> str:
@@ -210,10 +207,11 @@ def run(flags: argparse.Namespace) -> str:
 def draw(folder: Path) -> Path:
     """Draw quality against bytes of what was measured of `MODEL`; return the file."""
     panels = {}
-    for name, title in PANELS.items():
+    for name in PANELS:
         path = folder / f"{name}.json"
         if path.exists():
-            panels[title] = points(json.loads(path.read_text())["records"])
+            records = json.loads(path.read_text())["records"]
+            panels[conditions(records)] = points(records)
     if not panels:
         raise InputError(f"{folder} has none of {', '.join(PANELS)}: measure first")
     import figures  # asks for matplotlib

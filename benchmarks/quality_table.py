@@ -73,20 +73,24 @@ def row(setting: str, found: dict[str, Any]) -> list[Any]:
 
 def table(records: dict[str, dict[str, Any]], refused: dict[str, str]) -> str:
     """Return the results as text and a table, and how far published savings are reached."""
-    asked = next(iter(records.values()))
-    size = asked["asked"]["window"]
-    prompt = asked["asked"].get("prompt")
-    part = f", predicted after a prompt of {prompt}" if prompt else ""
+    kv = next(iter(records.values()))["config"]["kv_cache_dtype"]
     about = (
-        f"{asked['config']['model']}, WikiText-2, {asked['result']['windows']} windows of "
-        f"{size} tokens{part}, {asked['config']['kv_cache_dtype']} keys and values; "
-        "'missing' is the largest share of any softmax, as the technique bounds or estimates it. "
-        "`A + B`: both."
+        f"{conditions(records)}, {kv} keys and values; 'missing' is the largest share of any "
+        "softmax, as the technique bounds or estimates it. `A + B`: both."
     )
     rows = [row(setting, found) for setting, found in records.items()]
     text = ["## Attention techniques", about, record.markdown(HEAD, rows)]
     text += [f"Refused: `{setting}` ({why})." for setting, why in refused.items()]
     return "\n\n".join([*text, *reached(records)])
+
+
+def conditions(records: dict[str, dict[str, Any]]) -> str:
+    """Return what the results have in common: the model, and how the text is cut."""
+    one = next(iter(records.values()))
+    prompt = one["asked"].get("prompt")
+    part = f", predicted after a prompt of {prompt}" if prompt else ""
+    windows = f"{one['result']['windows']} windows of {one['asked']['window']} tokens"
+    return f"{one['config']['model']}, WikiText-2, {windows}{part}"
 
 
 def reached(records: dict[str, dict[str, Any]]) -> list[str]:

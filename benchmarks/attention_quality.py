@@ -21,7 +21,7 @@ import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ def kept(runner: Runner, windows: list[list[int]], plan: Plan) -> list[Scores]:
     return found
 
 
-def measured(
+def compared(
     setting: str, found: Iterable[Scores], expected: list[Scores], windows: int
 ) -> dict[str, Any]:
     """Return the figures of one setting's scores beside those of exact attention."""
@@ -170,12 +170,34 @@ def run(flags: argparse.Namespace) -> str:
     Raises:
         InputError: A text, a model or a setting that cannot be used.
     """
-    path, facts = flags.out / f"{name_of(flags)}.json", record.facts()
-    data = json.loads(path.read_text()) if path.exists() else {"records": {}}
-    records, refused = data["records"], data.get("refused", {})
-    missing = [setting for setting in flags.settings if setting not in records]
+    path = flags.out / f"{name_of(flags)}.json"
+    data = json.loads(path.read_text()) if path.exists() else record.facts() | {"records": {}}
+    data.setdefault("refused", {})
+    missing = [setting for setting in flags.settings if setting not in data["records"]]
     given = {"threads": flags.threads, "calibration": flags.calibration}
-    techniques = accepted(flags.model, ["exact", *missing], refused, **given)
+    techniques = accepted(flags.model, missing, data["refused"], **given)
+    if techniques:
+        data |= record.facts()
+    for setting, found in measured(flags, given, techniques):
+        data["records"][setting] = found
+        record.write(flags.out, path.stem, data, table(data["records"], data["refused"]))
+    if not data["records"]:
+        raise InputError("; ".join(data["refused"].values()))
+    drawn = table(data["records"], data["refused"])
+    record.write(flags.out, path.stem, data, drawn)
+    return drawn
+
+
+def measured(
+    flags: argparse.Namespace, given: dict[str, Any], techniques: dict[str, dict[str, Any]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the record of each setting; `given` is what all of them have.
+
+    Raises:
+        InputError: A text or a model that cannot be used, or policies without a prompt.
+    """
+    if not techniques:
+        return
     plan = Plan(flags.window, flags.limit, together=flags.limit, prompt=flags.prompt)
     for each in techniques.values():
         plan.check(each["policy"])
@@ -184,24 +206,25 @@ def run(flags: argparse.Namespace) -> str:
     config, base, tokenizer = load(
         Config.create(flags.model, **given, **coded, max_model_len=flags.window)
     )
-    windows = windows_of(tokenizer, text, plan, flags.window)
-    runners, _ = shared_prompts.runners(config, base, techniques)
+    windows, facts = windows_of(tokenizer, text, plan, flags.window), record.facts()
+    whole = accepted(flags.model, ["exact"], {}) | techniques
+    runners, _ = shared_prompts.runners(config, base, whole)
     expected = kept(runners["exact"], windows, plan)
-    for setting in missing:
-        if setting in techniques:
-            runner = runners[setting]
-            found = expected if setting == "exact" else scored(runner, windows, plan)
-            records[setting] = facts | {
+    for setting in techniques:
+        runner = runners[setting]
+        found = expected if setting == "exact" else scored(runner, windows, plan)
+        yield (
+            setting,
+            facts
+            | {
                 "kind": "perplexity",
                 "config": settings_of(runner.config),
                 "asked": asked_of(flags, text),
                 "interrupted": False,
-                "result": measured(setting, found, expected, len(windows)),
+                "result": compared(setting, found, expected, len(windows)),
                 "reads": runner.trace.plain(),
-            }
-        shown = facts | {"records": records, "refused": refused}
-        record.write(flags.out, path.stem, shown, table(records, refused))
-    return table(records, refused)
+            },
+        )
 
 
 def draw(folder: Path) -> Path:
@@ -217,7 +240,11 @@ def draw(folder: Path) -> Path:
     import figures  # asks for matplotlib
 
     path = folder / f"{PLOT}.svg"
-    figures.pareto(path, ("bytes of keys and values read", "change of perplexity, %"), panels)
+    figures.pareto(
+        path,
+        ("bytes of keys and values read, over exact attention's", "change of perplexity, %"),
+        panels,
+    )
     return path
 
 

@@ -79,9 +79,8 @@ def test_policies_choose_from_a_prompt(
     assert list(found) == names
     for name in names[1:]:
         assert quality_table.share(found[name]) < 0.9 and quality_table.change(found[name]) != 0
-    options = [
-        each for seam, part in settings.parts(names[3]).items() for each in (f"--{seam}", part)
-    ]
+    options = [f"--{seam}={part}" for seam, part in settings.parts(names[3]).items()]
+    capsys.readouterr()
     ran = cli(
         "eval", "perplexity", "--data-dir", str(tmp_path), "-m", str(model), "--window", "100",
         "--limit", "2", "--against", "exact", "-o", "json", "--prompt", "60", *options,

@@ -1,45 +1,88 @@
-"""What attention techniques cost in quality, and what they read, through the decode step.
+"""What techniques cost in quality, and what they read, through the decode step, on WikiText-2.
 
-    python benchmarks/attention_quality.py --data-dir DIR     WikiText-2, every setting that has no
-                                                              result yet (some two minutes each)
-    python benchmarks/attention_quality.py --data-dir DIR --settings aet:k=0.8 certified:eps=0.1
+    python benchmarks/attention_quality.py --data-dir DIR               ways to attend
+    python benchmarks/attention_quality.py --data-dir DIR --prompt 1024 policies, which choose from
+                                                                        a prompt, beside these
     python benchmarks/attention_quality.py --data-dir DIR --calibration FILE
-                                                              coded softmaxes, windows of 1024
+                                                                        softmaxes by codes
+    python benchmarks/attention_quality.py --plot                       quality against bytes, drawn
+    ... --model gemma3-270m --limit 2, --settings aet:k=0.8 "quest:ratio=0.2 + art"
 
-Each setting is a run of `suffice eval perplexity --against exact`, whose record is kept whole, so
-that a run that was interrupted goes on where it stopped. Thresholds are those of the papers and a
-few of ours; published figures, for other and larger models, stand beside ours.
+Each measures what has no result yet, a minute or two each on two cores, and keeps the record of
+each, which is one of `suffice eval perplexity --against exact`. The reference and the prompts are
+run once. Thresholds are those of the papers and a few of ours; published figures, for other and
+larger models, stand beside ours. What the engine refuses to combine, the table says.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import hashlib
 import json
-import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import record
+import shared_prompts
+from quality_table import conditions, points, table
+from settings import accepted
+from suffice.cli.eval_options import PerplexityFlags
+from suffice.engine.config import Config
+from suffice.engine.runner import Runner, load
+from suffice.errors import InputError
+from suffice.eval.perplexity import Plan, Scores, scored, tallied, windows_of
+from suffice.eval.record import settings as settings_of
+from suffice.eval.texts import load_text
+from suffice.progress import progress_bar
 
-NAME = "attention_quality"
 MODEL, WINDOW, LIMIT = "smollm2-135m", 2048, 4
+CODED_WINDOW = 1024  # as in the project's measurements of softmaxes
+SMALL = "certified:bounded=false,eps=0.25,v=0.002"
 SETTINGS = (
     "exact",
     "aet:k=2,v=0.001",
     "aet:k=0.95",
     "aet:k=0.9",
+    "aet:k=0.8",
     "art",
     "art:tau=1e-3",
     "art:tau=1e-2",
     "certified:eps=0.05",
-    "certified:bounded=false,eps=0.25,v=0.002",
+    SMALL,
     "certified:bounded=false,eps=0.3,v=0.002",
     "certified:bounded=false,eps=0.3,v=0.005",
     "certified:bounded=false,eps=0.4,v=0.005",
+    "quest:keep=true + aet:k=0.9",
+    "quest:keep=true + art:tau=1e-2",
+    "quest:keep=true + certified:eps=0.05",
 )
-SOFTMAX_NAME, SOFTMAX_WINDOW = "softmax_quality", 1024
-SOFTMAXES = (
+BUDGETED = (
+    "exact",
+    "aet:k=2,v=0.001",
+    "aet:k=0.9",
+    "art:tau=1e-2",
+    "certified:eps=0.05",
+    SMALL,
+    "snapkv:ratio=0.5",
+    "snapkv:ratio=0.2",
+    "pyramidkv:ratio=0.5",
+    "pyramidkv:ratio=0.2",
+    "quest:ratio=0.5",
+    "quest:ratio=0.2",
+    "streaming:ratio=0.5",
+    "streaming:ratio=0.2",
+    "h2o:ratio=0.5",
+    "h2o:ratio=0.2",
+    "quest:ratio=0.5 + aet:k=2,v=0.001",
+    "snapkv:ratio=0.5 + aet:k=2,v=0.001",
+    "snapkv:keep=true + art:tau=1e-2",
+    "quest:keep=true + art:tau=1e-2",
+    "quest:ratio=0.5 + certified:eps=0.05",
+)
+CODED = (
     "exaq:bits=2",
     "exaq:bits=3",
     "exaq_km:bits=2",
@@ -48,111 +91,171 @@ SOFTMAXES = (
     "exaq:bits=3,clip=minmax",
     "exaq:bits=2,clip=minmax",
     "exaq:bits=2,tail=flush",
+    "exaq:bits=2 + aet:k=0.9",
+    "exaq:bits=3 + aet:k=0.9",
+    "exaq:bits=4 + aet:k=0.9",
+    "exaq:bits=3 + art:tau=1e-2",
+    "exaq:bits=3 + certified:eps=0.05",
 )
-SCROOGE = "K 0.81, V 0.23, in all 0.52 of the bytes within 0.5 % (mean of six models from 1.3B)"
-PUBLISHED = {
-    "aet:k=0.95": SCROOGE,
-    "aet:k=0.9": SCROOGE,
-    "exaq:bits=2": "mean of 7 tasks 68.2 to 66.7 (LLaMA-1-13B)",
-    "exaq:bits=3": "68.2 to 67.8 (LLaMA-1-13B)",
-    "exaq:bits=3,clip=minmax": "68.2 to 66.3 (LLaMA-1-13B)",
-    "exaq:bits=2,clip=minmax": "68.2 to 48.5 (LLaMA-1-13B)",
-    "art": "LongBench 46.29 to 45.74, 1.16x per token (Mistral-7B)",
-}
-HEAD = [
-    "setting",
-    "K read",
-    "V read",
-    "sketch",
-    "bytes read",
-    "perplexity",
-    "KL mean",
-    "KL 99.9 %",
-    "same token",
-    "missing, at most",
-    "published",
-]
+PLOT = "quality"
+PANELS = ("attention_quality", "policy_quality")  # results that are drawn
 
 
-def measure(
-    setting: str, data_dir: str, model: str, window: int, limit: int, calibration: str | None
-) -> dict[str, Any]:
-    """Return the record of one setting; its progress shows on the terminal.
+def name_of(flags: argparse.Namespace) -> str:
+    """Return the name of the result's files: what is measured, and the model if another."""
+    what = "softmax" if flags.calibration else "policy" if flags.prompt else "attention"
+    model = Path(flags.model).name
+    return f"{what}_quality" + ("" if model == MODEL else f"_{model}")
 
-    With a calibration the setting is that of a softmax, with exact attention.
-    """
-    command = [sys.executable, "-c", "from suffice.cli import main; main()", "eval", "perplexity"]
-    command += ["--data-dir", data_dir, "--window", str(window), "--limit", str(limit)]
-    command += ["--against", "exact", "-m", model, "-o", "json"]
-    command += ["--attention", setting] if calibration is None else ["--softmax", setting]
-    command += [] if calibration is None else ["--calibration", calibration]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
-    found: dict[str, Any] = json.loads(done.stdout)
+
+def kept(runner: Runner, windows: list[list[int]], plan: Plan) -> list[Scores]:
+    """Return the scores of exact attention, which every setting is compared with."""
+    found = []
+    with progress_bar("{task.description}", "{task.completed}/{task.total} tokens") as bar:
+        line = bar.add_task("exact", total=plan.predictions * len(windows))
+        for scores in scored(runner, windows, plan):
+            found.append(scores)
+            bar.update(line, advance=len(scores.targets))
     return found
 
 
-def row(setting: str, found: dict[str, Any]) -> list[Any]:
-    """Return a setting's line of the table; what is read is a fraction of what is held."""
-    reads, against = found["reads"], found["result"]["against"]
-    keys, values, held = (
-        sum(map(sum, reads[name])) for name in ("key_rows_read", "value_rows_read", "rows_held")
-    )
-    change = 100 * (against["ratio"] - 1)
-    error = 100 * (against["ratio_error"] or 0)
-    return [
-        f"`{setting}`",
-        keys / held,
-        values / held,
-        reads["sketch_bytes_read"] / reads["kv_bytes_held"],
-        reads["kv_bytes_read"] / reads["kv_bytes_held"],
-        f"{change:+.2f} ± {error:.2f} %",
-        against["divergence"],
-        against["divergence_999"],
-        against["agreement"],
-        reads["missing"],
-        PUBLISHED.get(setting, ""),
-    ]
+def compared(
+    setting: str, found: Iterable[Scores], expected: list[Scores], windows: int
+) -> dict[str, Any]:
+    """Return the figures of one setting's scores beside those of exact attention."""
+    tally = None
+    columns = ("{task.description}", "{task.completed}/{task.total} tokens")
+    with progress_bar(*columns, "perplexity {task.fields[perplexity]:.3f}") as bar:
+        total = sum(len(scores.targets) for scores in expected)
+        line = bar.add_task(setting, total=total, perplexity=0.0)
+        for tally in tallied(found, expected, windows):
+            bar.update(line, completed=tally.predictions, perplexity=tally.perplexity)
+    assert tally is not None, "there are windows"
+    return dataclasses.asdict(tally.result())
 
 
-def table(records: dict[str, dict[str, Any]]) -> str:
-    """Return the results as text and a table."""
-    asked = next(iter(records.values()))
-    about = (
-        f"{asked['config']['model']}, WikiText-2, {asked['result']['windows']} windows of "
-        f"{asked['asked']['window']} tokens, {asked['config']['kv_cache_dtype']} keys and values; "
-        "'missing' is the largest share of any softmax, as the technique bounds or estimates it."
-    )
-    rows = [row(setting, found) for setting, found in records.items()]
-    return f"## Attention techniques\n\n{about}\n\n{record.markdown(HEAD, rows)}"
-
-
-def main() -> int:
-    """Measure what has no result yet, keeping each as it comes."""
+def options() -> argparse.Namespace:
+    """Return what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data-dir", required=True, help="folder with wikitext2-test-raw.txt")
-    parser.add_argument("--settings", nargs="*")
-    parser.add_argument("--calibration", help="of the model: measure softmaxes, not attentions")
+    parser.add_argument("--data-dir", help="folder with wikitext2-test-raw.txt")
+    parser.add_argument("--settings", nargs="+")
+    parser.add_argument("--calibration", help="of the model: measure softmaxes by codes")
+    parser.add_argument("--prompt", type=int, default=0, help="tokens of a window run as a prompt")
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--window", type=int)
     parser.add_argument("--limit", type=int, default=LIMIT)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--plot", action="store_true", help="draw what there is, measure nothing")
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     flags = parser.parse_args()
-    softmaxes = flags.calibration is not None
-    name = SOFTMAX_NAME if softmaxes else NAME
-    window = flags.window or (SOFTMAX_WINDOW if softmaxes else WINDOW)
-    path = flags.out / f"{name}.json"
-    records = json.loads(path.read_text())["records"] if path.exists() else {}
-    for setting in flags.settings or (SOFTMAXES if softmaxes else SETTINGS):
-        if setting in records:
-            continue
-        print(setting, file=sys.stderr, flush=True)
-        records[setting] = measure(
-            setting, flags.data_dir, flags.model, window, flags.limit, flags.calibration
+    flags.window = flags.window or (CODED_WINDOW if flags.calibration else WINDOW)
+    if not flags.settings:
+        flags.settings = list(
+            CODED if flags.calibration else BUDGETED if flags.prompt else SETTINGS
         )
-        record.write(flags.out, name, record.facts() | {"records": records}, table(records))
-    print(table(records))
+    return flags
+
+
+def asked_of(flags: argparse.Namespace, text: str) -> dict[str, Any]:
+    """Return what `suffice eval perplexity` would say that it was asked."""
+    asked = PerplexityFlags(
+        window=flags.window, limit=flags.limit, prompt=flags.prompt or None, against="exact"
+    )
+    return dataclasses.asdict(asked) | {"text_sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def run(flags: argparse.Namespace) -> str:
+    """Measure what has no result yet, keeping each as it comes; return the table.
+
+    Raises:
+        InputError: A text, a model or a setting that cannot be used.
+    """
+    path = flags.out / f"{name_of(flags)}.json"
+    data = json.loads(path.read_text()) if path.exists() else record.facts() | {"records": {}}
+    data.setdefault("refused", {})
+    missing = [setting for setting in flags.settings if setting not in data["records"]]
+    given = {"threads": flags.threads, "calibration": flags.calibration}
+    techniques = accepted(flags.model, missing, data["refused"], **given)
+    if techniques:
+        data |= record.facts()
+    for setting, found in measured(flags, given, techniques):
+        data["records"][setting] = found
+        record.write(flags.out, path.stem, data, table(data["records"], data["refused"]))
+    if not data["records"]:
+        raise InputError("; ".join(data["refused"].values()))
+    drawn = table(data["records"], data["refused"])
+    record.write(flags.out, path.stem, data, drawn)
+    return drawn
+
+
+def measured(
+    flags: argparse.Namespace, given: dict[str, Any], techniques: dict[str, dict[str, Any]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the record of each setting; `given` is what all of them have.
+
+    Raises:
+        InputError: A text or a model that cannot be used, or policies without a prompt.
+    """
+    if not techniques:
+        return
+    plan = Plan(flags.window, flags.limit, together=flags.limit, prompt=flags.prompt)
+    for each in techniques.values():
+        plan.check(each["policy"])
+    text = load_text("wikitext2", flags.data_dir)
+    coded = {"softmax": "exaq"} if flags.calibration else {}  # so that the calibration is checked
+    config, base, tokenizer = load(
+        Config.create(flags.model, **given, **coded, max_model_len=flags.window)
+    )
+    windows, facts = windows_of(tokenizer, text, plan, flags.window), record.facts()
+    whole = accepted(flags.model, ["exact"], {}) | techniques
+    runners, _ = shared_prompts.runners(config, base, whole)
+    expected = kept(runners["exact"], windows, plan)
+    for setting in techniques:
+        runner = runners[setting]
+        found = expected if setting == "exact" else scored(runner, windows, plan)
+        yield (
+            setting,
+            facts
+            | {
+                "kind": "perplexity",
+                "config": settings_of(runner.config),
+                "asked": asked_of(flags, text),
+                "interrupted": False,
+                "result": compared(setting, found, expected, len(windows)),
+                "reads": runner.trace.plain(),
+            },
+        )
+
+
+def draw(folder: Path) -> Path:
+    """Draw quality against bytes of what was measured of `MODEL`; return the file."""
+    panels = {}
+    for name in PANELS:
+        path = folder / f"{name}.json"
+        if path.exists():
+            records = json.loads(path.read_text())["records"]
+            panels[conditions(records)] = points(records)
+    if not panels:
+        raise InputError(f"{folder} has none of {', '.join(PANELS)}: measure first")
+    import figures  # asks for matplotlib
+
+    path = folder / f"{PLOT}.svg"
+    figures.pareto(
+        path,
+        ("bytes of keys and values read, over exact attention's", "change of perplexity, %"),
+        panels,
+    )
+    return path
+
+
+def main() -> int:
+    """Measure what has no result yet, or draw what there is."""
+    flags = options()
+    try:
+        print(draw(flags.out) if flags.plot else run(flags))
+    except InputError as error:
+        print(f"attention_quality.py: error: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

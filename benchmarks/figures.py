@@ -14,6 +14,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
+from suffice.eval.report_points import front
+
 Points = list[tuple[float, float]]
 
 
@@ -74,6 +76,40 @@ def bars(
         plt.setp(axis.get_xticklabels(), ha="right", rotation_mode="anchor")
     _finish(figure_axis=axis, title=title, axes=("", unit))
     figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def pareto(
+    path: Path, axes: tuple[str, str], panels: dict[str, dict[str, tuple[float, float, float]]]
+) -> None:
+    """Plot, panel by panel, points (x, y, error of y) by name, both the less the better.
+
+    Those that no other point beats are joined. Points are numbered, and named at the side. The
+    vertical axis is linear up to 0.1 and logarithmic from there.
+    """
+    height = 0.2 * max(map(len, panels.values())) + 1.4
+    figure, column = plt.subplots(
+        len(panels), figsize=(8.5, height * len(panels)), layout="constrained", squeeze=False
+    )
+    for axis, (title, points) in zip(column[:, 0], panels.items(), strict=True):
+        found = front([(x, y) for x, y, _ in points.values()])
+        corners = sorted(list(points.values())[index][:2] for index in found)
+        axis.plot(*zip(*corners, strict=True), drawstyle="steps-post", linewidth=1, color="0.4")
+        for index, (name, (x, y, error)) in enumerate(points.items()):
+            look = {"color": f"C{index % 10}", "marker": "osD^v"[index // 10 % 5]}
+            face = look["color"] if index in found else "none"
+            axis.errorbar(
+                x, y, error, linewidth=1, markersize=5, markerfacecolor=face, linestyle="none",
+                label=f"{index + 1}  {name}", **look,
+            )  # fmt: skip
+            axis.annotate(str(index + 1), (x, y), (4, 4), textcoords="offset points", fontsize=7)
+        axis.set_yscale("symlog", linthresh=0.1)
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel(axes[0])
+        axis.set_ylabel(axes[1])
+        axis.grid(alpha=0.25)
+        axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
 
 

@@ -4,35 +4,115 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tiny
+from commands import Cli
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import attention_quality
+import quality_table
+import settings
+from suffice.errors import InputError
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "wikitext2-test-raw.txt").write_text("The owls look on; 0123456789 again. " * 30)
+    return tiny.make(tmp_path / "smollm2-135m", tokenizer=True)
+
+
+@pytest.fixture
+def run(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    asked = ["--data-dir", str(tmp_path), "--model", str(model), "--window", "100", "--limit", "2"]
+
+    def run(name: str, *more: str) -> dict[str, Any]:
+        program = ["attention_quality.py", *asked, "--out", str(tmp_path / "out"), *more]
+        monkeypatch.setattr(sys, "argv", program)
+        assert attention_quality.main() == 0
+        return json.loads((tmp_path / "out" / f"{name}.json").read_text())
+
+    return run
 
 
 def test_it_goes_on_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, cli: Cli, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = tiny.make(tmp_path / "model", "llama", tokenizer=True)
-    (tmp_path / "wikitext2-test-raw.txt").write_text("The owls look on; 0123456789 again. " * 30)
-    asked = ["--data-dir", str(tmp_path), "--model", str(model), "--window", "100", "--limit", "2"]
-    path = tmp_path / "out" / "attention_quality.json"
-    for settings in (["exact"], ["exact", "certified:bounded=false,eps=0.9"]):
-        before = json.loads(path.read_text())["records"] if path.exists() else {}
-        program = ["attention_quality.py", *asked, "--out", str(path.parent), "--settings"]
-        monkeypatch.setattr(sys, "argv", [*program, *settings])
-        assert attention_quality.main() == 0
-        found = json.loads(path.read_text())["records"]
-        assert list(found) == settings
+    before: dict[str, Any] = {}
+    names = ["exact", "certified:bounded=false,eps=0.9", "quest:keep=true + certified:eps=0.05"]
+    for asked in (names[:1], names):
+        data = run("attention_quality", "--settings", *asked)
+        found = data["records"]
         assert all(found[setting] == old for setting, old in before.items()), "not measured again"
-    exact, sketched = (attention_quality.row(setting, found[setting]) for setting in settings)
+        before = found
+    assert list(found) == names[:2] and list(data["refused"]) == names[2:]
+    exact, sketched = (quality_table.row(name, found[name]) for name in names[:2])
     assert exact[1:5] == [1, 1, 0, 1] and exact[5].startswith("+0.00 ±") and exact[9] == 0
     assert sketched[1] < 1 and sketched[3] > 0 and 0 < sketched[9] <= 0.9
-    assert (
-        "| `exact` |" in path.with_suffix(".md").read_text()
-        and "`exact`" in capsys.readouterr().out
-    )
+    drawn = (tmp_path / "out" / "attention_quality.md").read_text()
+    assert "| `exact` |" in drawn and drawn in capsys.readouterr().out
+    assert f"Refused: `{names[2]}` (policy 'quest' with attention 'certified'" in drawn
+    ran = cli(
+        "eval", "perplexity", "--data-dir", str(tmp_path), "-m", str(model), "--window", "100",
+        "--limit", "2", "--against", "exact", "-o", "json", "--attention", names[1],
+    )  # fmt: skip
+    alone = json.loads(ran.out)
+    mine = found[names[1]]
+    assert mine["result"] == alone["result"] and mine["reads"] == alone["reads"]
+    same = ("output", "data_dir", "batch_size")
+    assert {k: v for k, v in mine["asked"].items() if k not in same} == {
+        k: v for k, v in alone["asked"].items() if k not in same
+    }
+
+
+def test_policies_choose_from_a_prompt(
+    run: Run, cli: Cli, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["exact", "snapkv:budget=40", "h2o:ratio=0.5", "streaming:ratio=0.5 + aet:k=0.8"]
+    found = run("policy_quality", "--prompt", "60", "--settings", *names)["records"]
+    assert list(found) == names
+    for name in names[1:]:
+        assert quality_table.share(found[name]) < 0.9 and quality_table.change(found[name]) != 0
+    options = [f"--{seam}={part}" for seam, part in settings.parts(names[3]).items()]
+    capsys.readouterr()
+    ran = cli(
+        "eval", "perplexity", "--data-dir", str(tmp_path), "-m", str(model), "--window", "100",
+        "--limit", "2", "--against", "exact", "-o", "json", "--prompt", "60", *options,
+    )  # fmt: skip
+    assert found[names[3]]["result"] == json.loads(ran.out)["result"], "the prompt is shared"
+    pytest.importorskip("matplotlib", reason="the plots need suffice[plot]")
+    drawn = attention_quality.draw(tmp_path / "out").read_text()
+    assert drawn.startswith("<?xml") and drawn.count("<svg") == 1
+
+
+def test_published_savings_are_reached_or_not() -> None:
+    def made(ratio: float, keys: int, values: int) -> dict[str, Any]:
+        rows = {"key_rows_read": [[keys]], "value_rows_read": [[values]], "rows_held": [[100]]}
+        reads = rows | {"kv_bytes_read": keys + values, "kv_bytes_held": 200}
+        return {"result": {"against": {"ratio": ratio}}, "reads": reads}
+
+    records = {"exact": made(1, 100, 100), "aet:k=0.9": made(1.004, 80, 20)}
+    records |= {"aet:k=0.5": made(1.04, 50, 20), "other": made(1.01, 10, 10)}
+    note, lines = quality_table.reached(records)
+    small, large = lines.splitlines()[2:]
+    assert "accelerator" in note
+    assert small.startswith("| 0.5 % | 1.92x (K 1.23x, V 4.34x) | yes | 2.00x (K 1.25x, V 5.00x)")
+    assert "| no | 2.86x (K 2.00x, V 5.00x): `aet:k=0.5` | 10.00x" in large
+    assert quality_table.reached({"exact": made(1, 100, 100)}) == []
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"both of the seam policy"):
+        settings.parts("snapkv:ratio=0.5 + quest")
+    with pytest.raises(InputError, match=r"unknown technique 'artt'. Did you mean 'art'"):
+        settings.parts("artt")
+    with pytest.raises(InputError, match=r"has none of attention_quality, policy_quality"):
+        attention_quality.draw(tmp_path)
+    with pytest.raises(InputError, match=r"'exact' is missing"):
+        quality_table.points({})

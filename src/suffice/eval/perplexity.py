@@ -24,7 +24,7 @@ independent, so that of the ratio is over the differences of whole windows, in p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -249,20 +249,36 @@ def measure(
     Raises:
         OutOfMemory: There is no memory for the windows of a group.
     """
+    expected = scored(reference, windows, plan) if reference else None
+    yield from tallied(scored(runner, windows, plan), expected, len(windows))
+
+
+def scored(runner: Runner, windows: Sequence[list[int]], plan: Plan) -> Iterator[Scores]:
+    """Yield the logits of all predictions of the windows.
+
+    Raises:
+        OutOfMemory: There is no memory for the windows of a group.
+    """
     score = _decode if plan.mode == "decode" else _prefill
-    tally = Tally(len(windows))
     size = plan.together if plan.mode == "decode" else 1
     for first in range(0, len(windows), size):
-        group = range(first, min(first + size, len(windows)))
-        found = score(runner, windows, group, plan)
-        expected = score(reference, windows, group, plan) if reference else None
-        for scores, other in _paired(found, expected):
-            tally.add(scores, other)
-            yield tally
+        yield from score(runner, windows, range(first, min(first + size, len(windows))), plan)
+
+
+def tallied(
+    found: Iterable[Scores], expected: Iterable[Scores] | None, windows: int
+) -> Iterator[Tally]:
+    """Count what was scored of some windows beside what was expected, if anything; yield the same
+    tally as it grows.
+    """
+    tally = Tally(windows)
+    for scores, other in _paired(found, None if expected is None else iter(expected)):
+        tally.add(scores, other)
+        yield tally
 
 
 def _paired(
-    found: Iterator[Scores], expected: Iterator[Scores] | None
+    found: Iterable[Scores], expected: Iterator[Scores] | None
 ) -> Iterator[tuple[Scores, Scores | None]]:
     """Yield scores with the reference's for the same predictions, wherever each was cut."""
     theirs = None

@@ -1,0 +1,54 @@
+"""Settings of the engine as the tables name them: `quest:ratio=0.2 + art:tau=1e-2`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from suffice.attention import ATTENTIONS, SOFTMAXES
+from suffice.engine.config import Config
+from suffice.errors import InputError, unknown
+from suffice.policy import POLICIES
+
+SEAMS = {"attention": ATTENTIONS, "softmax": SOFTMAXES, "policy": POLICIES}
+
+
+def parts(setting: str) -> dict[str, str]:
+    """Return the techniques that a setting names, by their seams.
+
+    Raises:
+        InputError: An unknown technique, or two of one seam.
+    """
+    found: dict[str, str] = {}
+    for part in setting.split(" + "):
+        name = part.partition(":")[0]
+        seam = next((seam for seam, table in SEAMS.items() if name in table.entries), None)
+        if seam is None:
+            raise unknown("technique", name, [n for t in SEAMS.values() for n in t.entries])
+        if seam in found:
+            raise InputError(f"{setting}: {found[seam]} and {part} are both of the seam {seam}")
+        found[seam] = part
+    return found
+
+
+def accepted(
+    model: str | os.PathLike[str], settings: list[str], refused: dict[str, str], **options: Any
+) -> dict[str, dict[str, Any]]:
+    """Return the techniques of the settings that the engine accepts; note why of the others.
+
+    `options` are those that all settings have.
+
+    Raises:
+        InputError: An unknown technique, or two of one seam.
+    """
+    found = {}
+    for setting in settings:
+        techniques = parts(setting)
+        needed = options if "softmax" in techniques else {**options, "calibration": None}
+        try:
+            config = Config.create(model, **needed, **techniques)
+        except InputError as error:
+            refused[setting] = str(error)
+        else:
+            found[setting] = {seam: getattr(config, seam) for seam in (*SEAMS, "calibration")}
+    return found

@@ -1,0 +1,109 @@
+"""The RULER benchmark on a tiny model: shared prompts change nothing, tables tell it rightly."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny
+from suffice import LLM, SamplingParams
+from suffice.engine.config import Config
+from suffice.engine.runner import load
+from suffice.trace import Trace
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import ruler
+import settings
+import shared_prompts
+
+COUNTS = ("steps", "kv_bytes_read", "kv_bytes_held", "sketch_bytes_read")
+SHARED = (
+    "exact",
+    "aet:k=0.8",
+    "art:tau=1e-1,phi=1e-1,p=1",
+    "certified:bounded=false,eps=0.5",
+    "snapkv:budget=40",
+    "snapkv:ratio=0.2",
+    "pyramidkv:ratio=0.6",
+    "streaming:ratio=0.5",
+    "h2o:ratio=0.3",
+    "h2o:keep=true + art:tau=1e-1,phi=1e-1,p=1",
+    "quest:ratio=0.4",
+    "snapkv:keep=true + art:tau=1e-1,phi=1e-1,p=1",
+)
+
+
+def counts(trace: Trace) -> list[Any]:
+    return [*(getattr(trace, name) for name in COUNTS), trace.rows.tolist()]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_a_shared_prompt_is_as_good_as_ones_own(tmp_path: Path, family: str) -> None:
+    model = tiny.make(tmp_path / "model", family, tokenizer=True, max_position_embeddings=512)
+    whole = Config.create(model, threads=1, max_model_len=400)
+    prompts = [[1, *(3 + 7 * n * n % 190 for n in range(size))] for size in (200, 330)]
+    greedy = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    config, base, tokenizer = load(whole)
+    techniques = settings.accepted(model, list(SHARED), {})
+    runners, shared = shared_prompts.runners(config, base, techniques)
+    read = {}
+    for name in SHARED:
+        llm = LLM(model, threads=1, max_model_len=400, **settings.parts(name))
+        alone = [out.outputs[0].token_ids for out in llm.generate(prompts, greedy, use_tqdm=False)]
+        sharing = LLM.from_parts(runners[name].config, runners[name], tokenizer)
+        outputs = sharing.generate(prompts, greedy, use_tqdm=False)
+        assert [out.outputs[0].token_ids for out in outputs] == alone, name
+        assert counts(sharing.runner.trace) == counts(llm.runner.trace), name
+        read[name] = llm.runner.trace.kv_bytes_read / llm.runner.trace.kv_bytes_held
+    less = [name for name in SHARED if read[name] < 0.95 * read["exact"]]
+    assert len(less) > 6, read
+    shared.forget()
+    assert shared.run(prompts[0]).cache.length == len(prompts[0])
+
+
+def told(folder: Path) -> tuple[dict[str, Any], str]:
+    path = folder / "ruler_model.json"
+    return json.loads(path.read_text()), path.with_suffix(".md").read_text()
+
+
+def test_what_exact_attention_cannot_do_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tiny.make(
+        tmp_path / "model", tokenizer=True, max_position_embeddings=1024, num_hidden_layers=1
+    )
+    asked = ["ruler.py", "--model", str(model), "--out", str(tmp_path), "--threads", "1"]
+    asked += ["--tasks", "niah_single_1", "--lengths", "900"]
+
+    def run(settings: list[str], samples: int) -> int:
+        more = ["--samples", str(samples), "--settings", *settings]
+        monkeypatch.setattr(sys, "argv", [*asked, *more])
+        return ruler.main()
+
+    assert run(["snapkv:ratio=0.5"], 1) == 0
+    found, drawn = told(tmp_path)
+    cells = found["cells"]["niah_single_1 at 900"]
+    assert list(cells) == ["exact"] and cells["exact"]["score"] == 0
+    assert "| niah_single_1 at 900 | 0 | 1 |" in drawn and "snapkv" not in drawn
+    monkeypatch.setattr(ruler, "COUNTS", 0)
+    assert run(["snapkv:ratio=0.5", "h2o:ratio=0.2 + art:tau=1e-2"], 1) == 0
+    found, drawn = told(tmp_path)
+    (again,) = found["cells"].values()
+    assert again["exact"] == cells["exact"], "not measured again"
+    share = again["snapkv:ratio=0.5"]["kv_bytes_read"] / again["snapkv:ratio=0.5"]["kv_bytes_held"]
+    assert 0.5 < share < 0.7, "half of the prompt and all that follows"
+    assert f"| `snapkv:ratio=0.5` | 0.0 | +0.0 | {share:.3f} | 0 ({share:.2f}) |" in drawn
+    assert "| `h2o:ratio=0.2 + art:tau=1e-2` | refused: policy 'h2o' sums the weights" in drawn
+    assert run(["exact"], 2) == 0
+    _, drawn = told(tmp_path)
+    assert "| `snapkv:ratio=0.5` |  |  |  |  |" in drawn, "it did not answer the same samples"
+    other = ["--out", str(tmp_path), "--model", "elsewhere/model"]
+    monkeypatch.setattr(sys, "argv", ["ruler.py", *other])
+    assert ruler.main() == 2
+    monkeypatch.setattr(sys, "argv", [*asked, "--tasks", "niah_single_4"])
+    assert ruler.main() == 2
+    assert "unknown task 'niah_single_4'. Did you mean" in capsys.readouterr().err

@@ -50,6 +50,8 @@ SETTINGS = (
     "art",
     "art:tau=1e-3",
     "art:tau=1e-2",
+    "aet:k=0.9,order=sketch",
+    "art:tau=1e-2,block=16,order=sketch",
     "certified:eps=0.05",
     SMALL,
     "certified:bounded=false,eps=0.3,v=0.002",
@@ -97,6 +99,7 @@ CODED = (
     "exaq:bits=3 + art:tau=1e-2",
     "exaq:bits=3 + certified:eps=0.05",
 )
+AUDIT = 16  # every so many steps: a dozen rows each, of some hundred steps
 PLOT = "quality"
 PANELS = ("attention_quality", "policy_quality")  # results that are drawn
 
@@ -212,6 +215,7 @@ def measured(
     expected = kept(runners["exact"], windows, plan)
     for setting in techniques:
         runner = runners[setting]
+        runner.audit = AUDIT if runner.config.leaves_out else None
         found = expected if setting == "exact" else scored(runner, windows, plan)
         yield (
             setting,

@@ -53,14 +53,15 @@ def test_it_goes_on_where_it_stopped(
         before = found
     assert list(found) == names[:2] and list(data["refused"]) == names[2:]
     exact, sketched = (quality_table.row(name, found[name]) for name in names[:2])
-    assert exact[1:5] == [1, 1, 0, 1] and exact[5].startswith("+0.00 ±") and exact[9] == 0
+    assert exact[1:5] == [1, 1, 0, 1] and exact[5].startswith("+0.00 ±") and exact[9:13] == [""] * 4
     assert sketched[1] < 1 and sketched[3] > 0 and 0 < sketched[9] <= 0.9
+    assert all(isinstance(value, float) for value in sketched[10:14])
     drawn = (tmp_path / "out" / "attention_quality.md").read_text()
     assert "| `exact` |" in drawn and drawn in capsys.readouterr().out
     assert f"Refused: `{names[2]}` (policy 'quest' with attention 'certified'" in drawn
     ran = cli(
         "eval", "perplexity", "--data-dir", str(tmp_path), "-m", str(model), "--window", "100",
-        "--limit", "2", "--against", "exact", "-o", "json", "--attention", names[1],
+        "--limit", "2", "--against", "exact", "-o", "json", "--attention", names[1], "--audit", "16",
     )  # fmt: skip
     alone = json.loads(ran.out)
     mine = found[names[1]]

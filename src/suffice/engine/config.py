@@ -183,15 +183,19 @@ class Config:
             )
 
     def _check_audit(self) -> None:
-        rule = self.attention.rule()
-        left_out = (rule is not None and not rule.exact) or self.softmax.coded
-        left_out |= "boxes" in self.policy.keeps  # blocks are chosen for each query
-        if self.audit is not None and not left_out:
+        if self.audit is not None and not self.leaves_out:
             raise InputError(
                 f"audit={self.audit}: attention={ATTENTIONS.name_of(self.attention)} with "
                 f"softmax={SOFTMAXES.name_of(self.softmax)} leaves nothing out that a step could "
                 "have read: choose a technique that does"
             )
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether decode steps leave something out of what the cache holds, or of its weights."""
+        rule = self.attention.rule()
+        by_query = "boxes" in self.policy.keeps
+        return self.softmax.coded or by_query or (rule is not None and not rule.exact)
 
     def rules(self, layers: int, kv_heads: int) -> list[list[core.Rule | None]]:
         """Return what attention reads in each layer and key/value head, [L][G]; None: everything.

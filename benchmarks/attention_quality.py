@@ -57,9 +57,6 @@ SETTINGS = (
     "certified:bounded=false,eps=0.3,v=0.002",
     "certified:bounded=false,eps=0.3,v=0.005",
     "certified:bounded=false,eps=0.4,v=0.005",
-    "quest:keep=true + aet:k=0.9",
-    "quest:keep=true + art:tau=1e-2",
-    "quest:keep=true + certified:eps=0.05",
 )
 BUDGETED = (
     "exact",

@@ -61,7 +61,8 @@ def test_it_goes_on_where_it_stopped(
     assert f"Refused: `{names[2]}` (policy 'quest' with attention 'certified'" in drawn
     ran = cli(
         "eval", "perplexity", "--data-dir", str(tmp_path), "-m", str(model), "--window", "100",
-        "--limit", "2", "--against", "exact", "-o", "json", "--attention", names[1], "--audit", "16",
+        "--limit", "2", "--against", "exact", "-o", "json", "--attention", names[1],
+        "--audit", "16",
     )  # fmt: skip
     alone = json.loads(ran.out)
     mine = found[names[1]]

@@ -82,7 +82,7 @@ def subjects(runner: Runner, tokens: list[int], settings: list[str], steps: int)
             setting,
             NativeModel(runner.decoder, len(tokens), ATTENTIONS.build(setting)),
             runner.fork(read).cache,
-            Trace(len(model.layers), model.kv_heads),
+            Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads),
         )
         for setting in (EXACT, *settings)
     ]

@@ -42,16 +42,6 @@ bool ranks(const Traversal& traversal) {
   return traversal.most_blocks > 0 || !ranked_blocks(traversal).empty();
 }
 
-// Counts what was read for one token, of `length` rows that its layer holds.
-void count(const Traversal& traversal, const Reads& found, int length, int64_t metadata_bytes) {
-  if (!traversal.reads) return;
-  Reads& reads = *traversal.reads;
-  reads.key_rows += found.key_rows;
-  reads.value_rows += found.value_rows;
-  reads.held_rows += length + traversal.bounds.removed;
-  reads.sketch_bytes += metadata_bytes;
-}
-
 // How many rows of those before `held` a traversal reads.
 int64_t rows_read(const Traversal& traversal, int held) {
   if (!traversal.list)
@@ -102,7 +92,7 @@ void Attention::plan(std::vector<Traversal>& traversals) {
                                        ? static_cast<size_t>(count) * (kChunkBlocks * kPanel + 1)
                                        : partial_floats(count, traversal.head.size);
     floats += traversal.chunks * floats_of_chunk;
-    if (weighs(traversal))
+    if (weighs(traversal) && !coded(traversal))
       floats += static_cast<size_t>(count) * round_up(traversal.rows_end, kPanel);
   }
   if (partials_.size() < floats) partials_.resize(floats);
@@ -199,22 +189,33 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
       traversal.state->drafts[row].add_mass(scratch.order[i],
                                             scratch.masses[i * group + q] * inverse);
   }
-  count(traversal, reads, length, boxes * static_cast<int64_t>(box_bytes(size)));
+  add_reads(traversal,
+            {reads.key_rows, reads.value_rows, reads.alone_rows, length + traversal.bounds.removed,
+             boxes * static_cast<int64_t>(box_bytes(size))});
+}
+
+void Attention::add_reads(const Traversal& traversal, const Reads& found) {
+  if (!traversal.reads) return;
+  Reads& reads = *traversal.reads;
+  reads.key_rows += found.key_rows;
+  reads.value_rows += found.value_rows;
+  reads.alone_rows += found.alone_rows;
+  reads.held_rows += found.held_rows;
+  reads.sketch_bytes += found.sketch_bytes;
 }
 
 // A row counts for every token of the request that it is read for.
-void Attention::count_row(const Traversal& traversal, int row, int64_t values) {
-  if (!traversal.reads) return;
+void Attention::count_row(const Traversal& traversal, int row, const ValueReads& values) {
   const int held = traversal.visible[row * traversal.group].committed + row + 1;
-  traversal.reads->key_rows += rows_read(traversal, held);
-  traversal.reads->value_rows += values;
-  traversal.reads->held_rows += held + traversal.bounds.removed;
+  add_reads(traversal, {rows_read(traversal, held), values.rows, values.alone,
+                        held + traversal.bounds.removed});
 }
 
 void Attention::finish(const Traversal& traversal) {
   for (int row = 0; row < traversal.tokens(); row++) {
     const int held = traversal.visible[row * traversal.group].committed + row + 1;
-    count_row(traversal, row, rows_read(traversal, held));
+    const int64_t rows = rows_read(traversal, held);
+    count_row(traversal, row, {rows, rows * traversal.group});
   }
   const int count = static_cast<int>(traversal.queries.size());
   std::vector<Partial> parts;
@@ -269,11 +270,11 @@ void Attention::work(Scratch& scratch, Team& team) {
   const int total = static_cast<int>(chunks_.size());
   for (int i = next_.fetch_add(1); i < total; i = next_.fetch_add(1)) {
     const Traversal& traversal = (*traversals_)[chunks_[i].traversal];
+    const bool by_codes = coded(traversal);
     if (!whole(traversal)) {
-      walk(traversal, scratch);
+      by_codes ? weigh_codes(traversal, scratch) : walk(traversal, scratch);
       continue;
     }
-    const bool by_codes = coded(traversal);
     by_codes ? score(traversal, chunks_[i].index, scratch)
              : attend(traversal, chunks_[i].index, scratch);
     if (left_[chunks_[i].traversal].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;

@@ -41,8 +41,14 @@ class Attention {
   void score(const Traversal& traversal, int chunk, Scratch& scratch);
   void weigh_codes(const Traversal& traversal, Scratch& scratch);
   void weigh_row(const Traversal& traversal, int row, Scratch& scratch);
+  void weigh_chosen(const Traversal& traversal, int row, Scratch& scratch);
+  static ValueReads sum_values(const Traversal& traversal, int row);
+  static Partial coded_state(const Traversal& traversal, Scratch& scratch);
+  static ValueReads weigh_tiles(const Traversal& traversal, int row, const CodedTiles& tiles,
+                                const Partial& state, Scratch& scratch);
+  static void add_reads(const Traversal& traversal, const Reads& found);
   // Counts the keys that one of its tokens may see as read, and so many values.
-  static void count_row(const Traversal& traversal, int row, int64_t values);
+  static void count_row(const Traversal& traversal, int row, const ValueReads& values);
   Partial partial(const Traversal& traversal, int chunk);
   Scores scores(const Traversal& traversal);
   void plan_searches(const Traversal& traversal);

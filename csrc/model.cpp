@@ -361,6 +361,7 @@ void count_reads(const std::vector<Reads>& reads, int requests, int kv_heads, co
     counts.key_rows[head] += reads[i].key_rows;
     counts.value_rows[head] += reads[i].value_rows;
     counts.held_rows[head] += reads[i].held_rows;
+    counts.alone_rows[head] += reads[i].alone_rows;
     counts.kv_bytes +=
         reads[i].key_rows * cache.key_bytes() + reads[i].value_rows * cache.value_bytes();
     counts.sketch_bytes += reads[i].sketch_bytes;

@@ -53,7 +53,8 @@ class Runner:
         assert config.max_model_len is not None, "the config must be resolved"
         self.config = config
         self.decoder = decoder
-        self.trace = Trace(len(decoder.config.layers), decoder.config.kv_heads)
+        model = decoder.config
+        self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
         levels = config.softmax.levels(config.calibration) if config.calibration else []

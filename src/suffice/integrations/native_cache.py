@@ -142,6 +142,8 @@ class Requests:
         """
         window = self.columns.window(mask)
         output = torch.zeros_like(query)
+        assert self.trace is not None
+        self.trace.group = query.shape[1] // self.caches[0].kv_heads
         for index, cache in enumerate(self.caches):
             if not cache.tentative:
                 continue
@@ -158,7 +160,8 @@ class Requests:
         assert trace is not None
         row_bytes = cache.native.size * KV_BYTES[cache.native.key_type]  # of a key, or of a value
         for head, read in enumerate(reads):
-            trace.rows[:, layer, head] += (read.key_rows, read.value_rows, read.held_rows)
+            rows = read.key_rows, read.value_rows, read.held_rows, read.alone_rows
+            trace.rows[:, layer, head] += rows
             trace.kv_bytes_read += (read.key_rows + read.value_rows) * row_bytes + read.sketch_bytes
             trace.sketch_bytes_read += read.sketch_bytes
             trace.kv_bytes_held += 2 * read.held_rows * row_bytes

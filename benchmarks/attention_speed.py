@@ -86,7 +86,7 @@ def subjects(runner: Runner, tokens: list[int], settings: list[str], steps: int)
                 [[ATTENTIONS.build(setting).rule()] * model.kv_heads for _ in model.layers],
             ),
             runner.fork(read).cache,
-            Trace(len(model.layers), model.kv_heads),
+            Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads),
         )
         for setting in (EXACT, *settings)
     ]

@@ -108,7 +108,7 @@ void Attention::plan(std::vector<Traversal>& traversals) {
                                        ? static_cast<size_t>(count) * (kChunkBlocks * kPanel + 1)
                                        : partial_floats(count, traversal.head.size);
     floats += traversal.chunks * floats_of_chunk;
-    if (weighs(traversal))
+    if (weighs(traversal) && !coded(traversal))
       floats += static_cast<size_t>(count) * round_up(traversal.rows_end, kPanel);
   }
   if (partials_.size() < floats) partials_.resize(floats);
@@ -208,7 +208,7 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
 void Attention::finish(const Traversal& traversal, Scratch& scratch) {
   for (int row = 0; row < traversal.tokens(); row++) {
     const int64_t rows = traversal.rows_before(traversal.length(row));
-    count_reads(traversal, row, {.key_rows = rows, .value_rows = rows});
+    count_reads(traversal, row, {rows, rows, rows * traversal.group});
   }
   const int count = static_cast<int>(traversal.queries.size());
   scratch.parts.clear();
@@ -263,11 +263,11 @@ void Attention::work(Scratch& scratch, Team& team) {
   const int total = static_cast<int>(chunks_.size());
   for (int i = next_.fetch_add(1); i < total; i = next_.fetch_add(1)) {
     const Traversal& traversal = (*traversals_)[chunks_[i].traversal];
+    const bool by_codes = coded(traversal);
     if (!whole(traversal)) {
-      walk(traversal, scratch);
+      by_codes ? weigh_codes(traversal, scratch) : walk(traversal, scratch);
       continue;
     }
-    const bool by_codes = coded(traversal);
     by_codes ? score(traversal, chunks_[i].index, scratch)
              : attend(traversal, chunks_[i].index, scratch);
     if (left_[chunks_[i].traversal].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;

@@ -41,6 +41,11 @@ class Attention {
   void score(const Traversal& traversal, int chunk, Scratch& scratch);
   void weigh_codes(const Traversal& traversal, Scratch& scratch);
   void weigh_row(const Traversal& traversal, int row, Scratch& scratch);
+  void weigh_chosen(const Traversal& traversal, int row, Scratch& scratch);
+  static ValueReads sum_values(const Traversal& traversal, int row);
+  static Partial coded_state(const Traversal& traversal, Scratch& scratch);
+  static ValueReads weigh_tiles(const Traversal& traversal, int row, const CodedTiles& tiles,
+                                const Partial& state, Scratch& scratch);
   Partial partial(const Traversal& traversal, int chunk);
   Scores scores(const Traversal& traversal);
   void plan_searches(const Traversal& traversal);

@@ -233,7 +233,8 @@ std::unique_ptr<KVCache> KVCache::copy(int keep) const {
   }
   other->states_ = states_;
   other->sums_ = sums_;
-  for (ValueSums& sums : other->sums_) sums.committed.truncate(keep);
+  for (size_t i = 0; i < sums_.size(); i++)
+    other->sums_[i].committed.truncate(keep - removed_[i / heads_]);
   other->eligible_ = eligible_;
   other->removed_ = removed_;
   if (capacity() == 0) return other;

@@ -13,6 +13,7 @@ void Counts::add_reads(const std::vector<Reads>& reads, int requests, int kv_hea
     key_rows[head] += found.key_rows;
     value_rows[head] += found.value_rows;
     held_rows[head] += found.held_rows;
+    alone_rows[head] += found.alone_rows;
     kv_bytes += found.key_rows * cache.key_bytes() + found.value_rows * cache.value_bytes();
     sketch_bytes += found.sketch_bytes;
     missing = std::max(missing, found.missing);

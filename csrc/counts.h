@@ -12,6 +12,7 @@ struct Counts {
   int64_t* key_rows = nullptr;  // to which is added
   int64_t* value_rows = nullptr;
   int64_t* held_rows = nullptr;
+  int64_t* alone_rows = nullptr;
   int64_t kv_bytes = 0;
   int64_t sketch_bytes = 0;
   float missing = 0;  // the largest share of a sum of weights that was left out, as bounded

@@ -58,6 +58,7 @@ void KVCache::evict(int layer, const int32_t* kept, int count, int length) {
     for (int i = 0; i < count; i++) copy_row(from, kept[h * count + i], to, i);
     states_[layer * heads_ + h].committed = {};
     states_[layer * heads_ + h].order.clear();
+    sums(layer, h) = {};
   }
   arena_->unmap(memory_[layer], old_at.total);
   memory_[layer] = fresh;
@@ -84,6 +85,7 @@ void KVCache::compact(int length) {
     for (int h = 0; h < heads_; h++) {
       move_rows(head(layer, h), from, to, length - removed_[layer] - from);
       states_[layer * heads_ + h].committed.drop(to / kPanel, dead / kPanel);
+      sums(layer, h) = {};
     }
     removed_[layer] += dead;
   }
@@ -97,8 +99,10 @@ void KVCache::keep_heavy(int length) {
     for (int h = 0; h < heads_; h++) {
       const Head at = head(layer, h);
       const float* lightest = std::min_element(at.masses, at.masses + heavy);
-      if (*lightest < at.masses[leaving])
-        copy_row(at, leaving, at, static_cast<int>(lightest - at.masses));
+      if (*lightest >= at.masses[leaving]) continue;
+      const int row = static_cast<int>(lightest - at.masses);
+      sums(layer, h).committed.all.replace(at, row, leaving);
+      copy_row(at, leaving, at, row);
     }
   }
 }

@@ -1,5 +1,5 @@
-// Attention by codes of few bits to every key: scores by chunks, like those of exact attention;
-// whoever finishes the last chunk of a head weighs its values, which are few.
+// Attention by codes of few bits: scores by chunks, like those of exact attention; whoever finishes
+// the last chunk of a head weighs its values, which are few.
 #include <algorithm>
 #include <cmath>
 
@@ -8,26 +8,54 @@
 
 namespace suffice {
 
-int ValueSum::extend(const Head& head, int end) {
-  if (rows_ > end) truncate(0);
-  const int first = rows_;
-  while (rows_ < end) add_row(head, rows_);
-  return end - first;
+int ValueSum::extend(const Head& head, int begin, int end) {
+  if (begin != begin_ || end < end_) {
+    begin_ = end_ = begin;
+    total_.clear();
+  }
+  const int first = end_;
+  while (end_ < end) add_row(head, end_);
+  return end_ - first;
 }
 
 void ValueSum::add_row(const Head& head, int row) {
+  add(head, row, 1.0);
+  end_++;
+}
+
+void ValueSum::replace(const Head& head, int row, int by) {
+  if (row < begin_ || row >= end_) return;
+  add(head, by, 1.0);
+  add(head, row, -1.0);
+}
+
+void ValueSum::add(const Head& head, int row, double factor) {
   if (total_.empty()) total_.assign(head.size, 0.0);
   std::vector<float> value(head.size);
   kernels().load_rows(head, row, 1, nullptr, value.data());
-  for (int d = 0; d < head.size; d++) total_[d] += value[d];
-  rows_++;
+  for (int d = 0; d < head.size; d++) total_[d] += factor * value[d];
 }
 
 void ValueSum::truncate(int length) {
-  if (rows_ <= length) return;
-  rows_ = 0;  // what is subtracted would leave its rounding behind
+  if (end_ <= length) return;
+  begin_ = end_ = 0;  // what is subtracted would leave its rounding behind
   total_.clear();
 }
+
+namespace {
+
+bool has_tail(const std::vector<Levels>& levels) {
+  return std::any_of(levels.begin(), levels.end(),
+                     [](const Levels& each) { return each.weights[0] != 0; });
+}
+
+// Whether the sum of all values that a token sees is kept. Of tentative rows that have left a small
+// window it is not known which they were.
+bool summable(const Visible& visible) {
+  return visible.first == 0 || visible.first < visible.committed;
+}
+
+}  // namespace
 
 Attention::CodedScores Attention::coded_scores(const Traversal& traversal) {
   const size_t index = &traversal - traversals_->data();
@@ -42,7 +70,7 @@ void Attention::score(const Traversal& traversal, int chunk, Scratch& scratch) {
   const Range blocks = traversal.chunk(chunk);
   const CodedScores to = coded_scores(traversal);
   kernels().score_tiles(traversal.head, traversal.queries.data(), traversal.visible.data(), count,
-                        blocks.begin, blocks.end,
+                        traversal.list, blocks.begin, blocks.end,
                         to.tiles + static_cast<size_t>(blocks.begin - first) * kPanel * count,
                         to.peaks + static_cast<size_t>(chunk) * count,
                         scratch.at_least(attend_scratch(count, traversal.head.size)));
@@ -50,30 +78,17 @@ void Attention::score(const Traversal& traversal, int chunk, Scratch& scratch) {
 
 void Attention::weigh_codes(const Traversal& traversal, Scratch& scratch) {
   const int rows = traversal.tokens();
-  traversal.sums->drafts.resize(rows);
-  for (int row = 0; row < rows; row++) weigh_row(traversal, row, scratch);
+  traversal.sums->drafts.assign(rows, {});
+  for (int row = 0; row < rows; row++)
+    traversal.most_blocks ? weigh_chosen(traversal, row, scratch)
+                          : weigh_row(traversal, row, scratch);
 }
 
 void Attention::weigh_row(const Traversal& traversal, int row, Scratch& scratch) {
-  const Head& head = traversal.head;
-  const int group = traversal.group, size = head.size, at = row * group;
+  const int group = traversal.group, at = row * group;
   const int count = static_cast<int>(traversal.queries.size());
   const Visible& visible = traversal.visible[at];
-  const std::vector<Levels>& levels = traversal.rule->levels;
-  int64_t read = 0;
-  bool summed = false;
-  if (visible.first == 0)
-    for (const Levels& each : levels) summed |= each.weights[0] != 0;
-  ValueSum& sum = traversal.sums->drafts[row];
-  if (summed) {
-    const int parent = parent_of(visible, row);
-    if (parent < 0) read += traversal.sums->committed.extend(head, visible.committed);
-    sum = parent < 0 ? traversal.sums->committed : traversal.sums->drafts[parent];
-    sum.add_row(head, visible.committed + row);
-    read++;
-  }
-  float* const floats = scratch.at_least(coded_scratch(group) + partial_floats(group, size));
-  const Partial state = partial_at(floats + coded_scratch(group), group, size);
+  const Partial state = coded_state(traversal, scratch);
   const CodedScores from = coded_scores(traversal);
   for (int q = 0; q < group; q++) {
     state.peak[q] = from.peaks[at + q];
@@ -81,20 +96,98 @@ void Attention::weigh_row(const Traversal& traversal, int row, Scratch& scratch)
       state.peak[q] = std::max(state.peak[q], from.peaks[i * count + at + q]);
   }
   const size_t skipped = traversal.begin % kChunkBlocks * static_cast<size_t>(kPanel) * count;
-  read += kernels().add_coded(head, visible, levels.data(), group, traversal.begin, traversal.end,
-                              from.tiles + skipped + at * kTileRows, count * kTileRows, summed,
-                              state, floats);
+  const bool summed = has_tail(traversal.rule->levels) && summable(visible);
+  const ValueReads summing = summed ? sum_values(traversal, row) : ValueReads{};
+  const ValueReads read =
+      weigh_tiles(traversal, row,
+                  {from.tiles + skipped + at * kTileRows, count * kTileRows, traversal.list,
+                   traversal.begin, traversal.end, visible.rows(), summed},
+                  state, scratch);
+  count_reads(traversal, row,
+              {traversal.rows_before(traversal.length(row)), summing.rows + read.rows,
+               summing.alone + read.alone});
+}
+
+// Boxes choose the blocks of the token: of these every key is read.
+void Attention::weigh_chosen(const Traversal& traversal, int row, Scratch& scratch) {
+  const Head& head = traversal.head;
+  const int group = traversal.group, at = row * group;
+  const Visible& visible = traversal.visible[at];
+  const int held = traversal.length(row), begin = visible.first / kPanel;
+  const int end = (held + kPanel - 1) / kPanel;
+  const float* const* queries = traversal.queries.data() + at;
+  scratch.order.clear();
+  const int boxes = scratch.ranking.sort(head, queries, group, traversal.boxed, begin, end,
+                                         traversal.most_blocks, scratch.order);
+  const int chosen = static_cast<int>(scratch.order.size());
+  const Partial state = coded_state(traversal, scratch);
+  scratch.scores.resize(static_cast<size_t>(round_up(chosen, kTileBlocks)) * kPanel * group);
+  kernels().score_tiles(head, queries, &traversal.visible[at], group, scratch.order.data(), 0,
+                        chosen, scratch.scores.data(), state.peak, scratch.floats.data());
+  int64_t keys = 0, seen = 0;
+  for (const int32_t block : scratch.order)
+    for (int i = block * kPanel; i < std::min((block + 1) * kPanel, held); i++) {
+      keys++;
+      seen += visible.sees(i);
+    }
+  const bool summed = chosen == end - begin && has_tail(traversal.rule->levels);
+  const ValueReads summing = summed ? sum_values(traversal, row) : ValueReads{};
+  const ValueReads read = weigh_tiles(
+      traversal, row,
+      {scratch.scores.data(), group * kTileRows, scratch.order.data(), 0, chosen, seen, summed},
+      state, scratch);
+  count_reads(traversal, row,
+              {keys, summing.rows + read.rows, summing.alone + read.alone, 0,
+               boxes * static_cast<int64_t>(box_bytes(head.size))});
+}
+
+// Brings the sum of the values that a token sees up to its row.
+ValueReads Attention::sum_values(const Traversal& traversal, int row) {
+  const Head& head = traversal.head;
+  const Visible& visible = traversal.visible[row * traversal.group];
+  ValueSums& sums = *traversal.sums;
+  const int parent = parent_of(visible, row);
+  int read = parent < 0 ? sums.committed.all.extend(head, 0, visible.committed) : 0;
+  SeenValues& own = sums.drafts[row];
+  own = parent < 0 ? sums.committed : sums.drafts[parent];
+  own.all.add_row(head, visible.committed + row);
+  const int sinks = traversal.bounds.sinks;
+  read += 1 + own.hidden.extend(head, sinks, std::max(visible.first, sinks));
+  return {read, static_cast<int64_t>(read) * traversal.group};
+}
+
+// Room for a token's output and, before it, for what the kernels need.
+Partial Attention::coded_state(const Traversal& traversal, Scratch& scratch) {
+  const int group = traversal.group, size = traversal.head.size;
+  const size_t before = std::max(attend_scratch(group, size), coded_scratch(group));
+  return partial_at(scratch.at_least(before + partial_floats(group, size)) + before, group, size);
+}
+
+// A token's output and what its keys weighed, from their scores and the peaks in `state`.
+ValueReads Attention::weigh_tiles(const Traversal& traversal, int row, const CodedTiles& tiles,
+                                  const Partial& state, Scratch& scratch) {
+  const Head& head = traversal.head;
+  const int group = traversal.group, at = row * group;
+  const Visible& visible = traversal.visible[at];
+  const std::vector<Levels>& levels = traversal.rule->levels;
+  const ValueReads read =
+      kernels().add_coded(head, visible, levels.data(), group, tiles, state, scratch.floats.data());
+  const SeenValues& sum = traversal.sums->drafts[row];
   for (int q = 0; q < group; q++) {
     const double inverse = 1.0 / state.sum[q], lowest = levels[q].weights[0];
-    for (int d = 0; d < size; d++) {
-      const double tail = summed ? lowest * sum.total()[d] : 0.0;
+    for (int d = 0; d < head.size; d++) {
+      const double tail = tiles.summed ? lowest * sum.at(d) : 0.0;
       traversal.outputs[at + q][d] =
-          static_cast<float>((tail + state.output[q * size + d]) * inverse);
+          static_cast<float>((tail + state.output[q * head.size + d]) * inverse);
     }
   }
-  const int64_t keys = traversal.rows_before(traversal.length(row));
-  count_reads(traversal, row, {.key_rows = keys, .value_rows = read});
+  if (head.masses && traversal.state) {
+    std::vector<float>& weights = traversal.state->weights;
+    weights.assign(round_up(traversal.rows_end, kPanel), 0.0f);
+    kernels().add_coded_masses(head, levels.data(), group, tiles, state, weights.data());
+  }
   audit(traversal, row, {}, NAN, scratch);
+  return read;
 }
 
 }  // namespace suffice

@@ -42,18 +42,27 @@ struct Kernels {
                     const Order& order, const Rule& rule, const Partial& state, float* masses,
                     float* scratch);
 
-  // Scores of `count` query rows for the blocks [begin, end), whole tiles but for the last:
-  // [tile][count][kTileRows], -infinity for keys that a row may not see; `peaks`: the largest.
+  // Scores of `count` query rows for the blocks list[begin..end) (list null: the identity), whole
+  // tiles but for the last: [tile][count][kTileRows], -infinity for keys that a row may not see;
+  // `peaks`: the largest.
   void (*score_tiles)(const Head&, const float* const* queries, const Visible* visible, int count,
-                      int begin, int end, float* scores, float* peaks, float* scratch);
+                      const int32_t* list, int begin, int end, float* scores, float* peaks,
+                      float* scratch);
 
-  // From such scores of one token's `count` query rows, tiles `stride` floats apart, and the peaks
-  // in `state`: the sums of weights and the output. `summed`: what is added for a key is what it
-  // weighs above the lowest level, so that the values of most keys are not read. Returns how many
-  // are.
-  int64_t (*add_coded)(const Head&, const Visible& visible, const Levels* levels, int count,
-                       int begin, int end, const float* scores, int stride, bool summed,
-                       const Partial& state, float* scratch);
+  // From such scores of one token's `count` query rows and the peaks in `state`: the sums of
+  // weights and the output. If the sum of values is known, what is added for a key is what it
+  // weighs above the lowest level, so that the values of most keys are not read.
+  ValueReads (*add_coded)(const Head&, const Visible& visible, const Levels* levels, int count,
+                          const CodedTiles& tiles, const Partial& state, float* scratch);
+
+  // masses[row] += its weight over the sum of weights, of all query rows together.
+  void (*add_coded_masses)(const Head&, const Levels* levels, int count, const CodedTiles& tiles,
+                           const Partial& state, float* masses);
+
+  // The softmax alone of `count` query rows whose scores for whole tiles are given,
+  // [tile][count][kTileRows]: peaks, weights and their sum, of which all are added up. By codes if
+  // `levels` is not null. Scores may be overwritten.
+  float (*soften_tiles)(float* scores, int tiles, int count, const Levels* levels, float* scratch);
 
   // Estimates, from their sketches, of the chunks first + [begin, end) of what `to` is of. In
   // `greatest` [count]: the largest score.
@@ -103,10 +112,11 @@ constexpr size_t traverse_scratch(int count, int size) {
   return attend_scratch(count, size) + static_cast<size_t>(count) * (2 + size);
 }
 
-// Floats of scratch that `add_coded` needs: weights, their int16 codes and scales, and counts.
+// Floats of scratch that `add_coded` and `soften_tiles` need: weights, their int16 codes and
+// scales, counts, and the peaks lane by lane.
 constexpr size_t coded_scratch(int count) {
-  return static_cast<size_t>(count) * (2 * kTileRows + kTileRows / 2 + kMostCodes * kPanel) +
-         round_up(count, 16);
+  return static_cast<size_t>(count) * (kTileRows + kTileRows / 2 + (kMostCodes + 1) * kPanel) +
+         2 * round_up(count, 16);
 }
 
 const Kernels& kernels();        // the chosen table

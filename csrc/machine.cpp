@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "cache.h"
@@ -62,6 +63,22 @@ double copy_bandwidth(size_t bytes, int threads, int repeats) {
   arena.unmap(from, bytes);
   arena.unmap(to, bytes);
   return rate;
+}
+
+double softmax_seconds(const float* scores, int tiles, int count, const Levels* levels,
+                       int repeats) {
+  const size_t floats = static_cast<size_t>(tiles) * count * kTileRows;
+  std::vector<float> copy(floats), scratch(coded_scratch(count));
+  volatile float sink = 0;
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < repeats; i++) {
+    std::memcpy(copy.data(), scores, floats * sizeof(float));
+    const auto start = std::chrono::steady_clock::now();
+    sink = sink + kernels().soften_tiles(copy.data(), tiles, count, levels, scratch.data());
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    best = std::min(best, seconds.count());
+  }
+  return best;
 }
 
 }  // namespace suffice

@@ -1,12 +1,19 @@
-// What the machine can do: the roofs that results are compared with.
+// What the machine can do: the roofs that results are compared with, and parts of kernels alone.
 #pragma once
 
 #include <cstddef>
+
+#include "types.h"
 
 namespace suffice {
 
 // Bytes per second, the best of `repeats` passes over a buffer of `bytes` split over `threads`.
 double read_bandwidth(size_t bytes, int threads, int repeats);
 double copy_bandwidth(size_t bytes, int threads, int repeats);
+
+// Seconds, the least of `repeats` passes, of the softmax alone of scores [tiles][count][kTileRows],
+// by codes if `levels` [count] is not null.
+double softmax_seconds(const float* scores, int tiles, int count, const Levels* levels,
+                       int repeats);
 
 }  // namespace suffice

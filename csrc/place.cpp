@@ -10,7 +10,7 @@ Visible visible_of(const Bounds& bounds, int committed, int row, int count, cons
   Visible visible{0, committed, tentative};
   if (bounds.window == 0) return visible;
   const int position = positions[row];
-  visible.first = std::max(0, position - bounds.removed - bounds.window + 1);
+  visible.first = std::clamp(position - bounds.removed - bounds.window + 1, 0, committed);
   visible.sinks = std::min(bounds.sinks, visible.first);
   for (int j = 0; j < count; j++)
     if (position - positions[j] >= bounds.window) visible.tentative &= ~(uint32_t{1} << j);

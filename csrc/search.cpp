@@ -188,6 +188,7 @@ void Search::finish(Scratch& scratch) {
   for (int i = 0; i < parts; i++) {
     reads.key_rows += visited_[i].key_rows;
     reads.value_rows += visited_[i].value_rows;
+    reads.alone_rows += visited_[i].alone_rows;
   }
   reads.sketch_bytes = estimates_.chunks * static_cast<int64_t>(sketch_bytes(size));
   reads.missing = static_cast<float>(lacking);

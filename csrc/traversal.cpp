@@ -24,6 +24,7 @@ void count_reads(const Traversal& traversal, int row, const Reads& found) {
   Reads& reads = *traversal.reads;
   reads.key_rows += found.key_rows;
   reads.value_rows += found.value_rows;
+  reads.alone_rows += found.alone_rows;
   reads.held_rows += traversal.length(row) + traversal.bounds.removed;
   reads.sketch_bytes += found.sketch_bytes;
   reads.missing = std::max(reads.missing, found.missing);

@@ -68,7 +68,7 @@ inline int parent_of(const Visible& visible, int row) {
 
 // A thread's buffers.
 struct Scratch {
-  std::vector<float> floats, masses;
+  std::vector<float> floats, masses, scores;
   std::vector<int32_t> order;
   std::vector<uint8_t> place;  // of each block in the order
   std::vector<Partial> parts;

@@ -161,7 +161,8 @@ struct Rule {
 struct Reads {
   int64_t key_rows = 0;
   int64_t value_rows = 0;
-  int64_t held_rows = 0;  // that attention to everything would have read
+  int64_t alone_rows = 0;  // of values, that each query head alone would have read, added up
+  int64_t held_rows = 0;   // that attention to everything would have read
   int64_t sketch_bytes = 0;
   float missing = 0;  // the largest share of a sum of weights that was left out, as bounded
 };
@@ -198,6 +199,23 @@ struct Filter {
 struct Visited {
   int64_t key_rows = 0;
   int64_t value_rows = 0;
+  int64_t alone_rows = 0;
+};
+
+// Rows of values that were read, and how many each query head alone would have read, added up.
+struct ValueReads {
+  int64_t rows = 0;
+  int64_t alone = 0;
+};
+
+// The scores of one token's query rows for the blocks list[begin..end) (list null: the identity).
+struct CodedTiles {
+  const float* scores = nullptr;  // [tile][query rows][kTileRows]
+  int stride = 0;                 // floats from tile to tile
+  const int32_t* list = nullptr;
+  int begin = 0, end = 0;
+  int64_t keys = 0;     // that the token sees
+  bool summed = false;  // the sum of their values is known: what they weigh at least is left to it
 };
 
 // Running softmax state of `count` query rows: `peak` in base 2 (scores are pre-multiplied by

@@ -1,5 +1,5 @@
-// The sum of one head's values, kept from token to token, for techniques by which most keys weigh
-// the same.
+// Sums of one head's values, kept from token to token, for techniques by which most keys weigh the
+// same.
 #pragma once
 
 #include <vector>
@@ -8,27 +8,44 @@
 
 namespace suffice {
 
-// Sums rows from 0 on, one after the other and in double precision: so the sum of so many rows has
-// the same bits whichever steps they came in.
+// Sums rows one after the other and in double precision: so the sum of so many rows has the same
+// bits whichever steps they came in.
 class ValueSum {
  public:
-  // Sums up to row `end`, from 0 if more have been summed, and returns how many rows it read.
-  int extend(const Head& head, int end);
-  // Adds the row that lies at `row`.
+  // Makes it the sum of the rows [begin, end), anew unless these go on from those that are in it,
+  // and returns how many rows it read.
+  int extend(const Head& head, int begin, int end);
+  // Adds the next row, which lies at `row`.
   void add_row(const Head& head, int row);
+  // The row `by` comes in place of `row`.
+  void replace(const Head& head, int row, int by);
   // Knows nothing of rows from `length` on.
   void truncate(int length);
-  const std::vector<double>& total() const { return total_; }
+  // Element `d`, in units of the values as they are stored.
+  double at(int d) const { return total_.empty() ? 0.0 : total_[d]; }
 
  private:
-  int rows_ = 0;
-  std::vector<double> total_;  // [size], in units of the values as they are stored
+  void add(const Head& head, int row, double factor);
+
+  int begin_ = 0, end_ = 0;
+  std::vector<double> total_;  // [size]
+};
+
+// What a token sees: all rows up to its own, but those between the sinks and its window.
+struct SeenValues {
+  ValueSum all, hidden;
+
+  void truncate(int length) {
+    all.truncate(length);
+    hidden.truncate(length);
+  }
+  double at(int d) const { return all.at(d) - hidden.at(d); }
 };
 
 // What a head keeps between steps: after the committed rows, and after each tentative one.
 struct ValueSums {
-  ValueSum committed;
-  std::vector<ValueSum> drafts;
+  SeenValues committed;
+  std::vector<SeenValues> drafts;
 };
 
 }  // namespace suffice

@@ -259,8 +259,8 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
 }
 
 // The same for several requests in one go: q [rows, H, D] has counts[i] rows over cache i. `rules`
-// of each key/value head, empty: everything is read. Adds to reads [3, layers, kv_heads]: rows of
-// keys read, of values read, and held.
+// of each key/value head, empty: everything is read. Adds to reads [4, layers, kv_heads]: see
+// py_step.
 Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths, ConstInts counts,
                       ConstFloats q, ConstInts visible, float scale, int window, Floats out,
                       std::vector<const Rule*> rules, Longs reads) {
@@ -274,8 +274,8 @@ Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths
           "one rule for each key/value head");
   for (const Rule* rule : rules) check_rule(*rule, heads / kv_heads);
   const size_t all = static_cast<size_t>(first.layers()) * kv_heads;
-  require(reads.ndim() == 3 && reads.shape(0) == 3 && reads.size() == 3 * all,
-          "reads must be [3, layers, kv_heads]");
+  require(reads.ndim() == 3 && reads.shape(0) == 4 && reads.size() == 4 * all,
+          "reads must be [4, layers, kv_heads]");
   const std::vector<float> queries = scaled(q, scale);
   const Call call{layer, window, heads, queries.data(), out.data(), visible.data(), rules};
   std::vector<Reads> found(items.size() * kv_heads);
@@ -288,6 +288,7 @@ Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths
   result.key_rows = at;
   result.value_rows = at + all;
   result.held_rows = at + 2 * all;
+  result.alone_rows = at + 3 * all;
   result.add_reads(found, static_cast<int>(items.size()), kv_heads, first);
   return result;
 }

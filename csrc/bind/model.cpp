@@ -110,6 +110,7 @@ Counts counts_into(const Longs& reads, size_t heads) {
   counts.key_rows = reads.data();
   counts.value_rows = reads.data() + heads;
   counts.held_rows = reads.data() + 2 * heads;
+  counts.alone_rows = reads.data() + 3 * heads;
   return counts;
 }
 
@@ -152,9 +153,9 @@ void check_tokens(const Spec& spec, const ConstInts& tokens, const ConstInts& po
 
 // tokens, positions [rows]; counts [requests] rows each; visible [rows] bit masks over the
 // request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted; reads
-// [3, layers, kv_heads]: rows of keys read, of values read, and held, to which is added; queries
-// [layers, rows, heads, size] takes those of every row; audit [3, layers, rows, heads]: see
-// audit.h.
+// [4, layers, kv_heads]: rows of keys read, of values read, held, and of values that each query
+// head alone would read, to which is added; queries [layers, rows, heads, size] takes those of
+// every row; audit [3, layers, rows, heads]: see audit.h.
 Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
                ConstInts tokens, ConstInts positions, ConstInts visible, ConstInts outputs,
                Floats logits, Longs reads, bool exact, std::optional<Floats> queries,
@@ -171,9 +172,9 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
               logits.shape(1) == static_cast<size_t>(padded),
           "logits must be [outputs, " + std::to_string(padded) + "]");
   const size_t heads = spec.layers.size() * spec.kv_heads;
-  require(reads.ndim() == 3 && reads.shape(0) == 3 && reads.shape(1) == spec.layers.size() &&
-              reads.size() == 3 * heads,
-          "reads must be [3, layers, kv_heads]");
+  require(reads.ndim() == 3 && reads.shape(0) == 4 && reads.shape(1) == spec.layers.size() &&
+              reads.size() == 4 * heads,
+          "reads must be [4, layers, kv_heads]");
   Step step;
   size_t at = 0;
   for (size_t i = 0; i < caches.size(); i++) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "../kernels.h"
+#include "../machine.h"
 #include "bind.h"
 
 namespace suffice::bind {
@@ -43,10 +44,24 @@ void set_levels(Rule& rule, const std::vector<std::vector<float>>& borders,
   rule.levels = std::move(all);
 }
 
+// scores [tiles, query heads, 64], in base 2; by the codes of `rule`, or exact.
+double py_softmax_seconds(ConstFloats scores, std::optional<Rule> rule, int repeats) {
+  require(scores.ndim() == 3 && scores.shape(2) == kTileRows && scores.size() > 0,
+          "scores must be [tiles, query heads, " + std::to_string(kTileRows) + "]");
+  require(repeats >= 1, "at least one pass");
+  const int count = static_cast<int>(scores.shape(1));
+  if (rule) check_rule(*rule, count);
+  require(!rule || !rule->levels.empty(), "the rule has no levels");
+  nb::gil_scoped_release release;
+  return softmax_seconds(scores.data(), static_cast<int>(scores.shape(0)), count,
+                         rule ? rule->levels.data() : nullptr, repeats);
+}
+
 void bind_rule(nb::module_& m) {
   nb::class_<Reads>(m, "Reads")
       .def_ro("key_rows", &Reads::key_rows)
       .def_ro("value_rows", &Reads::value_rows)
+      .def_ro("alone_rows", &Reads::alone_rows)
       .def_ro("held_rows", &Reads::held_rows)
       .def_ro("sketch_bytes", &Reads::sketch_bytes)
       .def_ro("missing", &Reads::missing);
@@ -79,6 +94,8 @@ void bind_rule(nb::module_& m) {
           "locals"_a = 8, "scale"_a = 0.0f, "direction"_a = 0.0f, "patience"_a = 1, "probe"_a = 32,
           "missing"_a = 0.0f, "bounded"_a = true)
       .def("set_levels", &set_levels, "borders"_a, "weights"_a);
+  m.def("softmax_seconds", &py_softmax_seconds, "scores"_a.noconvert(), "rule"_a.none(),
+        "repeats"_a);
 }
 
 }  // namespace suffice::bind

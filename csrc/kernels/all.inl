@@ -17,7 +17,8 @@
 // clang-format on
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
-constexpr Kernels table{SUFFICE_NAME, linear,    unpack,    quantize_rows, normalize,
-                        activate,     attend,    traverse,  score_tiles,   add_coded,
-                        estimate,     combine,   visit,     add_masses,    encode_box,
-                        bound,        store_row, load_rows, read_memory};
+constexpr Kernels table{SUFFICE_NAME,     linear,       unpack,   quantize_rows, normalize,
+                        activate,         attend,       traverse, score_tiles,   add_coded,
+                        add_coded_masses, soften_tiles, estimate, combine,       visit,
+                        add_masses,       encode_box,   bound,    store_row,     load_rows,
+                        read_memory};

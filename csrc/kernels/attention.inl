@@ -194,15 +194,7 @@ struct Running {
     picked = pick<VT>(head, tile, mask, weights, packed, count);
   }
 
-  void add_picked_rows() {
-    if (picked.count == 0) return;
-    in_units<kQueries>(count, [&]<int Q>(int first) {
-      in_units<units_for(Q)>(size / kPanel, [&]<int U>(int unit) {
-        add_picked<VT, Q, U>(picked, size, first, unit, packed, state.output);
-      });
-    });
-    picked.count = 0;
-  }
+  void add_picked_rows() { add_all_picked<VT>(picked, size, count, packed, state.output); }
 
   void finish() {
     add_picked_rows();

@@ -1,100 +1,193 @@
 // Attention by codes: a softmax input is compared with a few borders, and a table says what it
 // weighs (EXAQ). The sum of weights comes from counts, so it is exact whatever the order.
+//
+// All keys are compared with the lowest border alone, which takes a compare and a bit for each.
+// Those that reach it in some head are few: their scores are packed, and then compared with the
+// other borders, weighed and counted.
+
+// Raises, lane by lane, the greatest score of a query row so far.
+SUFFICE_INLINE void keep_greatest(int blocks, const float* scores, float* lanes) {
+  vf most = load(lanes);
+  for (int i = 0; i < blocks * kPanel; i += W) most = max(most, load(scores + i));
+  store(lanes, most);
+}
 
 // Scores of `count` query rows for the tiles from block `begin` to `end`, [tile][count][kTileRows].
 template <Type KT>
 void score_tiles_of(const Head& head, const float* const* query_rows, const Visible* visible,
-                    int count, int begin, int end, float* scores, float* peaks, float* scratch) {
+                    int count, const int32_t* list, int begin, int end, float* scores, float* peaks,
+                    float* scratch) {
   const int size = head.size;
-  int16_t* const codes = reinterpret_cast<int16_t*>(scratch + round_up(count, 16));
+  float* const lanes = scratch + round_up(count, 16);
+  int16_t* const codes = reinterpret_cast<int16_t*>(lanes + count * kPanel);
   const Queries queries{query_rows, codes, scratch};
   if constexpr (KT == Type::i8)
     for (int q = 0; q < count; q++)
       quantize_query(query_rows[q], size, codes + q * size, scratch + q);
   const int most = rows_in_use(visible, count);
-  for (int q = 0; q < count; q++) peaks[q] = kLowest;
+  for (int q = 0; q < count; q++) store(lanes + q * W, splat(kLowest));
   for (int i = begin; i < end; i += kTileBlocks, scores += count * kTileRows) {
-    const Tile tile = tile_at<KT, Type::f32>(head, nullptr, i, end, end, most);  // keys alone
+    const Tile tile = tile_at<KT, Type::f32>(head, list, i, end, end, most);  // keys alone
     score<KT>(head, tile, queries, count, scores);
     for (int q = 0; q < count; q++) {
-      float* row = scores + q * kTileRows;
-      hide(tile, visible[q], row);
-      const float found = greatest_of(tile, row);
-      peaks[q] = found > peaks[q] ? found : peaks[q];
+      hide(tile, visible[q], scores + q * kTileRows);
+      keep_greatest(tile.blocks, scores + q * kTileRows, lanes + q * W);
     }
   }
+  for (int q = 0; q < count; q++) peaks[q] = max_of(load(lanes + q * W));
 }
 
 inline void score_tiles(const Head& head, const float* const* queries, const Visible* visible,
-                        int count, int begin, int end, float* scores, float* peaks,
-                        float* scratch) {
+                        int count, const int32_t* list, int begin, int end, float* scores,
+                        float* peaks, float* scratch) {
   for_type(head.key_type, [&]<Type KT>() {
-    score_tiles_of<KT>(head, queries, visible, count, begin, end, scores, peaks, scratch);
+    score_tiles_of<KT>(head, queries, visible, count, list, begin, end, scores, peaks, scratch);
   });
 }
 
-// Bit i: score i of a tile reaches the lowest border. Lane by lane, `reached` [Borders][W] counts
-// the scores that reach each.
+// Scores become weights less `base`; lane by lane, `reached` [Borders][W] counts those that reach
+// each border.
 template <int Borders>
-SUFFICE_INLINE uint64_t count_borders(const Levels& levels, float peak, const float* scores,
-                                      int blocks, int32_t* reached) {
+SUFFICE_INLINE void weigh_packed(const Levels& levels, float peak, float base, int count,
+                                 float* scores, int32_t* reached) {
   vf border[Borders];
   vi total[Borders];
   for (int b = 0; b < Borders; b++) {
     border[b] = splat(peak + levels.borders[b]);
     total[b] = load_bits(reached + b * W);
   }
-  uint64_t above = 0;
-  for (int i = 0; i < blocks * kPanel; i += W) {
+  const vf none = {};
+  for (int i = 0; i < count; i += W) {
     const vf x = load(scores + i);
-    const vi lowest = x >= border[0];
-    above |= static_cast<uint64_t>(lane_bits(lowest)) << i;
-    total[0] -= lowest;  // a lane that holds is -1
-    for (int b = 1; b < Borders; b++) total[b] -= x >= border[b];
+    vf weight = x > splat(kLowest) ? splat(levels.weights[0] - base) : none;
+    for (int b = 0; b < Borders; b++) {
+      const vi reaches = x >= border[b];
+      total[b] -= reaches;  // a lane that holds is -1
+      weight = reaches ? splat(levels.weights[b + 1] - base) : weight;
+    }
+    store(scores + i, weight);
   }
   for (int b = 0; b < Borders; b++) std::memcpy(reached + b * W, total + b, sizeof(vi));
-  return above;
 }
 
-SUFFICE_INLINE uint64_t count_codes(const Levels& levels, float peak, const float* scores,
-                                    int blocks, int32_t* reached) {
-  switch (levels.codes) {
-    case 4: return count_borders<3>(levels, peak, scores, blocks, reached);
-    case 8: return count_borders<7>(levels, peak, scores, blocks, reached);
-    default: return count_borders<15>(levels, peak, scores, blocks, reached);
+// The codes of one token's query rows. What is packed comes from several tiles, up to kTileRows
+// keys: so vectors are full, and what was stored bit by bit has settled when it is loaded.
+struct Codes {
+  const Levels* levels;  // [count]
+  const float* peaks;    // [count]
+  const int count;
+  const bool summed;  // what the keys weigh at least is left to the sum of all values
+  const bool whole;   // that is not known, and they weigh something: all keys are weighed
+  float* packed;      // [count][kTileRows]: scores, and once weighed weights
+  int32_t* reached;   // [count][kMostCodes][W]
+  int held = 0;       // keys that are packed
+  int64_t alone = 0;  // keys that are weighed in each head, added up
+
+  Codes(const Levels* levels, const float* peaks, int count, bool summed, float* packed,
+        int32_t* reached)
+      : levels(levels),
+        peaks(peaks),
+        count(count),
+        summed(summed),
+        whole(!summed && any_tail(levels, count)),
+        packed(packed),
+        reached(reached) {
+    std::memset(reached, 0, sizeof(int32_t) * count * kMostCodes * W);
   }
-}
 
-// The query rows of one token whose scores are known: [tile][`stride`], the first row's in front.
+  static bool any_tail(const Levels* levels, int count) {
+    bool any = false;
+    for (int q = 0; q < count; q++) any |= levels[q].weights[0] != 0;
+    return any;
+  }
+
+  // Bit i: key i of the tile reaches the lowest border in some head.
+  SUFFICE_INLINE uint64_t select(const float* scores, int blocks) {
+    uint64_t rows = 0;
+    for (int q = 0; q < count; q++) {
+      const uint64_t own =
+          tile_bits(scores + q * kTileRows, blocks, peaks[q] + levels[q].borders[0]);
+      alone += __builtin_popcountll(own);
+      rows |= own;
+    }
+    return rows;
+  }
+
+  bool fits(uint64_t rows) const { return held + __builtin_popcountll(rows) <= kTileRows; }
+
+  // Packs the scores of `rows` of a tile, and calls f(place, row) for each.
+  template <class F>
+  SUFFICE_INLINE void pack(uint64_t rows, const float* scores, F f) {
+    for (; rows; rows &= rows - 1, held++) {
+      const int row = __builtin_ctzll(rows);
+      for (int q = 0; q < count; q++) packed[q * kTileRows + held] = scores[q * kTileRows + row];
+      f(held, row);
+    }
+  }
+
+  // Weighs what is packed.
+  void weigh() {
+    for (int q = 0; q < count; q++) {
+      const Levels& own = levels[q];
+      const float base = summed ? own.weights[0] : 0.0f;
+      float* const row = packed + q * kTileRows;
+      int32_t* const counts = reached + q * kMostCodes * W;
+      for (int i = held; i % W != 0; i++) row[i] = -kInfinity;
+      switch (own.codes) {
+        case 4: weigh_packed<3>(own, peaks[q], base, held, row, counts); break;
+        case 8: weigh_packed<7>(own, peaks[q], base, held, row, counts); break;
+        default: weigh_packed<15>(own, peaks[q], base, held, row, counts);
+      }
+    }
+    held = 0;
+  }
+
+  // The sum of weights of a head that sees `keys` keys: how many of them have which code says it
+  // exactly.
+  float sum(int q, int64_t keys) const {
+    const Levels& own = levels[q];
+    double total = static_cast<double>(own.weights[0]) * keys;
+    for (int b = 0; b + 1 < own.codes; b++) {
+      int64_t above = 0;
+      for (int i = 0; i < W; i++) above += reached[(q * kMostCodes + b) * W + i];
+      total += (static_cast<double>(own.weights[b + 1]) - own.weights[b]) * above;
+    }
+    return static_cast<float>(total);
+  }
+};
+
+// `scratch`: see coded_scratch.
+struct CodedScratch {
+  Weights packed;
+  int32_t* reached;
+
+  CodedScratch(float* scratch, int count) {
+    float* const values = scratch + round_up(count, 16);
+    packed = {values, reinterpret_cast<int16_t*>(values + count * kTileRows), scratch};
+    reached = reinterpret_cast<int32_t*>(packed.codes + count * kTileRows);
+  }
+};
+
+// Weights by codes and the values that they need.
 template <Type VT>
 struct Coded {
   const Head& head;
   const Visible& visible;
-  const Levels* levels;  // [count]
-  const int count, size, most;
-  const bool summed;  // the sum of all values is known: what they weigh at least is left to it
   const Partial& state;
-  Weights weights, packed;
-  int32_t* reached;  // [count][borders][W]
+  Weights packed;
+  Codes codes;
+  Picked picked;  // values that have been asked for and are still to be added
+  float scales[kTileRows];
+  int64_t rows = 0;
 
   Coded(const Head& head, const Visible& visible, const Levels* levels, int count, bool summed,
-        const Partial& state, float* scratch)
+        const Partial& state, const CodedScratch& room)
       : head(head),
         visible(visible),
-        levels(levels),
-        count(count),
-        size(head.size),
-        most(rows_in_use(&visible, 1)),
-        summed(summed),
-        state(state) {
-    float* const values = scratch + round_up(count, 16);
-    float* const packed_values = values + count * kTileRows;
-    int16_t* const codes = reinterpret_cast<int16_t*>(packed_values + count * kTileRows);
-    weights = {values, codes, scratch};
-    packed = {packed_values, codes, scratch};
-    reached = reinterpret_cast<int32_t*>(codes + count * kTileRows);
-    std::memset(reached, 0, sizeof(int32_t) * count * kMostCodes * W);
-    std::memset(state.output, 0, sizeof(float) * count * size);
+        state(state),
+        packed(room.packed),
+        codes(levels, state.peak, count, summed, packed.values, room.reached) {
+    std::memset(state.output, 0, sizeof(float) * count * head.size);
   }
 
   uint64_t visible_rows(const Tile& tile) const {
@@ -104,56 +197,95 @@ struct Coded {
     return rows;
   }
 
-  int64_t add_tile(const Tile& tile, const float* scores) {
-    uint64_t rows = 0;
-    bool all = false;
-    for (int q = 0; q < count; q++) {
-      rows |= count_codes(levels[q], state.peak[q], scores + q * kTileRows, tile.blocks,
-                          reached + q * kMostCodes * W);
-      all |= !summed && levels[q].weights[0] != 0;
-    }
-    if (all) rows = visible_rows(tile);
-    if (!rows) return 0;
-    for (int q = 0; q < count; q++) {
-      const float base = summed ? levels[q].weights[0] : 0.0f;
-      for (int i = 0; i < tile.blocks * kPanel; i += W)
-        store(weights.values + q * kTileRows + i,
-              weight_of(levels[q], state.peak[q], base, load(scores + q * kTileRows + i)));
-    }
-    const Picked picked = pick<VT>(head, tile, rows, weights, packed, count);
-    in_units<kQueries>(count, [&]<int Q>(int first) {
-      in_units<units_for(Q)>(size / kPanel, [&]<int U>(int unit) {
-        add_picked<VT, Q, U>(picked, size, first, unit, packed, state.output);
-      });
+  void add_tile(const Tile& tile, const float* scores) {
+    const uint64_t mask = codes.whole ? visible_rows(tile) : codes.select(scores, tile.blocks);
+    if (!codes.fits(mask)) add_packed();
+    const ptrdiff_t row_bytes = static_cast<ptrdiff_t>(head.size) * size_of(VT);
+    codes.pack(mask, scores, [&](int place, int row) {
+      const int block = row / kPanel, within = row % kPanel;
+      picked.rows[place] = tile.values[block] + within * row_bytes;
+      fetch_row(picked.rows[place], static_cast<int>(row_bytes));
+      if constexpr (VT == Type::i8) scales[place] = head.value_scales[tile.row[block] + within];
     });
-    return picked.count;
   }
 
-  // The sum of weights: how many keys have which code says it exactly.
-  float sum(int q) const {
-    const Levels& own = levels[q];
-    double total = static_cast<double>(own.weights[0]) * visible.rows();
-    for (int b = 0; b + 1 < own.codes; b++) {
-      int64_t keys = 0;
-      for (int i = 0; i < W; i++) keys += reached[(q * kMostCodes + b) * W + i];
-      total += (static_cast<double>(own.weights[b + 1]) - own.weights[b]) * keys;
-    }
-    return static_cast<float>(total);
+  void add_packed() {
+    picked.count = codes.held;
+    rows += picked.count;
+    codes.weigh();
+    if constexpr (VT == Type::i8) scale_packed(scales, packed, codes.count, picked);
+    add_all_picked<VT>(picked, head.size, codes.count, packed, state.output);
+  }
+
+  ValueReads finish(int64_t keys) {
+    add_packed();
+    for (int q = 0; q < codes.count; q++) state.sum[q] = codes.sum(q, keys);
+    arrange_row<VT>(state.output, codes.count * head.size);
+    return {rows, codes.whole ? rows * codes.count : codes.alone};
   }
 };
 
-inline int64_t add_coded(const Head& head, const Visible& visible, const Levels* levels, int count,
-                         int begin, int end, const float* scores, int stride, bool summed,
-                         const Partial& state, float* scratch) {
+inline ValueReads add_coded(const Head& head, const Visible& visible, const Levels* levels,
+                            int count, const CodedTiles& tiles, const Partial& state,
+                            float* scratch) {
+  const CodedScratch room(scratch, count);
+  const int most = rows_in_use(&visible, 1);
   return for_type(head.value_type, [&]<Type VT>() {
-    Coded<VT> coded(head, visible, levels, count, summed, state, scratch);
-    int64_t rows = 0;
-    for (int i = begin; i < end; i += kTileBlocks, scores += stride)
-      rows += coded.add_tile(
-          tile_at<Type::f32, VT>(head, nullptr, i, end, end, coded.most),  // values alone
-          scores);
-    for (int q = 0; q < count; q++) state.sum[q] = coded.sum(q);
-    arrange_row<VT>(state.output, count * head.size);
-    return rows;
+    Coded<VT> coded(head, visible, levels, count, tiles.summed, state, room);
+    const float* scores = tiles.scores;
+    for (int i = tiles.begin; i < tiles.end; i += kTileBlocks, scores += tiles.stride)
+      coded.add_tile(  // values alone
+          tile_at<Type::f32, VT>(head, tiles.list, i, tiles.end, tiles.end, most), scores);
+    return coded.finish(tiles.keys);
   });
+}
+
+inline void add_coded_masses(const Head& head, const Levels* levels, int count,
+                             const CodedTiles& tiles, const Partial& state, float* masses) {
+  const float* scores = tiles.scores;
+  for (int i = tiles.begin; i < tiles.end; i += kTileBlocks, scores += tiles.stride) {
+    const Tile tile = tile_at<Type::f32, Type::f32>(head, tiles.list, i, tiles.end, tiles.end, 0);
+    for (int q = 0; q < count; q++) {
+      const vf share = splat(state.sum[q] > 0 ? 1.0f / state.sum[q] : 0.0f);
+      for (int at = 0; at < tile.blocks * kPanel; at += W) {
+        float* const to = masses + tile.row[at / kPanel] + at % kPanel;
+        const vf weight = weight_of(levels[q], state.peak[q], 0, load(scores + q * kTileRows + at));
+        store(to, load(to) + weight * share);
+      }
+    }
+  }
+}
+
+inline float soften_tiles(float* scores, int tiles, int count, const Levels* levels,
+                          float* scratch) {
+  const size_t stride = static_cast<size_t>(count) * kTileRows;
+  float* const peaks = scratch;
+  float* const lanes = peaks + round_up(count, 16);
+  const CodedScratch room(lanes + count * kPanel, count);
+  float total = 0;
+  for (int q = 0; q < count; q++) {
+    peaks[q] = kLowest;
+    store(lanes + q * W, levels ? splat(kLowest) : vf{});
+  }
+  if (!levels) {
+    for (int i = 0; i < tiles; i++)
+      for (int q = 0; q < count; q++)
+        soften(kTileBlocks, scores + i * stride + q * kTileRows, 0, peaks + q, lanes + q * W,
+               nullptr);
+    for (int q = 0; q < count; q++) total += sum_of(load(lanes + q * W));
+    return total;
+  }
+  for (int i = 0; i < tiles; i++)
+    for (int q = 0; q < count; q++)
+      keep_greatest(kTileBlocks, scores + i * stride + q * kTileRows, lanes + q * W);
+  for (int q = 0; q < count; q++) peaks[q] = max_of(load(lanes + q * W));
+  Codes codes(levels, peaks, count, true, room.packed.values, room.reached);
+  for (int i = 0; i < tiles; i++) {
+    const uint64_t rows = codes.select(scores + i * stride, kTileBlocks);
+    if (!codes.fits(rows)) codes.weigh();
+    codes.pack(rows, scores + i * stride, [](int, int) {});
+  }
+  codes.weigh();
+  for (int q = 0; q < count; q++) total += codes.sum(q, static_cast<int64_t>(tiles) * kTileRows);
+  return total;
 }

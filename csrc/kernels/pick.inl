@@ -22,12 +22,37 @@ SUFFICE_INLINE void add_picked(const Picked& picked, int size, int first, int un
   sums.end(to, size, weights.units + first);
 }
 
-// Fetches the values of the rows in `mask` and packs the weights of their keys, for int8 times the
-// values' scales and as int16.
+// Adds what was picked to all query rows; then nothing is.
+template <Type T>
+void add_all_picked(Picked& picked, int size, int count, const Weights& packed, float* output) {
+  if (picked.count == 0) return;
+  in_units<kQueries>(count, [&]<int Q>(int first) {
+    in_units<units_for(Q)>(size / kPanel, [&]<int U>(int unit) {
+      add_picked<T, Q, U>(picked, size, first, unit, packed, output);
+    });
+  });
+  picked.count = 0;
+}
+
+// Multiplies the packed weights of int8 values by their scales [picked.count] and makes them int16.
+inline void scale_packed(const float* scales, const Weights& packed, int count, Picked& picked) {
+  picked.rows[picked.count] = picked.rows[picked.count > 0 ? picked.count - 1 : 0];  // a pair
+  const int padded = round_up(picked.count, kPanel);
+  for (int q = 0; q < count; q++) {
+    float* const row = packed.values + q * kTileRows;
+    for (int i = 0; i < picked.count; i++) row[i] *= scales[i];
+    for (int i = picked.count; i < padded; i++) row[i] = 0;
+    packed.units[q] =
+        quantize_to_int16(row, padded, max_magnitude(row, padded), packed.codes + q * kTileRows);
+  }
+}
+
+// Fetches the values of the rows in `mask` and packs the weights of their keys.
 template <Type T>
 Picked pick(const Head& head, const Tile& tile, uint64_t mask, const Weights& weights,
             const Weights& packed, int count) {
   Picked picked;
+  float scales[kTileRows];
   const ptrdiff_t row_bytes = static_cast<ptrdiff_t>(head.size) * size_of(T);
   for (; mask; mask &= mask - 1) {
     const int row = __builtin_ctzll(mask);
@@ -36,19 +61,10 @@ Picked pick(const Head& head, const Tile& tile, uint64_t mask, const Weights& we
     fetch_row(value, static_cast<int>(row_bytes));
     const int to = picked.count++;
     picked.rows[to] = value;
-    const float scale = T == Type::i8 ? head.value_scales[tile.row[block] + within] : 1.0f;
+    if constexpr (T == Type::i8) scales[to] = head.value_scales[tile.row[block] + within];
     for (int q = 0; q < count; q++)
-      packed.values[q * kTileRows + to] = weights.values[q * kTileRows + row] * scale;
+      packed.values[q * kTileRows + to] = weights.values[q * kTileRows + row];
   }
-  if constexpr (T == Type::i8) {  // rows go in pairs, and vectors to their end
-    picked.rows[picked.count] = picked.rows[picked.count > 0 ? picked.count - 1 : 0];
-    const int padded = round_up(picked.count, kPanel);
-    for (int q = 0; q < count; q++) {
-      float* const row = packed.values + q * kTileRows;
-      for (int i = picked.count; i < padded; i++) row[i] = 0;
-      packed.units[q] =
-          quantize_to_int16(row, padded, max_magnitude(row, padded), packed.codes + q * kTileRows);
-    }
-  }
+  if constexpr (T == Type::i8) scale_packed(scales, packed, count, picked);
   return picked;
 }

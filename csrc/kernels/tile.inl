@@ -38,6 +38,30 @@ SUFFICE_INLINE Tile tile_at(const Head& head, const int32_t* list, int i, int en
   return tile;
 }
 
+// Bit i: of the values of a tile's rows, the one of row i is at least `least`.
+SUFFICE_INLINE uint64_t tile_bits(const float* values, int blocks, float least) {
+  const vf border = splat(least);
+  uint64_t bits = 0;
+#if SUFFICE_LEVEL == 3  // 32 bits in one instruction, once the lanes are bytes and in order
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  for (int i = 0; i < kTileRows; i += 2 * kPanel) {
+    __m256i half[2];
+    for (int h = 0; h < 2; h++) {
+      const float* from = values + i + h * kPanel;
+      half[h] = _mm256_packs_epi32(reinterpret_cast<__m256i>(load(from) >= border),
+                                   reinterpret_cast<__m256i>(load(from + W) >= border));
+    }
+    const __m256i bytes = _mm256_packs_epi16(half[0], half[1]);
+    const int mask = _mm256_movemask_epi8(_mm256_permutevar8x32_epi32(bytes, order));
+    bits |= static_cast<uint64_t>(static_cast<uint32_t>(mask)) << i;
+  }
+#else
+  for (int i = 0; i < kTileRows; i += W)
+    bits |= static_cast<uint64_t>(lane_bits(load(values + i) >= border)) << i;
+#endif
+  return bits & ~uint64_t{0} >> (kTileRows - blocks * kPanel);
+}
+
 // Query rows handled together: their sums, for 16 keys or 16 elements of a value, fit in registers.
 constexpr int kQueries = SUFFICE_LEVEL >= 3 ? 6 : 3;
 

@@ -48,12 +48,15 @@ inline bool settled(const Rule& rule, const Seen& seen, int q, float* before, in
 }
 
 // Bit i: row i of the tile has, in some head, a weight of at least the rule's share of the largest.
-inline uint64_t wanted(const Rule& rule, const Seen& seen, const Tile& tile, const float* weights) {
+// `alone`: how many they are in each head, added up.
+inline uint64_t wanted(const Rule& rule, const Seen& seen, const Tile& tile, uint64_t rows_there,
+                       const float* weights, int64_t& alone) {
   uint64_t rows = 0;
   for (int q = 0; q < seen.count; q++) {
-    const vf least = splat(rule.value_share * std::exp2(seen.greatest[q] - seen.peak[q]));
-    for (int i = 0; i < tile.blocks * kPanel; i += W)
-      rows |= static_cast<uint64_t>(lane_bits(load(weights + q * kTileRows + i) >= least)) << i;
+    const float least = rule.value_share * std::exp2(seen.greatest[q] - seen.peak[q]);
+    const uint64_t own = rows_there & tile_bits(weights + q * kTileRows, tile.blocks, least);
+    alone += __builtin_popcountll(own);
+    rows |= own;
   }
   return rows;
 }
@@ -128,10 +131,13 @@ struct Walk {
 
   void add_values_of(const Tile& tile, bool always) {
     if (always || rule.value_share == 0) {
-      reads.value_rows += rows_of(tile, most);
+      const int rows = rows_of(tile, most);
+      reads.value_rows += rows;
+      reads.alone_rows += static_cast<int64_t>(rows) * count;
       return running.add_tile(tile);
     }
-    const uint64_t rows = row_bits(tile, most) & wanted(rule, seen, tile, running.weights.values);
+    const uint64_t rows =
+        wanted(rule, seen, tile, row_bits(tile, most), running.weights.values, reads.alone_rows);
     reads.value_rows += __builtin_popcountll(rows);
     for (int q = 0; running.state.dropped && q < count; q++)
       running.state.dropped[q] += running.weight_without(tile, rows, q);

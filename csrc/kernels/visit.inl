@@ -11,12 +11,13 @@ struct Visit {
   Visited visited;
 
   // Bit i: row i of the tile has, in some head, a score of at least the floor.
-  uint64_t above(const Tile& tile) const {
+  // `alone`: how many they are in each head, added up.
+  uint64_t above(const Tile& tile, uint64_t rows_there, int64_t& alone) const {
     uint64_t rows = 0;
     for (int q = 0; q < count; q++) {
-      const vf floor = splat(filter.floors[q]);
-      for (int i = 0; i < tile.blocks * kPanel; i += W)
-        rows |= static_cast<uint64_t>(lane_bits(load(running.row(q) + i) >= floor)) << i;
+      const uint64_t own = rows_there & tile_bits(running.row(q), tile.blocks, filter.floors[q]);
+      alone += __builtin_popcountll(own);
+      rows |= own;
     }
     return rows;
   }
@@ -46,14 +47,17 @@ struct Visit {
         state.greatest[q] = found > state.greatest[q] ? found : state.greatest[q];
       }
       const uint64_t all = row_bits(tile, most);
-      const uint64_t rows = filter.floors ? all & above(tile) : all;
+      int64_t alone = 0;
+      const uint64_t rows = filter.floors ? above(tile, all, alone) : all;
       for (int q = 0; q < count; q++) running.soften_row(tile, q);
       visited.key_rows += __builtin_popcountll(all);
       if (rows != all && drop(tile, rows)) {
         visited.value_rows += __builtin_popcountll(rows);
+        visited.alone_rows += alone;
         running.pick_rows(tile, rows);
       } else {
         visited.value_rows += __builtin_popcountll(all);
+        visited.alone_rows += static_cast<int64_t>(__builtin_popcountll(all)) * count;
         running.add_tile(tile);
       }
     }

@@ -92,15 +92,17 @@ def _bin_of(value: float) -> int:
 class Trace:
     """Totals over the decode steps of a run, rows by layer and key/value head.
 
-    A row is one token's key (or value) in one layer and one head. `rows` is int64 [3, L, H]: rows
-    of keys read, of values read, and held; the native step adds to it. Rows and bytes count for
-    every token that they are read for, also where tokens of a step share them. `missing` is the
+    A row is one token's key (or value) in one layer and one head. `rows` is int64 [4, L, G]: rows
+    of keys read, of values read, held, and of values that each of the `group` query heads that
+    share them alone would have read, added up; the native step adds to it. Rows and bytes count
+    for every token that they are read for, also where tokens of a step share them. `missing` is the
     largest share of a softmax's sum that a step left out, as its technique bounds or estimates it;
     `audit` what audited steps found, None if none were.
     """
 
-    def __init__(self, layers: int, kv_heads: int) -> None:
-        self.rows = np.zeros((3, layers, kv_heads), np.int64)
+    def __init__(self, layers: int, kv_heads: int, group: int = 1) -> None:
+        self.rows = np.zeros((4, layers, kv_heads), np.int64)
+        self.group = group
         self.steps = 0
         self.kv_bytes_read = 0
         self.sketch_bytes_read = 0  # of the bytes above
@@ -134,6 +136,12 @@ class Trace:
         """Fraction of the held value rows that were read."""
         return self.value_rows_read / self.rows_held if self.rows_held else 0.0
 
+    @property
+    def head_value_fraction(self) -> float:
+        """Fraction of the held value rows that a query head alone would have read, on average."""
+        held = self.rows_held * self.group
+        return int(self.rows[3].sum()) / held if held else 0.0
+
     def add(self, counts: Any, *, steps: int) -> None:
         """Add the bytes of native work, whose rows it has added itself: its `Counts`."""
         self.steps += steps
@@ -158,7 +166,7 @@ class Trace:
 
     def plain(self) -> dict[str, object]:
         """Return the totals as plain values, rows as lists [L][H]."""
-        keys, values, held = self.rows.tolist()
+        keys, values, held, alone = self.rows.tolist()
         counts = {name: getattr(self, name) for name in _COUNTS}
         audit = {"audit": self.audit.plain()} if self.audit and self.audit.tokens else {}
         return (
@@ -167,13 +175,15 @@ class Trace:
             | {
                 "key_rows_read": keys,
                 "value_rows_read": values,
+                "value_rows_alone": alone,
+                "heads_per_group": self.group,
                 "rows_held": held,
                 "missing": self.missing,
             }
         )
 
     def _made(self, rows: np.ndarray, counts: dict[str, int]) -> Trace:
-        made = Trace(*self.rows.shape[1:])
+        made = Trace(*self.rows.shape[1:], self.group)
         made.rows[:] = rows
         made.missing = self.missing
         for name, count in counts.items():

@@ -67,6 +67,7 @@ def what_was_read_is_counted(technique: Any) -> None:
         for group, reads in enumerate(found):
             assert reads.key_rows == int(read.keys[:, group].sum())
             assert reads.value_rows == int(read.values[:, group].sum())
+            assert reads.value_rows <= reads.alone_rows <= rep * reads.value_rows
             assert reads.held_rows == held
 
 

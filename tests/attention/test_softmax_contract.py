@@ -98,18 +98,27 @@ def native_equals_reference(levels: Levels) -> None:
 
 
 def what_was_read_is_counted(levels: Levels) -> None:
-    for groups, rep, size, rows in SHAPES:
+    for (groups, rep, size, rows), window in itertools.product(SHAPES, (None, 200)):
         cache, count = filled(groups, size, rows), min(rows, 3)
         q = SPREAD * torch.randn(groups * rep, count, size)
-        read = reference(levels, "exact", q, cache)
-        sure = certain(levels, q, cache, None, 1e-5).all(-1).reshape(groups, rep).all(-1)
+        read = reference(levels, "exact", q, cache, window=window)
+        alone = sum(
+            reference(levels, "exact", q[h::rep], cache, window=window).values.sum((0, 2))
+            for h in range(rep)
+        )
+        sure = certain(levels, q, cache, window, 1e-5).all(-1).reshape(groups, rep).all(-1)
+        gone = max(rows - count + 1 - 200, 0) if window else 0  # before the first token
         for first in (True, False):
-            found = run(levels, "exact", q, cache)[1]
+            found = run(levels, "exact", q, cache, window)[1]
             for group in sure.nonzero()[:, 0].tolist():
-                summed = count * (levels.weights[0] > 0)  # each row once, when it comes
-                summed += (rows - count) * (levels.weights[0] > 0) * first
-                assert found[group].value_rows == int(read.values[:, group].sum()) + summed
-                assert found[group].key_rows == int(read.keys[:, group].sum())
+                summed = count + (rows - count) * first  # each row when it comes, once
+                summed += gone + count - 1 if gone else 0  # and when it goes: drafts are not kept
+                summed *= levels.weights[0] > 0
+                own = found[group]
+                assert own.value_rows == int(read.values[:, group].sum()) + summed
+                assert own.alone_rows == int(alone[group]) + rep * summed
+                if window is None:
+                    assert own.key_rows == int(read.keys[:, group].sum())
 
 
 def a_batch_equals_its_rows(levels: Levels) -> None:

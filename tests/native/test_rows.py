@@ -62,7 +62,7 @@ def test_a_call_for_several_requests(
     together, *alone = (held_by(chosen, attention.sketched) for _ in range(1 + GROUPS))
     starts, counts = numbers(HELD), numbers(NEW)
     visible = numbers([(2 << i) - 1 for new in NEW for i in range(new)])
-    reads, trace = np.zeros((3, LAYERS, GROUPS), np.int64), np.zeros((3, LAYERS, GROUPS), np.int64)
+    reads, trace = np.zeros((2, 4, LAYERS, GROUPS), np.int64)
     natives = [cache.native for cache in together]
     for layer in range(LAYERS):
         k, v = torch.randn(2, sum(NEW), GROUPS, SIZE).numpy()
@@ -97,7 +97,8 @@ def test_a_call_for_several_requests(
                 )
                 assert torch.equal(out[own, of_head], expected.transpose(0, 1)[:, of_head])
                 read = counted[head]
-                trace[:, layer, head] += (read.key_rows, read.value_rows, read.held_rows)
+                rows = read.key_rows, read.value_rows, read.held_rows, read.alone_rows
+                trace[:, layer, head] += rows
                 read_bytes += (read.key_rows + read.value_rows) * SIZE * 2
                 sketch_bytes += read.sketch_bytes
                 first += new
@@ -140,7 +141,7 @@ def test_boxes_are_made_once_and_follow_the_rows() -> None:
         ({"visible": numbers([1, 1])}, "visible needs one entry per query row"),
         ({"out": np.zeros((6, HEADS, 16), np.float32)}, "out must have the shape of q"),
         ({"rules": 1}, "one rule for each key/value head"),
-        ({"reads": np.zeros((3, 1, GROUPS), np.int64)}, r"reads must be \[3, layers, kv_heads\]"),
+        ({"reads": np.zeros((3, 1, GROUPS), np.int64)}, r"reads must be \[4, layers, kv_heads\]"),
     ],
 )
 def test_refused_calls(change: dict[str, Any], message: str) -> None:
@@ -157,7 +158,7 @@ def test_refused_calls(change: dict[str, Any], message: str) -> None:
         "window": 0,
         "out": np.zeros(shape, np.float32),
         "rules": [core.Rule()] * change.pop("rules", GROUPS),
-        "reads": np.zeros((3, LAYERS, GROUPS), np.int64),
+        "reads": np.zeros((4, LAYERS, GROUPS), np.int64),
     }
     with pytest.raises(ValueError, match=message):
         core.attend_rows(**(given | change))

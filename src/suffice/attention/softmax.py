@@ -45,15 +45,10 @@ class Levels:
     def values_read(self, x: torch.Tensor) -> torch.Tensor:
         """Return of which keys the values must be read, bool, for x [T, S] of whole rows.
 
-        Where the tail has a weight, that is the first of all keys of a code above 0, as long as
-        row 0 is visible: then the sum of all values is known. A window that has left row 0 behind
-        needs the values of all its keys.
+        A key that reaches no border needs none: it weighs nothing, or what all weigh at least,
+        which is left to the sum of all values.
         """
-        above = self.codes(x) > 0
-        if self.weights[0] == 0:
-            return above
-        seen = x > float("-inf")
-        return above | (seen & ~seen[:, :1])
+        return self.codes(x) > 0
 
 
 class Softmax(Protocol):

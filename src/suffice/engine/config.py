@@ -161,15 +161,16 @@ class Config:
             raise InputError(
                 f"softmax={name} contradicts attention=certified, whose bound is of the exact one"
             )
-        if not isinstance(self.policy, POLICIES.load("full")):
-            raise InputError(
-                f"softmax={name} with policy={POLICIES.name_of(self.policy)}: the policy must be "
-                "'full'"
-            )
         if self.softmax.prefill and attention != "exact":
             raise InputError(
                 f"softmax={name}:prefill=true contradicts attention={attention}, "
                 "which does not apply to prompts"
+            )
+        if self.softmax.prefill and not isinstance(self.policy, POLICIES.load("full")):
+            raise InputError(
+                f"softmax={name}:prefill=true contradicts policy="
+                f"{POLICIES.name_of(self.policy)}, which chooses after prompts that ran whole: "
+                "leave prefill out"
             )
         if self.calibration is None:
             raise InputError(

@@ -53,11 +53,11 @@ class Runner:
         assert config.max_model_len is not None, "the config must be resolved"
         self.config = config
         self.decoder = decoder
-        self.trace = Trace(len(decoder.config.layers), decoder.config.kv_heads)
+        model = decoder.config
+        self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
-        model = decoder.config
         rules = config.rules(len(model.layers), model.kv_heads)
         self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in

@@ -249,6 +249,7 @@ class Requests:
         """
         now, window, trace = self._pass, self._window(layer, mask), self.trace
         assert trace is not None
+        trace.group = query.shape[1] // trace.rows.shape[2]
         q = self._rows(query)
         found = torch.empty_like(q)
         reads = trace.rows if now.decodes else np.zeros_like(trace.rows)

@@ -48,6 +48,8 @@ SOFTMAXES = (
     "exaq:bits=3,clip=minmax",
     "exaq:bits=2,clip=minmax",
     "exaq:bits=2,tail=flush",
+    "exaq:bits=3,clip=fit",
+    "exaq:bits=2,clip=fit",
 )
 SCROOGE = "K 0.81, V 0.23, in all 0.52 of the bytes within 0.5 % (mean of six models from 1.3B)"
 PUBLISHED = {
@@ -63,6 +65,7 @@ HEAD = [
     "setting",
     "K read",
     "V read",
+    "V per head",
     "sketch",
     "bytes read",
     "perplexity",
@@ -94,7 +97,10 @@ def measure(
 
 
 def row(setting: str, found: dict[str, Any]) -> list[Any]:
-    """Return a setting's line of the table; what is read is a fraction of what is held."""
+    """Return a setting's line of the table; what is read is a fraction of what is held.
+
+    "V per head" is what a query head alone would read of V, on average.
+    """
     reads, against = found["reads"], found["result"]["against"]
     keys, values, held = (
         sum(map(sum, reads[name])) for name in ("key_rows_read", "value_rows_read", "rows_held")
@@ -105,6 +111,9 @@ def row(setting: str, found: dict[str, Any]) -> list[Any]:
         f"`{setting}`",
         keys / held,
         values / held,
+        sum(map(sum, reads["value_rows_alone"])) / (held * reads["heads_per_group"])
+        if "value_rows_alone" in reads
+        else "",
         reads["sketch_bytes_read"] / reads["kv_bytes_held"],
         reads["kv_bytes_read"] / reads["kv_bytes_held"],
         f"{change:+.2f} ± {error:.2f} %",

@@ -244,14 +244,12 @@ inline void add_coded_masses(const Head& head, const Levels* levels, int count,
                              const CodedTiles& tiles, const Partial& state, float* masses) {
   const float* scores = tiles.scores;
   for (int i = tiles.begin; i < tiles.end; i += kTileBlocks, scores += tiles.stride) {
-    const Tile tile =
-        tile_at<Type::f32, Type::f32>(head, tiles.list, i, tiles.end, tiles.end, 0);
+    const Tile tile = tile_at<Type::f32, Type::f32>(head, tiles.list, i, tiles.end, tiles.end, 0);
     for (int q = 0; q < count; q++) {
       const vf share = splat(state.sum[q] > 0 ? 1.0f / state.sum[q] : 0.0f);
       for (int at = 0; at < tile.blocks * kPanel; at += W) {
         float* const to = masses + tile.row[at / kPanel] + at % kPanel;
-        const vf weight =
-            weight_of(levels[q], state.peak[q], 0, load(scores + q * kTileRows + at));
+        const vf weight = weight_of(levels[q], state.peak[q], 0, load(scores + q * kTileRows + at));
         store(to, load(to) + weight * share);
       }
     }
@@ -288,7 +286,6 @@ inline float soften_tiles(float* scores, int tiles, int count, const Levels* lev
     codes.pack(rows, scores + i * stride, [](int, int) {});
   }
   codes.weigh();
-  for (int q = 0; q < count; q++)
-    total += codes.sum(q, static_cast<int64_t>(tiles) * kTileRows);
+  for (int q = 0; q < count; q++) total += codes.sum(q, static_cast<int64_t>(tiles) * kTileRows);
   return total;
 }

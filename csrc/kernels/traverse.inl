@@ -136,8 +136,8 @@ struct Walk {
       reads.alone_rows += static_cast<int64_t>(rows) * count;
       return running.add_tile(tile);
     }
-    const uint64_t rows = wanted(rule, seen, tile, row_bits(tile, most), running.weights.values,
-                                 reads.alone_rows);
+    const uint64_t rows =
+        wanted(rule, seen, tile, row_bits(tile, most), running.weights.values, reads.alone_rows);
     reads.value_rows += __builtin_popcountll(rows);
     running.pick_rows(tile, rows);
     if (rule.stop == Stop::art) running.add_picked_rows();  // which looks at the output

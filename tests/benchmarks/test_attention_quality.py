@@ -30,8 +30,9 @@ def test_it_goes_on_where_it_stopped(
         assert list(found) == settings
         assert all(found[setting] == old for setting, old in before.items()), "not measured again"
     exact, sketched = (attention_quality.row(setting, found[setting]) for setting in settings)
-    assert exact[1:5] == [1, 1, 0, 1] and exact[5].startswith("+0.00 ±") and exact[9] == 0
-    assert sketched[1] < 1 and sketched[3] > 0 and 0 < sketched[9] <= 0.9
+    assert exact[1:6] == [1, 1, 1, 0, 1] and exact[6].startswith("+0.00 ±") and exact[10] == 0
+    assert sketched[1] < 1 and sketched[4] > 0 and 0 < sketched[10] <= 0.9
+    assert sketched[3] <= sketched[2] < 1
     assert (
         "| `exact` |" in path.with_suffix(".md").read_text()
         and "`exact`" in capsys.readouterr().out

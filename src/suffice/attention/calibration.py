@@ -1,9 +1,9 @@
 """What a run over a text found out about a model, for techniques that must know it beforehand.
 
 `suffice calibrate` writes it as JSON: which model and text it is of, and a part for each seam that
-uses it. Now that is "softmax": sigma and the least value of its input, x = score - max, by layer,
-and the centroids of `exaq_km` by number of bits, layer and query head. Parts that this version does
-not know are left alone.
+uses it. Now that is "softmax": sigma and the least value of its input, x = score - max, by layer;
+by number of bits, layer and query head the levels of `exaq_km`, and by tail as well C of `exaq`
+with `clip=fit`. Parts that this version does not know are left alone.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from suffice.attention.exaq import TAILS
+from suffice.attention.softmax import Levels
 from suffice.errors import InputError
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Calibration:
     model_hash: str
     heads: int  # query heads of a layer
     layers: tuple[LayerInputs, ...] = field(repr=False)
-    codebooks: dict[int, tuple[tuple[tuple[float, ...], ...], ...]] = field(repr=False)
+    codebooks: dict[int, list[list[Levels]]] = field(repr=False)
+    clips: dict[str, dict[int, list[list[float]]]] = field(repr=False)
 
     def check(self, model: str, found: str) -> None:
         """Refuse a model other than the one that was calibrated.
@@ -84,16 +87,28 @@ def _read(name: str, stored: dict[str, Any]) -> Calibration:
         LayerInputs(float(layer["sigma"]), float(layer["least"])) for layer in part["layers"]
     )
     codebooks = {
-        int(bits): tuple(
-            tuple(tuple(float(weight) for weight in head) for head in layer) for layer in book
-        )
+        int(bits): [[_levels(head) for head in layer] for layer in book]
         for bits, book in part["codebooks"].items()
     }
+    clips = {
+        tail: {
+            int(bits): [[float(clip) for clip in layer] for layer in book]
+            for bits, book in books.items()
+        }
+        for tail, books in part["clips"].items()
+    }
     found = Calibration(
-        name, str(model["name"]), str(model["hash"]), int(model["heads"]), layers, codebooks
+        name, str(model["name"]), str(model["hash"]), int(model["heads"]), layers, codebooks, clips
     )
     _check(found)
     return found
+
+
+def _levels(stored: dict[str, list[float]]) -> Levels:
+    borders, weights = (
+        tuple(float(each) for each in stored[name]) for name in ("borders", "weights")
+    )
+    return Levels(borders, weights)
 
 
 def _check(found: Calibration) -> None:
@@ -102,17 +117,30 @@ def _check(found: Calibration) -> None:
         layer.sigma > 0 and math.isfinite(layer.sigma) and -math.inf < layer.least < 0
         for layer in found.layers
     )
-    for bits, book in found.codebooks.items():
-        heads = [weights for layer in book for weights in layer]
-        good &= len(book) == len(found.layers) and len(heads) == len(book) * found.heads
-        good &= all(len(weights) == 2**bits for weights in heads)
-        good &= all(
-            0 <= low < high < math.inf
-            for weights in heads
-            for low, high in itertools.pairwise(weights)
-        )
-    if not good or not found.layers or set(found.codebooks) != {2, 3, 4}:
+    books: list[dict[int, Any]] = [found.codebooks, *found.clips.values()]
+    for book in books:
+        good &= set(book) == {2, 3, 4}
+        for layers in book.values():
+            good &= [len(layer) for layer in layers] == [found.heads] * len(found.layers)
+    for bits, layers in found.codebooks.items():
+        good &= all(_sound(levels, bits) for layer in layers for levels in layer)
+    for clips in found.clips.values():
+        good &= all(-math.inf < c < 0 for book in clips.values() for layer in book for c in layer)
+    if not good or not found.layers or set(found.clips) != set(TAILS):
         raise ValueError
+
+
+def _sound(levels: Levels, bits: int) -> bool:
+    """Return whether these may be the levels of a head."""
+    ascending = all(low < high for low, high in itertools.pairwise(levels.borders))
+    sizes = len(levels.borders), len(levels.weights)
+    numbers = all(map(math.isfinite, levels.borders + levels.weights))
+    return (
+        sizes == (2**bits - 1, 2**bits)
+        and ascending
+        and numbers
+        and min(levels.weights) >= 0 < max(levels.weights)
+    )
 
 
 def write(path: Path, stored: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from suffice.cli.output import busy
 from suffice.errors import InputError
@@ -65,14 +65,14 @@ def _softmax(llm: LLM, windows: list[list[int]]) -> dict[str, object]:
 
     calibrator = Calibrator(llm.runner)  # type: ignore[arg-type]
     layers = len(llm.runner.decoder.config.layers)  # type: ignore[attr-defined]
-    books: dict[int, list[list[tuple[float, ...]]]] = {}
+    fits: list[tuple[dict[str, Any], dict[str, Any]]] = []
     columns = ("{task.description}", BarColumn(), "{task.completed}/{task.total}")
     with progress_bar(*columns, TimeRemainingColumn()) as bar:
         task = bar.add_task("windows", total=len(windows))
         for done in calibrator.run(windows):
             bar.update(task, completed=done)
-        task = bar.add_task("codebooks", total=3 * layers)
-        for bits, _, heads in calibrator.codebooks():
-            books.setdefault(bits, []).append(heads)
+        task = bar.add_task("levels", total=layers)
+        for fit in calibrator.fit():
+            fits.append(fit)
             bar.advance(task)
-    return calibrator.softmax(books)
+    return calibrator.softmax(fits)

@@ -90,6 +90,8 @@ CODED = (
     "exaq:bits=3,clip=minmax",
     "exaq:bits=2,clip=minmax",
     "exaq:bits=2,tail=flush",
+    "exaq:bits=3,clip=fit",
+    "exaq:bits=2,clip=fit",
     "exaq:bits=2 + aet:k=0.9",
     "exaq:bits=3 + aet:k=0.9",
     "exaq:bits=4 + aet:k=0.9",

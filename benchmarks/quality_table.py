@@ -26,6 +26,7 @@ HEAD = [
     "setting",
     "K read",
     "V read",
+    "V per head",
     "metadata",
     "bytes read",
     "perplexity",
@@ -64,6 +65,7 @@ def row(setting: str, found: dict[str, Any]) -> list[Any]:
         f"`{setting}`",
         keys / held,
         values / held,
+        alone(reads),
         reads["sketch_bytes_read"] / reads["kv_bytes_held"],
         share(found),
         f"{change(found):+.2f} ± {error:.2f} %",
@@ -74,6 +76,14 @@ def row(setting: str, found: dict[str, Any]) -> list[Any]:
         *audited(reads.get("audit", {})),
         PUBLISHED.get(setting, ""),
     ]
+
+
+def alone(reads: dict[str, Any]) -> Any:
+    """Return which share of the values a query head alone would read, on average."""
+    if "value_rows_alone" not in reads:
+        return ""
+    rows, held = (sum(map(sum, reads[name])) for name in ("value_rows_alone", "rows_held"))
+    return rows / (held * reads["heads_per_group"])
 
 
 def audited(audit: dict[str, Any]) -> list[Any]:
@@ -90,7 +100,8 @@ def table(records: dict[str, dict[str, Any]], refused: dict[str, str]) -> str:
         f"{conditions(records)}, {kv} keys and values. 'Missing' is a share of a head's softmax: "
         "the most that the technique bounds or estimates, and, found by exact attention in some "
         "of the steps, what truly was. 'Output error' is relative, root of the mean square. Both "
-        "are of what the cache holds. `A + B`: both."
+        "are of what the cache holds. 'V per head' is what a query head alone would read. `A + B`: "
+        "both."
     )
     rows = [row(setting, found) for setting, found in records.items()]
     text = ["## Attention techniques", about, record.markdown(HEAD, rows)]

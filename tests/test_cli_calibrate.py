@@ -38,18 +38,19 @@ def calibrated(cli: Cli, model: Path, tmp_path: Path) -> Path:
 
 def test_a_calibration_says_what_it_is_of(calibrated: Path, model: Path) -> None:
     stored = json.loads(calibrated.read_text())
-    assert (stored["schema"], stored["model"]["name"]) == (1, "model")
+    assert (stored["schema"], stored["model"]["name"]) == (2, "model")
     assert [stored["softmax"]["text"][of] for of in ("windows", "window")] == [3, 40]
     found = read(calibrated)
     assert all(layer.sigma > 0 > layer.least for layer in found.layers)
-    weights = found.codebooks[2][0][0]
-    assert 0 < weights[0] < weights[-1] <= 1.001
+    levels = found.codebooks[2][0][0]
+    assert 0 <= levels.weights[0] < levels.weights[-1] and levels.borders[-1] < 0
 
 
 def test_softmaxes_run_with_it(calibrated: Path, model: Path) -> None:
     """Decoding differs from the exact softmax, and a prompt only if it is asked to."""
     texts = {}
-    for softmax in ("exact", "exaq:bits=2", "exaq:bits=2,prefill=true", "exaq_km:bits=4"):
+    settings = "exaq:bits=2", "exaq:bits=2,prefill=true", "exaq:3,clip=fit", "exaq_km:bits=4"
+    for softmax in ("exact", *settings):
         given = None if softmax == "exact" else calibrated
         llm = LLM(str(model), softmax=softmax, calibration=given, dtype="float32")
         (output,) = llm.generate(TEXT[:60], ASKED, use_tqdm=False)
@@ -66,7 +67,7 @@ def test_the_levels_of_a_run_are_those_of_its_calibration(calibrated: Path, mode
     calibrator = Calibrator(llm.runner)  # type: ignore[arg-type]
     tokens = llm.tokenizer.encode(TEXT)
     assert [*calibrator.run([tokens[:40]])] == [1]
-    (layer, *_) = calibrator.softmax({})["layers"]
+    (layer, *_) = calibrator.softmax([])["layers"]
     assert layer["sigma"] == pytest.approx(stored[0]["sigma"], rel=0.5)
     assert EXAQ(2).layer_levels(**layer).weights[-1] == 1
 
@@ -159,6 +160,9 @@ def test_bad_budgets(flags: list[str], message: str, cli: Cli, tmp_path: Path) -
         ({"softmax": "exaq_km:prefill=true", "calibration": True, "attention": "aet"},
          "softmax=exaq_km:prefill=true contradicts attention=aet, "
          "which does not apply to prompts"),
+        ({"softmax": "exaq:prefill=true", "calibration": True, "policy": "snapkv"},
+         "softmax=exaq:prefill=true contradicts policy=snapkv, which chooses after prompts that "
+         "ran whole: leave prefill out"),
         ({"softmax": 3}, "softmax=3: must be a technique or its name. Known: exact, exaq, exaq_km"),
     ],
 )  # fmt: skip

@@ -72,7 +72,7 @@ def test_it_is_found_beside_the_model(checkpoint: Path) -> None:
 def calibration(thresholds: Any) -> Calibration:
     from suffice.attention.calibration import Thresholds
 
-    return Calibration("c.json", "m", "ab", 4, (), {}, {"aet": Thresholds({}, thresholds)})
+    return Calibration("c.json", "m", "ab", 4, (), {}, {}, {"aet": Thresholds({}, thresholds)})
 
 
 @pytest.mark.parametrize(

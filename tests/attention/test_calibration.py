@@ -12,15 +12,25 @@ import pytest
 
 from suffice.attention.calibration import Thresholds, read, write
 from suffice.attention.exaq import EXAQ
-from suffice.attention.exaq_km import EXAQKM, levels_of
+from suffice.attention.exaq_km import EXAQKM
+from suffice.attention.softmax import Levels
 from suffice.errors import InputError
 
+LEVELS = {
+    bits: {
+        "borders": [-3 + 2 * i / 2**bits for i in range(1, 2**bits)],
+        "weights": [(i + 1) / 2**bits for i in range(2**bits)],
+    }
+    for bits in (2, 3, 4)
+}
 GOOD: dict[str, Any] = {
     "model": {"name": "m", "hash": "ab12", "heads": 2},
     "softmax": {
         "layers": [{"sigma": 2.0, "least": -20.0}, {"sigma": 3.0, "least": -4.0}],
-        "codebooks": {
-            str(bits): [[[(i + 1) / 2**bits for i in range(2**bits)]] * 2] * 2 for bits in (2, 3, 4)
+        "codebooks": {str(bits): [[levels] * 2] * 2 for bits, levels in LEVELS.items()},
+        "clips": {
+            tail: {str(bits): [[-clip, -4.0]] * 2 for bits in LEVELS}
+            for tail, clip in (("clip", 8.0), ("flush", 6.0))
         },
     },
     "attention": {"aet": {"options": {"v": 0.01}, "thresholds": [[0.9], [None]]}},
@@ -38,7 +48,10 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert [len(layer) for layer in levels] == [2, 2]
     assert levels[0][0] == EXAQ(2).layer_levels(2.0, -20.0)
     assert levels[1][0].weights[0] == pytest.approx(2.718281828**-4), "clipped at the least"
-    assert EXAQKM(2).levels(found)[1][1] == levels_of((0.25, 0.5, 0.75, 1.0))
+    assert EXAQKM(2).levels(found)[1][1] == Levels((-2.5, -2.0, -1.5), (0.25, 0.5, 0.75, 1.0))
+    for tail, clip in (("clip", -8.0), ("flush", -6.0)):
+        fit = EXAQ(3, clip="fit", tail=tail)
+        assert fit.levels(found)[1][0] == fit.levels_of_clip(clip)
     assert EXAQKM(2, tail="flush").levels(found)[0][0].weights == (0, 0.5, 0.75, 1)
     assert found.attention["aet"] == Thresholds({"v": 0.01}, ((0.9,), (None,)))
     found.check("m", "ab12")
@@ -80,8 +93,16 @@ def put(value: Any, *path: Any) -> Callable[[dict[str, Any]], None]:
         put(0.0, "softmax", "layers", 0, "sigma"),
         put(float("nan"), "softmax", "layers", 0, "sigma"),
         put(1.0, "softmax", "layers", 0, "least"),
-        put([[[1.0, 0.5, 0.25, 0.1]] * 2] * 2, "softmax", "codebooks", "2"),
-        put([[[0.1, 0.2]] * 2] * 2, "softmax", "codebooks", "2"),
+        without("softmax", "clips"),
+        without("softmax", "clips", "flush"),
+        put([[-8.0] * 3] * 2, "softmax", "clips", "clip", "2"),
+        put([[0.5, -8.0]] * 2, "softmax", "clips", "clip", "3"),
+        put([[LEVELS[2]] * 2] * 2, "softmax", "codebooks", "3"),
+        put([[LEVELS[2]] * 2], "softmax", "codebooks", "2"),
+        put([-1.0, -2.0, -3.0], "softmax", "codebooks", "2", 0, 0, "borders"),
+        put([-0.1, 0.2, 0.3, 1.0], "softmax", "codebooks", "2", 0, 0, "weights"),
+        put([0.0, 0.0, 0.0, 0.0], "softmax", "codebooks", "2", 0, 0, "weights"),
+        put([0.1, 0.2, float("nan"), 1.0], "softmax", "codebooks", "2", 0, 0, "weights"),
         put("x", "model", "heads"),
         put([[0.9], [0.9, 0.8]], "attention", "aet", "thresholds"),
         put([[float("nan")]], "attention", "aet", "thresholds"),
@@ -106,7 +127,7 @@ def test_other_files(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="is no JSON of"):
             read(path)
     path.write_text(json.dumps(GOOD | {"schema": 7}))
-    with pytest.raises(InputError, match="has schema 7; 1 is known: calibrate anew"):
+    with pytest.raises(InputError, match="has schema 7; 2 is known: calibrate anew"):
         read(path)
     with pytest.raises(InputError, match="cannot be written: No such file"):
         write(tmp_path / "missing" / "m.json", GOOD)

@@ -53,9 +53,10 @@ def test_it_goes_on_where_it_stopped(
         before = found
     assert list(found) == names[:2] and list(data["refused"]) == names[2:]
     exact, sketched = (quality_table.row(name, found[name]) for name in names[:2])
-    assert exact[1:5] == [1, 1, 0, 1] and exact[5].startswith("+0.00 ±") and exact[9:13] == [""] * 4
-    assert sketched[1] < 1 and sketched[3] > 0 and 0 < sketched[9] <= 0.9
-    assert all(isinstance(value, float) for value in sketched[10:14])
+    assert exact[1:6] == [1, 1, 1, 0, 1] and exact[6].startswith("+0.00 ±")
+    assert exact[10:14] == [""] * 4
+    assert sketched[3] <= sketched[2] < 1 and sketched[4] > 0 and 0 < sketched[10] <= 0.9
+    assert all(isinstance(value, float) for value in sketched[11:15])
     drawn = (tmp_path / "out" / "attention_quality.md").read_text()
     assert "| `exact` |" in drawn and drawn in capsys.readouterr().out
     assert f"Refused: `{names[2]}` (policy 'quest' with attention 'certified'" in drawn

@@ -155,7 +155,10 @@ def test_beams_fork_what_a_policy_has_left(small: Any) -> None:
         ({"policy": "h2o", "attention": "aet"}, "policy 'h2o' sums the weights of all tokens,"),
         ({"softmax": "exaq"}, "softmax=exaq: needs a calibration of the model: make one with"),
         ({"softmax": "exaq:5"}, "exaq: bits=5: must be 2, 3 or 4"),
-        ({"softmax": "exaq", "policy": "h2o"}, "softmax=exaq with policy=h2o: the policy must be"),
+        (
+            {"softmax": "exaq:prefill=true", "policy": "h2o"},
+            "softmax=exaq:prefill=true contradicts policy=h2o",
+        ),
         ({"calibration": "none.json"}, "calibration none.json: cannot be read: No such file"),
     ],
 )

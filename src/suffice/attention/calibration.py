@@ -3,8 +3,9 @@
 `suffice calibrate` writes it as JSON: which model it is of, and a part for each seam that uses it,
 with the text that it comes from.
 
-    softmax         sigma and the least value of its input, x = score - max, by layer, and the
-                    centroids of `exaq_km` by number of bits, layer and query head
+    softmax         sigma and the least value of its input, x = score - max, by layer; by number of
+                    bits, layer and query head the levels of `exaq_km`, and by tail as well C of
+                    `exaq` with `clip=fit`
     attention       by technique: its options, and its threshold by layer and key/value head, null
                     for those that must stay exact
 
@@ -22,9 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from suffice.attention.exaq import TAILS
+from suffice.attention.softmax import Levels
 from suffice.errors import InputError
 
-SCHEMA = 1
+SCHEMA = 2
+NOTHING: dict[str, Any] = {"layers": (), "codebooks": {}, "clips": {}}  # said of softmaxes
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Calibration:
     model_hash: str
     heads: int  # query heads of a layer
     layers: tuple[LayerInputs, ...] = field(repr=False)
-    codebooks: dict[int, tuple[tuple[tuple[float, ...], ...], ...]] = field(repr=False)
+    codebooks: dict[int, list[list[Levels]]] = field(repr=False)
+    clips: dict[str, dict[int, list[list[float]]]] = field(repr=False)
     attention: dict[str, Thresholds] = field(default_factory=dict, repr=False)
 
     def check(self, model: str, found: str) -> None:
@@ -100,15 +105,20 @@ def read(path: str | os.PathLike[str]) -> Calibration:
 
 
 def _read(name: str, stored: dict[str, Any]) -> Calibration:
-    model, part = stored["model"], stored.get("softmax", {"layers": (), "codebooks": {}})
+    model, part = stored["model"], stored.get("softmax", NOTHING)
     layers = tuple(
         LayerInputs(float(layer["sigma"]), float(layer["least"])) for layer in part["layers"]
     )
     codebooks = {
-        int(bits): tuple(
-            tuple(tuple(float(weight) for weight in head) for head in layer) for layer in book
-        )
+        int(bits): [[_levels(head) for head in layer] for layer in book]
         for bits, book in part["codebooks"].items()
+    }
+    clips = {
+        tail: {
+            int(bits): [[float(clip) for clip in layer] for layer in book]
+            for bits, book in books.items()
+        }
+        for tail, books in part["clips"].items()
     }
     attention = {
         technique: Thresholds(dict(own["options"]), _thresholds(own["thresholds"]))
@@ -121,6 +131,7 @@ def _read(name: str, stored: dict[str, Any]) -> Calibration:
         int(model["heads"]),
         layers,
         codebooks,
+        clips,
         attention,
     )
     if "softmax" in stored or not attention:
@@ -139,23 +150,43 @@ def _thresholds(stored: Any) -> tuple[tuple[float | None, ...], ...]:
     return found
 
 
+def _levels(stored: dict[str, list[float]]) -> Levels:
+    borders, weights = (
+        tuple(float(each) for each in stored[name]) for name in ("borders", "weights")
+    )
+    return Levels(borders, weights)
+
+
 def _check(found: Calibration) -> None:
     """Raise ValueError for numbers that no calibration has."""
     good = all(
         layer.sigma > 0 and math.isfinite(layer.sigma) and -math.inf < layer.least < 0
         for layer in found.layers
     )
-    for bits, book in found.codebooks.items():
-        heads = [weights for layer in book for weights in layer]
-        good &= len(book) == len(found.layers) and len(heads) == len(book) * found.heads
-        good &= all(len(weights) == 2**bits for weights in heads)
-        good &= all(
-            0 <= low < high < math.inf
-            for weights in heads
-            for low, high in itertools.pairwise(weights)
-        )
-    if not good or not found.layers or set(found.codebooks) != {2, 3, 4}:
+    books: list[dict[int, Any]] = [found.codebooks, *found.clips.values()]
+    for book in books:
+        good &= set(book) == {2, 3, 4}
+        for layers in book.values():
+            good &= [len(layer) for layer in layers] == [found.heads] * len(found.layers)
+    for bits, layers in found.codebooks.items():
+        good &= all(_sound(levels, bits) for layer in layers for levels in layer)
+    for clips in found.clips.values():
+        good &= all(-math.inf < c < 0 for book in clips.values() for layer in book for c in layer)
+    if not good or not found.layers or set(found.clips) != set(TAILS):
         raise ValueError
+
+
+def _sound(levels: Levels, bits: int) -> bool:
+    """Return whether these may be the levels of a head."""
+    ascending = all(low < high for low, high in itertools.pairwise(levels.borders))
+    sizes = len(levels.borders), len(levels.weights)
+    numbers = all(map(math.isfinite, levels.borders + levels.weights))
+    return (
+        sizes == (2**bits - 1, 2**bits)
+        and ascending
+        and numbers
+        and min(levels.weights) >= 0 < max(levels.weights)
+    )
 
 
 def write(path: Path, stored: dict[str, Any]) -> None:

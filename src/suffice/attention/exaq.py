@@ -14,6 +14,8 @@ sign before its first term, which Eq. 4 does not give, and the mean of f is not 
 thousand normal numbers minus their largest, is -3.24 sigma, which comes near the line up to
 sigma = 2.) sigma is one number per layer, calibrated over x of all its heads; masked entries have
 no code. `clip=minmax` clips nothing that the calibration saw: the baseline that the paper calls A3.
+`clip=fit`, ours, takes for each head the C that made the error of its output least, on the text of
+the calibration (see `suffice.attention.output_error`).
 
 Every key below the first border has the same weight e^C, and many keys are: at long context the
 tail outweighs the rest. `tail=flush` gives it no weight.
@@ -26,6 +28,7 @@ Cost     compares in place of e^x. Since all keys of code 0 weigh the same, L0,
              sum_s L(s) v_s = L0 sum_s v_s + sum over codes above 0 of (L(s) - L0) v_s
 
          and with the first sum kept from token to token, V is read only where a code is above 0.
+         Rows that leave a window, or the cache, leave the sum.
 Native   csrc/kernels/exaq.inl, csrc/exaq.cpp, csrc/kernels/traverse.inl
 """
 
@@ -42,13 +45,15 @@ if TYPE_CHECKING:
     import torch
 
     from suffice.attention.calibration import Calibration
+    from suffice.attention.output_error import OutputError
 
 # C* = slope sigma + intercept, by bits (Table 1)
 TABLE = {2: (-1.66, -1.85), 3: (-1.75, -2.06), 4: (-1.83, -2.27)}
-CLIPS = ("table", "solve", "minmax")
+CLIPS = ("table", "solve", "minmax", "fit")
 TAILS = ("clip", "flush")
 _MEAN = -3.24  # of f, in sigma
 _STEP = 0.01  # of C, in nats, when Eq. 5 is solved
+_FITS = [-0.25 * i for i in range(4, 65)]  # C of which one is fitted
 PACKED = 4  # codes of 2 bits in a byte
 
 
@@ -80,6 +85,7 @@ class EXAQ:
 
     def clipping(self, sigma: float, least: float) -> float:
         """Return C for a layer: its sigma, and the least x that the calibration saw."""
+        assert self.clip != "fit", "which is of a head, not of a layer"
         if self.clip == "minmax":
             return min(least, -_STEP)
         if self.clip == "solve":
@@ -90,12 +96,16 @@ class EXAQ:
         return min(max(best, least), -_STEP)
 
     def layer_levels(self, sigma: float, least: float) -> Levels:
-        """Return the levels of all heads of a layer.
+        """Return the levels of all heads of a layer, unless they are fitted."""
+        return self.levels_of_clip(self.clipping(sigma, least))
+
+    def levels_of_clip(self, clip: float) -> Levels:
+        """Return the levels of a C.
 
         A code's lower border is half a step below its level; one that lies between an even code
         below and an odd one above belongs to the even one.
         """
-        clip, steps = self.clipping(sigma, least), 2**self.bits - 1
+        steps = 2**self.bits - 1
         borders = []
         for code in range(steps):
             border = clip * (1 - (code + 0.5) / steps)
@@ -107,10 +117,28 @@ class EXAQ:
 
     def levels(self, calibration: Calibration) -> list[list[Levels]]:
         """Return the levels of each layer and query head, [L][H]."""
+        if self.clip == "fit":
+            clips = calibration.clips[self.tail][self.bits]
+            return [[self.levels_of_clip(clip) for clip in layer] for layer in clips]
         return [
             [self.layer_levels(layer.sigma, layer.least)] * calibration.heads
             for layer in calibration.layers
         ]
+
+
+def fitted_clip(bits: int, tail: str, error: OutputError) -> float:
+    """Return the C at which the output of a head is off least, to a quarter of a nat."""
+    import numpy as np
+
+    from suffice.attention.output_error import nearest_edges
+
+    exaq = EXAQ(bits, tail=tail)
+
+    def off(clip: float) -> float:
+        levels = exaq.levels_of_clip(clip)
+        return error.of(nearest_edges(levels.borders), np.array(levels.weights))
+
+    return min(_FITS, key=off)
 
 
 def check_bits(owner: str, bits: int) -> None:

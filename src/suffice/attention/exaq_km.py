@@ -1,17 +1,18 @@
 """Softmax of few bits whose levels were learned, head by head.
 
-EXAQ spaces its levels evenly in x and takes e^C for all that is clipped. Here the 2^M weights are
-free: for each query head they are the centroids of a K-means on u = e^x, where a key of a row
-counts 1 / Z^2, Z being the row's sum of e^x. So what is least is the error of the softmax itself:
+EXAQ spaces its levels evenly in x and takes e^C for all that is clipped. Here both are free, for
+each query head. A K-means on u = e^x says which keys share a code: borders lie midway, in u,
+between its centroids. A key of a row counts by how far a wrong weight moves the output o, with Z
+the row's sum of u:
 
-    sum over rows and keys of (u / Z - weight(u) / Z)^2
+    sum over rows and keys of (u - centroid)^2 |v - o|^2 / Z^2
 
-A border lies midway, in u, between two centroids. The weight of the tail is its mean, so that the
-sum of many light keys is right on average, and the first border is higher than EXAQ's: fewer
-values are read.
+which takes errors of keys as independent. They are not: what a code weighs is wrong for all keys of
+a row together. So the weights are then those that make the mean square error of the output itself
+least, see `suffice.attention.output_error`.
 
 Source   this project; K-means in one dimension, solved exactly over a histogram of x.
-Bound    none per key: the mean square above is what the calibration makes least.
+Bound    none per key: the mean square error is what the calibration makes least.
 Cost     that of `exaq`.
 Native   csrc/kernels/exaq.inl, csrc/exaq.cpp, csrc/kernels/traverse.inl
 """
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from suffice.attention.calibration import Calibration
+    from suffice.attention.output_error import OutputError
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class EXAQKM:
     def levels(self, calibration: Calibration) -> list[list[Levels]]:
         """Return the levels of each layer and query head, [L][H]."""
         return [
-            [self._flushed(levels_of(weights)) for weights in layer]
+            [self._flushed(levels) for levels in layer]
             for layer in calibration.codebooks[self.bits]
         ]
 
@@ -68,9 +70,19 @@ class EXAQKM:
 
 
 def levels_of(weights: tuple[float, ...]) -> Levels:
-    """Return the levels of ascending weights: the nearest one stands for each e^x."""
+    """Return the levels of ascending weights of which the nearest stands for each e^x."""
     pairs = itertools.pairwise(weights)
     return Levels(tuple(math.log((low + high) / 2) for low, high in pairs), weights)
+
+
+def fitted(mass: np.ndarray, means: np.ndarray, error: OutputError, count: int) -> Levels:
+    """Return a head's `count` levels; `mass` and `means` are those of `codebook`, by the bins of
+    `error`.
+    """
+    from suffice.attention.output_error import EDGES, nearest_edges
+
+    edges = nearest_edges(levels_of(codebook(mass, means, count)).borders)
+    return Levels(tuple(EDGES[edges].tolist()), tuple(error.best_weights(edges).tolist()))
 
 
 def codebook(mass: np.ndarray, means: np.ndarray, count: int) -> tuple[float, ...]:

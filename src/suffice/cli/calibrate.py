@@ -143,16 +143,16 @@ def _softmax(llm: LLM, windows: Windows) -> dict[str, Any]:
 
     calibrator = Calibrator(llm.runner)  # type: ignore[arg-type]
     layers = len(llm.runner.decoder.config.layers)  # type: ignore[attr-defined]
-    books: dict[int, list[list[tuple[float, ...]]]] = {}
+    fits: list[tuple[dict[str, Any], dict[str, Any]]] = []
     with _bar() as bar:
         task = bar.add_task("windows", total=len(windows))
         for done in calibrator.run(windows):
             bar.update(task, completed=done)
-        task = bar.add_task("codebooks", total=3 * layers)
-        for bits, _, heads in calibrator.codebooks():
-            books.setdefault(bits, []).append(heads)
+        task = bar.add_task("levels", total=layers)
+        for fit in calibrator.fit():
+            fits.append(fit)
             bar.advance(task)
-    return calibrator.softmax(books)
+    return calibrator.softmax(fits)
 
 
 def _thresholds(llm: LLM, windows: Windows, budget: float) -> tuple[str, dict[str, Any]]:

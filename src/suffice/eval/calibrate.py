@@ -3,29 +3,67 @@
 The text runs as prompts, window by window, exactly. With x = score - max of a row, over the entries
 that are not masked, of all heads of a layer,
 
-    sigma           the standard deviation of x in a window, mean over the windows
+    sigma           the standard deviation of x in four windows, mean over such groups
     least           the least x of a window, mean over the windows
-    codebooks       by query head: K-means of e^x, see `suffice.attention.exaq_km`
 
-Source   sigma and least: the reference implementation of EXAQ, which calibrates on 25 batches.
+and for each query head, from every sixteenth query, what `suffice.attention.output_error` and the
+K-means of `suffice.attention.exaq_km` need.
+
+Source   sigma and least: the reference implementation of EXAQ, which calibrates on 25 batches of 4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suffice.attention.exaq import TABLE
-from suffice.attention.exaq_km import codebook
+from suffice.attention.exaq import TABLE, TAILS, fitted_clip
+from suffice.attention.exaq_km import fitted
+from suffice.attention.output_error import BINS, EDGES, OutputError
 
 if TYPE_CHECKING:
     from suffice.cache.kv import KVCache
     from suffice.engine.runner import Runner
 
-LOWEST, BINS_PER_NAT = -16, 32  # x below the lowest shares a bin: e^-16 is nothing beside 1
-BINS = -LOWEST * BINS_PER_NAT
+TOGETHER = 4  # windows that sigma is of
+EVERY = 16  # queries, of which one is looked at
+
+
+@dataclass
+class Spread:
+    """Standard deviation and least value of a layer's x."""
+
+    least: list[float] = field(default_factory=list)  # of each window
+    sigmas: list[float] = field(default_factory=list)  # of each group of windows
+    _moments: torch.Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
+    _windows: int = 0
+
+    def add(self, moments: torch.Tensor, least: float) -> None:
+        """Take a window: how many x there are, their sum and that of their squares; the least."""
+        self.least.append(least)
+        self._moments += moments
+        self._windows += 1
+        if self._windows == TOGETHER:
+            self._finish()
+
+    def _finish(self) -> None:
+        entries, total, squares = self._moments.tolist()
+        variance = (squares - total * total / entries) / max(entries - 1, 1)
+        self.sigmas.append(max(variance, 0.0) ** 0.5)
+        self._moments.zero_()
+        self._windows = 0
+
+    def plain(self) -> dict[str, float]:
+        """Return the means over what was added."""
+        if self._windows and not self.sigmas:  # fewer windows than a group has
+            self._finish()
+        return {
+            "sigma": sum(self.sigmas) / len(self.sigmas),
+            "least": sum(self.least) / len(self.least),
+        }
 
 
 class Calibrator:
@@ -35,11 +73,14 @@ class Calibrator:
         model = runner.decoder.config
         self._runner = runner
         self._scale = model.attention_scale
-        self._sigma: list[list[float]] = [[] for _ in model.layers]
-        self._least: list[list[float]] = [[] for _ in model.layers]
-        shape = len(model.layers), model.heads, BINS
-        self._mass = torch.zeros(shape, dtype=torch.float64)  # sum of 1 / Z^2
-        self._moment = torch.zeros(shape, dtype=torch.float64)  # sum of e^x / Z^2
+        self._spread = [Spread() for _ in model.layers]
+        shape = len(model.layers), model.heads
+        self._gram = torch.zeros(*shape, BINS, BINS, dtype=torch.float64)
+        self._sums = torch.zeros(*shape, BINS, dtype=torch.float64)
+        self._mass = torch.zeros_like(self._sums)  # sum of |v - o|^2 / Z^2
+        self._moment = torch.zeros_like(self._sums)  # the same times e^x
+        self._queries = 0  # of a head that were looked at
+        self._edges = torch.from_numpy(EDGES).float()
 
     def run(self, windows: Sequence[list[int]]) -> Iterator[int]:
         """Run windows of tokens; yield how many are done after each.
@@ -53,60 +94,87 @@ class Calibrator:
                 self._forward(window, sequence.cache)
             finally:
                 self._runner.close(sequence)
+            self._queries += len(range(0, len(window), EVERY))
             yield done + 1
 
     def _forward(self, tokens: list[int], cache: KVCache) -> None:
         decoder = self._runner.decoder
 
         def watch(layer: int, q: torch.Tensor) -> None:
+            rows = q.shape[1]
             window = decoder.config.layers[layer].window
-            self._watch(layer, q, cache.keys(layer, q.shape[1]), window)
+            self._watch(layer, q, cache.keys(layer, rows), cache.values(layer, rows), window)
 
         decoder.forward(torch.tensor(tokens), cache, logits="none", watch=watch)
 
-    def _watch(self, layer: int, q: torch.Tensor, k: torch.Tensor, window: int | None) -> None:
-        """Take note of a layer's queries [H, T, D] and keys [G, T, D]."""
+    def _watch(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None
+    ) -> None:
+        """Take note of a layer's queries [H, T, D], keys and values [G, T, D]."""
         heads, rows, _ = q.shape
         seen = torch.ones(rows, rows, dtype=torch.bool).tril()
         if window is not None:
             seen &= seen.new_ones(seen.shape).triu(1 - window)
-        entries, total, squares, least = 0, 0.0, 0.0, 0.0
+        moments, least = torch.zeros(3, dtype=torch.float64), 0.0
         for head in range(heads):
-            scores = self._scale * q[head] @ k[head * len(k) // heads].T
-            scores = scores.masked_fill(~seen, float("-inf"))
-            x = scores - scores.max(-1, keepdim=True).values
-            self._count(layer, head, x)
-            known = x[seen].double()
-            entries += len(known)
-            total += float(known.sum())
-            squares += float((known * known).sum())
+            group = head * len(k) // heads
+            scores = (self._scale * q[head] @ k[group].T).masked_fill(~seen, float("-inf"))
+            x = scores - scores.amax(-1, keepdim=True)
+            known = x.masked_fill(~seen, 0.0)
+            total, squares = known.sum(-1), (known * known).sum(-1)
+            moments += torch.stack([seen.sum(), total.double().sum(), squares.double().sum()])
             least = min(least, float(known.min()))
-        variance = (squares - total * total / entries) / max(entries - 1, 1)
-        self._sigma[layer].append(max(variance, 0.0) ** 0.5)
-        self._least[layer].append(least)
+            self._look(layer, head, x[::EVERY].contiguous(), v[group])
+        self._spread[layer].add(moments, least)
 
-    def _count(self, layer: int, head: int, x: torch.Tensor) -> None:
-        u = x.exp()
-        weight = (u.sum(-1, keepdim=True) ** -2) * (x > float("-inf"))
-        bins = ((x - LOWEST) * BINS_PER_NAT).clamp(0, BINS - 1).long().flatten()
-        for to, part in ((self._mass, weight), (self._moment, weight * u)):
-            to[layer, head] += torch.bincount(bins, part.flatten().double(), minlength=BINS)
+    def _look(self, layer: int, head: int, x: torch.Tensor, v: torch.Tensor) -> None:
+        """Take note of some queries of a head: x [R, T], -infinity where masked; v [T, D]."""
+        seen, u = x > float("-inf"), x.exp()
+        total = u.sum(-1, keepdim=True)
+        output = u @ v / total
+        off = (v * v).sum(-1) - 2 * output @ v.T + (output * output).sum(-1, keepdim=True)
+        mass = (off.clamp(min=0) / total**2 * seen).double().flatten()
+        bins = torch.bucketize(x, self._edges, right=True)
+        for to, part in ((self._mass, mass), (self._moment, mass * u.double().flatten())):
+            to[layer, head] += torch.bincount(bins.flatten(), part, minlength=BINS)
+        # Sums over the keys from an edge up, of which differences are those of bins.
+        above = torch.cat((seen[None], x >= self._edges[:, None, None])).float()
+        counts = above.sum(-1)  # [BINS, R]
+        moved = (above @ v - counts[..., None] * output) / total
+        moved[:-1] -= moved[1:].clone()
+        counts[:-1] -= counts[1:].clone()
+        flat = moved.flatten(1)
+        self._gram[layer, head] += (flat @ flat.T).double()
+        self._sums[layer, head] += (counts / total[:, 0]).sum(-1).double()
 
-    def codebooks(self) -> Iterator[tuple[int, int, list[tuple[float, ...]]]]:
-        """Yield number of bits, layer and the centroids of each query head."""
-        for bits in TABLE:
-            for layer, mass in enumerate(self._mass):
-                means = self._moment[layer] / mass.clamp(min=1e-300)
-                found = [
-                    codebook(own.numpy(), mean.numpy(), 2**bits)
-                    for own, mean in zip(mass, means, strict=True)
-                ]
-                yield bits, layer, found
+    def fit(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """Yield, layer by layer and by number of bits, the levels of `exaq_km` and C of `exaq`."""
+        for gram, sums, mass, moment in zip(
+            self._gram, self._sums, self._mass, self._moment, strict=True
+        ):
+            means = moment / mass.clamp(min=1e-300)
+            errors = [
+                OutputError(own.numpy(), total.numpy(), self._queries)
+                for own, total in zip(gram, sums, strict=True)
+            ]
+            heads = [*zip(mass.numpy(), means.numpy(), errors, strict=True)]
+            books = {
+                str(bits): [asdict(fitted(*head, 2**bits)) for head in heads] for bits in TABLE
+            }
+            clips = {
+                tail: {
+                    str(bits): [fitted_clip(bits, tail, error) for error in errors]
+                    for bits in TABLE
+                }
+                for tail in TAILS
+            }
+            yield books, clips
 
-    def softmax(self, books: dict[int, list[list[tuple[float, ...]]]]) -> dict[str, Any]:
-        """Return the part "softmax" of a calibration, with the codebooks that were found."""
-        layers = [
-            {"sigma": sum(sigma) / len(sigma), "least": sum(least) / len(least)}
-            for sigma, least in zip(self._sigma, self._least, strict=True)
-        ]
-        return {"layers": layers, "codebooks": {str(bits): book for bits, book in books.items()}}
+    def softmax(self, fits: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
+        """Return the part "softmax" of a calibration, with what `fit` has yielded."""
+        bits = [str(each) for each in TABLE]
+        return {
+            "layers": [spread.plain() for spread in self._spread],
+            "codebooks": {b: [books[b] for books, _ in fits] for b in bits},
+            "clips": {tail: {b: [c[tail][b] for _, c in fits] for b in bits} for tail in TAILS},
+        }

@@ -49,7 +49,7 @@ def test_protected_heads_read_everything_and_others_do_not(
         calibration=path,
     )
     llm.generate([PROMPT], SAMPLING)
-    keys, _, held = llm.runner.trace.rows
+    keys, _, held, _ = llm.runner.trace.rows
     exact = np.array([[each is None for each in layer] for layer in THRESHOLDS])
     assert (keys == held)[exact].all()
     assert (keys < held)[~exact].all()

@@ -174,7 +174,7 @@ def test_what_the_engine_refuses_is_refused(
 def found(**changes: Any) -> calibration.Calibration:
     layers = (calibration.LayerInputs(2.0, -20.0),) * 3
     fields = {"name": "c.json", "model": "m", "model_hash": "ab12", "heads": 4, "layers": layers}
-    return calibration.Calibration(**(fields | {"codebooks": {}} | changes))
+    return calibration.Calibration(**(fields | {"codebooks": {}, "clips": {}} | changes))
 
 
 def test_a_calibration_must_be_of_the_model(

@@ -72,6 +72,7 @@ NB_MODULE(_simulator, m) {
         "timing"_a);
   m.def("run", &py_run, "part"_a, "arrivals"_a.noconvert(), "addresses"_a.noconvert(),
         "writes"_a.noconvert().none() = nb::none(), "latencies"_a.noconvert().none() = nb::none());
+  bind_scrooge(m);
   m.def(
       "locate",
       [](const Part& part, int64_t address) {

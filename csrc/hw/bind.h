@@ -26,4 +26,6 @@ struct Part {
   Timing timing;
 };
 
+void bind_scrooge(nb::module_& module);
+
 }  // namespace suffice::hw::bind

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-PARTS = ("dram",)
+PARTS = ("dram", "scrooge", "exaq")
 
 
 @dataclass(frozen=True)

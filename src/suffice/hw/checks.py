@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-PARTS = ("dram", "scrooge", "exaq")
+PARTS = ("dram", "scrooge", "exaq", "cost")
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class Trace:
         if schema != SCHEMA:
             raise InputError(f"{path}: schema '{schema}': must be '{SCHEMA}'")
         name = str(held.pop("model", "unknown"))
-        layers = [held[name] for i in range(len(held)) if (name := f"layer_{i}") in held]
+        layers = [held[f"layer_{i}"] for i in range(len(held)) if f"layer_{i}" in held]
         shapes = {layer.shape for layer in layers}
         first: tuple[int, ...] = next(iter(shapes), ())
         if len(layers) < len(held) or len(shapes) != 1 or len(first) != 3 or first[1] != first[2]:

@@ -11,6 +11,7 @@ still waits for values, so the times of both come two ways:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -118,17 +119,16 @@ def run(
         InputError: Counts out of range, or a workload that the memory or the source cannot hold.
     """
     _check(design, shape, tokens, sampled_heads, sampled_lengths)
-    rule = design.rule(shape, *thresholds)
     lengths = strata(tokens, sampled_lengths)
     heads = [i * shape.kv_heads // sampled_heads for i in range(sampled_heads)]
     work = shape.layers + len(lengths)
+    rule = design.rule(shape, *thresholds)
     rows = np.zeros((2, shape.layers))
     kept: list[list[Any]] = []  # of each layer and head, decisions by length
-    for layer in range(shape.layers):
-        for head in heads:
-            totals, decisions = source.steps(rule, shape, layer, head, tokens, lengths)
-            rows[:, layer] += totals[:2].sum(1)
-            kept.append(decisions)
+    for layer, head in itertools.product(range(shape.layers), heads):
+        totals, decisions = source.steps(rule, shape, layer, head, tokens, lengths)
+        rows[:, layer] += totals[:2].sum(1)
+        kept.append(decisions)
         report(layer + 1, work)
     times = []
     for i, length in enumerate(lengths):

@@ -129,6 +129,17 @@ def test_energy_of_one_burst_by_hand() -> None:
     assert spent.background_pj == pytest.approx(1.2 * 55 * 30)
 
 
+def test_half_a_channel_has_half_the_currents() -> None:
+    table = energy.load("idd_hbm1")
+    whole, halves = Part.load("hbm1_8x128"), Part.load("hbm2_16x64")
+    assert (whole.bus_bits, halves.bus_bits) == (128, 64)
+    per_bit = []
+    for part in (whole, halves):
+        spent = table.energy(part, simulate(part, *patterns.stream(part, 20_000)))
+        per_bit.append(spent.pj_per_bit)
+    assert per_bit[1] == pytest.approx(per_bit[0], rel=0.03)
+
+
 def test_a_trace_for_dramsim3(tmp_path: Path) -> None:
     path = tmp_path / "reads.trace"
     part = Part.load("hbm2_16x64")

@@ -125,14 +125,17 @@ def test_shared_keys_are_read_once() -> None:
 
 def traced(tokens: int) -> Trace:
     random = np.random.default_rng(4)
-    return Trace("made up", list(random.normal(0, 2, (2, 4, tokens, tokens)).astype(np.float16)))
+    return Trace(
+        "made up", 4, 128, list(random.normal(0, 2, (2, 4, tokens, tokens)).astype(np.float16))
+    )
 
 
 def test_a_trace_is_stored_and_read(tmp_path: Path) -> None:
     path = tmp_path / "t.npz"
     traced(40).save(path)
     trace = Trace.load(path)
-    assert trace.model == "made up"
+    assert trace.shape == dataclasses.replace(SMALL, name="made up")
+    assert trace.tokens == 40
     totals, _ = trace.steps(Rule(wave=8, globals=2), SMALL, 1, 2, 40, [])
     own = np.ascontiguousarray(trace.layers[1][2:3], np.float32)
     again = np.zeros((3, 40), np.int32)
@@ -184,7 +187,11 @@ def test_a_trace_of_another_schema(tmp_path: Path) -> None:
     np.savez(path, schema=np.array("suffice-logits/2"))
     with pytest.raises(InputError, match=f"schema 'suffice-logits/2': must be '{SCHEMA}'"):
         Trace.load(path)
-    np.savez(path, schema=np.array(SCHEMA), layer_1=np.zeros((2, 3, 3)))
+    np.savez(path, schema=np.array(SCHEMA))
+    with pytest.raises(InputError, match="'model' is missing"):
+        Trace.load(path)
+    sizes = {"model": np.array("m"), "kv_heads": np.array(1), "head_size": np.array(64)}
+    np.savez(path, schema=np.array(SCHEMA), layer_1=np.zeros((2, 3, 3)), **sizes)
     with pytest.raises(InputError, match="must have layer_0, layer_1, "):
         Trace.load(path)
 

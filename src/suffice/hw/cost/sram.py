@@ -91,13 +91,13 @@ def _fit() -> _Fit:
     return _Fit(
         area=_solved(terms[:, :4], np.log(areas * 1e6 / bits - CELL_UM2)),
         read=_solved(terms, np.log(reads)),
-        leakage=np.polyfit(sizes, np.log(leaks), 1),
+        leakage=_solved(np.stack([sizes, np.ones(len(rows))], 1), np.log(leaks)),
     )
 
 
 def _solved(terms: Floats, values: Floats) -> Floats:
-    found: Floats = np.linalg.lstsq(terms, values, rcond=None)[0]
-    return found
+    found = np.linalg.lstsq(terms, values, rcond=None)[0]
+    return found.astype(np.float64)
 
 
 def worst_error() -> dict[str, float]:

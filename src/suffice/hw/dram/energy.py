@@ -62,14 +62,16 @@ class EventTable(Settings):
 
 @dataclass(frozen=True)
 class CurrentTable(Settings):
-    """Energy from a data sheet's supply currents, as DRAMsim3 computes it.
+    """Energy from the supply currents of a channel of `bus_bits`, as DRAMsim3 computes it.
 
     An activation is what IDD0 adds over a row cycle to standby; a burst, a refresh what IDD4 and
-    IDD5 add to active standby. (DRAMsim3 multiplies currents by clocks: its results are pJ only
-    where a clock is 1 ns. Here they are multiplied by ns.)
+    IDD5 add to active standby. A narrower channel, such as half of one, has its share of them.
+    (DRAMsim3 multiplies currents by clocks: its results are pJ only where a clock is 1 ns. Here
+    they are multiplied by ns.)
     """
 
     source: str
+    bus_bits: int = limited(8, 1024)
     vdd_v: float = limited(0.1, 10)
     idd0_ma: float = limited(0, 1e5)
     idd2n_ma: float = limited(0, 1e5)
@@ -87,11 +89,12 @@ class CurrentTable(Settings):
         refresh = (self.idd5ab_ma - self.idd3n_ma) * part.trfc_ns
         idle_ns = part.channels * seen.ns - seen.active_ns
         background = self.idd3n_ma * seen.active_ns + self.idd2n_ma * idle_ns
+        volts = self.vdd_v * part.bus_bits / self.bus_bits
         return Energy(
-            activate_pj=self.vdd_v * activate * seen.activates,
-            transfer_pj=self.vdd_v * (read * seen.reads + write * seen.writes),
-            refresh_pj=self.vdd_v * refresh * seen.refreshes,
-            background_pj=self.vdd_v * background,
+            activate_pj=volts * activate * seen.activates,
+            transfer_pj=volts * (read * seen.reads + write * seen.writes),
+            refresh_pj=volts * refresh * seen.refreshes,
+            background_pj=volts * background,
             bits=(seen.reads + seen.writes) * part.burst_bytes * 8,
         )
 

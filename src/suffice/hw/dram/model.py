@@ -146,9 +146,8 @@ def write_settings(path: Path, part: Part) -> None:
         InputError: A count that is no power of two, which DRAMsim3 cannot map.
     """
     _check_powers(part)
-    bus_bits = round(part.burst_bytes * 8 * part.tck_ns / part.burst_ns / 2)
-    burst_length = part.burst_bytes * 8 // bus_bits
-    columns = part.page_bytes * 8 // bus_bits // 2  # it doubles them for HBM
+    burst_length = part.burst_bytes * 8 // part.bus_bits
+    columns = part.page_bytes * 8 // part.bus_bits // 2  # it doubles them for HBM
     clocks = part.clocks
     times = {
         "CL": part.cl_ns,
@@ -177,7 +176,7 @@ def write_settings(path: Path, part: Part) -> None:
         f"banks_per_group = {part.banks}",
         f"rows = {part.rows}",
         f"columns = {columns}",
-        f"device_width = {bus_bits}",
+        f"device_width = {part.bus_bits}",
         f"BL = {burst_length}",
         "[timing]",
         f"tCK = {part.tck_ns:g}",
@@ -185,7 +184,7 @@ def write_settings(path: Path, part: Part) -> None:
         "[system]",
         f"channel_size = {part.size_bytes // part.channels >> 20}",
         f"channels = {part.channels}",
-        f"bus_width = {bus_bits}",
+        f"bus_width = {part.bus_bits}",
         "address_mapping = rorabgbachco",
         "queue_structure = PER_BANK",
         "row_buf_policy = OPEN_PAGE",

@@ -103,6 +103,11 @@ class Part(Settings):
         return self.channels * self.burst_bytes / self.burst_ns
 
     @property
+    def bus_bits(self) -> int:
+        """Bits of a channel's bus, which carries two a clock on each wire."""
+        return round(self.burst_bytes * 8 * self.tck_ns / self.burst_ns / 2)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the whole memory."""
         return self.channels * self.groups * self.banks * self.rows * self.page_bytes

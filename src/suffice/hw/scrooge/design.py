@@ -8,6 +8,8 @@ from pathlib import Path
 
 from suffice.errors import InputError, unknown
 from suffice.hw import settings
+from suffice.hw.cost.sram import Sram
+from suffice.hw.dram import energy
 from suffice.hw.dram.part import Part
 from suffice.hw.exaq.unit import Unit
 from suffice.hw.scrooge.aet import GROUP_STOPS, MASSES, Rule
@@ -84,6 +86,10 @@ class Design(Settings):
     softmax_bits: int = limited(choices=(0, 2, 3, 4))
     softmax_width: int = limited(1, 256)
     softmax_cycles: int = limited(0, 1000)
+    buffer_bytes: int = limited(512, 2**26)
+    buffer_port_bits: int = limited(8, 16384)
+    buffer_banks: int = limited(1, 256)
+    energy_table: str = limited()
     prefetch_rows: int = limited(1, 4096)
     baseline_prefetch_rows: int = limited(1, 4096)
     early_values: bool = limited()
@@ -107,11 +113,17 @@ class Design(Settings):
         path = settings.named(DESIGNS, "design", name)
         design = settings.build(cls, settings.table(path), path.name)
         design.part()
+        design.buffer()
+        energy.load(design.energy_table)
         return design
 
     def part(self) -> Part:
         """Return the memory."""
         return Part.load(self.memory)
+
+    def buffer(self) -> Sram:
+        """Return the buffer of keys, values and weights."""
+        return Sram(self.buffer_bytes, self.buffer_port_bits, self.buffer_banks)
 
     def lanes_per_token(self, shape: Shape) -> int:
         """Return how many lanes share a token of a model.

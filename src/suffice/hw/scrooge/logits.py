@@ -1,8 +1,8 @@
 """Where the logits come from that the accelerator decides by: a generator, or a trace of a model.
 
-A trace is an .npz file: `schema` (this one's name), `model`, and for each layer `i` an array
-`layer_i`, float16 [H, T, T]: the logits q k / sqrt(d) of step `t` (row) for the tokens up to `t`
-(columns), per query head. Order, sums, sets and what is read of V all follow from them.
+A trace is an .npz file: `schema` (this one's name), `model`, `kv_heads`, `head_size`, and for each
+layer `i` an array `layer_i`, float16 [H, T, T]: the logits q k / sqrt(d) of step `t` (row) for the
+tokens up to `t` (columns), per query head. Order, sums, sets and what is read of V follow.
 """
 
 from __future__ import annotations
@@ -90,7 +90,20 @@ class Trace:
     """Logits of a model, [H, T, T] for each layer."""
 
     model: str
+    kv_heads: int
+    head_size: int
     layers: list[npt.NDArray[np.float16]]
+
+    @property
+    def shape(self) -> Shape:
+        """The model's attention."""
+        heads = self.layers[0].shape[0]
+        return Shape(self.model, len(self.layers), heads, self.kv_heads, self.head_size)
+
+    @property
+    def tokens(self) -> int:
+        """Steps that it has."""
+        return int(self.layers[0].shape[1])
 
     @classmethod
     def load(cls, path: Path) -> Trace:
@@ -108,17 +121,29 @@ class Trace:
         schema = str(held.pop("schema", "none"))
         if schema != SCHEMA:
             raise InputError(f"{path}: schema '{schema}': must be '{SCHEMA}'")
-        name = str(held.pop("model", "unknown"))
+        for key in ("model", "kv_heads", "head_size"):
+            if key not in held or held[key].shape != ():
+                raise InputError(f"{path}: '{key}' is missing")
+            if key != "model" and held[key].dtype.kind not in "iu":
+                raise InputError(f"{path}: {key}={held[key]}: must be a whole number")
+        name, kv_heads, head_size = (
+            held.pop(key)[()] for key in ("model", "kv_heads", "head_size")
+        )
         layers = [held[f"layer_{i}"] for i in range(len(held)) if f"layer_{i}" in held]
         shapes = {layer.shape for layer in layers}
         first: tuple[int, ...] = next(iter(shapes), ())
         if len(layers) < len(held) or len(shapes) != 1 or len(first) != 3 or first[1] != first[2]:
             raise InputError(f"{path}: must have layer_0, layer_1, ..., each [H, T, T], all alike")
-        return cls(name, layers)
+        if not all(np.isfinite(np.tril(layer)).all() for layer in layers):
+            raise InputError(f"{path}: logits must be finite, up to each step's own token")
+        trace = cls(str(name), int(kv_heads), int(head_size), layers)
+        trace.shape  # noqa: B018 (refuses what does not fit together)
+        return trace
 
     def save(self, path: Path) -> None:
         """Write the trace."""
         arrays: dict[str, Any] = {"schema": np.array(SCHEMA), "model": np.array(self.model)}
+        arrays |= {"kv_heads": np.array(self.kv_heads), "head_size": np.array(self.head_size)}
         for i, layer in enumerate(self.layers):
             arrays[f"layer_{i}"] = layer.astype(np.float16)
         with path.open("wb") as file:

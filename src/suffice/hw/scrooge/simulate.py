@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from suffice.errors import InputError
 from suffice.hw import _simulator
+from suffice.hw.dram.model import Outcome, outcome
 from suffice.hw.dram.part import Part
 from suffice.hw.scrooge.design import Design, Shape
 from suffice.hw.scrooge.logits import Source
@@ -37,6 +38,7 @@ class Result:
     keys_read: Floats
     values_read: Floats
     rows_held: Floats  # of keys; as many of values
+    waves: Floats  # of keys that are not important
     wasted_keys: Floats  # keys that came after the stop, besides those read
     extra_bytes: float  # queries and indices
     row_bytes: int
@@ -44,6 +46,8 @@ class Result:
     overlapped_cycles: float
     baseline_serial_cycles: float
     baseline_overlapped_cycles: float
+    memory: Outcome  # of Scrooge, heads one after the other
+    baseline_memory: Outcome
 
     @property
     def key_reduction(self) -> float:
@@ -123,35 +127,55 @@ def run(
     heads = [i * shape.kv_heads // sampled_heads for i in range(sampled_heads)]
     work = shape.layers + len(lengths)
     rule = design.rule(shape, *thresholds)
-    rows = np.zeros((2, shape.layers))
+    rows = np.zeros((3, shape.layers))
     kept: list[list[Any]] = []  # of each layer and head, decisions by length
     for layer, head in itertools.product(range(shape.layers), heads):
         totals, decisions = source.steps(rule, shape, layer, head, tokens, lengths)
-        rows[:, layer] += totals[:2].sum(1)
+        rows[:, layer] += totals.sum(1)
         kept.append(decisions)
         report(layer + 1, work)
-    times = []
+    found = []
     for i, length in enumerate(lengths):
-        decisions = [each[i] for each in kept]
-        times.append(_cycles(design, shape, heads, decisions, length))
+        found.append(_cycles(design, shape, heads, [each[i] for each in kept], length))
         report(shape.layers + i + 1, work)
     share = shape.kv_heads / sampled_heads
-    serial, wasted, *others = (
-        _integrated(lengths, [time[k] for time in times], tokens) * share for k in range(5)
-    )
-    overlapped, baseline_serial, baseline_overlapped = (float(each[0]) for each in others)
-    held = np.full(shape.layers, tokens * (tokens + 1) / 2 * shape.kv_heads)
+    columns = {
+        name: _integrated(lengths, [each[name] for each in found], tokens) * share
+        for name in found[0]
+    }
+    alone = {name: float(column[0]) for name, column in columns.items() if len(column) == 1}
+    rows *= share
     return Result(
-        keys_read=rows[0] * share,
-        values_read=rows[1] * share,
-        rows_held=held,
-        wasted_keys=wasted,
+        keys_read=rows[0],
+        values_read=rows[1],
+        rows_held=np.full(shape.layers, tokens * (tokens + 1) / 2 * shape.kv_heads),
+        waves=rows[2],
+        wasted_keys=columns["wasted"],
         extra_bytes=float(tokens * shape.layers * shape.kv_heads * _extra_bytes(design, shape)),
         row_bytes=shape.row_bytes,
-        serial_cycles=serial,
-        overlapped_cycles=overlapped,
-        baseline_serial_cycles=baseline_serial,
-        baseline_overlapped_cycles=baseline_overlapped,
+        serial_cycles=columns["serial"],
+        overlapped_cycles=alone["overlapped"],
+        baseline_serial_cycles=alone["baseline_serial"],
+        baseline_overlapped_cycles=alone["baseline_overlapped"],
+        memory=_outcome("scrooge", columns, float(columns["serial"].sum())),
+        baseline_memory=_outcome("baseline", columns, alone["baseline_serial"]),
+    )
+
+
+def _outcome(name: str, columns: dict[str, Floats], ns: float) -> Outcome:
+    """Return what the memory did; latencies are not kept."""
+    reads, activates, refreshes, hits, closed, conflicts, active = columns[name]
+    return Outcome(
+        reads=round(float(reads)),
+        writes=0,
+        activates=float(activates),
+        refreshes=float(refreshes),
+        hits=float(hits),
+        closed=float(closed),
+        conflicts=float(conflicts),
+        active_ns=float(active),
+        ns=ns,
+        mean_latency_ns=0.0,
     )
 
 
@@ -211,10 +235,16 @@ def place(shape: Shape, layer: int, kv_head: int) -> list[int]:
     return [2 * index * size, (2 * index + 1) * size, after + index * 4096]
 
 
+def _counted(run: Any, part: Part, share: float = 1.0) -> list[float]:
+    counts = outcome(part, run.finish())
+    names = ("reads", "activates", "refreshes", "hits", "closed", "conflicts", "active_ns")
+    return [getattr(counts, name) * share for name in names]
+
+
 def _cycles(
     design: Design, shape: Shape, heads: list[int], decisions: list[Any], length: int
-) -> tuple[list[float], list[float], float, float, float]:
-    """Return cycles by layer, wasted keys by layer, overlapped; the baseline's both ways."""
+) -> dict[str, list[float]]:
+    """Return columns of one step of the sampled heads: cycles, by layer or in all, and counts."""
     part = design.part()
     places = [place(shape, layer, head) for layer in range(shape.layers) for head in heads]
     serial, wasted = np.zeros(shape.layers), np.zeros(shape.layers)
@@ -227,21 +257,30 @@ def _cycles(
         now = end
     stream = simulation(design, part, shape)
     overlapped = stream.run_stream(decisions, [length] * len(places), places, 0.0)
-    baseline = _baseline_cycles(design, part, shape, places[:_BASELINE_HEADS], length)
-    share = len(places) / min(len(places), _BASELINE_HEADS)
-    return serial.tolist(), wasted.tolist(), overlapped, baseline[0] * share, baseline[1] * share
+    return {
+        "serial": serial.tolist(),
+        "wasted": wasted.tolist(),
+        "overlapped": [overlapped],
+        "scrooge": _counted(scrooge, part),
+    } | _baseline_cycles(design, part, shape, places, length)
 
 
 def _baseline_cycles(
     design: Design, part: Part, shape: Shape, places: list[list[int]], length: int
-) -> tuple[float, float]:
-    """Return the cycles of some heads that read everything: after one another, and overlapped."""
+) -> dict[str, list[float]]:
+    """Return the same columns of heads that read everything; a few are simulated for all."""
     rows = list(range(length))
     everything = _simulator.Decision(rows, rows, length, 0)
     serial = simulation(design, part, shape, baseline=True)
+    some = places[:_BASELINE_HEADS]
+    share, count = len(places) / len(some), len(some)
     now = 0.0
-    for where in places:
+    for where in some:
         _, _, now, _ = serial.run_head(everything, length, where, now)
     stream = simulation(design, part, shape, baseline=True)
-    count = len(places)
-    return now, stream.run_stream([everything] * count, [length] * count, places, 0.0)
+    overlapped = stream.run_stream([everything] * count, [length] * count, some, 0.0)
+    return {
+        "baseline_serial": [now * share],
+        "baseline_overlapped": [overlapped * share],
+        "baseline": _counted(serial, part, share),
+    }

@@ -53,7 +53,7 @@ def plot(
 def validate(
     parts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PARTS...]", help="dram, scrooge, exaq, cost; default: all."),
+        typer.Argument(metavar="[PARTS...]", help="dram, scrooge, exaq, cost, kllm; default: all."),
     ] = None,
     output: Annotated[str, OUTPUT] = "md",
 ) -> None:

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-PARTS = ("dram", "scrooge", "exaq", "cost")
+PARTS = ("dram", "scrooge", "exaq", "cost", "kllm")
 
 
 @dataclass(frozen=True)

@@ -139,17 +139,14 @@ def run(
         found.append(_cycles(design, shape, heads, [each[i] for each in kept], length))
         report(shape.layers + i + 1, work)
     share = shape.kv_heads / sampled_heads
-    columns = {
-        name: _integrated(lengths, [each[name] for each in found], tokens) * share
-        for name in found[0]
-    }
+    columns = {k: _integrated(lengths, [e[k] for e in found], tokens) * share for k in found[0]}
     alone = {name: float(column[0]) for name, column in columns.items() if len(column) == 1}
-    rows *= share
+    keys, values, waves = rows * share
     return Result(
-        keys_read=rows[0],
-        values_read=rows[1],
+        keys_read=keys,
+        values_read=values,
         rows_held=np.full(shape.layers, tokens * (tokens + 1) / 2 * shape.kv_heads),
-        waves=rows[2],
+        waves=waves,
         wasted_keys=columns["wasted"],
         extra_bytes=float(tokens * shape.layers * shape.kv_heads * _extra_bytes(design, shape)),
         row_bytes=shape.row_bytes,

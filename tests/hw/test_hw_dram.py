@@ -92,11 +92,13 @@ def test_counts_are_conserved(name: str) -> None:
 @pytest.mark.parametrize("chunk_bytes", [64, 128, 256])
 def test_the_analytic_twin_has_the_same_bandwidth(name: str, chunk_bytes: int) -> None:
     part = dataclasses.replace(Part.load(name), interleave_bytes=64, window=64)
-    if part.mapping.endswith("chcl"):  # a chunk is spread over channels, 64 bytes to each
+    if part.mapping[-4:] in ("chcl", "bgcl"):  # spread over channels or groups, 64 bytes to each
         row_bursts = 64 // part.burst_bytes
     else:
         row_bursts = chunk_bytes // part.burst_bytes
-    times, places = patterns.chunks(part, 200_000 * part.burst_bytes // chunk_bytes, chunk_bytes)
+    times, places = patterns.chunks(
+        part, 12_000 * part.channels * part.burst_bytes // chunk_bytes, chunk_bytes
+    )
     seen = simulate(part, times, places)
     twin = analytic.estimate(part, Pattern(len(times), row_bursts))
     assert seen.bytes_per_ns(part) == pytest.approx(twin.bytes_per_ns(part), rel=0.07)

@@ -34,7 +34,7 @@ def test_a_trace_is_the_models_and_does_not_depend_on_chunks(model: Path) -> Non
     assert (first.shape.layers, first.tokens, first.head_size) == (len(config.layers), 90, 32)
     for ours, theirs in zip(first.layers, second.layers, strict=True):
         assert np.abs(np.tril(ours).astype(float) - np.tril(theirs)).max() < 2e-3
-    assert np.tril(first.layers[0]).std() > 0
+    assert np.abs(np.tril(first.layers[0])).max() > 0
     rows = scrooge.measure(first)
     assert [row["setting"].partition(":")[0] for row in rows] == ["S", "S", "AS", "AS"]
     assert 1 <= rows[0]["K"] <= rows[2]["K"]

@@ -45,7 +45,7 @@ def test_a_trace_of_a_model(cli: Cli, trace: Path, tmp_path: Path) -> None:
     assert summary["scrooge_joules"] == pytest.approx(joules)
     assert joules > 0
     provenance = json.loads((out / "provenance.json").read_text())
-    assert provenance["design"]["prefetch_rows"] == 32
+    assert provenance["design"]["prefetch_bytes"] == 8192
     assert provenance["memory"]["channels"] == 16
     assert f"| speedup              | {summary['speedup']:.2f}" in ran.out
 

@@ -66,12 +66,13 @@ def test_a_stop_drains_what_was_asked_for() -> None:
     decision = _simulator.Decision([0, *range(999, 983, -1)], [0], 1, 2)
     *_, wasted = run.run_head(decision, 1000, [0, 1 << 20, 1 << 30], 0.0)
     read = run.finish().reads * PLAIN.part().burst_bytes
-    assert PLAIN.prefetch_rows <= wasted < 3 * PLAIN.prefetch_rows
+    window = PLAIN.prefetch_bytes // SMALL.row_bytes
+    assert window <= wasted < 3 * window
     assert read == (17 + wasted + 1) * SMALL.row_bytes, "each byte is accounted for"
 
 
 def test_a_longer_window_wastes_more() -> None:
-    results = [small(dataclasses.replace(DESIGN, prefetch_rows=rows)) for rows in (16, 64)]
+    results = [small(dataclasses.replace(DESIGN, prefetch_bytes=size)) for size in (4096, 16384)]
     assert results[0].wasted_keys.sum() < results[1].wasted_keys.sum()
     assert results[0].keys_read.tolist() == results[1].keys_read.tolist()
 

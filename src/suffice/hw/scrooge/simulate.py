@@ -203,6 +203,7 @@ def _integrated(lengths: list[int], values: list[Any], tokens: int) -> Floats:
 
 def simulation(design: Design, part: Part, shape: Shape, baseline: bool = False) -> Any:
     """Return a simulator of the accelerator with its memory, at time 0."""
+    ahead = design.baseline_prefetch_bytes if baseline else design.prefetch_bytes
     latencies = [
         float(design.pipe_cycles),
         float(design.etu_cycles),
@@ -214,7 +215,7 @@ def simulation(design: Design, part: Part, shape: Shape, baseline: bool = False)
         shape.row_bytes,
         design.wave(shape),
         shape.heads // shape.kv_heads,
-        design.baseline_prefetch_rows if baseline else design.prefetch_rows,
+        max(ahead // shape.row_bytes, 1),
         design.softmax_width,
         latencies,
         design.early_values,

@@ -20,7 +20,7 @@ LAYERS = [
     ["errors", "paths", "progress", "_native"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-ONLY = {"hw": {"hw", "trace", "registry"}}
+ONLY = {"hw": {"hw", "trace", "registry", "errors"}}
 
 
 def imported(source: str) -> set[str]:

@@ -19,6 +19,7 @@ from suffice import __version__
 from suffice.cli.environment import misspelt, whole_values
 from suffice.cli.eval_commands import evaluate
 from suffice.cli.eval_options import CalibrateFlags
+from suffice.cli.hw_commands import hardware
 from suffice.cli.interrupt import INTERRUPTED
 from suffice.cli.options import (
     BenchFlags,
@@ -191,6 +192,7 @@ def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
 
 
 app.add_typer(evaluate, name="eval")
+app.add_typer(hardware, name="hw")
 
 
 @app.command()

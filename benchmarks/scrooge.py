@@ -1,0 +1,132 @@
+"""Run the Scrooge accelerator on the logits of a real model: what is read, and how fast it is.
+
+    python benchmarks/scrooge.py --data-dir DIR     SmolLM2, 1024 tokens of WikiText-2 (minutes)
+    python benchmarks/scrooge.py --quick            96 tokens of WikiText-2, to see that it runs
+
+The thresholds are the paper's for LLaMA-2. With `--trace FILE` the logits are kept, for
+`suffice hw run scrooge --trace FILE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+import record
+from suffice.engine.config import Config
+from suffice.engine.runner import Runner, load
+from suffice.errors import InputError
+from suffice.eval.texts import load_text
+from suffice.hw.scrooge import simulate
+from suffice.hw.scrooge.design import Design
+from suffice.hw.scrooge.logits import Trace
+from suffice.models import decoder
+
+NAME = "scrooge"
+TOKENS = 1024
+SETTINGS = {"S": (0.9, 0.001), "AS": (0.6, 0.005)}
+# Means over six models; the perplexity of each setting is theirs, of OPT and LLaMA-2.
+PUBLISHED = {"S": (1.23, 4.34, 1.92, 1.7), "AS": (1.85, 7.14, 2.94, 2.6)}
+
+
+def capture(runner: Runner, name: str, tokens: list[int]) -> Trace:
+    """Run tokens as a prompt; return the logits of all layers.
+
+    Raises:
+        InputError: A layer that sees a window only.
+    """
+    config = runner.decoder.config
+    count, layers = len(tokens), len(config.layers)
+    kept: list[Any] = []
+    sizes: set[tuple[int, int]] = set()
+    attend, calls = decoder.attend, itertools.count()
+
+    def watched(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: Any
+    ) -> Any:
+        if window is not None:
+            raise InputError(f"{name}: has layers with a window, which Scrooge does not know")
+        layer, first = next(calls) % layers, k.shape[1] - q.shape[1]
+        if len(kept) <= layer:
+            kept.append(np.zeros((q.shape[0], count, count), np.float16))
+        sizes.add((k.shape[0], k.shape[2]))
+        keys = k.float().repeat_interleave(q.shape[0] // k.shape[0], 0)
+        logits = (q.float() * scale) @ keys.transpose(1, 2)
+        kept[layer][:, first : k.shape[1], : k.shape[1]] = logits.numpy()
+        return attend(q, k, v, scale, window)
+
+    sequence = runner.open(NAME, count)
+    with mock.patch.object(decoder, "attend", watched):
+        for start in range(0, count, runner.config.prefill_chunk):
+            part = torch.tensor(tokens[start : start + runner.config.prefill_chunk])
+            runner.decoder.forward(part, sequence.cache, logits="none")
+    runner.close(sequence)
+    ((kv_heads, head_size),) = sizes
+    return Trace(name, kv_heads, head_size, kept)
+
+
+def measure(trace: Trace) -> list[dict[str, Any]]:
+    """Return a row for each setting, published figures beside."""
+    rows = []
+    for name, thresholds in SETTINGS.items():
+        result = simulate.run(
+            Design.load(),
+            trace.shape,
+            trace,
+            thresholds,
+            tokens=trace.tokens,
+            sampled_heads=trace.kv_heads,
+        )
+        read = (result.keys_read + result.values_read) / 2 / result.rows_held
+        third = max(len(read) // 3, 1)
+        ours = {
+            "setting": f"{name}: {thresholds[0]:g} / {thresholds[1]:g}",
+            "K": result.key_reduction,
+            "V": result.value_reduction,
+            "K and V": result.reduction,
+            "speed-up": result.speedup,
+            "first third read": float(read[:third].mean()),
+            "last third read": float(read[-third:].mean()),
+        }
+        published = dict(zip(("K", "V", "K and V", "speed-up"), PUBLISHED[name], strict=True))
+        rows += [ours, {"setting": f"{name}: published, six models"} | published]
+    return rows
+
+
+def main() -> int:
+    """Capture, simulate, write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data-dir", help="folder with wikitext2-test-raw.txt")
+    parser.add_argument("--text", default="wikitext2", help="wikitext2, or a file")
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--tokens", type=int, default=TOKENS)
+    parser.add_argument("--trace", type=Path, help="where to keep the logits (.npz)")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    flags = parser.parse_args()
+    count = 96 if flags.quick else flags.tokens
+    config = Config.create(flags.model, dtype="float32", max_model_len=count)
+    _, runner, tokenizer = load(config)
+    tokens = tokenizer.encode(load_text(flags.text, flags.data_dir))[:count]
+    trace = capture(runner, flags.model, tokens)
+    if flags.trace is not None:
+        trace.save(flags.trace)
+    rows = measure(trace)
+    head = list(rows[0])
+    cells = [[row.get(name, "") for name in head] for row in rows]
+    about = f"{flags.model}, {flags.text}, {len(tokens)} tokens, times less than the baseline"
+    table = f"## Scrooge on real logits\n\n{about}\n\n{record.markdown(head, cells)}"
+    record.write(flags.out, NAME, record.facts() | {"about": about, "rows": rows}, table)
+    print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

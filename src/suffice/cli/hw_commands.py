@@ -1,0 +1,63 @@
+"""The commands of `suffice hw`: accelerators as models, and the figures they are held against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from suffice.cli.eval_options import OUTPUT
+from suffice.cli.hw_run import RunFlags
+from suffice.cli.options import flag, with_flags
+
+hardware = typer.Typer(help="Model accelerators: memory, cycles, area.", no_args_is_help=True)
+FOLDERS = typer.Argument(metavar="FOLDERS...", help="What `hw run` has written.")
+
+
+@hardware.command()
+@with_flags
+def run(
+    accelerator: Annotated[str, typer.Argument(help="Such as scrooge.")],
+    *,
+    flags: RunFlags,
+) -> None:
+    """Simulate a workload and write summary, tables by layer, activity, energy, provenance."""
+    from suffice.cli import hw_run
+
+    hw_run.run(accelerator, flags)
+
+
+@hardware.command()
+def compare(folders: Annotated[list[Path], FOLDERS]) -> None:
+    """Print runs side by side."""
+    from suffice.cli import hw_run
+
+    hw_run.compare(folders)
+
+
+@hardware.command()
+def plot(
+    folders: Annotated[list[Path], FOLDERS],
+    output: Annotated[
+        Path, flag("-o", "--output", help="The picture to write.", environment=False)
+    ] = Path("scrooge.png"),
+) -> None:
+    """Draw traffic and speed-up of runs, and traffic by layer (Scrooge, Figs. 6 to 8)."""
+    from suffice.cli import hw_plot
+
+    hw_plot.run(folders, output)
+
+
+@hardware.command()
+def validate(
+    parts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PARTS...]", help="dram, scrooge, exaq, cost, kllm; default: all."),
+    ] = None,
+    output: Annotated[str, OUTPUT] = "md",
+) -> None:
+    """Compute what was published and print both; exit code 1 if a figure misses unexplained."""
+    from suffice.cli import hw_validate
+
+    raise typer.Exit(hw_validate.run(tuple(parts or ()), output))

@@ -1,0 +1,1 @@
+"""Area and power: logic from gate equivalents, memories from a fit, switching from activity."""

@@ -1,0 +1,1 @@
+"""KLLM: products of k-means indices by counting, and an engine that finds outliers."""

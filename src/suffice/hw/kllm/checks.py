@@ -1,0 +1,168 @@
+"""KLLM against its paper; what cannot be reproduced, with the arithmetic that shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from suffice.hw.checks import Check
+from suffice.hw.kllm.design import LLAMA_2_7B, Design, weights_us
+from suffice.hw.kllm.index import Orizuru, counted_product
+
+PAPER = "KLLM"
+SIZE = 4096
+A100_WATTS = 400.0  # the most that its data sheet allows
+HBM_PJ_PER_BIT = 1.96  # a stream, idd_hbm2
+
+
+def _range(id: str, what: str, ours: float, least: float, most: float, source: str) -> Check:
+    shown = f"{ours:.3g}"
+    return Check(id, what, f"{least:g}-{most:g}", shown, least <= ours <= most, source)
+
+
+def _designs() -> dict[str, Design]:
+    design = Design.load()
+    return {f"A{bits}": dataclasses.replace(design, activation_bits=bits) for bits in (4, 3)}
+
+
+def products() -> list[Check]:
+    """U11, U12: a product's cycles, its time with the simulated memory, and its arithmetic."""
+    found = []
+    for (name, design), published in zip(_designs().items(), (2816, 2731), strict=True):
+        ours = design.product_cycles(SIZE, SIZE)
+        holds = round(ours) == published and design.fill_cycles < 0.02 * ours
+        what = f"{name}: {SIZE} x {SIZE} product (cycles; fill {design.fill_cycles})"
+        found.append(Check("U11", what, f"{published}", f"{ours:.0f}", holds, "derived"))
+        us = max(ours / design.clock_ghz / 1e3, weights_us(design, SIZE, SIZE))
+        found.append(
+            _range("U11", f"{name}: the same from simulated memory (us)", us, 5.4, 6.2, "derived")
+        )
+    random = np.random.default_rng(1)
+    centroids, weight_centroids = random.normal(size=16), random.normal(size=16)
+    codes, weight_codes = random.integers(0, 16, 512), random.integers(0, 16, (64, 512))
+    counted = counted_product(codes, weight_codes, centroids, weight_centroids)
+    exact = weight_centroids[weight_codes] @ centroids[codes]
+    error = float(np.abs(counted - exact).max() / np.abs(exact).max())
+    found.append(
+        Check(
+            "U12", "product by counting, error", "< 1e-5", f"{error:.0e}", error < 1e-5, "derived"
+        )
+    )
+    return found
+
+
+def outliers() -> list[Check]:
+    """U13, U14: Orizuru's comparisons and cycles, and what finding outliers costs a token."""
+    count = 20
+    tree = Orizuru(np.random.default_rng(2).normal(size=SIZE))
+    largest, smallest = tree.outliers(count)
+    order = np.argsort(tree.values)
+    right = largest == order[::-1][:count].tolist() and smallest == order[:count].tolist()
+    most = round(1.5 * SIZE + 2 * count * math.log2(SIZE))
+    holds = right and tree.comparisons <= most
+    what = f"top and bottom {count} of {SIZE}, comparisons"
+    source = f"{PAPER}, IV-C"
+    found = [Check("U13", what, f"at most {most}", f"{tree.comparisons}", holds, source)]
+    for name, design in _designs().items():
+        cycles = design.orizuru_cycles(SIZE)
+        if name == "A4":
+            what = "cycles to find outliers of 4096"
+            found.append(Check("U13", what, "516", f"{cycles}", cycles == 516, "derived"))
+        for skip in (False, True):
+            online = dataclasses.replace(design, skip_empty_bins=skip)
+            before = dataclasses.replace(online, online_outliers=False)
+            cost = 100 * (1 - before.token_ms(LLAMA_2_7B) / online.token_ms(LLAMA_2_7B))
+            bins = "without" if skip else "with"
+            what = f"{name}: throughput lost to finding outliers, {bins} empty bins (%)"
+            found.append(_range("U14", what, cost, 5, 8.5, f"{PAPER}, Fig. 10: 6-8"))
+    return found
+
+
+def tokens() -> list[Check]:
+    """U15, U17: time of a token of LLaMA-2-7B, and of three bits by four."""
+    found, ratios = [], []
+    for skip in (True, False):
+        four, three = (
+            dataclasses.replace(design, skip_empty_bins=skip).token_ms(LLAMA_2_7B)
+            for design in _designs().values()
+        )
+        ratios.append(four / three)
+        bins = "without" if skip else "with"
+        what = f"A4, token of {LLAMA_2_7B.name}, {bins} empty bins (ms)"
+        found.append(_range("U17", what, four, 2.9, 4.0, "derived"))
+    weights = LLAMA_2_7B.layers * sum(rows * columns for rows, columns in LLAMA_2_7B.linears) / 2
+    floor = weights / (Design.load().bytes_per_cycle() * Design.load().clock_ghz) / 1e6
+    found.append(
+        Check(
+            "U17",
+            "the same, memory alone (ms)",
+            "2.11",
+            f"{floor:.2f}",
+            round(floor, 2) == 2.11,
+            "derived",
+        )
+    )
+    shown = f"{ratios[0]:.2f} to {ratios[1]:.2f}"
+    holds = ratios[0] <= 9.67 / 8.66 <= ratios[1]
+    found.append(
+        Check(
+            "U15",
+            "A3 by A4, speed; without and with empty bins",
+            "1.117",
+            shown,
+            holds,
+            f"{PAPER}, V-C",
+        )
+    )
+    return found
+
+
+def not_reproduced() -> list[Check]:
+    """Figures that the paper's own numbers exclude."""
+    design = Design.load()
+    ms = design.token_ms(LLAMA_2_7B)
+    weights = LLAMA_2_7B.layers * sum(rows * columns for rows, columns in LLAMA_2_7B.linears) / 2
+    hbm = weights * 8 * HBM_PJ_PER_BIT / ms / 1e9
+    watts = 8.39 + hbm
+    energy = 8.66 * A100_WATTS / watts
+    # quantised weights save 75 % of HBM's energy and gain 2.49: so HBM was this share of it
+    before = (1 - 1 / 2.49) / 0.75
+    after = 0.25 * before * 2.49
+    batch = [
+        max(batch * (design.wave_cycles(SIZE)), 32 / 3) / batch / design.wave_cycles(SIZE)
+        for batch in (1, 16)
+    ]
+    return [
+        Check(
+            "-",
+            "A4, energy efficiency over A100",
+            "214.8",
+            f"at most {energy:.0f}",
+            energy >= 214.8,
+            f"{PAPER}, V-C",
+            f"8.66 x {A100_WATTS:.0f} W / (8.39 W + {hbm:.1f} W of HBM at {HBM_PJ_PER_BIT} pJ/bit)",
+        ),
+        Check(
+            "-",
+            "energy gain of quantised activations",
+            "20.98",
+            f"at most {1 / after:.1f}",
+            1 / after >= 20.98,
+            f"{PAPER}, Fig. 12",
+            f"by its step before, HBM is {100 * after:.0f} % of the energy, and is read as before",
+        ),
+        Check(
+            "-",
+            "A4, throughput of products at batch 16 by batch 1",
+            "rises",
+            f"{batch[0] / batch[1]:.2f}",
+            False,
+            f"{PAPER}, Fig. 9",
+            "a wave counts and sums 11 cycles for each row of the batch; its refill takes 10.67",
+        ),
+    ]
+
+
+GROUPS = [products, outliers, tokens, not_reproduced]

@@ -1,0 +1,154 @@
+"""KLLM's cycles: a pipeline of waves, each of which is as long as its slowest stage.
+
+A wave is one output column in each lane. Its stages overlap: refill from memory, counting of pairs,
+and, on the same multiply-accumulate units, the weighted sum of bins, outliers and one addition.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from suffice.hw import settings
+from suffice.hw.dram import patterns
+from suffice.hw.dram.model import simulate
+from suffice.hw.dram.part import Part
+from suffice.hw.settings import Settings, limited
+
+DESIGN = Path(__file__).parent / "design.toml"
+
+
+@dataclass(frozen=True)
+class Shape(Settings):
+    """A model's sizes; `hidden` is the width of its feed-forward layers."""
+
+    name: str
+    layers: int = limited(1, 1024)
+    width: int = limited(1, 65536)
+    hidden: int = limited(1, 262144)
+    heads: int = limited(1, 1024)
+    kv_heads: int = limited(1, 1024)
+    vocabulary: int = limited(1, 2**20)
+
+    @property
+    def head_size(self) -> int:
+        """Width of a head."""
+        return self.width // self.heads
+
+    @property
+    def linears(self) -> list[tuple[int, int]]:
+        """Outputs and inputs of a layer's products: q, k, v, o, gate, up, down."""
+        kv = self.kv_heads * self.head_size
+        own = [(self.width, self.width), (kv, self.width), (kv, self.width)]
+        feed = [(self.hidden, self.width), (self.hidden, self.width), (self.width, self.hidden)]
+        return [*own, (self.width, self.width), *feed]
+
+
+LLAMA_2_7B = Shape("llama-2-7b", 32, 4096, 11008, 32, 32, 32000)
+
+
+@dataclass(frozen=True)
+class Design(Settings):
+    """The accelerator; design.toml says what each key is."""
+
+    memory: str
+    clock_ghz: float = limited(0.01, 10)
+    lanes: int = limited(1, 1024)
+    lane_inputs: int = limited(1, 65536)
+    counters: int = limited(1, 1024)
+    counter_inputs: int = limited(1, 1024)
+    macs: int = limited(1, 1024)
+    weight_bits: int = limited(1, 8)
+    activation_bits: int = limited(1, 8)
+    kv_bits: int = limited(1, 16)
+    outlier_share: float = limited(0, 0.5)
+    online_outliers: bool = limited()
+    serial_pops: bool = limited()
+    tree_leaves: int = limited(2, 2**20)
+    tree_runs: int = limited(1, 7)
+    skip_empty_bins: bool = limited()
+    exp_units: int = limited(1, 1024)
+    fill_cycles: int = limited(0, 10000)
+
+    @classmethod
+    def load(cls, path: Path = DESIGN) -> Design:
+        """Read a design.
+
+        Raises:
+            InputError: The file cannot be read, or has a key or a value that cannot be.
+        """
+        return settings.build(cls, settings.table(path), path.name)
+
+    def bytes_per_cycle(self) -> float:
+        """Return what the memory's buses carry in a cycle."""
+        return Part.load(self.memory).peak_bytes_per_ns / self.clock_ghz
+
+    def bins(self, inputs: int) -> float:
+        """Return the bins that a weighted sum over some inputs takes."""
+        bins = 1 << (self.activation_bits + self.weight_bits)
+        if not self.skip_empty_bins:
+            return bins
+        empty: float = (1 - 1 / bins) ** inputs  # expected, if pairs fall into bins alike
+        return bins * (1 - empty)
+
+    def wave_cycles(self, inputs: int) -> float:
+        """Return the cycles that a wave of columns takes while the pipeline is full."""
+        count = math.ceil(inputs / (self.counters * self.counter_inputs))
+        outliers = math.ceil(round(inputs * self.outlier_share) / self.macs)
+        reduction = math.ceil(self.bins(inputs) / self.macs) + outliers + 1
+        refill = self.lanes * inputs * self.weight_bits / 8 / self.bytes_per_cycle()
+        concat = math.ceil(inputs / self.lane_inputs)
+        return max(count, reduction, refill, concat)
+
+    def product_cycles(self, outputs: int, inputs: int) -> float:
+        """Return the cycles of a vector times a weight [outputs, inputs], without the fill."""
+        return math.ceil(outputs / self.lanes) * self.wave_cycles(inputs)
+
+    def orizuru_cycles(self, inputs: int) -> int:
+        """Return the cycles in which a vector's outliers are found."""
+        passes = math.ceil(inputs / self.tree_leaves)
+        leaves = min(inputs, self.tree_leaves)
+        depth = math.ceil(math.log2(leaves))
+        pops = math.ceil(leaves * self.outlier_share / 2) * (2 if self.serial_pops else 1)
+        return passes * (depth + pops * depth)
+
+    def attention_cycles(self, shape: Shape, length: int) -> float:
+        """Return the cycles of a layer's attention to `length` tokens; keys are the columns."""
+        size = shape.head_size
+        waves = math.ceil(length / self.lanes)
+        step = self.counters * self.counter_inputs
+        scores = waves * max(math.ceil(size / step), math.ceil(self.bins(size) / self.macs))
+        # indices of one matrix only: the counters add the scores, which are whole numbers
+        values = math.ceil(size / self.lanes) * max(
+            math.ceil(length / step), math.ceil((1 << self.activation_bits) / self.macs)
+        )
+        softmax = length / self.exp_units  # of the head before
+        refill = 2 * length * size * self.kv_bits / 8 / self.bytes_per_cycle()
+        refill *= shape.kv_heads / shape.heads
+        return shape.heads * max(scores + values, softmax, refill)
+
+    def token_cycles(self, shape: Shape, length: int) -> float:
+        """Return the cycles of a decode step."""
+        linear = sum(self.product_cycles(*each) + self.fill_cycles for each in shape.linears)
+        found = 0
+        if self.online_outliers:
+            inputs = [shape.width] * (self.tree_runs - 1) + [shape.hidden]
+            found = sum(self.orizuru_cycles(each) for each in inputs)
+        layer = linear + found + self.attention_cycles(shape, length)
+        head = self.product_cycles(shape.vocabulary, shape.width) + self.fill_cycles
+        return shape.layers * layer + head
+
+    def token_ms(self, shape: Shape, tokens: int = 2048) -> float:
+        """Return the mean time of a token over an output of some tokens."""
+        # cycles are nearly linear in length: eight lengths do
+        lengths = [max(1, round((i + 0.5) * tokens / 8)) for i in range(8)]
+        cycles = sum(self.token_cycles(shape, length) for length in lengths) / len(lengths)
+        return cycles / self.clock_ghz / 1e6
+
+
+def weights_us(design: Design, outputs: int, inputs: int) -> float:
+    """Return the time in which the simulated memory brings a weight, in microseconds."""
+    part = Part.load(design.memory)
+    bursts = outputs * inputs * design.weight_bits // 8 // part.burst_bytes
+    return simulate(part, *patterns.stream(part, bursts)).ns / 1e3

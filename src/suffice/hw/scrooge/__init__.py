@@ -1,0 +1,1 @@
+"""Scrooge: attention that terminates early, as an accelerator, beside one that reads everything."""

@@ -1,0 +1,222 @@
+"""What a run leaves behind: a summary, tables by layer, activity, energy, and its provenance."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from suffice.errors import InputError
+from suffice.hw.cost.logic import SCROOGE, Technology
+from suffice.hw.dram import energy
+from suffice.hw.scrooge.design import Design, Shape
+from suffice.hw.scrooge.simulate import Result
+
+SCHEMA = "suffice-scrooge/1"
+FILES = ("summary.json", "layers.csv", "activity.csv", "energy.csv", "provenance.json")
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A result and what it is of."""
+
+    design: Design
+    shape: Shape
+    workload: str  # its name, or the trace's file
+    thresholds: tuple[float, float]
+    tokens: int
+    sampled_heads: int
+    sampled_lengths: int
+    result: Result
+
+    def summary(self) -> Row:
+        """Return the figures that a reader asks for first."""
+        result = self.result
+        spent = {row["component"]: row["pj"] for row in self.energy() if row["design"] == "scrooge"}
+        base = [row["pj"] for row in self.energy() if row["design"] == "baseline"]
+        return {
+            "schema": SCHEMA,
+            "model": self.shape.name,
+            "workload": self.workload,
+            "key_share": self.thresholds[0],
+            "value_share": self.thresholds[1],
+            "tokens": self.tokens,
+            "key_reduction": result.key_reduction,
+            "value_reduction": result.value_reduction,
+            "reduction": result.reduction,
+            "reduction_with_waste": result.reduction_with_waste,
+            "speedup": result.speedup,
+            "overlapped_speedup": result.overlapped_speedup,
+            "least_speedup": result.least_speedup,
+            "scrooge_seconds": float(result.serial_cycles.sum()) / 1e9,
+            "baseline_seconds": result.baseline_serial_cycles / 1e9,
+            "baseline_bytes": result.baseline_bytes,
+            "scrooge_joules": sum(spent.values()) / 1e12,
+            "baseline_joules": sum(base) / 1e12,
+        }
+
+    def layers(self) -> list[Row]:
+        """Return a row for each layer."""
+        result = self.result
+        return [
+            {
+                "layer": layer,
+                "keys_read": round(float(result.keys_read[layer])),
+                "values_read": round(float(result.values_read[layer])),
+                "rows_held": round(float(result.rows_held[layer])),
+                "wasted_keys": round(float(result.wasted_keys[layer])),
+                "cycles": round(float(result.serial_cycles[layer])),
+            }
+            for layer in range(self.shape.layers)
+        ]
+
+    def activity(self) -> list[Row]:
+        """Return how often each component did what it does."""
+        result, shape = self.result, self.shape
+        group = shape.heads // shape.kv_heads
+        read = float(result.keys_read.sum()), float(result.values_read.sum())
+        held = float(result.rows_held.sum())
+        rows = []
+        for design, keys, values, memory, waves in (
+            ("scrooge", *read, result.memory, float(result.waves.sum())),
+            ("baseline", held, held, result.baseline_memory, 0.0),
+        ):
+            counts = {
+                ("multiplier", "multiply-add"): (keys + values) * group * shape.head_size,
+                ("exponent", "exponent"): keys * group,
+                ("max and sum", "token"): keys * group if design == "scrooge" else 0.0,
+                ("etu and vsu", "wave"): waves * group,
+                ("softmax", "token"): keys * group,
+                ("memory", "burst"): memory.reads,
+                ("memory", "activation"): memory.activates,
+                ("memory", "refresh"): memory.refreshes,
+            }
+            rows += [
+                {"design": design, "component": component, "mode": mode, "count": round(count)}
+                for (component, mode), count in counts.items()
+            ]
+        return rows
+
+    def energy(self) -> list[Row]:
+        """Return picojoules by component; units that are not busy spend nothing but leakage."""
+        technology, buffer = Technology.load(), self.design.buffer()
+        table, part = energy.load(self.design.energy_table), self.design.part()
+        result = self.result
+        busy = {
+            (row["design"], row["component"], row["mode"]): row["count"] for row in self.activity()
+        }
+        rows: list[Row] = []
+        for design, memory in (("scrooge", result.memory), ("baseline", result.baseline_memory)):
+
+            def logic(unit: str, mode: str, scale: float = 1.0, design: str = design) -> float:
+                spent = technology.gates(SCROOGE[unit]) * technology.fj_per_ge_cycle / 1e3
+                return float(spent * busy[design, unit, mode] * scale)
+
+            dram = table.energy(part, memory)
+            accesses = 2 * memory.reads * part.burst_bytes * 8 / buffer.port_bits  # in and out
+            spent = {
+                "multiplier": logic("multiplier", "multiply-add"),
+                "exponent": logic("exponent", "exponent"),
+                "max and sum": logic("max and sum", "token", 1 / 15),  # a tree of 15 takes 16
+                "etu and vsu": logic("etu and vsu", "wave"),
+                "buffer accesses": accesses * buffer.read_pj,
+                "buffer leakage": buffer.leakage_mw * memory.ns,
+                "dram activation": dram.activate_pj,
+                "dram transfer": dram.transfer_pj,
+                "dram refresh": dram.refresh_pj,
+                "dram background": dram.background_pj,
+            }
+            rows += [{"design": design, "component": k, "pj": v} for k, v in spent.items()]
+        return rows
+
+    def provenance(self) -> Row:
+        """Return all settings, the tables' sources, and hashes of what was read."""
+        part = self.design.part()
+        settings = {
+            "design": dataclasses.asdict(self.design),
+            "memory": dataclasses.asdict(part),
+            "energy": dataclasses.asdict(energy.load(self.design.energy_table)),
+            "technology": dataclasses.asdict(Technology.load()),
+            "model": dataclasses.asdict(self.shape),
+        }
+        text = json.dumps(settings, sort_keys=True)
+        return {
+            "schema": SCHEMA,
+            "suffice": version("suffice"),
+            "settings_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "sampled_heads": self.sampled_heads,
+            "sampled_lengths": self.sampled_lengths,
+            "not_counted": "energy of softmax dividers and adder trees; writes of new rows",
+            **settings,
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write all files; a reader never sees half of one.
+
+        Raises:
+            InputError: The folder cannot be written to.
+        """
+        texts = {
+            "summary.json": json.dumps(self.summary(), indent=1) + "\n",
+            "layers.csv": _as_csv(self.layers()),
+            "activity.csv": _as_csv(self.activity()),
+            "energy.csv": _as_csv(self.energy()),
+            "provenance.json": json.dumps(self.provenance(), indent=1) + "\n",
+        }
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in texts.items():
+                part = folder / f"{name}.part"
+                part.write_text(text, encoding="utf-8")
+                part.replace(folder / name)
+        except OSError as error:
+            raise InputError(f"{folder}: {error.strerror}") from None
+
+
+def _as_csv(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def read_summary(folder: Path) -> Row:
+    """Return the summary that a run left in a folder.
+
+    Raises:
+        InputError: There is none, or it is of another schema.
+    """
+    path = folder / "summary.json"
+    try:
+        summary: Row = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except ValueError:
+        raise InputError(f"{path}: is not JSON") from None
+    if not isinstance(summary, dict) or summary.get("schema") != SCHEMA:
+        raise InputError(f"{path}: must be of the schema '{SCHEMA}'")
+    return summary
+
+
+def read_layers(folder: Path) -> list[dict[str, float]]:
+    """Return the rows by layer that a run left in a folder.
+
+    Raises:
+        InputError: There are none.
+    """
+    path = folder / "layers.csv"
+    try:
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        return [{name: float(value) for name, value in row.items()} for row in rows]
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError):
+        raise InputError(f"{path}: must be numbers with a head") from None

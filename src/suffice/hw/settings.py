@@ -1,0 +1,119 @@
+"""Settings from TOML files: a key is known, of its type and in its range, or one line says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from suffice.errors import InputError, unknown
+
+if typing.TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+S = TypeVar("S", bound="DataclassInstance")
+_KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
+
+
+def limited(
+    least: float | None = None,
+    most: float | None = None,
+    choices: tuple[Any, ...] | None = None,
+    default: Any = dataclasses.MISSING,
+) -> Any:
+    """Declare a setting with the range, or the list, that its value must be in."""
+    limits = {"least": least, "most": most, "choices": choices}
+    return dataclasses.field(default=default, metadata=limits)
+
+
+class Settings:
+    """A frozen dataclass whose values are checked when it is made.
+
+    Raises:
+        InputError: A value of another type, out of its range or not in its list.
+    """
+
+    def __post_init__(self) -> None:
+        for each in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, each.name)
+            _check_type(type(self).__name__, each.name, value, str(each.type))
+            _check_range(type(self).__name__, each.name, value, each.metadata)
+
+
+def _check_type(owner: str, name: str, value: object, kind: str) -> None:
+    if kind not in _KINDS:
+        return
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = {
+        "int": number and isinstance(value, int),
+        "float": number,
+        "str": isinstance(value, str),
+        "bool": isinstance(value, bool),
+    }
+    if not fits[kind]:
+        raise InputError(f"{owner}: {name}={value!r}: must be {_KINDS[kind]}")
+
+
+def _check_range(owner: str, name: str, value: Any, limits: Any) -> None:
+    choices, least, most = (limits.get(key) for key in ("choices", "least", "most"))
+    if choices and value not in choices:
+        raise unknown(f"{name} of {owner}", str(value), [str(each) for each in choices])
+    low, high = least is not None, most is not None
+    if (low and not value >= least) or (high and not value <= most):
+        allowed = f"in [{least:g}, {most:g}]" if low and high else ""
+        allowed = allowed or (f"at least {least:g}" if low else f"at most {most:g}")
+        raise InputError(f"{owner}: {name}={value}: must be {allowed}")
+
+
+def table(path: Path) -> dict[str, Any]:
+    """Return what a TOML file says.
+
+    Raises:
+        InputError: There is no such file, or it is no TOML.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        try:
+            import tomli as tomllib
+        except ModuleNotFoundError:
+            raise InputError("settings need tomli on Python 3.10: install suffice[hw]") from None
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: is not TOML: {error}") from None
+    return values
+
+
+def build(kind: type[S], values: dict[str, Any], where: str) -> S:
+    """Return a dataclass of the values of a table that is called `where` in errors.
+
+    Raises:
+        InputError: A key that is unknown or missing, or a value that the dataclass refuses.
+    """
+    fields = {each.name: each for each in dataclasses.fields(kind)}
+    for key in values:
+        if key not in fields:
+            raise unknown(f"key of {where}", key, fields)
+    for name, each in fields.items():
+        if name not in values and each.default is dataclasses.MISSING:
+            raise InputError(f"{where}: the key '{name}' is missing")
+    return kind(**values)
+
+
+def named(folder: Path, what: str, name: str) -> Path:
+    """Return a settings file: one of ours by its name, or a path that ends with .toml.
+
+    Raises:
+        InputError: Neither.
+    """
+    ours = {path.stem: path for path in folder.glob("*.toml")}
+    if name in ours:
+        return ours[name]
+    if name.endswith(".toml"):
+        return Path(name)
+    raise unknown(what, name, ours)

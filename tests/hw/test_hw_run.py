@@ -1,0 +1,115 @@
+"""`suffice hw run`, `compare` and `plot`: the files, and one line for every bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from commands import Cli, complaint
+from suffice.hw.scrooge.logits import Trace
+from suffice.hw.scrooge.report import FILES
+
+SMALL = ("--tokens", "150", "--sampled-lengths", "3")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    random = np.random.default_rng(5)
+    layers = list(random.normal(0, 2, (2, 4, 150, 150)).astype(np.float16))
+    for layer in layers:
+        layer[:, :, 0] += 8
+    path = tmp_path / "t.npz"
+    Trace("tiny", 2, 64, layers).save(path)
+    return path
+
+
+def test_a_trace_of_a_model(cli: Cli, trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ran = cli("hw", "run", "scrooge", "--trace", str(trace), "-o", str(out), *SMALL)
+    assert ran.code == 0, ran.err
+    assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["model"], summary["workload"], summary["tokens"]) == ("tiny", "t.npz", 150)
+    assert (summary["key_share"], summary["value_share"]) == (0.9, 0.001)
+    assert summary["baseline_bytes"] == 2 * 2 * 2 * 64 * 2 * 150 * 151 / 2
+    layers = list(csv.DictReader((out / "layers.csv").read_text().splitlines()))
+    read = sum(int(row["keys_read"]) + int(row["values_read"]) for row in layers)
+    held = sum(int(row["rows_held"]) for row in layers)
+    assert summary["reduction"] == pytest.approx(2 * held / read)
+    energy = list(csv.DictReader((out / "energy.csv").read_text().splitlines()))
+    joules = sum(float(row["pj"]) for row in energy if row["design"] == "scrooge") / 1e12
+    assert summary["scrooge_joules"] == pytest.approx(joules)
+    assert joules > 0
+    provenance = json.loads((out / "provenance.json").read_text())
+    assert provenance["design"]["prefetch_bytes"] == 8192
+    assert provenance["memory"]["channels"] == 16
+    assert f"| speedup              | {summary['speedup']:.2f}" in ran.out
+
+
+def test_runs_side_by_side(cli: Cli, trace: Path, tmp_path: Path) -> None:
+    folders = []
+    for share in ("0.9", "0.5"):
+        folders.append(str(tmp_path / f"k{share}"))
+        command = ("hw", "run", "scrooge", "--trace", str(trace), "-o", folders[-1])
+        assert cli(*command, "--key-share", share, *SMALL).code == 0
+    ran = cli("hw", "compare", *folders)
+    assert ran.code == 0
+    rows = {line.split("|")[1].strip(): line.split("|")[2:4] for line in ran.out.splitlines()}
+    assert [cell.strip() for cell in rows["key_share"]] == ["0.9", "0.5"]
+    assert float(rows["key_reduction"][0]) < float(rows["key_reduction"][1])
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "p.svg"
+    assert cli("hw", "plot", *folders, "-o", str(picture)).out == f"{picture}\n"
+    assert "<svg" in picture.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "scrouge"], "unknown accelerator 'scrouge'. Did you mean 'scrooge'?"),
+        (["run", "scrooge", "--config", "sc"], "unknown design 'sc'. Known: scrooge"),
+        (["run", "scrooge", "--workload", "t"], "unknown workload 't'. Known: as, s"),
+        (["run", "scrooge", "--shape", "opt"], "unknown model 'opt'."),
+        (["run", "scrooge", "--tokens", "0"], "tokens=0: must be in [1, 4096]"),
+        (["run", "scrooge", "--key-share", "3"], "Rule: key_share=3.0: must be in [0.01, 2]"),
+        (["run", "scrooge", "--sampled-heads", "40"], "heads=40: must be in [1, 32], llama-2-7b's"),
+        (["run", "scrooge", "--trace", "/none.npz"], "/none.npz: No such file or directory"),
+        (
+            ["run", "scrooge", "--trace", "x", "--workload", "s"],
+            "--trace says which model and which logits: leave the other flags out",
+        ),
+    ],
+)
+def test_bad_runs_write_nothing(
+    cli: Cli, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    out = tmp_path / "out"
+    assert complaint(cli("hw", *arguments, "-o", str(out))).startswith(message)
+    assert not out.exists()
+
+
+def test_lengths_beyond_the_trace(cli: Cli, trace: Path, tmp_path: Path) -> None:
+    command = ("hw", "run", "scrooge", "--trace", str(trace), "-o", str(tmp_path / "out"))
+    assert (
+        complaint(cli(*command, "--tokens", "151"))
+        == "tokens=151: must be at most 150, the trace's"
+    )
+
+
+def test_places_that_cannot_be(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert complaint(cli("hw", "run", "scrooge", "-o", str(file))).endswith(
+        "is a file: give a folder"
+    )
+    ran = cli("hw", "compare", str(tmp_path))
+    assert complaint(ran) == f"{tmp_path}/summary.json: No such file or directory"
+    (tmp_path / "summary.json").write_text("{}")
+    ran = cli("hw", "compare", str(tmp_path))
+    assert complaint(ran) == f"{tmp_path}/summary.json: must be of the schema 'suffice-scrooge/1'"
+    ran = cli("hw", "plot", str(tmp_path), "-o", "x.jpg")
+    assert complaint(ran) == "-o x.jpg: must end with .png, .svg or .pdf"

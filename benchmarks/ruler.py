@@ -102,9 +102,9 @@ class Sheet:
         if not path.exists():
             return
         found = json.loads(path.read_text(encoding="utf-8"))
-        if found["config"] != self.config:
+        if found["engine"] != self.config:
             raise InputError(
-                f"{path} is of {found['config']}, not of {self.config}: give another folder with "
+                f"{path} is of {found['engine']}, not of {self.config}: give another folder with "
                 "--out"
             )
         self.cells, self.refused = found["cells"], found["refused"]
@@ -116,7 +116,7 @@ class Sheet:
 
     def write(self) -> None:
         """Write the file and its table."""
-        data = self.facts | {"config": self.config, "refused": self.refused}
+        data = self.facts | {"engine": self.config, "refused": self.refused}
         record.write(self.folder, self.name, data | {"cells": self.cells}, table(self))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import html
 import json
 import re
 import shutil
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from markupsafe import escape
 
 pytest.importorskip("matplotlib", reason="the plots need suffice[plot]")
 
@@ -96,12 +96,12 @@ def test_a_page_loads_nothing_and_says_everything(cli: Cli, records: Path, tmp_p
     paths = [*records.rglob("*.json"), *RESULTS.rglob("*.json")]
     kept = [(path, each) for path in paths for each in results_of(path)]
     assert sum(tag == "article" for tag in found.tags) == len(kept) > len(paths) > 10
-    # Eight measures by share and by bytes, the results with reads, one bench, one of peers.
+    # Ten measures by share and by bytes, the results with reads, one bench, one of peers.
     reading = sum("reads" in record for _, record in kept)
-    assert found.tags.count("svg") == 8 * 2 + reading + 1 + 1
+    assert found.tags.count("svg") == 10 * 2 + reading + 1 + 1
     for path, record in kept:
         if isinstance(record, dict):
-            assert html.escape(record["command"]) in text
+            assert escape(record["command"]) in text
             shown = {k: v for k, v in record.items() if k not in ("schema", "machine")}
             record = {k: v for k, v in shown.items() if k != "versions"}
         missing = set(numbers(record)) - set(found.numbers)

@@ -21,6 +21,29 @@ struct Kernels {
   void (*quantize_rows)(const float* values, int stride, int count, int columns, int8_t* codes,
                         float* scales, int32_t* code_sums);
 
+  // codes = round(values / scale), scale = max |values| / most, and the sums of codes before every
+  // 8th, [stride / 8 + 1] a row.
+  void (*quantize_wide)(const float* values, int stride, int count, int columns, int most,
+                        int16_t* codes, float* scales, int32_t* sums);
+
+  // Multiplies blocks of `block` values, a power of two, by the normalised Hadamard matrix.
+  void (*rotate)(float* values, int stride, int count, int columns, int block);
+
+  // The `outliers` greatest and least of `size` values, in order; of equal ones that of lower index
+  // counts as greater. False: a value is not finite. `scratch` [outlier_scratch(size)].
+  bool (*select_outliers)(const float* values, int size, int outliers, int32_t* greatest,
+                          int32_t* least, float* scratch);
+
+  // Replaces the first `columns` of each row as `InputLevels` says; a row that is not finite stays.
+  // `places` [2 outliers], `scratch` [outlier_scratch(columns) + 2 outliers].
+  void (*replace_by_levels)(float* values, int stride, int count, int columns,
+                            const InputLevels& by, int32_t* places, float* scratch);
+
+  // y[n] = scale[n] sum_ij counts[n][i][j] x_levels[i] levels[j] of weights in codes with a scale
+  // for each row, by counting pairs of codes, as a circuit would; x [columns] are codes below 16.
+  void (*count_pairs)(const Linear&, int first, int last, const uint8_t* x, const float* x_levels,
+                      float* y);
+
   // y = x / sqrt(mean(x^2) + eps) * weight, or with `bias` or `centre` the LayerNorm of x.
   void (*normalize)(const float* x, int size, const float* weight, const float* bias, bool centre,
                     float eps, float* y);
@@ -117,6 +140,12 @@ constexpr size_t traverse_scratch(int count, int size) {
 constexpr size_t coded_scratch(int count) {
   return static_cast<size_t>(count) * (kTileRows + kTileRows / 2 + (kMostCodes + 1) * kPanel) +
          2 * round_up(count, 16);
+}
+
+// Floats of scratch that `select_outliers` needs: a copy, and the greatest of each of its groups.
+constexpr int kOutlierGroup = 256;
+constexpr size_t outlier_scratch(int size) {
+  return round_up(size, kOutlierGroup) / kOutlierGroup * (kOutlierGroup + kPanel);
 }
 
 const Kernels& kernels();        // the chosen table

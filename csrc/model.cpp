@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 
+#include "inputs.h"
 #include "place.h"
 #include "sketch.h"
 
@@ -137,9 +138,7 @@ struct Model::Worker {
   int rows;
   std::vector<float> residual, normal, key, value;
   Scratch scratch;
-  std::vector<int8_t> codes;
-  std::vector<float> scales;
-  std::vector<int32_t> code_sums;
+  InputBuffers buffers;
 
   Worker(const Spec& spec, const Step& step, Shared& shared, Team& team, int thread)
       : spec(spec),
@@ -152,16 +151,10 @@ struct Model::Worker {
         normal(residual.size()),
         key(static_cast<size_t>(rows) * spec.head_size),
         value(key.size()),
-        codes(static_cast<size_t>(rows) *
-              std::max({shared.width, shared.query_width, shared.mlp_width})),
-        scales(rows),
-        code_sums(rows) {}
+        buffers(rows, std::max({shared.width, shared.query_width, shared.mlp_width})) {}
 
   Inputs inputs(const float* values, int stride, const Linear& w, int count) {
-    if (w.type == Type::i8)
-      kernels().quantize_rows(values, stride, count, w.columns, codes.data(), scales.data(),
-                              code_sums.data());
-    return {values, codes.data(), scales.data(), code_sums.data(), stride, count};
+    return buffers.of(values, stride, w, count);
   }
 
   void multiply(const Linear& w, const Inputs& x, float* y, int stride) {

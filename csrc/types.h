@@ -7,7 +7,8 @@
 
 namespace suffice {
 
-enum class Type : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3 };
+// `codes` are of weights only: 4 bits, which choose among the levels of their layer.
+enum class Type : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3, codes = 4 };
 
 constexpr int size_of(Type type) { return type == Type::f32 ? 4 : type == Type::i8 ? 1 : 2; }
 
@@ -18,15 +19,33 @@ constexpr int round_up(int value, int to) { return (value + to - 1) / to * to; }
 
 // Weights: packed[N/16][K/p][16][p] with p = 4 bytes' worth of K, so that one step is one cache
 // line.
-constexpr int weight_pair(Type type) { return 4 / size_of(type); }
+constexpr int weight_pair(Type type) { return type == Type::codes ? 8 : 4 / size_of(type); }
 constexpr int kLineBytes = 64;
+
+// Weights in codes: each panel has its scales first, float16 scale[K/group][16], filled up to whole
+// lines, and then lines of 8 columns: 4 bytes for each row, byte j with the code of column 8q +
+// kCodeOrder[j] in its low half and that of column 8q + 4 + kCodeOrder[j] in its high half. In this
+// order neighbouring columns end up in the two halves of a 32-bit lane, as pairs of int16.
+constexpr int kCodeOrder[4] = {0, 2, 1, 3};
+constexpr int kLevels = 16;
+constexpr int kLevelOffset = 128;  // of the levels, which are stored as bytes
 
 // Keys: panel[D/p][16][p]: pairs of int8, which are multiplied in pairs, single values of the
 // others.
 constexpr int key_pair(Type type) { return type == Type::i8 ? 2 : 1; }
 
+// Activations by codebook: each of a row's values is replaced by the nearest of so many ascending
+// levels, times the greatest magnitude, but for the `outliers` greatest and least values.
+struct InputLevels {
+  float levels[kLevels] = {};
+  int count = 0;  // 0: nothing is replaced
+  int outliers = 0;
+};
+
 // A weight matrix y = W x: `rows` outputs, `columns` inputs; scale (int8 only) and bias are padded
-// to a multiple of 16, or null.
+// to a multiple of 16, or null. Of weights in codes: `levels` [16], offset; so many columns share a
+// scale; the inputs are rotated in blocks of `rotation` (0: not), replaced by levels and have codes
+// up to `most`.
 struct Linear {
   const std::byte* data = nullptr;
   const float* scale = nullptr;
@@ -34,22 +53,33 @@ struct Linear {
   int rows = 0;
   int columns = 0;
   Type type = Type::f32;
+  const uint8_t* levels = nullptr;
+  int group = 0;
+  int rotation = 0;
+  int most = 0;
+  InputLevels inputs;
 
   int panels() const { return round_up(rows, kPanel) / kPanel; }
-  int steps() const { return round_up(columns, 4) / weight_pair(type); }
-  size_t panel_bytes() const { return static_cast<size_t>(steps()) * kLineBytes; }
+  int steps() const { return round_up(columns, type == Type::codes ? 8 : 4) / weight_pair(type); }
+  size_t scale_bytes() const {  // that come first in a panel
+    if (type != Type::codes) return 0;
+    return round_up((columns + group - 1) / group * kPanel * 2, kLineBytes);
+  }
+  size_t panel_bytes() const { return scale_bytes() + static_cast<size_t>(steps()) * kLineBytes; }
   size_t bytes() const {
     return panels() * (panel_bytes() + (scale ? kPanel * 4 : 0) + (bias ? kPanel * 4 : 0));
   }
 };
 
-// Inputs of a linear layer for `count` rows: float32, and for int8 weights the quantised copy.
-// Rows are `stride` elements apart and zero from `columns` to the next multiple of 4.
+// Inputs of a linear layer for `count` rows: float32, and for quantised weights a quantised copy.
+// Rows are `stride` elements apart and zero from `columns` to the next multiple of 8.
 struct Inputs {
   const float* values = nullptr;
-  const int8_t* codes = nullptr;
+  const int8_t* codes = nullptr;       // for int8 weights
   const float* scales = nullptr;       // [count]
   const int32_t* code_sums = nullptr;  // [count]
+  const int16_t* wide = nullptr;       // for weights in codes
+  const int32_t* wide_sums = nullptr;  // [count][stride / 8 + 1]: of the codes before each 8th
   int stride = 0;
   int count = 0;
 };

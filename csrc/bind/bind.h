@@ -26,6 +26,7 @@ using Floats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using ConstFloats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using ConstBytes = nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu>;
 using ConstInts = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ints = nb::ndarray<int32_t, nb::c_contig, nb::device::cpu>;
 using Longs = nb::ndarray<int64_t, nb::c_contig, nb::device::cpu>;
 
 inline void require(bool holds, const std::string& message) {
@@ -38,17 +39,20 @@ void check_tokens(const KVCache& cache, int first, int count);
 void check_rows(const KVCache& cache, int layer, int first, int count);  // of a layer
 void check_rule(const Rule& rule, int group);  // query heads that share keys and values
 
-// Owns padded copies of scale and bias; keeps the weight's array alive.
+// Owns padded copies of scale, bias and levels; keeps the weight's array alive.
 struct PyLinear {
   Linear linear;
   ConstBytes data;
   std::vector<float> scale, bias;
+  std::vector<uint8_t> levels;
 
   PyLinear(ConstBytes bytes, int rows, int columns, const std::string& type,
-           const std::optional<ConstFloats>& scales, const std::optional<ConstFloats>& biases);
+           const std::optional<ConstFloats>& scales, const std::optional<ConstFloats>& biases,
+           const std::optional<ConstBytes>& levels, int group, int rotation, int most);
   PyLinear(const PyLinear&) = delete;
 
  private:
+  void set_codes(const std::optional<ConstBytes>& levels, int group, int rotation, int most);
   const float* padded(const std::optional<ConstFloats>& from, std::vector<float>& to,
                       const char* name);
 };

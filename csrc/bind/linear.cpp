@@ -1,6 +1,7 @@
 #include <cstring>
 #include <optional>
 
+#include "../inputs.h"
 #include "../kernels.h"
 #include "../parallel.h"
 #include "bind.h"
@@ -9,13 +10,15 @@ namespace suffice::bind {
 
 PyLinear::PyLinear(ConstBytes bytes, int rows, int columns, const std::string& type,
                    const std::optional<ConstFloats>& scales,
-                   const std::optional<ConstFloats>& biases)
+                   const std::optional<ConstFloats>& biases, const std::optional<ConstBytes>& table,
+                   int group, int rotation, int most)
     : data(bytes) {
   require(rows > 0 && columns > 0, "a linear layer needs at least one row and one column");
   linear.rows = rows;
   linear.columns = columns;
-  linear.type = type_of(type);
-  require(linear.type != Type::f16, "weights are float32, bfloat16 or int8");
+  linear.type = type == "codes" ? Type::codes : type_of(type);
+  require(linear.type != Type::f16, "weights are float32, bfloat16, int8 or codes");
+  set_codes(table, group, rotation, most);
   const size_t expected = linear.panels() * linear.panel_bytes();
   require(bytes.size() == expected, "packed weight has " + std::to_string(bytes.size()) +
                                         " bytes; " + std::to_string(expected) + " expected");
@@ -25,6 +28,26 @@ PyLinear::PyLinear(ConstBytes bytes, int rows, int columns, const std::string& t
   linear.scale = padded(scales, scale, "scale");
   linear.bias = padded(biases, bias, "bias");
 }
+
+void PyLinear::set_codes(const std::optional<ConstBytes>& table, int group, int rotation,
+                         int most) {
+  require((linear.type == Type::codes) == table.has_value(),
+          "weights in codes, and only these, need levels");
+  if (!table) return;
+  require(table->size() == kLevels, "16 levels, not " + std::to_string(table->size()));
+  require(group >= 8 && group % 8 == 0,
+          "a scale for " + std::to_string(group) + " columns; a multiple of 8 is allowed");
+  require(rotation == 0 || (rotation >= kPanel && (rotation & (rotation - 1)) == 0 &&
+                            linear.columns % rotation == 0),
+          "no rotation in blocks of " + std::to_string(rotation));
+  require(most == 127 || most == 32767, "codes of inputs up to 127 or 32767");
+  levels.assign(table->data(), table->data() + kLevels);
+  linear.levels = levels.data();
+  linear.group = group;
+  linear.rotation = rotation;
+  linear.most = most;
+}
+
 const float* PyLinear::padded(const std::optional<ConstFloats>& from, std::vector<float>& to,
                               const char* name) {
   if (!from) return nullptr;
@@ -46,23 +69,47 @@ void py_linear(const PyLinear& w, ConstFloats x, Floats y) {
   require(y.ndim() == 2 && y.shape(0) == x.shape(0) && y.shape(1) == static_cast<size_t>(width),
           "y must be [rows, " + std::to_string(width) + "]");
   const int stride = round_up(w.linear.columns, kPanel);
-  std::vector<float> values(static_cast<size_t>(count) * stride), scales(count);
-  std::vector<int8_t> codes(values.size());
-  std::vector<int32_t> sums(count);
+  std::vector<float> values(static_cast<size_t>(count) * stride);
   for (int row = 0; row < count; row++)
     std::memcpy(values.data() + static_cast<size_t>(row) * stride,
                 x.data() + static_cast<size_t>(row) * w.linear.columns,
                 w.linear.columns * sizeof(float));
   nb::gil_scoped_release release;
-  if (w.linear.type == Type::i8)
-    kernels().quantize_rows(values.data(), stride, count, w.linear.columns, codes.data(),
-                            scales.data(), sums.data());
-  const Inputs inputs{values.data(), codes.data(), scales.data(), sums.data(), stride, count};
+  InputBuffers buffers(count, stride);
+  const Inputs inputs = buffers.of(values.data(), stride, w.linear, count);
   const auto threads = team();
   threads->run([&](int thread) {
     const Share mine = share(w.linear.panels(), thread, threads->size());
     kernels().linear(w.linear, mine.first, mine.last, inputs, y.data(), width);
   });
+}
+
+// What the inputs are replaced by: ascending levels, and how many values at each end stay.
+void py_set_inputs(PyLinear& w, ConstFloats levels, int outliers) {
+  require(w.linear.type == Type::codes, "only weights in codes have inputs by levels");
+  require(levels.ndim() == 1 && levels.size() >= 1 && levels.size() <= kLevels,
+          "1 to 16 levels, not " + std::to_string(levels.size()));
+  for (size_t i = 1; i < levels.size(); i++)
+    require(levels.data()[i - 1] <= levels.data()[i], "levels must ascend");
+  require(outliers >= 0 && 2 * outliers <= w.linear.columns,
+          std::to_string(outliers) + " outliers at each end are too many");
+  w.linear.inputs.count = static_cast<int>(levels.size());
+  w.linear.inputs.outliers = outliers;
+  std::memcpy(w.linear.inputs.levels, levels.data(), levels.size() * sizeof(float));
+}
+
+// y = W x by counting pairs of codes, x being codes of `x_levels`, in the caller's thread.
+void py_count_pairs(const PyLinear& w, ConstBytes x, ConstFloats x_levels, Floats y) {
+  require(w.linear.type == Type::codes && w.linear.group >= w.linear.columns,
+          "pairs are counted of codes with one scale a row");
+  require(x.ndim() == 1 && x.size() == static_cast<size_t>(w.linear.columns),
+          "x must be [" + std::to_string(w.linear.columns) + "]");
+  require(x_levels.size() == kLevels, "16 levels of x, not " + std::to_string(x_levels.size()));
+  require(y.ndim() == 1 && y.size() == static_cast<size_t>(w.linear.rows),
+          "y must be [" + std::to_string(w.linear.rows) + "]");
+  for (size_t i = 0; i < x.size(); i++) require(x.data()[i] < kLevels, "codes are below 16");
+  nb::gil_scoped_release release;
+  kernels().count_pairs(w.linear, 0, w.linear.panels(), x.data(), x_levels.data(), y.data());
 }
 
 // Writes the dense float32 weight [rows, columns], in the caller's thread: its callers are in
@@ -76,17 +123,35 @@ void py_unpack(const PyLinear& w, Floats out) {
   kernels().unpack(w.linear, 0, w.linear.panels(), out.data(), w.linear.columns);
 }
 
+// Fills found [2, k] with the indices of the k greatest and the k least values.
+void py_outliers(ConstFloats values, Ints found) {
+  require(values.ndim() == 1 && values.size() > 0, "values must be [N]");
+  require(found.ndim() == 2 && found.shape(0) == 2 && 2 * found.shape(1) <= values.size(),
+          "found must be [2, k] with 2 k <= N");
+  const int size = static_cast<int>(values.size()), count = static_cast<int>(found.shape(1));
+  std::vector<float> scratch(outlier_scratch(size));
+  require(kernels().select_outliers(values.data(), size, count, found.data(), found.data() + count,
+                                    scratch.data()),
+          "a value is not finite");
+}
+
 }  // namespace
 
 void bind_linear(nb::module_& m) {
   nb::class_<PyLinear>(m, "Linear")
       .def(nb::init<ConstBytes, int, int, const std::string&, std::optional<ConstFloats>,
-                    std::optional<ConstFloats>>(),
+                    std::optional<ConstFloats>, std::optional<ConstBytes>, int, int, int>(),
            "data"_a.noconvert(), "rows"_a, "columns"_a, "dtype"_a,
-           "scale"_a.noconvert().none() = nb::none(), "bias"_a.noconvert().none() = nb::none())
+           "scale"_a.noconvert().none() = nb::none(), "bias"_a.noconvert().none() = nb::none(),
+           "levels"_a.noconvert().none() = nb::none(), "group"_a = 0, "rotation"_a = 0,
+           "most"_a = 0)
       .def_prop_ro("bytes", [](const PyLinear& self) { return self.linear.bytes(); })
       .def("__call__", &py_linear, "x"_a.noconvert(), "y"_a.noconvert())
-      .def("unpack", &py_unpack, "out"_a.noconvert());
+      .def("unpack", &py_unpack, "out"_a.noconvert())
+      .def("set_inputs", &py_set_inputs, "levels"_a.noconvert(), "outliers"_a)
+      .def("count_pairs", &py_count_pairs, "x"_a.noconvert(), "x_levels"_a.noconvert(),
+           "y"_a.noconvert());
+  m.def("outliers", &py_outliers, "values"_a.noconvert(), "found"_a.noconvert());
 }
 
 }  // namespace suffice::bind

@@ -49,6 +49,12 @@ void check_linear(const Linear& w, int rows, int columns, const char* name, bool
               "]; [" + std::to_string(rows) + ", " + std::to_string(columns) + "] expected");
 }
 
+// Matrices that share an input take one quantised copy of it.
+void check_alike(const Linear& a, const Linear& b, const char* names) {
+  require(!a.data || !b.data || (a.type == b.type && a.rotation == b.rotation && a.most == b.most),
+          std::string(names) + " must be stored alike");
+}
+
 void add_layer(PyModel& self, const nb::dict& parts, int window, int rope) {
   const Spec& spec = self.spec;
   Layer layer;
@@ -67,6 +73,9 @@ void add_layer(PyModel& self, const nb::dict& parts, int window, int rope) {
   check_linear(layer.gate, spec.mlp_width, spec.width, "gate", false);
   check_linear(layer.up, spec.mlp_width, spec.width, "up");
   check_linear(layer.down, spec.width, spec.mlp_width, "down");
+  check_alike(layer.q, layer.k, "q and k");
+  check_alike(layer.q, layer.v, "q and v");
+  check_alike(layer.gate, layer.up, "gate and up");
   self.set(layer.attention_norm, parts, "attn_norm", spec.width);
   self.set(layer.mlp_norm, parts, "mlp_norm", spec.width);
   self.set(layer.post_attention_norm, parts, "post_attn_norm", spec.width);
@@ -87,6 +96,7 @@ void finish(PyModel& self, const nb::dict& parts) {
   self.set(spec.project_out, parts, "project_out");
   self.set(spec.head, parts, "head");
   check_linear(spec.embedding, spec.vocabulary, spec.embedding_width, "embed");
+  require(spec.embedding.type != Type::codes, "the embedding must not be in codes");
   check_linear(spec.project_in, spec.width, spec.embedding_width, "project_in",
                spec.width != spec.embedding_width);
   check_linear(spec.project_out, spec.embedding_width, spec.width, "project_out",

@@ -2,7 +2,9 @@
 // clang-format off: each file uses those before it
 #include "simd.inl"
 #include "rows.inl"
+#include "codes.inl"
 #include "linear.inl"
+#include "outliers.inl"
 #include "pointwise.inl"
 #include "tile.inl"
 #include "scores.inl"
@@ -17,8 +19,10 @@
 // clang-format on
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
-constexpr Kernels table{SUFFICE_NAME,     linear,       unpack,   quantize_rows, normalize,
-                        activate,         attend,       traverse, score_tiles,   add_coded,
-                        add_coded_masses, soften_tiles, estimate, combine,       visit,
-                        add_masses,       encode_box,   bound,    store_row,     load_rows,
-                        read_memory};
+constexpr Kernels table{SUFFICE_NAME,  linear,      unpack,          quantize_rows,
+                        quantize_wide, hadamard,    select_outliers, replace_by_levels,
+                        count_pairs,   normalize,   activate,        attend,
+                        traverse,      score_tiles, add_coded,       add_coded_masses,
+                        soften_tiles,  estimate,    combine,         visit,
+                        add_masses,    encode_box,  bound,           store_row,
+                        load_rows,     read_memory};

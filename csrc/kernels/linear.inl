@@ -118,6 +118,8 @@ inline void linear(const Linear& w, int first, int last, const Inputs& x, float*
     linear_of<Type::f32>(w, first, last, x, y, y_stride);
   else if (w.type == Type::bf16)
     linear_of<Type::bf16>(w, first, last, x, y, y_stride);
+  else if (w.type == Type::codes)
+    linear_of_codes(w, first, last, x, y, y_stride);
   else
     linear_of<Type::i8>(w, first, last, x, y, y_stride);
 }
@@ -154,6 +156,8 @@ inline void unpack(const Linear& w, int first, int last, float* to, int stride) 
     unpack_of<Type::f32>(w, first, last, to, stride);
   else if (w.type == Type::bf16)
     unpack_of<Type::bf16>(w, first, last, to, stride);
+  else if (w.type == Type::codes)
+    unpack_codes(w, first, last, to, stride);
   else
     unpack_of<Type::i8>(w, first, last, to, stride);
 }

@@ -232,7 +232,10 @@ def test_what_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert refusal("./a/b") == f"model './a/b' not found: {hint} (organisation/name)"
     assert refusal("a/b.gguf") == f"model 'a/b.gguf' not found: {hint} (organisation/name)"
     (tmp_path / "x.bin").write_bytes(b"")
-    assert refusal(tmp_path / "x.bin") == f"{tmp_path / 'x.bin'} is not a model: {hint}"
+    assert refusal(tmp_path / "x.bin") == (
+        f"{tmp_path / 'x.bin'} is not a model: give a directory, a .gguf file, one of "
+        "`suffice quantize` (.safetensors) or a hub id"
+    )
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     assert refusal(tmp_path) == (
         f"{tmp_path} has no config.json; did you mean the file {tmp_path / 'm.gguf'}?"

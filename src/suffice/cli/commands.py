@@ -18,7 +18,7 @@ import typer
 from suffice import __version__
 from suffice.cli.environment import misspelt, whole_values
 from suffice.cli.eval_commands import evaluate
-from suffice.cli.eval_options import CalibrateFlags
+from suffice.cli.eval_options import CalibrateFlags, QuantizeFlags
 from suffice.cli.hw_commands import hardware
 from suffice.cli.interrupt import INTERRUPTED
 from suffice.cli.options import (
@@ -202,6 +202,15 @@ def calibrate(*, flags: CalibrateFlags, model: ModelFlags) -> None:
     from suffice.cli import calibrate as calibrating
 
     calibrating.run(flags, model)
+
+
+@app.command()
+@with_flags
+def quantize(*, flags: QuantizeFlags, model: ModelFlags) -> None:
+    """Store a model in codes of few bits, for which a text says what matters."""
+    from suffice.cli import quantize as quantizing
+
+    quantizing.run(flags, model)
 
 
 @app.command()

@@ -148,3 +148,21 @@ class TasksFlags:
         int, flag("-b", "--batch-size", help="Answers that are decoded together.", **WHOLE)
     ] = 8
     output: Annotated[str, OUTPUT] = "md"
+
+
+@dataclass(frozen=True)
+class QuantizeFlags:
+    """What `quantize` stores, how, and what it looks at for that."""
+
+    calibrate: Annotated[
+        str, flag("--calibrate", help="A text file that is not evaluated on, or wikitext2.")
+    ]
+    output: Annotated[
+        Path, flag("-o", "--output", help="The file (.safetensors) to write.", environment=False)
+    ]
+    method: Annotated[
+        str, flag("--method", help="How weights are stored: kmeans:w=4,a=16, kllm, ...")
+    ] = "kmeans"
+    data_dir: Annotated[str | None, DATA_DIR] = None
+    window: Annotated[int, flag("--window", help="Tokens that run together.", **WHOLE)] = 1024
+    limit: Annotated[int, flag("--limit", help="Most windows.", **WHOLE)] = 16

@@ -24,6 +24,7 @@ from suffice.speculate import SPECULATORS
 
 if TYPE_CHECKING:
     from suffice.models.config import DecoderConfig
+    from suffice.models.quantised import Quantised
 
 SEAMS = (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, QUANTS, SPECULATORS)
 ISA_NAMES = {"v4": "AVX-512", "v3": "AVX2", "base": "plain loops"}
@@ -131,9 +132,12 @@ def show_model(name: str) -> None:
     path = resolve(name)
     with busy(f"opening {name}"):
         from suffice.models.checkpoint import open_checkpoint
+        from suffice.models.locate import SUFFIX, locate
+        from suffice.models.quantised import open_quantised
         from suffice.models.weights import shapes
 
-        checkpoint = open_checkpoint(path)
+        quantised = open_quantised(locate(path)) if locate(path).suffix == SUFFIX else None
+        checkpoint = quantised or open_checkpoint(path)
     config = checkpoint.config
     parameters = sum(math.prod(shape) for shape in shapes(config).values())
     windows = Counter("all" if layer.window is None else layer.window for layer in config.layers)
@@ -150,8 +154,33 @@ def show_model(name: str) -> None:
         "weights": ", ".join(f"{parameters * b / 2**20:.0f} MiB {n}" for n, b in _BYTES),
         "KV per token": ", ".join(f"{row_elements * b / 2**10:.1f} KiB {n}" for n, b in _BYTES),
     }
+    if quantised:
+        lines |= _quantised(quantised)
     for key, value in lines.items():
         print(f"{key:16} {value}")
+
+
+def _quantised(model: Quantised) -> dict[str, object]:
+    """Return what a quantised model says of itself, and what each of its matrices loses."""
+    facts = model.facts
+    own = facts["model"]
+    lines: dict[str, object] = {
+        "parameters": f"{_entries(model) / 1e6:.1f} M in matrices",
+        "weights": f"{model.path.stat().st_size / 2**20:.0f} MiB, "
+        f"{model.bits_per_weight:.2f} bits per weight of the matrices",
+        "quantised": f"{facts['method']} from {own['name']} ({own['hash']})",
+        "calibrated on": "{name}, {windows} windows of {window} tokens".format(**facts["text"]),
+        "loss": "of the mean square of a matrix's outputs, by layer",
+    }
+    for name, matrix in facts["matrices"].items():
+        if "loss" in matrix:
+            layer, _, part = name.rpartition(".")
+            lines[layer] = f"{lines.get(layer, '')}  {part} {100 * matrix['loss']:.2f} %"
+    return lines
+
+
+def _entries(model: Quantised) -> int:
+    return sum(matrix["rows"] * matrix["columns"] for matrix in model.facts["matrices"].values())
 
 
 def _mechanisms(config: DecoderConfig) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -14,12 +14,16 @@ from suffice.cache import fitted, machine
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.torch_threads import one_torch_thread
+from suffice.errors import InputError
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.fingerprint import fingerprint
+from suffice.models.locate import SUFFIX, locate
 from suffice.models.native_model import NativeModel, Rows
+from suffice.models.quantised import Quantised, open_quantised
 from suffice.native import core
 from suffice.policy import Watch
+from suffice.quant import QUANTS
 from suffice.trace import Trace
 
 if TYPE_CHECKING:
@@ -240,13 +244,25 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     """
     from suffice.models.tokenizer import load_tokenizer
 
-    checkpoint = open_checkpoint(config.model)
-    model = checkpoint.config
+    path = locate(config.model)
+    opened = open_quantised(path) if path.suffix == SUFFIX else open_checkpoint(config.model)
+    model = opened.config
     if config.calibration is not None:
-        config.calibration.check(config.model, fingerprint(checkpoint.path))
-    config = config.resolved(checkpoint.dtype, model.max_positions, model.most_positions)
-    assert config.quant is not None and config.threads is not None
+        config.calibration.check(config.model, fingerprint(path))
+    if isinstance(opened, Quantised) and config.quant is not None:
+        raise InputError(
+            f"{config.model} is quantised already, by {opened.facts['method']}: leave out "
+            "quantization"
+        )
+    config = config.resolved(opened.dtype, model.max_positions, model.most_positions)
+    assert config.threads is not None
     native.set_threads(config.threads)
     torch.set_num_threads(config.threads)
-    decoder = Decoder.from_checkpoint(checkpoint, config.quant, prefill_dtype(config.dtype))
+    dtype = prefill_dtype(config.dtype)
+    if isinstance(opened, Quantised):
+        config = replace(config, quant=QUANTS.build(opened.facts["method"]))
+        decoder = Decoder(model, opened.weights, dtype)
+    else:
+        assert config.quant is not None
+        decoder = Decoder.from_checkpoint(opened, config.quant, dtype)
     return config, Runner(config, decoder), load_tokenizer(config.tokenizer or config.model)

@@ -20,7 +20,7 @@ from suffice.models.layers import (
     rotate,
 )
 from suffice.models.rope import check_call, rope_table
-from suffice.models.weights import is_linear
+from suffice.models.weights import VOCABULARY, is_linear
 from suffice.quant import PackedLinear, Quant
 
 if TYPE_CHECKING:
@@ -240,6 +240,7 @@ def pack_weights(
         elif plain != name:
             biases[plain] = tensor.float()
         else:
-            weights[name] = quant.pack(tensor, biases.pop(plain, None))
+            how = quant.vocabulary if name in VOCABULARY else quant
+            weights[name] = how.pack(tensor, biases.pop(plain, None))
     assert not biases, "a bias came after its matrix"
     return weights

@@ -29,6 +29,7 @@ def linear(x: torch.Tensor, weight: PackedLinear, dtype: torch.dtype) -> torch.T
     The product is taken in `dtype`, over a block of output rows at a time, so that the dense
     weight of a large vocabulary never exists as a whole.
     """
+    x = weight.taken(x)
     outputs = [(x.to(dtype) @ part.unpack(dtype).T).float() for part in _row_blocks(weight)]
     y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
     return y if weight.bias is None else y.add_(weight.bias)

@@ -8,14 +8,16 @@ from pathlib import Path
 from suffice.errors import InputError
 from suffice.pull import resolve
 
-__all__ = ["locate"]
+__all__ = ["SUFFIX", "locate"]
+
+SUFFIX = ".safetensors"  # of what `suffice quantize` writes
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
 def locate(model: str | Path) -> Path:
-    """Return the directory or `.gguf` file of a model; a hub id is downloaded or found cached.
+    """Return the directory or file of a model; a hub id is downloaded or found cached.
 
     A short name is that of a model that `suffice pull` stores.
 
@@ -26,10 +28,13 @@ def locate(model: str | Path) -> Path:
     if path.is_dir():
         return _checked_folder(path)
     if path.is_file():
-        if path.suffix != ".gguf":
-            raise InputError(f"{path} is not a model: give a directory, a .gguf file or a hub id")
+        if path.suffix not in (".gguf", SUFFIX):
+            raise InputError(
+                f"{path} is not a model: give a directory, a .gguf file, one of `suffice quantize` "
+                "(.safetensors) or a hub id"
+            )
         return path
-    if _HUB_ID.fullmatch(str(model)) and path.suffix != ".gguf":
+    if _HUB_ID.fullmatch(str(model)) and path.suffix not in (".gguf", SUFFIX):
         return _checked_folder(_snapshot(str(model)))
     raise InputError(
         f"model '{model}' not found: give a directory, a .gguf file or a hub id (organisation/name)"

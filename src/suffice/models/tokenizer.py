@@ -8,11 +8,12 @@ from typing import Any
 
 from suffice.errors import InputError, check_text
 from suffice.models.hf_folder import read_json
-from suffice.models.locate import locate
+from suffice.models.locate import SUFFIX, locate
 
 __all__ = ["StreamDecoder", "Tokenizer", "load_tokenizer"]
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 _CHARACTER_BYTES = 4  # of the longest UTF-8 character, hence tokens it can be spread over
 _PENDING = 16  # tokens after which text that still looks incomplete is taken for broken
 
@@ -67,6 +68,33 @@ class Tokenizer:
             raise InputError(f"the chat template refuses the conversation: {reason}") from None
         return list(tokens)
 
+    def stored(self) -> tuple[dict[str, Any], str]:
+        """Return what `restored` needs: special tokens and the like, and the tokenizer's own JSON.
+
+        Raises:
+            InputError: It is of a kind that has no such JSON.
+        """
+        backend = getattr(self.wrapped, "backend_tokenizer", None)
+        if backend is None:
+            raise InputError(
+                f"a {type(self.wrapped).__name__} cannot be stored; only fast tokenizers can"
+            )
+        facts = {name: getattr(self.wrapped, name) for name in _SPECIAL}
+        facts["chat_template"] = self.wrapped.chat_template
+        facts["eos_ids"] = sorted(self.eos_ids)
+        return facts, backend.to_str()
+
+    @classmethod
+    def restored(cls, facts: dict[str, Any], text: str) -> Tokenizer:
+        """Return a tokenizer from what `stored` returned."""
+        import tokenizers
+        from transformers import PreTrainedTokenizerFast
+
+        options = {name: facts[name] for name in (*_SPECIAL, "chat_template") if facts[name]}
+        backend = tokenizers.Tokenizer.from_str(text)
+        wrapped = PreTrainedTokenizerFast(tokenizer_object=backend, **options)
+        return cls(wrapped, facts["eos_ids"])
+
     def stream(self, *, skip_special: bool = True) -> StreamDecoder:
         """Return a decoder for a new text."""
         return StreamDecoder(self, skip_special=skip_special)
@@ -112,12 +140,16 @@ class StreamDecoder:
 
 
 def load_tokenizer(model: str | Path) -> Tokenizer:
-    """Load the tokenizer of a Hugging Face directory, a hub id or a `.gguf` file.
+    """Load the tokenizer of a Hugging Face directory, a hub id, a `.gguf` or a quantised file.
 
     Raises:
         InputError: There is none, it is damaged, or of an unsupported kind.
     """
     path = locate(model)
+    if path.suffix == SUFFIX:
+        from suffice.models.quantised import stored_tokenizer
+
+        return Tokenizer.restored(*stored_tokenizer(path))
     if path.is_file():
         from suffice.models.gguf_tokenizer import read_gguf_tokenizer
 

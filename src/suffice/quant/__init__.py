@@ -25,12 +25,20 @@ class Quant(Protocol):
         """Store a dense float weight [N, K] and an optional bias [N]."""
         ...
 
+    @property
+    def vocabulary(self) -> Quant:
+        """How the embedding and the head are stored, whose rows are tokens."""
+        ...
+
 
 QUANTS = Table(
     "quant",
     {
         "none": "suffice.quant.none:NoQuant",
         "int8": "suffice.quant.int8:Int8",
+        "kmeans": "suffice.quant.kmeans:KMeans",
+        "rtn": "suffice.quant.rtn:RTN",
+        "kllm": "suffice.quant.kmeans:KLLM",
     },
 )
 

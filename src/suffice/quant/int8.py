@@ -23,6 +23,11 @@ LEVELS = 127
 class Int8:
     """Symmetric int8 weights per output channel and int8 activations per token."""
 
+    @property
+    def vocabulary(self) -> Int8:
+        """How the embedding and the head are stored: like all else."""
+        return self
+
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
         """Quantise and pack a dense weight [N, K]."""
         rows, columns = weight.shape

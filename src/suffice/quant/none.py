@@ -32,6 +32,11 @@ class NoQuant:
         """Return the setting that keeps every bit of a float32 checkpoint."""
         return cls("float32")
 
+    @property
+    def vocabulary(self) -> NoQuant:
+        """How the embedding and the head are stored: like all else."""
+        return self
+
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
         """Pack a dense weight [N, K]."""
         rows, columns = weight.shape

@@ -53,6 +53,10 @@ class PackedLinear:
         data = self.data.view(torch.uint8).reshape(-1)
         return core.Linear(data, self.rows, self.columns, self.dtype, self.scale, self.bias)
 
+    def taken(self, x: torch.Tensor) -> torch.Tensor:
+        """Return inputs [T, K] as the layer takes them, before they are rounded to codes."""
+        return x
+
     def unpack(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the dense weight [N, K] in `dtype`, scales applied."""
         weight = torch.empty(self.rows, self.columns)

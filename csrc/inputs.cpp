@@ -1,0 +1,37 @@
+#include "inputs.h"
+
+#include <cstring>
+
+namespace suffice {
+
+Inputs InputBuffers::of(const float* values, int stride, const Linear& w, int count) {
+  const size_t most = static_cast<size_t>(rows_) * stride_;
+  if (w.type == Type::i8) {
+    codes_.resize(most);
+    kernels().quantize_rows(values, stride, count, w.columns, codes_.data(), scales_.data(),
+                            code_sums_.data());
+  } else if (w.type == Type::codes) {
+    wide_.resize(most);
+    wide_sums_.resize(most / 8 + rows_);
+    if (w.rotation || w.inputs.count) values = changed(values, stride, w, count);
+    kernels().quantize_wide(values, stride, count, w.columns, w.most, wide_.data(), scales_.data(),
+                            wide_sums_.data());
+  }
+  return {values,       codes_.data(),     scales_.data(), code_sums_.data(),
+          wide_.data(), wide_sums_.data(), stride,         count};
+}
+
+const float* InputBuffers::changed(const float* values, int stride, const Linear& w, int count) {
+  changed_.resize(static_cast<size_t>(rows_) * stride_);
+  std::memcpy(changed_.data(), values, static_cast<size_t>(count) * stride * sizeof(float));
+  if (w.rotation) kernels().rotate(changed_.data(), stride, count, w.columns, w.rotation);
+  if (w.inputs.count) {
+    places_.resize(2 * w.inputs.outliers);
+    scratch_.resize(outlier_scratch(w.columns) + places_.size());
+    kernels().replace_by_levels(changed_.data(), stride, count, w.columns, w.inputs, places_.data(),
+                                scratch_.data());
+  }
+  return changed_.data();
+}
+
+}  // namespace suffice

@@ -1,0 +1,30 @@
+// Inputs of linear layers in the form that each type of weight takes.
+#pragma once
+
+#include <vector>
+
+#include "kernels.h"
+
+namespace suffice {
+
+// Owns quantised copies of up to `rows` rows, `stride` floats apart at most.
+class InputBuffers {
+ public:
+  InputBuffers(int rows, int stride)
+      : rows_(rows), stride_(stride), scales_(rows), code_sums_(rows) {}
+
+  // The inputs of `w`, valid until the next call.
+  Inputs of(const float* values, int stride, const Linear& w, int count);
+
+ private:
+  // A copy of the rows, rotated and brought to levels as `w` wants it.
+  const float* changed(const float* values, int stride, const Linear& w, int count);
+
+  int rows_, stride_;
+  std::vector<int8_t> codes_;
+  std::vector<int16_t> wide_;
+  std::vector<float> scales_, changed_, scratch_;
+  std::vector<int32_t> code_sums_, wide_sums_, places_;
+};
+
+}  // namespace suffice

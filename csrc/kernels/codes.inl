@@ -1,0 +1,207 @@
+// y = W x of weights in codes: 4 bits choose one of 16 levels, a permute away, and integer products
+// of the levels with the inputs in int16 are summed group by group.
+
+// How far ahead of the arithmetic weights are asked for, in bytes.
+constexpr int kAheadCodes = 2048;
+
+// Columns after which a sum goes to float32: 255 * 32767 * 256 is still below 2^31.
+constexpr int kMostSummed = 256;
+
+// The levels, at each code's place. Bytes of codes are 0..15.
+SUFFICE_INLINE vi look_up(vi levels, vi codes) {
+#if SUFFICE_LEVEL == 4
+  return reinterpret_cast<vi>(
+      _mm512_shuffle_epi8(reinterpret_cast<__m512i>(levels), reinterpret_cast<__m512i>(codes)));
+#elif SUFFICE_LEVEL == 3
+  return reinterpret_cast<vi>(
+      _mm256_shuffle_epi8(reinterpret_cast<__m256i>(levels), reinterpret_cast<__m256i>(codes)));
+#else
+  uint8_t table[kVectorBytes], index[kVectorBytes];
+  std::memcpy(table, &levels, sizeof table);
+  std::memcpy(index, &codes, sizeof index);
+  for (uint8_t& each : index) each = table[each];
+  return load_bits(index);
+#endif
+}
+
+// 16 bytes, repeated.
+SUFFICE_INLINE vi repeat_levels(const uint8_t* levels) {
+  uint8_t all[kVectorBytes];
+  for (int i = 0; i < kVectorBytes; i += kLevels) std::memcpy(all + i, levels, kLevels);
+  return load_bits(all);
+}
+
+// total += in each lane the sum of two products of int16.
+SUFFICE_INLINE vi add_pairs(vi total, vi a, vi b) {
+#if SUFFICE_LEVEL == 4
+  return reinterpret_cast<vi>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(total),
+                                                  reinterpret_cast<__m512i>(a),
+                                                  reinterpret_cast<__m512i>(b)));
+#else
+  return multiply_add(a, b, total);
+#endif
+}
+
+typedef uint16_t vu __attribute__((vector_size(kVectorBytes)));
+
+// The levels of 8 columns, as pairs of int16: columns 0 and 1, 2 and 3, 4 and 5, 6 and 7.
+SUFFICE_INLINE void pairs_of_levels(vi levels, const std::byte* line, vi* pairs) {
+  const vi bits = load_bits(line);
+  const vi nibbles = splat_bits(0x0f0f0f0f), bytes = splat_bits(0x00ff00ff);
+  const vi low = look_up(levels, bits & nibbles);
+  const vi high = look_up(levels, (bits >> 4) & nibbles);
+  pairs[0] = low & bytes;
+  pairs[1] = reinterpret_cast<vi>(reinterpret_cast<vu>(low) >> 8);
+  pairs[2] = high & bytes;
+  pairs[3] = reinterpret_cast<vi>(reinterpret_cast<vu>(high) >> 8);
+}
+
+// One panel times B rows. Every (row, output) is summed in the same order whatever B is.
+template <int B>
+SUFFICE_INLINE void codes_tile(const Linear& w, int panel, const Inputs& x, int row, float* y,
+                               int y_stride) {
+  // dpwssd takes 5 cycles: with few rows, four sums for each output hide them.
+  constexpr int kChains = SUFFICE_LEVEL == 4 && B <= 2 ? 4 : 1;
+  const std::byte* scales = w.data + panel * w.panel_bytes();
+  const std::byte* line = scales + w.scale_bytes();
+  const int16_t* input = x.wide + static_cast<size_t>(row) * x.stride;
+  const int sums_stride = x.stride / 8 + 1;
+  const int32_t* sums = x.wide_sums + static_cast<size_t>(row) * sums_stride;
+  const vi levels = repeat_levels(w.levels);
+  const int columns = w.steps() * 8;
+  vf total[B][kVectors] = {};
+  for (int k = 0; k < columns;) {
+    const int begin = k, group = k / w.group;
+    int end = begin + kMostSummed < columns ? begin + kMostSummed : columns;
+    if ((group + 1) * w.group < end) end = (group + 1) * w.group;
+    vi sum[B][kVectors][kChains] = {};
+    for (; k < end; k += 8, line += kLineBytes) {
+      fetch(line + kAheadCodes);
+      for (int v = 0; v < kVectors; v++) {
+        vi pairs[4];
+        pairs_of_levels(levels, line + v * kVectorBytes, pairs);
+        for (int b = 0; b < B; b++)
+          for (int i = 0; i < 4; i++) {
+            const int16_t* at = input + static_cast<size_t>(b) * x.stride + k + 2 * i;
+            vi& to = sum[b][v][i % kChains];
+            to = add_pairs(to, pairs[i], broadcast<vi>(at));
+          }
+      }
+    }
+    for (int b = 0; b < B; b++) {
+      const int32_t* own = sums + b * sums_stride;
+      const int32_t offset = kLevelOffset * (own[end / 8] - own[begin / 8]);
+      for (int v = 0; v < kVectors; v++) {
+        vi all = sum[b][v][0];
+        for (int i = 1; i < kChains; i++) all += sum[b][v][i];
+        const auto* scale = reinterpret_cast<const uint16_t*>(scales) + group * kPanel + v * W;
+        total[b][v] = to_float(all - offset) * load_f16(scale) + total[b][v];
+      }
+    }
+  }
+  for (int b = 0; b < B; b++)
+    for (int v = 0; v < kVectors; v++) {
+      const int n = panel * kPanel + v * W;
+      vf out = total[b][v] * x.scales[row + b];
+      if (w.bias) out += load(w.bias + n);
+      store(y + static_cast<size_t>(row + b) * y_stride + n, out);
+    }
+}
+
+// A panel at a time, which is one sequential stream; all tiles of rows pass over it in the cache.
+inline void linear_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y,
+                            int y_stride) {
+  constexpr int kTile = SUFFICE_LEVEL == 4 ? 8 : 4;
+  for (int panel = first; panel < last; panel++)
+    for (int row = 0; row < x.count; row += kTile) {
+      switch (x.count - row < kTile ? x.count - row : kTile) {
+        case 1: codes_tile<1>(w, panel, x, row, y, y_stride); break;
+        case 2: codes_tile<2>(w, panel, x, row, y, y_stride); break;
+        case 3: codes_tile<3>(w, panel, x, row, y, y_stride); break;
+        case 4: codes_tile<4>(w, panel, x, row, y, y_stride); break;
+#if SUFFICE_LEVEL == 4
+        case 5: codes_tile<5>(w, panel, x, row, y, y_stride); break;
+        case 6: codes_tile<6>(w, panel, x, row, y, y_stride); break;
+        case 7: codes_tile<7>(w, panel, x, row, y, y_stride); break;
+        case 8: codes_tile<8>(w, panel, x, row, y, y_stride); break;
+#endif
+      }
+    }
+}
+
+// The code of row `row` of a panel and a column.
+SUFFICE_INLINE int code_at(const std::byte* lines, int row, int column) {
+  // The order is its own inverse: two columns change places.
+  const std::byte byte = lines[(column / 8) * kLineBytes + row * 4 + kCodeOrder[column % 4]];
+  return static_cast<int>(byte) >> (column % 8 / 4 * 4) & 15;
+}
+
+SUFFICE_INLINE float scale_at(const Linear& w, int panel, int row, int column) {
+  const auto* scales = reinterpret_cast<const uint16_t*>(w.data + panel * w.panel_bytes());
+  return half_to_float(scales[column / w.group * kPanel + row]);
+}
+
+// The dense rows of the panels [first, last), of rotated inputs if there is a rotation.
+inline void unpack_codes(const Linear& w, int first, int last, float* to, int stride) {
+  for (int n = first * kPanel; n < last * kPanel && n < w.rows; n++) {
+    const int panel = n / kPanel, row = n % kPanel;
+    const std::byte* lines = w.data + panel * w.panel_bytes() + w.scale_bytes();
+    float* out = to + static_cast<size_t>(n - first * kPanel) * stride;
+    for (int k = 0; k < w.columns; k++)
+      out[k] = scale_at(w, panel, row, k) * (w.levels[code_at(lines, row, k)] - kLevelOffset);
+  }
+}
+
+inline void count_pairs(const Linear& w, int first, int last, const uint8_t* x,
+                        const float* x_levels, float* y) {
+  float terms[kLevels * kLevels];
+  for (int i = 0; i < kLevels; i++)
+    for (int j = 0; j < kLevels; j++)
+      terms[i * kLevels + j] = x_levels[i] * (w.levels[j] - kLevelOffset);
+  for (int n = first * kPanel; n < last * kPanel && n < w.rows; n++) {
+    const std::byte* lines = w.data + n / kPanel * w.panel_bytes() + w.scale_bytes();
+    int32_t counts[kLevels * kLevels] = {};
+    for (int k = 0; k < w.columns; k++) counts[x[k] << 4 | code_at(lines, n % kPanel, k)]++;
+    float sum = 0.0f;
+    for (int i = 0; i < kLevels * kLevels; i++) sum += static_cast<float>(counts[i]) * terms[i];
+    y[n] = sum * scale_at(w, n / kPanel, n % kPanel, 0);
+  }
+}
+
+// `stride` is a multiple of 16 and the values beyond `columns` are 0, so whole vectors are read.
+inline void quantize_wide(const float* values, int stride, int count, int columns, int most,
+                          int16_t* codes, float* scales, int32_t* sums) {
+  const int size = round_up(columns, kPanel);
+  for (int row = 0; row < count; row++) {
+    const float* from = values + static_cast<size_t>(row) * stride;
+    int16_t* to = codes + static_cast<size_t>(row) * stride;
+    int32_t* sum = sums + static_cast<size_t>(row) * (stride / 8 + 1);
+    scales[row] = max_magnitude(from, size) / static_cast<float>(most);
+    const float inverse = scales[row] > 0 ? 1.0f / scales[row] : 0.0f;
+    for (int i = 0; i < size; i += W)
+      store_narrow(__builtin_convertvector(round_even(load(from + i) * inverse), vi), to + i);
+    sum[0] = 0;
+    for (int i = 0; i < size; i += 8) {
+      int32_t own = 0;
+      for (int j = 0; j < 8; j++) own += to[i + j];
+      sum[i / 8 + 1] = sum[i / 8] + own;
+    }
+  }
+}
+
+// The butterflies of the fast transform; those of whole vectors first.
+inline void hadamard(float* values, int stride, int count, int columns, int block) {
+  const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(block));
+  for (int row = 0; row < count; row++)
+    for (int first = 0; first < columns; first += block) {
+      float* own = values + static_cast<size_t>(row) * stride + first;
+      for (int step = block / 2; step > 0; step /= 2)
+        for (int start = 0; start < block; start += 2 * step)
+          for (int i = start; i < start + step; i++) {
+            const float a = own[i], b = own[i + step];
+            own[i] = a + b;
+            own[i + step] = a - b;
+          }
+      for (int i = 0; i < block; i++) own[i] *= scale;
+    }
+}

@@ -1,0 +1,82 @@
+// The greatest and the least of some values, and the others brought to the levels of a codebook.
+
+// Values are looked at in groups, of which the greatest of each lane is kept.
+constexpr int kGroupRows = kOutlierGroup / W;
+
+SUFFICE_INLINE vf group_winners(const float* group) {
+  vf best = load(group);
+  for (int row = 1; row < kGroupRows; row++) best = max(load(group + row * W), best);
+  return best;
+}
+
+// Indices of the `count` greatest of values[0, padded), greatest first. Of equal values the one of
+// lower index comes first, or if `kLast` that of higher index.
+template <bool kLast>
+void pop_greatest(float* values, int padded, int count, int32_t* found, float* winners) {
+  const int groups = padded / (kGroupRows * W);
+  for (int g = 0; g < groups; g++)
+    store(winners + g * W, group_winners(values + g * kOutlierGroup));
+  for (int i = 0; i < count; i++) {
+    vf best = load(winners);
+    for (int g = 1; g < groups; g++) best = max(load(winners + g * W), best);
+    const vf top = splat(max_of(best));
+    int g = kLast ? groups - 1 : 0;
+    while (!any(load(winners + g * W) == top)) g += kLast ? -1 : 1;
+    float* group = values + g * kOutlierGroup;
+    int row = kLast ? kGroupRows - 1 : 0;
+    while (!any(load(group + row * W) == top)) row += kLast ? -1 : 1;
+    const uint32_t lanes = lane_bits(load(group + row * W) == top);
+    const int lane = kLast ? 31 - __builtin_clz(lanes) : __builtin_ctz(lanes);
+    found[i] = g * kOutlierGroup + row * W + lane;
+    group[row * W + lane] = -__builtin_inff();
+    store(winners + g * W, group_winners(group));
+  }
+}
+
+inline bool select_outliers(const float* values, int size, int count, int32_t* greatest,
+                            int32_t* least, float* scratch) {
+  const int padded = round_up(size, kOutlierGroup);
+  float* winners = scratch + padded;
+  for (int end = 0; end < 2; end++) {
+    const bool negated = end == 1;
+    for (int i = 0; i < size; i++) scratch[i] = negated ? -values[i] : values[i];
+    for (int i = size; i < padded; i++) scratch[i] = 0.0f;
+    vi wrong = {};
+    for (int i = 0; i < padded; i += W)
+      wrong |= ~(max(load(scratch + i), -load(scratch + i)) <= splat(3.4028235e38f));
+    if (any(wrong)) return false;
+    for (int i = size; i < padded; i++) scratch[i] = -__builtin_inff();
+    if (negated)
+      pop_greatest<true>(scratch, padded, count, least, winners);
+    else
+      pop_greatest<false>(scratch, padded, count, greatest, winners);
+  }
+  return true;
+}
+
+inline void replace_by_levels(float* values, int stride, int count, int columns,
+                              const InputLevels& by, int32_t* places, float* scratch) {
+  const int size = round_up(columns, kPanel), kept = 2 * by.outliers;
+  float* values_kept = scratch + outlier_scratch(columns);
+  for (int row = 0; row < count; row++) {
+    float* own = values + static_cast<size_t>(row) * stride;
+    if (!select_outliers(own, columns, by.outliers, places, places + by.outliers, scratch))
+      continue;
+    for (int i = 0; i < kept; i++) {
+      values_kept[i] = own[places[i]];
+      own[places[i]] = 0.0f;
+    }
+    const float scale = max_magnitude(own, size);
+    for (int i = 0; i < size; i += W) {
+      const vf value = load(own + i);
+      vf nearest = splat(by.levels[0] * scale);
+      for (int j = 1; j < by.count; j++) {
+        const float border = (by.levels[j - 1] + by.levels[j]) * 0.5f * scale;
+        nearest = value > border ? splat(by.levels[j] * scale) : nearest;
+      }
+      store(own + i, nearest);
+    }
+    for (int i = columns; i < size; i++) own[i] = 0.0f;
+    for (int i = 0; i < kept; i++) own[places[i]] = values_kept[i];
+  }
+}

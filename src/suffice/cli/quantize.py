@@ -1,0 +1,91 @@
+"""`suffice quantize`: stores a model in codes of few bits, layer by layer."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from suffice.cli.output import busy
+from suffice.errors import InputError
+from suffice.progress import progress_bar
+
+if TYPE_CHECKING:
+    from suffice.cli.eval_options import QuantizeFlags
+    from suffice.cli.options import ModelFlags
+
+
+def run(flags: QuantizeFlags, model: ModelFlags) -> None:
+    """Quantise and write the file. After Ctrl-C, the same command goes on with the layers left.
+
+    Raises:
+        InputError: A method, text, flag or model that cannot be used, or a file that cannot be
+            written.
+    """
+    if flags.output.suffix != ".safetensors" or not flags.output.parent.is_dir():
+        raise InputError(
+            f"-o {flags.output}: must be a .safetensors file in a folder that is there"
+        )
+    if model.quant is not None:
+        raise InputError(f"--quant {model.quant}: quantize has --method instead")
+    from suffice.eval.perplexity import Plan, windows_of
+    from suffice.eval.texts import load_text
+    from suffice.models.checkpoint import open_checkpoint
+    from suffice.models.decoder import Decoder
+    from suffice.models.fingerprint import fingerprint
+    from suffice.models.locate import SUFFIX, locate
+    from suffice.models.quantise import Quantising
+    from suffice.models.tokenizer import load_tokenizer
+    from suffice.quant.none import NoQuant
+
+    method = _method(flags.method)
+    plan = Plan(flags.window, flags.limit)
+    text = load_text(flags.calibrate, flags.data_dir)
+    path = locate(model.model)
+    if path.suffix == SUFFIX:
+        raise InputError(f"{path} is quantised already: give what it was made from")
+    with busy(f"loading {model.model}"):
+        checkpoint = open_checkpoint(path)
+        tokenizer = load_tokenizer(model.tokenizer or path)
+        windows = windows_of(tokenizer, text, plan, checkpoint.config.longest_prompt)
+        decoder = Decoder.from_checkpoint(checkpoint, NoQuant("float32"))
+    facts = {
+        "model": {"name": PurePath(model.model).name, "hash": fingerprint(path)},
+        "method": flags.method,
+        "text": {
+            "name": PurePath(flags.calibrate).name,
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "windows": len(windows),
+            "window": flags.window,
+        },
+    }
+    quantising = Quantising(decoder, method, windows, flags.output, facts)
+    _show(quantising, len(decoder.config.layers))
+    quantising.write(tokenizer)
+    print(flags.output)
+
+
+def _method(text: str) -> Any:
+    """Return the method of a name.
+
+    Raises:
+        InputError: It is unknown, or makes no use of a calibration.
+    """
+    from suffice.quant import QUANTS
+
+    method = QUANTS.build(text)
+    if not hasattr(method, "site"):
+        raise InputError(
+            f"--method {text}: needs no calibration; run the model with --quant {text}"
+        )
+    return method
+
+
+def _show(quantising: Any, layers: int) -> None:
+    from rich.progress import BarColumn, TimeRemainingColumn
+
+    columns = ("{task.description}", BarColumn(), "{task.completed}/{task.total}")
+    with progress_bar(*columns, TimeRemainingColumn()) as bar:
+        task = bar.add_task("layers", total=layers)
+        for done in quantising.run():
+            bar.update(task, completed=done)

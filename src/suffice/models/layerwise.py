@@ -1,0 +1,103 @@
+"""A decoder run layer by layer over some windows of text, as quantisation wants it.
+
+All windows pass through a layer before the next one begins, so that its matrices can be replaced
+once their inputs are known, and the layers after it see what came of that. What is held is a hidden
+state for each token and, of the layer at hand, H = E[x x^T] and some inputs of each site.
+
+A **site** is an input that matrices share: q, k and v have one, gate and up another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+from suffice.cache.kv import KVCache
+from suffice.models.decoder import Decoder
+from suffice.quant import PackedLinear
+
+__all__ = ["SITES", "Layerwise", "SiteInputs"]
+
+SAMPLES = 512  # inputs of a site that are kept
+
+SITES = {"q": ("q", "k", "v"), "o": ("o",), "up": ("gate", "up"), "down": ("down",)}
+
+
+@dataclass
+class SiteInputs:
+    """What goes into a site: H = E[x x^T], float32 [K, K], and the first inputs [T, K]."""
+
+    hessian: torch.Tensor
+    samples: torch.Tensor
+
+
+class Layerwise(Decoder):
+    """Runs `decoder`, whose weights it shares and changes, over windows of tokens."""
+
+    def __init__(self, decoder: Decoder, windows: Sequence[Sequence[int]]) -> None:
+        super().__init__(decoder.config, decoder.weights, decoder.dtype)
+        self._inputs: dict[str, SiteInputs] | None = None
+        self._states = [self._embed(torch.tensor(window), 0) for window in windows]
+        self._tokens = sum(map(len, self._states))
+
+    def replace(self, index: int, matrices: dict[str, PackedLinear]) -> None:
+        """Replace matrices of a layer by name."""
+        for name, matrix in matrices.items():
+            self.weights[f"layers.{index}.{name}"] = matrix
+
+    def matrices(self, index: int) -> dict[str, PackedLinear]:
+        """Return the matrices of a layer by name."""
+        names = (name for names in SITES.values() for name in names)
+        found = {name: self.weights.get(f"layers.{index}.{name}") for name in names}
+        return {name: each for name, each in found.items() if isinstance(each, PackedLinear)}
+
+    @torch.no_grad()
+    def inputs(self, index: int) -> dict[str, SiteInputs]:
+        """Return what goes into each site of a layer."""
+        self._inputs = {}
+        for state in self._states:
+            self._run(index, state)
+        found, self._inputs = self._inputs, None
+        for each in found.values():
+            each.hessian /= self._tokens
+        return found
+
+    @torch.no_grad()
+    def advance(self, index: int) -> None:
+        """Pass all windows through a layer."""
+        self._states = [self._run(index, state) for state in self._states]
+
+    def _run(self, index: int, state: torch.Tensor) -> torch.Tensor:
+        layer, rows = self.config.layers[index], len(state)
+        tables = [(cos[:rows], sin[:rows]) for cos, sin in self._rope_rows(rows)]
+        table = None if layer.rope is None else tables[layer.rope]
+        return self._layer(index, layer, state, table, cast(KVCache, _OneLayer()), None)
+
+    def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        site = name.rpartition(".")[2]
+        if self._inputs is not None and site in SITES:
+            known = self._inputs.get(site)
+            if known is None:
+                self._inputs[site] = SiteInputs(x.T @ x, x[:SAMPLES].clone())
+            else:
+                known.hessian.addmm_(x.T, x)
+        return super()._linear(name, x)
+
+
+class _OneLayer:
+    """The keys and values of one layer and window, in place of a cache that holds all."""
+
+    def held(self, layer: int) -> int:
+        return 0
+
+    def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        self._keys, self._values = k, v
+
+    def keys(self, layer: int, rows: int) -> torch.Tensor:
+        return self._keys
+
+    def values(self, layer: int, rows: int) -> torch.Tensor:
+        return self._values

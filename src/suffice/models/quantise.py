@@ -1,0 +1,171 @@
+"""Quantising a model layer by layer, each on what the layers before it, quantised, hand on.
+
+A layer that is done is kept in a file of its own, so that a run that was interrupted goes on where
+it stopped. What is in memory is the model, the hidden states of the text, and of one layer at a
+time H = E[x x^T] of its sites.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from suffice.errors import InputError
+from suffice.models.decoder import Decoder
+from suffice.models.layerwise import SITES, Layerwise, SiteInputs
+from suffice.models.quantised import described_config, read_part, write_part
+from suffice.models.tokenizer import Tokenizer
+from suffice.quant import PackedLinear, Quant
+from suffice.quant.activations import Site
+from suffice.quant.coded import Coded
+from suffice.quant.gptq import loss
+
+__all__ = ["Calibrated", "Quantising"]
+
+
+class Calibrated(Quant, Protocol):
+    """A way to store weights that makes use of what a text says of their inputs."""
+
+    def quantise(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Coded:
+        """Return a weight [N, K] as codes."""
+        ...
+
+    def site(self, inputs: torch.Tensor) -> Site | None:
+        """Learn the levels of a site from some tokens' inputs [T, K]; None: it has none."""
+        ...
+
+    def packed(
+        self, coded: Coded, bias: torch.Tensor | None = None, site: Site | None = None
+    ) -> PackedLinear:
+        """Pack what `quantise` and `site` returned."""
+        ...
+
+
+class Quantising:
+    """Quantises `decoder`, in float32, by `method` on windows of tokens, into the file `output`.
+
+    `facts` go into the file: model, method and text, which an unfinished run must share to be
+    continued.
+
+    Raises:
+        InputError: Too few tokens to calibrate on.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        method: Calibrated,
+        windows: Sequence[list[int]],
+        output: Path,
+        facts: dict[str, Any],
+    ) -> None:
+        tokens = sum(map(len, windows))
+        if tokens < decoder.config.width:
+            raise InputError(
+                f"the text has {tokens} tokens to calibrate on; at least {decoder.config.width}, "
+                "the width of the model, are needed"
+            )
+        self._decoder = decoder
+        self._method = method
+        self._windows = windows
+        self._output = output
+        self._facts = facts
+        job = json.dumps(facts, sort_keys=True).encode()
+        self._job = hashlib.sha256(job).hexdigest()[:16]
+        self._folder = output.with_name(output.name + ".layers")
+
+    def run(self) -> Iterator[int]:
+        """Quantise layer after layer; yield how many are done. What was done before is kept.
+
+        Raises:
+            InputError: A weight that cannot be quantised, or a file that cannot be written.
+        """
+        layers = Layerwise(self._decoder, self._windows)
+        for index in range(len(self._decoder.config.layers)):
+            path = self._folder / f"{index:04}.safetensors"
+            matrices = self._kept(path)
+            if matrices is None:
+                matrices, losses = self._layer(layers, index)
+                self._make_folder()
+                write_part(path, matrices, {"job": self._job, "losses": losses})
+            layers.replace(index, matrices)
+            layers.advance(index)
+            yield index + 1
+
+    def write(self, tokenizer: Tokenizer) -> None:
+        """Write the file from the layers and what was not quantised, and remove the layers.
+
+        Raises:
+            InputError: It cannot be written, or the tokenizer has no form to be stored in.
+        """
+        weights = dict(self._decoder.weights)
+        losses: dict[str, Any] = {}
+        for index in range(len(self._decoder.config.layers)):
+            facts, matrices = read_part(self._folder / f"{index:04}.safetensors")
+            for name, matrix in matrices.items():
+                weights[f"layers.{index}.{name}"] = matrix
+                losses[f"layers.{index}.{name}"] = {"loss": facts["matrices"][name]["loss"]}
+        for name in ("embed", "head"):
+            table = weights.get(name)
+            if isinstance(table, PackedLinear):
+                weights[name] = self._method.vocabulary.pack(table.unpack(), table.bias)
+        described, text = tokenizer.stored()
+        facts = self._facts | {
+            "config": described_config(self._decoder.config),
+            "tokenizer": described,
+            "losses": losses,
+        }
+        stored = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        write_part(self._output, weights, facts, tokenizer=stored)
+        for path in self._folder.iterdir():
+            path.unlink()
+        self._folder.rmdir()
+
+    def _make_folder(self) -> None:
+        try:
+            self._folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{self._folder}: cannot be made: {error.strerror}") from None
+
+    def _kept(self, path: Path) -> dict[str, PackedLinear] | None:
+        """Return the matrices that an earlier run of the same job left, if it did."""
+        if not path.is_file():
+            return None
+        facts, weights = read_part(path)
+        if facts.get("job") != self._job:
+            raise InputError(
+                f"{self._folder} is of another quantisation: remove it, or give another -o"
+            )
+        return {name: each for name, each in weights.items() if isinstance(each, PackedLinear)}
+
+    def _layer(
+        self, layers: Layerwise, index: int
+    ) -> tuple[dict[str, PackedLinear], dict[str, dict[str, float]]]:
+        """Return a layer's matrices in codes, and what is lost of the outputs of each."""
+        inputs, dense = layers.inputs(index), layers.matrices(index)
+        matrices: dict[str, PackedLinear] = {}
+        losses: dict[str, dict[str, float]] = {}
+        for site, names in SITES.items():
+            levels = self._method.site(inputs[site].samples)
+            for name in names:
+                if name not in dense:
+                    continue
+                matrix = self._matrix(dense[name], inputs[site], levels)
+                matrices[name] = matrix
+                losses[name] = {"loss": _lost(dense[name], matrix, inputs[site].hessian)}
+        return matrices, losses
+
+    def _matrix(self, dense: PackedLinear, inputs: SiteInputs, levels: Site | None) -> PackedLinear:
+        coded = self._method.quantise(dense.unpack(), inputs.hessian)
+        return self._method.packed(coded, dense.bias, levels)
+
+
+def _lost(dense: PackedLinear, matrix: PackedLinear, hessian: torch.Tensor) -> float:
+    weight = dense.unpack()
+    whole = loss(weight, torch.zeros_like(weight), hessian)
+    return loss(weight, matrix.unpack(), hessian) / whole if whole else 0.0

@@ -1,0 +1,239 @@
+"""Quantised models: one safetensors file with all that decoding needs, by `suffice quantize`.
+
+The header's metadata has one entry, `suffice`, a JSON object:
+
+    schema      1
+    model       name and fingerprint of what was quantised
+    method      such as kmeans:w=4,a=16
+    text        what it was calibrated on: name, sha256, windows, window
+    config      the fields of `DecoderConfig`
+    tokenizer   special tokens, chat_template and end tokens
+    matrices    for each: rows, columns, type; in codes also group, rotation, most, share (of
+                outliers, null without levels of inputs) and loss, the share of its outputs' mean
+                square that is lost
+
+Tensors of a matrix NAME are NAME.data (see `quant.panels` and `quant.packed_codes`), and where it
+has them NAME.scale, NAME.bias, NAME.levels and NAME.inputs, the levels of its inputs. A vector has
+its canonical name (see `models.weights`), and the JSON of the tokenizer is `tokenizer` uint8.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from suffice.errors import InputError
+from suffice.models.config import DecoderConfig, LayerConfig, Rope
+from suffice.models.weights import is_linear, shapes
+from suffice.quant import PackedLinear
+from suffice.quant.activations import Site
+from suffice.quant.packed_codes import PackedCodes
+from suffice.quant.panels import DTYPES
+
+__all__ = [
+    "SCHEMA",
+    "Quantised",
+    "described_config",
+    "open_quantised",
+    "read_part",
+    "stored_tokenizer",
+    "write_part",
+]
+
+SCHEMA = 1
+_KEY = "suffice"
+Weights = Mapping[str, PackedLinear | torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """An opened file: what it says of itself, and its weights, mapped into memory."""
+
+    path: Path
+    facts: dict[str, Any]
+    config: DecoderConfig
+    weights: dict[str, PackedLinear | torch.Tensor]
+
+    @property
+    def dtype(self) -> str:
+        """The type that the rest of the engine takes the model to be in."""
+        return "bfloat16"
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits for each entry of the matrices, their scales and levels included."""
+        matrices = [each for each in self.weights.values() if isinstance(each, PackedLinear)]
+        return 8 * sum(each.bytes for each in matrices) / sum(e.rows * e.columns for e in matrices)
+
+
+def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: torch.Tensor) -> None:
+    """Write weights and facts; whoever reads the path sees all of them or what was there before.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    tensors: dict[str, torch.Tensor] = dict(more)
+    matrices: dict[str, Any] = {}
+    for name, weight in weights.items():
+        if isinstance(weight, PackedLinear):
+            matrices[name] = _described(weight) | facts.get("losses", {}).get(name, {})
+            tensors |= {f"{name}.{part}": each for part, each in _parts(weight).items()}
+        else:
+            tensors[name] = weight.contiguous()
+    stored = {key: value for key, value in facts.items() if key != "losses"}
+    header = json.dumps(stored | {"schema": SCHEMA, "matrices": matrices})
+    unfinished = path.with_name(path.name + ".part")
+    try:
+        try:
+            save_file(tensors, unfinished, metadata={_KEY: header})
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: cannot be written: {' '.join(str(error).split())}") from None
+
+
+def read_part(path: Path) -> tuple[dict[str, Any], dict[str, PackedLinear | torch.Tensor]]:
+    """Return the facts and weights of a file, `tokenizer` among them.
+
+    Raises:
+        InputError: It cannot be read, is of something else or of another schema, or is damaged.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = (file.metadata() or {}).get(_KEY)
+            facts = _facts(path, header)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a valid safetensors file: {error}") from None
+    weights: dict[str, PackedLinear | torch.Tensor] = {}
+    try:
+        for name, described in facts["matrices"].items():
+            weights[name] = _matrix(name, described, tensors)
+        weights |= tensors
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+    return facts, weights
+
+
+def open_quantised(path: Path) -> Quantised:
+    """Open a file of `suffice quantize` and check it against its configuration.
+
+    Raises:
+        InputError: It cannot be read, is of something else or of another schema, or is damaged.
+    """
+    facts, weights = read_part(path)
+    if "config" not in facts:
+        raise InputError(f"{path} is a part of an unfinished `suffice quantize`: run that again")
+    try:
+        config = _config(facts["config"])
+    except (KeyError, TypeError, InputError) as error:
+        raise InputError(f"{path} is damaged: its configuration lacks or has {error}") from None
+    vectors = {name: weight for name, weight in weights.items() if name != "tokenizer"}
+    for name, shape in shapes(config).items():
+        if is_linear(name.removesuffix(".bias")) and name.endswith(".bias"):
+            continue  # a matrix carries its own
+        found = vectors.get(name)
+        size = (found.rows, found.columns) if isinstance(found, PackedLinear) else None
+        if (size or tuple(getattr(found, "shape", ()))) != shape:
+            raise InputError(f"{path} is damaged: '{name}' is missing or not {list(shape)}")
+    return Quantised(path, facts, config, vectors)
+
+
+def stored_tokenizer(path: Path) -> tuple[dict[str, Any], str]:
+    """Return what is stored of the tokenizer: facts, and its JSON.
+
+    Raises:
+        InputError: The file cannot be read, or has none.
+    """
+    facts, weights = read_part(path)
+    stored = weights.get("tokenizer")
+    if not isinstance(stored, torch.Tensor) or "tokenizer" not in facts:
+        raise InputError(f"{path} is damaged: it has no tokenizer")
+    return facts["tokenizer"], stored.numpy().tobytes().decode()
+
+
+def described_config(config: DecoderConfig) -> dict[str, Any]:
+    """Return a configuration as JSON has it."""
+    return asdict(replace(config, biases=frozenset())) | {"biases": sorted(config.biases)}
+
+
+def _facts(path: Path, header: str | None) -> dict[str, Any]:
+    if header is None:
+        raise InputError(f"{path} is no model of `suffice quantize`: its header does not say so")
+    facts = json.loads(header)
+    if facts.get("schema") != SCHEMA:
+        raise InputError(
+            f"{path} has schema {facts.get('schema')!r}; {SCHEMA} is known: quantise anew"
+        )
+    return dict(facts)
+
+
+def _described(weight: PackedLinear) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "rows": weight.rows,
+        "columns": weight.columns,
+        "type": weight.dtype,
+    }
+    if isinstance(weight, PackedCodes):
+        found |= {"group": weight.group, "rotation": weight.rotation, "most": weight.most}
+        found["share"] = None if weight.site is None else weight.site.share
+    return found
+
+
+def _parts(weight: PackedLinear) -> dict[str, torch.Tensor]:
+    found = {"data": weight.data, "scale": weight.scale, "bias": weight.bias}
+    if isinstance(weight, PackedCodes):
+        found["levels"] = weight.levels
+        found["inputs"] = None if weight.site is None else weight.site.levels.clone()
+    return {name: part.contiguous() for name, part in found.items() if part is not None}
+
+
+def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tensor]) -> PackedLinear:
+    """Take a matrix's tensors out of those of a file.
+
+    Raises:
+        KeyError, ValueError: Something is missing, or does not fit.
+    """
+    data = tensors.pop(f"{name}.data")
+    scale, bias, levels, inputs = (
+        tensors.pop(f"{name}.{part}", None) for part in ("scale", "bias", "levels", "inputs")
+    )
+    rows, columns = int(described["rows"]), int(described["columns"])
+    packed: PackedLinear
+    if described["type"] == "codes":
+        share = described["share"]
+        site = None if share is None or inputs is None else Site(inputs, float(share))
+        group, rotation, most = (int(described[key]) for key in ("group", "rotation", "most"))
+        packed = PackedCodes(data, rows, columns, None, bias, levels, group, rotation, most, site)
+    else:
+        if data.dtype != DTYPES[described["type"]]:
+            raise ValueError(f"'{name}' is of type {data.dtype}")
+        packed = PackedLinear(data, rows, columns, scale, bias)
+    _ = packed.native  # the core checks what fits what
+    return packed
+
+
+def _config(stored: dict[str, Any]) -> DecoderConfig:
+    layers = tuple(LayerConfig(**layer) for layer in stored["layers"])
+    ropes = tuple(
+        Rope(
+            rope["kind"],
+            rope["theta"],
+            tuple((key, value) for key, value in rope["parameters"]),
+            tuple(rope["divisors"]),
+        )
+        for rope in stored["ropes"]
+    )
+    return DecoderConfig(
+        **(stored | {"layers": layers, "ropes": ropes, "biases": frozenset(stored["biases"])})
+    )

@@ -1,0 +1,120 @@
+"""Weighted K-means in one dimension: the few values that stand best for many.
+
+    centroids c and codes i that make  sum_j weight[j] (value[j] - c[i[j]])^2  least
+
+The optimum over at most 256 groups of neighbouring values is found by dynamic programming, and
+Lloyd's iteration takes it from there on all values: in one dimension a cluster is an interval of
+the sorted values, so that a step is a binary search for borders and a difference of prefix sums.
+With at most 256 distinct values the groups are the values, and the result is the optimum. Of more
+than 65536 values, those in one of as many equal bins count as their mean.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+
+from suffice.errors import InputError
+
+__all__ = ["borders", "codebook", "codes_of"]
+
+GROUPS, BINS = 256, 1 << 16
+ITERATIONS = 100
+
+
+def codebook(values: torch.Tensor, weights: torch.Tensor, count: int) -> torch.Tensor:
+    """Return `count` centroids, ascending float32 [C], of values and weights of any one shape.
+
+    Values without weight do not count. With fewer distinct values than centroids, the last
+    centroid is repeated.
+
+    Raises:
+        InputError: There is no value with weight, or a value or weight that is not finite.
+    """
+    value = values.flatten().double().numpy()
+    weight = weights.expand(values.shape).flatten().double().numpy()
+    if not (np.isfinite(value).all() and np.isfinite(weight).all()):
+        raise InputError("K-means: NaN or infinite values or weights; all must be finite")
+    value, weight = value[weight > 0], weight[weight > 0]
+    if not len(value):
+        raise InputError("K-means: no value has a weight above 0; at least one must")
+    value, weight = _sorted(value, weight)
+    mass = np.concatenate(([0.0], np.cumsum(weight)))
+    moment = np.concatenate(([0.0], np.cumsum(weight * value)))
+    centroids = _lloyd(value, mass, moment, _grouped(value, weight, count))
+    padded = np.concatenate((centroids, np.repeat(centroids[-1:], count - len(centroids))))
+    return torch.from_numpy(padded).float()
+
+
+def borders(centroids: torch.Tensor) -> torch.Tensor:
+    """Return the C - 1 values midway between ascending centroids [C]."""
+    return (centroids[1:] + centroids[:-1]) / 2
+
+
+def codes_of(values: torch.Tensor, centroids: torch.Tensor) -> torch.Tensor:
+    """Return the index of the nearest centroid for each value; midway, the lower one."""
+    return torch.bucketize(values, borders(centroids)).to(torch.uint8)
+
+
+def _sorted(value: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return values and weights in ascending order, very many of them in bins."""
+    least, greatest = value.min(), value.max()
+    if len(value) <= BINS or least == greatest:
+        order = np.argsort(value)
+        return value[order], weight[order]
+    bins = ((value - least) * ((BINS - 1) / (greatest - least))).astype(np.int64)
+    mass = np.bincount(bins, weight, BINS)
+    moment = np.bincount(bins, weight * value, BINS)
+    used = mass > 0
+    return moment[used] / mass[used], mass[used]
+
+
+def _grouped(value: np.ndarray, weight: np.ndarray, count: int) -> np.ndarray:
+    """Return the best centroids of the values in groups of neighbours."""
+    starts = np.flatnonzero(np.concatenate(([True], value[1:] != value[:-1])))
+    if len(starts) > GROUPS:
+        bins = np.linspace(value[0], value[-1], GROUPS, endpoint=False)
+        starts = np.unique(np.searchsorted(value, bins))
+    mass = np.add.reduceat(weight, starts)
+    return _optimum(mass, np.add.reduceat(weight * value, starts) / mass, count)
+
+
+def _optimum(mass: np.ndarray, means: np.ndarray, count: int) -> np.ndarray:
+    """Return the optimal centroids of weighted ascending points: where does each cluster begin?"""
+    points = len(mass)
+    clusters = min(count, points)
+    centred = means - means.mean()  # the squares below cancel less
+    sums = [np.concatenate(([0.0], np.cumsum(mass * centred**power))) for power in (0, 1, 2)]
+    first, last = np.triu_indices(points)
+    weight, linear, square = (each[last + 1] - each[first] for each in sums)
+    cost = np.full((points + 1, points + 1), np.inf)  # of the points [begin, end)
+    cost[first, last + 1] = np.maximum(square - linear * linear / weight, 0.0)
+    best, begins = cost[0], []
+    for _ in range(clusters - 1):
+        total = best[:, None] + cost
+        begins.append(total.argmin(0))
+        best = total.min(0)
+    cuts = [points]
+    for begin in reversed(begins):
+        cuts.append(int(begin[cuts[-1]]))
+    spans = itertools.pairwise([0, *sorted(cuts)])
+    return np.array([np.average(means[a:b], weights=mass[a:b]) for a, b in spans])
+
+
+def _lloyd(
+    value: np.ndarray, mass: np.ndarray, moment: np.ndarray, centroids: np.ndarray
+) -> np.ndarray:
+    """Move centroids to the means of what is nearest to them until nothing changes its cluster."""
+    previous = None
+    for _ in range(ITERATIONS):
+        middle = (centroids[1:] + centroids[:-1]) / 2
+        cuts = np.concatenate(([0], np.searchsorted(value, middle, side="right"), [len(value)]))
+        if previous is not None and np.array_equal(cuts, previous):
+            break
+        inside = np.diff(mass[cuts])
+        means = np.diff(moment[cuts]) / np.where(inside > 0, inside, 1)
+        centroids = np.where(inside > 0, means, centroids)
+        previous = cuts
+    return centroids

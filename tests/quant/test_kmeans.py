@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from suffice.errors import InputError
+from suffice.quant import QUANTS, gptq
+from suffice.quant.coded import Coded, Grid
+from suffice.quant.hadamard import block_of, rotate
+from suffice.quant.kmeans import KLLM, KMeans
+from suffice.quant.rtn import RTN
+
+METHODS = [
+    KMeans(),
+    KLLM(),
+    KMeans(hadamard=True),
+    KMeans(levels="float32", w=3),
+    RTN(group=64, symmetric=False),
+]
+
+
+def layer(rows: int = 48, columns: int = 128, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight, and H of inputs that are correlated and of unequal size."""
+    generator = torch.Generator().manual_seed(seed)
+    mix = torch.randn(columns, columns, generator=generator) / columns**0.5
+    scale = torch.exp(torch.randn(columns, generator=generator))
+    x = torch.randn(1000, columns, generator=generator) @ (torch.eye(columns) + mix) * scale
+    return torch.randn(rows, columns, generator=generator), x.T @ x / len(x)
+
+
+def error(method: KMeans | RTN, weight: torch.Tensor, hessian: torch.Tensor) -> float:
+    decoded = method.quantise(weight, hessian).decode()
+    if isinstance(method, KMeans) and method.hadamard:
+        decoded = rotate(decoded, block_of(weight.shape[1]))
+    return gptq.loss(weight, decoded, hessian)
+
+
+def test_each_part_lowers_the_loss() -> None:
+    """From rounding to the default, in the order in which the parts are added."""
+    weight, hessian = layer()
+    ladder = [
+        RTN(),
+        KLLM(),
+        KLLM(rounds=3),
+        KMeans(group=None, sweeps=0, levels="float32"),
+        KMeans(group=None, levels="float32"),
+        KMeans(levels="float32"),
+    ]
+    losses = [error(method, weight, hessian) for method in ladder]
+    assert losses == sorted(losses, reverse=True), losses
+    assert losses[-1] < losses[0] / 4
+    assert error(RTN(compensate=True), weight, hessian) < losses[0]
+    assert error(KMeans(w=5), weight, hessian) < error(KMeans(), weight, hessian) / 2
+    # int8 levels cost little
+    assert error(KMeans(), weight, hessian) < 1.1 * losses[-1]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_a_weight_on_a_grid_stays(method: KMeans | RTN) -> None:
+    """As many distinct normalised values as centroids: nothing is lost, compensated or not."""
+    generator = torch.Generator().manual_seed(0)
+    count = 2**method.w
+    steps = torch.arange(count) - count // 2
+    weight = steps[torch.randint(1, count, (20, 64), generator=generator)].float()
+    weight[:, 0], weight[:, 1] = steps[0], steps[-1]
+    if isinstance(method, KMeans) and method.hadamard:
+        weight = rotate(weight, 64)
+    _, hessian = layer(columns=64)
+    decoded = method.quantise(weight, hessian).decode()
+    if isinstance(method, KMeans) and method.hadamard:
+        decoded = rotate(decoded, 64)
+    # float16 scales and, if so, int8 levels round by this much
+    assert (decoded - weight).abs().max() <= weight.abs().max() / 127
+
+
+@pytest.mark.parametrize("group", [None, 64, 24])
+def test_bound(group: int | None) -> None:
+    """Uncompensated, no weight is further away than half the widest gap times its scale."""
+    weight, hessian = layer(columns=100)
+    method = KMeans(group=group, compensate=False, levels="float32", rounds=0)
+    coded = method.quantise(weight, hessian)
+    gap = coded.grid.levels.diff().max() / 2
+    scale = coded.grid.scale[:, coded.grid.groups(100)]
+    assert ((coded.decode() - weight).abs() <= gap * scale * 1.01).all()
+    assert coded.codes.max() < 16 and coded.codes.dtype == torch.uint8
+
+
+def test_bits_per_weight() -> None:
+    weight = torch.randn(640, 512)
+    assert KMeans(compensate=False).quantise(weight).bits_per_weight == pytest.approx(
+        4.25, abs=0.01
+    )
+    assert KLLM().quantise(weight).bits_per_weight == pytest.approx(4.03, abs=0.01)
+    assert RTN(w=3, symmetric=False, group=128).quantise(weight).bits_per_weight == pytest.approx(
+        3.25, abs=0.01
+    )
+
+
+def test_importance_moves_the_codebook() -> None:
+    weight, _ = layer()
+    fisher = torch.ones_like(weight)
+    fisher[weight.abs() > 1.5] = 1000.0
+    plain, weighted = (KLLM().quantise(weight, importance=i) for i in (None, fisher))
+    wide = weight.abs() > 1.5
+    errors = [float((c.decode() - weight)[wide].square().mean()) for c in (plain, weighted)]
+    assert errors[1] < errors[0] / 2
+
+
+def test_a_layer_of_zeros_and_a_row_of_zeros() -> None:
+    for method in METHODS:
+        assert method.quantise(torch.zeros(16, 64), torch.eye(64)).decode().eq(0).all()
+    weight, hessian = layer()
+    weight[3] = 0
+    coded = KMeans().quantise(weight, hessian)
+    assert coded.decode()[3].eq(0).all() and torch.isfinite(coded.decode()).all()
+
+
+def test_descent_never_raises_the_loss() -> None:
+    weight, hessian = layer(columns=200)
+    hessian = gptq.damped(hessian)
+    coded = KLLM().quantise(weight, hessian)
+    losses = [gptq.loss(weight, coded.decode(), hessian)]
+    for _ in range(3):
+        coded = gptq.descend(weight, hessian, coded, 1)
+        losses.append(gptq.loss(weight, coded.decode(), hessian))
+        coded = gptq.rescale(weight, hessian, coded)
+        losses.append(gptq.loss(weight, coded.decode(), hessian))
+    assert losses == sorted(losses, reverse=True), losses
+
+
+def test_a_broken_compensation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that carries errors with the wrong sign is worse than none."""
+    weight, hessian = layer()
+    right = error(KMeans(sweeps=0), weight, hessian)
+    factor = gptq.inverse_factor
+
+    def flipped(hessian: torch.Tensor) -> torch.Tensor:
+        found = factor(hessian)
+        return 2 * torch.diag(found.diagonal()) - found
+
+    monkeypatch.setattr(gptq, "inverse_factor", flipped)
+    grid = KMeans(compensate=False).quantise(weight, hessian).grid
+    broken = gptq.compensate(weight, hessian, grid)
+    assert gptq.loss(weight, broken.decode(), hessian) > 2 * right
+
+
+def test_hadamard_is_orthogonal_and_its_own_inverse() -> None:
+    for columns, block in ((576, 64), (1536, 512), (4096, 1024), (48, 16)):
+        assert block_of(columns) == block
+        x = torch.randn(3, columns)
+        assert torch.allclose(rotate(rotate(x, block), block), x, atol=1e-5)
+        assert torch.allclose(rotate(x, block).norm(), x.norm())
+    with pytest.raises(InputError, match="a layer of 100 inputs has blocks of 4; its width must"):
+        block_of(100)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kmeans:w=7", r"kmeans: w=7 bits; allowed: 2\.\.6"),
+        ("kmeans:a=5", "kmeans: a=5 bits; allowed: 3, 4, 8, 16"),
+        ("kmeans:outliers=0.6", r"a share of 0.6 at each end; allowed: 0\.\.0.5"),
+        ("kmeans:group=20", "kmeans: group=20; must be a multiple of 8, or none"),
+        ("kmeans:levels=int9", "unknown type of levels 'int9'. Did you mean 'int8'"),
+        ("kmeans:rounds=-1", "kmeans: rounds=-1,sweeps=2; must be 0 or more"),
+        ("rtn:w=9", r"rtn: w=9 bits; allowed: 2\.\.8"),
+        ("rtn:group=0", "rtn: group=0; must be at least 1, or none"),
+    ],
+)
+def test_refused_options(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        QUANTS.build(text)
+
+
+def test_refused_weights() -> None:
+    weight = torch.ones(16, 64)
+    weight[2, 3] = float("nan")
+    for method in (KMeans(), RTN()):
+        with pytest.raises(InputError, match="a weight has NaN or infinite entries; all must be"):
+            method.quantise(weight)
+        with pytest.raises(InputError, match=r"a weight of shape \[3\]: must be \[N, K\]"):
+            method.quantise(torch.ones(3))
+        with pytest.raises(InputError, match="float16 holds up to 65504"):
+            method.quantise(torch.full((16, 64), 1e8))
+    with pytest.raises(InputError, match="a=4 bits for activations need a calibration: use"):
+        KLLM().pack(torch.ones(16, 64))
+    with pytest.raises(InputError, match="rtn: compensate=true needs a calibration"):
+        RTN(compensate=True).quantise(torch.ones(16, 64))
+
+
+def test_decode_is_what_the_formula_says() -> None:
+    grid = Grid(
+        torch.tensor([-1.0, 0.0, 2.0]),
+        torch.tensor([[1.0, 10.0], [0.5, 3.0]]),
+        group=2,
+        zero=torch.tensor([[0.0, 1.0], [0.0, 0.0]]),
+    )
+    coded = Coded(torch.tensor([[0, 2, 1], [2, 1, 0]], dtype=torch.uint8), grid)
+    assert coded.decode().tolist() == [[-1, 2, -10], [1, 0, -3]]
+    assert replace(coded).decode().equal(coded.decode())

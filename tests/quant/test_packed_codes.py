@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oracle import assert_matches
+from suffice import native
+from suffice.errors import InputError
+from suffice.models.layers import linear
+from suffice.native import core
+from suffice.quant.activations import Site
+from suffice.quant.coded import Coded, Grid
+from suffice.quant.hadamard import rotate
+from suffice.quant.index_matmul import index_matmul
+from suffice.quant.int8 import quantize_rows
+from suffice.quant.kmeans import KMeans
+from suffice.quant.packed_codes import PackedCodes, pack_codes, unpack_codes
+from suffice.quant.rtn import RTN
+
+# rows, columns, group, rotation
+SHAPES = [
+    (16, 8, 8, 0),
+    (1, 1, 64, 0),
+    (200, 37, 16, 0),
+    (192, 576, 64, 64),
+    (40, 1000, 1000, 0),
+    (33, 1536, 128, 512),
+]
+
+
+def random_codes(rows: int, columns: int, group: int, seed: int = 0, bits: int = 4) -> Coded:
+    generator = torch.Generator().manual_seed(seed)
+    levels = torch.randint(-127, 128, (2**bits,), generator=generator).sort().values.float()
+    scale = torch.rand(rows, -(-columns // group), generator=generator) + 0.1
+    codes = torch.randint(2**bits, (rows, columns), generator=generator).to(torch.uint8)
+    return Coded(codes, Grid(levels, scale.half().float(), group))
+
+
+def multiply(packed: PackedCodes, x: torch.Tensor) -> torch.Tensor:
+    y = torch.full((len(x), -(-packed.rows // 16) * 16), float("nan"))
+    packed.native(x.contiguous(), y)
+    return y[:, : packed.rows]
+
+
+def inputs(packed: PackedCodes, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The inputs as the product takes them: rotated, whole codes of at most `most`."""
+    if packed.rotation:
+        x = rotate(x, packed.rotation)
+    scale = x.abs().amax(-1, keepdim=True) / packed.most
+    inverse = 1 / scale
+    # AVX2 and AVX-512 round the product once, together with the addition that makes it whole.
+    whole = x * inverse if native.isa() == "base" else x.double() * inverse.double()
+    rounded = whole.round().to(dtype) * scale.to(dtype)
+    return rotate(rounded, packed.rotation) if packed.rotation else rounded
+
+
+@given(
+    rows=st.integers(1, 50),
+    columns=st.integers(1, 90),
+    group=st.sampled_from([8, 16, 24, 64, 96]),
+    seed=st.integers(0, 100),
+)
+@settings(max_examples=60, deadline=None)
+def test_unpack_gives_what_was_packed(rows: int, columns: int, group: int, seed: int) -> None:
+    coded = random_codes(rows, columns, group, seed)
+    back = unpack_codes(pack_codes(coded))
+    assert torch.equal(back.codes, coded.codes)
+    assert torch.equal(back.grid.scale, coded.grid.scale)
+    assert torch.equal(back.grid.levels, coded.grid.levels)
+    assert torch.equal(back.decode(), coded.decode())
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("a", [16, 8])
+def test_product_and_batch_invariance(
+    each_isa: str, shape: tuple[int, int, int, int], a: int
+) -> None:
+    torch.manual_seed(0)
+    rows, columns, group, rotation = shape
+    packed = pack_codes(
+        random_codes(rows, columns, group), torch.randn(rows), rotation=rotation, a=a
+    )
+    x = torch.randn(17, columns) * torch.exp(torch.randn(columns))
+    whole = multiply(packed, x)
+    assert packed.bias is not None
+    exact, plain = (
+        inputs(packed, x, dtype) @ packed.unpack().to(dtype).T + packed.bias.to(dtype)
+        for dtype in (torch.float64, torch.float32)
+    )
+    if rotation == 0:
+        assert_matches(whole, exact, plain, factor=8)
+    else:  # a rotated input rounds to another whole number now and then
+        unit = rotate(x, rotation).abs().amax() / packed.most
+        assert (whole - exact).abs().max() <= 4 * unit * packed.unpack().abs().max()
+    for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16):
+        assert torch.equal(multiply(packed, x[:count]), whole[:count]), f"{count} rows differ"
+
+
+def test_a_broken_layout_is_found() -> None:
+    """Two columns that change places within their four bytes must not pass unnoticed."""
+    coded = random_codes(32, 64, 64)
+    wrong = Coded(coded.codes[:, [1, 0, *range(2, 64)]], coded.grid)
+    x = torch.randn(3, 64)
+    packed = pack_codes(wrong)
+    exact = inputs(packed, x, torch.float64) @ coded.decode().double().T
+    with pytest.raises(AssertionError):
+        assert_matches(multiply(packed, x), exact, exact.float(), factor=8)
+
+
+@pytest.mark.parametrize("columns", [64, 512, 2048, 20_000])
+def test_extremes_do_not_overflow(each_isa: str, columns: int) -> None:
+    """Largest levels times largest inputs, one scale for a whole row."""
+    grid = Grid(torch.tensor([-127.0, 127.0]), torch.ones(16, 1), group=columns)
+    codes = torch.zeros(16, columns, dtype=torch.uint8)
+    codes[::2] = 1
+    packed = pack_codes(Coded(codes, grid))
+    x = torch.stack([torch.full((columns,), 32767.0), torch.full((columns,), -32767.0)])
+    exact = x.double() @ packed.unpack().double().T
+    assert torch.allclose(multiply(packed, x).double(), exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_native_unpack(each_isa: str, shape: tuple[int, int, int, int]) -> None:
+    rows, columns, group, rotation = shape
+    coded = random_codes(rows, columns, group)
+    dense = coded.decode()
+    packed = pack_codes(coded, rotation=rotation)
+    assert torch.equal(packed.unpack(), rotate(dense, rotation) if rotation else dense)
+    x = torch.randn(5, columns)
+    assert torch.allclose(
+        linear(x, packed, torch.float32), x @ packed.unpack().T, rtol=1e-4, atol=1e-3
+    )
+
+
+def test_wide_inputs_are_nearly_exact_and_a8_is_int8() -> None:
+    """16 bits leave at most max |x| / 65534 of each input; 8 bits are those of int8."""
+    torch.manual_seed(0)
+    weight, x = torch.randn(64, 256), torch.randn(4, 256)
+    method = KMeans(a=16)
+    packed = method.pack(weight)
+    exact = x.double() @ packed.unpack().double().T
+    bound = x.abs().amax() / 65534 * packed.unpack().abs().sum(-1).max()
+    assert (multiply(packed, x) - exact).abs().max() <= bound
+    codes, scale = quantize_rows(x)
+    eight = KMeans(a=8).pack(weight)
+    exact = (codes.double() * scale.double()[:, None]) @ eight.unpack().double().T
+    assert torch.allclose(multiply(eight, x).double(), exact, atol=1e-4)
+
+
+def test_methods_pack() -> None:
+    weight = torch.randn(40, 128)
+    for method in (KMeans(), KMeans(w=3), KMeans(hadamard=True), RTN(group=64)):
+        packed = method.pack(weight, torch.ones(40))
+        decoded = method.quantise(weight).decode()
+        if packed.rotation:
+            decoded = rotate(decoded, packed.rotation)
+        assert torch.allclose(packed.unpack(), decoded, atol=1e-6)
+        assert packed.dtype == "codes"
+    assert KMeans().pack(torch.randn(1600, 1024)).bytes * 8 / (1600 * 1024) == pytest.approx(
+        4.25, abs=0.01
+    )
+
+
+def test_refused() -> None:
+    weight = torch.randn(16, 64)
+    with pytest.raises(InputError, match="32 levels cannot be packed; allowed: up to 16"):
+        KMeans(w=5).pack(weight)
+    for method in (KMeans(levels="float32"), RTN(symmetric=False)):
+        with pytest.raises(InputError, match="only codes of int8 levels without zero points can"):
+            method.pack(weight)
+    with pytest.raises(InputError, match="the kernel finds outliers of each token; thresholds"):
+        pack_codes(random_codes(16, 64, 64), site=Site(torch.zeros(1), 0.01, (-1.0, 1.0)))
+    data = KMeans().pack(weight)
+    assert data.levels is not None
+
+    def build(levels: torch.Tensor | None = data.levels, **changes: int) -> None:
+        options = {"group": 64, "rotation": 0, "most": 127} | changes
+        core.Linear(data.data.reshape(-1), 16, 64, "codes", levels=levels, **options)
+
+    build()
+    for changes, message in (
+        ({"group": 12}, "a scale for 12 columns; a multiple of 8 is allowed"),
+        ({"rotation": 48}, "no rotation in blocks of 48"),
+        ({"rotation": 128}, "no rotation in blocks of 128"),
+        ({"most": 1}, "codes of inputs up to 127 or 32767"),
+        ({"group": 8}, "packed weight has 576 bytes; 768 expected"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build(**changes)
+    with pytest.raises(ValueError, match="weights in codes, and only these, need levels"):
+        build(levels=None)
+    with pytest.raises(ValueError, match="16 levels, not 8"):
+        build(levels=data.levels[:8].contiguous())
+
+
+@pytest.mark.parametrize("rotation", [0, 64])
+@pytest.mark.parametrize(("bits", "share"), [(4, 0.005), (3, 0.05), (4, 0.0)])
+def test_inputs_by_levels(each_isa: str, bits: int, share: float, rotation: int) -> None:
+    """The native quantiser and product against those of the reference, row by row."""
+    torch.manual_seed(0)
+    x = torch.randn(6, 192) * torch.exp(torch.randn(192))
+    x[3] = 0
+    site = Site.learn(rotate(x, rotation) if rotation else x, bits, share)
+    packed = pack_codes(random_codes(40, 192, 64), rotation=rotation, site=site)
+    y = multiply(packed, x)
+    decoded = packed.taken(x)
+    assert y[3].eq(0).all()
+    assert (decoded - x).norm() < 0.4 * x.norm()
+    bound = decoded.abs().amax() / 32767 * packed.unpack().abs().sum(-1).max()
+    assert (y - decoded @ packed.unpack().T).abs().max() <= bound
+    for count in (1, 2, 5):
+        assert torch.equal(multiply(packed, x[:count]), y[:count])
+
+
+def test_counted_pairs_are_the_product(each_isa: str) -> None:
+    """The paper's circuit, literally: the index product of a row of codes."""
+    torch.manual_seed(0)
+    x = torch.randn(100)
+    site = Site.learn(x[None], 4, 0.0)
+    coded = random_codes(40, 100, 104)
+    activations = site.encode(x)
+    y = torch.full((40,), float("nan"))
+    pack_codes(coded).native.count_pairs(activations.codes, site.levels, y)
+    assert_matches(
+        y * activations.scale,
+        coded.decode().double() @ activations.decode().double(),
+        index_matmul(activations, coded),
+        factor=8,
+    )

@@ -105,7 +105,9 @@ def test_scores_carry_the_scales_of_the_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [torch.nn.functional.silu, torch.nn.functional.gelu, torch.relu], ids=str
+    "function",
+    [torch.nn.functional.silu, torch.nn.functional.gelu, torch.relu],
+    ids=lambda each: each.__name__,
 )
 def test_functions_of_codes(function) -> None:  # type: ignore[no-untyped-def]
     """f of the centroids is f of what they stand for; SiLU(s c) is not s SiLU(c)."""

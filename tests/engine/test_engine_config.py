@@ -61,7 +61,10 @@ KNOWN = (
             "unknown growth 'bcm'. Did you mean 'bmc'? "
             "Known: bmc, double, iterative, step, upfront",
         ),
-        ({"quantization": "int9"}, "unknown quant 'int9'. Did you mean 'int8'? Known: int8, none"),
+        (
+            {"quantization": "int9"},
+            "unknown quant 'int9'. Did you mean 'int8'? Known: int8, kllm, kmeans, none, rtn",
+        ),
         (
             {"dtype": "float23"},
             "unknown dtype 'float23'. Did you mean 'float32'? Known: auto, bfloat16, float32",

@@ -315,7 +315,7 @@ def test_no_command_shows_the_help(cli: Cli) -> None:
 def read(keys: int, values: int, held: int) -> Trace:
     """Return what a model of 2 layers and 3 heads read that read so much in each head."""
     trace = Trace(2, 3)
-    trace.rows += np.array([keys, values, held]).reshape(3, 1, 1)
+    trace.rows[:3] += np.array([keys, values, held]).reshape(3, 1, 1)
     return trace
 
 

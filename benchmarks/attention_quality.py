@@ -52,6 +52,8 @@ SETTINGS = (
     "art:tau=1e-2",
     "aet:k=0.9,order=sketch",
     "art:tau=1e-2,block=16,order=sketch",
+    "art:tau=1e-2,block=16,v=0.002,order=sketch",
+    "art:tau=2e-2,block=16,v=0.002,order=sketch",
     "certified:eps=0.05",
     SMALL,
     "certified:bounded=false,eps=0.3,v=0.002",

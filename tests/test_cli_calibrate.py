@@ -105,6 +105,19 @@ def test_it_is_written_beside_the_model(cli: Cli, model: Path, tmp_path: Path) -
     assert ran.code == 0, ran.err
 
 
+def test_an_older_calibration_is_replaced(cli: Cli, model: Path, calibrated: Path) -> None:
+    calibrated.write_text(json.dumps(json.loads(calibrated.read_text()) | {"schema": 1}))
+    text = calibrated.with_name("text.txt")
+    asked = ["-m", str(model), "--text", str(text), "--window", "40", "--limit", "1"]
+    ran = cli("calibrate", *asked, "-o", str(calibrated))
+    assert ran.code == 0, ran.err
+    assert read(calibrated).layers
+    calibrated.write_text("a diary")
+    ran = cli("calibrate", *asked, "-o", str(calibrated))
+    assert ran.code == 2 and "is no JSON of `suffice calibrate`" in ran.err
+    assert calibrated.read_text() == "a diary"
+
+
 def test_a_changed_model_is_refused(calibrated: Path, model: Path, cli: Cli) -> None:
     with (model / "config.json").open("a") as file:
         file.write("\n")

@@ -86,6 +86,26 @@ def read(path: str | os.PathLike[str]) -> Calibration:
     Raises:
         InputError: The file cannot be read, is none of a calibration, or of another schema.
     """
+    stored, found = _parsed(path)
+    if found is None:
+        schema = stored["schema"]
+        raise InputError(
+            f"calibration {path}: has schema {schema!r}; {SCHEMA} is known: calibrate anew"
+        )
+    return found
+
+
+def parts(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return a calibration's file as it is stored, of whatever schema.
+
+    Raises:
+        InputError: The file cannot be read, or is none of a calibration.
+    """
+    return _parsed(path)[0]
+
+
+def _parsed(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Calibration | None]:
+    """Return what is stored and what it says, None if it is of another schema."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -93,15 +113,11 @@ def read(path: str | os.PathLike[str]) -> Calibration:
     except UnicodeDecodeError:
         raise InputError(f"calibration {path}: is no JSON of `suffice calibrate`") from None
     try:
-        stored = json.loads(text)
-        schema = stored["schema"]
-        if schema == SCHEMA:
-            return _read(Path(path).name, stored)
+        stored: dict[str, Any] = json.loads(text)
+        known = stored["schema"] == SCHEMA
+        return stored, _read(Path(path).name, stored) if known else None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"calibration {path}: is no JSON of `suffice calibrate`") from None
-    raise InputError(
-        f"calibration {path}: has schema {schema!r}; {SCHEMA} is known: calibrate anew"
-    )
 
 
 def _read(name: str, stored: dict[str, Any]) -> Calibration:

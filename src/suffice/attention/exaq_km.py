@@ -89,32 +89,10 @@ def codebook(mass: np.ndarray, means: np.ndarray, count: int) -> tuple[float, ..
     """Return the `count` centroids, ascending, that make the weighted square error least.
 
     `mass` [N] is the weight in each bin of a histogram and `means` [N] the mean u of what is in it,
-    ascending; found by dynamic programming over where one cluster ends and the next begins. With
-    fewer bins in use than centroids, the rest lie above and get nothing.
+    ascending. With fewer bins in use than centroids, the rest lie above and get nothing.
     """
-    import numpy as np
+    from suffice.quant.codebook import optimum
 
     used = mass > 0
-    mass, means = mass[used], means[used]
-    clusters = min(count, len(mass))
-    sums = [np.concatenate(([0.0], np.cumsum(mass * means**power))) for power in (0, 1, 2)]
-    first, last = np.triu_indices(len(mass))  # clusters of the bins first .. last
-    weight, linear, square = (each[last + 1] - each[first] for each in sums)
-    cost = np.full((len(mass) + 1, len(mass) + 1), np.inf)  # [begin, end)
-    cost[first, last + 1] = np.maximum(square - linear * linear / weight, 0.0)
-    best = cost[0]
-    begins = []
-    for _ in range(clusters - 1):
-        total = best[:, None] + cost
-        begins.append(total.argmin(0))
-        best = total.min(0)
-    ends = [len(mass)]
-    for begin in reversed(begins):
-        ends.append(int(begin[ends[-1]]))
-    cuts = [0, *sorted(ends)]
-    found = [
-        float((sums[1][end] - sums[1][begin]) / (sums[0][end] - sums[0][begin]))
-        for begin, end in itertools.pairwise(cuts)
-    ]
-    top = found[-1]
-    return (*found, *(top * (2 + i) for i in range(count - clusters)))
+    found = optimum(mass[used], means[used], count).tolist()
+    return (*found, *(found[-1] * (2 + i) for i in range(count - len(found))))

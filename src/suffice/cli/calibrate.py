@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePath
@@ -122,12 +121,12 @@ def _of_text(text: str, flags: CalibrateFlags, windows: int) -> dict[str, Any]:
 
 
 def _before(path: Path, model_hash: str) -> dict[str, Any]:
-    """Return the parts of a calibration of the same model that is there already."""
-    from suffice.attention.calibration import read
+    """Return the parts of a calibration of the same model, and schema, that is there already."""
+    from suffice.attention.calibration import SCHEMA, parts
 
-    if not path.exists() or read(path).model_hash != model_hash:
+    stored = parts(path) if path.exists() else {}
+    if stored.get("schema") != SCHEMA or stored["model"]["hash"] != model_hash:
         return {}
-    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return stored
 
 

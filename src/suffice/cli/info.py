@@ -136,8 +136,9 @@ def show_model(name: str) -> None:
         from suffice.models.quantised import open_quantised
         from suffice.models.weights import shapes
 
-        quantised = open_quantised(locate(path)) if locate(path).suffix == SUFFIX else None
-        checkpoint = quantised or open_checkpoint(path)
+        found = locate(path)
+        quantised = open_quantised(found) if found.suffix == SUFFIX else None
+        checkpoint = quantised or open_checkpoint(found)
     config = checkpoint.config
     parameters = sum(math.prod(shape) for shape in shapes(config).values())
     windows = Counter("all" if layer.window is None else layer.window for layer in config.layers)

@@ -245,7 +245,7 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     from suffice.models.tokenizer import load_tokenizer
 
     path = locate(config.model)
-    opened = open_quantised(path) if path.suffix == SUFFIX else open_checkpoint(config.model)
+    opened = open_quantised(path) if path.suffix == SUFFIX else open_checkpoint(path)
     model = opened.config
     if config.calibration is not None:
         config.calibration.check(config.model, fingerprint(path))

@@ -6,7 +6,6 @@ layer for the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +13,6 @@ import numpy as np
 import torch
 
 from suffice.attention.kernel import coded_rules
-from suffice.attention.softmax import Levels
 from suffice.cache import Growth
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.engine.config import Config
@@ -33,13 +31,11 @@ _SHOWN = 256  # queries of a prompt that a policy looks at in one go
 class Settings:
     """What all caches of an enabled model have in common.
 
-    `windows` are those of its layers, `levels` [L][H] those of a coded softmax, empty without one,
-    `limit` the most tokens of a request.
+    `windows` are those of its layers, `limit` the most tokens of a request.
     """
 
     config: Config
     windows: Windows
-    levels: Sequence[Sequence[Levels]]
     growth: Growth
     limit: int
 
@@ -172,7 +168,7 @@ class Requests:
             )
             self.policy.prepare(cache, self.settings.windows)
             self.caches.append(cache)
-        self._rules = coded_rules(config.rules(self.layers, heads), self.settings.levels)
+        self._rules = coded_rules(config.rules(self.layers, heads), config.levels())
         self.trace = self.trace or Trace(self.layers, heads)
 
     def settle(self) -> None:

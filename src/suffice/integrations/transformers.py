@@ -116,7 +116,7 @@ def enable(
     # The native kernel reads a key once for its group, in the type in which it is stored.
     ratio = machine.load_or_default().ratio
     growth = fitted(config.growth, ratio=ratio, group=1, shrink=1.0)
-    return Enabled(model, Settings(config, windows, config.levels(), growth, rows))
+    return Enabled(model, Settings(config, windows, growth, rows))
 
 
 def disable(model: Any) -> None:

@@ -106,15 +106,7 @@ def read_part(path: Path) -> tuple[dict[str, Any], dict[str, PackedLinear | torc
     Raises:
         InputError: It cannot be read, is of something else or of another schema, or is damaged.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get(_KEY)
-            facts = _facts(path, header)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except SafetensorError as error:
-        raise InputError(f"{path} is not a valid safetensors file: {error}") from None
+    facts, tensors = _read(path)
     weights: dict[str, PackedLinear | torch.Tensor] = {}
     try:
         for name, described in facts["matrices"].items():
@@ -155,16 +147,28 @@ def stored_tokenizer(path: Path) -> tuple[dict[str, Any], str]:
     Raises:
         InputError: The file cannot be read, or has none.
     """
-    facts, weights = read_part(path)
-    stored = weights.get("tokenizer")
-    if not isinstance(stored, torch.Tensor) or "tokenizer" not in facts:
+    facts, tensors = _read(path, only="tokenizer")
+    if "tokenizer" not in tensors or "tokenizer" not in facts:
         raise InputError(f"{path} is damaged: it has no tokenizer")
-    return facts["tokenizer"], stored.numpy().tobytes().decode()
+    return facts["tokenizer"], tensors["tokenizer"].numpy().tobytes().decode()
 
 
 def described_config(config: DecoderConfig) -> dict[str, Any]:
     """Return a configuration as JSON has it."""
     return asdict(replace(config, biases=frozenset())) | {"biases": sorted(config.biases)}
+
+
+def _read(path: Path, only: str | None = None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return the facts and tensors of a file, all of them or one."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = _facts(path, (file.metadata() or {}).get(_KEY))
+            wanted = [name for name in file.keys() if only in (None, name)]  # noqa: SIM118
+            return facts, {name: file.get_tensor(name) for name in wanted}
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a valid safetensors file: {error}") from None
 
 
 def _facts(path: Path, header: str | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import torch
 
 from suffice.errors import InputError
 
-__all__ = ["borders", "codebook", "codes_of"]
+__all__ = ["borders", "codebook", "codes_of", "optimum"]
 
 GROUPS, BINS = 256, 1 << 16
 ITERATIONS = 100
@@ -78,11 +78,14 @@ def _grouped(value: np.ndarray, weight: np.ndarray, count: int) -> np.ndarray:
         bins = np.linspace(value[0], value[-1], GROUPS, endpoint=False)
         starts = np.unique(np.searchsorted(value, bins))
     mass = np.add.reduceat(weight, starts)
-    return _optimum(mass, np.add.reduceat(weight * value, starts) / mass, count)
+    return optimum(mass, np.add.reduceat(weight * value, starts) / mass, count)
 
 
-def _optimum(mass: np.ndarray, means: np.ndarray, count: int) -> np.ndarray:
-    """Return the optimal centroids of weighted ascending points: where does each cluster begin?"""
+def optimum(mass: np.ndarray, means: np.ndarray, count: int) -> np.ndarray:
+    """Return the optimal centroids, at most `count`, of weighted ascending points [N].
+
+    Found by dynamic programming over where each cluster begins: N^2 memory.
+    """
     points = len(mass)
     clusters = min(count, points)
     centred = means - means.mean()  # the squares below cancel less

@@ -31,8 +31,8 @@ void ValueSum::replace(const Head& head, int row, int by) {
 
 void ValueSum::add(const Head& head, int row, double factor) {
   if (total_.empty()) total_.assign(head.size, 0.0);
-  std::vector<float> value(head.size);
-  kernels().load_rows(head, row, 1, nullptr, value.data());
+  float value[kMostSize];
+  kernels().load_rows(head, row, 1, nullptr, value);
   for (int d = 0; d < head.size; d++) total_[d] += factor * value[d];
 }
 

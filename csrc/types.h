@@ -15,6 +15,8 @@ constexpr int size_of(Type type) { return type == Type::f32 ? 4 : type == Type::
 // Output rows of a weight panel, keys of a key panel: one block of the traversal.
 constexpr int kPanel = 16;
 
+constexpr int kMostSize = 512;  // of a head
+
 constexpr int round_up(int value, int to) { return (value + to - 1) / to * to; }
 
 // Weights: packed[N/16][K/p][16][p] with p = 4 bytes' worth of K, so that one step is one cache

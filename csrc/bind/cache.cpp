@@ -297,8 +297,9 @@ void make_cache(KVCache* self, int layers, int heads, int size, const std::strin
                 const std::string& value_type, std::shared_ptr<Arena> arena, bool sketch,
                 bool boxes, bool masses) {
   require(layers > 0 && heads > 0, "a cache needs layers and heads");
-  require(size > 0 && size % kPanel == 0 && size <= 512,
-          "the head size must be a multiple of 16 up to 512, not " + std::to_string(size));
+  require(size > 0 && size % kPanel == 0 && size <= kMostSize,
+          "the head size must be a multiple of 16 up to " + std::to_string(kMostSize) + ", not " +
+              std::to_string(size));
   new (self) KVCache(layers, heads, size, type_of(key_type), type_of(value_type), arena,
                      Extras{sketch, boxes, masses});
 }

@@ -7,7 +7,7 @@ inline void add_masses(const float* scores, float peak, float factor, float* mas
 
 inline void encode_box(const Head& head, int block, float* box) {
   const int size = head.size;
-  alignas(64) float key[512];
+  alignas(64) float key[kMostSize];
   for (int row = 0; row < kPanel; row++) {
     load_rows(head, block * kPanel + row, 1, key, nullptr);
     for (int d = 0; d < size; d += W) {

@@ -51,7 +51,7 @@ SUFFICE_INLINE void sum_four(const vf* of, float* to) {
 }
 
 struct Folded {  // a query times the scales of a chunk's channels
-  alignas(64) int8_t codes[512];
+  alignas(64) int8_t codes[kMostSize];
   float unit, bias, offset;
 };
 
@@ -61,7 +61,7 @@ struct Folded {  // a query times the scales of a chunk's channels
 inline void fold(const float* query, const std::byte* sketch, int size, Folded* to) {
   const uint16_t* scale = reinterpret_cast<const uint16_t*>(sketch);
   const uint16_t* low = scale + size;
-  alignas(64) float folded[512];
+  alignas(64) float folded[kMostSize];
   vf most = {}, bias = {};
   for (int d = 0; d < size; d += W) {
     const vf value = load(query + d) * load_bf16(scale + d);

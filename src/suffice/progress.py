@@ -19,3 +19,11 @@ def progress_bar(
     visible = shown and sys.stderr.isatty()
     console = Console(stderr=True, quiet=not visible)
     return Progress(*columns, console=console, disable=not visible)
+
+
+def counting_bar() -> rich.progress.Progress:
+    """Return a display of tasks that are counted, with the time that is left of each."""
+    from rich.progress import BarColumn, TimeRemainingColumn
+
+    columns = ("{task.description}", BarColumn(), "{task.completed}/{task.total}")
+    return progress_bar(*columns, TimeRemainingColumn())

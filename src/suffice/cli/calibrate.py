@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePath
@@ -11,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from suffice.cli.output import busy
 from suffice.errors import InputError
-from suffice.progress import progress_bar
+from suffice.progress import counting_bar
 
 if TYPE_CHECKING:
-    import rich.progress
-
     from suffice.cli.eval_options import CalibrateFlags
     from suffice.cli.options import ModelFlags
     from suffice.engine.llm import LLM
@@ -41,7 +38,7 @@ def run(flags: CalibrateFlags, model: ModelFlags) -> None:
         raise InputError(f"-o {flags.output}: there is no folder {flags.output.parent}")
     from suffice.attention.calibration import beside, write
     from suffice.eval.record import facts
-    from suffice.eval.texts import load_text
+    from suffice.eval.texts import described, load_text
     from suffice.models.fingerprint import fingerprint
     from suffice.models.locate import locate
 
@@ -51,7 +48,7 @@ def run(flags: CalibrateFlags, model: ModelFlags) -> None:
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
     windows = _windows(llm, text, flags)
-    told = {"text": _of_text(text, flags, len(windows)), "made": facts("suffice", sys.argv[1:])}
+    told = {"text": described(flags.text, text, windows), "made": facts("suffice", sys.argv[1:])}
     identity = {
         "name": PurePath(model.model).name,
         "hash": fingerprint(path),
@@ -111,15 +108,6 @@ def _windows(llm: LLM, text: str, flags: CalibrateFlags) -> Windows:
     return windows_of(llm.tokenizer, text, plan, llm.config.max_model_len or 0)
 
 
-def _of_text(text: str, flags: CalibrateFlags, windows: int) -> dict[str, Any]:
-    return {
-        "name": PurePath(flags.text).name,
-        "sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "windows": windows,
-        "window": flags.window,
-    }
-
-
 def _before(path: Path, model_hash: str) -> dict[str, Any]:
     """Return the parts of a calibration of the same model, and schema, that is there already."""
     from suffice.attention.calibration import SCHEMA, parts
@@ -130,20 +118,13 @@ def _before(path: Path, model_hash: str) -> dict[str, Any]:
     return stored
 
 
-def _bar() -> rich.progress.Progress:
-    from rich.progress import BarColumn, TimeRemainingColumn
-
-    columns = ("{task.description}", BarColumn(), "{task.completed}/{task.total}")
-    return progress_bar(*columns, TimeRemainingColumn())
-
-
 def _softmax(llm: LLM, windows: Windows) -> dict[str, Any]:
     from suffice.eval.calibrate import Calibrator
 
     calibrator = Calibrator(llm.runner)  # type: ignore[arg-type]
     layers = len(llm.runner.decoder.config.layers)  # type: ignore[attr-defined]
     fits: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    with _bar() as bar:
+    with counting_bar() as bar:
         task = bar.add_task("windows", total=len(windows))
         for done in calibrator.run(windows):
             bar.update(task, completed=done)
@@ -169,7 +150,7 @@ def _thresholds(llm: LLM, windows: Windows, budget: float) -> tuple[str, dict[st
         for done in steps:
             bar.update(task, completed=done)
 
-    with _bar() as bar:
+    with counting_bar() as bar:
         show("thresholds", looks, allocator.look())
         show("heads", heads, allocator.weigh())
         task = bar.add_task("windows", total=trials)

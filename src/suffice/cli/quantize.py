@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from suffice.cli.output import busy
 from suffice.errors import InputError
-from suffice.progress import progress_bar
+from suffice.progress import counting_bar
 
 if TYPE_CHECKING:
     from suffice.cli.eval_options import QuantizeFlags
@@ -29,7 +28,7 @@ def run(flags: QuantizeFlags, model: ModelFlags) -> None:
     if model.quant is not None:
         raise InputError(f"--quant {model.quant}: quantize has --method instead")
     from suffice.eval.perplexity import Plan, windows_of
-    from suffice.eval.texts import load_text
+    from suffice.eval.texts import described, load_text
     from suffice.models.checkpoint import open_checkpoint
     from suffice.models.decoder import Decoder
     from suffice.models.fingerprint import fingerprint
@@ -52,12 +51,7 @@ def run(flags: QuantizeFlags, model: ModelFlags) -> None:
     facts = {
         "model": {"name": PurePath(model.model).name, "hash": fingerprint(path)},
         "method": flags.method,
-        "text": {
-            "name": PurePath(flags.calibrate).name,
-            "sha256": hashlib.sha256(text.encode()).hexdigest(),
-            "windows": len(windows),
-            "window": flags.window,
-        },
+        "text": described(flags.calibrate, text, windows),
     }
     quantising = Quantising(decoder, method, windows, flags.output, facts)
     _show(quantising, len(decoder.config.layers))
@@ -82,10 +76,7 @@ def _method(text: str) -> Any:
 
 
 def _show(quantising: Any, layers: int) -> None:
-    from rich.progress import BarColumn, TimeRemainingColumn
-
-    columns = ("{task.description}", BarColumn(), "{task.completed}/{task.total}")
-    with progress_bar(*columns, TimeRemainingColumn()) as bar:
+    with counting_bar() as bar:
         task = bar.add_task("layers", total=layers)
         for done in quantising.run():
             bar.update(task, completed=done)

@@ -91,10 +91,14 @@ class Config:
             raise InputError(
                 "model='': must be a known name, a directory, a hub id or a .gguf file"
             )
+        attention = _technique("attention", ATTENTIONS, given["attention"])
+        softmax = _technique("softmax", SOFTMAXES, given["softmax"])
+        calibrated = softmax.coded or by_head.is_calibrated(attention)
         config = cls(
             model=str(model),
-            attention=_technique("attention", ATTENTIONS, given["attention"]),
-            softmax=_technique("softmax", SOFTMAXES, given["softmax"]),
+            attention=attention,
+            softmax=softmax,
+            calibration=_calibration(given["calibration"], str(model), calibrated),
             policy=_technique("policy", POLICIES, given["policy"]),
             growth=_technique("growth", GROWTHS, given["growth"]),
             quant=_quant(given["quantization"]),
@@ -111,10 +115,6 @@ class Config:
             prefill_chunk=_whole("prefill_chunk", given["prefill_chunk"], 1),
             kv_cache_bytes=_bytes("kv_cache_bytes", given["kv_cache_bytes"]),
             audit=_whole("audit", given["audit"], 1, none=True),
-        )
-        needs = config.softmax.coded or by_head.is_calibrated(config.attention)
-        config = dataclasses.replace(
-            config, calibration=_calibration(given["calibration"], config.model, needs)
         )
         config._check_together()
         return config

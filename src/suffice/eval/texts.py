@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from suffice.errors import InputError, unknown
@@ -43,6 +44,16 @@ def load_text(text: str, data_dir: str | None = None) -> str:
     if not path.exists() and path.name == text and not path.suffix:
         raise unknown("text (no such file either)", text, tuple(CORPORA))
     return read(path)
+
+
+def described(name: str, text: str, windows: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return what a result says of the text that it comes from: windows of one length of it."""
+    return {
+        "name": PurePath(name).name,
+        "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "windows": len(windows),
+        "window": len(windows[0]),
+    }
 
 
 def _corpus(name: str, data_dir: str | None) -> str:

@@ -153,6 +153,7 @@ class Allocator:
         for sequence in self._starts:
             self._runner.close(sequence)
         self._starts: list[Any] = []
+        self._exact = []
 
     def _open(self) -> None:
         self._starts = []

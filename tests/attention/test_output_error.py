@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 from suffice.attention.exaq import EXAQ, fitted_clip
-from suffice.attention.exaq_km import codebook, fitted, levels_of
+from suffice.attention.exaq_km import ROWS, codebook, fitted, levels_of
 from suffice.attention.output_error import BINS, EDGES, OutputError, nearest_edges
 from suffice.attention.softmax import Levels
 
@@ -27,7 +29,7 @@ class Sample:
         u = self.x.exp()
         self.total = u.sum(-1)
         self.output = u @ self.v / self.total[:, None]
-        gram, sums = np.zeros((BINS, BINS)), np.zeros(BINS)
+        gram, sums, keys = np.zeros((BINS, BINS)), np.zeros(BINS), np.zeros(BINS)
         self.mass, moment = np.zeros(BINS), np.zeros(BINS)
         for row, x in enumerate(self.x):
             bins = np.searchsorted(EDGES, x.numpy(), side="right")
@@ -36,10 +38,11 @@ class Sample:
             np.add.at(moved, bins, off)
             gram += moved @ moved.T
             np.add.at(sums, bins, 1 / float(self.total[row]))
+            np.add.at(keys, bins, 1)
             np.add.at(self.mass, bins, (off**2).sum(-1))
             np.add.at(moment, bins, (off**2).sum(-1) * u[row].numpy())
         self.means = moment / np.maximum(self.mass, 1e-300)
-        self.error = OutputError(gram, sums, QUERIES)
+        self.error = OutputError(gram, sums, keys, QUERIES)
 
     def found(self, levels: Levels) -> float:
         """The mean square error of the output, with the mean of Z' / Z in place of each row's."""
@@ -86,18 +89,44 @@ def test_no_weight_is_negative() -> None:
     gram[:2, :2] = [[1.0, 2.0], [2.0, 5.0]]
     sums = np.zeros(BINS)
     sums[:2] = [1.0, 1.0]
-    error = OutputError(gram, sums, 1)
+    error = OutputError(gram, sums, sums, 1)
     assert np.linalg.solve(gram[:2, :2], sums[:2])[1] < 0
     assert error.best_weights([0, 1, 2]) == pytest.approx([1, 0, 0, 0], abs=1e-6)
 
 
 def test_fitted_levels_are_better(sample: Sample) -> None:
-    """Than the centroids of the same codes."""
-    levels = fitted(sample.mass, sample.means, sample.error, 4)
+    """Than the best weights of the codes of the centroids, and these than the centroids."""
     centroids = levels_of(codebook(sample.mass, sample.means, 4))
     edges = nearest_edges(centroids.borders)
-    assert levels.borders == tuple(EDGES[edges])
-    assert sample.found(levels) < 0.97 * sample.error.of(edges, np.array(centroids.weights))
+    weighed = at(edges, sample.error.best_weights(edges))
+    assert sample.found(weighed) < 0.97 * sample.error.of(edges, np.array(centroids.weights))
+    moved = sample.error.better_edges(edges, 0)
+    assert sample.found(at(moved, sample.error.best_weights(moved))) < 0.97 * sample.found(weighed)
+
+
+def test_no_border_can_move(sample: Sample) -> None:
+    edges = sample.error.better_edges([20, 32, 55], 25)
+    least = sample.error.of(edges, sample.error.best_weights(edges))
+    for place, step in itertools.product(range(3), (-1, 1)):
+        moved = list(edges)
+        moved[place] += step
+        if moved[0] >= 25 and moved == sorted(set(moved)):
+            assert sample.error.of(moved, sample.error.best_weights(moved)) >= least
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_fitted_levels_read_few_rows(sample: Sample, count: int) -> None:
+    """Of V: the share of keys with a code above 0."""
+    levels = fitted(sample.mass, sample.means, sample.error, count)
+    assert (sample.x >= levels.borders[0]).double().mean() <= ROWS * count
+    lower = np.searchsorted(EDGES, levels.borders[0]) - 1
+    assert (sample.x >= EDGES[lower]).double().mean() > ROWS * count, "as low as it may"
+
+
+def test_there_is_room_for_all_borders(sample: Sample) -> None:
+    """Even if fewer keys may be above the lowest than are at the peak."""
+    assert sample.error.least_edge(0.0) == len(EDGES)
+    assert sample.error.better_edges([3, 20, 50], len(EDGES)) == [69, 70, 71]
 
 
 def test_a_fitted_clip_is_the_best(sample: Sample) -> None:

@@ -1,15 +1,17 @@
 """Softmax of few bits whose levels were learned, head by head.
 
 EXAQ spaces its levels evenly in x and takes e^C for all that is clipped. Here both are free, for
-each query head. A K-means on u = e^x says which keys share a code: borders lie midway, in u,
+each query head. A K-means on u = e^x says first which keys share a code: borders lie midway, in u,
 between its centroids. A key of a row counts by how far a wrong weight moves the output o, with Z
 the row's sum of u:
 
     sum over rows and keys of (u - centroid)^2 |v - o|^2 / Z^2
 
 which takes errors of keys as independent. They are not: what a code weighs is wrong for all keys of
-a row together. So the weights are then those that make the mean square error of the output itself
-least, see `suffice.attention.output_error`.
+a row together. So weights and borders then make the mean square error of the output itself least,
+see `suffice.attention.output_error`: weights for given borders by a linear system, borders one at a
+time until none can move. That alone would read more of V, as more keys have a code above 0; the
+lowest border stays where at most `ROWS` of a head's keys have one, for each level.
 
 Source   this project; K-means in one dimension, solved exactly over a histogram of x.
 Bound    none per key: the mean square error is what the calibration makes least.
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
     from suffice.attention.calibration import Calibration
     from suffice.attention.output_error import OutputError
+
+
+ROWS = 1 / 64  # of V that a head may read, on the mean over a calibration, for each level
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,8 @@ def fitted(mass: np.ndarray, means: np.ndarray, error: OutputError, count: int) 
     """
     from suffice.attention.output_error import EDGES, nearest_edges
 
-    edges = nearest_edges(levels_of(codebook(mass, means, count)).borders)
+    start = nearest_edges(levels_of(codebook(mass, means, count)).borders)
+    edges = error.better_edges(start, error.least_edge(ROWS * count))
     return Levels(tuple(EDGES[edges].tolist()), tuple(error.best_weights(edges).tolist()))
 
 

@@ -19,7 +19,7 @@ Source   this project.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +47,15 @@ def nearest_edges(borders: Sequence[float]) -> list[int]:
     return found
 
 
+def _moves(edges: list[int], least: int) -> Iterator[list[int]]:
+    """Yield edges of which one has moved a little, between its neighbours and not below `least`."""
+    bounds = [least - 1, *edges, len(EDGES)]
+    for place, edge in enumerate(edges):
+        for step in (-3, -2, -1, 1, 2, 3):
+            if bounds[place] < edge + step < bounds[place + 2]:
+                yield [*edges[:place], edge + step, *edges[place + 1 :]]
+
+
 @dataclass(frozen=True)
 class OutputError:
     """E of one head: `gram` [BINS, BINS] and `sums` [BINS] are G and m of codes that are bins, over
@@ -55,6 +64,7 @@ class OutputError:
 
     gram: np.ndarray
     sums: np.ndarray
+    keys: np.ndarray  # [BINS], how many keys of these queries are in each bin
     queries: int
 
     def of(self, edges: Sequence[int], weights: np.ndarray) -> float:
@@ -78,6 +88,28 @@ class OutputError:
                 scaled: np.ndarray = weights * (self.queries / (weights @ sums))
                 return scaled
             used &= weights > 0
+
+    def least_edge(self, share: float) -> int:
+        """Return from which place in `EDGES` on at most this share of keys is above an edge."""
+        below = np.cumsum(self.keys[:-1])
+        return int(np.searchsorted(below, (1 - share) * self.keys.sum()))
+
+    def better_edges(self, start: Sequence[int], least: int) -> list[int]:
+        """Return edges with best weights of which none can move, alone, to make E less.
+
+        They start from `start`, and none goes below `least`, so far as there is room above it.
+        """
+        least = min(least, len(EDGES) - len(start))
+        edges = [max(edge, least + place) for place, edge in enumerate(start)]
+        error = self._of_best(edges)
+        while True:
+            better = next((m for m in _moves(edges, least) if self._of_best(m) < error), None)
+            if better is None:
+                return edges
+            edges, error = better, self._of_best(better)
+
+    def _of_best(self, edges: Sequence[int]) -> float:
+        return self.of(edges, self.best_weights(edges))
 
     def _merged(self, edges: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Return G and m of the codes between edges."""

@@ -77,6 +77,7 @@ class Calibrator:
         shape = len(model.layers), model.heads
         self._gram = torch.zeros(*shape, BINS, BINS, dtype=torch.float64)
         self._sums = torch.zeros(*shape, BINS, dtype=torch.float64)
+        self._keys = torch.zeros_like(self._sums)
         self._mass = torch.zeros_like(self._sums)  # sum of |v - o|^2 / Z^2
         self._moment = torch.zeros_like(self._sums)  # the same times e^x
         self._queries = 0  # of a head that were looked at
@@ -146,16 +147,17 @@ class Calibrator:
         flat = moved.flatten(1)
         self._gram[layer, head] += (flat @ flat.T).double()
         self._sums[layer, head] += (counts / total[:, 0]).sum(-1).double()
+        self._keys[layer, head] += counts.sum(-1).double()
 
     def fit(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Yield, layer by layer and by number of bits, the levels of `exaq_km` and C of `exaq`."""
-        for gram, sums, mass, moment in zip(
-            self._gram, self._sums, self._mass, self._moment, strict=True
+        for gram, sums, keys, mass, moment in zip(
+            self._gram, self._sums, self._keys, self._mass, self._moment, strict=True
         ):
             means = moment / mass.clamp(min=1e-300)
             errors = [
-                OutputError(own.numpy(), total.numpy(), self._queries)
-                for own, total in zip(gram, sums, strict=True)
+                OutputError(own.numpy(), total.numpy(), count.numpy(), self._queries)
+                for own, total, count in zip(gram, sums, keys, strict=True)
             ]
             heads = [*zip(mass.numpy(), means.numpy(), errors, strict=True)]
             books = {

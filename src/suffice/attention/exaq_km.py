@@ -10,8 +10,8 @@ the row's sum of u:
 which takes errors of keys as independent. They are not: what a code weighs is wrong for all keys of
 a row together. So weights and borders then make the mean square error of the output itself least,
 see `suffice.attention.output_error`: weights for given borders by a linear system, borders one at a
-time until none can move. That alone would read more of V, as more keys have a code above 0; the
-lowest border stays where at most `ROWS` of a head's keys have one, for each level.
+time until none can move. That alone would read more of V, as more keys have a code above 0; so a
+share of V has its price, in errors as large as the least.
 
 Source   this project; K-means in one dimension, solved exactly over a histogram of x.
 Bound    none per key: the mean square error is what the calibration makes least.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from suffice.attention.output_error import OutputError
 
 
-ROWS = 1 / 64  # of V that a head may read, on the mean over a calibration, for each level
+ROW_COST = 24.0  # of all rows of V, in the least error of a head
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def fitted(mass: np.ndarray, means: np.ndarray, error: OutputError, count: int) 
     from suffice.attention.output_error import EDGES, nearest_edges
 
     start = nearest_edges(levels_of(codebook(mass, means, count)).borders)
-    edges = error.better_edges(start, error.least_edge(ROWS * count))
+    edges = error.best_edges(start, ROW_COST)
     return Levels(tuple(EDGES[edges].tolist()), tuple(error.best_weights(edges).tolist()))
 
 

@@ -19,7 +19,7 @@ Source   this project.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,7 @@ EDGES = np.concatenate(
 )
 BINS = len(EDGES) + 1
 _RIDGE = 1e-9  # of the mean diagonal: keeps G invertible if a code has no key
+_LEAST_RIDGE = 1e-30  # if no code is ever wrong
 
 
 def nearest_edges(borders: Sequence[float]) -> list[int]:
@@ -47,9 +48,19 @@ def nearest_edges(borders: Sequence[float]) -> list[int]:
     return found
 
 
-def _moves(edges: list[int], least: int) -> Iterator[list[int]]:
-    """Yield edges of which one has moved a little, between its neighbours and not below `least`."""
-    bounds = [least - 1, *edges, len(EDGES)]
+def _descend(start: Sequence[int], cost: Callable[[list[int]], float]) -> list[int]:
+    """Return edges that cost least among those that differ from them in one."""
+    edges, least = list(start), cost(list(start))
+    while True:
+        better = next((moved for moved in _moves(edges) if cost(moved) < least), None)
+        if better is None:
+            return edges
+        edges, least = better, cost(better)
+
+
+def _moves(edges: list[int]) -> Iterator[list[int]]:
+    """Yield edges of which one has moved a little, between its neighbours."""
+    bounds = [-1, *edges, len(EDGES)]
     for place, edge in enumerate(edges):
         for step in (-3, -2, -1, 1, 2, 3):
             if bounds[place] < edge + step < bounds[place + 2]:
@@ -78,7 +89,8 @@ class OutputError:
         A code whose best weight would be negative weighs nothing.
         """
         gram, sums = self._merged(edges)
-        gram = gram + np.eye(len(gram)) * (_RIDGE * np.trace(gram) / len(gram))
+        ridge = max(_RIDGE * np.trace(gram) / len(gram), _LEAST_RIDGE)
+        gram = gram + np.eye(len(gram)) * ridge
         used = np.ones(len(sums), dtype=bool)
         weights = np.zeros(len(sums))
         while True:
@@ -89,24 +101,23 @@ class OutputError:
                 return scaled
             used &= weights > 0
 
-    def least_edge(self, share: float) -> int:
-        """Return from which place in `EDGES` on at most this share of keys is above an edge."""
-        below = np.cumsum(self.keys[:-1])
-        return int(np.searchsorted(below, (1 - share) * self.keys.sum()))
+    def best_edges(self, start: Sequence[int], row_cost: float) -> list[int]:
+        """Return edges, with their best weights, of which none can move, alone, to make
 
-    def better_edges(self, start: Sequence[int], least: int) -> list[int]:
-        """Return edges with best weights of which none can move, alone, to make E less.
+            E / (the least E found when rows cost nothing) + row_cost * (share of keys of codes > 0)
 
-        They start from `start`, and none goes below `least`, so far as there is room above it.
+        less; a search from `start`. Values of code 0 need not be read, so these keys cost rows.
         """
-        least = min(least, len(EDGES) - len(start))
-        edges = [max(edge, least + place) for place, edge in enumerate(start)]
-        error = self._of_best(edges)
-        while True:
-            better = next((m for m in _moves(edges, least) if self._of_best(m) < error), None)
-            if better is None:
-                return edges
-            edges, error = better, self._of_best(better)
+        least = self._of_best(_descend(start, self._of_best))
+        if least <= 0:  # nothing is ever lost, wherever edges are
+            return list(start)
+        keys = self.keys.sum()
+        return _descend(
+            start,
+            lambda edges: (
+                self._of_best(edges) / least + row_cost * self.keys[edges[0] + 1 :].sum() / keys
+            ),
+        )
 
     def _of_best(self, edges: Sequence[int]) -> float:
         return self.of(edges, self.best_weights(edges))

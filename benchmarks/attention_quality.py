@@ -39,7 +39,7 @@ from suffice.eval.texts import load_text
 from suffice.progress import progress_bar
 
 MODEL, WINDOW, LIMIT = "smollm2-135m", 2048, 4
-CODED_WINDOW = 1024  # as in the project's measurements of softmaxes
+CODED_WINDOW, CODED_LIMIT = 1024, 16  # of softmaxes, which windows differ more in
 SMALL = "certified:bounded=false,eps=0.25,v=0.002"
 SETTINGS = (
     "exact",
@@ -147,12 +147,13 @@ def options() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=0, help="tokens of a window run as a prompt")
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--window", type=int)
-    parser.add_argument("--limit", type=int, default=LIMIT)
+    parser.add_argument("--limit", type=int, help="windows")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--plot", action="store_true", help="draw what there is, measure nothing")
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     flags = parser.parse_args()
     flags.window = flags.window or (CODED_WINDOW if flags.calibration else WINDOW)
+    flags.limit = flags.limit or (CODED_LIMIT if flags.calibration else LIMIT)
     if not flags.settings:
         flags.settings = list(
             CODED if flags.calibration else BUDGETED if flags.prompt else SETTINGS
@@ -168,6 +169,28 @@ def asked_of(flags: argparse.Namespace, text: str) -> dict[str, Any]:
     return dataclasses.asdict(asked) | {"text_sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
+def before(path: Path, flags: argparse.Namespace) -> dict[str, Any]:
+    """Return what the file has, or nothing yet, with what all of its records have in common.
+
+    Raises:
+        InputError: It is of other windows or of another calibration, or there is no such.
+    """
+    try:
+        calibration = flags.calibration and Path(flags.calibration).read_bytes()
+    except OSError as error:
+        raise InputError(f"--calibration {flags.calibration}: {error.strerror}") from error
+    common = {"window": flags.window, "limit": flags.limit, "prompt": flags.prompt}
+    common["calibration"] = hashlib.sha256(calibration).hexdigest() if calibration else None
+    if not path.exists():
+        return record.facts() | {"common": common, "records": {}, "refused": {}}
+    data: dict[str, Any] = json.loads(path.read_text())
+    if data["common"] != common:
+        raise InputError(
+            f"{path} is of {data['common']}, not of {common}: give another folder with --out"
+        )
+    return data
+
+
 def run(flags: argparse.Namespace) -> str:
     """Measure what has no result yet, keeping each as it comes; return the table.
 
@@ -175,8 +198,7 @@ def run(flags: argparse.Namespace) -> str:
         InputError: A text, a model or a setting that cannot be used.
     """
     path = flags.out / f"{name_of(flags)}.json"
-    data = json.loads(path.read_text()) if path.exists() else record.facts() | {"records": {}}
-    data.setdefault("refused", {})
+    data = before(path, flags)
     missing = [setting for setting in flags.settings if setting not in data["records"]]
     given = {"threads": flags.threads, "calibration": flags.calibration}
     techniques = accepted(flags.model, missing, data["refused"], **given)

@@ -48,9 +48,11 @@ SETTINGS = (
     "art",
     "art:tau=1e-3",
     LOOSE,
+    f"{LOOSE},block=16,order=sketch",
     "certified:eps=0.05",
     "certified:bounded=false,eps=0.25,v=0.002",
     *BUDGETS,
+    "pyramidkv:ratio=0.5,window=32",  # in that of 128 the question is a quarter
     "snapkv:ratio=0.5 + art",
     "pyramidkv:ratio=0.5 + art",
     "streaming:ratio=0.5 + art",

@@ -35,7 +35,8 @@ def run(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def run(name: str, *more: str) -> dict[str, Any]:
         program = ["attention_quality.py", *asked, "--out", str(tmp_path / "out"), *more]
         monkeypatch.setattr(sys, "argv", program)
-        assert attention_quality.main() == 0
+        if attention_quality.main() != 0:
+            return {}
         return json.loads((tmp_path / "out" / f"{name}.json").read_text())
 
     return run
@@ -72,6 +73,20 @@ def test_it_goes_on_where_it_stopped(
     assert {k: v for k, v in mine["asked"].items() if k not in same} == {
         k: v for k, v in alone["asked"].items() if k not in same
     }
+
+
+def test_a_file_is_of_one_text_cut_in_one_way(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "out" / "attention_quality.json"
+    assert run("attention_quality", "--settings", "exact")
+    before = path.read_bytes()
+    assert run("attention_quality", "--settings", "exact", "art", "--limit", "1") == {}
+    told = capsys.readouterr().err
+    assert "attention_quality.json is of {'window': 100, 'limit': 2," in told and "--out" in told
+    assert len(told.splitlines()) == 1 and path.read_bytes() == before
+    assert run("softmax_quality", "--calibration", str(tmp_path / "none.json")) == {}
+    assert "none.json: No such file" in capsys.readouterr().err
 
 
 def test_policies_choose_from_a_prompt(

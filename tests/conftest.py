@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import sys
@@ -73,14 +74,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
     """Tiny checkpoints by variant, each made once per test file."""
     import tiny
 
-    made: dict[str, Path] = {}
-
-    def get(variant: str) -> Path:
-        if variant not in made:
-            made[variant] = tiny.make(tmp_path_factory.mktemp(variant), variant)
-        return made[variant]
-
-    return get
+    return functools.cache(lambda variant: tiny.make(tmp_path_factory.mktemp(variant), variant))
 
 
 @pytest.fixture(params=native.ISAS)

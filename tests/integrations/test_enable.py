@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,33 +22,13 @@ import tiny
 from integrations.batches import GREEDY, NEW_TOKENS, PADDING, generate, prompts
 from models.golden import model_file
 from models.hf_reference import load
-from suffice import LLM, SamplingParams, native
+from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 
 FAMILIES = ["llama", "mistral", "qwen2-window", "qwen3", "gemma3", "opt"]
 EXACT = ["exact", "aet:k=2,v=0", "art:tau=0", "certified:eps=0"]
 LOSSY = ["aet:k=0.5,globals=16,locals=8", "art:tau=0.5,phi=0.5,p=1,block=16", "certified:eps=0.3"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Calls this small are not worth waking a second thread for."""
-    before = native.threads()
-    native.set_threads(1)
-    yield
-    native.set_threads(before)
-
-
-@pytest.fixture(scope="module")
-def models(checkpoints: Callable[[str], Path]) -> Callable[[str], Any]:
-    made: dict[str, Any] = {}
-
-    def get(variant: str) -> Any:
-        if variant not in made:
-            made[variant] = load(checkpoints(variant), torch.float32)
-        return made[variant]
-
-    return get
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("attention", EXACT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import torch
 import suffice.integrations.transformers as st
 import tiny
 from integrations.batches import GREEDY, PADDING, generate, prompts
-from models.hf_reference import load
 from suffice import LLM, SamplingParams
 from suffice.attention import calibration
 from suffice.models.fingerprint import fingerprint
@@ -36,32 +36,16 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
-
-    def get(family: str) -> Path:
-        if family not in made:
-            made[family] = tiny.make(tmp_path_factory.mktemp(family), family, tokenizer=True)
-        return made[family]
-
-    return get
-
-
-@pytest.fixture(scope="module")
-def models(folders: Callable[[str], Path]) -> Callable[[str], Any]:
-    made: dict[str, Any] = {}
-
-    def get(family: str) -> Any:
-        if family not in made:
-            made[family] = load(folders(family), torch.float32)
-        return made[family]
-
-    return get
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """With tokenizers, as the engine needs them."""
+    return functools.cache(
+        lambda family: tiny.make(tmp_path_factory.mktemp(family), family, tokenizer=True)
+    )
 
 
 @pytest.fixture(scope="module")
 def calibrated(
-    folders: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+    checkpoints: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
     """Calibrations with another sigma in each layer and another codebook in each head."""
 
@@ -84,7 +68,7 @@ def calibrated(
             for bits in (2, 3, 4)
         }
         stored = {
-            "model": {"name": family, "hash": fingerprint(folders(family)), "heads": heads}
+            "model": {"name": family, "hash": fingerprint(checkpoints(family)), "heads": heads}
             | changes,
             "softmax": {
                 "layers": [{"sigma": 1.5 + 0.2 * i, "least": -30.0} for i in range(layers)],
@@ -125,18 +109,18 @@ def assert_as_the_engine(model: Any, folder: Path, **options: Any) -> Any:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_with_a_policy_tokens_and_reads_are_those_of_the_engine(
-    family: str, policy: str, models: Callable[[str], Any], folders: Callable[[str], Path]
+    family: str, policy: str, models: Callable[[str], Any], checkpoints: Callable[[str], Path]
 ) -> None:
-    trace = assert_as_the_engine(models(family), folders(family), policy=policy)
+    trace = assert_as_the_engine(models(family), checkpoints(family), policy=policy)
     assert trace.key_rows_read < trace.rows_held, "everything was read"
 
 
 @pytest.mark.parametrize("policy", [*KEEPING, "streaming:budget=24", "snapkv:0.5,window=8"])
 def test_policies_and_techniques_that_stop_early_go_together(
-    policy: str, models: Callable[[str], Any], folders: Callable[[str], Path]
+    policy: str, models: Callable[[str], Any], checkpoints: Callable[[str], Path]
 ) -> None:
     options = {"policy": policy, "attention": STOPPING}
-    assert_as_the_engine(models("llama"), folders("llama"), **options)
+    assert_as_the_engine(models("llama"), checkpoints("llama"), **options)
 
 
 @pytest.mark.parametrize("softmax", SOFTMAXES)
@@ -145,11 +129,11 @@ def test_with_a_coded_softmax_tokens_and_reads_are_those_of_the_engine(
     family: str,
     softmax: str,
     models: Callable[[str], Any],
-    folders: Callable[[str], Path],
+    checkpoints: Callable[[str], Path],
     calibrated: Callable[[str], Path],
 ) -> None:
     options = {"softmax": softmax, "calibration": calibrated(family)}
-    trace = assert_as_the_engine(models(family), folders(family), **options)
+    trace = assert_as_the_engine(models(family), checkpoints(family), **options)
     assert trace.value_rows_read < trace.rows_held
 
 
@@ -159,12 +143,12 @@ def test_with_coded_prompts_tokens_are_those_of_the_engine(
     family: str,
     softmax: str,
     models: Callable[[str], Any],
-    folders: Callable[[str], Path],
+    checkpoints: Callable[[str], Path],
     calibrated: Callable[[str], Path],
 ) -> None:
     options = {"softmax": softmax, "calibration": calibrated(family)}
     prompt = prompts(1, LENGTH)["input_ids"]
-    expected, theirs = engine_tokens(folders(family), prompt[0], **options)
+    expected, theirs = engine_tokens(checkpoints(family), prompt[0], **options)
     with st.enable(models(family), **options) as enabled:
         tokens = generate(models(family), 1, LENGTH, max_new_tokens=NEW)
     assert tokens[0, LENGTH:].tolist() == expected
@@ -177,11 +161,11 @@ def test_with_coded_prompts_tokens_are_those_of_the_engine(
 
 def test_a_coded_softmax_in_a_technique_that_stops_early(
     models: Callable[[str], Any],
-    folders: Callable[[str], Path],
+    checkpoints: Callable[[str], Path],
     calibrated: Callable[[str], Path],
 ) -> None:
     options = {"softmax": "exaq:3", "calibration": calibrated("llama"), "attention": STOPPING}
-    assert_as_the_engine(models("llama"), folders("llama"), **options)
+    assert_as_the_engine(models("llama"), checkpoints("llama"), **options)
 
 
 @pytest.mark.parametrize("prefill", [False, True])

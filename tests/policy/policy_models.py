@@ -5,6 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 Array = np.ndarray
+SETTINGS = (  # that leave something out of a short prompt, or order it
+    "snapkv:budget=60,window=8",
+    "snapkv:keep=true",
+    "pyramidkv:ratio=0.3,window=16",
+    "streaming:budget=50",
+    "streaming:keep=true",
+    "h2o:budget=40",
+    "h2o:keep=true",
+    "quest:budget=64,dense_layers=0",
+    "quest:keep=true",
+)
 
 
 def softmax(q: Array, k: Array, scale: float) -> Array:

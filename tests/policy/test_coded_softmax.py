@@ -225,21 +225,10 @@ LAWS = (
     a_fork_goes_on_alike,
     what_does_not_evict_loses_nothing,
 )
-SETTINGS = [
-    "full",
-    "snapkv:budget=60,window=8",
-    "snapkv:keep=true",
-    "pyramidkv:ratio=0.3,window=16",
-    "streaming:budget=50",
-    "streaming:keep=true",
-    "h2o:budget=40",
-    "quest:budget=64,dense_layers=0",
-    "quest:keep=true",
-]
 
 
 @pytest.mark.parametrize("variant", ["llama", "gemma3"])
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", ["full", *policy_models.SETTINGS])
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_law(law: Any, setting: str, variant: str, coded: Any) -> None:
     law(POLICIES.build(setting), coded(variant))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import policy_models
 import pytest
 import torch
 
@@ -212,18 +213,7 @@ LAWS: list[tuple[Callable[[Any, Make], None], Callable[[], Any]]] = [
     (rows_are_counted, OnlyHides),
     (what_does_not_evict_loses_nothing, SaysItKeeps),
 ]
-SETTINGS = [
-    *POLICIES.names(),
-    "snapkv:budget=60,window=8",
-    "snapkv:keep=true",
-    "pyramidkv:ratio=0.3,window=16",
-    "streaming:budget=50",
-    "streaming:keep=true",
-    "h2o:budget=40",
-    "h2o:keep=true",
-    "quest:budget=64,dense_layers=0",
-    "quest:keep=true",
-]
+SETTINGS = [*POLICIES.names(), *policy_models.SETTINGS]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -10,9 +10,11 @@ import typer
 from suffice.cli.eval_options import OUTPUT
 from suffice.cli.hw_run import RunFlags
 from suffice.cli.hw_trace import TraceFlags
-from suffice.cli.options import flag, with_flags
+from suffice.cli.options import WHOLE, flag, with_flags
 
 hardware = typer.Typer(help="Model accelerators: memory, cycles, area.", no_args_is_help=True)
+UNITS = typer.Argument(metavar="[UNITS...]", help="Such as concat or etu; default: all.")
+YOSYS = flag("--yosys", help="A Yosys to use in place of the extra's.", environment=False)
 FOLDERS = typer.Argument(metavar="FOLDERS...", help="What `hw run` has written.")
 
 
@@ -64,7 +66,7 @@ def validate(
     parts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PARTS...]", help="dram, scrooge, exaq, cost, kllm; default: all."
+            metavar="[PARTS...]", help="dram, scrooge, exaq, cost, kllm, rtl; default: all."
         ),
     ] = None,
     output: Annotated[str, OUTPUT] = "md",
@@ -77,3 +79,35 @@ def validate(
     from suffice.cli import hw_validate
 
     raise typer.Exit(hw_validate.run(tuple(parts or ()), output, trace or []))
+
+
+@hardware.command()
+def rtl(
+    units: Annotated[list[str] | None, UNITS] = None,
+    *,
+    emit: Annotated[
+        Path,
+        flag("--emit", help="The folder to write to; `make` there runs it.", environment=False),
+    ],
+    vectors: Annotated[
+        int | None, flag("--vectors", help="Most vectors of a unit; default: all.", **WHOLE)
+    ] = None,
+    yosys: Annotated[str | None, YOSYS] = None,
+) -> None:
+    """Write units as Verilog, with test benches for Icarus and the vectors of their models."""
+    from suffice.cli import hw_rtl
+
+    hw_rtl.emit(tuple(units or ()), emit, vectors, yosys)
+
+
+@hardware.command()
+def area(
+    units: Annotated[list[str] | None, UNITS] = None,
+    *,
+    output: Annotated[str, OUTPUT] = "md",
+    yosys: Annotated[str | None, YOSYS] = None,
+) -> None:
+    """Synthesise units and print their gates."""
+    from suffice.cli import hw_rtl
+
+    hw_rtl.area(tuple(units or ()), output, yosys)

@@ -7,11 +7,13 @@
 #   make bench   prompt and decode speed of the default model
 #   make clean   remove what the build made (not .venv, not the models)
 #
-# PYTHON=python3.12 chooses the interpreter; TORCH_INDEX=<url> adds an index to take torch from.
+# PYTHON=python3.12 chooses the interpreter; TORCH_INDEX=<url> adds an index to take torch from;
+# EXTRAS=test,check,rtl installs more, here what the tests of hardware units need (make clean first).
 
 PYTHON ?= python3
 TORCH_INDEX ?=
 JOBS ?= 2
+EXTRAS ?= test,check
 MODEL ?= smollm2-135m
 PROMPT ?= Explain in two sentences why the sky is blue.
 
@@ -63,5 +65,5 @@ $(VENV)/build-tools: $(VENV)/torch
 
 $(VENV)/built: $(VENV)/build-tools pyproject.toml $(NATIVE)
 	@echo "building suffice, and installing what it needs"
-	@$(PIP) install --quiet --no-build-isolation --editable ".[test,check]"
+	@$(PIP) install --quiet --no-build-isolation --editable ".[$(EXTRAS)]"
 	@touch $@

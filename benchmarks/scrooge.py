@@ -10,66 +10,25 @@ The thresholds are the paper's for LLaMA-2. With `--trace FILE` the logits are k
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
-from unittest import mock
-
-import numpy as np
-import torch
 
 import record
+from suffice.cli import hw_trace
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, load
-from suffice.errors import InputError
+from suffice.engine.runner import load
 from suffice.eval.texts import load_text
 from suffice.hw.scrooge import simulate
 from suffice.hw.scrooge.design import Design
 from suffice.hw.scrooge.logits import Trace
-from suffice.models import decoder
 
 NAME = "scrooge"
 TOKENS = 1024
 SETTINGS = {"S": (0.9, 0.001), "AS": (0.6, 0.005)}
 # Means over six models; the perplexity of each setting is theirs, of OPT and LLaMA-2.
 PUBLISHED = {"S": (1.23, 4.34, 1.92, 1.7), "AS": (1.85, 7.14, 2.94, 2.6)}
-
-
-def capture(runner: Runner, name: str, tokens: list[int]) -> Trace:
-    """Run tokens as a prompt; return the logits of all layers.
-
-    Raises:
-        InputError: A layer that sees a window only.
-    """
-    config = runner.decoder.config
-    count, layers = len(tokens), len(config.layers)
-    kept: list[Any] = []
-    sizes: set[tuple[int, int]] = set()
-    attend, calls = decoder.attend, itertools.count()
-
-    def watched(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: Any
-    ) -> Any:
-        if window is not None:
-            raise InputError(f"{name}: has layers with a window, which Scrooge does not know")
-        layer, first = next(calls) % layers, k.shape[1] - q.shape[1]
-        if len(kept) <= layer:
-            kept.append(np.zeros((q.shape[0], count, count), np.float16))
-        sizes.add((k.shape[0], k.shape[2]))
-        keys = k.float().repeat_interleave(q.shape[0] // k.shape[0], 0)
-        logits = (q.float() * scale) @ keys.transpose(1, 2)
-        kept[layer][:, first : k.shape[1], : k.shape[1]] = logits.numpy()
-        return attend(q, k, v, scale, window)
-
-    sequence = runner.open(NAME, count)
-    with mock.patch.object(decoder, "attend", watched):
-        for start in range(0, count, runner.config.prefill_chunk):
-            part = torch.tensor(tokens[start : start + runner.config.prefill_chunk])
-            runner.decoder.forward(part, sequence.cache, logits="none")
-    runner.close(sequence)
-    ((kv_heads, head_size),) = sizes
-    return Trace(name, kv_heads, head_size, kept)
 
 
 def measure(trace: Trace) -> list[dict[str, Any]]:
@@ -115,10 +74,10 @@ def main() -> int:
     config = Config.create(flags.model, dtype="float32", max_model_len=count)
     _, runner, tokenizer = load(config)
     tokens = tokenizer.encode(load_text(flags.text, flags.data_dir))[:count]
-    trace = capture(runner, flags.model, tokens)
-    if flags.trace is not None:
-        trace.save(flags.trace)
-    rows = measure(trace)
+    with tempfile.TemporaryDirectory() as folder:
+        path = flags.trace or Path(folder) / "logits.npz"
+        hw_trace.write(runner, flags.model, tokens, path)
+        rows = measure(Trace.load(path))
     head = list(rows[0])
     cells = [[row.get(name, "") for name in head] for row in rows]
     about = f"{flags.model}, {flags.text}, {len(tokens)} tokens, times less than the baseline"

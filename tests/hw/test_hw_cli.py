@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from commands import Cli, complaint
 from suffice.hw import checks
 from suffice.hw.checks import Check
+from suffice.hw.scrooge.logits import Trace
 
 HIT = Check("U1", "a", "1", "1", True, "the paper")
 KNOWN = Check("U2", "b", "1", "2", False, "the paper", "it adds up otherwise")
+ABSENT = Check("U4", "d", "1", "-", False, "the paper", "install it", ran=False)
 MISS = Check("U3", "c", "1", "2", False, "the paper")
 
 
@@ -43,3 +47,26 @@ def test_an_unexplained_miss_is_exit_code_1(cli: Cli, monkeypatch: pytest.Monkey
 )
 def test_bad_input_is_one_line(cli: Cli, arguments: list[str], message: str) -> None:
     assert complaint(cli("hw", *arguments)).startswith(message)
+
+
+def test_what_is_not_installed_is_said_and_fails_nothing(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "of", lambda part: [lambda: [ABSENT]])
+    ran = cli("hw", "validate", "rtl", "-o", "csv")
+    assert ran.code == 0
+    assert ran.out.splitlines()[1] == "U4,d,1,-,not run,the paper,install it"
+
+
+def test_a_trace_is_held_against_the_paper(cli: Cli, tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    layers = list(random.normal(0, 2, (3, 2, 120, 120)).astype(np.float16))
+    Trace("tiny", 1, 64, layers).save(tmp_path / "t.npz")
+    ran = cli("hw", "validate", "--trace", str(tmp_path / "t.npz"), "-o", "json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert [row["id"] for row in found] == ["T1", "T1", "T1", "T2", "T3"] * 2
+    assert all(row["what"].startswith("tiny, ") for row in found)
+    assert {row["status"] for row in found} <= {"hit", "known miss"}
+    missing = str(tmp_path / "none.npz")
+    assert complaint(cli("hw", "validate", "--trace", missing)).startswith(missing)

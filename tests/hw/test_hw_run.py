@@ -55,7 +55,8 @@ def test_runs_side_by_side(cli: Cli, trace: Path, tmp_path: Path) -> None:
     for share in ("0.9", "0.5"):
         folders.append(str(tmp_path / f"k{share}"))
         command = ("hw", "run", "scrooge", "--trace", str(trace), "-o", folders[-1])
-        assert cli(*command, "--key-share", share, *SMALL).code == 0
+        loss = ("--perplexity-loss", "1.5") if share == "0.5" else ()
+        assert cli(*command, "--key-share", share, *loss, *SMALL).code == 0
     ran = cli("hw", "compare", *folders)
     assert ran.code == 0
     rows = {line.split("|")[1].strip(): line.split("|")[2:4] for line in ran.out.splitlines()}
@@ -64,7 +65,10 @@ def test_runs_side_by_side(cli: Cli, trace: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "p.svg"
     assert cli("hw", "plot", *folders, "-o", str(picture)).out == f"{picture}\n"
-    assert "<svg" in picture.read_text()
+    with_loss = picture.read_text()
+    assert cli("hw", "plot", folders[0], "-o", str(picture)).code == 0
+    assert with_loss.count('id="axes_') == 4
+    assert picture.read_text().count('id="axes_') == 3, "no run says what perplexity it costs"
 
 
 @pytest.mark.parametrize(
@@ -74,6 +78,7 @@ def test_runs_side_by_side(cli: Cli, trace: Path, tmp_path: Path) -> None:
         (["run", "scrooge", "--config", "sc"], "unknown design 'sc'. Known: scrooge"),
         (["run", "scrooge", "--workload", "t"], "unknown workload 't'. Known: as, s"),
         (["run", "scrooge", "--shape", "opt"], "unknown model 'opt'."),
+        (["run", "scrooge", "--batch", "2"], "--batch: is a flag of kllm, not of scrooge"),
         (["run", "scrooge", "--tokens", "0"], "tokens=0: must be in [1, 4096]"),
         (["run", "scrooge", "--key-share", "3"], "Rule: key_share=3.0: must be in [0.01, 2]"),
         (["run", "scrooge", "--sampled-heads", "40"], "heads=40: must be in [1, 32], llama-2-7b's"),
@@ -110,6 +115,9 @@ def test_places_that_cannot_be(cli: Cli, tmp_path: Path) -> None:
     assert complaint(ran) == f"{tmp_path}/summary.json: No such file or directory"
     (tmp_path / "summary.json").write_text("{}")
     ran = cli("hw", "compare", str(tmp_path))
-    assert complaint(ran) == f"{tmp_path}/summary.json: must be of the schema 'suffice-scrooge/1'"
+    assert (
+        complaint(ran)
+        == f"{tmp_path}/summary.json: must be of the schema 'suffice-scrooge/1' or 'suffice-kllm/1'"
+    )
     ran = cli("hw", "plot", str(tmp_path), "-o", "x.jpg")
     assert complaint(ran) == "-o x.jpg: must end with .png, .svg or .pdf"

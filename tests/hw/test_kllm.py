@@ -14,7 +14,7 @@ import pytest
 from suffice.errors import InputError
 from suffice.hw.checks import Check
 from suffice.hw.kllm import checks
-from suffice.hw.kllm.design import DESIGN, LLAMA_2_7B, Design
+from suffice.hw.kllm.design import DESIGNS, LLAMA_2_7B, Design
 from suffice.hw.kllm.index import Orizuru, counted_product
 
 A4 = Design.load()
@@ -103,6 +103,6 @@ def test_bad_input_is_one_line(call: Any, message: str) -> None:
 
 def test_a_design_with_an_unknown_key(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text(DESIGN.read_text().replace("macs =", "mac ="))
+    path.write_text((DESIGNS / "kllm.toml").read_text().replace("macs =", "mac ="))
     with pytest.raises(InputError, match=r"unknown key of mine.toml 'mac'. Did you mean 'macs'"):
-        Design.load(path)
+        Design.load(str(path))

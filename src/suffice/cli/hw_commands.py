@@ -9,16 +9,19 @@ import typer
 
 from suffice.cli.eval_options import OUTPUT
 from suffice.cli.hw_run import RunFlags
-from suffice.cli.options import flag, with_flags
+from suffice.cli.hw_trace import TraceFlags
+from suffice.cli.options import WHOLE, flag, with_flags
 
 hardware = typer.Typer(help="Model accelerators: memory, cycles, area.", no_args_is_help=True)
+UNITS = typer.Argument(metavar="[UNITS...]", help="Such as concat or etu; default: all.")
+YOSYS = flag("--yosys", help="A Yosys to use in place of the extra's.", environment=False)
 FOLDERS = typer.Argument(metavar="FOLDERS...", help="What `hw run` has written.")
 
 
 @hardware.command()
 @with_flags
 def run(
-    accelerator: Annotated[str, typer.Argument(help="Such as scrooge.")],
+    accelerator: Annotated[str, typer.Argument(help="scrooge or kllm.")],
     *,
     flags: RunFlags,
 ) -> None:
@@ -41,23 +44,70 @@ def plot(
     folders: Annotated[list[Path], FOLDERS],
     output: Annotated[
         Path, flag("-o", "--output", help="The picture to write.", environment=False)
-    ] = Path("scrooge.png"),
+    ] = Path("hw.png"),
 ) -> None:
-    """Draw traffic and speed-up of runs, and traffic by layer (Scrooge, Figs. 6 to 8)."""
+    """Draw runs: of scrooge its paper's Figs. 6 to 9, of kllm Figs. 8 to 12."""
     from suffice.cli import hw_plot
 
     hw_plot.run(folders, output)
 
 
 @hardware.command()
+@with_flags
+def trace(*, flags: TraceFlags) -> None:
+    """Run a model over a text and write its attention's logits, for `hw run scrooge --trace`."""
+    from suffice.cli import hw_trace
+
+    hw_trace.run(flags)
+
+
+@hardware.command()
 def validate(
     parts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PARTS...]", help="dram, scrooge, exaq, cost, kllm; default: all."),
+        typer.Argument(
+            metavar="[PARTS...]", help="dram, scrooge, exaq, cost, kllm, rtl; default: all."
+        ),
     ] = None,
     output: Annotated[str, OUTPUT] = "md",
+    trace: Annotated[
+        list[Path] | None,
+        flag("--trace", help="Of a model, from `hw trace`: T1 to T3 of it.", environment=False),
+    ] = None,
 ) -> None:
     """Compute what was published and print both; exit code 1 if a figure misses unexplained."""
     from suffice.cli import hw_validate
 
-    raise typer.Exit(hw_validate.run(tuple(parts or ()), output))
+    raise typer.Exit(hw_validate.run(tuple(parts or ()), output, trace or []))
+
+
+@hardware.command()
+def rtl(
+    units: Annotated[list[str] | None, UNITS] = None,
+    *,
+    emit: Annotated[
+        Path,
+        flag("--emit", help="The folder to write to; `make` there runs it.", environment=False),
+    ],
+    vectors: Annotated[
+        int | None, flag("--vectors", help="Most vectors of a unit; default: all.", **WHOLE)
+    ] = None,
+    yosys: Annotated[str | None, YOSYS] = None,
+) -> None:
+    """Write units as Verilog, with test benches for Icarus and the vectors of their models."""
+    from suffice.cli import hw_rtl
+
+    hw_rtl.emit(tuple(units or ()), emit, vectors, yosys)
+
+
+@hardware.command()
+def area(
+    units: Annotated[list[str] | None, UNITS] = None,
+    *,
+    output: Annotated[str, OUTPUT] = "md",
+    yosys: Annotated[str | None, YOSYS] = None,
+) -> None:
+    """Synthesise units and print their gates."""
+    from suffice.cli import hw_rtl
+
+    hw_rtl.area(tuple(units or ()), output, yosys)

@@ -23,10 +23,16 @@ def run(folders: list[Path], output: Path) -> None:
         raise InputError(
             "plots need matplotlib, which is not installed: install suffice[plot]"
         ) from None
-    from suffice.hw.scrooge.plot import draw
+    from suffice.hw.kllm import plot as kllm
+    from suffice.hw.kllm.report import SCHEMA
+    from suffice.hw.runs import read_summary
+    from suffice.hw.scrooge import plot as scrooge
+    from suffice.hw.scrooge import report
 
+    first = read_summary(folders[0], (report.SCHEMA, SCHEMA))
+    drawn = kllm if first["schema"] == SCHEMA else scrooge
     try:
-        draw(folders, output)
+        drawn.draw(folders, output)
     except OSError as error:
         raise InputError(f"-o {output}: {error.strerror}") from None
     print(output)

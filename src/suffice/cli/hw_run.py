@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from suffice.cli.options import NUMBER, WHOLE, flag
 from suffice.cli.output import markdown
 from suffice.errors import InputError, unknown
 from suffice.progress import progress_bar
 
-ACCELERATORS = ("scrooge",)
+if TYPE_CHECKING:
+    from suffice.hw.kllm import report as kllm
+    from suffice.hw.scrooge import report as scrooge
+
+ACCELERATORS = ("scrooge", "kllm")
+OWN = {  # flags that only one of them has
+    "scrooge": ("workload", "trace", "key_share", "value_share", "heads", "lengths", "loss"),
+    "kllm": ("batch",),
+}
+LONG = {"heads": "sampled-heads", "lengths": "sampled-lengths", "loss": "perplexity-loss"}
 COLUMNS = {  # of a summary: what is printed, and how
     "model": "{}",
     "workload": "{}",
@@ -26,6 +35,15 @@ COLUMNS = {  # of a summary: what is printed, and how
     "least_speedup": "{:.2f}",
     "scrooge_joules": "{:.3g}",
     "baseline_joules": "{:.3g}",
+    "precision": "{}",
+    "tokens": "{}",
+    "batch": "{}",
+    "ms_per_step": "{:.3f}",
+    "tokens_per_second": "{:.1f}",
+    "joules_per_token": "{:.3g}",
+    "outliers_share": "{:.3f}",
+    "attention_share": "{:.3f}",
+    "hbm_energy_share": "{:.3f}",
 }
 
 
@@ -37,8 +55,8 @@ class RunFlags:
         Path, flag("-o", "--output", help="The folder to write to.", environment=False)
     ]
     config: Annotated[
-        str, flag("--config", help="The design: a name, or a TOML file.", environment=False)
-    ] = "scrooge"
+        str | None, flag("--config", help="The design: a name, or a TOML file.", environment=False)
+    ] = None
     model: Annotated[
         str | None, flag("--shape", help="One of the paper's models; default: llama-2-7b.")
     ] = None
@@ -58,14 +76,28 @@ class RunFlags:
         flag("--value-share", help="thr_v; default: the workload's, or 0.001.", **NUMBER),
     ] = None
     tokens: Annotated[
-        int | None, flag("--tokens", help="Decode steps; default: 1024, or the trace's.", **WHOLE)
+        int | None,
+        flag("--tokens", help="Decode steps; default: the paper's, or the trace's.", **WHOLE),
     ] = None
     heads: Annotated[
-        int, flag("--sampled-heads", help="Key/value heads of a layer looked at.", **WHOLE)
-    ] = 1
+        int | None,
+        flag("--sampled-heads", help="Key/value heads of a layer looked at; default: 1.", **WHOLE),
+    ] = None
     lengths: Annotated[
-        int, flag("--sampled-lengths", help="Lengths whose cycles are simulated.", **WHOLE)
-    ] = 16
+        int | None,
+        flag("--sampled-lengths", help="Lengths whose cycles are simulated; default: 16.", **WHOLE),
+    ] = None
+    loss: Annotated[
+        float | None,
+        flag(
+            "--perplexity-loss",
+            help="Per cent that these thresholds cost, as `eval perplexity` says; for Fig. 9.",
+            **NUMBER,
+        ),
+    ] = None
+    batch: Annotated[
+        int | None, flag("--batch", help="Sequences decoded at once (kllm); default: 1.", **WHOLE)
+    ] = None
 
 
 def run(accelerator: str, flags: RunFlags) -> None:
@@ -76,14 +108,37 @@ def run(accelerator: str, flags: RunFlags) -> None:
     """
     if accelerator not in ACCELERATORS:
         raise unknown("accelerator", accelerator, ACCELERATORS)
+    for other, names in OWN.items():
+        for name in names:
+            if other != accelerator and getattr(flags, name) is not None:
+                given = LONG.get(name, name)
+                raise InputError(
+                    f"--{given.replace('_', '-')}: is a flag of {other}, not of {accelerator}"
+                )
+    if flags.output.exists() and not flags.output.is_dir():
+        raise InputError(f"-o {flags.output}: is a file: give a folder")
+    done = _kllm(flags) if accelerator == "kllm" else _scrooge(flags)
+    done.write(flags.output)
+    print(_table([accelerator], [done.summary()]))
+
+
+def _kllm(flags: RunFlags) -> kllm.Run:
+    from suffice.hw.kllm.design import Design, model
+    from suffice.hw.kllm.report import Run
+
+    shape = model(flags.model or "llama-2-7b")
+    tokens = 2048 if flags.tokens is None else flags.tokens
+    batch = 1 if flags.batch is None else flags.batch
+    return Run(Design.load(flags.config or "kllm"), shape, tokens, batch)
+
+
+def _scrooge(flags: RunFlags) -> scrooge.Run:
     from suffice.hw.scrooge import simulate
     from suffice.hw.scrooge.design import Design, model
     from suffice.hw.scrooge.logits import Source, Synthetic, Trace
     from suffice.hw.scrooge.report import Run
 
-    if flags.output.exists() and not flags.output.is_dir():
-        raise InputError(f"-o {flags.output}: is a file: give a folder")
-    design = Design.load(flags.config)
+    design = Design.load(flags.config or "scrooge")
     source: Source
     if flags.trace is not None:
         if flags.model is not None or flags.workload is not None:
@@ -94,26 +149,43 @@ def run(accelerator: str, flags: RunFlags) -> None:
         name, longest = flags.workload or "s", 1024
         source = made = Synthetic.load(name)
         shape, shares = model(flags.model or "llama-2-7b"), (made.key_share, made.value_share)
-    key_share = shares[0] if flags.key_share is None else flags.key_share
-    value_share = shares[1] if flags.value_share is None else flags.value_share
-    tokens = longest if flags.tokens is None else flags.tokens
-    sizes = {"tokens": tokens, "sampled_heads": flags.heads, "sampled_lengths": flags.lengths}
+    thresholds = (
+        shares[0] if flags.key_share is None else flags.key_share,
+        shares[1] if flags.value_share is None else flags.value_share,
+    )
+    sizes = {
+        "tokens": longest if flags.tokens is None else flags.tokens,
+        "sampled_heads": 1 if flags.heads is None else flags.heads,
+        "sampled_lengths": 16 if flags.lengths is None else flags.lengths,
+    }
     with progress_bar() as bar:
         task = bar.add_task("simulating", total=None)
         result = simulate.run(
             design,
             shape,
             source,
-            (key_share, value_share),
+            thresholds,
             **sizes,
             report=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    done = Run(design, shape, Path(name).name, (key_share, value_share), result=result, **sizes)
-    done.write(flags.output)
-    summary = done.summary()
-    print(
-        markdown(["", accelerator], [[k, form.format(summary[k])] for k, form in COLUMNS.items()])
+    return Run(
+        design,
+        shape,
+        Path(name).name,
+        thresholds,
+        result=result,
+        perplexity_loss_percent=flags.loss,
+        **sizes,
     )
+
+
+def _table(names: list[str], summaries: list[dict[str, Any]]) -> str:
+    rows = [
+        [name, *(form.format(each[name]) if name in each else "" for each in summaries)]
+        for name, form in COLUMNS.items()
+        if any(name in each for each in summaries)
+    ]
+    return markdown(["", *names], rows)
 
 
 def compare(folders: list[Path]) -> None:
@@ -122,8 +194,10 @@ def compare(folders: list[Path]) -> None:
     Raises:
         InputError: A folder that no run has written.
     """
-    from suffice.hw.scrooge.report import read_summary
+    from suffice.hw.kllm import report as of_kllm
+    from suffice.hw.runs import read_summary
+    from suffice.hw.scrooge import report as of_scrooge
 
-    summaries = [read_summary(folder) for folder in folders]
-    rows = [[k, *(form.format(each[k]) for each in summaries)] for k, form in COLUMNS.items()]
-    print(markdown(["", *(folder.name for folder in folders)], rows))
+    schemas = (of_scrooge.SCHEMA, of_kllm.SCHEMA)
+    summaries = [read_summary(folder, schemas) for folder in folders]
+    print(_table([folder.name for folder in folders], summaries))

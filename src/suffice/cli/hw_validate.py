@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from pathlib import Path
 
 from suffice.cli.results import check_output, drawn
 from suffice.errors import unknown
 from suffice.hw import checks
+from suffice.hw.scrooge import trace_checks
+from suffice.hw.scrooge.logits import Trace
 from suffice.progress import progress_bar
 
 COLUMNS = ("id", "check", "published", "ours", "status", "source", "note")
 
 
-def run(parts: tuple[str, ...], output: str) -> int:
+def run(parts: tuple[str, ...], output: str, traces: list[Path]) -> int:
     """Compute the checks of some parts (default: of all), print them, return the exit code.
 
+    Those of `traces` come after; with traces and no part they come alone.
+
     Raises:
-        InputError: A part or a form of output that is unknown.
+        InputError: A part or a form of output that is unknown, or a file that is no trace.
     """
     check_output(output)
     for part in parts:
         if part not in checks.PARTS:
             raise unknown("part", part, checks.PARTS)
-    chosen = parts or checks.PARTS
+    chosen = parts or (() if traces else checks.PARTS)
     groups = [group for part in chosen for group in checks.of(part)]
+    groups += [functools.partial(trace_checks.of, Trace.load(path)) for path in traces]
     found: list[checks.Check] = []
     with progress_bar(shown=True) as bar:
         task = bar.add_task("checks", total=len(groups))

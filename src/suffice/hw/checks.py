@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-PARTS = ("dram", "scrooge", "exaq", "cost", "kllm")
+PARTS = ("dram", "scrooge", "exaq", "cost", "kllm", "rtl")
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,13 @@ class Check:
     holds: bool
     source: str
     expected: str = ""  # why it cannot be reproduced, or how the paper contradicts itself
+    ran: bool = True  # false where what it needs is not installed; `expected` says what
 
     @property
     def status(self) -> str:
-        """Return `hit`, `miss`, or `known miss` where the reason is stated."""
+        """Return `hit`, `miss`, `known miss` where the reason is stated, or `not run`."""
+        if not self.ran:
+            return "not run"
         return "hit" if self.holds else "known miss" if self.expected else "miss"
 
 

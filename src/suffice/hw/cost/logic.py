@@ -70,7 +70,7 @@ SCROOGE: dict[str, dict[str, float]] = {
     "adder tree": {"fp16_add": 15},
     "exponent": {"fp16_multiply": 5, "fp16_add": 5},  # one of 16: Horner, fifth order
     "max and sum": {"fp16_add": 15, "fp16_compare": 15},
-    "etu and vsu": {"fp16_add": 3, "fp16_multiply": 3, "fp16_compare": 2, "fp16_divide": 1},
+    "etu and vsu": {"etu": 1, "vsu": 1},
 }
 KLLM: dict[str, dict[str, float]] = {
     "concat": {"concat": 1},

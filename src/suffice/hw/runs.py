@@ -1,0 +1,97 @@
+"""What runs leave in a folder, whatever ran: written whole, read with a look at the schema."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from suffice.errors import InputError
+
+Row = dict[str, Any]
+
+
+def provenance(schema: str, settings: Mapping[str, Any], **more: Any) -> Row:
+    """Return all settings, each a dataclass, with their hash."""
+    plain = {name: dataclasses.asdict(each) for name, each in settings.items()}
+    text = json.dumps(plain, sort_keys=True)
+    return {
+        "schema": schema,
+        "suffice": version("suffice"),
+        "settings_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        **more,
+        **plain,
+    }
+
+
+def write(folder: Path, files: Mapping[str, Row | Sequence[Row]]) -> None:
+    """Write objects as .json and rows as .csv; a reader never sees half of a file.
+
+    Raises:
+        InputError: The folder cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in files.items():
+            text = _as_csv(value) if isinstance(value, Sequence) else json.dumps(value, indent=1)
+            part = folder / f"{name}.part"
+            part.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+            part.replace(folder / name)
+    except OSError as error:
+        raise InputError(f"{folder}: {error.strerror}") from None
+
+
+def _as_csv(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def read_summary(folder: Path, schemas: Sequence[str]) -> Row:
+    """Return the summary that a run left in a folder.
+
+    Raises:
+        InputError: There is none, or it is of no schema of these.
+    """
+    path = folder / "summary.json"
+    try:
+        summary: Row = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except ValueError:
+        raise InputError(f"{path}: is not JSON") from None
+    if not isinstance(summary, dict) or summary.get("schema") not in schemas:
+        named = " or ".join(f"'{schema}'" for schema in schemas)
+        raise InputError(f"{path}: must be of the schema {named}")
+    return summary
+
+
+def read_rows(folder: Path, name: str) -> list[dict[str, float | str]]:
+    """Return the rows of a table that a run left in a folder; what is a number is one.
+
+    Raises:
+        InputError: There are none.
+    """
+    path = folder / name
+    try:
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    if not rows or any(None in row or None in row.values() for row in rows):
+        raise InputError(f"{path}: must be a table with a head, of equally long rows")
+    return [{key: _number(value) for key, value in row.items()} for row in rows]
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,58 @@
+"""T1 to T3: what a model's own logits give, beside what the paper says of six other models."""
+
+from __future__ import annotations
+
+from suffice.hw.checks import Check, within
+from suffice.hw.scrooge import simulate
+from suffice.hw.scrooge.checks import PAPER, PUBLISHED
+from suffice.hw.scrooge.design import Design
+from suffice.hw.scrooge.logits import Trace
+
+THRESHOLDS = {"s": (0.9, 0.001), "as": (0.6, 0.005)}  # the paper's for LLaMA-2
+BAR = 0.15
+OTHERS = "published: the mean over OPT and LLaMA-2 models of 1.3B to 13B, here {}"
+
+
+def of(trace: Trace, lengths: int = 8) -> list[Check]:
+    """Return the checks of a trace, all heads looked at, cycles at some lengths.
+
+    Raises:
+        InputError: A trace that cannot be run.
+    """
+    found = []
+    other = OTHERS.format(f"{trace.model}, {trace.tokens} tokens")
+    for mode, thresholds in THRESHOLDS.items():
+        result = simulate.run(
+            Design.load(),
+            trace.shape,
+            trace,
+            thresholds,
+            tokens=trace.tokens,
+            sampled_heads=trace.kv_heads,
+            sampled_lengths=lengths,
+        )
+        keys, values, total, faster, _ = PUBLISHED[mode]
+        rows = (
+            ("T1", "K traffic, times less", keys, result.key_reduction),
+            ("T1", "V traffic, times less", values, result.value_reduction),
+            ("T1", "K and V, times less", total, result.reduction),
+            ("T2", "speed-up, head after head", faster, result.speedup),
+        )
+        for id, what, published, ours in rows:
+            holds = within(ours, published, BAR)
+            shown = f"{trace.model}, {mode.upper()}: {what}"
+            why = "" if holds else other
+            source = f"{PAPER}, VI-B"
+            found.append(Check(id, shown, f"{published}", f"{ours:.2f}", holds, source, why))
+        found.append(_later_layers(trace, mode, result, other))
+    return found
+
+
+def _later_layers(trace: Trace, mode: str, result: simulate.Result, other: str) -> Check:
+    read = result.keys_read + result.values_read
+    third = max(len(read) // 3, 1)
+    ours = float(read[-third:].sum() / read[:third].sum())
+    holds = ours < 0.6
+    what = f"{trace.model}, {mode.upper()}: traffic of the last third of layers by the first's"
+    why = "" if holds else other
+    return Check("T3", what, "< 0.6", f"{ours:.2f}", holds, f"{PAPER}, Fig. 7", why)

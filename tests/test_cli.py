@@ -23,7 +23,9 @@ from suffice.cli.options import BenchFlags, ModelFlags, SamplingFlags, speculati
 from suffice.cli.output import markdown, summary
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
+from suffice.speculate.ngram import NGram
 from suffice.speculate.none import NoDrafts
+from suffice.speculate.tree import Tree
 from suffice.trace import Trace
 
 PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
@@ -69,7 +71,15 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
         ),
         (
             ["run", "a", "--speculative-config", '{"method": "nne"}'],
-            "unknown speculator 'nne'. Did you mean 'none'? Known: none",
+            "unknown speculator 'nne'. Did you mean 'none'? Known: ngram, none, suffix",
+        ),
+        (
+            ["run", "a", "--speculate", '{"method": "ngram", "num_speculative_tokens": 99}'],
+            "speculator 'ngram': num_speculative_tokens=99: must be between 1 and 31",
+        ),
+        (
+            ["run", "a", "--speculative-config", '{"num_speculative_tokens": 9}'],
+            "speculative_config: needs 'method'. Known: ngram, none, suffix",
         ),
         (
             ["run", "a", "--speculative-config", "{method: none}"],
@@ -91,6 +101,20 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
         (["pull"], "Missing argument"),
         (["pull", "gemma"], "unknown model 'gemma'. Did you mean 'gemma3-270m'? Known: "),
         (["chta"], "No such command 'chta'."),
+        *(
+            (
+                [*command, "--speculate", "ngram"],
+                f"--speculate=ngram: {name} decodes tokens that are given, so there "
+                "is nothing to guess: leave it out; run, chat, eval speed and eval ruler generate",
+            )
+            for name, command in {
+                "bench": ["bench"],
+                "eval perplexity": ["eval", "perplexity"],
+                "eval tasks": ["eval", "tasks"],
+                "calibrate": ["calibrate", "--text", "some.txt"],
+                "quantize": ["quantize", "--calibrate", "some.txt", "-o", "/tmp/some.safetensors"],
+            }.items()
+        ),
         (["bench", "-d", "0,x"], "-d/--n-depth=0,x: 'x' must be a whole number of at least 0"),
         (["bench", "-p", "-3"], "-p/--n-prompt=-3: '-3' must be a whole number of"),
         (["bench", "-n", "16,a"], "-n/--n-gen=16,a: 'a' must be a whole number of at least 0"),
@@ -217,6 +241,12 @@ def test_the_prompt_may_come_from_standard_input(
 def test_speculation_may_be_json_or_a_name() -> None:
     for text in ('{"method": "none"}', "none"):
         assert Config.create("m", speculative_config=speculation(text)).speculate == NoDrafts()
+    ngram = NGram(num_speculative_tokens=5, prompt_lookup_max=3)
+    for text in (
+        '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 3}',
+        "ngram:5,prompt_lookup_max=3",
+    ):
+        assert Config.create("m", speculative_config=speculation(text)).speculate == ngram
 
 
 @pytest.mark.parametrize(
@@ -328,6 +358,10 @@ def test_rows_read_are_averaged_over_keys_and_values_layers_and_heads() -> None:
     line = summary(output, read(keys=9999, values=9998, held=9999))
     assert "KV rows read 9,998.5 of 9,999 held (99.9 %)" in line, "not all is not 100 %"
     assert SUMMARY.fullmatch(line)
+    output.speculation.add(Tree.chain([3, 4, 8]), 1)
+    line = summary(output, read(keys=5, values=5, held=10))
+    assert SUMMARY.fullmatch(line)
+    assert "tokens/s | drafts accepted 1 of 3 (33.3 %), 1.33 tokens a step | KV" in line
     trace = read(keys=5, values=5, held=10)
     trace.missing = 0.0312
     assert "(50 %) | left out up to 3.1 % of a softmax | peak" in summary(output, trace)

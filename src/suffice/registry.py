@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 from suffice.errors import InputError, unknown
@@ -46,6 +47,21 @@ class Table:
         technique = self.load(name)
         return technique(**_parse(f"{self.kind} '{name}'", technique, options))
 
+    def make(self, name: str, options: Mapping[str, Any]) -> Any:
+        """Build a technique from its name and options by name, such as those of JSON.
+
+        Raises:
+            InputError: Unknown name or option, or a value of the wrong type.
+        """
+        technique, owner = self.load(name), f"{self.kind} '{name}'"
+        hints = _hints(technique)
+        for key in options:
+            if key not in hints:
+                raise unknown(f"option of {owner}", key, hints)
+        return technique(
+            **{key: _convert(owner, key, str(value), hints[key]) for key, value in options.items()}
+        )
+
     def take(self, name: str, value: Any) -> Any:
         """Return a technique that is given as such or by its name; errors call it `name`.
 
@@ -70,9 +86,13 @@ class Table:
         return next(name for name, entry in self.entries.items() if entry == path)
 
 
-def _parse(owner: str, technique: type[Any], options: str) -> dict[str, Any]:
+def _hints(technique: type[Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(technique)
-    fields = {f.name: hints[f.name] for f in dataclasses.fields(technique) if f.init}
+    return {field.name: hints[field.name] for field in dataclasses.fields(technique) if field.init}
+
+
+def _parse(owner: str, technique: type[Any], options: str) -> dict[str, Any]:
+    fields = _hints(technique)
     only = next(iter(fields)) if len(fields) == 1 else None  # "step:256" can only mean that
     alone = getattr(technique, "alone", only)
     values: dict[str, Any] = {}

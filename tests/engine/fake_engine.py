@@ -10,6 +10,8 @@ import torch
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.errors import InputError, OutOfMemory
+from suffice.speculate import Proposer, Tree
+from suffice.speculate.none import NoDrafts
 
 EOS = 0
 PIECES = [
@@ -69,6 +71,7 @@ class FakeSequence:
         self.name, self.limit = name, limit
         self.cache = FakeCache()
         self.rows = 0
+        self.tentative: list[int] = []
 
 
 class FakeRunner:
@@ -83,6 +86,8 @@ class FakeRunner:
         self.batches: list[int] = []
         self.prefilled: list[list[int]] = []
         self.interrupt_after: int | None = None
+        self.proposer: Proposer = NoDrafts()
+        self.most_drafts = 0
 
     def open(self, request_id: str, limit: int) -> FakeSequence:
         sequence = FakeSequence(request_id, limit)
@@ -103,21 +108,49 @@ class FakeRunner:
         sequence.cache.tokens += tokens
         return self.rule(sequence.cache.tokens)
 
-    def reserve(self, sequence: FakeSequence) -> None:
-        assert sequence.cache.length < sequence.limit
-        self._take(sequence, sequence.cache.length + 1)
+    def reserve(
+        self,
+        sequence: FakeSequence,
+        rows: int = 1,
+        drafts: int = 0,
+        tokens_per_step: float = 1.0,
+    ) -> int:
+        assert drafts >= 0
+        assert sequence.cache.length + rows <= sequence.limit
+        self._take(sequence, sequence.cache.length + rows)
+        return min(drafts, sequence.limit - sequence.cache.length - rows)
 
-    def step(self, sequences: list[FakeSequence], tokens: list[int]) -> torch.Tensor:
-        assert len(set(map(id, sequences))) == len(sequences) == len(tokens) > 0
+    def propose(self, samples: list[Any], most: list[int]) -> list[Tree]:
+        trees = self.proposer.propose(samples, most)
+        assert all(len(tree) <= count for tree, count in zip(trees, most, strict=True))
+        return trees
+
+    def forget(self, sample: Any) -> None:
+        self.proposer.forget(sample)
+
+    def verify(
+        self, sequences: list[FakeSequence], tokens: list[int], drafts: list[Tree]
+    ) -> torch.Tensor:
+        assert len(set(map(id, sequences))) == len(sequences) == len(tokens) == len(drafts) > 0
         self.batches.append(len(sequences))
-        for sequence, token in zip(sequences, tokens, strict=True):
+        logits = []
+        for sequence, token, tree in zip(sequences, tokens, drafts, strict=True):
             assert sequence in self.open_sequences
             assert sequence.rows > sequence.cache.length, "not reserved"
-            sequence.cache.tokens.append(token)
+            sequence.tentative = [token, *tree.tokens]
+            texts = [[*sequence.cache.tokens, token]]
+            for draft, parent in zip(tree.tokens, tree.parents, strict=True):
+                texts.append([*texts[parent + 1], draft])
+            logits += [self.rule(text) for text in texts]
         if self.interrupt_after is not None and len(self.batches) > self.interrupt_after:
             self.interrupt_after = None
             raise KeyboardInterrupt
-        return torch.stack([self.rule(sequence.cache.tokens) for sequence in sequences])
+        return torch.stack(logits)
+
+    def commit(self, sequence: FakeSequence, path: list[int]) -> None:
+        assert path[0] == 0 and path == sorted(set(path))
+        sequence.cache.tokens += [sequence.tentative[row] for row in path]
+        sequence.tentative = []
 
     def fork(self, sequence: FakeSequence) -> FakeSequence:
         copy = FakeSequence(sequence.name, sequence.limit)

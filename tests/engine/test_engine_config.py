@@ -78,14 +78,41 @@ KNOWN = (
             {"dtype": "float32", "quantization": "none:dtype=bfloat16"},
             "dtype='float32' contradicts quantization='none:dtype=bfloat16': give only one",
         ),
-        ({"speculative_config": {"k": 3}}, "speculative_config: needs 'method'. Known: none"),
+        (
+            {"speculative_config": {"k": 3}},
+            "speculative_config: needs 'method'. Known: ngram, none, suffix",
+        ),
         (
             {"speculative_config": {"method": "nne"}},
-            "unknown speculator 'nne'. Did you mean 'none'? Known: none",
+            "unknown speculator 'nne'. Did you mean 'none'? Known: ngram, none, suffix",
         ),
         (
             {"speculative_config": {"method": "none", "num_speculative_tokens": 3}},
             "unknown option of speculator 'none' 'num_speculative_tokens'. There are none",
+        ),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_token": 3}},
+            "unknown option of speculator 'ngram' 'num_speculative_token'. Did you mean "
+            "'num_speculative_tokens'? Known: num_speculative_tokens, prompt_lookup_max, "
+            "prompt_lookup_min",
+        ),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": "many"}},
+            "speculator 'ngram': num_speculative_tokens='many' must be of type int",
+        ),
+        (
+            {"speculative_config": "suffix:0"},
+            "speculator 'suffix': num_speculative_tokens=0: must be between 1 and 31",
+        ),
+        (
+            {"speculative_config": "ngram:8", "max_model_len": 8},
+            "num_speculative_tokens=8: must be at most 6: the context of 8 tokens holds a prompt "
+            "and a token before them",
+        ),
+        (
+            {"speculative_config": "ngram", "policy": "h2o:budget=64"},
+            "speculator 'ngram' with policy 'h2o', in which each token changes what the next one "
+            "sees: the policy must be one that does not evict while decoding, or have keep=true",
         ),
         (
             {"max_model_len": 1},

@@ -19,6 +19,7 @@ from suffice.errors import InputError
 from suffice.eval import latency
 from suffice.eval.latency import Case, Rate, Spread, check_fits, fixed, measure, run, warm_up
 from suffice.sampling_params import SamplingParams
+from suffice.speculate import Tree
 from suffice.trace import Trace
 
 MS = 1e-3
@@ -37,12 +38,12 @@ class Timed(FakeRunner):
         self.now += MS * len(tokens)
         return super().prefill(sequence, tokens)
 
-    def step(self, sequences: list[Any], tokens: list[int]) -> torch.Tensor:
+    def verify(self, sequences: list[Any], tokens: list[int], drafts: list[Tree]) -> torch.Tensor:
         self.now += 10 * MS
         self.trace.steps += 1
         self.trace.kv_bytes_read += 30 * len(sequences)
         self.trace.weight_bytes_read += 1000
-        return super().step(sequences, tokens)
+        return super().verify(sequences, tokens, drafts)
 
 
 def six_tokens(history: list[int]) -> torch.Tensor:

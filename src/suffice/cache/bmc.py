@@ -19,8 +19,8 @@ from suffice.errors import InputError
 class BMC:
     """Allocate every `rows` rows; `rows=None` derives them from the context length.
 
-    An engine fills `ratio`, `group` and `shrink`, where they are None, from its machine and model;
-    alone, `group` and `shrink` count as 1.
+    An engine fills `ratio`, `group` and `shrink`, where they are None, from its machine and model,
+    and `accepted` from what drafts have gained so far; alone, the last three count as 1.
     """
 
     rows: int | None = None  # r; None: from Eq. 7 with the fields below
@@ -28,7 +28,7 @@ class BMC:
     group: int | None = None  # G of Eq. 8: query heads that share a key/value head
     shrink: float | None = None  # Q of Eq. 8: 4 bytes over the bytes of a stored element
     drafts: int = 1  # k of Eq. 9: rows verified in a step
-    accepted: float = 1.0  # m of Eq. 9: tokens gained in a step
+    accepted: float | None = None  # m of Eq. 9: tokens gained in a step
 
     def __post_init__(self) -> None:
         if self.rows is not None and self.rows < 1:
@@ -60,5 +60,5 @@ class BMC:
             group=self.group or 1,
             shrink=self.shrink or 1.0,
             drafts=self.drafts,
-            accepted=self.accepted,
+            accepted=self.accepted or 1.0,
         )

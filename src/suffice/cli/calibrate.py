@@ -33,6 +33,7 @@ def run(flags: CalibrateFlags, model: ModelFlags) -> None:
     """
     budget = None if flags.budget is None else fraction("--budget", flags.budget)
     flags = dataclasses.replace(flags, window=flags.window or (LONG_WINDOW if budget else WINDOW))
+    model.check_drafts("calibrate")
     model = _asked(model, budget)
     if flags.output is not None and not flags.output.parent.is_dir():
         raise InputError(f"-o {flags.output}: there is no folder {flags.output.parent}")

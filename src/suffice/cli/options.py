@@ -85,7 +85,7 @@ def speculation(text: str | None) -> Any:
     except json.JSONDecodeError as error:
         raise InputError(
             f"--speculative-config={text}: is not JSON ({error.msg} at character {error.pos + 1}); "
-            'it looks like {"method": "none"}'
+            'it looks like {"method": "ngram", "num_speculative_tokens": 8}'
         ) from None
 
 
@@ -182,7 +182,7 @@ class ModelFlags:
         _TECHNIQUE(
             "--speculate",
             "--speculative-config",
-            help='Who guesses tokens: a name, or JSON such as {"method": "none"}.',
+            help='Who guesses tokens: a name, or JSON such as {"method": "ngram"}.',
         ),
     ] = None
 
@@ -217,6 +217,21 @@ class ModelFlags:
         from suffice.engine.llm import LLM
 
         return LLM(self.model, **options)
+
+    def check_drafts(self, command: str) -> None:
+        """Require that nobody guesses tokens, for a command to which they are all given.
+
+        Raises:
+            InputError: A speculator is asked for.
+        """
+        from suffice.engine.config import Config
+
+        config = Config.create(self.model, speculative_config=speculation(self.speculate))
+        if config.speculate.num_speculative_tokens:
+            raise InputError(
+                f"--speculate={self.speculate}: {command} decodes tokens that are given, so there "
+                "is nothing to guess: leave it out; run, chat, eval speed and eval ruler generate"
+            )
 
     def exact(self) -> ModelFlags:
         """Return the flags of the same model with nothing left out of its arithmetic."""

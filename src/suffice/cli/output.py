@@ -18,6 +18,7 @@ from suffice.progress import progress_bar
 if TYPE_CHECKING:
     from suffice.engine.llm import LLM
     from suffice.engine.request import RequestOutput
+    from suffice.speculate.stats import DraftStats
     from suffice.trace import Audit, Trace
 
 
@@ -128,6 +129,7 @@ def summary(output: RequestOutput, trace: Trace) -> str:
         [
             f"prompt {run} tokens{cached} {_rate(run, metrics.prefill_seconds)}",
             f"decode {max(decoded, 0)} tokens {_rate(decoded, metrics.decode_seconds)}",
+            *drafted(output.speculation),
             f"KV rows read {_count(read / share)} of {_count(held / share)} held"
             f"{_percent(read, held)}",
             *missing,
@@ -135,6 +137,17 @@ def summary(output: RequestOutput, trace: Trace) -> str:
             f"peak memory {peak_memory_bytes() / 2**20:.0f} MiB",
         ]
     )
+
+
+def drafted(stats: DraftStats) -> list[str]:
+    """Return what became of drafts, in a few words; nothing if there were none."""
+    if not stats.num_drafts:
+        return []
+    return [
+        f"drafts accepted {stats.num_accepted_tokens} of {stats.num_draft_tokens}"
+        f"{_percent(stats.num_accepted_tokens, stats.num_draft_tokens)}, "
+        f"{stats.tokens_per_step:.2f} tokens a step"
+    ]
 
 
 def audited(audit: Audit) -> str:

@@ -30,6 +30,7 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
         KeyboardInterrupt: Ctrl-C, once what there is has been printed.
     """
     check_output(flags.output)
+    model.check_drafts("eval perplexity")
     if flags.against not in (None, "exact"):
         raise unknown("reference (--against)", flags.against or "''", ("exact",))
     from suffice.eval.perplexity import Plan, measure, windows_of

@@ -25,6 +25,7 @@ def run(flags: QuantizeFlags, model: ModelFlags) -> None:
         raise InputError(
             f"-o {flags.output}: must be a .safetensors file in a folder that is there"
         )
+    model.check_drafts("quantize")
     if model.quant is not None:
         raise InputError(f"--quant {model.quant}: quantize has --method instead")
     from suffice.eval.perplexity import Plan, windows_of

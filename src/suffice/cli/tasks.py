@@ -30,6 +30,7 @@ def run(flags: TasksFlags, model: ModelFlags) -> None:
         KeyboardInterrupt: Ctrl-C, once what there is has been printed.
     """
     check_output(flags.output)
+    model.check_drafts("eval tasks")
     if flags.limit is not None and flags.limit < 1:
         raise InputError(f"--limit={flags.limit}: must be at least 1 question")
     from suffice.eval.likelihood import Plan, context_length

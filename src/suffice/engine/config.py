@@ -135,6 +135,7 @@ class Config:
         self._check_policy()
         self._check_softmax()
         self._check_audit()
+        self._check_drafts(self.max_model_len)
 
     def _check_policy(self) -> None:
         if isinstance(self.policy, POLICIES.load("full")):
@@ -191,6 +192,20 @@ class Config:
                 "have read: choose a technique that does"
             )
 
+    def _check_drafts(self, context: int | None) -> None:
+        drafts, method = self.speculate.num_speculative_tokens, SPECULATORS.name_of(self.speculate)
+        if drafts and self.policy.one_by_one:
+            raise InputError(
+                f"speculator '{method}' with policy '{POLICIES.name_of(self.policy)}', in which "
+                "each token changes what the next one sees: the policy must be one that does not "
+                "evict while decoding, or have keep=true"
+            )
+        if context is not None and drafts > context - 2:
+            raise InputError(
+                f"num_speculative_tokens={drafts}: must be at most {max(context - 2, 0)}: the "
+                f"context of {context} tokens holds a prompt and a token before them"
+            )
+
     @property
     def leaves_out(self) -> bool:
         """Whether decode steps leave something out of what the cache holds, or of its weights."""
@@ -242,6 +257,7 @@ class Config:
                 f"max_model_len={self.max_model_len}: must not be more than {most}, "
                 "the context length of the model"
             )
+        self._check_drafts(self.max_model_len or max_positions)
         quant_dtype = getattr(self.quant, "dtype", None)
         found = "bfloat16" if model_dtype == "bfloat16" else "float32"
         dtype = (quant_dtype or found) if self.dtype == "auto" else self.dtype
@@ -310,7 +326,7 @@ def _quant(value: Any) -> Any:
 
 
 def _speculation(value: Any) -> Any:
-    """Turn vLLM's form, {"method": "name", "option": value}, into "name:option=value"."""
+    """Build a speculator from vLLM's form, {"method": "name", "option": value}."""
     if value is None:
         return "none"
     if not isinstance(value, Mapping):
@@ -320,7 +336,7 @@ def _speculation(value: Any) -> Any:
     if not isinstance(method, str):
         known = ", ".join(SPECULATORS.names())
         raise InputError(f"speculative_config: needs 'method'. Known: {known}")
-    return f"{method}:" + ",".join(f"{key}={option}" for key, option in options.items())
+    return SPECULATORS.make(method, options)
 
 
 def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:

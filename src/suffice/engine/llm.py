@@ -143,13 +143,13 @@ class LLM:
     def stream(
         self, prompt: Any, sampling_params: SamplingParams | None = None
     ) -> Generator[tuple[str, RequestOutput], None, None]:
-        """Generate for one prompt; yield the new text and the result so far after every token.
+        """Generate for one prompt; yield the new text and the result so far after every step.
 
         Text that may yet turn out to be part of a stop string is held back. Leaving the loop
         early, by an interruption too, ends the request and gives its memory back.
 
         Raises:
-            InputError: A bad prompt or parameter, or n > 1; at the call, not at the first token.
+            InputError: A bad prompt or parameter, or n > 1; at the call, not at the first text.
         """
         return self._stream(self._one(prompt, sampling_params, None))
 

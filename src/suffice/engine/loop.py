@@ -1,7 +1,9 @@
-"""The one decode loop: start what fits, run one token of everything that runs, sample, repeat.
+"""The one decode loop: start what fits, run a step of everything that runs, sample, repeat.
 
 A batch of one is a batch. Prompts are run one at a time, samples of a prompt share its one run,
-and every step is one call for all rows. Threads take turns: who steps runs everybody's requests.
+and every step is one call for all rows: the last token of each sample and the drafts behind it,
+which become tokens as far as sampling, draft by draft, chooses the same. Threads take turns: who
+steps runs everybody's requests.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from suffice.engine.scheduler import Scheduler
 from suffice.engine.torch_threads import one_torch_thread
 from suffice.engine.turns import Turns
 from suffice.errors import InputError, OutOfMemory
+from suffice.speculate import NO_DRAFTS, Tree
+from suffice.speculate.acceptance import next_token
 
 
 class Loop:
@@ -38,7 +42,7 @@ class Loop:
             self.scheduler.add(request)
 
     def step(self) -> None:
-        """Start the next request if it fits, or else run one token of every running sample.
+        """Start the next request if it fits, or else run a decode step of every running sample.
 
         Either way there is a new token for somebody, unless there is nothing to do. A request that
         fails, for lack of memory or because no token can be chosen, ends with finish reason "abort"
@@ -47,10 +51,8 @@ class Loop:
         with self.turns:
             if request := self.scheduler.admit():
                 self._start(request)
-            elif samples := self._reserved():
-                sequences = [sample.sequence for sample in samples]
-                logits = self.runner.step(sequences, [sample.tokens[-1] for sample in samples])
-                self._sample(samples, logits)
+            elif reserved := self._reserved():
+                self._decode([sample for sample, _ in reserved], [room for _, room in reserved])
             self.scheduler.retire()
 
     def abort(self, request: Request, error: str | None = None) -> None:
@@ -74,7 +76,10 @@ class Loop:
             self.abort(request, str(error))
             return
         request.metrics.prefill_seconds = request.lap()
-        self._sample(request.samples, logits.expand(len(request.samples), -1))
+        with one_torch_thread():
+            for sample in request.running:
+                self._accept(sample, NO_DRAFTS, logits[None])
+                self._release_finished(sample)
 
     def _open(self, request: Request) -> object:
         """Return the sequence a request starts from: the kept one, cut to what the prompt shares
@@ -88,28 +93,68 @@ class Loop:
         sequence.cache.truncate(request.cached)
         return sequence
 
-    def _reserved(self) -> list[Sample]:
-        """Return the running samples after making room for one more token of each."""
+    def _reserved(self) -> list[tuple[Sample, int]]:
+        """Return the running samples, with room for one more token of each and for so many drafts.
+
+        Drafts that would go beyond the last token that is wanted are not asked for.
+        """
+        room: dict[int, int] = {}
         for sample in self.scheduler.samples():
             if sample.finish_reason is not None:
                 continue
+            drafts = min(self.runner.most_drafts, sample.request.limit - len(sample.tokens) - 1)
             try:
-                self.runner.reserve(sample.sequence)
+                room[id(sample)] = self.runner.reserve(
+                    sample.sequence, drafts=drafts, tokens_per_step=sample.drafts.tokens_per_step
+                )
             except OutOfMemory as error:
                 self.abort(sample.request, str(error))
-        return self.scheduler.samples()
+        return [(sample, room[id(sample)]) for sample in self.scheduler.samples()]
 
-    @one_torch_thread()
-    def _sample(self, samples: list[Sample], logits: torch.Tensor) -> None:
-        tokens = sampling.sample(logits, [sample.state for sample in samples])
-        for sample, row, token in zip(samples, logits, tokens, strict=True):
+    def _decode(self, samples: list[Sample], room: list[int]) -> None:
+        drafts = self.runner.propose(samples, room)
+        sequences = [sample.sequence for sample in samples]
+        logits = self.runner.verify(sequences, [sample.tokens[-1] for sample in samples], drafts)
+        rows = torch.split(logits, [1 + len(tree) for tree in drafts])
+        with one_torch_thread():
+            for sample, tree, own in zip(samples, drafts, rows, strict=True):
+                if path := self._accept(sample, tree, own):
+                    self.runner.commit(sample.sequence, path)
+                    sample.drafts.add(tree, len(path) - 1)
+                    self._release_finished(sample)
+
+    def _accept(self, sample: Sample, tree: Tree, logits: torch.Tensor) -> list[int]:
+        """Choose the sample's next tokens: as many drafts as are chosen, and the one after them.
+
+        `logits` [1 + drafts, V] are those after the sample's last token and after each draft.
+        Returns the rows after which tokens were chosen; none if that failed.
+        """
+        path: list[int] = []
+        node = -1
+        while sample.finish_reason is None:
+            token = self._choose(sample, tree, node, logits[node + 1])
             if isinstance(token, InputError):
                 self.abort(sample.request, str(token))
-            elif sample.finish_reason is None:
-                self._log(sample, row, token)
-                sample.accept(token)
-                if sample.finish_reason is not None:
-                    self._release(sample)
+                return []
+            self._log(sample, logits[node + 1], token)
+            sample.accept(token)
+            path.append(node + 1)
+            if (child := tree.child(node, token)) is None:
+                break
+            node = child
+        return path
+
+    def _choose(
+        self, sample: Sample, tree: Tree, node: int, logits: torch.Tensor
+    ) -> int | InputError:
+        probs = None if tree.draft_probs is None else tree.draft_probs[node + 1]
+        if probs is None:
+            return sampling.sample(logits[None], [sample.state])[0]
+        drafts = [tree.tokens[child] for child in tree.children(node)]
+        try:
+            return next_token(logits, sample.state, drafts, probs)
+        except InputError as error:
+            return error
 
     def _log(self, sample: Sample, logits: torch.Tensor, token: int) -> None:
         count = sample.request.params.logprobs
@@ -128,9 +173,14 @@ class Loop:
         sample.finish(reason)
         self._release(sample)
 
+    def _release_finished(self, sample: Sample) -> None:
+        if sample.finish_reason is not None:
+            self._release(sample)
+
     def _release(self, sample: Sample) -> None:
         """Give a finished sample's memory back, or to the one who keeps it."""
         request, sequence = sample.request, sample.sequence
+        self.runner.forget(sample)
         request.metrics.decode_seconds += request.lap()
         sample.sequence = None
         if sequence is None:

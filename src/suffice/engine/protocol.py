@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
 
+from suffice.speculate import Drafted, Tree
 from suffice.trace import Trace
 
 
@@ -58,6 +60,11 @@ class Runner(Protocol):
         """The most tokens that the model takes as a prompt."""
         ...
 
+    @property
+    def most_drafts(self) -> int:
+        """The most tokens that are drafted for a step; 0: none ever."""
+        ...
+
     def open(self, request_id: str, limit: int) -> Any:
         """Return a new, empty sequence that may grow to `limit` rows. Raises OutOfMemory."""
         ...
@@ -73,8 +80,37 @@ class Runner(Protocol):
         """Run tokens as `prefill` does; yield the logits of all, chunk by chunk, float32 [T, V]."""
         ...
 
-    def reserve(self, sequence: Any, rows: int = 1) -> None:
-        """Make sure that more tokens fit. Raises OutOfMemory, and then nothing has changed."""
+    def reserve(
+        self, sequence: Any, rows: int = 1, drafts: int = 0, tokens_per_step: float = 1.0
+    ) -> int:
+        """Make sure that more tokens fit; return how many of `drafts` drafts fit behind them.
+
+        `tokens_per_step` is how many a step has given so far. Raises OutOfMemory, and then nothing
+        has changed.
+        """
+        ...
+
+    def propose(self, samples: abc.Sequence[Drafted], most: list[int]) -> list[Tree]:
+        """Return drafts for the samples, at most so many tokens for each, for which space is."""
+        ...
+
+    def verify(self, sequences: list[Any], tokens: list[int], drafts: list[Tree]) -> torch.Tensor:
+        """Run one more token of each sequence, and drafts behind it, space reserved.
+
+        Returns the logits after each token and then after each of its drafts, sequence by sequence,
+        float32 [rows, V]. What was run counts once `commit` says so.
+        """
+        ...
+
+    def commit(self, sequence: Any, path: list[int]) -> None:
+        """Keep these of the rows that a sequence had in `verify`, and forget the others.
+
+        Row 0 is the token, row i + 1 draft i; each continues the one before.
+        """
+        ...
+
+    def forget(self, sample: Drafted) -> None:
+        """Give back what the drafts of a sample that has ended needed."""
         ...
 
     def step(self, sequences: list[Any], tokens: list[int]) -> torch.Tensor:

@@ -10,6 +10,7 @@ from suffice.engine.protocol import Decoder
 from suffice.engine.stops import StopText
 from suffice.sampling import SamplingState
 from suffice.sampling_params import SamplingParams
+from suffice.speculate.stats import DraftStats
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class RequestOutput:
         num_cached_tokens: Prompt tokens whose keys and values were there already.
         prompt_logprobs: Always None.
         error: One line on what went wrong with this request; its tokens until then are kept.
+        speculation: What became of drafts, in all samples together.
     """
 
     request_id: str
@@ -85,6 +87,7 @@ class RequestOutput:
     num_cached_tokens: int = 0
     prompt_logprobs: None = None
     error: str | None = None
+    speculation: DraftStats = field(default_factory=DraftStats)
 
 
 @dataclass
@@ -112,6 +115,8 @@ class Sample:
         self.request = request
         self.state = state
         self.sequence: Any = None
+        self.drafter: Any = None
+        self.drafts = DraftStats()
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self.logprobs: list[dict[int, Logprob]] = []
@@ -216,6 +221,9 @@ class Request:
 
     def output(self) -> RequestOutput:
         """Return the request as its user sees it."""
+        drafts = DraftStats()
+        for sample in self.samples:
+            drafts.include(sample.drafts)
         return RequestOutput(
             request_id=self.id,
             prompt=self.prompt,
@@ -225,4 +233,5 @@ class Request:
             metrics=self.metrics,
             num_cached_tokens=self.cached,
             error=self.error,
+            speculation=drafts,
         )

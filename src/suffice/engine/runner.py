@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections import abc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -14,7 +16,7 @@ from suffice.cache import fitted, machine
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.torch_threads import one_torch_thread
-from suffice.errors import InputError
+from suffice.errors import InputError, OutOfMemory
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.fingerprint import fingerprint
@@ -24,6 +26,7 @@ from suffice.models.quantised import Quantised, open_quantised
 from suffice.native import core
 from suffice.policy import Watch
 from suffice.quant import QUANTS
+from suffice.speculate import Drafted, Tree
 from suffice.trace import Trace
 
 if TYPE_CHECKING:
@@ -69,6 +72,7 @@ class Runner:
         self.growth = fitted(
             config.growth, ratio=machine.load_or_default().ratio, group=1, shrink=1.0
         )
+        self.proposer = config.speculate.proposer()
 
     def use(self, rules: list[list[core.Rule | None]]) -> None:
         """Attend by other rules, [L][G], than those of the config from now on."""
@@ -164,13 +168,79 @@ class Runner:
         cache.commit(list(range(len(tokens))))
         return logits
 
-    def reserve(self, sequence: Sequence, rows: int = 1) -> None:
-        """Make sure that more tokens fit.
+    @property
+    def most_drafts(self) -> int:
+        """The most tokens that are drafted for a step; 0: none ever."""
+        return self.config.speculate.num_speculative_tokens
+
+    def reserve(
+        self, sequence: Sequence, rows: int = 1, drafts: int = 0, tokens_per_step: float = 1.0
+    ) -> int:
+        """Make sure that more tokens fit; return how many of `drafts` drafts fit behind them.
+
+        Drafts take rows that are spare anyway, or that are allocated with one that is needed now:
+        their number is cut rather than have the cache grow before it must (BMC, VI-A). By how much
+        it grows then follows from `tokens_per_step`, those that a step has given so far (Eq. 9).
 
         Raises:
             OutOfMemory: Nothing has changed then.
         """
-        sequence.cache.reserve(rows)
+        cache = sequence.cache
+        drafts = min(drafts, self._draftable(cache) - rows)
+        if cache.spare < rows:
+            cache.growth = fitted(self.growth, accepted=tokens_per_step)
+            self._grow(cache, rows, drafts)
+        return max(min(drafts, cache.room(rows + drafts) - rows), 0)
+
+    def _draftable(self, cache: KVCache) -> int:
+        """Return how many rows may follow the committed ones in one step."""
+        # Beyond the longest prompt, several tokens would be turned another way than single ones.
+        return min(self.longest_prompt, cache.limit) - cache.length
+
+    def _grow(self, cache: KVCache, rows: int, drafts: int) -> None:
+        if drafts > 0:
+            with contextlib.suppress(OutOfMemory):  # then without them
+                cache.reserve(rows + drafts)
+                return
+        cache.reserve(rows)
+
+    def propose(self, samples: abc.Sequence[Drafted], most: list[int]) -> list[Tree]:
+        """Return drafts for the samples, at most so many tokens for each, for which space is."""
+        return self.proposer.propose(samples, most)
+
+    def forget(self, sample: Drafted) -> None:
+        """Give back what the drafts of a sample that has ended needed."""
+        self.proposer.forget(sample)
+
+    def verify(
+        self, sequences: list[Sequence], tokens: list[int], drafts: list[Tree]
+    ) -> torch.Tensor:
+        """Run one more token of each sequence, and drafts behind it, space reserved.
+
+        Returns the logits after each token and then after each of its drafts, sequence by sequence,
+        float32 [rows, V]. Those of a chain, or of a tree's first branch, are bit for bit those of
+        single steps. The rows are tentative: `commit` some.
+        """
+        return self._step(
+            [
+                Rows(
+                    sequence.cache,
+                    [token, *tree.tokens],
+                    [-1, *(parent + 1 for parent in tree.parents)] if len(tree) else None,
+                    outputs="all",
+                )
+                for sequence, token, tree in zip(sequences, tokens, drafts, strict=True)
+            ]
+        )
+
+    def commit(self, sequence: Sequence, path: list[int]) -> None:
+        """Keep these of the rows that a sequence had in `verify`, and forget the others."""
+        sequence.cache.commit(path)
+        self.config.policy.after_step(sequence.cache)
+
+    def _step(self, batch: list[Rows]) -> torch.Tensor:
+        audit = self.audit is not None and self.trace.steps % self.audit == 0
+        return self._native.step(batch, self.trace, audit=audit)
 
     def step(self, sequences: list[Sequence], tokens: list[int]) -> torch.Tensor:
         """Run one more token of each sequence, space reserved; return float32 logits [B, V]."""
@@ -189,11 +259,9 @@ class Runner:
             Rows(sequence.cache, chain, outputs="all")
             for sequence, chain in zip(sequences, chains, strict=True)
         ]
-        audit = self.audit is not None and self.trace.steps % self.audit == 0
-        logits = self._native.step(batch, self.trace, audit=audit)
-        for rows in batch:
-            rows.cache.commit(list(range(len(rows.tokens))))
-            policy.after_step(rows.cache)
+        logits = self._step(batch)
+        for sequence, rows in zip(sequences, batch, strict=True):
+            self.commit(sequence, list(range(len(rows.tokens))))
         return logits
 
     def _advance_singly(self, sequences: list[Sequence], chains: list[list[int]]) -> torch.Tensor:

@@ -5,14 +5,32 @@ Exact    always.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
+
+from suffice.speculate import Drafted
+from suffice.speculate.tree import NO_DRAFTS, Tree
 
 
 @dataclass(frozen=True)
 class NoDrafts:
     """One new token per step."""
 
+    num_speculative_tokens: ClassVar[int] = 0
+
     @classmethod
     def exact_limit(cls) -> NoDrafts:
         """Return the only setting there is."""
         return cls()
+
+    def proposer(self) -> NoDrafts:
+        """Return itself: there is nothing to keep."""
+        return self
+
+    def propose(self, samples: Sequence[Drafted], most: Sequence[int]) -> list[Tree]:
+        """Return no drafts."""
+        return [NO_DRAFTS for _ in samples]
+
+    def forget(self, sample: Drafted) -> None:
+        """Do nothing."""

@@ -1,0 +1,83 @@
+"""Prompt look-up: what came next when the last tokens were there before.
+
+Source   Saxena, "Prompt Lookup Decoding"; vLLM's method "ngram", whose names these are. It takes
+         the first place where the tokens were, this the last. A copy that reaches the end of the
+         text goes on with its own beginning, so that loops are drafted whole.
+Exact    always: what is drafted is checked.
+Cost     One entry in a table for each length and token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from suffice.errors import InputError
+from suffice.speculate.from_text import FromText, check_drafts
+from suffice.speculate.tree import NO_DRAFTS, Tree
+
+
+@dataclass(frozen=True)
+class NGram:
+    """The longest of the last `prompt_lookup_max` to `prompt_lookup_min` tokens that is found."""
+
+    alone = "num_speculative_tokens"
+
+    num_speculative_tokens: int = 8
+    prompt_lookup_max: int = 4
+    prompt_lookup_min: int = 1
+
+    def __post_init__(self) -> None:
+        check_drafts("ngram", self.num_speculative_tokens)
+        if not 1 <= self.prompt_lookup_min <= self.prompt_lookup_max:
+            raise InputError(
+                f"speculator 'ngram': prompt_lookup_min={self.prompt_lookup_min} and "
+                f"prompt_lookup_max={self.prompt_lookup_max}: must be at least 1, and the most "
+                "not below the least"
+            )
+
+    @classmethod
+    def exact_limit(cls) -> NGram:
+        """Return any setting."""
+        return cls()
+
+    def proposer(self) -> FromText:
+        """Return what makes the drafts."""
+        return FromText(lambda: LastPlaces(self.prompt_lookup_min, self.prompt_lookup_max))
+
+
+class LastPlaces:
+    """A text, and where each sequence of `least` to `most` tokens was seen last."""
+
+    def __init__(self, least: int, most: int) -> None:
+        self._sizes = range(least, most + 1)
+        self._text: list[int] = []
+        self._after: dict[tuple[int, ...], int] = {}  # where what follows begins
+
+    @property
+    def length(self) -> int:
+        """Tokens that the text has."""
+        return len(self._text)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Add tokens to the text."""
+        for token in tokens:
+            for size in self._sizes:
+                if size <= len(self._text):  # only now does something follow it
+                    self._after[tuple(self._text[-size:])] = len(self._text)
+            self._text.append(token)
+
+    def propose(self, most: int) -> Tree:
+        """Return what followed the longest end of the text that was there before."""
+        for size in reversed(self._sizes):
+            place = self._after.get(tuple(self._text[-size:])) if size <= self.length else None
+            if place is not None:
+                return Tree.chain(self._copy(place, most))
+        return NO_DRAFTS
+
+    def _copy(self, place: int, count: int) -> list[int]:
+        copied = self._text[place : place + count]
+        period = self.length - place
+        while len(copied) < count:
+            copied.append(copied[-period])
+        return copied

@@ -1,0 +1,192 @@
+"""What followed, and how often, wherever the end of the text was before.
+
+Source   Oliaro et al., "SuffixDecoding": drafts come from counted continuations of a matching
+         suffix, no deeper than a multiple of the match's length (their alpha), and the match whose
+         drafts are likeliest to be accepted wins. The names are vLLM's. Counts are kept in a suffix
+         automaton (Blumer et al., "The smallest automaton recognizing the subwords of a text")
+         instead of a tree of bounded depth: two states a token, whatever the depth.
+Exact    always: what is drafted is checked. A chain, or a tree's first branch, gives the bits of
+         single steps; other branches of a tree do so but for rounding, which may turn a choice
+         between tokens that are nearly as likely as each other.
+Cost     An amortised constant number of table entries for each token; a step's drafts are found in
+         O(k log k) for each of a few lengths of match.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from suffice.errors import InputError
+from suffice.speculate.from_text import FromText, check_drafts
+from suffice.speculate.tree import NO_DRAFTS, Tree
+
+_MATCHES = 4  # lengths of match that are looked at, from the longest
+_MOST_LINKS = 64  # shorter ends of the text that are counted at a token
+
+
+@dataclass(frozen=True)
+class Suffix:
+    """The likeliest continuations of the end of the text, as a chain or as a tree."""
+
+    alone = "num_speculative_tokens"
+
+    num_speculative_tokens: int = 8
+    max_spec_factor: float = 1.0  # of the length of the match: how far ahead drafts reach
+    min_token_prob: float = 0.1  # of a draft, by the counts on the way to it
+    tree: bool = False
+
+    def __post_init__(self) -> None:
+        check_drafts("suffix", self.num_speculative_tokens)
+        if not 0 < self.max_spec_factor < float("inf"):
+            raise InputError(
+                f"speculator 'suffix': max_spec_factor={self.max_spec_factor}: must be positive "
+                "and finite"
+            )
+        if not 0 <= self.min_token_prob <= 1:
+            raise InputError(
+                f"speculator 'suffix': min_token_prob={self.min_token_prob}: must be between 0 "
+                "and 1"
+            )
+
+    @classmethod
+    def exact_limit(cls) -> Suffix:
+        """Return a setting whose drafts have no branches."""
+        return cls()
+
+    def proposer(self) -> FromText:
+        """Return what makes the drafts."""
+        return FromText(lambda: SuffixAutomaton(self))
+
+
+class SuffixAutomaton:
+    """The subwords of a text, and how often each occurs.
+
+    A state stands for all subwords that end at the same places; `_lengths` has the longest of them.
+    The link of a state leads to the longest of its suffixes that occurs elsewhere too.
+    """
+
+    def __init__(self, options: Suffix) -> None:
+        self._options = options
+        self._next: list[dict[int, int]] = [{}]
+        self._links = [-1]
+        self._lengths = [0]
+        self._counts = [0]
+        self._last = 0
+        self.length = 0
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Add tokens to the text."""
+        for token in tokens:
+            self._append(token)
+        self.length += len(tokens)
+
+    def occurrences(self, tokens: Sequence[int]) -> int:
+        """Return how often a sequence of tokens occurs."""
+        state = 0
+        for token in tokens:
+            if token not in self._next[state]:
+                return 0
+            state = self._next[state][token]
+        return self._counts[state]
+
+    def _new(self, length: int, following: dict[int, int], link: int, count: int) -> int:
+        self._lengths.append(length)
+        self._next.append(following)
+        self._links.append(link)
+        self._counts.append(count)
+        return len(self._lengths) - 1
+
+    def _append(self, token: int) -> None:
+        state = self._last
+        self._last = whole = self._new(self._lengths[state] + 1, {}, 0, 0)
+        while state >= 0 and token not in self._next[state]:
+            self._next[state][token] = whole
+            state = self._links[state]
+        if state >= 0:
+            self._links[whole] = self._split(state, token)
+        state = whole
+        for _ in range(_MOST_LINKS):
+            if state <= 0:
+                break
+            self._counts[state] += 1
+            state = self._links[state]
+
+    def _split(self, state: int, token: int) -> int:
+        """Return the state of just the longest word of `state` with `token` behind it."""
+        found, length = self._next[state][token], self._lengths[state] + 1
+        if self._lengths[found] == length:
+            return found
+        own = self._new(length, dict(self._next[found]), self._links[found], self._counts[found])
+        self._links[found] = own
+        while state >= 0 and self._next[state].get(token) == found:
+            self._next[state][token] = own
+            state = self._links[state]
+        return own
+
+    def propose(self, most: int) -> Tree:
+        """Return the continuations, of one of the longest ends of the text that were there before,
+        of which most tokens can be expected to be accepted.
+        """
+        best, expected = NO_DRAFTS, 0.0
+        state = self._links[self._last]
+        for _ in range(_MATCHES):
+            if state <= 0:
+                break
+            depth = max(int(self._options.max_spec_factor * self._lengths[state]), 1)
+            tree, sum_of_probs = self._likeliest(state, most, depth)
+            if sum_of_probs > expected:
+                best, expected = tree, sum_of_probs
+            state = self._links[state]
+        return best
+
+    def _likeliest(self, state: int, most: int, depth: int) -> tuple[Tree, float]:
+        """Return the likeliest continuations of a state and the sum of their probabilities."""
+        found: list[tuple[int, int]] = []  # (parent, token), the likeliest first
+        reached = [0]
+        waiting: list[tuple[float, int, int, int]] = []
+        expected = 0.0
+        self._offer(waiting, state, 1.0, -1)
+        while waiting and len(found) < most:
+            negative, token, parent, state = heapq.heappop(waiting)
+            found.append((parent, token))
+            reached.append(reached[parent + 1] + 1)
+            expected -= negative
+            if not self._options.tree:
+                waiting.clear()
+            if reached[-1] < depth:
+                self._offer(waiting, state, -negative, len(found) - 1)
+        return _first_branch_first(found), expected
+
+    def _offer(
+        self, waiting: list[tuple[float, int, int, int]], state: int, prob: float, node: int
+    ) -> None:
+        """Add what may follow a state, which node `node` has reached with probability `prob`."""
+        while state > 0 and not self._next[state]:  # the end of the text: go on where it was before
+            state = self._links[state]
+        following = self._next[state]
+        total = sum(self._counts[after] for after in following.values())
+        for token, after in following.items():
+            share = prob * self._counts[after] / max(total, 1)
+            if share >= self._options.min_token_prob and share > 0:
+                heapq.heappush(waiting, (-share, token, node, after))
+
+
+def _first_branch_first(nodes: list[tuple[int, int]]) -> Tree:
+    """Return nodes (parent, token), siblings in their order, so that each branch is together."""
+    children: list[list[int]] = [[] for _ in range(len(nodes) + 1)]
+    for node, (parent, _) in enumerate(nodes):
+        children[parent + 1].append(node)
+    tokens: list[int] = []
+    parents: list[int] = []
+    places = {-1: -1}
+    todo = children[0][::-1]
+    while todo:
+        node = todo.pop()
+        parent, token = nodes[node]
+        places[node] = len(tokens)
+        tokens.append(token)
+        parents.append(places[parent])
+        todo += children[node + 1][::-1]
+    return Tree(tuple(tokens), tuple(parents))

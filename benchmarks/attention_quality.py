@@ -6,7 +6,7 @@
     python benchmarks/attention_quality.py --data-dir DIR --calibration FILE
                                                                         softmaxes by codes
     python benchmarks/attention_quality.py --plot                       quality against bytes, drawn
-    ... --model gemma3-270m --limit 2, --settings aet:k=0.8 "quest:ratio=0.2 + art"
+    ... --model gemma3-270m --limit 2, --window 8192 --limit 1, --settings aet:k=0.8
 
 Each measures what has no result yet, a minute or two each on two cores, and keeps the record of
 each, which is one of `suffice eval perplexity --against exact`. The reference and the prompts are
@@ -108,10 +108,12 @@ PANELS = ("attention_quality", "policy_quality")  # results that are drawn
 
 
 def name_of(flags: argparse.Namespace) -> str:
-    """Return the name of the result's files: what is measured, and the model if another."""
+    """Return the name of the result's files: what is measured; model and window, if others."""
     what = "softmax" if flags.calibration else "policy" if flags.prompt else "attention"
     model = Path(flags.model).name
-    return f"{what}_quality" + ("" if model == MODEL else f"_{model}")
+    usual = CODED_WINDOW if flags.calibration else WINDOW
+    others = [model] * (model != MODEL) + [str(flags.window)] * (flags.window != usual)
+    return "_".join([f"{what}_quality", *others])
 
 
 def kept(runner: Runner, windows: list[list[int]], plan: Plan) -> list[Scores]:

@@ -30,7 +30,9 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    asked = ["--data-dir", str(tmp_path), "--model", str(model), "--window", "100", "--limit", "2"]
+    asked = ["--data-dir", str(tmp_path), "--model", str(model), "--limit", "2"]
+    for name in ("WINDOW", "CODED_WINDOW"):
+        monkeypatch.setattr(attention_quality, name, 100)
 
     def run(name: str, *more: str) -> dict[str, Any]:
         program = ["attention_quality.py", *asked, "--out", str(tmp_path / "out"), *more]
@@ -87,6 +89,8 @@ def test_a_file_is_of_one_text_cut_in_one_way(
     assert len(told.splitlines()) == 1 and path.read_bytes() == before
     assert run("softmax_quality", "--calibration", str(tmp_path / "none.json")) == {}
     assert "none.json: No such file" in capsys.readouterr().err
+    other = run("attention_quality_50", "--settings", "exact", "--window", "50")
+    assert other["records"]["exact"]["asked"]["window"] == 50
 
 
 def test_policies_choose_from_a_prompt(

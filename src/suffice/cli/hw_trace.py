@@ -114,4 +114,4 @@ def _logits(q: torch.Tensor, k: torch.Tensor) -> Any:
 
     shared = k.repeat_interleave(q.shape[0] // k.shape[0], 0)
     pairs = zip(q.float(), shared, strict=True)  # a head at a time: T x T is large enough
-    return torch.stack([(own @ keys.T).half() for own, keys in pairs]).numpy()
+    return torch.stack([(own @ keys.T).tril().half() for own, keys in pairs]).numpy()

@@ -16,21 +16,23 @@ from suffice.progress import progress_bar
 COLUMNS = ("id", "check", "published", "ours", "status", "source", "note")
 
 
-def run(parts: tuple[str, ...], output: str, traces: list[Path]) -> int:
+def run(parts: tuple[str, ...], output: str, traces: list[Path], runs: list[Path]) -> int:
     """Compute the checks of some parts (default: of all), print them, return the exit code.
 
-    Those of `traces` come after; with traces and no part they come alone.
+    Those of `traces` and `runs` come after; without parts they come alone.
 
     Raises:
-        InputError: A part or a form of output that is unknown, or a file that is no trace.
+        InputError: A part or a form of output that is unknown, a file that is no trace, or
+            a folder that is no run.
     """
     check_output(output)
     for part in parts:
         if part not in checks.PARTS:
             raise unknown("part", part, checks.PARTS)
-    chosen = parts or (() if traces else checks.PARTS)
+    chosen = parts or (() if traces or runs else checks.PARTS)
     groups = [group for part in chosen for group in checks.of(part)]
     groups += [functools.partial(trace_checks.of, Trace.load(path)) for path in traces]
+    groups += [functools.partial(trace_checks.by_loss, runs)] if runs else []
     found: list[checks.Check] = []
     with progress_bar(shown=True) as bar:
         task = bar.add_task("checks", total=len(groups))

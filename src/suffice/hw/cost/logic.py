@@ -69,7 +69,7 @@ SCROOGE: dict[str, dict[str, float]] = {
     "multiplier": {"fp16_multiply": 1, "fp16_add": 1},  # one of 1024, with its share of the tree
     "adder tree": {"fp16_add": 15},
     "exponent": {"fp16_multiply": 5, "fp16_add": 5},  # one of 16: Horner, fifth order
-    "max and sum": {"fp16_add": 15, "fp16_compare": 15},
+    "max and sum": {"max_and_sum": 1},
     "etu and vsu": {"etu": 1, "vsu": 1},
 }
 KLLM: dict[str, dict[str, float]] = {

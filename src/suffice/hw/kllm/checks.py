@@ -223,7 +223,7 @@ def ratios() -> list[Check]:
         holds = within(ours, published, 0.25)
         why = (
             f"a 7B model's bytes and products take it {ms:.2f} ms; the published ratio implies "
-            f"{implied:.1f} ms, what no bound of it explains"
+            f"{implied:.1f} ms, more than any bound of it"
         )
         found.append(
             Check(

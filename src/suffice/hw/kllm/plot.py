@@ -35,7 +35,7 @@ def draw(folders: list[Path], output: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(14, 7.6), layout="constrained")
+    figure = Figure(figsize=(17, 8), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(2, 4).flatten()
     figure.suptitle(f"{summary['model']}, {summary['precision']}, batch {summary['batch']}")
@@ -59,8 +59,9 @@ def _ratios(axis: Any, rows: list[dict[str, Any]], what: str, title: str) -> Non
     axis.bar([i + 0.2 for i in places], published, 0.4, label="published")
     axis.set_xticks(list(places), [row["baseline"] for row in rows], rotation=60)
     axis.set_yscale("log")
+    axis.axhline(1, color="gray", linestyle=":")
     axis.set_title(title)
-    axis.legend()
+    axis.legend(loc="upper left")
 
 
 def _batches(axis: Any, rows: list[dict[str, Any]], what: str, title: str) -> None:
@@ -72,7 +73,9 @@ def _batches(axis: Any, rows: list[dict[str, Any]], what: str, title: str) -> No
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_title(title)
-    axis.legend(fontsize="x-small")
+    axis.legend(fontsize="xx-small", ncols=3, loc="upper center")
+    low, high = axis.get_ylim()
+    axis.set_ylim(low, high * 4)  # room for the legend
 
 
 def _outliers(axis: Any, rows: list[dict[str, Any]]) -> None:
@@ -90,7 +93,7 @@ def _breakdown(axis: Any, rows: list[dict[str, Any]]) -> None:
     spent = {row["component"]: row["pj"] for row in rows if row["component"] in OPERATIONS}
     total = sum(spent.values())
     axis.barh(list(spent), [100 * each / total for each in spent.values()])
-    axis.set_title("Fig. 10b: energy of a token's operations (%)")
+    axis.set_title("Fig. 10b: share of a token's energy on chip (%)")
 
 
 def _published(axis: Any, values: dict[str, float], title: str, logarithmic: bool) -> None:

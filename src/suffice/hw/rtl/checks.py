@@ -49,7 +49,7 @@ def _area(name: str) -> Group:
 
         ours, stated = synthesise(UNITS[name]), Technology.load().blocks[name]
         what = f"{name}: synthesised anew (GE), as areas and energies take it"
-        holds = within(ours.gates, stated, 0.25 if name.startswith("index_counter") else 0.03)
+        holds = within(ours.gates, stated, 0.03)
         return [Check("U10", what, f"{stated:g}", f"{ours.gates:.0f}", holds, GATES.name)]
 
     return area

@@ -166,14 +166,14 @@ def _etu_vectors() -> Iterator[Vector]:
         values = (known, example[0], others, unknown, example[2])
         yield {name: half(value) for name, value in zip(names, values, strict=True)}
     source = random.Random(6)
-    for _ in range(8000):
+    for _ in range(3000):
         length = source.randrange(3, 2048)
         count = source.randrange(2, length + 1)
         greatest = source.random() * 8
         known = greatest + source.random() * 2 ** source.randrange(-8, 4)
         values = (known, greatest, count - 1, length - count, source.uniform(0.5, 1))
         yield {name: half(value) for name, value in zip(names, values, strict=True)}
-    yield from _halves(7, 2000, names)
+    yield from _halves(7, 500, names)
 
 
 class _Vsu:

@@ -194,6 +194,8 @@ class _Stored(Sequence[Halves]):
         return sum(shape != () for shape in self._headers.values())
 
     def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
         if self._kept is None or self._kept[0] != index:
             layer = self._file[f"layer_{index}"]
             if not np.isfinite(np.tril(layer)).all():

@@ -1,12 +1,18 @@
-"""T1 to T3: what a model's own logits give, beside what the paper says of six other models."""
+"""T1 to T4: what a model's own logits give, beside what the paper says of other models."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from suffice.errors import InputError
 from suffice.hw.checks import Check, within
+from suffice.hw.runs import read_summary
 from suffice.hw.scrooge import simulate
 from suffice.hw.scrooge.checks import PAPER, PUBLISHED
 from suffice.hw.scrooge.design import Design
 from suffice.hw.scrooge.logits import Trace
+from suffice.hw.scrooge.plot import LOSSES
+from suffice.hw.scrooge.report import SCHEMA
 
 THRESHOLDS = {"s": (0.9, 0.001), "as": (0.6, 0.005)}  # the paper's for LLaMA-2
 BAR = 0.15
@@ -46,6 +52,35 @@ def of(trace: Trace, lengths: int = 8) -> list[Check]:
             found.append(Check(id, shown, f"{published}", f"{ours:.2f}", holds, source, why))
         found.append(_later_layers(trace, mode, result, other))
     return found
+
+
+def by_loss(folders: list[Path]) -> list[Check]:
+    """Return T4 of runs that were told what perplexity their thresholds cost.
+
+    Raises:
+        InputError: A folder that no run of scrooge has written, or one that was told no loss.
+    """
+    points = []
+    for folder in folders:
+        summary = read_summary(folder, (SCHEMA,))
+        if summary.get("perplexity_loss_percent") is None:
+            raise InputError(f"{folder}: was told no loss: run it with --perplexity-loss")
+        points.append((summary["perplexity_loss_percent"], summary["speedup"], summary["model"]))
+    points.sort()
+    name = ", ".join(sorted({model for *_, model in points}))
+    speeds = [speed for _, speed, _ in points]
+    rises = speeds == sorted(speeds)
+    shown = ", ".join(f"{speed:.2f} at {loss:g} %" for loss, speed, _ in points)
+    other = f"published: the mean over OPT and LLaMA-2 models of 6.7B to 13B, here {name}"
+    source = f"{PAPER}, Fig. 9"
+    what = f"{name}: speed-up by perplexity lost"
+    found = [Check("T4", what, "rises", shown, rises, source, "" if rises else other)]
+    published = LOSSES[1.0]
+    ours = max((speed for loss, speed, _ in points if loss <= 1), default=1.0)
+    holds = within(ours, published, 0.2)
+    what = f"{name}: speed-up at 1 % of perplexity lost"
+    why = "" if holds else other
+    return [*found, Check("T4", what, f"{published}", f"{ours:.2f}", holds, source, why)]
 
 
 def _later_layers(trace: Trace, mode: str, result: simulate.Result, other: str) -> Check:

@@ -15,17 +15,16 @@ are asked for than it has. Published scores, of another and larger model, stand 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import record
 import shared_prompts
 from settings import accepted
+from sheet import Cell, Sheet
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.engine.runner import load
@@ -78,48 +77,6 @@ PUBLISHED = {
     "pyramidkv:ratio=0.5 + art": "90.72 / 96.00",
     f"pyramidkv:ratio=0.5 + {LOOSE}": "90.72 / 96.00",
 }
-
-Cell = dict[str, Any]
-Cells = dict[str, dict[str, Cell]]  # by task and length, by setting
-
-
-@dataclass
-class Sheet:
-    """What was measured so far of a model, in its file."""
-
-    folder: Path
-    name: str
-    config: dict[str, Any]  # what scores depend on beside the setting
-    facts: dict[str, Any]
-    cells: Cells = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-
-    def read(self) -> None:
-        """Take what the file has.
-
-        Raises:
-            InputError: It is of another model or other settings of the engine.
-        """
-        path = self.folder / f"{self.name}.json"
-        if not path.exists():
-            return
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["engine"] != self.config:
-            raise InputError(
-                f"{path} is of {found['engine']}, not of {self.config}: give another folder with "
-                "--out"
-            )
-        self.cells, self.refused = found["cells"], found["refused"]
-
-    def keep(self, place: str, setting: str, cell: Cell) -> None:
-        """Add a cell and write the file."""
-        self.cells.setdefault(place, {})[setting] = cell
-        self.write()
-
-    def write(self) -> None:
-        """Write the file and its table."""
-        data = self.facts | {"engine": self.config, "refused": self.refused}
-        record.write(self.folder, self.name, data | {"cells": self.cells}, table(self))
 
 
 def answered(llm: LLM, plan: Plan) -> Iterator[tuple[int, Cell | None]]:
@@ -273,7 +230,7 @@ def main() -> int:
             check(plan, tokenizer, config.max_model_len or 0)
         whole = settings_of(config)
         shown = {name: whole[name] for name in ("model", "dtype", "kv_cache_dtype", "quant")}
-        sheet = Sheet(flags.out, f"{NAME}_{Path(flags.model).name}", shown, facts)
+        sheet = Sheet(flags.out, f"{NAME}_{Path(flags.model).name}", shown, facts, table)
         sheet.read()
     except InputError as error:
         print(f"ruler.py: error: {error}", file=sys.stderr)

@@ -49,7 +49,10 @@ def whole_file(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         return json.loads(file.metadata()["suffice"]), load_file(path)
 
 
-@pytest.mark.parametrize("method", ["kmeans", "kmeans:hadamard=true,a=8", "kllm:outliers=0.02"])
+@pytest.mark.parametrize(
+    "method",
+    ["kmeans", "kmeans:hadamard=true,a=8", "kllm:outliers=0.02", "rtn:group=16,compensate=true"],
+)
 def test_what_was_written_runs(quantize: Any, model: Path, tmp_path: Path, method: str) -> None:
     """The native step on the file against the reference decoder on the same weights."""
     ran = quantize(method)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from oracle import assert_matches
+from suffice.errors import InputError
 from suffice.quant import index_matmul as module
 from suffice.quant.activations import Activations, Site
 from suffice.quant.coded import Coded, Grid
@@ -172,3 +173,19 @@ def test_outliers_lower_the_error() -> None:
         decoded = torch.stack([site.encode(row).decode() for row in values])
         errors.append(float((decoded / values.std(-1, keepdim=True) - normal).square().mean()))
     assert errors[0] > 4 * errors[1] > 4 * errors[2]
+
+
+@pytest.mark.parametrize("offline", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.2])
+def test_rounded_tokens_are_coded_one_by_one(share: float, offline: bool) -> None:
+    """All tokens at once against each alone, equal values and tokens of zeros among them."""
+    values = tokens().mul(4).round().div(4)  # many are equal
+    values[3] = 0
+    assert values.unique().numel() < values.numel() / 2
+    site = Site.learn(values, 3, share, offline=offline)
+    expected = torch.stack([site.encode(row).decode() for row in values])
+    assert torch.equal(site.rounded(values), expected)
+    assert not torch.equal(Site(site.levels, 0.25).rounded(values), expected)
+    values[1, 1] = float("inf")
+    with pytest.raises(InputError, match="activations have NaN or infinite values; all must be"):
+        site.rounded(values)

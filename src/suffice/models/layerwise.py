@@ -21,14 +21,14 @@ from suffice.quant import PackedLinear
 
 __all__ = ["SITES", "Layerwise", "SiteInputs"]
 
-SAMPLES = 512  # inputs of a site that are kept
+SAMPLES = 512  # inputs of a site that are kept, about as many
 
 SITES = {"q": ("q", "k", "v"), "o": ("o",), "up": ("gate", "up"), "down": ("down",)}
 
 
 @dataclass
 class SiteInputs:
-    """What goes into a site: H = E[x x^T], float32 [K, K], and the first inputs [T, K]."""
+    """What goes into a site: H = E[x x^T], float32 [K, K], and every so-manieth input [T, K]."""
 
     hessian: torch.Tensor
     samples: torch.Tensor
@@ -79,11 +79,13 @@ class Layerwise(Decoder):
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
         site = name.rpartition(".")[2]
         if self._inputs is not None and site in SITES:
-            known = self._inputs.get(site)
+            known, every = self._inputs.get(site), max(self._tokens // SAMPLES, 1)
+            samples = x[every // 2 :: every].clone()
             if known is None:
-                self._inputs[site] = SiteInputs(x.T @ x, x[:SAMPLES].clone())
+                self._inputs[site] = SiteInputs(x.T @ x, samples)
             else:
                 known.hessian.addmm_(x.T, x)
+                known.samples = torch.cat((known.samples, samples))
         return super()._linear(name, x)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
+from suffice.errors import InputError
 from suffice.quant.codebook import codebook, codes_of
 from suffice.quant.outliers import count_of, outliers
 
@@ -89,14 +90,9 @@ class Site:
             low, high = torch.quantile(values.double(), torch.tensor([share, 1 - share]).double())
             thresholds = float(low), float(high)
         site = cls(torch.zeros(1), share, thresholds)
-        normal = torch.zeros_like(values)
-        weight = torch.zeros_like(values)
-        for t, row in enumerate(values):
-            inlier = torch.ones(len(row), dtype=torch.bool)
-            inlier[site.outliers(row)] = False
-            scale = _scale(row[inlier])
-            normal[t] = row / (scale or 1.0)
-            weight[t] = importance[t] * scale**2 * inlier
+        inlier, scale = site._inliers(values)
+        normal = values / torch.where(scale > 0, scale, 1.0)
+        weight = importance * scale.square() * inlier
         return cls(codebook(normal, weight, 2**bits), share, thresholds)
 
     def outliers(self, row: torch.Tensor) -> torch.Tensor:
@@ -116,10 +112,32 @@ class Site:
         places = self.outliers(row)
         inlier = torch.ones(len(row), dtype=torch.bool)
         inlier[places] = False
-        scale = _scale(row[inlier])
+        scale = float(row[inlier].abs().max()) if inlier.any() else 0.0
         codes = codes_of(row / (scale or 1.0), self.levels)
         return Activations(codes, self.levels, scale, places, row[places])
 
+    def rounded(self, values: torch.Tensor) -> torch.Tensor:
+        """Return what tokens' values [T, K] stand for once coded: `encode` and `decode` of each.
 
-def _scale(inliers: torch.Tensor) -> float:
-    return float(inliers.abs().max()) if len(inliers) else 0.0
+        Raises:
+            InputError: A value is not finite.
+        """
+        if not torch.isfinite(values).all():
+            raise InputError("activations have NaN or infinite values; all must be finite")
+        inlier, scale = self._inliers(values)
+        codes = codes_of(values / torch.where(scale > 0, scale, 1.0), self.levels)
+        return torch.where(inlier, scale * self.levels[codes.int()], values)
+
+    def _inliers(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return which of tokens' values [T, K] are no outliers, and the scale [T, 1] of these."""
+        if self.thresholds is not None:
+            low, high = self.thresholds
+            inlier = (values >= low) & (values <= high)
+        else:
+            size = values.shape[1]
+            count = count_of(size, self.share)
+            # Of equal values the one of lower index counts as the greater.
+            order = torch.argsort(values, dim=1, descending=True, stable=True)
+            ends = torch.cat((order[:, :count], order[:, size - count :]), 1)
+            inlier = torch.ones_like(values, dtype=torch.bool).scatter_(1, ends, False)
+        return inlier, torch.where(inlier, values.abs(), 0.0).amax(1, keepdim=True)

@@ -75,8 +75,8 @@ class PackedCodes(PackedLinear):
         if self.site is None:
             return x
         turned = rotate(x, self.rotation) if self.rotation else x
-        decoded = torch.stack([self.site.encode(row).decode() for row in turned])
-        return rotate(decoded, self.rotation) if self.rotation else decoded
+        rounded = self.site.rounded(turned)
+        return rotate(rounded, self.rotation) if self.rotation else rounded
 
     def unpack(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the dense weight [N, K] in `dtype`, for inputs that are not rotated."""

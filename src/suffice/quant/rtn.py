@@ -18,6 +18,7 @@ import torch
 
 from suffice.errors import InputError
 from suffice.quant import gptq
+from suffice.quant.activations import Site
 from suffice.quant.coded import Coded, Grid, check_weight, grouped, stored
 from suffice.quant.int8 import Int8
 from suffice.quant.packed_codes import PackedCodes, pack_codes
@@ -69,7 +70,20 @@ class RTN:
             InputError: A weight that cannot be rounded, or codes that cannot be packed: those of
                 more than 4 bits, or with zero points.
         """
-        return pack_codes(self.quantise(weight), bias)
+        return self.packed(self.quantise(weight), bias)
+
+    def packed(
+        self, coded: Coded, bias: torch.Tensor | None = None, site: Site | None = None
+    ) -> PackedCodes:
+        """Pack what `quantise` and `site` returned.
+
+        Raises:
+            InputError: Codes of more than 4 bits, or with zero points.
+        """
+        return pack_codes(coded, bias, site=site)
+
+    def site(self, inputs: torch.Tensor) -> None:
+        """Return the levels of a site, whatever its inputs [T, K]: there are none."""
 
     def quantise(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Coded:
         """Return a weight [N, K] on its grid; `compensate` needs H = E[x x^T] [K, K] of its inputs.

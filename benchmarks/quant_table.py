@@ -1,0 +1,141 @@
+"""The tables of quant_quality.py: every cell, outliers as in Table IV, the steps of Fig. 11."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import record
+from quant_cells import parsed
+from sheet import Cell, Sheet
+
+SHARES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
+# KLLM, Table II, LLaMA-2-7B: perplexity in windows of 2048, 5.47 unquantised.
+FLOAT = 5.47
+PUBLISHED = {
+    "none": "5.47",
+    "rtn:group=64,compensate=true": "GPTQ 5.84",
+    "rtn uncalibrated + a=4,even=true": "RTN 2e3",
+    "kllm:a=16 + a=4,outliers=0.01": "KLLM 5.90",
+    "kllm:a=16 + a=4,outliers=0.01,offline=true": "KLLM-S 6.00",
+    "rtn uncalibrated + a=3,even=true": "RTN 6e5",
+    "kllm:a=16 + a=3,outliers=0.01": "KLLM 7.49",
+    "kllm:a=16 + a=3,outliers=0.01,offline=true": "KLLM-S 7.91",
+}
+OTHERS = (
+    "SqueezeLLM W4A16 5.62; W4A4 SmoothQuant 7e2, QuaRot 6.19, Atom 6.12; "
+    "W4A3 SmoothQuant 8e3, QuaRot 2e2, Atom 11.40"
+)
+# KLLM, Table IV, LLaMA-2-7B: perplexity by the share of outliers from 0.5 to 10 %.
+TABLE_IV = {
+    (4, True): (6.62, 6.00, 5.95, 5.80, 5.69),
+    (4, False): (6.11, 5.90, 5.87, 5.66, 5.58),
+    (3, True): (11.14, 7.91, 7.11, 6.40, 6.12),
+    (3, False): (9.66, 7.49, 6.62, 6.22, 5.98),
+}
+# KLLM, Fig. 11, from rounding to the whole of it at W4A3, LLaMA-2-7B.
+STEPS = (
+    ("rounded to even levels", "rtn uncalibrated + a=3,even=true", "> 6e5"),
+    (
+        "K-means, outliers by thresholds",
+        "kllm:a=16 uncalibrated + a=3,outliers=0.01,offline=true",
+        "8.03",
+    ),
+    ("weighted K-means", "kllm:a=16 + a=3,outliers=0.01,offline=true", "7.91"),
+    ("outliers found online", "kllm:a=16 + a=3,outliers=0.01", "7.49"),
+)
+ROUNDED = (
+    "The file of SmolLM2 has its weights in Q4_1, groups of 32 with a minimum: they are on a grid "
+    "of 4 bits before anything is done to them, which favours small unrotated groups."
+)
+
+
+def table(sheet: Sheet) -> str:
+    """Return the results as text and tables."""
+    cells = {setting: cell for row in sheet.cells.values() for setting, cell in row.items()}
+    model, evaluated = sheet.config["model"]["name"], sheet.config["evaluated"]
+    about = (
+        f"{model}, WikiText-2, {evaluated['windows']} windows of {evaluated['window']} tokens, "
+        f"evenly spread; calibrated on {sheet.config['calibrated']['name']}, "
+        f"{sheet.config['calibrated']['windows']} windows of "
+        f"{sheet.config['calibrated']['window']}. Bits are those of the layers' matrices; the "
+        "embedding and the head are int8 but for `none`. KL is from the unquantised model, in "
+        f"nats. Published: KLLM, Table II, LLaMA-2-7B, {FLOAT} unquantised; also {OTHERS}."
+    )
+    text = [f"## Bits and quality: {model}", about]
+    if model.startswith("smollm2"):
+        text.append(ROUNDED)
+    text.append(_whole(cells))
+    text += [part for part in (_outliers(cells), _steps(cells)) if part]
+    text += [f"Refused: `{weights}`: {why}" for weights, why in sheet.refused.items()]
+    return "\n\n".join(text)
+
+
+def _whole(cells: dict[str, Cell]) -> str:
+    head = [
+        "weights",
+        "bits",
+        "inputs",
+        "perplexity",
+        "ratio",
+        "KL mean",
+        "same token",
+        "published",
+    ]
+    rows: list[list[Any]] = []
+    for setting, cell in cells.items():
+        weights, _, inputs = setting.partition(" + ")
+        rows.append(
+            [
+                f"`{weights}`",
+                cell["bits"],
+                f"`{inputs or 'a=16'}`",
+                f"{cell['perplexity']:.2f} ± {cell['error']:.2f}",
+                _ratio(cell),
+                cell["divergence"],
+                cell["agreement"],
+                PUBLISHED.get(setting, ""),
+            ]
+        )
+    return record.markdown(head, rows)
+
+
+def _ratio(cell: Cell) -> str:
+    error = cell["ratio_error"]
+    return f"{cell['ratio']:.4f}" + ("" if error is None else f" ± {error:.4f}")
+
+
+def _outliers(cells: dict[str, Cell]) -> str | None:
+    """Return the table of outliers: perplexity over that of the unquantised model."""
+    found: dict[tuple[str, int, bool], dict[float, float]] = {}
+    for setting, cell in cells.items():
+        weights, inputs = parsed(setting)
+        if inputs.learned and not weights.endswith("uncalibrated"):
+            row = found.setdefault((weights, inputs.a, inputs.offline), {})
+            row[inputs.outliers] = cell["ratio"]
+    if not found:
+        return None
+    rows: list[list[Any]] = []
+    for key in sorted(found):
+        rows.append([f"`{key[0]}`", *_named(*key[1:])])
+        rows[-1] += [f"{found[key][share]:.3f}" if share in found[key] else "" for share in SHARES]
+    for (a, offline), published in TABLE_IV.items():
+        rows.append(["published, LLaMA-2-7B", *_named(a, offline), ""])
+        rows[-1] += [f"{value / FLOAT:.3f}" for value in published]
+    head = ["weights", "inputs", "outliers by", *(f"{100 * share:g} %" for share in SHARES)]
+    return "Perplexity over the unquantised model's by the share of outliers, Table IV:\n\n" + (
+        record.markdown(head, rows)
+    )
+
+
+def _named(a: int, offline: bool) -> list[str]:
+    return [f"{a} bits", "thresholds" if offline else "selection"]
+
+
+def _steps(cells: dict[str, Cell]) -> str | None:
+    """Return the table of what each part of KLLM adds at W4A3, if all of them were measured."""
+    if any(setting not in cells for _, setting, _ in STEPS):
+        return None
+    rows = [[what, cells[setting]["perplexity"], theirs] for what, setting, theirs in STEPS]
+    return "From rounding to KLLM at W4A3, 1 % outliers, Fig. 11:\n\n" + record.markdown(
+        ["step", "perplexity", "published, LLaMA-2-7B"], rows
+    )

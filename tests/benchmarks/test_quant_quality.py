@@ -1,0 +1,170 @@
+"""The quantisation benchmark on a tiny model: what a cell is, and where it goes on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiny
+from commands import Cli
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import quant_cells
+import quant_quality
+import quant_table
+from suffice.cache.kv import KVCache
+from suffice.cache.upfront import Upfront
+from suffice.errors import InputError
+from suffice.models.checkpoint import open_checkpoint
+from suffice.models.decoder import Decoder
+from suffice.quant.none import NoQuant
+
+Run = Callable[..., int]
+OWLS = "The owls look on; 0123456789 again and again, as they have done before. "
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "wikitext2-test-raw.txt").write_text(OWLS * 30)
+    row = {"category": "rag", "turns": ["Who looks on? " * 40, "And when? " * 40]}
+    other = row | {"category": "math", "turns": ["1 + 1"]}
+    lines = "\n".join(json.dumps(each) for each in (row, other, row))
+    (tmp_path / "spec-bench-questions.jsonl").write_text(lines)
+    return tiny.make(tmp_path / "model", "llama-bias", tokenizer=True)
+
+
+@pytest.fixture
+def run(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    asked = ["--model", str(model), "--data-dir", str(tmp_path), "--window", "64", "--limit", "3"]
+    asked += ["--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
+
+    def run(*more: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["quant_quality.py", *asked, *more])
+        return quant_quality.main()
+
+    return run
+
+
+def told(folder: Path) -> tuple[dict[str, Any], str]:
+    path = folder / "out" / "quant_quality_model_64.json"
+    return json.loads(path.read_text()), path.with_suffix(".md").read_text()
+
+
+def test_it_goes_on_where_it_stopped(run: Run, tmp_path: Path) -> None:
+    first = ["none", "kmeans:group=16", "kllm:a=16 + a=4,outliers=0.05"]
+    assert run("--settings", *first[:2]) == 0
+    before, _ = told(tmp_path)
+    (kept,) = (tmp_path / "cache").iterdir()
+    assert kept.name == "model-kmeans-group=16.safetensors"
+    kept.write_bytes(b"")  # it is not read again
+    assert run("--settings", *first, "none + a=8", "rtn:symmetric=false uncalibrated") == 0
+    after, drawn = told(tmp_path)
+    assert after["cells"]["none"]["none"] == before["cells"]["none"]["none"]
+    assert list(after["cells"]) == ["none", "kmeans:group=16", "kllm:a=16"]
+    assert "Refused: `rtn:symmetric=false uncalibrated`: only codes of int8 levels" in drawn
+    exact = after["cells"]["none"]["none"]
+    assert exact["ratio"] == 1 and exact["divergence"] == 0 and exact["agreement"] == 1
+    coded = after["cells"]["kllm:a=16"][first[2]]
+    rounded = after["cells"]["none"]["none + a=8"]
+    assert 0 < rounded["divergence"] < coded["divergence"]
+    # 64 or 96 inputs, panels of 16 rows: levels of 16 bytes and scales add to the 4 bits
+    assert 4 < coded["bits"] < 5 < 5.1 < exact["bits"] == 32
+    assert "| `kllm:a=16` | 4 bits | selection |  |  |  |  | " in drawn
+    assert run("--settings", "none", "--limit", "2") == 2
+
+
+def test_windows_of_another_text_are_refused(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--settings", "none") == 0
+    (tmp_path / "wikitext2-test-raw.txt").write_text(OWLS[::-1] * 30)
+    assert run("--settings", "none") == 2
+    assert "give another folder with --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--settings", "kmeens"], "unknown quant 'kmeens'. Did you mean 'kmeans'?"),
+        (["--settings", "none + a=5"], "inputs: a=5 bits; allowed: 3, 4, 8, 16"),
+        (["--settings", "none + outliers=0.1"], "a=16 is exact; it goes with no other option"),
+        (["--settings", "none + a=8,outliers=2"], "inputs: outliers=2.0; allowed: 0..1"),
+        (["--settings", "none + a=4,offline=true"], "goes with outliers and K-means levels"),
+        (["--limit", "0"], "--limit=0: must be at least 1 window"),
+        (["--calibrate", "no.txt"], "no.txt: cannot be read"),
+    ],
+)
+def test_refused(
+    run: Run, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert run(*arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_text_to_calibrate_on_is_needed(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "spec-bench-questions.jsonl").unlink()
+    assert run() == 2
+    assert "is not there: give a text to calibrate on with --calibrate" in capsys.readouterr().err
+
+
+def test_quick(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quant_quality, "SETTINGS", ("none", "kmeans:group=16", "rtn uncalibrated"))
+    assert run("--quick") == 0
+    found, _ = told(tmp_path)
+    assert found["engine"]["evaluated"]["windows"] == 2
+    cells = [setting for row in found["cells"].values() for setting in row]
+    assert cells[:3] == list(quant_quality.SETTINGS) and len(cells) == 4
+
+
+def test_every_default_setting_is_known() -> None:
+    for setting in quant_quality.SETTINGS:
+        quant_cells.parsed(setting)
+    steps = [setting for _, setting, _ in quant_table.STEPS]
+    assert set(steps) | set(quant_table.PUBLISHED) <= set(quant_quality.SETTINGS)
+    with pytest.raises(InputError, match="inputs: a=16 is exact"):
+        quant_cells.parsed("kmeans + even=true")
+
+
+def test_perplexity_is_that_of_the_command(run: Run, cli: Cli, tmp_path: Path, model: Path) -> None:
+    """The unquantised model's, over all windows of the text, by the engine."""
+    text = str(tmp_path / "wikitext2-test-raw.txt")
+    asked = ["-m", str(model), "--text", text, "--window", "64", "-o", "json"]
+    ran = cli("eval", "perplexity", *asked, "--kv-cache-dtype", "float32")
+    expected = json.loads(ran.out)["result"]["perplexity"]
+    assert run("--settings", "none", "--limit", "1000") == 0
+    found, _ = told(tmp_path)
+    assert found["cells"]["none"]["none"]["perplexity"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_rounded_inputs_are_those_of_the_reference(model: Path) -> None:
+    """Layer by layer with rounded inputs, against a decoder whose matrices have the sites."""
+    decoder = Decoder.from_checkpoint(open_checkpoint(model), NoQuant("float32"))
+    windows = [[1, *range(20, 70)]]
+    inputs = quant_cells.Inputs(a=4, outliers=0.1)
+    *_, sites = quant_cells.learned(decoder, windows, [inputs])
+    *_, ours = quant_cells.run(decoder, windows, sites[inputs])
+
+    class Rounded(Decoder):
+        def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
+            layer, _, matrix = name.rpartition(".")
+            site = sites[inputs].get(f"{layer}.{quant_cells.SITE_OF.get(matrix)}")
+            if site is not None:
+                x = torch.stack([site.encode(row).decode() for row in x])
+            return super()._linear(name, x)
+
+    config = decoder.config
+    cache = KVCache(
+        len(config.layers), config.kv_heads, config.head_size, growth=Upfront(), limit=64,
+        key_dtype="float32", value_dtype="float32",
+    )  # fmt: skip
+    logits = Rounded(config, decoder.weights).forward(torch.tensor(windows[0]), cache, logits="all")
+    assert logits is not None
+    assert torch.allclose(ours.logits(ours.states[0]), logits, rtol=1e-4, atol=1e-4)

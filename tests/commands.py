@@ -10,7 +10,7 @@ SUMMARY = re.compile(
     r"prompt \d+ tokens( \(\d+ cached\))? [\d.-]+ tokens/s \| "
     r"decode \d+ tokens [\d.-]+ tokens/s \| "
     r"(drafts accepted \d+ of \d+ \([\d.]+ %\), [\d.]+ tokens a step \| )?"
-    r"KV rows read [\d,.]+ of [\d,.]+ held( \([\d.]+ %\))? \| peak memory \d+ MiB"
+    r"KV rows read [\d,.]+ of [\d,.]+( \([\d.]+ %\))? \| peak memory \d+ MiB"
 )
 
 

@@ -154,6 +154,20 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
             ["--budget", "1%", "--softmax", "exaq"],
             "--softmax=exaq: --budget is for --softmax exact",
         ),
+        *(
+            (
+                [flag, value],
+                f"{flag}={value}: needs --budget: without, softmaxes are calibrated, on exact "
+                "attention and full weights",
+            )
+            for flag, value in (
+                ("--attention", "aet:k=0.5"),
+                ("--policy", "snapkv:0.2"),
+                ("--quant", "int8"),
+                ("--kv-cache-dtype", "int8"),
+                ("--audit", "3"),
+            )
+        ),
     ],
 )
 def test_bad_budgets(flags: list[str], message: str, cli: Cli, tmp_path: Path) -> None:
@@ -165,7 +179,7 @@ def test_bad_budgets(flags: list[str], message: str, cli: Cli, tmp_path: Path) -
     ("options", "message"),
     [
         ({"softmax": "exaq"}, "softmax=exaq: needs a calibration of the model: make one with "
-         "`suffice calibrate` and give it with --calibration FILE"),
+         "`suffice calibrate --text FILE` and give it as calibration (--calibration)"),
         ({"calibration": True},
          "calibration=found.json: softmax=exact and attention=exact need none"),
         ({"softmax": "exaq", "calibration": True, "attention": "certified"},

@@ -11,6 +11,8 @@ from typing import Any
 
 from suffice.errors import InputError, unknown
 
+MOST = 2**31 - 1  # that an integer of the core can be
+
 
 class Table:
     """The techniques of one seam: name -> "module:Class", imported on first use."""
@@ -124,6 +126,9 @@ def _convert(owner: str, key: str, value: str, hint: Any) -> Any:
             return False
         raise InputError(f"{owner}: {key}='{value}' must be true or false")
     try:
-        return kind(value)
+        found = kind(value)
     except ValueError:
         raise InputError(f"{owner}: {key}='{value}' must be of type {kind.__name__}") from None
+    if kind is int and abs(found) > MOST:
+        raise InputError(f"{owner}: {key}='{value}' must be between -{MOST} and {MOST}")
+    return found

@@ -93,11 +93,11 @@ class Trace:
     """Totals over the decode steps of a run, rows by layer and key/value head.
 
     A row is one token's key (or value) in one layer and one head. `rows` is int64 [4, L, G]: rows
-    of keys read, of values read, held, and of values that each of the `group` query heads that
-    share them alone would have read, added up; the native step adds to it. Rows and bytes count
-    for every token that they are read for, also where tokens of a step share them. `missing` is the
-    largest share of a softmax's sum that a step left out, as its technique bounds or estimates it;
-    `audit` what audited steps found, None if none were.
+    of keys read, of values read, held by a cache that nothing leaves, and of values that each of
+    the `group` query heads that share them alone would have read, added up; the native step adds to
+    it. Rows and bytes count for every token that they are read for, also where tokens of a step
+    share them. `missing` is the largest share of a softmax's sum that a step left out, as its
+    technique bounds or estimates it; `audit` what audited steps found, None if none were.
     """
 
     def __init__(self, layers: int, kv_heads: int, group: int = 1) -> None:
@@ -123,7 +123,10 @@ class Trace:
 
     @property
     def rows_held(self) -> int:
-        """Rows of keys, or of values, that attention to every cached token would have read."""
+        """Rows of keys, or of values, that attention to all tokens so far would have read.
+
+        Those that a policy evicted and those before a sliding window count too.
+        """
         return int(self.rows[2].sum())
 
     @property

@@ -82,13 +82,13 @@ def calibration(thresholds: Any) -> Calibration:
             "aet:calibrated",
             None,
             "attention=aet:calibrated: needs a calibration of the model: make one with `suffice "
-            "calibrate --budget 0.5% --attention aet`",
+            "calibrate --text FILE --budget 0.5% --attention aet`",
         ),
         (
             "certified:calibrated",
             calibration(((0.9,),)),
             "calibration c.json: has no thresholds of attention 'certified': make one with "
-            "`suffice calibrate --budget 0.5% --attention certified`",
+            "`suffice calibrate --text FILE --budget 0.5% --attention certified`",
         ),
         (
             "aet:calibrated,v=0.5",

@@ -159,8 +159,9 @@ def test_the_sketch_is_part_of_the_cache() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"eps": 1.0}, r"certified: eps=1.0: must be in \[0, 1\)"),
-        ({"eps": -0.1}, r"certified: eps=-0.1: must be in \[0, 1\)"),
+        ({"eps": 1.0}, r"certified: eps=1.0: must be 0 or in \[1e-06, 0.999999\]"),
+        ({"eps": 1e-9}, r"certified: eps=1e-09: must be 0 or in"),
+        ({"eps": -0.1}, r"certified: eps=-0.1: must be 0 or in"),
         ({"v": 2.0}, r"certified: v=2.0: must be in \[0, 1\]"),
     ],
 )

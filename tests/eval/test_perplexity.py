@@ -222,6 +222,7 @@ def test_the_command_line_says_all_that_is_known(cli: Cli, checkpoint: Path, tex
         pytest.approx(result[name], rel=1e-5) for name in ("perplexity", "error")
     ]
     reads = record["reads"]
+    assert "| bytes of KV and metadata read | 1 |" in " ".join(table.split())
     assert reads["steps"] == 5 and reads["kv_bytes_read"] == reads["kv_bytes_held"] > 0
     lines = cli(*ARGUMENTS, *asked, "-o", "csv").out.splitlines()
     assert lines[0] == "measure,value,standard error" and lines[1] == "windows,3,"

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import suffice.integrations.transformers as st
 import tiny
-from integrations.batches import generate, prompts
+from integrations.batches import GREEDY, generate, prompts
 from models.hf_reference import load
 from suffice.attention import calibration
 from suffice.errors import InputError
@@ -96,6 +96,10 @@ def test_a_prompt_that_builds_on_evicted_tokens_is_refused(policy: str, small: A
         with pytest.raises(InputError, match=message):
             step(small, torch.full((2, 40), 5), past)
         expected = step(small, torch.full((2, 1), 5), past)
+        for more in (1, 40):  # one token, too, is another prompt
+            longer = torch.full((2, 61 + more), 5)
+            with pytest.raises(InputError, match=message):
+                small.generate(longer, past_key_values=past, **GREEDY)
     assert bool(torch.isfinite(expected).all()), "the cache is as it was"
 
 

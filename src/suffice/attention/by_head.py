@@ -39,7 +39,7 @@ def check(attention: Attention, calibration: Calibration | None) -> None:
                 f"{name}: {each.name}={getattr(own, each.name)} contradicts calibrated: the "
                 "calibration says what all options are"
             )
-    again = f"make one with `suffice calibrate --budget 0.5% --attention {name}`"
+    again = f"make one with `suffice calibrate --text FILE --budget 0.5% --attention {name}`"
     if calibration is None:
         raise InputError(f"attention={name}:calibrated: needs a calibration of the model: {again}")
     if name not in calibration.attention:

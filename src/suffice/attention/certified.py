@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 VISIT = 16  # blocks that are visited together: they share the allowance for values
 SUM_ERROR = 1e-5  # of float32, as in the native code
+LEAST, MOST = 1e-6, 0.999999  # of `eps` above 0: what float32 tells from 0 and 1
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class Certified(Technique):
     calibrated: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.eps < 1:
-            raise InputError(f"certified: eps={self.eps}: must be in [0, 1)")
+        if not (self.eps == 0 or LEAST <= self.eps <= MOST):
+            raise InputError(f"certified: eps={self.eps}: must be 0 or in [{LEAST}, {MOST}]")
         if not 0 <= self.v <= 1:
             raise InputError(f"certified: v={self.v}: must be in [0, 1]")
 

@@ -86,7 +86,7 @@ def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
     from suffice.attention import ATTENTIONS, by_head
 
     if budget is None:
-        return model.exact()
+        return _exact(model)
     name = ATTENTION if model.attention == "exact" else model.attention
     if by_head.is_calibrated(ATTENTIONS.build(name)):
         raise InputError(
@@ -100,6 +100,24 @@ def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
         if value != allowed:
             raise InputError(f"{flag}={value}: --budget is for {flag} {allowed}")
     return dataclasses.replace(model, attention=name)
+
+
+def _exact(model: ModelFlags) -> ModelFlags:
+    """Return the flags, which must ask for nothing but exact arithmetic.
+
+    Raises:
+        InputError: They do, and it would be ignored.
+    """
+    exact = dataclasses.replace(model.exact(), speculate=model.speculate)
+    for field in dataclasses.fields(model):
+        value, allowed = getattr(model, field.name), getattr(exact, field.name)
+        if value != allowed:
+            flag = field.name.replace("_", "-")
+            raise InputError(
+                f"--{flag}={value}: needs --budget: without, softmaxes are calibrated, on exact "
+                "attention and full weights"
+            )
+    return exact
 
 
 def _windows(llm: LLM, text: str, flags: CalibrateFlags) -> Windows:

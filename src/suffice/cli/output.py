@@ -115,7 +115,8 @@ def summary(output: RequestOutput, trace: Trace) -> str:
     """Return the line that sums up a run.
 
     A row is there a token's key and value as one decode step sees them, averaged over the layers
-    and heads: the rows held are what attention to every cached token would have read.
+    and heads: so many of those that attention to all tokens so far would have read, evicted ones
+    and those before a sliding window too.
     """
     metrics = output.metrics
     run = len(output.prompt_token_ids) - output.num_cached_tokens
@@ -130,8 +131,7 @@ def summary(output: RequestOutput, trace: Trace) -> str:
             f"prompt {run} tokens{cached} {_rate(run, metrics.prefill_seconds)}",
             f"decode {max(decoded, 0)} tokens {_rate(decoded, metrics.decode_seconds)}",
             *drafted(output.speculation),
-            f"KV rows read {_count(read / share)} of {_count(held / share)} held"
-            f"{_percent(read, held)}",
+            f"KV rows read {_count(read / share)} of {_count(held / share)}{_percent(read, held)}",
             *missing,
             *audit,
             f"peak memory {peak_memory_bytes() / 2**20:.0f} MiB",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from suffice.cli.eval_options import PerplexityFlags
     from suffice.cli.options import ModelFlags
     from suffice.eval.perplexity import Result
-    from suffice.trace import Audit
+    from suffice.trace import Audit, Trace
 
 Row = tuple[str, float, float | None]
 
@@ -64,7 +64,7 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
         interrupted=interrupted,
         text_sha256=hashlib.sha256(text.encode()).hexdigest(),
     )
-    rows = _rows(result) + _audited(llm.runner.trace.audit)
+    rows = _rows(result) + _read(llm.runner.trace) + _audited(llm.runner.trace.audit)
     print(drawn(found, ["measure", "value", "standard error"], rows, flags.output))
     if interrupted:
         raise KeyboardInterrupt
@@ -99,6 +99,17 @@ def _rows(result: Result) -> list[Row]:
             ("change of p, rms", against.change, None),
         ]
     return rows
+
+
+def _read(trace: Trace) -> list[Row]:
+    if not trace.steps:
+        return []
+    rows: list[Row] = [
+        ("rows of keys read", trace.key_fraction, None),
+        ("rows of values read", trace.value_fraction, None),
+        ("bytes of KV and metadata read", trace.kv_bytes_read / trace.kv_bytes_held, None),
+    ]
+    return [*rows, ("missing share, bound", trace.missing, None)] if trace.missing else rows
 
 
 def _audited(audit: Audit | None) -> list[Row]:

@@ -176,7 +176,7 @@ class Config:
         if self.calibration is None:
             raise InputError(
                 f"softmax={name}: needs a calibration of the model: make one with "
-                "`suffice calibrate` and give it with --calibration FILE"
+                "`suffice calibrate --text FILE` and give it as calibration (--calibration)"
             )
         if not self.calibration.layers:
             raise InputError(

@@ -196,8 +196,11 @@ class Enabled:
         def with_cache(*given: Any, **options: Any) -> Any:
             defaults = options.get("generation_config") or self.model.generation_config
             check_generate(self._settings.config, options, defaults)
-            if options.get("past_key_values") is None:
+            cache = options.get("past_key_values")
+            if cache is None:
                 options["past_key_values"] = self.new_cache()
+            elif cache.get_seq_length():
+                self._settings.config.check_session()
             return generate(*given, **options)
 
         return with_cache

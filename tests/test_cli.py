@@ -71,7 +71,8 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
         ),
         (
             ["run", "a", "--speculative-config", '{"method": "nne"}'],
-            "unknown speculator 'nne'. Did you mean 'none'? Known: ngram, none, suffix",
+            "unknown speculator 'nne'. Did you mean 'none'? "
+            "Known: draft_model, ngram, none, self, suffix",
         ),
         (
             ["run", "a", "--speculate", '{"method": "ngram", "num_speculative_tokens": 99}'],
@@ -79,7 +80,7 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
         ),
         (
             ["run", "a", "--speculative-config", '{"num_speculative_tokens": 9}'],
-            "speculative_config: needs 'method'. Known: ngram, none, suffix",
+            "speculative_config: needs 'method'. Known: draft_model, ngram, none, self, suffix",
         ),
         (
             ["run", "a", "--speculative-config", "{method: none}"],
@@ -361,7 +362,7 @@ def test_rows_read_are_averaged_over_keys_and_values_layers_and_heads() -> None:
     output.speculation.add(Tree.chain([3, 4, 8]), 1)
     line = summary(output, read(keys=5, values=5, held=10))
     assert SUMMARY.fullmatch(line)
-    assert "tokens/s | drafts accepted 1 of 3 (33.3 %), 1.33 tokens a step | KV" in line
+    assert "tokens/s | drafts accepted 1 of 3 (33.3 %), 1.25 tokens a step | KV" in line
     trace = read(keys=5, values=5, held=10)
     trace.missing = 0.0312
     assert "(50 %) | left out up to 3.1 % of a softmax | peak" in summary(output, trace)

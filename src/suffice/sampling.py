@@ -21,7 +21,7 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -68,6 +68,10 @@ class SamplingState:
         self.output.append(token)
         if self._counts is not None:
             self._counts[token] = self._counts.get(token, 0) + 1
+
+    def ahead(self, tokens: Sequence[int]) -> SamplingState:
+        """Return what the state will be if these tokens are generated."""
+        return replace(self, output=[*self.output, *tokens], _counts=None)
 
     def counts(self) -> dict[int, int]:
         """Return the tokens of prompt and output, and how often each was generated."""

@@ -200,6 +200,18 @@ class Config:
                 "each token changes what the next one sees: the policy must be one that does not "
                 "evict while decoding, or have keep=true"
             )
+        if self.speculate.sketched and not isinstance(self.policy, POLICIES.load("full")):
+            raise InputError(
+                f"speculator '{method}' with policy '{POLICIES.name_of(self.policy)}': its "
+                "attention chooses the tokens itself: the policy must be 'full'"
+            )
+        exact = ATTENTIONS.name_of(self.attention) == "exact" and not self.softmax.coded
+        if method == "self" and not exact:
+            raise InputError(
+                f"speculator 'self' with attention={ATTENTIONS.name_of(self.attention)} and "
+                f"softmax={SOFTMAXES.name_of(self.softmax)}: what checks the drafts must be exact: "
+                "give that attention to the speculator instead"
+            )
         if context is not None and drafts > context - 2:
             raise InputError(
                 f"num_speculative_tokens={drafts}: must be at most {max(context - 2, 0)}: the "

@@ -15,6 +15,7 @@ from suffice import native
 from suffice.cache import fitted, machine
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
+from suffice.engine.drafting import Models
 from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import InputError, OutOfMemory
 from suffice.models.checkpoint import open_checkpoint
@@ -72,7 +73,7 @@ class Runner:
         self.growth = fitted(
             config.growth, ratio=machine.load_or_default().ratio, group=1, shrink=1.0
         )
-        self.proposer = config.speculate.proposer()
+        self.proposer = config.speculate.proposer(Models(self))
 
     def use(self, rules: list[list[core.Rule | None]]) -> None:
         """Attend by other rules, [L][G], than those of the config from now on."""
@@ -94,6 +95,12 @@ class Runner:
         """The most tokens that the model takes as a prompt."""
         return self.decoder.config.longest_prompt
 
+    @property
+    def context(self) -> int:
+        """The most tokens of a sequence."""
+        assert self.config.max_model_len is not None
+        return self.config.max_model_len
+
     def open(self, request_id: str, limit: int) -> Sequence:
         """Return a new, empty sequence that may grow to `limit` rows."""
         model = self.decoder.config
@@ -106,7 +113,7 @@ class Runner:
             key_dtype=self.config.kv_cache_dtype,
             value_dtype=self.config.kv_cache_dtype,
             arena=self.arena,
-            sketch=self.config.attention.sketched,
+            sketch=self.config.attention.sketched or self.config.speculate.sketched,
             **dict.fromkeys(self.config.policy.keeps, True),
         )
         self.config.policy.prepare(cache, self.windows)

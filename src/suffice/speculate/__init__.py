@@ -7,16 +7,28 @@ of its drafts were accepted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from suffice.registry import Table
 from suffice.speculate.tree import NO_DRAFTS, Tree
 
 if TYPE_CHECKING:
+    import torch
+
+    from suffice.attention import Attention
     from suffice.sampling import SamplingState
 
-__all__ = ["NO_DRAFTS", "SPECULATORS", "Drafted", "Proposer", "Speculator", "Tree"]
+__all__ = [
+    "NO_DRAFTS",
+    "SPECULATORS",
+    "DraftRunner",
+    "Drafted",
+    "Models",
+    "Proposer",
+    "Speculator",
+    "Tree",
+]
 
 
 class Drafted(Protocol):
@@ -47,6 +59,55 @@ class Proposer(Protocol):
         ...
 
 
+class DraftRunner(Protocol):
+    """A second model with the memory of its sequences; see `engine.protocol.Runner`."""
+
+    @property
+    def longest_prompt(self) -> int:
+        """The most tokens that may be run together."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """The most tokens of a sequence."""
+        ...
+
+    def open(self, request_id: str, limit: int) -> Any:
+        """Return a new, empty sequence."""
+        ...
+
+    def prefill(self, sequence: Any, tokens: list[int]) -> torch.Tensor:
+        """Run tokens after those that a sequence holds."""
+        ...
+
+    def reserve(self, sequence: Any, rows: int = 1) -> int:
+        """Make sure that more tokens fit."""
+        ...
+
+    def advance(self, sequences: list[Any], chains: list[list[int]]) -> torch.Tensor:
+        """Run known tokens of each sequence; return the logits after each, float32 [rows, V]."""
+        ...
+
+    def close(self, sequence: Any) -> None:
+        """Give a sequence's memory back."""
+        ...
+
+
+class Models(Protocol):
+    """The models that drafts may come from."""
+
+    def second(self, model: str, quantization: str | None) -> DraftRunner:
+        """Load another model. Raises InputError, also if it has another vocabulary."""
+        ...
+
+    def under(self, attention: Attention) -> Callable[[list[Any], list[int]], torch.Tensor]:
+        """Return what runs one more token of some of the model's sequences by another attention.
+
+        It returns logits float32 [B, V]; the rows are committed.
+        """
+        ...
+
+
 class Speculator(Protocol):
     """A source of drafts."""
 
@@ -60,16 +121,23 @@ class Speculator(Protocol):
         """Return the setting whose greedy tokens must equal those of plain decoding."""
         ...
 
-    def proposer(self) -> Proposer:
-        """Return what makes the drafts."""
+    @property
+    def sketched(self) -> bool:
+        """Whether drafts need sketches of the keys."""
+        ...
+
+    def proposer(self, models: Models) -> Proposer:
+        """Return what makes the drafts. Raises InputError if it needs a model that is not there."""
         ...
 
 
 SPECULATORS = Table(
     "speculator",
     {
+        "draft_model": "suffice.speculate.draft_model:DraftModel",
         "none": "suffice.speculate.none:NoDrafts",
         "ngram": "suffice.speculate.ngram:NGram",
+        "self": "suffice.speculate.self:SelfDraft",
         "suffix": "suffice.speculate.suffix:Suffix",
     },
 )

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from suffice.errors import InputError
 from suffice.speculate import Drafted
 from suffice.speculate.tree import NO_DRAFTS, Tree
-
-MOST_DRAFTS = 31  # with the token before them, what a decode step takes for one sample
 
 
 class Index(Protocol):
@@ -54,16 +51,3 @@ class FromText:
         index: Index = sample.drafter
         index.extend(state.output[index.length - len(state.prompt) :])
         return index
-
-
-def check_drafts(method: str, drafts: int) -> None:
-    """Require a number of drafts that a step can check.
-
-    Raises:
-        InputError: It cannot.
-    """
-    if not 1 <= drafts <= MOST_DRAFTS:
-        raise InputError(
-            f"speculator '{method}': num_speculative_tokens={drafts}: must be between 1 and "
-            f"{MOST_DRAFTS}"
-        )

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from suffice.errors import InputError
-from suffice.speculate.from_text import FromText, check_drafts
-from suffice.speculate.tree import NO_DRAFTS, Tree
+from suffice.speculate import Models
+from suffice.speculate.from_text import FromText
+from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class NGram:
     """The longest of the last `prompt_lookup_max` to `prompt_lookup_min` tokens that is found."""
 
     alone = "num_speculative_tokens"
+    sketched: ClassVar[bool] = False
 
     num_speculative_tokens: int = 8
     prompt_lookup_max: int = 4
@@ -41,7 +44,7 @@ class NGram:
         """Return any setting."""
         return cls()
 
-    def proposer(self) -> FromText:
+    def proposer(self, models: Models) -> FromText:
         """Return what makes the drafts."""
         return FromText(lambda: LastPlaces(self.prompt_lookup_min, self.prompt_lookup_max))
 

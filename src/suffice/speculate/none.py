@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from suffice.speculate import Drafted
+from suffice.speculate import Drafted, Models
 from suffice.speculate.tree import NO_DRAFTS, Tree
 
 
@@ -18,13 +18,14 @@ class NoDrafts:
     """One new token per step."""
 
     num_speculative_tokens: ClassVar[int] = 0
+    sketched: ClassVar[bool] = False
 
     @classmethod
     def exact_limit(cls) -> NoDrafts:
         """Return the only setting there is."""
         return cls()
 
-    def proposer(self) -> NoDrafts:
+    def proposer(self, models: Models) -> NoDrafts:
         """Return itself: there is nothing to keep."""
         return self
 

@@ -17,10 +17,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from suffice.errors import InputError
-from suffice.speculate.from_text import FromText, check_drafts
-from suffice.speculate.tree import NO_DRAFTS, Tree
+from suffice.speculate import Models
+from suffice.speculate.from_text import FromText
+from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 
 _MATCHES = 4  # lengths of match that are looked at, from the longest
 _MOST_LINKS = 64  # shorter ends of the text that are counted at a token
@@ -31,6 +33,7 @@ class Suffix:
     """The likeliest continuations of the end of the text, as a chain or as a tree."""
 
     alone = "num_speculative_tokens"
+    sketched: ClassVar[bool] = False
 
     num_speculative_tokens: int = 8
     max_spec_factor: float = 1.0  # of the length of the match: how far ahead drafts reach
@@ -55,7 +58,7 @@ class Suffix:
         """Return a setting whose drafts have no branches."""
         return cls()
 
-    def proposer(self) -> FromText:
+    def proposer(self, models: Models) -> FromText:
         """Return what makes the drafts."""
         return FromText(lambda: SuffixAutomaton(self))
 

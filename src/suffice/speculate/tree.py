@@ -6,8 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from suffice.errors import InputError
+
 if TYPE_CHECKING:
     import torch
+
+
+MOST_DRAFTS = 31  # with the token before them, what a decode step takes for one sample
 
 
 @dataclass(frozen=True)
@@ -54,3 +59,16 @@ class Tree:
 
 
 NO_DRAFTS = Tree()
+
+
+def check_drafts(method: str, drafts: int) -> None:
+    """Require a number of drafts that a step can check.
+
+    Raises:
+        InputError: It cannot.
+    """
+    if not 1 <= drafts <= MOST_DRAFTS:
+        raise InputError(
+            f"speculator '{method}': num_speculative_tokens={drafts}: must be between 1 and "
+            f"{MOST_DRAFTS}"
+        )

@@ -1,0 +1,74 @@
+"""What makers of drafts may ask of the engine: a second model, or other attention in the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from suffice.attention import Attention
+from suffice.engine.config import Config
+from suffice.errors import InputError
+from suffice.models.native_model import NativeModel, Rows
+from suffice.models.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+    from suffice.engine.runner import Runner
+
+
+class Models:
+    """Of a runner, for which drafts are made."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def second(self, model: str, quantization: str | None) -> Runner:
+        """Load another model, whose caches count as the runner's own.
+
+        Raises:
+            InputError: It cannot be used, or has another vocabulary.
+        """
+        from suffice.engine.runner import load  # which makes runners, which are given this
+
+        mine = self._runner.config
+        config = Config.create(
+            model, quantization=quantization, growth=mine.growth, threads=mine.threads
+        )
+        _, runner, tokenizer = load(config)
+        own = load_tokenizer(mine.tokenizer or mine.model)
+        if tokenizer.wrapped.get_vocab() != own.wrapped.get_vocab():
+            raise InputError(
+                f"speculator 'draft_model': {model} has another vocabulary than {mine.model}: "
+                "drafts are token ids, so the tokenizers must be the same"
+            )
+        if runner.vocabulary != self._runner.vocabulary:
+            raise InputError(
+                f"speculator 'draft_model': {model} has {runner.vocabulary} token ids: must be "
+                f"{self._runner.vocabulary}, as many as {mine.model} has"
+            )
+        runner.arena = self._runner.arena
+        return runner
+
+    def under(self, attention: Attention) -> Callable[[list[Any], list[int]], torch.Tensor]:
+        """Return what runs one more token of some sequences by another attention; the rows count.
+
+        It returns logits float32 [B, V]. What it reads is not in the runner's trace.
+        """
+        runner = self._runner
+        model, context = runner.decoder.config, runner.config.max_model_len
+        assert context is not None
+        rules = [[attention.rule()] * model.kv_heads for _ in model.layers]
+        native = NativeModel(runner.decoder, context, rules)
+
+        def step(sequences: list[Any], tokens: list[int]) -> torch.Tensor:
+            batch = [
+                Rows(sequence.cache, [token])
+                for sequence, token in zip(sequences, tokens, strict=True)
+            ]
+            logits = native.step(batch)
+            for rows in batch:
+                rows.cache.commit([0])
+            return logits
+
+        return step

@@ -1,0 +1,211 @@
+"""A second model, and the model itself with attention that leaves something out."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny
+from suffice import LLM, Config, SamplingParams
+from suffice.engine.runner import Runner
+from suffice.errors import InputError
+
+GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=1)
+DRAWN = SamplingParams(temperature=0.8, top_k=30, max_tokens=24, seed=5, ignore_eos=True)
+PROMPTS = [[(7 * i + 13 * number) % 190 + 3 for i in range(60)] for number in range(3)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Tiny checkpoints with a tokenizer."""
+    return functools.cache(
+        lambda seed=0, **changes: tiny.make(
+            tmp_path_factory.mktemp("model"), "llama", tokenizer=True, seed=seed, **changes
+        )
+    )
+
+
+def load(folder: Path, **options: Any) -> LLM:
+    return LLM(folder, **{"threads": 1, "dtype": "float32", **options})
+
+
+def drafting(folder: Path, method: dict[str, Any], **options: Any) -> LLM:
+    return load(folder, speculative_config=method, **options)
+
+
+def runner_of(llm: LLM) -> Runner:
+    assert isinstance(llm.runner, Runner)
+    return llm.runner
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("other", [False, True])
+def test_greedy_outputs_are_those_without_drafts(
+    models: Callable[..., Path], other: bool, size: int
+) -> None:
+    plain = load(models()).generate(PROMPTS, GREEDY)
+    draft = {"method": "draft_model", "model": str(models(seed=7) if other else models())}
+    llm = drafting(models(), draft, max_num_seqs=size)
+    found = llm.generate(PROMPTS, GREEDY)
+    assert [each.outputs for each in found] == [each.outputs for each in plain]
+    for each in found:
+        if other:
+            assert each.speculation.draft_acceptance_rate < 0.5
+        else:
+            assert each.speculation.draft_acceptance_rate == 1, "the model knows itself"
+            assert each.speculation.steps == 5, "23 tokens, 5 a step"
+    assert runner_of(llm).arena.used == 0, "both models gave their memory back"
+
+
+def test_drawn_drafts_of_the_same_model_are_all_accepted(models: Callable[..., Path]) -> None:
+    draft = {"method": "draft_model", "model": str(models()), "num_speculative_tokens": 3}
+    (found,) = drafting(models(), draft).generate(PROMPTS[:1], DRAWN)
+    assert found.speculation.draft_acceptance_rate == 1
+    (again,) = drafting(models(), draft).generate(PROMPTS[:1], DRAWN)
+    assert again.outputs == found.outputs
+
+
+def test_drawn_results_do_not_depend_on_the_batch(models: Callable[..., Path]) -> None:
+    draft = {"method": "draft_model", "model": str(models(seed=7))}
+    params = [dataclasses.replace(DRAWN, seed=seed) for seed in range(3)]
+    alone = drafting(models(), draft, max_num_seqs=1).generate(PROMPTS, params)
+    batch = drafting(models(), draft, max_num_seqs=3).generate(PROMPTS, params)
+    assert [each.outputs for each in batch] == [each.outputs for each in alone]
+    assert any(each.speculation.num_accepted_tokens for each in batch)
+
+
+def test_a_text_too_long_for_the_second_model_goes_on_without(models: Callable[..., Path]) -> None:
+    short = models(max_position_embeddings=70)
+    plain = load(models()).generate(PROMPTS[:1], GREEDY)
+    llm = drafting(models(), {"method": "draft_model", "model": str(short)})
+    (found,) = llm.generate(PROMPTS[:1], GREEDY)
+    assert found.outputs == plain[0].outputs
+    assert 0 < found.speculation.num_drafts < found.speculation.steps
+
+
+def test_no_memory_for_the_second_model_is_no_error(models: Callable[..., Path]) -> None:
+    plain = load(models(), growth="upfront")
+    memory = runner_of(plain)
+    sequence = memory.open("probe", 128)
+    memory.prefill(sequence, [3] * 8)
+    need = sequence.cache.bytes
+    memory.close(sequence)
+    draft = {"method": "draft_model", "model": str(models())}
+    llm = drafting(models(), draft, growth="upfront", kv_cache_bytes=need)
+    (found,) = llm.generate(PROMPTS[:1], GREEDY)
+    assert found.error is None
+    assert found.speculation.num_drafts == 0
+    assert found.outputs == plain.generate(PROMPTS[:1], GREEDY)[0].outputs
+
+
+def test_a_session_with_a_second_model(models: Callable[..., Path]) -> None:
+    llm, plain = (
+        drafting(models(), {"method": "draft_model", "model": str(models())}),
+        load(models()),
+    )
+    with llm.session() as session, plain.session() as other:
+        prompt = PROMPTS[0][:20]
+        for _ in range(2):
+            one = list(session.stream(prompt, GREEDY))[-1][1]
+            two = list(other.stream(prompt, GREEDY))[-1][1]
+            assert one.outputs == two.outputs
+            assert session.tokens == other.tokens
+            prompt = [*session.tokens, 8]
+
+
+def test_another_vocabulary_is_refused(models: Callable[..., Path], tmp_path: Path) -> None:
+    other = tiny.make(tmp_path, "llama", tokenizer=True)
+    text = (tmp_path / "tokenizer.json").read_text(encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text(text.replace('"<|user|>"', '"<|human|>"'))
+    with pytest.raises(InputError) as error:
+        drafting(models(), {"method": "draft_model", "model": str(other)})
+    assert str(error.value) == (
+        f"speculator 'draft_model': {other} has another vocabulary than {models()}: drafts are "
+        "token ids, so the tokenizers must be the same"
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"quantization": "int8", "kv_cache_dtype": "int8", "dtype": "auto"},
+        {"growth": "bmc:rows=8"},
+    ],
+    ids=str,
+)
+def test_the_model_itself_drafts(models: Callable[..., Path], options: dict[str, Any]) -> None:
+    """Prompts are long enough for sketches; drafts leave no trace, bit for bit."""
+    folder = models(max_position_embeddings=512)
+    prompts = [[(11 * i * i + number) % 190 + 3 for i in range(250)] for number in range(2)]
+    params = [GREEDY, dataclasses.replace(GREEDY, max_tokens=90)]
+    plain = load(folder, **options).generate(prompts, params)
+    method = {"method": "self", "attention": "certified:eps=0.9,bounded=false"}
+    found = drafting(folder, method, **options).generate(prompts, params)
+    assert [each.outputs for each in found] == [each.outputs for each in plain]
+    for each in found:
+        assert 0 < each.speculation.num_accepted_tokens < each.speculation.num_draft_tokens
+
+
+def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
+    llm = drafting(models(), {"method": "self"})
+    (found,) = llm.generate(PROMPTS[:1], DRAWN)
+    assert found.speculation.num_accepted_tokens > 0
+    assert len(found.outputs[0].token_ids) == 24
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        (
+            {"method": "draft_model"},
+            {},
+            "speculator 'draft_model': needs 'model': a known name, a folder, a hub id or a file "
+            "of the model that drafts",
+        ),
+        (
+            {"method": "self", "attention": "aet"},
+            {},
+            "speculator 'self': attention='aet': must be one of art, certified with a setting that "
+            "leaves something out",
+        ),
+        (
+            {"method": "self", "attention": "certified:eps=0"},
+            {},
+            "speculator 'self': attention='certified:eps=0': must be one of art, certified with a "
+            "setting that leaves something out",
+        ),
+        (
+            {"method": "self", "attention": "certifid"},
+            {},
+            "unknown attention 'certifid'. Did you mean 'certified'? Known: aet, art, certified, "
+            "exact",
+        ),
+        (
+            {"method": "self"},
+            {"policy": "snapkv"},
+            "speculator 'self' with policy 'snapkv': its attention chooses the tokens itself: the "
+            "policy must be 'full'",
+        ),
+        (
+            {"method": "self"},
+            {"attention": "aet"},
+            "speculator 'self' with attention=aet and softmax=exact: what checks the drafts must "
+            "be exact: give that attention to the speculator instead",
+        ),
+    ],
+)
+def test_bad_options(method: dict[str, Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        Config.create("model", speculative_config=method, **options)
+    assert str(error.value) == message
+
+
+def test_a_draft_model_that_is_not_there(models: Callable[..., Path]) -> None:
+    with pytest.raises(InputError, match=r"unknown model 'smollm3-135m'\. Did you mean"):
+        drafting(models(), {"method": "draft_model", "model": "smollm3-135m"})

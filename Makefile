@@ -8,7 +8,7 @@
 #   make clean   remove what the build made (not .venv, not the models)
 #
 # PYTHON=python3.12 chooses the interpreter; TORCH_INDEX=<url> adds an index to take torch from;
-# EXTRAS=test,check,rtl installs more, here what the tests of hardware units need (make clean first).
+# EXTRAS=test,check,rtl installs more, here Yosys, which counts gates (make clean first).
 
 PYTHON ?= python3
 TORCH_INDEX ?=

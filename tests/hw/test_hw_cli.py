@@ -97,7 +97,7 @@ def test_speed_by_perplexity(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_without_packages_the_table_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rtl, "missing", lambda: rtl.MISSING)
+    monkeypatch.setattr(rtl, "missing", lambda *_: rtl.MISSING)
     monkeypatch.setattr(rtl, "GROUPS", rtl._groups())
     ran = cli("hw", "validate", "rtl", "-o", "csv")
     assert ran.code == 0

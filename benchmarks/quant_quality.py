@@ -25,7 +25,19 @@ from typing import Any
 import torch
 
 import record
-from quant_cells import Inputs, Rounding, Source, bits_of, cell_of, learned, parsed, run, scored
+from quant_cells import (
+    FLOAT,
+    Inputs,
+    Rounding,
+    Source,
+    bits_of,
+    cell_of,
+    even,
+    learned,
+    parsed,
+    run,
+    scored,
+)
 from quant_table import table
 from sheet import Sheet
 from suffice import native
@@ -123,25 +135,33 @@ class Bench:
                 continue
             sites = self._sites(weights, decoder, missing)
             for setting, inputs in missing.items():
-                ours = self._shown(setting, run(decoder, self._windows, sites[inputs]))
+                if setting == FLOAT:
+                    ours = self._exact()
+                else:
+                    ours = self._shown(setting, run(decoder, self._windows, sites[inputs]))
                 self._sheet.keep(weights, setting, self._cell(setting, decoder, ours))
 
     def _sites(
         self, weights: str, decoder: Decoder, missing: dict[str, Inputs]
     ) -> dict[Inputs, dict[str, Site]]:
-        """Return the sites of every layer for each of the inputs; exact ones have none."""
-        wanted = [inputs for inputs in missing.values() if inputs.a < 16]
-        found: dict[Inputs, dict[str, Site]] = {Inputs(): {}}
+        """Return the sites of every layer for each of the inputs."""
+        layers = len(decoder.config.layers)
+        found = {each: even(each, layers) for each in missing.values() if not each.learned}
+        wanted = [each for each in missing.values() if each.learned]
         if wanted:
             windows = self._source.calibration[:LEARNING]
             found |= self._shown(f"{weights}: levels", learned(decoder, windows, wanted))
         return found
 
-    def _cell(self, setting: str, decoder: Decoder, ours: Rounding) -> dict[str, Any]:
+    def _exact(self) -> Rounding:
+        """Run the unquantised model, which every cell is compared with, once."""
         if self._reference is None:
             floats = self._source.floats()
-            self._reference = self._shown("the reference", run(floats, self._windows, {}))
-        steps = scored(ours, self._reference, self._windows)
+            self._reference = self._shown(FLOAT, run(floats, self._windows, {}))
+        return self._reference
+
+    def _cell(self, setting: str, decoder: Decoder, ours: Rounding) -> dict[str, Any]:
+        steps = scored(ours, self._exact(), self._windows)
         tally = self._shown(f"{setting}: windows", steps, len(self._windows))
         return cell_of(tally.result(), bits_of(decoder))
 

@@ -130,12 +130,14 @@ class Site:
 
     def _inliers(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which of tokens' values [T, K] are no outliers, and the scale [T, 1] of these."""
+        size = values.shape[1]
+        count = count_of(size, self.share)
         if self.thresholds is not None:
             low, high = self.thresholds
             inlier = (values >= low) & (values <= high)
+        elif not count:
+            inlier = torch.ones_like(values, dtype=torch.bool)
         else:
-            size = values.shape[1]
-            count = count_of(size, self.share)
             # Of equal values the one of lower index counts as the greater.
             order = torch.argsort(values, dim=1, descending=True, stable=True)
             ends = torch.cat((order[:, :count], order[:, size - count :]), 1)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,6 +157,23 @@ def test_interrupted_leaves_no_model_and_the_next_pull_works(
     SlowIndex.pause_seconds = 0.0
     assert pull("tiny").read_bytes() == b"".join(PARTS)
     assert stored(tmp_path) == ["models/tiny/NOTICE", "models/tiny/tiny.gguf"]
+
+
+def test_what_vanishes_meanwhile_has_no_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("kept", "gone"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"12345")
+    scan = os.scandir
+
+    def vanishing(path: Any) -> Any:
+        if str(path).endswith("gone"):
+            raise FileNotFoundError(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert pulling._bytes_under(tmp_path) == 5
 
 
 def test_two_pulls_at_once_download_once(tiny: Model) -> None:

@@ -291,9 +291,10 @@ def _download(wheel: Wheel, folder: Path, report: Callable[[int], None]) -> Path
 
 def _bytes_under(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # pip removes its files meanwhile
-            total += path.stat().st_size
+    for place, _, names in os.walk(folder):  # which passes over folders that pip removes meanwhile
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # as it does files
+                total += Path(place, name).stat().st_size
     return total
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from suffice.attention.output_error import OutputError
 
 
-ROW_COST = 24.0  # of all rows of V, in the least error of a head
+ROW_COST = 28.0  # of all rows of V, in the least error of a head
 
 
 @dataclass(frozen=True)

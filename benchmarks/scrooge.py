@@ -20,29 +20,22 @@ from suffice.cli import hw_trace
 from suffice.engine.config import Config
 from suffice.engine.runner import load
 from suffice.eval.texts import load_text
-from suffice.hw.scrooge import simulate
-from suffice.hw.scrooge.design import Design
+from suffice.hw.scrooge.checks import PUBLISHED
 from suffice.hw.scrooge.logits import Trace
+from suffice.hw.scrooge.trace_checks import THRESHOLDS, simulated
 
 NAME = "scrooge"
 TOKENS = 1024
-SETTINGS = {"S": (0.9, 0.001), "AS": (0.6, 0.005)}
-# Means over six models; the perplexity of each setting is theirs, of OPT and LLaMA-2.
-PUBLISHED = {"S": (1.23, 4.34, 1.92, 1.7), "AS": (1.85, 7.14, 2.94, 2.6)}
 
 
 def measure(trace: Trace) -> list[dict[str, Any]]:
-    """Return a row for each setting, published figures beside."""
+    """Return a row for each setting, published figures beside.
+
+    These are means over six models, of OPT and LLaMA-2, as is the perplexity of each setting.
+    """
     rows = []
-    for name, thresholds in SETTINGS.items():
-        result = simulate.run(
-            Design.load(),
-            trace.shape,
-            trace,
-            thresholds,
-            tokens=trace.tokens,
-            sampled_heads=trace.kv_heads,
-        )
+    for mode, thresholds in THRESHOLDS.items():
+        name, result = mode.upper(), simulated(trace, thresholds)
         read = (result.keys_read + result.values_read) / 2 / result.rows_held
         third = max(len(read) // 3, 1)
         ours = {
@@ -54,7 +47,7 @@ def measure(trace: Trace) -> list[dict[str, Any]]:
             "first third read": float(read[:third].mean()),
             "last third read": float(read[-third:].mean()),
         }
-        published = dict(zip(("K", "V", "K and V", "speed-up"), PUBLISHED[name], strict=True))
+        published = dict(zip(("K", "V", "K and V", "speed-up"), PUBLISHED[mode][:4], strict=True))
         rows += [ours, {"setting": f"{name}: published, six models"} | published]
     return rows
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from fake_engine import EOS, FakeRunner, V, fake_llm, mixed, runner_of, scripted
 
-from suffice import LLM, SamplingParams
+from suffice import LLM, SamplingParams, sampling
 from suffice.sampling import SamplingState, draw, probabilities
 from suffice.speculate import SPECULATORS, Drafted, Tree
 from suffice.speculate.acceptance import draft_number
@@ -126,6 +126,20 @@ def test_without_drafts_nothing_is_counted() -> None:
     assert (counts.steps, counts.num_drafts, counts.num_accepted_tokens_per_pos) == (19, 0, [])
     assert counts.mean_acceptance_length == counts.tokens_per_step == 1.0
     assert counts.draft_acceptance_rate == 0.0
+
+
+def test_a_step_chooses_for_all_requests_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    sample = sampling.sample
+
+    def counted(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[Any]:
+        calls.append(len(states))
+        return sample(logits, states)
+
+    monkeypatch.setattr(sampling, "sample", counted)
+    fake_llm(scripted(*range(3, 9))).generate([[0], [1], [2]], GREEDY)
+    prompts, steps = calls[:3], calls[3:]
+    assert prompts == [1, 1, 1] and steps and set(steps) == {3}
 
 
 def test_each_request_of_a_batch_accepts_its_own() -> None:

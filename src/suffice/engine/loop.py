@@ -8,6 +8,8 @@ steps runs everybody's requests.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from suffice import sampling
@@ -77,8 +79,11 @@ class Loop:
             return
         request.metrics.prefill_seconds = request.lap()
         with one_torch_thread():
-            for sample in request.running:
-                self._accept(sample, NO_DRAFTS, logits[None])
+            samples = request.running
+            states = [sample.state for sample in samples]
+            tokens = sampling.sample(logits.expand(len(samples), -1), states)
+            for sample, token in zip(samples, tokens, strict=True):
+                self._accept(sample, NO_DRAFTS, logits[None], token)
                 self._release_finished(sample)
 
     def _open(self, request: Request) -> object:
@@ -117,22 +122,44 @@ class Loop:
         logits = self.runner.verify(sequences, [sample.tokens[-1] for sample in samples], drafts)
         rows = torch.split(logits, [1 + len(tree) for tree in drafts])
         with one_torch_thread():
-            for sample, tree, own in zip(samples, drafts, rows, strict=True):
-                if path := self._accept(sample, tree, own):
+            tokens = self._first_tokens(samples, drafts, rows, logits)
+            for sample, tree, own, token in zip(samples, drafts, rows, tokens, strict=True):
+                if path := self._accept(sample, tree, own, token):
                     self.runner.commit(sample.sequence, path)
                     sample.drafts.add(tree, len(path) - 1)
                     self._release_finished(sample)
 
-    def _accept(self, sample: Sample, tree: Tree, logits: torch.Tensor) -> list[int]:
+    def _first_tokens(
+        self,
+        samples: list[Sample],
+        drafts: list[Tree],
+        rows: Sequence[torch.Tensor],
+        logits: torch.Tensor,
+    ) -> Sequence[int | InputError | None]:
+        """Choose what follows each sample's last token, for all at once, as without drafts.
+
+        None where that depends on how drafts were drawn. `rows` are each sample's of `logits`.
+        """
+        if any(tree.draft_probs is not None for tree in drafts):
+            return [None] * len(samples)
+        if len(logits) > len(samples):  # somebody has drafts
+            logits = torch.stack([own[0] for own in rows])
+        return sampling.sample(logits, [sample.state for sample in samples])
+
+    def _accept(
+        self, sample: Sample, tree: Tree, logits: torch.Tensor, token: int | InputError | None
+    ) -> list[int]:
         """Choose the sample's next tokens: as many drafts as are chosen, and the one after them.
 
-        `logits` [1 + drafts, V] are those after the sample's last token and after each draft.
-        Returns the rows after which tokens were chosen; none if that failed.
+        `logits` [1 + drafts, V] are those after the sample's last token and after each draft;
+        `token` is the first one if it has been chosen. Returns the rows after which tokens were
+        chosen; none if that failed.
         """
         path: list[int] = []
         node = -1
         while sample.finish_reason is None:
-            token = self._choose(sample, tree, node, logits[node + 1])
+            if token is None:
+                token = self._choose(sample, tree, node, logits[node + 1])
             if isinstance(token, InputError):
                 self.abort(sample.request, str(token))
                 return []
@@ -141,7 +168,7 @@ class Loop:
             path.append(node + 1)
             if (child := tree.child(node, token)) is None:
                 break
-            node = child
+            node, token = child, None
         return path
 
     def _choose(

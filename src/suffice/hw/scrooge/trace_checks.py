@@ -19,6 +19,23 @@ BAR = 0.15
 OTHERS = "published: the mean over OPT and LLaMA-2 models of 1.3B to 13B, here {}"
 
 
+def simulated(trace: Trace, thresholds: tuple[float, float], lengths: int = 16) -> simulate.Result:
+    """Return what the usual design does with a trace, all heads looked at, cycles at some lengths.
+
+    Raises:
+        InputError: A trace that cannot be run.
+    """
+    return simulate.run(
+        Design.load(),
+        trace.shape,
+        trace,
+        thresholds,
+        tokens=trace.tokens,
+        sampled_heads=trace.kv_heads,
+        sampled_lengths=lengths,
+    )
+
+
 def of(trace: Trace, lengths: int = 16) -> list[Check]:
     """Return the checks of a trace, all heads looked at, cycles at some lengths.
 
@@ -28,15 +45,7 @@ def of(trace: Trace, lengths: int = 16) -> list[Check]:
     found = []
     other = OTHERS.format(f"{trace.model}, {trace.tokens} tokens")
     for mode, thresholds in THRESHOLDS.items():
-        result = simulate.run(
-            Design.load(),
-            trace.shape,
-            trace,
-            thresholds,
-            tokens=trace.tokens,
-            sampled_heads=trace.kv_heads,
-            sampled_lengths=lengths,
-        )
+        result = simulated(trace, thresholds, lengths)
         keys, values, total, faster, _ = PUBLISHED[mode]
         rows = (
             ("T1", "K traffic, times less", keys, result.key_reduction),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 S = TypeVar("S", bound="DataclassInstance")
+T = TypeVar("T")
 _KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
 
 
@@ -103,6 +105,26 @@ def build(kind: type[S], values: dict[str, Any], where: str) -> S:
         if name not in values and each.default is dataclasses.MISSING:
             raise InputError(f"{where}: the key '{name}' is missing")
     return kind(**values)
+
+
+def read(kind: type[S], path: Path) -> S:
+    """Return a dataclass of what a TOML file says.
+
+    Raises:
+        InputError: There is no such file, it is no TOML, or `build` refuses what it says.
+    """
+    return build(kind, table(path), path.name)
+
+
+def entry(what: str, name: str, table: Mapping[str, T]) -> T:
+    """Return what a table has under a name.
+
+    Raises:
+        InputError: It has no such name.
+    """
+    if name not in table:
+        raise unknown(what, name, table)
+    return table[name]
 
 
 def named(folder: Path, what: str, name: str) -> Path:

@@ -36,7 +36,7 @@ class Technology(Settings):
         Raises:
             InputError: The file cannot be read, or has a key or a value that cannot be.
         """
-        return settings.build(cls, settings.table(path), path.name)
+        return settings.read(cls, path)
 
     def gates(self, unit: Mapping[str, float]) -> float:
         """Return the size of a unit, given as how many it has of each block, in GE.

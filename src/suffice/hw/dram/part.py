@@ -91,7 +91,7 @@ class Part(Settings):
             InputError: Unknown, or the file has a key or a value that cannot be.
         """
         path = settings.named(PARTS, "memory part", name)
-        return settings.build(cls, settings.table(path), str(path.name))
+        return settings.read(cls, path)
 
     def clocks(self, ns: float) -> int:
         """Return a time in clocks, rounded up."""

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from suffice.errors import unknown
 from suffice.hw import settings
 from suffice.hw.dram import patterns
 from suffice.hw.dram.model import simulate
@@ -67,9 +66,7 @@ def model(name: str) -> Shape:
     Raises:
         InputError: It is none of them.
     """
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
-    return MODELS[name]
+    return settings.entry("model", name, MODELS)
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ class Design(Settings):
             InputError: Unknown, or the file has a key or a value that cannot be.
         """
         path = settings.named(DESIGNS, "design", name)
-        design = settings.build(cls, settings.table(path), path.name)
+        design = settings.read(cls, path)
         design.bytes_per_cycle()
         return design
 

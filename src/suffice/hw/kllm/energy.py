@@ -54,7 +54,7 @@ class Energies(Settings):
         Raises:
             InputError: The file cannot be read, or has a key or a value that cannot be.
         """
-        return settings.build(cls, settings.table(path), path.name)
+        return settings.read(cls, path)
 
     @cached_property
     def product_pj(self) -> float:

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from suffice.errors import InputError, unknown
+from suffice.errors import InputError
 from suffice.hw import settings
 from suffice.hw.cost.sram import Sram
 from suffice.hw.dram import energy
@@ -64,9 +64,7 @@ def model(name: str) -> Shape:
     Raises:
         InputError: It is none of them.
     """
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
-    return MODELS[name]
+    return settings.entry("model", name, MODELS)
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ class Design(Settings):
             InputError: Unknown, or the file has a key or a value that cannot be.
         """
         path = settings.named(DESIGNS, "design", name)
-        design = settings.build(cls, settings.table(path), path.name)
+        design = settings.read(cls, path)
         design.part()
         design.buffer()
         energy.load(design.energy_table)

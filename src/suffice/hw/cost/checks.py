@@ -59,7 +59,7 @@ UNITS = [
         KLLM["index counter"],
         0.271e6 / 32,
         "KLLM, Table I",
-        "64 bins would fit: 8491 um2; then 256 take four passes, or are under-counted",
+        "64 bins would fit: 8477 um2; then 256 take four passes, or are under-counted",
     ),
 ]
 POWERS = [  # published mW, busy in every cycle at 1 GHz

@@ -39,6 +39,32 @@ def check_model(model: Any) -> None:
         raise InputError(f"{name} is on '{model.device}': only models on the CPU can be enabled")
 
 
+def source_of(what: str, model: Any, checkpoint: Any) -> Any:
+    """Return the files of a model: `checkpoint`, or if None where transformers loaded it from.
+
+    Raises:
+        InputError: Neither is known; `what` needs it.
+    """
+    source = checkpoint or model.name_or_path
+    if not source:
+        raise InputError(
+            f"{what}: {type(model).__name__} does not know its files: give checkpoint="
+        )
+    return source
+
+
+def check_source(what: str, name: str, hash: str, model: Any, checkpoint: Any) -> None:
+    """Refuse a model whose files have not the hash of those that `what` was made from, `name`.
+
+    Raises:
+        InputError: They have not, or there are none.
+    """
+    source = source_of(what, model, checkpoint)
+    found = fingerprint(locate(source))
+    if found != hash:
+        raise InputError(f"{what}: is of {name} ({hash}); {source} is another model ({found})")
+
+
 def check_calibration(config: Config, model: Any, checkpoint: Any, layers: int) -> None:
     """Refuse a calibration of another model than the one in `checkpoint`.
 
@@ -50,12 +76,7 @@ def check_calibration(config: Config, model: Any, checkpoint: Any, layers: int) 
     calibration = config.calibration
     if calibration is None:
         return
-    source = checkpoint or model.name_or_path
-    if not source:
-        raise InputError(
-            f"calibration {calibration.name}: {type(model).__name__} does not know its files: give "
-            "checkpoint="
-        )
+    source = source_of(f"calibration {calibration.name}", model, checkpoint)
     calibration.check(str(source), fingerprint(locate(source)))
     decoder = model.config.get_text_config(decoder=True)
     heads = decoder.num_attention_heads

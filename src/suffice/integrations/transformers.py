@@ -27,6 +27,8 @@ encoder-decoder models, chunked or linear attention, scores that are capped or b
 differ in their heads, head sizes that are no multiple of 16, models that are not on the CPU, other
 caches, `use_cache=False`, masks that hide more than padding and what is outside a window.
 
+`quantise` and `load_quantised` replace linear layers; they go with all of this.
+
 `GrowingCache` is another way: suffice's growth of the cache under transformers' own attention.
 
 Exact    with attention, policy and softmax at their exact limits up to the order of sums: tokens
@@ -66,11 +68,20 @@ from suffice.integrations.growing_cache import (
     reused_masks,
 )
 from suffice.integrations.native_cache import NativeCache, NativeLayer
+from suffice.integrations.quantised_linear import load_quantised, quantise
 from suffice.integrations.requests import Requests, Settings
 from suffice.policy import Policy
 from suffice.trace import Trace
 
-__all__ = ["Enabled", "GrowingCache", "disable", "enable", "reused_masks"]
+__all__ = [
+    "Enabled",
+    "GrowingCache",
+    "disable",
+    "enable",
+    "load_quantised",
+    "quantise",
+    "reused_masks",
+]
 
 _numbers = itertools.count()
 

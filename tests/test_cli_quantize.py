@@ -19,6 +19,7 @@ from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.quantise import Quantising
 from suffice.models.quantised import open_quantised
+from suffice.models.sensitivity import Sensitivity
 from suffice.models.tokenizer import load_tokenizer
 from suffice.quant import PackedLinear
 from suffice.quant.none import NoQuant
@@ -76,9 +77,9 @@ def test_what_was_written_runs(quantize: Any, model: Path, tmp_path: Path, metho
     assert llm.tokenizer.encode(TEXT) == load_tokenizer(model).encode(TEXT)
     prompt = llm.tokenizer.encode(TEXT[:60])
     (output,) = llm.generate(TEXT[:60], ASKED, use_tqdm=False)
-    # Inputs of 4 bits jump to another level where sums are rounded otherwise: sooner or later the
+    # Inputs of few bits jump to another level where sums are rounded otherwise: sooner or later the
     # two part ways.
-    agree = 1 if "kllm" in method else 12
+    agree = 1 if "kllm" in method else 4 if "a=8" in method else 12
     assert list(output.outputs[0].token_ids)[:agree] == _by_reference(opened, prompt)[:agree]
     with pytest.raises(InputError, match=f"is quantised already, by {method}: leave out quant"):
         LLM(str(path), quantization="int8")
@@ -122,7 +123,9 @@ def test_an_interrupted_run_goes_on(
     assert quantize().code == 130
     assert not (tmp_path / "out.safetensors").exists()
     kept = sorted(path.name for path in (tmp_path / "out.safetensors.layers").iterdir())
-    assert kept == ["0000.safetensors", "0001.safetensors"]
+    windows = [f"tokens-{number:04}.safetensors" for number in range(6)]
+    assert kept == ["0000.safetensors", "0001.safetensors", *windows]
+    monkeypatch.delattr(Sensitivity, "of")  # the windows are not weighed again
     with pytest.raises(InputError, match="is a part of an unfinished `suffice quantize`: run"):
         open_quantised(tmp_path / "out.safetensors.layers" / kept[0])
     ran = quantize("kllm:a=16")

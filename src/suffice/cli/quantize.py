@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,9 @@ def run(flags: QuantizeFlags, model: ModelFlags) -> None:
         "text": described(flags.calibrate, text, windows),
     }
     quantising = Quantising(decoder, method, windows, flags.output, facts)
-    _show(quantising, len(decoder.config.layers))
+    if method.fisher:
+        _show("windows weighed", len(windows), quantising.weigh())
+    _show("layers", len(decoder.config.layers), quantising.run())
     quantising.write(tokenizer)
     print(flags.output)
 
@@ -76,8 +79,8 @@ def _method(text: str) -> Any:
     return method
 
 
-def _show(quantising: Any, layers: int) -> None:
+def _show(what: str, total: int, done: Iterator[int]) -> None:
     with counting_bar() as bar:
-        task = bar.add_task("layers", total=layers)
-        for done in quantising.run():
-            bar.update(task, completed=done)
+        task = bar.add_task(what, total=total)
+        for _ in done:
+            bar.update(task, advance=1)

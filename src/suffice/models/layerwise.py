@@ -2,15 +2,16 @@
 
 All windows pass through a layer before the next one begins, so that its matrices can be replaced
 once their inputs are known, and the layers after it see what came of that. What is held is a hidden
-state for each token and, of the layer at hand, H = E[x x^T] and some inputs of each site.
+state for each token and, of the layer at hand, H = E[x x^T] and some inputs of each site. Where
+tokens have weights (see `sensitivity`), each matrix has its own E[weight x x^T] beside.
 
 A **site** is an input that matrices share: q, k and v have one, gate and up another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
@@ -24,22 +25,41 @@ __all__ = ["SITES", "Layerwise", "SiteInputs"]
 SAMPLES = 512  # inputs of a site that are kept, about as many
 
 SITES = {"q": ("q", "k", "v"), "o": ("o",), "up": ("gate", "up"), "down": ("down",)}
+SITE_OF = {matrix: site for site, matrices in SITES.items() for matrix in matrices}
 
 
 @dataclass
 class SiteInputs:
-    """What goes into a site: H = E[x x^T], float32 [K, K], and every so-manieth input [T, K]."""
+    """What goes into a site: H = E[x x^T], float32 [K, K], and every so-manieth input [T, K].
+
+    `weighted` has E[w x x^T] by matrix, of tokens' weights w with mean 1, if they have any.
+    """
 
     hessian: torch.Tensor
     samples: torch.Tensor
+    weighted: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def of(self, matrix: str) -> torch.Tensor:
+        """Return what an error of a matrix's weights is to be measured by."""
+        return self.weighted.get(matrix, self.hessian)
 
 
 class Layerwise(Decoder):
-    """Runs `decoder`, whose weights it shares and changes, over windows of tokens."""
+    """Runs `decoder`, whose weights it shares and changes, over windows of tokens.
 
-    def __init__(self, decoder: Decoder, windows: Sequence[Sequence[int]]) -> None:
+    `weights` are those of the tokens of each window, [T] by matrix such as `layers.0.q`.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        windows: Sequence[Sequence[int]],
+        weights: Sequence[Mapping[str, torch.Tensor]] = (),
+    ) -> None:
         super().__init__(decoder.config, decoder.weights, decoder.dtype)
         self._inputs: dict[str, SiteInputs] | None = None
+        self._weights = weights
+        self._window = 0
         self._states = [self._embed(torch.tensor(window), 0) for window in windows]
         self._tokens = sum(map(len, self._states))
 
@@ -58,11 +78,19 @@ class Layerwise(Decoder):
     def inputs(self, index: int) -> dict[str, SiteInputs]:
         """Return what goes into each site of a layer."""
         self._inputs = {}
-        for state in self._states:
+        for window, state in enumerate(self._states):
+            self._window = window
             self._run(index, state)
         found, self._inputs = self._inputs, None
         for each in found.values():
             each.hessian /= self._tokens
+            for matrix, weighted in list(each.weighted.items()):
+                name = f"layers.{index}.{matrix}"
+                whole = sum(float(weights[name].sum()) for weights in self._weights)
+                if whole > 0:
+                    weighted /= whole
+                else:  # nothing depends on it
+                    del each.weighted[matrix]
         return found
 
     @torch.no_grad()
@@ -77,16 +105,26 @@ class Layerwise(Decoder):
         return self._layer(index, layer, state, table, cast(KVCache, _OneLayer()), None)
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        site = name.rpartition(".")[2]
-        if self._inputs is not None and site in SITES:
-            known, every = self._inputs.get(site), max(self._tokens // SAMPLES, 1)
+        matrix = name.rpartition(".")[2]
+        if self._inputs is not None and matrix in SITE_OF:
+            self._take_inputs(self._inputs, name, matrix, x)
+        return super()._linear(name, x)
+
+    def _take_inputs(
+        self, inputs: dict[str, SiteInputs], name: str, matrix: str, x: torch.Tensor
+    ) -> None:
+        if matrix in SITES:
+            known, every = inputs.get(matrix), max(self._tokens // SAMPLES, 1)
             samples = x[every // 2 :: every].clone()
             if known is None:
-                self._inputs[site] = SiteInputs(x.T @ x, samples)
+                inputs[matrix] = SiteInputs(x.T @ x, samples)
             else:
                 known.hessian.addmm_(x.T, x)
                 known.samples = torch.cat((known.samples, samples))
-        return super()._linear(name, x)
+        if self._weights:
+            weighted = inputs[SITE_OF[matrix]].weighted
+            scaled = (x.T * self._weights[self._window][name]) @ x
+            weighted[matrix] = weighted[matrix] + scaled if matrix in weighted else scaled
 
 
 class _OneLayer:

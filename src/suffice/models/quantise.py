@@ -1,8 +1,8 @@
 """Quantising a model layer by layer, each on what the layers before it, quantised, hand on.
 
 A layer that is done is kept in a file of its own, so that a run that was interrupted goes on where
-it stopped. What is in memory is the model, the hidden states of the text, and of one layer at a
-time H = E[x x^T] of its sites.
+it stopped; so are the weights of the tokens, where the method asks for them. What is in memory is
+the model, the hidden states of the text, and of one layer at a time H = E[x x^T] of its sites.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import torch
 
 from suffice.errors import InputError
 from suffice.models.decoder import Decoder
-from suffice.models.layerwise import SITES, Layerwise, SiteInputs
+from suffice.models.layerwise import SITES, Layerwise
 from suffice.models.quantised import described_config, read_part, write_part
+from suffice.models.sensitivity import Sensitivity
 from suffice.models.tokenizer import Tokenizer
 from suffice.quant import PackedLinear, Quant
 from suffice.quant.activations import Site
@@ -30,6 +31,11 @@ __all__ = ["Calibrated", "Quantising"]
 
 class Calibrated(Quant, Protocol):
     """A way to store weights that makes use of what a text says of their inputs."""
+
+    @property
+    def fisher(self) -> bool:
+        """Whether tokens count as much as `sensitivity` says, in place of alike."""
+        ...
 
     def quantise(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Coded:
         """Return a weight [N, K] as codes."""
@@ -79,13 +85,33 @@ class Quantising:
         self._job = hashlib.sha256(job).hexdigest()[:16]
         self._folder = output.with_name(output.name + ".layers")
 
+    def weigh(self) -> Iterator[int]:
+        """Find the weights of the tokens, window after window; yield the number of each.
+
+        A method without `fisher` has none. What was found before is kept.
+
+        Raises:
+            InputError: What was kept is of another job, or cannot be written.
+        """
+        if not self._method.fisher:
+            return
+        sensitivity = Sensitivity(self._decoder, self._windows)
+        for index in range(len(self._windows)):
+            path = self._tokens_path(index)
+            if not path.is_file():
+                found = sensitivity.of(index)
+                self._make_folder()
+                write_part(path, found, {"job": self._job})
+            yield index
+
     def run(self) -> Iterator[int]:
         """Quantise layer after layer; yield how many are done. What was done before is kept.
 
         Raises:
             InputError: A weight that cannot be quantised, or a file that cannot be written.
         """
-        layers = Layerwise(self._decoder, self._windows)
+        weights = [self._tokens(window) for window in self.weigh()]
+        layers = Layerwise(self._decoder, self._windows, weights)
         for index in range(len(self._decoder.config.layers)):
             path = self._folder / f"{index:04}.safetensors"
             matrices = self._kept(path)
@@ -132,16 +158,33 @@ class Quantising:
         except OSError as error:
             raise InputError(f"{self._folder}: cannot be made: {error.strerror}") from None
 
+    def _tokens_path(self, window: int) -> Path:
+        return self._folder / f"tokens-{window:04}.safetensors"
+
+    def _tokens(self, window: int) -> dict[str, torch.Tensor]:
+        """Return the weights of a window's tokens, by matrix."""
+        weights = self._read(self._tokens_path(window))
+        return {name: each for name, each in weights.items() if isinstance(each, torch.Tensor)}
+
     def _kept(self, path: Path) -> dict[str, PackedLinear] | None:
         """Return the matrices that an earlier run of the same job left, if it did."""
         if not path.is_file():
             return None
+        weights = self._read(path)
+        return {name: each for name, each in weights.items() if isinstance(each, PackedLinear)}
+
+    def _read(self, path: Path) -> dict[str, PackedLinear | torch.Tensor]:
+        """Return what is kept in a file of this job.
+
+        Raises:
+            InputError: It is of another job, or damaged.
+        """
         facts, weights = read_part(path)
         if facts.get("job") != self._job:
             raise InputError(
                 f"{self._folder} is of another quantisation: remove it, or give another -o"
             )
-        return {name: each for name, each in weights.items() if isinstance(each, PackedLinear)}
+        return weights
 
     def _layer(
         self, layers: Layerwise, index: int
@@ -155,13 +198,15 @@ class Quantising:
             for name in names:
                 if name not in dense:
                     continue
-                matrix = self._matrix(dense[name], inputs[site], levels)
+                matrix = self._matrix(dense[name], inputs[site].of(name), levels)
                 matrices[name] = matrix
                 losses[name] = {"loss": _lost(dense[name], matrix, inputs[site].hessian)}
         return matrices, losses
 
-    def _matrix(self, dense: PackedLinear, inputs: SiteInputs, levels: Site | None) -> PackedLinear:
-        coded = self._method.quantise(dense.unpack(), inputs.hessian)
+    def _matrix(
+        self, dense: PackedLinear, hessian: torch.Tensor, levels: Site | None
+    ) -> PackedLinear:
+        coded = self._method.quantise(dense.unpack(), hessian)
         return self._method.packed(coded, dense.bias, levels)
 
 

@@ -6,7 +6,8 @@ A layer has one codebook c of 2^w values in [-1, 1]; `group` inputs of an output
 scale, or with none all of them. K-means is weighted by importance[k] scale[n, g]^2, so that what it
 makes least is the loss of the layer, not that of the normalised weights. Importance is E[x^2] of an
 input, or with compensation 1 / [H^-1]_kk, the loss that rounding this weight alone costs once the
-others make up for it.
+others make up for it. With `fisher` tokens count in H as the Fisher information of what the layer
+makes of them says (see `models.sensitivity`), which asks a calibration for a backward pass.
 
 `kllm` is the paper: scales are largest magnitudes, nothing is compensated. `kmeans` adds, in this
 order, alternating refinement of scales and codebook (`rounds`), GPTQ's error compensation onto the
@@ -61,6 +62,7 @@ class KMeans:
     compensate: bool = True
     sweeps: int = 2
     hadamard: bool = False
+    fisher: bool = True
     outliers: float = 0.005
 
     def __post_init__(self) -> None:
@@ -125,8 +127,8 @@ class KMeans:
     ) -> Coded:
         """Return a weight [N, K], rotated first if `hadamard`, as codes.
 
-        `hessian` is E[x x^T] [K, K] of the layer's inputs. `importance`, [K] or [N, K], replaces
-        what weights the K-means (Fisher information, say).
+        `hessian` is E[x x^T] [K, K] of the layer's inputs, weighted if `fisher`. `importance`, [K]
+        or [N, K], replaces what weights the K-means.
 
         Raises:
             InputError: A weight that is not finite, or too large for float16 scales.

@@ -30,18 +30,24 @@ BITS = (2, 8)
 
 @dataclass(frozen=True)
 class RTN:
-    """Even levels of `w` bits; a scale for each `group` of a row, or with none for the row."""
+    """Even levels of `w` bits; a scale for each `group` of a row, or with none for the row.
+
+    With `compensate` it is GPTQ, and `fisher` weighs the tokens it looks at.
+    """
 
     w: int = 4
     group: int | None = None
     symmetric: bool = True
     compensate: bool = False
+    fisher: bool = False
 
     def __post_init__(self) -> None:
         if not BITS[0] <= self.w <= BITS[1]:
             raise InputError(f"rtn: w={self.w} bits; allowed: {BITS[0]}..{BITS[1]}")
         if self.group is not None and self.group < 1:
             raise InputError(f"rtn: group={self.group}; must be at least 1, or none")
+        if self.fisher and not self.compensate:
+            raise InputError("rtn: fisher=true goes with compensate=true")
 
     def grid(self, weight: torch.Tensor) -> Grid:
         """Return the even grid of a weight [N, K]."""

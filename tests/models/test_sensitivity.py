@@ -1,0 +1,84 @@
+"""The weights of tokens are squares of plain autograd's gradients, and H is weighted by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny
+from models.hf_reference import load
+from suffice.models.checkpoint import open_checkpoint
+from suffice.models.decoder import Decoder
+from suffice.models.layerwise import SITE_OF, Layerwise
+from suffice.models.sensitivity import Sensitivity
+from suffice.quant.none import NoQuant
+
+NAMES = {
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+WINDOWS = torch.randint(3, tiny.VOCABULARY, (2, 150), generator=torch.Generator().manual_seed(1))
+
+
+def decoder(folder: Path) -> Decoder:
+    return Decoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
+
+
+@pytest.mark.parametrize("family", ["llama-bias", "gemma3", "qwen3"])
+def test_weights_are_squares_of_the_gradients(
+    family: str, checkpoints: Callable[[str], Path]
+) -> None:
+    folder = checkpoints(family)
+    found = Sensitivity(decoder(folder), WINDOWS.tolist()).of(1)
+    model = load(folder, torch.float32, **{})
+    outputs: dict[str, torch.Tensor] = {}
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(module: object, given: object, y: torch.Tensor) -> None:
+            y.retain_grad()
+            outputs[name] = y
+
+        return hook
+
+    for index, layer in enumerate(model.model.layers):
+        for ours, theirs in NAMES.items():
+            layer.get_submodule(theirs).register_forward_hook(keep(f"layers.{index}.{ours}"))
+    likely = model(WINDOWS[1:]).logits[0].log_softmax(-1)
+    # The same draws: in blocks of rows, from a generator with the window's number as seed.
+    generator = torch.Generator().manual_seed(1)
+    blocks = likely.detach().exp().split(128)
+    drawn = torch.cat([torch.multinomial(block, 1, generator=generator) for block in blocks])
+    likely.gather(1, drawn).sum().backward()
+    assert found.keys() == outputs.keys()
+    for name, y in outputs.items():
+        assert y.grad is not None
+        expected = y.grad[0].square().mean(-1)
+        torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=1e-6 * expected.max())
+
+
+def test_inputs_count_by_the_weights_of_their_tokens(checkpoints: Callable[[str], Path]) -> None:
+    model, windows = decoder(checkpoints("llama")), WINDOWS[:, :40].tolist()
+    weights = [{} for _ in windows]
+    for index, own in enumerate(weights):
+        for matrix in SITE_OF:
+            own[f"layers.0.{matrix}"] = torch.zeros(40)
+        own["layers.0.v"][7] = 2.0 + index  # two tokens alone count
+        own["layers.0.k"][:] = 3.0  # all alike
+    found = Layerwise(model, windows, weights).inputs(0)
+    plain = Layerwise(model, windows).inputs(0)
+    assert plain["q"].of("v") is plain["q"].hessian
+    torch.testing.assert_close(found["q"].of("k"), plain["q"].hessian)
+    first, second = (Layerwise(model, [window]) for window in windows)
+    rows = [each._norm("layers.0.attn_norm", each._states[0])[7] for each in (first, second)]
+    expected = sum(weight * torch.outer(row, row) for weight, row in zip((2, 3), rows, strict=True))
+    torch.testing.assert_close(found["q"].of("v"), expected / 5)
+    # Where no token counts, all count alike.
+    assert found["down"].of("down") is found["down"].hessian

@@ -13,7 +13,7 @@ Inputs InputBuffers::of(const float* values, int stride, const Linear& w, int co
   } else if (w.type == Type::codes) {
     wide_.resize(most);
     wide_sums_.resize(most / 8 + rows_);
-    if (w.rotation || w.inputs.count) values = changed(values, stride, w, count);
+    if (w.rotation.block || w.inputs.count) values = changed(values, stride, w, count);
     kernels().quantize_wide(values, stride, count, w.columns, w.most, wide_.data(), scales_.data(),
                             wide_sums_.data());
   }
@@ -24,7 +24,7 @@ Inputs InputBuffers::of(const float* values, int stride, const Linear& w, int co
 const float* InputBuffers::changed(const float* values, int stride, const Linear& w, int count) {
   changed_.resize(static_cast<size_t>(rows_) * stride_);
   std::memcpy(changed_.data(), values, static_cast<size_t>(count) * stride * sizeof(float));
-  if (w.rotation) kernels().rotate(changed_.data(), stride, count, w.columns, w.rotation);
+  if (w.rotation.block) kernels().rotate(changed_.data(), stride, count, w.columns, w.rotation);
   if (w.inputs.count) {
     places_.resize(2 * w.inputs.outliers);
     scratch_.resize(outlier_scratch(w.columns) + places_.size());

@@ -26,8 +26,8 @@ struct Kernels {
   void (*quantize_wide)(const float* values, int stride, int count, int columns, int most,
                         int16_t* codes, float* scales, int32_t* sums);
 
-  // Multiplies blocks of `block` values, a power of two, by the normalised Hadamard matrix.
-  void (*rotate)(float* values, int stride, int count, int columns, int block);
+  // Rotates blocks of values in place.
+  void (*rotate)(float* values, int stride, int count, int columns, const Rotation& by);
 
   // The `outliers` greatest and least of `size` values, in order; of equal ones that of lower index
   // counts as greater. False: a value is not finite. `scratch` [outlier_scratch(size)].

@@ -44,10 +44,23 @@ struct InputLevels {
   int outliers = 0;
 };
 
+// Inputs in codes may be rotated in blocks, each by the Hadamard matrix of `hadamard_size` on every
+// such part of it, and then across its parts by the Hartley matrix: (cos t + sin t) / sqrt(parts)
+// for part i of part j, t = 2 pi i j / parts, whose values `wave` [parts] are those of i j mod
+// parts.
+constexpr int kMostHadamard = 1024;
+constexpr int kMostParts = 64;
+constexpr int hadamard_size(int block) {
+  return (block & -block) < kMostHadamard ? (block & -block) : kMostHadamard;
+}
+struct Rotation {
+  int block = 0;  // 0: not rotated
+  const float* wave = nullptr;
+};
+
 // A weight matrix y = W x: `rows` outputs, `columns` inputs; scale (int8 only) and bias are padded
 // to a multiple of 16, or null. Of weights in codes: `levels` [16], offset; so many columns share a
-// scale; the inputs are rotated in blocks of `rotation` (0: not), replaced by levels and have codes
-// up to `most`.
+// scale; the inputs are rotated, replaced by levels and have codes up to `most`.
 struct Linear {
   const std::byte* data = nullptr;
   const float* scale = nullptr;
@@ -57,7 +70,7 @@ struct Linear {
   Type type = Type::f32;
   const uint8_t* levels = nullptr;
   int group = 0;
-  int rotation = 0;
+  Rotation rotation;
   int most = 0;
   InputLevels inputs;
 

@@ -39,11 +39,12 @@ void check_tokens(const KVCache& cache, int first, int count);
 void check_rows(const KVCache& cache, int layer, int first, int count);  // of a layer
 void check_rule(const Rule& rule, int group);  // query heads that share keys and values
 
-// Owns padded copies of scale, bias and levels; keeps the weight's array alive.
+// Owns padded copies of scale and bias, levels, and the wave of a rotation; keeps the weight's
+// array alive.
 struct PyLinear {
   Linear linear;
   ConstBytes data;
-  std::vector<float> scale, bias;
+  std::vector<float> scale, bias, wave;
   std::vector<uint8_t> levels;
 
   PyLinear(ConstBytes bytes, int rows, int columns, const std::string& type,
@@ -53,6 +54,7 @@ struct PyLinear {
 
  private:
   void set_codes(const std::optional<ConstBytes>& levels, int group, int rotation, int most);
+  void set_rotation(int block);
   const float* padded(const std::optional<ConstFloats>& from, std::vector<float>& to,
                       const char* name);
 };

@@ -1,4 +1,6 @@
+#include <cmath>
 #include <cstring>
+#include <numbers>
 #include <optional>
 
 #include "../inputs.h"
@@ -37,15 +39,26 @@ void PyLinear::set_codes(const std::optional<ConstBytes>& table, int group, int 
   require(table->size() == kLevels, "16 levels, not " + std::to_string(table->size()));
   require(group >= 8 && group % 8 == 0,
           "a scale for " + std::to_string(group) + " columns; a multiple of 8 is allowed");
-  require(rotation == 0 || (rotation >= kPanel && (rotation & (rotation - 1)) == 0 &&
-                            linear.columns % rotation == 0),
+  require(rotation == 0 || (rotation > 0 && linear.columns % rotation == 0 &&
+                            hadamard_size(rotation) >= kPanel &&
+                            rotation / hadamard_size(rotation) <= kMostParts),
           "no rotation in blocks of " + std::to_string(rotation));
   require(most == 127 || most == 32767, "codes of inputs up to 127 or 32767");
   levels.assign(table->data(), table->data() + kLevels);
   linear.levels = levels.data();
   linear.group = group;
-  linear.rotation = rotation;
+  set_rotation(rotation);
   linear.most = most;
+}
+
+void PyLinear::set_rotation(int block) {
+  if (block == 0) return;
+  const int parts = block / hadamard_size(block);
+  const double turn = 2 * std::numbers::pi / parts;
+  for (int i = 0; i < parts; i++)
+    wave.push_back(
+        static_cast<float>((std::cos(turn * i) + std::sin(turn * i)) / std::sqrt(parts)));
+  linear.rotation = {block, wave.data()};
 }
 
 const float* PyLinear::padded(const std::optional<ConstFloats>& from, std::vector<float>& to,

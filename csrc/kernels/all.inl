@@ -20,7 +20,7 @@
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
 constexpr Kernels table{SUFFICE_NAME,  linear,      unpack,          quantize_rows,
-                        quantize_wide, hadamard,    select_outliers, replace_by_levels,
+                        quantize_wide, rotate,      select_outliers, replace_by_levels,
                         count_pairs,   normalize,   activate,        attend,
                         traverse,      score_tiles, add_coded,       add_coded_masses,
                         soften_tiles,  estimate,    combine,         visit,

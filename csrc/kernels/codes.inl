@@ -190,18 +190,42 @@ inline void quantize_wide(const float* values, int stride, int count, int column
 }
 
 // The butterflies of the fast transform; those of whole vectors first.
-inline void hadamard(float* values, int stride, int count, int columns, int block) {
-  const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(block));
-  for (int row = 0; row < count; row++)
-    for (int first = 0; first < columns; first += block) {
-      float* own = values + static_cast<size_t>(row) * stride + first;
-      for (int step = block / 2; step > 0; step /= 2)
-        for (int start = 0; start < block; start += 2 * step)
-          for (int i = start; i < start + step; i++) {
-            const float a = own[i], b = own[i + step];
-            own[i] = a + b;
-            own[i + step] = a - b;
-          }
-      for (int i = 0; i < block; i++) own[i] *= scale;
+inline void hadamard(float* own, int size) {
+  for (int step = size / 2; step > 0; step /= 2)
+    for (int start = 0; start < size; start += 2 * step)
+      for (int i = start; i < start + step; i++) {
+        const float a = own[i], b = own[i + step];
+        own[i] = a + b;
+        own[i + step] = a - b;
+      }
+  const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(size));
+  for (int i = 0; i < size; i++) own[i] *= scale;
+}
+
+// Across parts of `size` elements, in place.
+inline void hartley(float* own, int size, int parts, const float* wave) {
+  vf old[kMostParts];
+  for (int i = 0; i < size; i += W) {
+    for (int part = 0; part < parts; part++) old[part] = load(own + part * size + i);
+    for (int to = 0; to < parts; to++) {
+      vf sum = {};
+      for (int from = 0, at = 0; from < parts; from++) {
+        sum = splat(wave[at]) * old[from] + sum;
+        at += to;
+        if (at >= parts) at -= parts;
+      }
+      store(own + to * size + i, sum);
     }
+  }
+}
+
+inline void rotate(float* values, int stride, int count, int columns, const Rotation& by) {
+  const int size = hadamard_size(by.block), parts = by.block / size;
+  for (int row = 0; row < count; row++) {
+    float* own = values + static_cast<size_t>(row) * stride;
+    for (int first = 0; first < columns; first += size) hadamard(own + first, size);
+    if (parts == 1) continue;
+    for (int first = 0; first < columns; first += by.block)
+      hartley(own + first, size, parts, by.wave);
+  }
 }

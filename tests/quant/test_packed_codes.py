@@ -27,6 +27,10 @@ SHAPES = [
     (192, 576, 64, 64),
     (40, 1000, 1000, 0),
     (33, 1536, 128, 512),
+    (40, 576, 64, 576),
+    (16, 2048, 128, 2048),
+    (16, 1024, 64, 1024),
+    (20, 688, 64, 688),
 ]
 
 
@@ -183,6 +187,8 @@ def test_refused() -> None:
     for changes, message in (
         ({"group": 12}, "a scale for 12 columns; a multiple of 8 is allowed"),
         ({"rotation": 48}, "no rotation in blocks of 48"),
+        ({"rotation": 8}, "no rotation in blocks of 8"),
+        ({"rotation": -16}, "no rotation in blocks of -16"),
         ({"rotation": 128}, "no rotation in blocks of 128"),
         ({"most": 1}, "codes of inputs up to 127 or 32767"),
         ({"group": 8}, "packed weight has 576 bytes; 768 expected"),
@@ -195,7 +201,7 @@ def test_refused() -> None:
         build(levels=data.levels[:8].contiguous())
 
 
-@pytest.mark.parametrize("rotation", [0, 64])
+@pytest.mark.parametrize("rotation", [0, 64, 192])
 @pytest.mark.parametrize(("bits", "share"), [(4, 0.005), (3, 0.05), (4, 0.0)])
 def test_inputs_by_levels(each_isa: str, bits: int, share: float, rotation: int) -> None:
     """The native quantiser and product against those of the reference, row by row."""

@@ -1,10 +1,18 @@
-"""Rotation of a layer's inputs by Hadamard matrices, which spreads what is large over many.
+"""Rotation of a layer's inputs, which spreads what is large over many.
 
-With R orthogonal, W x = (W R^T) (R x): W R^T is stored, and R x computed for each token. R is block
-diagonal, of Hadamard matrices of the largest power of two that divides the width; these are
-symmetric, so R^T = R, and a product with one takes log2 of its size additions for each element.
+With R orthogonal, W x = (W R^T) (R x): W R^T is stored, and R x computed for each token. A block of
+inputs, all of them if their number allows, is rotated by
 
-Source   Ashkboos et al. 2024 (QuaRot), section 3, where a Hadamard product goes before a layer.
+    R = C (x) H        H[i, j] = (-1)^popcount(i & j) / sqrt(h)
+                       C[i, j] = (cos t + sin t) / sqrt(c),    t = 2 pi i j / c
+
+H is the Hadamard matrix of the largest power of two h that divides the block, up to 1024, and C the
+Hartley matrix of what is left, c: Hadamard matrices exist for few other sizes, and blocks of 64
+spread an outlier over a ninth of 576 inputs. Both are symmetric, so R^T = R. H takes log2 h
+additions for each element, C takes c multiplications.
+
+Source   Ashkboos et al. 2024 (QuaRot), section 3, where a Hadamard product goes before a layer;
+         the Hartley matrix for sizes that have none is this project's.
 """
 
 from __future__ import annotations
@@ -13,33 +21,48 @@ import torch
 
 from suffice.errors import InputError
 
-__all__ = ["MOST", "block_of", "rotate"]
+__all__ = ["MOST", "MOST_PARTS", "block_of", "rotate"]
 
-LEAST, MOST = 16, 1024
+LEAST, MOST = 16, 1024  # of a Hadamard matrix
+MOST_PARTS = 64  # of a Hartley matrix
 
 
 def block_of(columns: int) -> int:
-    """Return the size of the blocks for K inputs: the largest power of two, at most 1024.
+    """Return the size of the blocks for K inputs: K, or if its Hartley matrix is too large, h.
 
     Raises:
-        InputError: It is less than 16.
+        InputError: h is less than 16.
     """
-    block = min(columns & -columns, MOST)
-    if block < LEAST:
+    size = _hadamard_size(columns)
+    if size < LEAST:
         raise InputError(
-            f"hadamard=true: a layer of {columns} inputs has blocks of {block}; "
+            f"hadamard=true: a layer of {columns} inputs has blocks of {size}; "
             f"its width must be a multiple of {LEAST}"
         )
-    return block
+    return columns if columns // size <= MOST_PARTS else size
 
 
 def rotate(values: torch.Tensor, block: int) -> torch.Tensor:
-    """Multiply blocks of the last dimension [..., K] by the normalised Hadamard matrix."""
-    shape = values.shape
-    values, step = values.reshape(-1, block), 1
-    while step < block:
-        low, high = values.view(-1, block // (2 * step), 2, step).unbind(2)
-        values = torch.stack((low + high, low - high), 2).view(-1, block)
+    """Multiply blocks of the last dimension [..., K] by R."""
+    shape, size = values.shape, _hadamard_size(block)
+    values, step = values.reshape(-1, size), 1
+    while step < size:
+        low, high = values.view(-1, size // (2 * step), 2, step).unbind(2)
+        values = torch.stack((low + high, low - high), 2).view(-1, size)
         step *= 2
-    normalised: torch.Tensor = values * block**-0.5
-    return normalised.view(shape)
+    normalised: torch.Tensor = values * size**-0.5
+    if block > size:
+        parts = block // size
+        normalised = _hartley(parts).to(values.dtype) @ normalised.view(-1, parts, size)
+    return normalised.reshape(shape)
+
+
+def _hadamard_size(block: int) -> int:
+    return min(block & -block, MOST)
+
+
+def _hartley(size: int) -> torch.Tensor:
+    index = torch.arange(size)
+    angle = 2 * torch.pi / size * (torch.outer(index, index) % size).double()
+    matrix: torch.Tensor = (angle.cos() + angle.sin()) * size**-0.5
+    return matrix

@@ -14,10 +14,10 @@ from suffice.quant.kmeans import KLLM, KMeans
 from suffice.quant.rtn import RTN
 
 METHODS = [
-    KMeans(),
+    KMeans(group=64),
     KLLM(),
-    KMeans(hadamard=True),
-    KMeans(levels="float32", w=3),
+    KMeans(group=64, hadamard=False),
+    KMeans(group=64, hadamard=False, levels="float32", w=3),
     RTN(group=64, symmetric=False),
 ]
 
@@ -80,7 +80,7 @@ def test_a_weight_on_a_grid_stays(method: KMeans | RTN) -> None:
 def test_bound(group: int | None) -> None:
     """Uncompensated, no weight is further away than half the widest gap times its scale."""
     weight, hessian = layer(columns=100)
-    method = KMeans(group=group, compensate=False, levels="float32", rounds=0)
+    method = KMeans(group=group, compensate=False, levels="float32", rounds=0, hadamard=False)
     coded = method.quantise(weight, hessian)
     gap = coded.grid.levels.diff().max() / 2
     scale = coded.grid.scale[:, coded.grid.groups(100)]
@@ -90,9 +90,9 @@ def test_bound(group: int | None) -> None:
 
 def test_bits_per_weight() -> None:
     weight = torch.randn(640, 512)
-    assert KMeans(compensate=False).quantise(weight).bits_per_weight == pytest.approx(
-        4.25, abs=0.01
-    )
+    for group, bits in ((64, 4.25), (32, 4.5)):
+        coded = KMeans(group=group, compensate=False).quantise(weight)
+        assert coded.bits_per_weight == pytest.approx(bits, abs=0.001)
     assert KLLM().quantise(weight).bits_per_weight == pytest.approx(4.03, abs=0.01)
     assert RTN(w=3, symmetric=False, group=128).quantise(weight).bits_per_weight == pytest.approx(
         3.25, abs=0.01

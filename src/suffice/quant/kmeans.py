@@ -49,6 +49,7 @@ CODED_INPUTS = (3, 4)  # bits of inputs by codebook
 class KMeans:
     """Codes of `w` bits; `levels` is the type of the centroids, `hadamard` rotates the inputs.
 
+    A rotation pays where inputs keep 8 or 16 bits: of 3 or 4 it leaves no outliers to set apart.
     Inputs of 16 or 8 bits are rounded with a scale for each token, before the native product. Of 4
     or 3 bits they are brought to the levels of their site, but for outliers: so large a share of a
     token's values at each end.
@@ -56,12 +57,12 @@ class KMeans:
 
     w: int = 4
     a: int = 16
-    group: int | None = 64
+    group: int | None = 32
     levels: str = "int8"
     rounds: int = 3
     compensate: bool = True
     sweeps: int = 2
-    hadamard: bool = False
+    hadamard: bool = True
     fisher: bool = True
     outliers: float = 0.005
 
@@ -201,3 +202,4 @@ class KLLM(KMeans):
     rounds: int = 0
     compensate: bool = False
     sweeps: int = 0
+    hadamard: bool = False

@@ -177,7 +177,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--peers", action="store_true", help="transformers' prompt look-up, too")
     parser.add_argument("--rows", action="store_true", help="only the cost of steps by rows")
-    parser.add_argument("--weights", nargs="+", default=["int8", "kmeans"], help="of --rows")
+    parser.add_argument("--weights", nargs="+", default=["int8", "rtn"], help="of --rows")
     parser.add_argument("--depths", type=int, nargs="+", default=[1024], help="of --rows")
     parser.add_argument("--rounds", type=int, default=30, help="of --rows")
     parser.add_argument("--clock", choices=step_rows.CLOCKS, default="wall")

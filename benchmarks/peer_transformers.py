@@ -14,6 +14,19 @@ import transformers
 from peer_worker import serve
 
 
+class Told(transformers.generation.streamers.BaseStreamer):
+    """Notes when tokens come; the first piece is the prompt."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[float, list[int]]] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        self.pieces.append((time.perf_counter(), value.flatten().tolist()))
+
+    def end(self) -> None:
+        pass
+
+
 class Transformers:
     """A model of transformers with its default cache, which grows by a row per token."""
 
@@ -46,6 +59,27 @@ class Transformers:
         seconds = time.perf_counter() - began
         cache.crop(-count)
         return {"seconds": seconds, "tokens": chosen}
+
+    @torch.inference_mode()
+    def look_up(self, tokens: list[int], count: int, drafts: int) -> dict[str, Any]:
+        """Generate up to `count` tokens greedily by prompt look-up of `drafts` tokens at a time.
+
+        `seconds` begin with the first token, as in `decode`; `timed` are the tokens after it.
+        """
+        told = Told()
+        prompt = torch.tensor([tokens])
+        self.model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=count,
+            do_sample=False,
+            prompt_lookup_num_tokens=drafts,
+            streamer=told,
+        )
+        _, first, *others = told.pieces
+        chosen = [token for _, piece in (first, *others) for token in piece]
+        timed, last = len(chosen) - len(first[1]), told.pieces[-1][0]
+        return {"seconds": last - first[0], "tokens": chosen, "timed": timed}
 
     def _prompt(self, prompts: list[list[int]]) -> tuple[Any, torch.Tensor]:
         """Return the prompts' cache and next tokens [B, 1]; the latest of a length is kept."""

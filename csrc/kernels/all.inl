@@ -2,6 +2,7 @@
 // clang-format off: each file uses those before it
 #include "simd.inl"
 #include "rows.inl"
+#include "units.inl"
 #include "codes.inl"
 #include "linear.inl"
 #include "outliers.inl"

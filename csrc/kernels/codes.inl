@@ -56,24 +56,51 @@ SUFFICE_INLINE void pairs_of_levels(vi levels, const std::byte* line, vi* pairs)
   pairs[3] = reinterpret_cast<vi>(reinterpret_cast<vu>(high) >> 8);
 }
 
+// The sums of a row's codes before every 8th.
+SUFFICE_INLINE const int32_t* sums_of(const Inputs& x, int row) {
+  return x.wide_sums + static_cast<size_t>(row) * (x.stride / 8 + 1);
+}
+
+// One past the last column of those that are summed as integers from column `k` on: of one group.
+SUFFICE_INLINE int summed_end(const Linear& w, int k, int columns) {
+  const int group_end = (k / w.group + 1) * w.group;
+  const int end = k + kMostSummed < columns ? k + kMostSummed : columns;
+  return group_end < end ? group_end : end;
+}
+
+// Adds a row's integer sums over the columns [begin, end) of a group to its total, less the offset
+// of the levels, of which `sums` [columns / 8 + 1] of the inputs has the share.
+SUFFICE_INLINE void add_summed(const Linear& w, int panel, int begin, int end, const int32_t* sums,
+                               const vi* summed, vf* total) {
+  const int32_t offset = kLevelOffset * (sums[end / 8] - sums[begin / 8]);
+  const auto* scale = reinterpret_cast<const uint16_t*>(w.data + panel * w.panel_bytes()) +
+                      begin / w.group * kPanel;
+  for (int v = 0; v < kVectors; v++)
+    total[v] = to_float(summed[v] - offset) * load_f16(scale + v * W) + total[v];
+}
+
+SUFFICE_INLINE void store_totals(const Linear& w, int panel, float scale, const vf* total,
+                                 float* y) {
+  for (int v = 0; v < kVectors; v++) {
+    const int n = panel * kPanel + v * W;
+    vf out = total[v] * scale;
+    if (w.bias) out += load(w.bias + n);
+    store(y + n, out);
+  }
+}
+
 // One panel times B rows. Every (row, output) is summed in the same order whatever B is.
 template <int B>
-SUFFICE_INLINE void codes_tile(const Linear& w, int panel, const Inputs& x, int row, float* y,
-                               int y_stride) {
+void codes_tile(const Linear& w, int panel, const Inputs& x, int row, float* y, int y_stride) {
   // dpwssd takes 5 cycles: with few rows, four sums for each output hide them.
   constexpr int kChains = SUFFICE_LEVEL == 4 && B <= 2 ? 4 : 1;
-  const std::byte* scales = w.data + panel * w.panel_bytes();
-  const std::byte* line = scales + w.scale_bytes();
+  const std::byte* line = w.data + panel * w.panel_bytes() + w.scale_bytes();
   const int16_t* input = x.wide + static_cast<size_t>(row) * x.stride;
-  const int sums_stride = x.stride / 8 + 1;
-  const int32_t* sums = x.wide_sums + static_cast<size_t>(row) * sums_stride;
   const vi levels = repeat_levels(w.levels);
   const int columns = w.steps() * 8;
   vf total[B][kVectors] = {};
   for (int k = 0; k < columns;) {
-    const int begin = k, group = k / w.group;
-    int end = begin + kMostSummed < columns ? begin + kMostSummed : columns;
-    if ((group + 1) * w.group < end) end = (group + 1) * w.group;
+    const int begin = k, end = summed_end(w, k, columns);
     vi sum[B][kVectors][kChains] = {};
     for (; k < end; k += 8, line += kLineBytes) {
       fetch(line + kAheadCodes);
@@ -89,44 +116,87 @@ SUFFICE_INLINE void codes_tile(const Linear& w, int panel, const Inputs& x, int 
       }
     }
     for (int b = 0; b < B; b++) {
-      const int32_t* own = sums + b * sums_stride;
-      const int32_t offset = kLevelOffset * (own[end / 8] - own[begin / 8]);
+      vi summed[kVectors];
       for (int v = 0; v < kVectors; v++) {
-        vi all = sum[b][v][0];
-        for (int i = 1; i < kChains; i++) all += sum[b][v][i];
-        const auto* scale = reinterpret_cast<const uint16_t*>(scales) + group * kPanel + v * W;
-        total[b][v] = to_float(all - offset) * load_f16(scale) + total[b][v];
+        summed[v] = sum[b][v][0];
+        for (int i = 1; i < kChains; i++) summed[v] += sum[b][v][i];
       }
+      add_summed(w, panel, begin, end, sums_of(x, row + b), summed, total[b]);
     }
   }
   for (int b = 0; b < B; b++)
-    for (int v = 0; v < kVectors; v++) {
-      const int n = panel * kPanel + v * W;
-      vf out = total[b][v] * x.scales[row + b];
-      if (w.bias) out += load(w.bias + n);
-      store(y + static_cast<size_t>(row + b) * y_stride + n, out);
-    }
+    store_totals(w, panel, x.scales[row + b], total[b],
+                 y + static_cast<size_t>(row + b) * y_stride);
 }
 
-// A panel at a time, which is one sequential stream; all tiles of rows pass over it in the cache.
+// From so many rows on, levels are looked up once for all of them, and not once for each tile.
+constexpr int kDecodeRows = SUFFICE_LEVEL == 4 ? 9 : 5;
+constexpr int kDecodedRows = 32;  // that share them; their totals stay in the L1 cache
+
+// The levels of some columns of a panel, as pairs of int16: [columns / 2][kVectors].
+SUFFICE_INLINE void decode_columns(vi levels, const std::byte* line, int columns, vi* to) {
+  for (int k = 0; k < columns; k += 8, line += kLineBytes, to += 4 * kVectors) {
+    fetch(line + kAheadCodes);
+    for (int v = 0; v < kVectors; v++) {
+      vi pairs[4];
+      pairs_of_levels(levels, line + v * kVectorBytes, pairs);
+      for (int i = 0; i < 4; i++) to[i * kVectors + v] = pairs[i];
+    }
+  }
+}
+
+// B rows of inputs, `stride` apart, times such pairs: the integer sums.
+template <int B>
+SUFFICE_INLINE void sum_decoded(const vi* pairs, int columns, const int16_t* input, int stride,
+                                vi (*summed)[kVectors]) {
+  vi sum[B][kVectors] = {};
+  for (int k = 0; k < columns; k += 2, pairs += kVectors)
+    for (int b = 0; b < B; b++) {
+      const vi both = broadcast<vi>(input + static_cast<size_t>(b) * stride + k);
+      for (int v = 0; v < kVectors; v++) sum[b][v] = add_pairs(sum[b][v], pairs[v], both);
+    }
+  for (int b = 0; b < B; b++)
+    for (int v = 0; v < kVectors; v++) summed[b][v] = sum[b][v];
+}
+
+// One panel times `count` rows, at most kDecodedRows; with the bits of codes_tile.
+inline void decoded_panel(const Linear& w, int panel, const Inputs& x, int first, int count,
+                          float* y, int y_stride) {
+  constexpr int kTile = SUFFICE_LEVEL == 4 ? 8 : 6;
+  vi pairs[kMostSummed / 2 * kVectors];
+  vf total[kDecodedRows][kVectors] = {};
+  const std::byte* lines = w.data + panel * w.panel_bytes() + w.scale_bytes();
+  const vi levels = repeat_levels(w.levels);
+  const int columns = w.steps() * 8;
+  for (int begin = 0, end; begin < columns; begin = end) {
+    end = summed_end(w, begin, columns);
+    decode_columns(levels, lines + begin / 8 * kLineBytes, end - begin, pairs);
+    in_units<kTile>(count, [&]<int B>(int row) {
+      const int16_t* input = x.wide + static_cast<size_t>(first + row) * x.stride + begin;
+      vi summed[B][kVectors];
+      sum_decoded<B>(pairs, end - begin, input, x.stride, summed);
+      for (int b = 0; b < B; b++)
+        add_summed(w, panel, begin, end, sums_of(x, first + row + b), summed[b], total[row + b]);
+    });
+  }
+  for (int row = 0; row < count; row++)
+    store_totals(w, panel, x.scales[first + row], total[row],
+                 y + static_cast<size_t>(first + row) * y_stride);
+}
+
+// A panel at a time, which is one sequential stream.
 inline void linear_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y,
                             int y_stride) {
-  constexpr int kTile = SUFFICE_LEVEL == 4 ? 8 : 4;
-  for (int panel = first; panel < last; panel++)
-    for (int row = 0; row < x.count; row += kTile) {
-      switch (x.count - row < kTile ? x.count - row : kTile) {
-        case 1: codes_tile<1>(w, panel, x, row, y, y_stride); break;
-        case 2: codes_tile<2>(w, panel, x, row, y, y_stride); break;
-        case 3: codes_tile<3>(w, panel, x, row, y, y_stride); break;
-        case 4: codes_tile<4>(w, panel, x, row, y, y_stride); break;
-#if SUFFICE_LEVEL == 4
-        case 5: codes_tile<5>(w, panel, x, row, y, y_stride); break;
-        case 6: codes_tile<6>(w, panel, x, row, y, y_stride); break;
-        case 7: codes_tile<7>(w, panel, x, row, y, y_stride); break;
-        case 8: codes_tile<8>(w, panel, x, row, y, y_stride); break;
-#endif
-      }
+  for (int panel = first; panel < last; panel++) {
+    if (x.count < kDecodeRows) {
+      dispatch<kDecodeRows - 1>(x.count,
+                                [&]<int B>() { codes_tile<B>(w, panel, x, 0, y, y_stride); });
+      continue;
     }
+    for (int row = 0; row < x.count; row += kDecodedRows)
+      decoded_panel(w, panel, x, row, x.count - row < kDecodedRows ? x.count - row : kDecodedRows,
+                    y, y_stride);
+  }
 }
 
 // The code of row `row` of a panel and a column.

@@ -1,4 +1,4 @@
-// y = W x for 1..16 rows of x, reading each weight once from memory.
+// y = W x for a few rows of x, reading each weight once from memory.
 
 // How far ahead of the arithmetic weights are asked for, in bytes. Where it takes about as long as
 // reading, the core's own prefetchers leave the two one after the other; where it takes less they
@@ -88,28 +88,16 @@ void rows_of(const Linear& w, int first, int last, const Inputs& x, int row, flo
   for (; panel < last; panel++) tile.template operator()<1>(panel);
 }
 
-// The rows in tiles of at most kTile, a few panels at a time so that these stay in the L1/L2 cache
-// while every tile of rows passes over them.
+// The rows in tiles of at most kTile, equal ones, a few panels at a time so that these stay in the
+// L1/L2 cache while every tile of rows passes over them.
 template <Type T>
 void linear_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
   constexpr int kTile = SUFFICE_LEVEL == 4 ? 8 : 6;
   const int group = x.count <= kTile ? last - first : kAccumulators;
   for (int panel = first; panel < last; panel += group) {
     const int end = panel + group < last ? panel + group : last;
-    for (int row = 0; row < x.count; row += kTile) {
-      switch (x.count - row < kTile ? x.count - row : kTile) {
-        case 1: rows_of<T, 1>(w, panel, end, x, row, y, y_stride); break;
-        case 2: rows_of<T, 2>(w, panel, end, x, row, y, y_stride); break;
-        case 3: rows_of<T, 3>(w, panel, end, x, row, y, y_stride); break;
-        case 4: rows_of<T, 4>(w, panel, end, x, row, y, y_stride); break;
-        case 5: rows_of<T, 5>(w, panel, end, x, row, y, y_stride); break;
-        case 6: rows_of<T, 6>(w, panel, end, x, row, y, y_stride); break;
-#if SUFFICE_LEVEL == 4
-        case 7: rows_of<T, 7>(w, panel, end, x, row, y, y_stride); break;
-        case 8: rows_of<T, 8>(w, panel, end, x, row, y, y_stride); break;
-#endif
-      }
-    }
+    in_units<kTile>(x.count,
+                    [&]<int B>(int row) { rows_of<T, B>(w, panel, end, x, row, y, y_stride); });
   }
 }
 

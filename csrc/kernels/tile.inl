@@ -71,25 +71,6 @@ constexpr int units_for(int queries) {
   return units > 1 ? units : 1;
 }
 
-// Calls f.operator()<value>() for a value from 1 to Most.
-template <int Most, class F>
-SUFFICE_INLINE void dispatch(int value, F f) {
-  if constexpr (Most > 1)
-    if (value < Most) return dispatch<Most - 1>(value, f);
-  f.template operator()<Most>();
-}
-
-// Calls f.operator()<U>(first) for groups of at most Most of `count` units, of nearly equal size.
-template <int Most, class F>
-SUFFICE_INLINE void in_units(int count, F f) {
-  const int groups = (count + Most - 1) / Most;
-  for (int i = 0, first = 0; i < groups; i++) {
-    const int end = count * (i + 1) / groups;
-    dispatch<Most>(end - first, [&]<int U>() { f.template operator()<U>(first); });
-    first = end;
-  }
-}
-
 // codes = round(values / unit) with unit = most / 32767, which is returned.
 SUFFICE_INLINE float quantize_to_int16(const float* values, int size, float most, int16_t* codes) {
   const float inverse = most > 0 ? 32767.0f / most : 0.0f;

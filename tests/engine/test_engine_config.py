@@ -94,8 +94,8 @@ KNOWN = (
         (
             {"speculative_config": {"method": "ngram", "num_speculative_token": 3}},
             "unknown option of speculator 'ngram' 'num_speculative_token'. Did you mean "
-            "'num_speculative_tokens'? Known: num_speculative_tokens, prompt_lookup_max, "
-            "prompt_lookup_min",
+            "'num_speculative_tokens'? Known: adaptive, num_speculative_tokens, "
+            "prompt_lookup_max, prompt_lookup_min",
         ),
         (
             {"speculative_config": {"method": "ngram", "num_speculative_tokens": "many"}},

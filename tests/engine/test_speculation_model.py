@@ -18,6 +18,7 @@ from suffice import LLM, RequestOutput, SamplingParams
 from suffice.engine.runner import Runner
 from suffice.speculate import Drafted, Tree
 
+ALWAYS = "ngram:6,adaptive=false"  # whether drafts pay or not
 FEW = 200  # token ids that every model here has
 PARAMS = [
     SamplingParams(**values, max_tokens=30, seed=seed, ignore_eos=True, logprobs=2)
@@ -97,7 +98,7 @@ def test_outputs_are_those_without_drafts_bit_for_bit(
     folder: Path, options: dict[str, Any]
 ) -> None:
     plain = load(folder, **options).generate(prompts(), PARAMS)
-    llm = load(folder, **options, speculative_config="ngram:6")
+    llm = load(folder, **options, speculative_config=ALWAYS)
     runner_of(llm).proposer = Known(plain)
     found = llm.generate(prompts(), PARAMS)
     assert [each.outputs for each in found] == [each.outputs for each in plain]
@@ -110,7 +111,7 @@ def test_a_branch_that_is_not_the_first_gives_the_same_tokens(variant: str, mode
     """Their logits may differ by rounding, which is far from turning a choice here."""
     params = [dataclasses.replace(each, logprobs=None) for each in PARAMS]
     plain = load(models(variant)).generate(prompts(), params)
-    llm = load(models(variant), speculative_config="ngram:6")
+    llm = load(models(variant), speculative_config=ALWAYS)
     runner_of(llm).proposer = Known(plain, branch=True)
     found = llm.generate(prompts(), params)
     assert [each.outputs for each in found] == [each.outputs for each in plain]
@@ -123,7 +124,7 @@ def test_beyond_the_trained_positions_of_a_dynamic_rotation_nothing_is_drafted(
     folder, params = models("llama-dynamic"), dataclasses.replace(PARAMS[0], max_tokens=20)
     options = {"max_model_len": 32}
     plain = load(folder, **options).generate([[5] * 8], params)
-    llm = load(folder, **options, speculative_config="ngram:6")
+    llm = load(folder, **options, speculative_config=ALWAYS)
     runner_of(llm).proposer = Known(plain)
     (found,) = llm.generate([[5] * 8], params)
     assert found.outputs == plain[0].outputs
@@ -142,7 +143,7 @@ def test_methods_on_a_text_that_repeats(folder: Path, method: str) -> None:
 
 def test_drafts_never_force_an_early_allocation(folder: Path) -> None:
     """The paper's figure 6: drafts take spare rows, and their number is cut when few are left."""
-    runner = runner_of(load(folder, growth="bmc:rows=8", speculative_config="ngram:6"))
+    runner = runner_of(load(folder, growth="bmc:rows=8", speculative_config=ALWAYS))
     sequence = runner.open("a", 128)
     runner.prefill(sequence, [5] * 12)
     cache, room, grown = sequence.cache, [], []
@@ -158,7 +159,7 @@ def test_drafts_never_force_an_early_allocation(folder: Path) -> None:
 
 def test_the_cache_grows_by_what_a_step_gives(folder: Path) -> None:
     """Eq. 9: T ~ sqrt(N / m), so steps of four tokens double the rows of an allocation."""
-    runner = runner_of(load(folder, growth="bmc:ratio=0.125", speculative_config="ngram:6"))
+    runner = runner_of(load(folder, growth="bmc:ratio=0.125", speculative_config=ALWAYS))
     rows = {}
     for tokens_per_step in (1.0, 4.0):
         sequence = runner.open("a", 128)
@@ -191,7 +192,10 @@ def test_golden_tokens_of_smollm2(method: str) -> None:
         pytest.skip("no smollm2-135m: run `suffice pull smollm2-135m`")
     golden = json.loads((FOLDER / "golden_smollm2-135m.json").read_text(encoding="utf-8"))
     assert sha256(path) == golden["sha256"]
-    llm = LLM(path, dtype="float32", threads=1, speculative_config=method, max_model_len=256)
+    options = {"method": method.partition(":")[0], "tree": "tree" in method, "adaptive": False}
+    if method == "ngram":
+        del options["tree"]
+    llm = LLM(path, dtype="float32", threads=1, speculative_config=options, max_model_len=256)
     params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
     row = golden["rows"][3]
     (output,) = llm.generate([row["tokens"]], params)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import tiny
 from suffice import LLM, Config, SamplingParams
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
+from suffice.speculate import Drafted
+from suffice.speculate.budget import Budget
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=1)
 DRAWN = SamplingParams(temperature=0.8, top_k=30, max_tokens=24, seed=5, ignore_eos=True)
@@ -35,7 +37,8 @@ def load(folder: Path, **options: Any) -> LLM:
 
 
 def drafting(folder: Path, method: dict[str, Any], **options: Any) -> LLM:
-    return load(folder, speculative_config=method, **options)
+    """Return an engine that drafts whether it pays or not, unless told otherwise."""
+    return load(folder, speculative_config={"adaptive": False, **method}, **options)
 
 
 def runner_of(llm: LLM) -> Runner:
@@ -86,6 +89,25 @@ def test_a_text_too_long_for_the_second_model_goes_on_without(models: Callable[.
     (found,) = llm.generate(PROMPTS[:1], GREEDY)
     assert found.outputs == plain[0].outputs
     assert 0 < found.speculation.num_drafts < found.speculation.steps
+
+
+def test_a_second_model_catches_up_after_a_pause(models: Callable[..., Path]) -> None:
+    """More tokens than a step takes are run as a prompt, and the drafts are right at once."""
+    made: list[int] = []
+
+    class Pausing(Budget):
+        def lengths(self, samples: Sequence[Drafted], room: Sequence[int]) -> list[int]:
+            made.append(0 if 2 <= len(made) < 45 else min(room[0], 3))
+            return [made[-1]]
+
+    params = dataclasses.replace(GREEDY, max_tokens=62)
+    plain = load(models()).generate(PROMPTS[:1], params)
+    llm = drafting(models(), {"method": "draft_model", "model": str(models())})
+    llm._loop.budget = Pausing(llm.config.speculate)
+    (found,) = llm.generate(PROMPTS[:1], params)
+    assert found.outputs == plain[0].outputs
+    assert found.speculation.draft_acceptance_rate == 1
+    assert made[45:] and sum(made[45:]) > 5
 
 
 def test_no_memory_for_the_second_model_is_no_error(models: Callable[..., Path]) -> None:

@@ -49,9 +49,9 @@ def test_a_tree_is_in_order_with_its_first_branch_first() -> None:
         for node in range(-1, len(tree)):
             tokens = [tree.tokens[child] for child in tree.children(node)]
             assert len(set(tokens)) == len(tokens), "siblings differ"
-        branched += tree != Tree.chain(tree.tokens)
+        branched += tree != Tree.chain(tree.tokens, match=tree.match)
         own = automaton(text, min_token_prob=0, max_spec_factor=9).propose(10)
-        assert own == Tree.chain(own.tokens), "without branches unless asked for"
+        assert own == Tree.chain(own.tokens, match=own.match), "without branches unless asked for"
     assert branched > 50
 
 

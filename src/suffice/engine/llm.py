@@ -15,6 +15,7 @@ from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import Kept, Request, RequestOutput
 from suffice.errors import InputError
 from suffice.sampling_params import SamplingParams
+from suffice.speculate.budget import Budget
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -89,10 +90,12 @@ class LLM:
         self.config = config
         self.runner = runner
         self.tokenizer = tokenizer
+        self.budget = Budget(config.speculate)
         self._maker = RequestMaker(config, tokenizer, runner)
         self._loop = Loop(
             runner,
             tokenizer,
+            self.budget,
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,
         )

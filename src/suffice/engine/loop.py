@@ -8,7 +8,8 @@ steps runs everybody's requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -21,6 +22,7 @@ from suffice.engine.turns import Turns
 from suffice.errors import InputError, OutOfMemory
 from suffice.speculate import NO_DRAFTS, Tree
 from suffice.speculate.acceptance import next_token
+from suffice.speculate.budget import Budget
 
 
 class Loop:
@@ -30,12 +32,21 @@ class Loop:
     """
 
     def __init__(
-        self, runner: Runner, tokenizer: Tokenizer, *, max_num_seqs: int, max_model_len: int
+        self,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        budget: Budget,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.runner = runner
         self.turns = Turns()
         self.scheduler = Scheduler(max_num_seqs)
+        self.budget = budget
         self._tokenizer = tokenizer
+        self._clock = clock
         self._rows = max_model_len
 
     def add(self, request: Request) -> None:
@@ -117,17 +128,23 @@ class Loop:
         return [(sample, room[id(sample)]) for sample in self.scheduler.samples()]
 
     def _decode(self, samples: list[Sample], room: list[int]) -> None:
-        drafts = self.runner.propose(samples, room)
+        began = self._clock()
+        proposed = self.runner.propose(samples, self.budget.lengths(samples, room))
+        drafts = self.budget.cut(samples, proposed)
+        drafted = self._clock()
+        self.budget.drafted(samples, proposed, drafted - began)
         sequences = [sample.sequence for sample in samples]
         logits = self.runner.verify(sequences, [sample.tokens[-1] for sample in samples], drafts)
         rows = torch.split(logits, [1 + len(tree) for tree in drafts])
         with one_torch_thread():
             tokens = self._first_tokens(samples, drafts, rows, logits)
-            for sample, tree, own, token in zip(samples, drafts, rows, tokens, strict=True):
-                if path := self._accept(sample, tree, own, token):
+            for at, sample in enumerate(samples):
+                if path := self._accept(sample, drafts[at], rows[at], tokens[at]):
                     self.runner.commit(sample.sequence, path)
-                    sample.drafts.add(tree, len(path) - 1)
+                    sample.drafts.add(drafts[at], len(path) - 1)
+                    self.budget.learn(sample, proposed[at], sample.tokens[-len(path) :])
                     self._release_finished(sample)
+        self.budget.checked(drafts, self._clock() - drafted)
 
     def _first_tokens(
         self,

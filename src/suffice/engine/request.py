@@ -10,6 +10,7 @@ from suffice.engine.protocol import Decoder
 from suffice.engine.stops import StopText
 from suffice.sampling import SamplingState
 from suffice.sampling_params import SamplingParams
+from suffice.speculate.rates import Rates
 from suffice.speculate.stats import DraftStats
 
 
@@ -116,6 +117,7 @@ class Sample:
         self.state = state
         self.sequence: Any = None
         self.drafter: Any = None
+        self.rates: Rates | None = None
         self.drafts = DraftStats()
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None

@@ -226,7 +226,13 @@ def run(
     """Run a case once and return when the tokens of its requests came."""
     context = llm.config.max_model_len
     assert context is not None, "an engine's config is resolved"
-    loop = Loop(llm.runner, llm.tokenizer, max_num_seqs=case.batch_size, max_model_len=context)
+    loop = Loop(
+        llm.runner,
+        llm.tokenizer,
+        llm.budget,
+        max_num_seqs=case.batch_size,
+        max_model_len=context,
+    )
     maker = RequestMaker(llm.config, llm.tokenizer, llm.runner)
     requests = [maker.make(prompt, case.params) for prompt in case.prompts]
     arrival = clock()

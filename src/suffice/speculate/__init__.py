@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from suffice.attention import Attention
     from suffice.sampling import SamplingState
+    from suffice.speculate.rates import Rates
 
 __all__ = [
     "NO_DRAFTS",
@@ -35,10 +36,11 @@ class Drafted(Protocol):
     """A sample for which drafts are made.
 
     `state` has its text and how its tokens are chosen, `sequence` is what the runner knows of it,
-    and `drafter` what the proposer keeps of it, None at first.
+    `drafter` what the proposer keeps of it and `rates` how good its drafts were, None at first.
     """
 
     drafter: Any
+    rates: Rates | None
     sequence: Any
 
     @property
@@ -114,6 +116,16 @@ class Speculator(Protocol):
     @property
     def num_speculative_tokens(self) -> int:
         """The most tokens that are drafted for a step."""
+        ...
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether only as many are drafted or checked as pay."""
+        ...
+
+    @property
+    def from_text(self) -> bool:
+        """Whether drafts follow from the text alone, so that making them costs next to nothing."""
         ...
 
     @classmethod

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.errors import InputError, OutOfMemory
 from suffice.speculate import Drafted, DraftRunner, Models
-from suffice.speculate.tree import Tree, check_drafts
+from suffice.speculate.tree import MOST_DRAFTS, Tree, check_drafts
 
 if TYPE_CHECKING:
     from suffice.speculate.chains import Chains
@@ -31,9 +31,11 @@ class DraftModel:
 
     alone = "model"
     sketched: ClassVar[bool] = False
+    from_text: ClassVar[bool] = False
 
     model: str = ""
     num_speculative_tokens: int = 4
+    adaptive: bool = True  # make only as many drafts as pay
     quantization: str | None = None
 
     def __post_init__(self) -> None:
@@ -132,9 +134,10 @@ class ByModel:
         behind.sequence.cache.truncate(shared)
         del behind.held[shared:]
         try:
-            if new and len(text) > 1:
-                self._runner.prefill(behind.sequence, text[:-1])
-                behind.held = text[:-1]
+            missing = text[len(behind.held) : -1]
+            if missing and (new or len(missing) >= MOST_DRAFTS):  # more than a step takes
+                self._runner.prefill(behind.sequence, missing)
+                behind.held += missing
             chain = text[len(behind.held) :]
             self._runner.reserve(behind.sequence, len(chain))
         except OutOfMemory:

@@ -25,8 +25,10 @@ class NGram:
 
     alone = "num_speculative_tokens"
     sketched: ClassVar[bool] = False
+    from_text: ClassVar[bool] = True
 
     num_speculative_tokens: int = 8
+    adaptive: bool = True  # check only the drafts that pay
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 1
 
@@ -75,7 +77,7 @@ class LastPlaces:
         for size in reversed(self._sizes):
             place = self._after.get(tuple(self._text[-size:])) if size <= self.length else None
             if place is not None:
-                return Tree.chain(self._copy(place, most))
+                return Tree.chain(self._copy(place, most), match=size)
         return NO_DRAFTS
 
     def _copy(self, place: int, count: int) -> list[int]:

@@ -18,6 +18,8 @@ class NoDrafts:
     """One new token per step."""
 
     num_speculative_tokens: ClassVar[int] = 0
+    adaptive: ClassVar[bool] = False
+    from_text: ClassVar[bool] = True
     sketched: ClassVar[bool] = False
 
     @classmethod

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.attention import ATTENTIONS, Attention
 from suffice.errors import InputError
@@ -29,8 +29,10 @@ class SelfDraft:
     """Drafts with another `attention`, which must leave something out."""
 
     alone = "num_speculative_tokens"
+    from_text: ClassVar[bool] = False
 
     num_speculative_tokens: int = 4
+    adaptive: bool = True  # make only as many drafts as pay
     attention: str = "certified:eps=0.3,bounded=false"
 
     def __post_init__(self) -> None:

@@ -34,8 +34,10 @@ class Suffix:
 
     alone = "num_speculative_tokens"
     sketched: ClassVar[bool] = False
+    from_text: ClassVar[bool] = True
 
     num_speculative_tokens: int = 8
+    adaptive: bool = True  # check only the drafts that pay
     max_spec_factor: float = 1.0  # of the length of the match: how far ahead drafts reach
     min_token_prob: float = 0.1  # of a draft, by the counts on the way to it
     tree: bool = False
@@ -147,7 +149,7 @@ class SuffixAutomaton:
     def _likeliest(self, state: int, most: int, depth: int) -> tuple[Tree, float]:
         """Return the likeliest continuations of a state and the sum of their probabilities."""
         found: list[tuple[int, int]] = []  # (parent, token), the likeliest first
-        reached = [0]
+        reached, match = [0], self._lengths[state]
         waiting: list[tuple[float, int, int, int]] = []
         expected = 0.0
         self._offer(waiting, state, 1.0, -1)
@@ -160,7 +162,7 @@ class SuffixAutomaton:
                 waiting.clear()
             if reached[-1] < depth:
                 self._offer(waiting, state, -negative, len(found) - 1)
-        return _first_branch_first(found), expected
+        return _first_branch_first(found, match), expected
 
     def _offer(
         self, waiting: list[tuple[float, int, int, int]], state: int, prob: float, node: int
@@ -176,7 +178,7 @@ class SuffixAutomaton:
                 heapq.heappush(waiting, (-share, token, node, after))
 
 
-def _first_branch_first(nodes: list[tuple[int, int]]) -> Tree:
+def _first_branch_first(nodes: list[tuple[int, int]], match: int) -> Tree:
     """Return nodes (parent, token), siblings in their order, so that each branch is together."""
     children: list[list[int]] = [[] for _ in range(len(nodes) + 1)]
     for node, (parent, _) in enumerate(nodes):
@@ -192,4 +194,4 @@ def _first_branch_first(nodes: list[tuple[int, int]]) -> Tree:
         tokens.append(token)
         parents.append(places[parent])
         todo += children[node + 1][::-1]
-    return Tree(tuple(tokens), tuple(parents))
+    return Tree(tuple(tokens), tuple(parents), match=match)

@@ -24,19 +24,34 @@ class Tree:
         parents: The node that each continues, -1 for the end of the text; it comes before.
         draft_probs: What siblings were drawn from, float32 [V] by their parent's number plus 1,
             one without replacement after the other; None if nothing was left to chance.
+        match: How many tokens at the end of the text were found where the drafts come from; 0 if
+            they come from elsewhere.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     draft_probs: tuple[torch.Tensor | None, ...] | None = None
+    match: int = 0
 
     @classmethod
     def chain(
-        cls, tokens: Sequence[int], draft_probs: Sequence[torch.Tensor] | None = None
+        cls,
+        tokens: Sequence[int],
+        draft_probs: Sequence[torch.Tensor] | None = None,
+        match: int = 0,
     ) -> Tree:
         """Return tokens of which each continues the one before."""
         probs = None if draft_probs is None else (*draft_probs, None)
-        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), probs)
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), probs, match)
+
+    def only(self, nodes: Sequence[int]) -> Tree:
+        """Return the tree of some nodes in their order, with each its parent; none were drawn."""
+        place = {-1: -1} | {node: at for at, node in enumerate(nodes)}
+        return Tree(
+            tuple(self.tokens[node] for node in nodes),
+            tuple(place[self.parents[node]] for node in nodes),
+            match=self.match,
+        )
 
     def __len__(self) -> int:
         return len(self.tokens)

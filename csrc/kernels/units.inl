@@ -1,0 +1,20 @@
+// Work cut into what registers hold, by sizes that the compiler knows.
+
+// Calls f.operator()<value>() for a value from 1 to Most.
+template <int Most, class F>
+SUFFICE_INLINE void dispatch(int value, F f) {
+  if constexpr (Most > 1)
+    if (value < Most) return dispatch<Most - 1>(value, f);
+  f.template operator()<Most>();
+}
+
+// Calls f.operator()<U>(first) for groups of at most Most of `count` units, of nearly equal size.
+template <int Most, class F>
+SUFFICE_INLINE void in_units(int count, F f) {
+  const int groups = (count + Most - 1) / Most;
+  for (int i = 0, first = 0; i < groups; i++) {
+    const int end = count * (i + 1) / groups;
+    dispatch<Most>(end - first, [&]<int U>() { f.template operator()<U>(first); });
+    first = end;
+  }
+}

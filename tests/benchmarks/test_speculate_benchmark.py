@@ -1,0 +1,170 @@
+"""The benchmark of speculative decoding on a tiny model and a few prompts of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny
+from suffice.errors import InputError
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import peer_transformers
+import speculate
+import speculate_cells
+import step_rows
+
+GREEDY = "qa at temperature 0"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    return tiny.make(folder, "llama", tokenizer=True, max_position_embeddings=512)
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Path:
+    """A file of prompts of three categories, one of them of MT-bench."""
+    rows = [
+        {"question_id": at, "category": category, "turns": [text, "never asked"]}
+        for at, (category, text) in enumerate(
+            [("qa", "a b a b a b"), ("qa", "c d"), ("writing", "b b b"), ("rag", "a " * 900)]
+        )
+    ]
+    lines = "\n".join(json.dumps(row) for row in rows)
+    (tmp_path / speculate_cells.QUESTIONS).write_text(lines)
+    return tmp_path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, model: Path, folder: Path, *more: str) -> int:
+    arguments = ["speculate.py", "--model", str(model), "--out", str(folder), "--threads", "1"]
+    arguments += ["--context", "200", "--max-tokens", "24"]
+    monkeypatch.setattr(sys, "argv", [*arguments, *more])
+    return speculate.main()
+
+
+def found(folder: Path) -> tuple[dict[str, Any], str]:
+    (path,) = folder.glob("speculate_*.json")
+    return json.loads(path.read_text()), path.with_suffix(".md").read_text()
+
+
+def test_a_run_goes_on_where_it_stopped(
+    monkeypatch: pytest.MonkeyPatch, model: Path, asked: Path
+) -> None:
+    folder = asked / "out"
+    settings = ["--data-dir", str(asked), "--settings", "ngram:4,adaptive=false"]
+    assert run(monkeypatch, model, folder, *settings, "--limit", "1", "--temperatures", "0") == 0
+    first, drawn = found(folder)
+    assert set(first["cells"]) == {GREEDY, "conversation at temperature 0"}, "one is too long"
+    cell = first["cells"][GREEDY]["ngram:4,adaptive=false"]
+    assert [prompt["question"] for prompt in cell["prompts"]] == [0]
+    assert all(prompt["same"] for prompt in cell["prompts"])
+    assert cell["prompts"][0]["plain"]["tokens"] == cell["prompts"][0]["other"]["tokens"] <= 23
+    assert cell["accepted"] <= cell["drafted"] and cell["steps"] > 0
+    assert "| qa | 1 |" in drawn and "Temperature 0:" in drawn
+    more = [*settings, "suffix + iterative", "--limit", "2", "--temperatures", "0", "1"]
+    assert run(monkeypatch, model, folder, *more) == 0
+    then, drawn = found(folder)
+    again = then["cells"]["conversation at temperature 0"]
+    assert (
+        again["ngram:4,adaptive=false"]
+        == first["cells"]["conversation at temperature 0"]["ngram:4,adaptive=false"]
+    ), "it had all its prompts"
+    assert len(then["cells"][GREEDY]["ngram:4,adaptive=false"]["prompts"]) == 2
+    sampled = then["cells"]["qa at temperature 1"]
+    assert set(sampled) == {"ngram:4,adaptive=false", "suffix + iterative"}
+    assert all(p["same"] for cell in sampled.values() for p in cell["prompts"]), "the same seed"
+    assert "Temperature 1:" in drawn
+    assert run(monkeypatch, model, folder, *more, "--kv-cache-dtype", "float32") == 2
+
+
+def test_greedy_tokens_that_differ_fail(
+    monkeypatch: pytest.MonkeyPatch, model: Path, asked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = speculate_cells.compared
+
+    def wrong(*parts: Any) -> Any:
+        for cell in whole(*parts):
+            cell["prompts"][0]["same"] = False
+            yield cell
+
+    monkeypatch.setattr(speculate, "compared", wrong)
+    settings = ["--data-dir", str(asked), "--settings", "ngram", "--temperatures", "0"]
+    assert run(monkeypatch, model, asked / "out", *settings, "--limit", "1") == 1
+    assert "tokens differ from plain decoding: qa at temperature 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], "--data-dir: the folder with spec-bench-questions.jsonl is needed"),
+        (["--data-dir", ".", "--settings", "ngrm"], "unknown speculator 'ngrm'. Did you mean"),
+        (["--data-dir", ".", "--settings", "ngram + bcm"], "unknown growth 'bcm'. Did you mean"),
+        (["--limit", "0"], "--limit: must be at least 1"),
+        (["--rows", "--clock", "cpu", "--threads", "2"], "--clock cpu: counts the time of this"),
+    ],
+)
+def test_bad_options(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    message: str,
+) -> None:
+    assert run(monkeypatch, Path("no-model"), tmp_path, *more) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_lines_that_are_no_questions(asked: Path) -> None:
+    (asked / speculate_cells.QUESTIONS).write_text('{"category": "qa"}')
+    with pytest.raises(InputError, match="line 1: needs question_id, category and turns"):
+        speculate_cells.questions(asked, None, 1, 10)  # type: ignore[arg-type]
+
+
+def test_figures_of_cells() -> None:
+    def prompt(tokens: int, plain: float, other: float) -> dict[str, Any]:
+        ways = {"plain": plain, "other": other}
+        return {way: {"tokens": tokens, "seconds": s} for way, s in ways.items()}
+
+    cells = [
+        {"prompts": [prompt(10, 1.0, 0.5), prompt(30, 3.0, 1.5)], "steps": 20, "accepted": 20},
+        {"prompts": [prompt(20, 2.0, 2.0)], "steps": 20, "accepted": 0},
+    ]
+    assert speculate_cells.speed(cells, "plain") == 10
+    assert speculate_cells.speed_up(cells[:1]) == 2
+    assert speculate_cells.speed_up(cells) == 1.5
+    assert speculate_cells.tokens_per_step(cells) == 1.5
+    assert speculate_cells.tokens_per_step([{"steps": 0, "accepted": 0}]) is None
+    assert speculate_cells.repeated([1, 2, 3, 4, 1, 2, 3, 4]) == pytest.approx(0.2)
+    assert speculate_cells.repeated([1, 2, 3]) == 0
+
+
+def test_costs_of_rows(monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path) -> None:
+    monkeypatch.setattr(step_rows, "ROWS", (1, 3))
+    more = ["--rows", "--quick", "--weights", "int8", "none"]
+    assert run(monkeypatch, model, tmp_path, *more) == 0
+    data, drawn = found(tmp_path)
+    assert set(data["times"]) == {"int8, 24", "none, 24"}
+    times = data["times"]["int8, 24"]
+    assert set(times["step"]) == {"1", "3"} and min(times["step"].values()) > 0
+    assert times["attention"]["3"] + times["head"]["3"] + times["layers"]["3"] == pytest.approx(
+        times["step"]["3"]
+    )
+    assert "| int8, 24 | 1 |" in drawn
+
+
+def test_transformers_look_up_gives_its_greedy_tokens(model: Path) -> None:
+    options = {"model": str(model), "threads": 1, "dtype": "float32", "attention": "sdpa"}
+    engine = peer_transformers.Transformers(options)
+    prompt = [5, 9, 17, 4, 33, 8] * 6
+    answer = engine.look_up(prompt, 16, 4)
+    whole = engine.decode([prompt], 15)["tokens"]
+    assert answer["tokens"] == whole[: len(answer["tokens"])]
+    assert 0 < answer["timed"] < len(answer["tokens"]) <= 16
+    assert answer["seconds"] > 0

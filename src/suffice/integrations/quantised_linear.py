@@ -10,7 +10,8 @@ what they are; the head is stored as the method says, eight bits as a rule.
 
 A calibration runs its batches through the model and takes E[x x^T] of the inputs of each linear
 layer, of as many at a time as fit in 256 MiB; those before them are quantised by then, so that each
-layer is fitted to what it will really be given.
+layer is fitted to what it will really be given. All tokens count alike, with `fisher=true` too: the
+backward pass which that takes is `suffice quantize`'s, whose files are a little better.
 
 Exact    with quant "none:dtype=float32", up to the order of sums.
 """

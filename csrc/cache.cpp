@@ -81,12 +81,12 @@ int KVCache::capacity() const {
 KVCache::Layout KVCache::layout(int rows) const {
   Layout at;
   at.rows = round_up(rows, kPanel);
-  const size_t elements = static_cast<size_t>(heads_) * at.rows * size_;
-  const size_t scales = static_cast<size_t>(heads_) * at.rows * sizeof(float);
-  at.values = aligned(elements * size_of(key_type_), kLineBytes);
-  at.key_scales = aligned(at.values + elements * size_of(value_type_), kLineBytes);
-  at.value_scales = at.key_scales + (key_type_ == Type::i8 ? aligned(scales, kLineBytes) : 0);
-  at.sketch = at.value_scales + (value_type_ == Type::i8 ? aligned(scales, kLineBytes) : 0);
+  const size_t held = static_cast<size_t>(heads_) * at.rows;
+  const size_t scales = held * sizeof(float);
+  at.values = aligned(held * elements_bytes(key_type_, size_), kLineBytes);
+  at.key_scales = aligned(at.values + held * elements_bytes(value_type_, size_), kLineBytes);
+  at.value_scales = at.key_scales + (has_scales(key_type_) ? aligned(scales, kLineBytes) : 0);
+  at.sketch = at.value_scales + (has_scales(value_type_) ? aligned(scales, kLineBytes) : 0);
   const size_t sketches =
       extras_.sketch ? heads_ * (at.rows / kSketchRows) * sketch_bytes(size_) : 0;
   at.boxes = at.sketch + sketches;
@@ -96,21 +96,20 @@ KVCache::Layout KVCache::layout(int rows) const {
 }
 
 Head KVCache::head_in(std::byte* memory, const Layout& at, int head) const {
-  const size_t elements = static_cast<size_t>(head) * at.rows * size_;
+  const size_t first = static_cast<size_t>(head) * at.rows;
   Head result;
-  result.keys = memory + elements * size_of(key_type_);
-  result.values = memory + at.values + elements * size_of(value_type_);
-  const size_t scales = static_cast<size_t>(head) * at.rows;
-  if (key_type_ == Type::i8)
-    result.key_scales = reinterpret_cast<float*>(memory + at.key_scales) + scales;
-  if (value_type_ == Type::i8)
-    result.value_scales = reinterpret_cast<float*>(memory + at.value_scales) + scales;
+  result.keys = memory + first * elements_bytes(key_type_, size_);
+  result.values = memory + at.values + first * elements_bytes(value_type_, size_);
+  if (has_scales(key_type_))
+    result.key_scales = reinterpret_cast<float*>(memory + at.key_scales) + first;
+  if (has_scales(value_type_))
+    result.value_scales = reinterpret_cast<float*>(memory + at.value_scales) + first;
   if (extras_.sketch)
     result.sketch = memory + at.sketch + head * (at.rows / kSketchRows) * sketch_bytes(size_);
   if (extras_.boxes)
     result.boxes =
         reinterpret_cast<float*>(memory + at.boxes + head * (at.rows / kPanel) * box_bytes(size_));
-  if (extras_.masses) result.masses = reinterpret_cast<float*>(memory + at.masses) + scales;
+  if (extras_.masses) result.masses = reinterpret_cast<float*>(memory + at.masses) + first;
   result.size = size_;
   result.key_type = key_type_;
   result.value_type = value_type_;
@@ -129,11 +128,12 @@ size_t KVCache::bytes() const {
 }
 
 int64_t KVCache::key_bytes() const {
-  return static_cast<int64_t>(size_) * size_of(key_type_) + (key_type_ == Type::i8 ? 4 : 0);
+  return static_cast<int64_t>(elements_bytes(key_type_, size_)) + (has_scales(key_type_) ? 4 : 0);
 }
 
 int64_t KVCache::value_bytes() const {
-  return static_cast<int64_t>(size_) * size_of(value_type_) + (value_type_ == Type::i8 ? 4 : 0);
+  return static_cast<int64_t>(elements_bytes(value_type_, size_)) +
+         (has_scales(value_type_) ? 4 : 0);
 }
 
 size_t KVCache::row_bytes() const {
@@ -146,9 +146,8 @@ size_t KVCache::row_bytes() const {
 
 void KVCache::copy_rows(const Head& from, const Head& to, int keep) const {
   const int blocks = round_up(keep, kPanel) / kPanel;
-  const size_t panels = static_cast<size_t>(blocks) * kPanel * size_ * size_of(key_type_);
-  std::memcpy(to.keys, from.keys, panels);
-  std::memcpy(to.values, from.values, static_cast<size_t>(keep) * size_ * size_of(value_type_));
+  std::memcpy(to.keys, from.keys, blocks * kPanel * elements_bytes(key_type_, size_));
+  std::memcpy(to.values, from.values, keep * elements_bytes(value_type_, size_));
   if (from.sketch) std::memcpy(to.sketch, from.sketch, keep / kSketchRows * sketch_bytes(size_));
   if (from.boxes) std::memcpy(to.boxes, from.boxes, blocks * box_bytes(size_));
   for (const auto row : {&Head::key_scales, &Head::value_scales, &Head::masses})

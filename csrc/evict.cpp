@@ -16,8 +16,8 @@ void copy_key(const std::byte* from, std::byte* to, int runs) {
 
 // Moves `count` rows up by whole blocks.
 void move_rows(const Head& head, int from, int to, int count) {
-  const size_t key_bytes = static_cast<size_t>(head.size) * size_of(head.key_type);
-  const size_t value_bytes = static_cast<size_t>(head.size) * size_of(head.value_type);
+  const size_t key_bytes = elements_bytes(head.key_type, head.size);
+  const size_t value_bytes = elements_bytes(head.value_type, head.size);
   std::memmove(head.keys + to * key_bytes, head.keys + from * key_bytes,
                round_up(count, kPanel) * key_bytes);
   std::memmove(head.values + to * value_bytes, head.values + from * value_bytes,
@@ -30,10 +30,9 @@ void move_rows(const Head& head, int from, int to, int count) {
 }  // namespace
 
 void copy_row(const Head& from, int row, const Head& to, int to_row) {
-  const int run = key_pair(from.key_type) * size_of(from.key_type);
+  const int run = key_run(from.key_type);
   const auto key_at = [=](const Head& head, int at) {
-    return head.keys +
-           static_cast<size_t>(at / kPanel) * kPanel * head.size * size_of(head.key_type) +
+    return head.keys + at / kPanel * kPanel * elements_bytes(head.key_type, head.size) +
            static_cast<size_t>(at % kPanel) * run;
   };
   const int runs = from.size / key_pair(from.key_type);
@@ -41,7 +40,7 @@ void copy_row(const Head& from, int row, const Head& to, int to_row) {
     copy_key<uint32_t>(key_at(from, row), key_at(to, to_row), runs);
   else
     copy_key<uint16_t>(key_at(from, row), key_at(to, to_row), runs);
-  const size_t value_bytes = static_cast<size_t>(from.size) * size_of(from.value_type);
+  const size_t value_bytes = elements_bytes(from.value_type, from.size);
   std::memcpy(to.values + to_row * value_bytes, from.values + row * value_bytes, value_bytes);
   for (const auto scalar : {&Head::key_scales, &Head::value_scales, &Head::masses})
     if (from.*scalar) (to.*scalar)[to_row] = (from.*scalar)[row];

@@ -7,10 +7,13 @@
 
 namespace suffice {
 
-// `codes` are of weights only: 4 bits, which choose among the levels of their layer.
+// `codes`: 4 bits, which choose among the levels of a layer of weights, or of all rows (see below).
 enum class Type : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3, codes = 4 };
 
-constexpr int size_of(Type type) { return type == Type::f32 ? 4 : type == Type::i8 ? 1 : 2; }
+constexpr int bits_of(Type type) {
+  return type == Type::f32 ? 32 : type == Type::i8 ? 8 : type == Type::codes ? 4 : 16;
+}
+constexpr int size_of(Type type) { return bits_of(type) / 8; }  // not of codes: half a byte
 
 // Output rows of a weight panel, keys of a key panel: one block of the traversal.
 constexpr int kPanel = 16;
@@ -21,7 +24,7 @@ constexpr int round_up(int value, int to) { return (value + to - 1) / to * to; }
 
 // Weights: packed[N/16][K/p][16][p] with p = 4 bytes' worth of K, so that one step is one cache
 // line.
-constexpr int weight_pair(Type type) { return type == Type::codes ? 8 : 4 / size_of(type); }
+constexpr int weight_pair(Type type) { return 32 / bits_of(type); }
 constexpr int kLineBytes = 64;
 
 // Weights in codes: each panel has its scales first, float16 scale[K/group][16], filled up to whole
@@ -32,9 +35,44 @@ constexpr int kCodeOrder[4] = {0, 2, 1, 3};
 constexpr int kLevels = 16;
 constexpr int kLevelOffset = 128;  // of the levels, which are stored as bytes
 
-// Keys: panel[D/p][16][p]: pairs of int8, which are multiplied in pairs, single values of the
-// others.
-constexpr int key_pair(Type type) { return type == Type::i8 ? 2 : 1; }
+// Keys: panel[D/p][16][p]: pairs of int8, which are multiplied in pairs, eights of codes, and
+// single values of the others. Values: [rows][D].
+constexpr int key_pair(Type type) { return type == Type::i8 ? 2 : type == Type::codes ? 8 : 1; }
+constexpr size_t elements_bytes(Type type, int size) {  // of a key or a value
+  return static_cast<size_t>(size) * bits_of(type) / 8;
+}
+// Bytes of a key's elements that lie together; 16 keys' are what one step of a product takes.
+constexpr int key_run(Type type) { return key_pair(type) * bits_of(type) / 8; }
+constexpr bool has_scales(Type type) { return type == Type::i8 || type == Type::codes; }
+
+// Rows in codes: D/2 bytes and a float32 scale each. A row is multiplied by Hadamard matrices, as
+// large as its size allows: then its elements are as good as normally distributed, whatever they
+// were, and one codebook fits all rows. An element is its level times the row's scale. Byte j of a
+// key's 4 has element j in its low half and element 4 + j in its high half; byte j of each 8 of a
+// value elements j and 8 + j. Every row stands alone: it is written, moved and forgotten like any
+// other.
+//
+// The levels, these and their opposites, are the K-means of a normal variable among the odd whole
+// numbers, in units of 1 / kLevelUnit of its deviation. Products with keys take them without a
+// sign, as (level + kGreatestLevel) / 2: four of those times int8 fit in int16.
+constexpr int kUpperLevels[kLevels / 2] = {3, 9, 15, 21, 27, 35, 45, 59};
+constexpr int kGreatestLevel = 59;
+constexpr float kLevelUnit = 21.73f;
+constexpr int rotation_of(int size) { return size & -size; }  // the size of the matrices
+
+struct LevelTable {
+  alignas(64) int8_t at[4 * kLevels];  // four times, as vectors take them
+};
+constexpr LevelTable level_table(bool with_sign) {
+  LevelTable table{};
+  for (int i = 0; i < 4 * kLevels; i++) {
+    const int place = i % kLevels - kLevels / 2;
+    const int level = place < 0 ? -kUpperLevels[-1 - place] : kUpperLevels[place];
+    table.at[i] = static_cast<int8_t>(with_sign ? level : (level + kGreatestLevel) / 2);
+  }
+  return table;
+}
+constexpr LevelTable kRowLevels = level_table(true), kKeyLevels = level_table(false);
 
 // Activations by codebook: each of a row's values is replaced by the nearest of so many ascending
 // levels, times the greatest magnitude, but for the `outliers` greatest and least values.
@@ -120,7 +158,7 @@ constexpr size_t box_bytes(int size) { return 2 * static_cast<size_t>(size) * si
 struct Head {
   std::byte* keys = nullptr;    // panels of 16 keys
   std::byte* values = nullptr;  // [capacity][size]
-  float* key_scales = nullptr;  // [capacity], int8 only
+  float* key_scales = nullptr;  // [capacity], of int8 and codes
   float* value_scales = nullptr;
   std::byte* sketch = nullptr;  // chunks of kSketchRows keys, or null
   float* boxes = nullptr;       // [blocks][2][size]: a block's least and greatest keys, or null

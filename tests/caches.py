@@ -9,6 +9,7 @@ import torch
 from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder
+from suffice.quant import hadamard
 
 
 def empty_cache(
@@ -48,3 +49,16 @@ def cache_of(
     cache.append(0, keys, values)
     cache.advance(rows)
     return cache
+
+
+def as_multiplied(q: torch.Tensor, cache: KVCache) -> torch.Tensor:
+    """Return queries [..., D] as products with this cache's keys take them.
+
+    For keys in 4-bit codes they are rotated and rounded to int8; for others they are as they are.
+    """
+    if cache.native.key_type != "kmeans4":
+        return q
+    block = q.shape[-1] & -q.shape[-1]
+    turned = hadamard.rotate(q, block)
+    unit = turned.abs().amax(-1, keepdim=True) / 127
+    return hadamard.rotate(torch.round(turned / unit) * unit, block)

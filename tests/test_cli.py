@@ -62,8 +62,8 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
         (["run", "a", "--quant", "int9"], "unknown quant 'int9'. Did you mean 'int8'?"),
         (["run", "a", "--dtype", "float8"], "unknown dtype 'float8'. Did you mean 'float32'?"),
         (
-            ["run", "a", "-ctk", "int8", "-ctv", "float32"],
-            "-ctk int8, -ctv float32: keys and values must have one type; give it once",
+            ["run", "a", "--kv-cache-dtype", "int8", "-ctv", "float32"],
+            "--kv-cache-dtype int8, -ctv float32: contradict each other; give -ctk and -ctv alone",
         ),
         (
             ["run", "a", "-ctk", "q8_0"],

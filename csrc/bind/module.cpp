@@ -10,12 +10,13 @@ Type type_of(const std::string& name) {
   if (name == "bfloat16") return Type::bf16;
   if (name == "float16") return Type::f16;
   if (name == "int8") return Type::i8;
+  if (name == "kmeans4") return Type::codes;
   throw std::invalid_argument("unknown storage type '" + name +
-                              "'. Known: float32, bfloat16, float16, int8");
+                              "'. Known: float32, bfloat16, float16, int8, kmeans4");
 }
 
 const char* name_of(Type type) {
-  constexpr const char* names[] = {"float32", "bfloat16", "float16", "int8"};
+  constexpr const char* names[] = {"float32", "bfloat16", "float16", "int8", "kmeans4"};
   return names[static_cast<int>(type)];
 }
 
@@ -48,6 +49,8 @@ void bind_machine(nb::module_& m) {
 
 NB_MODULE(_native, m) {
   m.attr("PANEL") = kPanel;
+  m.attr("ROW_LEVELS") = std::vector<int>(kRowLevels.at, kRowLevels.at + kLevels);
+  m.attr("ROW_LEVEL_UNIT") = kLevelUnit;
   nb::exception<OutOfMemory>(m, "OutOfMemory", PyExc_MemoryError);
   bind_machine(m);
   bind_linear(m);

@@ -1,9 +1,11 @@
 // Included once per instruction set inside its namespace; SUFFICE_LEVEL is 0, 3 or 4.
 // clang-format off: each file uses those before it
 #include "simd.inl"
-#include "rows.inl"
 #include "units.inl"
+#include "rotate.inl"
 #include "codes.inl"
+#include "row_codes.inl"
+#include "rows.inl"
 #include "linear.inl"
 #include "outliers.inl"
 #include "pointwise.inl"

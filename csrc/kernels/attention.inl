@@ -138,17 +138,16 @@ struct Running {
     const int padded = round_up(count, 16);
     float* const scales = scratch;
     float* const units = scales + padded;
-    sums = units + padded;
+    int32_t* const offsets = reinterpret_cast<int32_t*>(units + padded);
+    sums = units + 2 * padded;
     float* const values = sums + count * W;
     float* const packed_values = values + count * kTileRows;
     int16_t* const codes = reinterpret_cast<int16_t*>(packed_values + count * kTileRows);
     int16_t* const query_codes = codes + count * kTileRows;
-    queries = {query_rows, query_codes, scales};
+    queries = {query_rows, query_codes, scales, offsets};
     weights = {values, codes, units};
     packed = {packed_values, codes, units};
-    if constexpr (KT == Type::i8)
-      for (int q = 0; q < count; q++)
-        quantize_query(query_rows[q], size, query_codes + q * size, scales + q);
+    queries.template quantize<KT>(count, size);
     for (int q = 0; q < count; q++) state.peak[q] = kLowest;
     if (state.dropped) std::memset(state.dropped, 0, sizeof(float) * count);
     std::memset(sums, 0, sizeof(float) * count * W);
@@ -184,8 +183,8 @@ struct Running {
 
   // Adds all values of the tile.
   void add_tile(const Tile& tile) {
-    if constexpr (VT == Type::i8)
-      for (int q = 0; q < count; q++) fold_value_scales(head, tile, weights, q);
+    if constexpr (has_scales(VT))
+      for (int q = 0; q < count; q++) fold_value_scales<VT>(head, tile, weights, q);
     add<VT>(head, tile, weights, count, state.output);
   }
 
@@ -199,7 +198,7 @@ struct Running {
   void finish() {
     add_picked_rows();
     for (int q = 0; q < count; q++) state.sum[q] = known(q);
-    arrange_row<VT>(state.output, count * size);
+    restore<VT>(state.output, count, size);
   }
 };
 
@@ -231,7 +230,8 @@ auto for_type(Type type, F f) {
     case Type::f32: return f.template operator()<Type::f32>();
     case Type::bf16: return f.template operator()<Type::bf16>();
     case Type::f16: return f.template operator()<Type::f16>();
-    default: return f.template operator()<Type::i8>();
+    case Type::i8: return f.template operator()<Type::i8>();
+    default: return f.template operator()<Type::codes>();
   }
 }
 

@@ -42,6 +42,40 @@ SUFFICE_INLINE vi add_pairs(vi total, vi a, vi b) {
 #endif
 }
 
+// total += in each lane the sum of four codes or levels of `first` times the signed bytes of `low`,
+// and of `second` times those of `high`; in 16 bits with AVX2, which `widen` ends.
+SUFFICE_INLINE vi dot_halves(vi total, vi first, vi second, vi low, vi high) {
+#if SUFFICE_LEVEL == 4
+  const __m512i sum =
+      _mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total), reinterpret_cast<__m512i>(first),
+                          reinterpret_cast<__m512i>(low));
+  return reinterpret_cast<vi>(
+      _mm512_dpbusd_epi32(sum, reinterpret_cast<__m512i>(second), reinterpret_cast<__m512i>(high)));
+#elif SUFFICE_LEVEL == 3
+  const __m256i a =
+      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(first), reinterpret_cast<__m256i>(low));
+  const __m256i b =
+      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(second), reinterpret_cast<__m256i>(high));
+  return reinterpret_cast<vi>(
+      _mm256_add_epi16(reinterpret_cast<__m256i>(total), _mm256_add_epi16(a, b)));
+#else
+  for (int shift = 0; shift < 32; shift += 8) {
+    total += (first >> shift & 0xff) * (low << (24 - shift) >> 24);
+    total += (second >> shift & 0xff) * (high << (24 - shift) >> 24);
+  }
+  return total;
+#endif
+}
+
+SUFFICE_INLINE vi widen(vi total) {
+#if SUFFICE_LEVEL == 3
+  return reinterpret_cast<vi>(
+      _mm256_madd_epi16(reinterpret_cast<__m256i>(total), _mm256_set1_epi16(1)));
+#else
+  return total;
+#endif
+}
+
 typedef uint16_t vu __attribute__((vector_size(kVectorBytes)));
 
 // The levels of 8 columns, as pairs of int16: columns 0 and 1, 2 and 3, 4 and 5, 6 and 7.
@@ -256,46 +290,5 @@ inline void quantize_wide(const float* values, int stride, int count, int column
       for (int j = 0; j < 8; j++) own += to[i + j];
       sum[i / 8 + 1] = sum[i / 8] + own;
     }
-  }
-}
-
-// The butterflies of the fast transform; those of whole vectors first.
-inline void hadamard(float* own, int size) {
-  for (int step = size / 2; step > 0; step /= 2)
-    for (int start = 0; start < size; start += 2 * step)
-      for (int i = start; i < start + step; i++) {
-        const float a = own[i], b = own[i + step];
-        own[i] = a + b;
-        own[i + step] = a - b;
-      }
-  const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(size));
-  for (int i = 0; i < size; i++) own[i] *= scale;
-}
-
-// Across parts of `size` elements, in place.
-inline void hartley(float* own, int size, int parts, const float* wave) {
-  vf old[kMostParts];
-  for (int i = 0; i < size; i += W) {
-    for (int part = 0; part < parts; part++) old[part] = load(own + part * size + i);
-    for (int to = 0; to < parts; to++) {
-      vf sum = {};
-      for (int from = 0, at = 0; from < parts; from++) {
-        sum = splat(wave[at]) * old[from] + sum;
-        at += to;
-        if (at >= parts) at -= parts;
-      }
-      store(own + to * size + i, sum);
-    }
-  }
-}
-
-inline void rotate(float* values, int stride, int count, int columns, const Rotation& by) {
-  const int size = hadamard_size(by.block), parts = by.block / size;
-  for (int row = 0; row < count; row++) {
-    float* own = values + static_cast<size_t>(row) * stride;
-    for (int first = 0; first < columns; first += size) hadamard(own + first, size);
-    if (parts == 1) continue;
-    for (int first = 0; first < columns; first += by.block)
-      hartley(own + first, size, parts, by.wave);
   }
 }

@@ -18,12 +18,11 @@ void score_tiles_of(const Head& head, const float* const* query_rows, const Visi
                     int count, const int32_t* list, int begin, int end, float* scores, float* peaks,
                     float* scratch) {
   const int size = head.size;
-  float* const lanes = scratch + round_up(count, 16);
+  int32_t* const offsets = reinterpret_cast<int32_t*>(scratch + round_up(count, 16));
+  float* const lanes = scratch + 2 * round_up(count, 16);
   int16_t* const codes = reinterpret_cast<int16_t*>(lanes + count * kPanel);
-  const Queries queries{query_rows, codes, scratch};
-  if constexpr (KT == Type::i8)
-    for (int q = 0; q < count; q++)
-      quantize_query(query_rows[q], size, codes + q * size, scratch + q);
+  const Queries queries{query_rows, codes, scratch, offsets};
+  queries.quantize<KT>(count, size);
   const int most = rows_in_use(visible, count);
   for (int q = 0; q < count; q++) store(lanes + q * W, splat(kLowest));
   for (int i = begin; i < end; i += kTileBlocks, scores += count * kTileRows) {
@@ -200,12 +199,12 @@ struct Coded {
   void add_tile(const Tile& tile, const float* scores) {
     const uint64_t mask = codes.whole ? visible_rows(tile) : codes.select(scores, tile.blocks);
     if (!codes.fits(mask)) add_packed();
-    const ptrdiff_t row_bytes = static_cast<ptrdiff_t>(head.size) * size_of(VT);
+    const ptrdiff_t row_bytes = elements_bytes(VT, head.size);
     codes.pack(mask, scores, [&](int place, int row) {
       const int block = row / kPanel, within = row % kPanel;
       picked.rows[place] = tile.values[block] + within * row_bytes;
       fetch_row(picked.rows[place], static_cast<int>(row_bytes));
-      if constexpr (VT == Type::i8) scales[place] = head.value_scales[tile.row[block] + within];
+      if constexpr (has_scales(VT)) scales[place] = head.value_scales[tile.row[block] + within];
     });
   }
 
@@ -213,14 +212,14 @@ struct Coded {
     picked.count = codes.held;
     rows += picked.count;
     codes.weigh();
-    if constexpr (VT == Type::i8) scale_packed(scales, packed, codes.count, picked);
+    if constexpr (has_scales(VT)) scale_packed<VT>(scales, packed, codes.count, picked);
     add_all_picked<VT>(picked, head.size, codes.count, packed, state.output);
   }
 
   ValueReads finish(int64_t keys) {
     add_packed();
     for (int q = 0; q < codes.count; q++) state.sum[q] = codes.sum(q, keys);
-    arrange_row<VT>(state.output, codes.count * head.size);
+    restore<VT>(state.output, codes.count, head.size);
     return {rows, codes.whole ? rows * codes.count : codes.alone};
   }
 };

@@ -2,7 +2,7 @@
 
 // Rows of values; their keys' weights are packed in that order.
 struct Picked {
-  const std::byte* rows[kTileRows + 1];
+  const std::byte* rows[kTileRows + 3];
   int count = 0;
 };
 
@@ -15,9 +15,9 @@ SUFFICE_INLINE void add_picked(const Picked& picked, int size, int first, int un
   Sums sums;
   sums.begin(to, size);
   for (int i = 0; i < picked.count; i += Sums::rows) {
-    const int from = unit * Sums::unit_bytes;
-    const std::byte* second = Sums::rows > 1 ? picked.rows[i + 1] + from : nullptr;
-    sums.add(picked.rows[i] + from, second, weights, first * kTileRows + i);
+    const std::byte* at[Sums::rows];
+    for (int j = 0; j < Sums::rows; j++) at[j] = picked.rows[i + j] + unit * Sums::unit_bytes;
+    sums.add(at, weights, first, i);
   }
   sums.end(to, size, weights.units + first);
 }
@@ -34,16 +34,17 @@ void add_all_picked(Picked& picked, int size, int count, const Weights& packed, 
   picked.count = 0;
 }
 
-// Multiplies the packed weights of int8 values by their scales [picked.count] and makes them int16.
-inline void scale_packed(const float* scales, const Weights& packed, int count, Picked& picked) {
-  picked.rows[picked.count] = picked.rows[picked.count > 0 ? picked.count - 1 : 0];  // a pair
+// Multiplies the packed weights of values by their scales [picked.count] and makes them whole.
+template <Type T>
+void scale_packed(const float* scales, const Weights& packed, int count, Picked& picked) {
+  for (int i = 0; i < 3; i++)  // up to four are added at once
+    picked.rows[picked.count + i] = picked.rows[picked.count > 0 ? picked.count - 1 : 0];
   const int padded = round_up(picked.count, kPanel);
   for (int q = 0; q < count; q++) {
     float* const row = packed.values + q * kTileRows;
     for (int i = 0; i < picked.count; i++) row[i] *= scales[i];
     for (int i = picked.count; i < padded; i++) row[i] = 0;
-    packed.units[q] =
-        quantize_to_int16(row, padded, max_magnitude(row, padded), packed.codes + q * kTileRows);
+    packed.quantize<T>(q, row, padded);
   }
 }
 
@@ -53,7 +54,7 @@ Picked pick(const Head& head, const Tile& tile, uint64_t mask, const Weights& we
             const Weights& packed, int count) {
   Picked picked;
   float scales[kTileRows];
-  const ptrdiff_t row_bytes = static_cast<ptrdiff_t>(head.size) * size_of(T);
+  const ptrdiff_t row_bytes = elements_bytes(T, head.size);
   for (; mask; mask &= mask - 1) {
     const int row = __builtin_ctzll(mask);
     const int block = row / kPanel, within = row % kPanel;
@@ -61,10 +62,10 @@ Picked pick(const Head& head, const Tile& tile, uint64_t mask, const Weights& we
     fetch_row(value, static_cast<int>(row_bytes));
     const int to = picked.count++;
     picked.rows[to] = value;
-    if constexpr (T == Type::i8) scales[to] = head.value_scales[tile.row[block] + within];
+    if constexpr (has_scales(T)) scales[to] = head.value_scales[tile.row[block] + within];
     for (int q = 0; q < count; q++)
       packed.values[q * kTileRows + to] = weights.values[q * kTileRows + row];
   }
-  if constexpr (T == Type::i8) scale_packed(scales, packed, count, picked);
+  if constexpr (has_scales(T)) scale_packed<T>(scales, packed, count, picked);
   return picked;
 }

@@ -58,32 +58,45 @@ SUFFICE_INLINE void load_elements(Type type, const std::byte* from, int pair, in
 
 // Where the first element of a key row lies, in bytes from the head's keys.
 SUFFICE_INLINE size_t key_offset(const Head& head, int row) {
-  const int pair = key_pair(head.key_type);
-  const size_t panel = static_cast<size_t>(row / kPanel) * kPanel * head.size;
-  return (panel + static_cast<size_t>(row % kPanel) * pair) * size_of(head.key_type);
+  return row / kPanel * kPanel * elements_bytes(head.key_type, head.size) +
+         static_cast<size_t>(row % kPanel) * key_run(head.key_type);
 }
 
 SUFFICE_INLINE size_t value_offset(const Head& head, int row) {
-  return static_cast<size_t>(row) * head.size * size_of(head.value_type);
+  return row * elements_bytes(head.value_type, head.size);
 }
 
 inline void store_row(const Head& head, int row, const float* key, const float* value) {
+  std::byte* const key_at = head.keys + key_offset(head, row);
+  std::byte* const value_at = head.values + value_offset(head, row);
+  float* const key_scale = head.key_scales ? head.key_scales + row : nullptr;
+  float* const value_scale = head.value_scales ? head.value_scales + row : nullptr;
   const int pair = key_pair(head.key_type);
-  store_elements(head.key_type, head.keys + key_offset(head, row), pair, kPanel * pair, key,
-                 head.size, head.key_scales ? head.key_scales + row : nullptr);
-  store_elements(head.value_type, head.values + value_offset(head, row), 1, 1, value, head.size,
-                 head.value_scales ? head.value_scales + row : nullptr);
+  if (head.key_type == Type::codes)
+    store_codes(key, head.size, key_at, key_scale, key_nibble);
+  else
+    store_elements(head.key_type, key_at, pair, kPanel * pair, key, head.size, key_scale);
+  if (head.value_type == Type::codes)
+    store_codes(value, head.size, value_at, value_scale, value_nibble);
+  else
+    store_elements(head.value_type, value_at, 1, 1, value, head.size, value_scale);
 }
 
 inline void load_rows(const Head& head, int first, int count, float* keys, float* values) {
   const int pair = key_pair(head.key_type);
   for (int row = first; row < first + count; row++) {
     const size_t at = static_cast<size_t>(row - first) * head.size;
-    if (keys)
-      load_elements(head.key_type, head.keys + key_offset(head, row), pair, kPanel * pair,
-                    keys + at, head.size, head.key_scales ? head.key_scales + row : nullptr);
-    if (values)
-      load_elements(head.value_type, head.values + value_offset(head, row), 1, 1, values + at,
-                    head.size, head.value_scales ? head.value_scales + row : nullptr);
+    const std::byte* const key_at = head.keys + key_offset(head, row);
+    const std::byte* const value_at = head.values + value_offset(head, row);
+    if (keys && head.key_type == Type::codes)
+      load_codes(key_at, head.size, head.key_scales[row], keys + at, key_nibble);
+    else if (keys)
+      load_elements(head.key_type, key_at, pair, kPanel * pair, keys + at, head.size,
+                    head.key_scales ? head.key_scales + row : nullptr);
+    if (values && head.value_type == Type::codes)
+      load_codes(value_at, head.size, head.value_scales[row], values + at, value_nibble);
+    else if (values)
+      load_elements(head.value_type, value_at, 1, 1, values + at, head.size,
+                    head.value_scales ? head.value_scales + row : nullptr);
   }
 }

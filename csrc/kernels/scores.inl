@@ -1,31 +1,79 @@
 // Queries times the keys of a tile.
 
-// Query rows as the products take them: float32, or for int8 keys pairs of int16.
+// Query rows as the products take them: float32, or for int8 keys pairs of int16, or for keys in
+// codes rotated and in int8.
 struct Queries {
   const float* const* values;  // [count] -> [D]
-  const int16_t* codes;        // [count][D]
-  const float* scales;         // [count]
+  int16_t* codes;              // [count][D], the rows in int8 as far apart as those in int16
+  float* scales;               // [count]
+  int32_t* offsets;            // [count], of those in int8
 
   template <Type T>
   const std::byte* row(int i, int size) const {
-    const void* at = T == Type::i8 ? static_cast<const void*>(codes + i * size) : values[i];
+    const void* at = has_scales(T) ? static_cast<const void*>(codes + i * size) : values[i];
     return static_cast<const std::byte*>(at);
+  }
+
+  template <Type T>
+  void quantize(int count, int size) const {
+    for (int q = 0; q < count; q++)
+      if constexpr (T == Type::i8)
+        scales[q] =
+            quantize_to_int16(values[q], size, max_magnitude(values[q], size), codes + q * size);
+      else if constexpr (T == Type::codes)
+        scales[q] = quantize_to_int8(values[q], size, reinterpret_cast<int8_t*>(codes + q * size),
+                                     offsets + q);
   }
 };
 
-inline void quantize_query(const float* query, int size, int16_t* codes, float* scale) {
-  *scale = quantize_to_int16(query, size, max_magnitude(query, size), codes);
+// Adds a line of each of U blocks of keys times Q queries, of which it takes the bytes at `query`.
+template <Type T, int Q, int U, class Sum>
+SUFFICE_INLINE void add_line(const std::byte* const* keys, int at, const std::byte* const* query,
+                             Sum (*total)[Q][kVectors]) {
+  constexpr int step_bytes = kPanel * key_run(T);  // each step takes 4 bytes of a query
+#pragma GCC unroll 2
+  for (int step = 0; step < kLineBytes / step_bytes; step++)
+    for (int u = 0; u < U; u++) {
+      Sum key[kVectors];
+      const std::byte* from = keys[u] + at + step * step_bytes;
+      if constexpr (T == Type::i8)
+        load_pairs(from, key);
+      else
+        load_sixteen<T>(from, key);
+      for (int q = 0; q < Q; q++)
+        for (int v = 0; v < kVectors; v++)
+          total[u][q][v] =
+              multiply_add(key[v], broadcast<Sum>(query[q] + 4 * step), total[u][q][v]);
+    }
+}
+
+// Of keys in codes: 8 elements of 16 keys.
+template <int Q, int U>
+SUFFICE_INLINE void add_line_of_codes(const std::byte* const* keys, int at,
+                                      const std::byte* const* query, vi (*total)[Q][kVectors]) {
+  const vi levels = load_bits(kKeyLevels.at), half = splat_bits(0x0f0f0f0f);
+  for (int u = 0; u < U; u++) {
+    vi low[kVectors], high[kVectors];
+    for (int v = 0; v < kVectors; v++) {
+      const vi codes = load_bits(keys[u] + at + v * kVectorBytes);
+      low[v] = look_up(levels, codes & half);
+      high[v] = look_up(levels, (codes >> 4) & half);
+    }
+    for (int q = 0; q < Q; q++) {
+      const vi first = broadcast<vi>(query[q]), second = broadcast<vi>(query[q] + 4);
+      for (int v = 0; v < kVectors; v++)
+        total[u][q][v] += widen(dot_halves(vi{}, low[v], high[v], first, second));
+    }
+  }
 }
 
 // Scores of Q query rows (from `first` on) for U blocks: scores[row][key of the tile].
 template <Type T, int Q, int U>
 SUFFICE_INLINE void score_blocks(const Head& head, const Tile& tile, int block,
                                  const Queries& queries, int first, float* scores) {
-  constexpr int pair = key_pair(T);
-  constexpr int step_bytes = kPanel * pair * size_of(T);
-  constexpr int line_steps = kLineBytes / step_bytes;
-  using Sum = std::conditional_t<T == Type::i8, vi, vf>;
-  const int bytes = head.size / pair * step_bytes;
+  using Sum = std::conditional_t<has_scales(T), vi, vf>;
+  constexpr int line_query = T == Type::codes ? 8 : 4 * kLineBytes / (kPanel * key_run(T));
+  const int bytes = static_cast<int>(kPanel * elements_bytes(T, head.size));
   const std::byte* query[Q];
   for (int q = 0; q < Q; q++) query[q] = queries.template row<T>(first + q, head.size);
   const std::byte* keys[U];
@@ -35,33 +83,24 @@ SUFFICE_INLINE void score_blocks(const Head& head, const Tile& tile, int block,
     next[u] = tile.next_keys[block + u];
   }
   Sum total[U][Q][kVectors] = {};
-  for (int at = 0; at < bytes; at += kLineBytes) {  // each step takes 4 bytes of a query
+  for (int at = 0; at < bytes; at += kLineBytes) {
     for (int u = 0; u < U; u++) fetch(next[u] + at);
-#pragma GCC unroll 2
-    for (int step = 0; step < line_steps; step++) {
-      for (int u = 0; u < U; u++) {
-        Sum key[kVectors];
-        const std::byte* from = keys[u] + at + step * step_bytes;
-        if constexpr (T == Type::i8)
-          load_pairs(from, key);
-        else
-          load_sixteen<T>(from, key);
-        for (int q = 0; q < Q; q++)
-          for (int v = 0; v < kVectors; v++)
-            total[u][q][v] =
-                multiply_add(key[v], broadcast<Sum>(query[q] + 4 * step), total[u][q][v]);
-      }
-    }
-    for (int q = 0; q < Q; q++) query[q] += 4 * line_steps;
+    if constexpr (T == Type::codes)
+      add_line_of_codes<Q, U>(keys, at, query, total);
+    else
+      add_line<T, Q, U>(keys, at, query, total);
+    for (int q = 0; q < Q; q++) query[q] += line_query;
   }
   for (int u = 0; u < U; u++)
     for (int q = 0; q < Q; q++) {
       float* to = scores + (first + q) * kTileRows + (block + u) * kPanel;
-      if constexpr (T == Type::i8) {
+      if constexpr (has_scales(T)) {
         const float* scale = head.key_scales + tile.row[block + u];
-        for (int v = 0; v < kVectors; v++)
-          store(to + v * W,
-                to_float(total[u][q][v]) * (load(scale + v * W) * queries.scales[first + q]));
+        for (int v = 0; v < kVectors; v++) {
+          vi sum = total[u][q][v];
+          if constexpr (T == Type::codes) sum = 2 * sum + queries.offsets[first + q];
+          store(to + v * W, to_float(sum) * (load(scale + v * W) * queries.scales[first + q]));
+        }
       } else {
         arrange<T>(total[u][q]);
         for (int v = 0; v < kVectors; v++) store(to + v * W, total[u][q][v]);

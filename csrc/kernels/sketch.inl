@@ -6,40 +6,6 @@ constexpr float kRounding = 1e-4f;  // of scores, in base 2
 // the sum must be widened, 15 * 127 for each pair.
 constexpr int kNarrowDimensions = 32;
 
-// total += in each lane the sum of four codes of `first` times the bytes of `low`, and of `second`
-// times those of `high`.
-SUFFICE_INLINE vi dot_halves(vi total, vi first, vi second, vi low, vi high) {
-#if SUFFICE_LEVEL == 4
-  const __m512i sum =
-      _mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total), reinterpret_cast<__m512i>(first),
-                          reinterpret_cast<__m512i>(low));
-  return reinterpret_cast<vi>(
-      _mm512_dpbusd_epi32(sum, reinterpret_cast<__m512i>(second), reinterpret_cast<__m512i>(high)));
-#elif SUFFICE_LEVEL == 3
-  const __m256i a =
-      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(first), reinterpret_cast<__m256i>(low));
-  const __m256i b =
-      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(second), reinterpret_cast<__m256i>(high));
-  return reinterpret_cast<vi>(
-      _mm256_add_epi16(reinterpret_cast<__m256i>(total), _mm256_add_epi16(a, b)));
-#else
-  for (int shift = 0; shift < 32; shift += 8) {
-    total += (first >> shift & 0x0f) * (low << (24 - shift) >> 24);
-    total += (second >> shift & 0x0f) * (high << (24 - shift) >> 24);
-  }
-  return total;
-#endif
-}
-
-SUFFICE_INLINE vi widen(vi total) {
-#if SUFFICE_LEVEL == 3
-  return reinterpret_cast<vi>(
-      _mm256_madd_epi16(reinterpret_cast<__m256i>(total), _mm256_set1_epi16(1)));
-#else
-  return total;
-#endif
-}
-
 // to[i] = the sum of the lanes of of[i].
 SUFFICE_INLINE void sum_four(const vf* of, float* to) {
 #if SUFFICE_LEVEL == 3
@@ -146,28 +112,35 @@ SUFFICE_INLINE void estimate_chunk(const Head& head, const float* const* queries
 
 inline void estimate(const Head& head, const float* const* queries, int begin, int end,
                      const Estimates& to, float* greatest) {
-  constexpr int most_queries = 64;  // at a time
+  constexpr int most_queries = 16;  // at a time
   vf most[most_queries];
   float peak[most_queries], slopes[most_queries];
+  alignas(64) float rounded[most_queries][kMostSize];  // as products with keys in codes have them
   for (int start = 0; start < to.count; start += most_queries) {
     const int left = to.count - start, count = left < most_queries ? left : most_queries;
     Estimates part = to;
     part.masses += start * to.blocks();
     if (to.bounds) part.bounds += start * to.blocks();
     part.peaks += start * to.blocks();
+    const float* own[most_queries];
     for (int q = 0; q < count; q++) {
+      own[q] = queries[start + q];
+      if (head.key_type == Type::codes) {
+        round_query(own[q], head.size, rounded[q]);
+        own[q] = rounded[q];
+      }
       most[q] = splat(-kInfinity);
       peak[q] = kLowest;
       vf square = {};
       for (int d = 0; d < head.size; d += W) {
-        const vf value = load(queries[start + q] + d);
+        const vf value = load(own[q] + d);
         square += value * value;
       }
       slopes[q] = std::sqrt(sum_of(square));
     }
     for (int i = begin; i < end; i++)
       in_units<3>(count, [&]<int Q>(int first) {
-        estimate_chunk<Q>(head, queries + start, first, i, slopes, part, most, peak);
+        estimate_chunk<Q>(head, own, first, i, slopes, part, most, peak);
       });
     for (int q = 0; q < count; q++) greatest[start + q] = max_of(most[q]);
   }

@@ -21,8 +21,8 @@ template <Type KT, Type VT>
 SUFFICE_INLINE Tile tile_at(const Head& head, const int32_t* list, int i, int end, int last,
                             int most) {
   Tile tile;
-  const ptrdiff_t key_bytes = static_cast<ptrdiff_t>(head.size) * size_of(KT);
-  const ptrdiff_t value_bytes = static_cast<ptrdiff_t>(head.size) * size_of(VT);
+  const ptrdiff_t key_bytes = elements_bytes(KT, head.size);
+  const ptrdiff_t value_bytes = elements_bytes(VT, head.size);
   tile.blocks = end - i < kTileBlocks ? end - i : kTileBlocks;
   for (int b = 0; b < tile.blocks; b++, i++) {
     const int row = (list ? list[i] : i) * kPanel;

@@ -23,13 +23,14 @@ inline bool known_enough(const Rule& rule, const Seen& seen, int q) {
 }
 
 // Eqs. 2 and 3 of ART for one head: the probe is units of 16 elements, spread over the output.
-inline bool settled(const Rule& rule, const Seen& seen, int q, float* before, int32_t* steady) {
+inline bool settled(const Rule& rule, const Seen& seen, int q, const float* output, float* before,
+                    int32_t* steady) {
   const vf inverse = splat(1.0f / sum_of(load(seen.sums + q * W)));
   const int units = seen.size / kPanel;
   const int probes = rule.probe < seen.size ? rule.probe / kPanel : units;
   vf change = {}, dot = {}, now_square = {}, before_square = {};
   for (int p = 0; p < probes; p++) {
-    const float* from = seen.output + q * seen.size + p * units / probes * kPanel;
+    const float* from = output + p * units / probes * kPanel;
     for (int i = 0; i < kPanel; i += W) {
       float* kept = before + p * kPanel + i;
       const vf x = load(from + i) * inverse, y = load(kept), d = x - y;
@@ -145,12 +146,23 @@ struct Walk {
     if (rule.stop == Stop::art) running.add_picked_rows();  // which looks at the output
   }
 
+  bool settled_at(int q) {
+    const int size = seen.size;
+    const float* output = seen.output + q * size;
+    alignas(64) float own[kMostSize];
+    if constexpr (VT == Type::codes) {  // the probe is of the output as it will be
+      std::memcpy(own, output, sizeof(float) * size);
+      rotate_row(own, size);
+      output = own;
+    }
+    return settled(rule, seen, q, output, probes + q * size, steady + q);
+  }
+
   bool enough() {
     if (rule.never_stops()) return false;
     bool all = true;
     for (int q = 0; q < count; q++)
-      all &= rule.stop == Stop::aet ? known_enough(rule, seen, q)
-                                    : settled(rule, seen, q, probes + q * seen.size, steady + q);
+      all &= rule.stop == Stop::aet ? known_enough(rule, seen, q) : settled_at(q);
     return all;
   }
 

@@ -1,33 +1,51 @@
 // Weights times the values of a tile, added to the output.
 
-// Weights of a tile's keys: float32, and for int8 values also times the values' scales as int16.
+// Weights of a tile's keys: float32, and times the values' scales in int16 for values in int8, in
+// bytes for those in codes.
 struct Weights {
   float* values;   // [count][kTileRows]
-  int16_t* codes;  // [count][kTileRows]
+  int16_t* codes;  // [count][kTileRows], rows of bytes as far apart as those of int16
   float* units;    // [count]: what one unit of the codes is worth
+
+  template <Type T>
+  SUFFICE_INLINE const void* at(int q, int place) const {
+    if constexpr (!has_scales(T)) return values + q * kTileRows + place;
+    const int16_t* row = codes + q * kTileRows;
+    if constexpr (T == Type::codes) return reinterpret_cast<const uint8_t*>(row) + place;
+    return row + place;
+  }
+
+  // Makes whole numbers of `folded` [size], weights times scales.
+  template <Type T>
+  void quantize(int q, const float* folded, int size) const {
+    int16_t* row = codes + q * kTileRows;
+    const float most = max_magnitude(folded, size);
+    if constexpr (T == Type::codes)
+      units[q] = quantize_weights(folded, size, most, reinterpret_cast<uint8_t*>(row));
+    else
+      units[q] = quantize_to_int16(folded, size, most, row);
+  }
 };
 
 // Folds the values' scales into the weights of one query row.
-inline void fold_value_scales(const Head& head, const Tile& tile, const Weights& weights, int row) {
+template <Type T>
+void fold_value_scales(const Head& head, const Tile& tile, const Weights& weights, int row) {
   float folded[kTileRows];
-  vf most = {};
   for (int i = 0; i < tile.blocks * kPanel; i += W) {
     const vf scale = load(head.value_scales + tile.row[i / kPanel] + i % kPanel);
-    const vf weight = load(weights.values + row * kTileRows + i) * scale;
-    store(folded + i, weight);
-    most = max(most, weight);
+    store(folded + i, load(weights.values + row * kTileRows + i) * scale);
   }
-  weights.units[row] = quantize_to_int16(folded, tile.blocks * kPanel, max_of(most),
-                                         weights.codes + row * kTileRows);
+  weights.quantize<T>(row, folded, tile.blocks * kPanel);
 }
 
 // The sums of Q query rows (from `first` on) for 16 U of their elements from 16 `unit` on, held in
 // registers from `begin` to `end`. The output is in the order in which values of this type load.
 template <Type T, int Q, int U>
 struct WeightedSums {
-  static constexpr bool integers = T == Type::i8;
-  static constexpr int rows = integers ? 2 : 1;  // rows of values in one product
-  static constexpr int unit_bytes = kPanel * size_of(T);
+  static constexpr bool integers = has_scales(T);
+  // Rows of values that are added at once.
+  static constexpr int rows = T == Type::codes ? 4 : integers ? 2 : 1;
+  static constexpr int unit_bytes = elements_bytes(T, kPanel);
   using Sum = std::conditional_t<integers, vi, vf>;
 
   Sum total[Q][U][kVectors] = {};
@@ -44,22 +62,26 @@ struct WeightedSums {
           for (int v = 0; v < kVectors; v++) total[q][u][v] = load(at(output, size, q, u, v));
   }
 
-  // Adds the row at `value` (and for integers the one at `second`) times the weights at `place` of
-  // the tile.
-  SUFFICE_INLINE void add(const std::byte* value, const std::byte* second, const Weights& weights,
+  // Adds the values [rows] times the weights at `place` of the tile, of query rows from `first` on.
+  SUFFICE_INLINE void add(const std::byte* const* values, const Weights& weights, int first,
                           int place) {
     for (int u = 0; u < U; u++) {
       Sum loaded[kVectors];
-      if constexpr (integers)
-        zip_rows(value + u * unit_bytes, second + u * unit_bytes, loaded);
+      const std::byte* at[rows];
+      for (int i = 0; i < rows; i++) at[i] = values[i] + u * unit_bytes;
+      if constexpr (T == Type::codes)
+        zip_levels(at, loaded);
+      else if constexpr (integers)
+        zip_rows(at[0], at[1], loaded);
       else
-        load_sixteen<T>(value + u * unit_bytes, loaded);
+        load_sixteen<T>(at[0], loaded);
       for (int q = 0; q < Q; q++) {
-        const int from = place + q * kTileRows;
-        const void* weight =
-            integers ? static_cast<const void*>(weights.codes + from) : weights.values + from;
+        const Sum weight = broadcast<Sum>(weights.template at<T>(first + q, place));
         for (int v = 0; v < kVectors; v++)
-          total[q][u][v] = multiply_add(loaded[v], broadcast<Sum>(weight), total[q][u][v]);
+          if constexpr (T == Type::codes)
+            total[q][u][v] = add_weighted(total[q][u][v], weight, loaded[v]);
+          else
+            total[q][u][v] = multiply_add(loaded[v], weight, total[q][u][v]);
       }
     }
   }
@@ -83,7 +105,7 @@ SUFFICE_INLINE void add_values(const Head& head, const Tile& tile, int first, in
                                const Weights& weights, float* output) {
   using Sums = WeightedSums<T, Q, U>;
   constexpr int line_rows = kLineBytes / Sums::unit_bytes;
-  const int row_bytes = head.size * size_of(T);
+  const int row_bytes = static_cast<int>(elements_bytes(T, head.size));
   float* to = output + first * head.size + unit * kPanel;
   Sums sums;
   sums.begin(to, head.size);
@@ -93,8 +115,9 @@ SUFFICE_INLINE void add_values(const Head& head, const Tile& tile, int first, in
     const std::byte* values = tile.values[block] + unit * Sums::unit_bytes;
     const std::byte* next = tile.next_values[block] + unit * kPanel * Sums::unit_bytes;
     const auto add = [&](int row) __attribute__((always_inline)) {
-      const std::byte* value = values + row * row_bytes;
-      sums.add(value, value + row_bytes, weights, first * kTileRows + block * kPanel + row);
+      const std::byte* at[Sums::rows];
+      for (int i = 0; i < Sums::rows; i++) at[i] = values + (row + i) * row_bytes;
+      sums.add(at, weights, first, block * kPanel + row);
     };
     if (end == kPanel) {
       for (int row = 0; row < kPanel; row += line_rows) {
@@ -107,6 +130,14 @@ SUFFICE_INLINE void add_values(const Head& head, const Tile& tile, int first, in
     }
   }
   sums.end(to, head.size, weights.units + first);
+}
+
+// Puts outputs [count][size] that are complete into the order, and out of the rotation, of values.
+template <Type T>
+void restore(float* output, int count, int size) {
+  arrange_row<T>(output, count * size);
+  if constexpr (T == Type::codes)
+    for (int q = 0; q < count; q++) rotate_row(output + q * size, size);
 }
 
 template <Type T>

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from caches import cache_of
+from caches import as_multiplied, cache_of
 from oracle import assert_matches, max_error
 from suffice import native
 from suffice.attention import ATTENTIONS
@@ -19,6 +19,7 @@ from suffice.attention.aet import AET
 from suffice.attention.exact import Exact
 from suffice.attention.kernel import attend
 from suffice.attention.traversal import Attended
+from suffice.cache import KV_DTYPES
 from suffice.cache.kv import KVCache
 from suffice.native import core
 
@@ -28,6 +29,8 @@ SHAPES = [
     for size, rows in ((64, 1), (80, 2), (128, 31), (64, 32), (64, 33), (80, 1000), (128, 1000))
 ]
 SCALE = 0.1  # about 1 / sqrt(D)
+# Weights and queries are rounded to 15 bits for int8; weights to 8 for codes.
+ROUNDED = {"int8": 2e-4, "kmeans4": 2e-2}
 
 
 def filled(groups: int, size: int, rows: int, dtype: str = "float32") -> KVCache:
@@ -40,7 +43,7 @@ _references: dict[Any, Attended] = {}  # which take long, and are the same for a
 
 
 def reference(technique: Any, q: torch.Tensor, cache: KVCache, dtype: torch.dtype) -> Attended:
-    count = q.shape[1]
+    q, count = as_multiplied(q, cache), q.shape[1]
     visible = torch.ones(count, cache.length, dtype=torch.bool).tril(cache.length - count)
     k, v = cache.keys(0), cache.values(0)
     inputs = hashlib.sha256(b"".join(each.numpy().tobytes() for each in (q, k, v))).digest()
@@ -54,14 +57,14 @@ def reference(technique: Any, q: torch.Tensor, cache: KVCache, dtype: torch.dtyp
 
 def native_equals_reference(technique: Any) -> None:
     factor = 4 if technique.rule() is None else 8  # one float32 sum over all rows, not over 256
-    dtypes = itertools.cycle(("float32", "bfloat16", "float16", "int8"))
+    dtypes = itertools.cycle(KV_DTYPES)
     for (groups, rep, size, rows), dtype in zip(SHAPES * 3, dtypes, strict=False):
         cache, count = filled(groups, size, rows, dtype), min(rows, 3)
         q = torch.randn(groups * rep, count, size)
         out = technique.native(q, cache, 0, scale=SCALE)
         exact = reference(technique, q, cache, torch.float64).output
-        if dtype == "int8":  # queries and weights are rounded to 15 bits there
-            assert max_error(out, exact) < 2e-4 * exact.abs().max()
+        if dtype in ROUNDED:
+            assert max_error(out, exact) < ROUNDED[dtype] * exact.abs().max()
             continue
         assert_matches(out, exact, reference(technique, q, cache, torch.float32).output, factor)
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from test_contract import SCALE, SHAPES, filled
 
+from caches import as_multiplied
 from oracle import assert_matches, max_error
 from suffice.attention import ATTENTIONS
 from suffice.attention.exact import Exact
@@ -21,12 +22,13 @@ from suffice.attention.exaq_km import levels_of
 from suffice.attention.kernel import attend, coded_rule
 from suffice.attention.softmax import Levels
 from suffice.attention.traversal import Attended
-from suffice.cache import GROWTHS
+from suffice.cache import GROWTHS, KV_DTYPES
 from suffice.cache.kv import KVCache
 from suffice.native import core
 
+MARGINS = {"int8": 1e-3, "kmeans4": 5e-3}  # of scores, for types whose queries are rounded
+ERRORS = {"int8": 5e-4, "kmeans4": 2e-2}  # and whose weights are
 SPREAD = 2  # of queries: scores have a standard deviation of some 2
-DTYPES = ("float32", "bfloat16", "float16", "int8")
 LEVELS = {
     "exaq 2": EXAQ(2).layer_levels(2.0, -30.0),
     "exaq 3": EXAQ(3).layer_levels(2.0, -30.0),
@@ -58,7 +60,7 @@ def reference(
     dtype: torch.dtype = torch.float64,
     window: int | None = None,
 ) -> Attended:
-    k, v = cache.keys(0).to(dtype), cache.values(0).to(dtype)
+    k, v, q = cache.keys(0).to(dtype), cache.values(0).to(dtype), as_multiplied(q, cache)
     visible = visible_of(cache, q.shape[1], window)
     found: Attended = ATTENTIONS.build(attention).reference(
         q.to(dtype), k, v, scale=SCALE, visible=visible, levels=[levels] * len(q)
@@ -71,7 +73,7 @@ def certain(
 ) -> torch.Tensor:
     """Return of which heads and tokens no score is within `margin` of a border, bool [H, T]."""
     keys = cache.keys(0).double().repeat_interleave(len(q) // int(cache.native.heads), 0)
-    scores = SCALE * q.double() @ keys.transpose(1, 2)
+    scores = SCALE * as_multiplied(q, cache).double() @ keys.transpose(1, 2)
     scores = scores.masked_fill(~visible_of(cache, q.shape[1], window), float("-inf"))
     x = scores - scores.max(-1, keepdim=True).values
     borders = torch.tensor(levels.borders, dtype=torch.float64)
@@ -80,17 +82,17 @@ def certain(
 
 def native_equals_reference(levels: Levels) -> None:
     compared = total = 0
-    dtypes = itertools.cycle(DTYPES)  # seven sizes: each meets all of them
+    dtypes = itertools.cycle(KV_DTYPES)  # seven sizes: each meets all of them
     for (groups, rep, size, rows), dtype in zip(SHAPES, dtypes, strict=False):
         for window in (None, 200) if rows > 200 else (None,):
             cache, count = filled(groups, size, rows, dtype), min(rows, 3)
             q = SPREAD * torch.randn(groups * rep, count, size)
             out = run(levels, "exact", q, cache, window)[0]
             exact = reference(levels, "exact", q, cache, window=window).output
-            sure = certain(levels, q, cache, window, 1e-3 if dtype == "int8" else 1e-5)
+            sure = certain(levels, q, cache, window, MARGINS.get(dtype, 1e-5))
             compared, total = compared + int(sure.sum()), total + sure.numel()
-            if dtype == "int8":  # queries and weights are rounded to 15 bits there
-                assert max_error(out[sure], exact[sure]) < 5e-4 * exact.abs().max()
+            if dtype in MARGINS:  # queries and weights are rounded
+                assert max_error(out[sure], exact[sure]) < ERRORS[dtype] * exact.abs().max()
                 continue
             same = reference(levels, "exact", q, cache, torch.float32, window).output
             assert_matches(out[sure], exact[sure], same[sure], factor=8)

@@ -58,7 +58,22 @@ def stored(x: torch.Tensor, dtype: str) -> torch.Tensor:
     if dtype == "int8":
         codes, scale = quantize_rows(x)
         return codes.float() * scale[..., None]
+    if (
+        dtype == "kmeans4"
+    ):  # what a cache of that row alone reads; see test_kmeans4 for what that is
+        return alone(x.reshape(-1, x.shape[-1])).view(x.shape)
     return x.to(getattr(torch, dtype)).float()
+
+
+def alone(rows: torch.Tensor) -> torch.Tensor:
+    """Return rows [N, D] as a cache reads them that never held another."""
+    found = []
+    for row in rows[:, None, None]:
+        cache = KVCache(1, 1, SIZE, growth=Upfront(), limit=1, key_dtype="kmeans4")
+        cache.reserve(1)
+        cache.append(0, row, row)
+        found.append(cache.keys(0, 1).flatten())
+    return torch.stack(found) if found else rows
 
 
 def view(cache: KVCache) -> tuple[torch.Tensor, torch.Tensor]:

@@ -72,7 +72,11 @@ KNOWN = (
         (
             {"kv_cache_dtype": "int4"},
             "unknown kv_cache_dtype 'int4'. Did you mean 'int8'? "
-            "Known: auto, bfloat16, float16, float32, int8",
+            "Known: auto, bfloat16, float16, float32, int8, kmeans4",
+        ),
+        (
+            {"kv_cache_dtype": "int8/auto"},
+            "unknown kv_cache_dtype 'auto'. Known: bfloat16, float16, float32, int8, kmeans4",
         ),
         (
             {"dtype": "float32", "quantization": "none:dtype=bfloat16"},
@@ -188,6 +192,13 @@ def test_techniques_may_be_given_as_they_are() -> None:
         ({}, "float16", "float32", "float32", NoQuant("float32")),
         ({"dtype": "bfloat16"}, "float32", "bfloat16", "bfloat16", NoQuant("bfloat16")),
         ({"kv_cache_dtype": "int8"}, "bfloat16", "bfloat16", "int8", NoQuant("bfloat16")),
+        (
+            {"kv_cache_dtype": "int8/kmeans4"},
+            "bfloat16",
+            "bfloat16",
+            "int8/kmeans4",
+            NoQuant("bfloat16"),
+        ),
         ({"quantization": "int8"}, "bfloat16", "bfloat16", "bfloat16", Int8()),
         (
             {"quantization": "none:dtype=float32"},

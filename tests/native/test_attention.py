@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from caches import empty_cache
+from caches import as_multiplied, empty_cache
 from oracle import assert_matches, max_error
 from suffice.cache import KV_DTYPES
 from suffice.cache.kv import KVCache
@@ -61,8 +61,14 @@ def reference(
 
 
 def check(cache: KVCache, actual: torch.Tensor, q: torch.Tensor, mask: torch.Tensor) -> None:
+    q = as_multiplied(q, cache)
     exact = reference(cache, q, mask, torch.float64)
-    if "int8" in (cache.native.key_type, cache.native.value_type):
+    if cache.native.value_type == "kmeans4":  # weights are rounded to 8 bits
+        assert max_error(actual, exact) < 2e-2 * exact.abs().max()
+    elif cache.native.key_type == "kmeans4":
+        # a query whose element is between two whole numbers may be rounded to either
+        assert max_error(actual, exact) < 1e-3 * exact.abs().max()
+    elif "int8" in (cache.native.key_type, cache.native.value_type):
         # queries and weights are rounded to 15 bits, far below the 7 bits of what is stored
         assert max_error(actual, exact) < 2e-4 * exact.abs().max()
     else:
@@ -126,6 +132,24 @@ def test_any_order_of_blocks_and_any_selection(each_isa: str, dtype: str) -> Non
     for block in chosen:
         some[block * 16 : block * 16 + 16] = True
     check(cache, attend(cache, q, length, blocks=chosen), q, some[None, : length + 1])
+
+
+def test_many_small_weights_are_not_lost_in_bytes(each_isa: str) -> None:
+    """One key weighs 600 times as much as each of the others, which together outweigh it."""
+    rows, size = 1024, 64
+    cache = empty_cache(1, 1, size, "float32", value_dtype="kmeans4")
+    cache.reserve(rows)
+    torch.manual_seed(5)
+    k, v = torch.zeros(1, rows, size), torch.zeros(1, rows, size)
+    k[0, 0, 0] = math.log(600) * math.sqrt(size)
+    v[0] = torch.randn(size)
+    v[0, 0] = 0
+    cache.append(0, k, v)
+    q = torch.zeros(1, 1, size)
+    q[..., 0] = 1.0
+    out = attend(cache, q, rows - 1)[0, 0]
+    exact = reference(cache, q, torch.ones(1, rows, dtype=torch.bool), torch.float64)[0, 0]
+    assert max_error(out, exact) < 0.02 * exact.abs().max()
 
 
 def test_extreme_scores_do_not_overflow(each_isa: str) -> None:

@@ -1,7 +1,7 @@
 """Where keys and values live, and how they grow.
 
 A growth policy decides how many rows a cache is given when it runs out; `kv.KVCache` holds the
-rows of one request.
+rows of one request. Its keys and values have a type each: `types_of` reads them off one text.
 """
 
 from __future__ import annotations
@@ -11,10 +11,22 @@ from typing import Any, Protocol
 
 from suffice.registry import Table
 
-__all__ = ["GROWTHS", "KV_BYTES", "KV_DTYPES", "Growth", "fitted"]
+__all__ = ["GROWTHS", "KV_DTYPES", "Growth", "fitted", "row_bytes", "types_of"]
 
-KV_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}  # of an element
-KV_DTYPES = tuple(KV_BYTES)
+_BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "kmeans4": 4}  # of an element
+_SCALED = ("int8", "kmeans4")  # a float32 for each row
+KV_DTYPES = tuple(_BITS)
+
+
+def row_bytes(dtype: str, size: int) -> int:
+    """Return the bytes of a key or a value of `size` elements, its scale included."""
+    return size * _BITS[dtype] // 8 + (4 if dtype in _SCALED else 0)
+
+
+def types_of(dtype: str) -> tuple[str, str]:
+    """Return the types of keys and of values: `dtype` is "KEYS/VALUES", or one name for both."""
+    keys, slash, values = dtype.partition("/")
+    return keys, values if slash else keys
 
 
 class Growth(Protocol):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from suffice import __version__, native
 from suffice.attention import ATTENTIONS, SOFTMAXES
-from suffice.cache import GROWTHS, KV_DTYPES, machine
+from suffice.cache import GROWTHS, KV_DTYPES, machine, row_bytes
 from suffice.cli.output import busy, markdown
 from suffice.policy import POLICIES
 from suffice.pull import MODELS, model_path, resolve
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SEAMS = (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, QUANTS, SPECULATORS)
 ISA_NAMES = {"v4": "AVX-512", "v3": "AVX2", "base": "plain loops"}
 _BYTES = (("float32", 4), ("bfloat16", 2), ("int8", 1))
+_KV_TYPES = ("float32", "bfloat16", "int8", "kmeans4")
 
 
 def show() -> None:
@@ -143,7 +144,7 @@ def show_model(name: str) -> None:
     parameters = sum(math.prod(shape) for shape in shapes(config).values())
     windows = Counter("all" if layer.window is None else layer.window for layer in config.layers)
     layers = ", ".join(f"{count} see {window}" for window, count in windows.most_common())
-    row_elements = len(config.layers) * 2 * config.kv_heads * config.head_size
+    rows = len(config.layers) * 2 * config.kv_heads  # of keys and values
     lines = {
         "file": checkpoint.path,
         "parameters": f"{parameters / 1e6:.1f} M, stored as {checkpoint.dtype}",
@@ -153,7 +154,10 @@ def show_model(name: str) -> None:
         "mechanisms": _mechanisms(config),
         "context": f"{config.max_positions} tokens",
         "weights": ", ".join(f"{parameters * b / 2**20:.0f} MiB {n}" for n, b in _BYTES),
-        "KV per token": ", ".join(f"{row_elements * b / 2**10:.1f} KiB {n}" for n, b in _BYTES),
+        "KV per token": ", ".join(
+            f"{rows * row_bytes(dtype, config.head_size) / 2**10:.1f} KiB {dtype}"
+            for dtype in _KV_TYPES
+        ),
     }
     if quantised:
         lines |= _quantised(quantised)

@@ -69,7 +69,7 @@ def kv_dtype(name: str, text: str) -> str:
             f"{name} q8_0: there is no q8_0 (a scale for every 32 values) here; the nearest is "
             "int8 (a scale for every row)"
         )
-    return LLAMA_CPP_DTYPES.get(text, text)
+    return "/".join(LLAMA_CPP_DTYPES.get(part, part) for part in text.split("/"))
 
 
 def speculation(text: str | None) -> Any:
@@ -130,17 +130,17 @@ class ModelFlags:
         str | None,
         _MODEL(
             "--kv-cache-dtype",
-            help="Type of keys and values: auto, float32 (or f32), bfloat16 (bf16), "
-            "float16 (f16), int8.",
+            help="Type of keys and values, or KEYS/VALUES: auto, float32 (or f32), bfloat16 "
+            "(bf16), float16 (f16), int8, kmeans4.",
         ),
     ] = None
     cache_type_k: Annotated[
         str | None,
-        _MODEL("-ctk", "--cache-type-k", help="The same; it sets the type of values too."),
+        _MODEL("-ctk", "--cache-type-k", help="Of keys, and of values if -ctv is not given."),
     ] = None
     cache_type_v: Annotated[
         str | None,
-        _MODEL("-ctv", "--cache-type-v", help="The same; it sets the type of keys too."),
+        _MODEL("-ctv", "--cache-type-v", help="Of values, and of keys if -ctk is not given."),
     ] = None
     kv_cache_bytes: Annotated[
         str | None,
@@ -256,10 +256,10 @@ class ModelFlags:
             "-ctv": self.cache_type_v,
         }
         given = {name: kv_dtype(name, text) for name, text in flags.items() if text}
-        if len(set(given.values())) > 1:
+        if "--kv-cache-dtype" in given and len(set(given.values())) > 1:
             named = ", ".join(f"{name} {flags[name]}" for name in given)
-            raise InputError(f"{named}: keys and values must have one type; give it once")
-        return next(iter(given.values()), "auto")
+            raise InputError(f"{named}: contradict each other; give -ctk and -ctv alone")
+        return "/".join(dict.fromkeys(given.values())) or "auto"
 
 
 @dataclass(frozen=True)

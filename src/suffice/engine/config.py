@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from suffice import native
 from suffice.attention import ATTENTIONS, SOFTMAXES, Attention, by_head
-from suffice.cache import GROWTHS, KV_DTYPES, Growth
+from suffice.cache import GROWTHS, KV_DTYPES, Growth, types_of
 from suffice.errors import InputError, unknown
 from suffice.policy import POLICIES, Policy
 from suffice.pull import resolve
@@ -41,7 +41,8 @@ class Config:
         model: A known name, a Hugging Face directory or id, or a .gguf file.
         tokenizer: Where the tokenizer is, if not with the model.
         dtype: Type of the weights and of prefill; "auto" until `resolved`.
-        kv_cache_dtype: Type of the cached keys and values; "auto" until `resolved`.
+        kv_cache_dtype: Type of the cached keys and values, or "KEYS/VALUES"; "auto" until
+            `resolved`.
         attention, softmax, policy, growth, speculate: The techniques.
         calibration: What `suffice calibrate` found out about the model, for those that need it.
         quant: How weights are stored; None, until `resolved`, for `dtype` as it is.
@@ -107,7 +108,7 @@ class Config:
             ),
             tokenizer=None if given["tokenizer"] is None else str(given["tokenizer"]),
             dtype=_choice("dtype", given["dtype"], DTYPES),
-            kv_cache_dtype=_choice("kv_cache_dtype", given["kv_cache_dtype"], ("auto", *KV_DTYPES)),
+            kv_cache_dtype=_kv_dtype(str(given["kv_cache_dtype"])),
             max_model_len=_whole("max_model_len", given["max_model_len"], 2, none=True),
             max_num_seqs=_whole("max_num_seqs", given["max_num_seqs"], 1),
             threads=_threads(given["threads"]),
@@ -355,6 +356,15 @@ def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise unknown(name, str(value), allowed)
     return str(value)
+
+
+def _kv_dtype(text: str) -> str:
+    if text == "auto":
+        return text
+    types = types_of(text)
+    for dtype in types:
+        _choice("kv_cache_dtype", dtype, KV_DTYPES if "/" in text else ("auto", *KV_DTYPES))
+    return "/".join(dict.fromkeys(types))
 
 
 def _whole(name: str, value: Any, low: int, none: bool = False) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from suffice import native
-from suffice.cache import fitted, machine
+from suffice.cache import fitted, machine, types_of
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.drafting import Models
@@ -104,14 +104,15 @@ class Runner:
     def open(self, request_id: str, limit: int) -> Sequence:
         """Return a new, empty sequence that may grow to `limit` rows."""
         model = self.decoder.config
+        keys, values = types_of(self.config.kv_cache_dtype)
         cache = KVCache(
             len(model.layers),
             model.kv_heads,
             model.head_size,
             growth=self.growth,
             limit=limit,
-            key_dtype=self.config.kv_cache_dtype,
-            value_dtype=self.config.kv_cache_dtype,
+            key_dtype=keys,
+            value_dtype=values,
             arena=self.arena,
             sketch=self.config.attention.sketched or self.config.speculate.sketched,
             **dict.fromkeys(self.config.policy.keeps, True),

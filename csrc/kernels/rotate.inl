@@ -1,0 +1,67 @@
+// Products with Hadamard matrices, and with Hartley matrices across blocks of them.
+
+// In each lane the sum or, where the lane's number has the bit `step`, the difference of the two
+// lanes that differ in that bit.
+template <int step>
+SUFFICE_INLINE vf butterfly(vf x) {
+  vi other, sign;
+  for (int i = 0; i < W; i++) {
+    other[i] = i ^ step;
+    sign[i] = i & step ? INT32_MIN : 0;
+  }
+  return __builtin_shuffle(x, other) + as_float(as_bits(x) ^ sign);
+}
+
+// One block of a power of two, at least 16: the butterflies of the fast transform, those of whole
+// vectors first.
+SUFFICE_INLINE void rotate_block(float* own, int block) {
+  for (int step = block / 2; step >= W; step /= 2)
+    for (int start = 0; start < block; start += 2 * step)
+      for (int i = start; i < start + step; i += W) {
+        const vf a = load(own + i), b = load(own + i + step);
+        store(own + i, a + b);
+        store(own + i + step, a - b);
+      }
+  const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(block));
+  for (int i = 0; i < block; i += W) {
+    vf x = load(own + i);
+    if constexpr (W > 8) x = butterfly<8>(x);
+    if constexpr (W > 4) x = butterfly<4>(x);
+    x = butterfly<1>(butterfly<2>(x));
+    store(own + i, x * scale);
+  }
+}
+
+// Across parts of `size` elements, in place.
+inline void hartley(float* own, int size, int parts, const float* wave) {
+  vf old[kMostParts];
+  for (int i = 0; i < size; i += W) {
+    for (int part = 0; part < parts; part++) old[part] = load(own + part * size + i);
+    for (int to = 0; to < parts; to++) {
+      vf sum = {};
+      for (int from = 0, at = 0; from < parts; from++) {
+        sum = splat(wave[at]) * old[from] + sum;
+        at += to;
+        if (at >= parts) at -= parts;
+      }
+      store(own + to * size + i, sum);
+    }
+  }
+}
+
+inline void rotate(float* values, int stride, int count, int columns, const Rotation& by) {
+  const int size = hadamard_size(by.block), parts = by.block / size;
+  for (int row = 0; row < count; row++) {
+    float* own = values + static_cast<size_t>(row) * stride;
+    for (int first = 0; first < columns; first += size) rotate_block(own + first, size);
+    if (parts == 1) continue;
+    for (int first = 0; first < columns; first += by.block)
+      hartley(own + first, size, parts, by.wave);
+  }
+}
+
+// A row of keys, queries, values or outputs; twice is as good as not at all.
+inline void rotate_row(float* row, int size) {
+  const int block = rotation_of(size);
+  for (int first = 0; first < size; first += block) rotate_block(row + first, block);
+}

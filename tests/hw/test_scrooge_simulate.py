@@ -91,6 +91,17 @@ def test_cycles_are_bounded_by_bytes() -> None:
     assert result.reduction_with_waste < result.reduction
 
 
+def test_refreshes_come_at_their_rate() -> None:
+    part = DESIGN.part()
+    shares = (WORKLOAD.key_share, WORKLOAD.value_share)
+    narrow = Shape("narrow", 30, 3, 3, 64)  # its steps are short: most take a few intervals
+    for shape, heads in ((narrow, 3), (model("opt-1.3b"), 1)):
+        result = simulate.run(DESIGN, shape, WORKLOAD, shares, 256, heads, 8)
+        for memory in (result.memory, result.baseline_memory):
+            expected = part.channels * memory.ns / part.trefi_ns
+            assert memory.refreshes == pytest.approx(expected, rel=0.05), shape.name
+
+
 def test_no_threshold_reads_everything() -> None:
     shares = (2.0, 0.0)
     result = simulate.run(DESIGN, SMALL, WORKLOAD, shares, tokens=100, sampled_lengths=3)

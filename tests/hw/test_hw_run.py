@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from commands import Cli, complaint
-from suffice.hw.scrooge.logits import Trace
+from suffice.hw.scrooge.logits import WORKLOADS, Trace
 from suffice.hw.scrooge.report import FILES
 
 SMALL = ("--tokens", "150", "--sampled-lengths", "3")
@@ -48,6 +49,41 @@ def test_a_trace_of_a_model(cli: Cli, trace: Path, tmp_path: Path) -> None:
     assert provenance["design"]["prefetch_bytes"] == 8192
     assert provenance["memory"]["channels"] == 16
     assert f"| speedup              | {summary['speedup']:.2f}" in ran.out
+
+
+def hashed(folder: Path) -> str:
+    found: str = json.loads((folder / "provenance.json").read_text())["settings_sha256"]
+    return found
+
+
+def test_provenance_identifies_a_run(cli: Cli, trace: Path, tmp_path: Path) -> None:
+    other = tmp_path / "o.npz"
+    layers = [np.array(layer) for layer in Trace.load(trace).layers]
+    layers[1][0, 100, 50] += 1
+    Trace("tiny", 2, 64, layers).save(other)
+    (tmp_path / "mine.toml").write_text(
+        (WORKLOADS / "s.toml").read_text().replace("seed = 1", "seed = 2")
+    )
+    made = ("--shape", "opt-1.3b", "--tokens", "20", "--sampled-lengths", "2")
+    given: list[tuple[str, ...]] = [
+        ("--trace", str(trace), *SMALL),
+        ("--trace", str(trace), *SMALL),
+        ("--trace", str(other), *SMALL),
+        ("--trace", str(trace), *SMALL, "--key-share", "0.8"),
+        ("--trace", str(trace), "--tokens", "149", "--sampled-lengths", "3"),
+        ("--workload", "s", *made),
+        ("--workload", str(tmp_path / "mine.toml"), *made),
+    ]
+    found = []
+    for i, arguments in enumerate(given):
+        ran = cli("hw", "run", "scrooge", *arguments, "-o", str(tmp_path / f"r{i}"))
+        assert ran.code == 0, ran.err
+        found.append(hashed(tmp_path / f"r{i}"))
+    assert found[0] == found[1]
+    assert len(set(found)) == len(given) - 1
+    told = json.loads((tmp_path / "r0" / "provenance.json").read_text())
+    assert told["source"] == {"trace_sha256": hashlib.sha256(trace.read_bytes()).hexdigest()}
+    assert json.loads((tmp_path / "r6" / "provenance.json").read_text())["source"]["seed"] == 2
 
 
 def test_runs_side_by_side(cli: Cli, trace: Path, tmp_path: Path) -> None:

@@ -63,6 +63,15 @@ def test_files_agree_with_each_other(cli: Cli, tmp_path: Path) -> None:
     assert "| model             | mistral-7b | llama-2-7b |" in ran.out
 
 
+def test_provenance_identifies_a_run() -> None:
+    memory = dataclasses.replace(A4, memory="hbm2_16x64")
+    runs = [Run(A4, LLAMA_2_7B), Run(A4, LLAMA_2_7B, 1024), Run(A4, LLAMA_2_7B, batch=2)]
+    found = [run.provenance() for run in (*runs, Run(memory, LLAMA_2_7B), runs[0])]
+    assert found[0] == found[-1]
+    assert len({each["settings_sha256"] for each in found}) == 4
+    assert (found[0]["tokens"], found[0]["memory"]["channels"]) == (2048, 24)
+
+
 def test_a_changed_design(cli: Cli, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(

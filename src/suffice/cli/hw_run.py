@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -133,6 +134,7 @@ def _kllm(flags: RunFlags) -> kllm.Run:
 
 
 def _scrooge(flags: RunFlags) -> scrooge.Run:
+    from suffice.hw.runs import file_sha256
     from suffice.hw.scrooge import simulate
     from suffice.hw.scrooge.design import Design, model
     from suffice.hw.scrooge.logits import Source, Synthetic, Trace
@@ -144,10 +146,12 @@ def _scrooge(flags: RunFlags) -> scrooge.Run:
         if flags.model is not None or flags.workload is not None:
             raise InputError("--trace says which model and which logits: leave the other flags out")
         source = trace = Trace.load(flags.trace)
+        identity: dict[str, Any] = {"trace_sha256": file_sha256(flags.trace)}
         shape, name, longest, shares = trace.shape, flags.trace.name, trace.tokens, (0.9, 0.001)
     else:
         name, longest = flags.workload or "s", 1024
         source = made = Synthetic.load(name)
+        identity = dataclasses.asdict(made)
         shape, shares = model(flags.model or "llama-2-7b"), (made.key_share, made.value_share)
     thresholds = (
         shares[0] if flags.key_share is None else flags.key_share,
@@ -172,6 +176,7 @@ def _scrooge(flags: RunFlags) -> scrooge.Run:
         design,
         shape,
         Path(name).name,
+        identity,
         thresholds,
         result=result,
         perplexity_loss_percent=flags.loss,

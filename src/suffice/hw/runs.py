@@ -18,8 +18,14 @@ Row = dict[str, Any]
 
 
 def provenance(schema: str, settings: Mapping[str, Any], **more: Any) -> Row:
-    """Return all settings, each a dataclass, with their hash."""
-    plain = {name: dataclasses.asdict(each) for name, each in settings.items()}
+    """Return all that decides a run, dataclasses or plain values, with their hash.
+
+    `more` is said beside it and not part of the hash.
+    """
+    plain = {
+        name: dataclasses.asdict(each) if dataclasses.is_dataclass(each) else each
+        for name, each in settings.items()
+    }
     text = json.dumps(plain, sort_keys=True)
     return {
         "schema": schema,
@@ -28,6 +34,22 @@ def provenance(schema: str, settings: Mapping[str, Any], **more: Any) -> Row:
         **more,
         **plain,
     }
+
+
+def file_sha256(path: Path) -> str:
+    """Return a file's hash, as `sha256sum` prints it.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    return digest.hexdigest()
 
 
 def write(folder: Path, files: Mapping[str, Row | Sequence[Row]]) -> None:

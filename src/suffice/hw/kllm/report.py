@@ -8,6 +8,7 @@ from pathlib import Path
 
 from suffice.errors import InputError
 from suffice.hw import runs
+from suffice.hw.dram.part import Part
 from suffice.hw.kllm.baselines import Baselines
 from suffice.hw.kllm.design import Design, Shape, lengths
 from suffice.hw.kllm.energy import Energies, step_counts, step_pj
@@ -143,6 +144,23 @@ class Run:
                     row("outliers", share, kind, *self.mean(changed, 1), 1)
         return rows
 
+    def provenance(self) -> Row:
+        """Return all that decides the figures, with one hash of it."""
+        return runs.provenance(
+            SCHEMA,
+            {
+                "design": self.design,
+                "memory": Part.load(self.design.memory),
+                "energies": Energies.load(),
+                "calibrated_on": Design.load(),
+                "model": self.shape,
+                "tokens": self.tokens,
+                "batch": self.batch,
+                "baselines": dataclasses.asdict(Baselines.load()),
+            },
+            not_counted="writes of new keys and values; baselines' buffers and leakage",
+        )
+
     def write(self, folder: Path) -> None:
         """Write all files; a reader never sees half of one.
 
@@ -156,11 +174,6 @@ class Run:
             self.energy(),
             self.baselines(),
             self.sweeps(),
-            runs.provenance(
-                SCHEMA,
-                {"design": self.design, "energies": Energies.load(), "model": self.shape},
-                baselines={k: dataclasses.asdict(v) for k, v in Baselines.load().rooflines.items()},
-                not_counted="writes of new keys and values; baselines' buffers and leakage",
-            ),
+            self.provenance(),
         )
         runs.write(folder, dict(zip(FILES, made, strict=True)))

@@ -82,6 +82,24 @@ def test_a_changed_design(cli: Cli, tmp_path: Path) -> None:
     assert summary["precision"] == "W4A3"
 
 
+def test_a_model_must_fit_the_memory(cli: Cli, tmp_path: Path) -> None:
+    weights = 32 * (4 * 4096**2 + 3 * 4096 * 11008) + 32000 * 4096
+    assert A4.held_bytes(LLAMA_2_7B, 10, 3) == weights / 2 + 2 * 32 * 4096 * 10 * 3 / 2
+    mine, out = tmp_path / "mine.toml", tmp_path / "o"
+    mine.write_text((DESIGNS / "kllm.toml").read_text().replace("hbm_24x64", "hbm2_16x64"))
+    given = ("hw", "run", "kllm", "--config", str(mine), "-o", str(out))
+    assert complaint(cli(*given, "--shape", "llama-2-70b")) == (
+        "llama-2-70b, tokens=2048, batch=1: takes 32.2 GiB of weights, keys and values: "
+        "must be at most 4.0, what hbm2_16x64 holds"
+    )
+    assert not out.exists()
+    small = Run(dataclasses.replace(A4, memory="hbm2_16x64"), LLAMA_2_7B)
+    swept = {row["value"] for row in small.sweeps() if row["sweep"] == "batch"}
+    assert swept == {1, 2}, "a batch of 4 has no room"
+    for shape in MODELS.values():
+        Run(A4, shape)
+
+
 def test_a_batch_shares_weights_and_nothing_else() -> None:
     one, four = A4.wave_cycles(4096), A4.wave_cycles(4096, 4)
     assert (one, four) == (11, 44)

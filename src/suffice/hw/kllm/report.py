@@ -44,6 +44,16 @@ class Run:
             raise InputError(f"tokens={self.tokens}: must be in [1, {LONGEST}]")
         if not 1 <= self.batch <= 1024:
             raise InputError(f"batch={self.batch}: must be in [1, 1024]")
+        held, room = self._held_bytes(self.batch), Part.load(self.design.memory).size_bytes
+        if held > room:
+            raise InputError(
+                f"{self.shape.name}, tokens={self.tokens}, batch={self.batch}: "
+                f"takes {held / 2**30:.1f} GiB of weights, keys and values: must be at most "
+                f"{room / 2**30:.1f}, what {self.design.memory} holds"
+            )
+
+    def _held_bytes(self, batch: int) -> float:
+        return self.design.held_bytes(self.shape, self.tokens, batch)
 
     def mean(self, design: Design | None = None, batch: int | None = None) -> tuple[float, float]:
         """Return milliseconds and joules of a step, with another design or batch if given."""
@@ -118,7 +128,10 @@ class Run:
         return rows
 
     def sweeps(self) -> list[Row]:
-        """Return throughput and energy by batch (Fig. 9) and by outliers (Fig. 10a)."""
+        """Return throughput and energy by batch (Fig. 9) and by outliers (Fig. 10a).
+
+        Batches that the memory has no room for are left out.
+        """
         designs = {
             f"A{bits}": dataclasses.replace(self.design, activation_bits=bits) for bits in (4, 3)
         }
@@ -129,7 +142,8 @@ class Run:
             own = {"tokens_per_second": speed, "joules_per_token": joules / batch}
             rows.append({"sweep": sweep, "value": value, "design": name, **own})
 
-        for batch in BATCHES:
+        room = Part.load(self.design.memory).size_bytes
+        for batch in (each for each in BATCHES if self._held_bytes(each) <= room):
             for name, design in designs.items():
                 row("batch", batch, name, *self.mean(design, batch), batch)
             for name, roofline in Baselines.load().rooflines.items():
@@ -158,7 +172,8 @@ class Run:
                 "batch": self.batch,
                 "baselines": dataclasses.asdict(Baselines.load()),
             },
-            not_counted="writes of new keys and values; baselines' buffers and leakage",
+            not_counted="writes of new keys and values; refreshes and other losses of the memory, "
+            "but for memory_efficiency; baselines' buffers and leakage",
         )
 
     def write(self, folder: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from suffice.errors import InputError
 from suffice.hw import _simulator
 from suffice.hw.scrooge import checks, simulate
 from suffice.hw.scrooge.aet import Rule
-from suffice.hw.scrooge.design import DESIGNS, Design, Shape, model
+from suffice.hw.scrooge.design import DESIGNS, MODELS, Design, Shape, model
 from suffice.hw.scrooge.logits import SCHEMA, Synthetic, Trace
 
 DESIGN = Design.load()
@@ -213,6 +215,15 @@ def test_a_design_with_an_unknown_key(tmp_path: Path) -> None:
     path.write_text((DESIGNS / "scrooge.toml").read_text().replace("lanes =", "lane ="))
     with pytest.raises(InputError, match=r"unknown key of mine.toml 'lane'. Did you mean 'lanes'"):
         Design.load(str(path))
+
+
+def test_the_speed_up_is_a_mean_over_the_papers_models() -> None:
+    found = [check for check in checks.speedup() if "speed-up" in check.what]
+    for check in found:
+        each = [float(gain) for gain in re.findall(r"[bB] (\d\.\d\d)", check.expected)]
+        assert len(each) == len(MODELS) == 6
+        assert float(check.ours) == pytest.approx(sum(each) / 6, abs=0.01)
+        assert min(each) == each[0], "small heads gain less: opt-1.3b's are the smallest"
 
 
 @pytest.mark.parametrize("group", checks.GROUPS, ids=lambda group: group.__name__)

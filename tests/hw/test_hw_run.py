@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from commands import Cli, complaint
+from suffice.errors import InputError
+from suffice.hw.scrooge import plot
 from suffice.hw.scrooge.logits import WORKLOADS, Trace
-from suffice.hw.scrooge.report import FILES
+from suffice.hw.scrooge.report import FIELDS, FILES, SCHEMA
 
 SMALL = ("--tokens", "150", "--sampled-lengths", "3")
 
@@ -155,5 +157,20 @@ def test_places_that_cannot_be(cli: Cli, tmp_path: Path) -> None:
         complaint(ran)
         == f"{tmp_path}/summary.json: must be of the schema 'suffice-scrooge/1' or 'suffice-kllm/1'"
     )
+    told = {name: "m" if kind == "text" else 1.0 for name, kind in FIELDS.items()} | {
+        "schema": SCHEMA
+    }
+    for name, value, said in (
+        ("speedup", None, "'speedup': is None: must be a number, above 0"),
+        ("key_reduction", 0, "'key_reduction': is 0: must be a number, above 0"),
+        ("least_speedup", float("nan"), "'least_speedup': is nan: must be a number, above 0"),
+        ("model", 3, "'model': is 3: must be text"),
+    ):
+        (tmp_path / "summary.json").write_text(json.dumps(told | {name: value}))
+        assert complaint(cli("hw", "compare", str(tmp_path))) == f"{tmp_path}/summary.json: {said}"
+    (tmp_path / "summary.json").write_text(json.dumps(told))
+    (tmp_path / "layers.csv").write_text("layer,keys_read,values_read\n0,1,1\n")
+    with pytest.raises(InputError, match="line 2: 'rows_held': is 'missing': must be a number, ab"):
+        plot.draw([tmp_path], tmp_path / "p.png")
     ran = cli("hw", "plot", str(tmp_path), "-o", "x.jpg")
     assert complaint(ran) == "-o x.jpg: must end with .png, .svg or .pdf"

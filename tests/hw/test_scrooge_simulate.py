@@ -210,6 +210,30 @@ def test_a_trace_of_another_schema(tmp_path: Path) -> None:
         Trace.load(path)
 
 
+@pytest.mark.parametrize("kind", ["<U3", "O", "c8", "f4", "f8", ">f2", "i4"])
+def test_layers_of_another_type(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "t.npz"
+    sizes = {"model": np.array("m"), "kv_heads": np.array(1), "head_size": np.array(64)}
+    layer = np.zeros((2, 3, 3)).astype(kind)
+    np.savez(path, schema=np.array(SCHEMA), layer_0=layer, **sizes)
+    with pytest.raises(InputError, match=r"layer_0: is of \S+: must be float16$"):
+        Trace.load(path)
+
+
+def test_a_damaged_layer(tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    traced(40).save(path)
+    raw = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as file:
+        place = file.getinfo("layer_1.npy").header_offset
+    raw[place + 2000 : place + 2100] = bytes(100)
+    path.write_bytes(raw)
+    trace = Trace.load(path)
+    assert len(trace.layers[0]) == 4
+    with pytest.raises(InputError, match=r"t.npz: layer_1: is damaged$"):
+        trace.layers[1]
+
+
 def test_a_design_with_an_unknown_key(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text((DESIGNS / "scrooge.toml").read_text().replace("lanes =", "lane ="))

@@ -203,6 +203,6 @@ def compare(folders: list[Path]) -> None:
     from suffice.hw.runs import read_summary
     from suffice.hw.scrooge import report as of_scrooge
 
-    schemas = (of_scrooge.SCHEMA, of_kllm.SCHEMA)
+    schemas = {each.SCHEMA: each.FIELDS for each in (of_scrooge, of_kllm)}
     summaries = [read_summary(folder, schemas) for folder in folders]
     print(_table([folder.name for folder in folders], summaries))

@@ -9,12 +9,14 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from suffice.errors import InputError
 
 Row = dict[str, Any]
+Fields = Mapping[str, str]  # what something must have, and of which kind; see `_check_kind`
 
 
 def provenance(schema: str, settings: Mapping[str, Any], **more: Any) -> Row:
@@ -77,11 +79,30 @@ def _as_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def read_summary(folder: Path, schemas: Sequence[str]) -> Row:
+def _check_kind(where: str, value: object, kind: str) -> None:
+    """Refuse what is not of a kind: "text", "number", "positive", or one "or nothing"."""
+    if kind.endswith(" or nothing") and value in (None, ""):
+        return
+    kind = kind.removesuffix(" or nothing")
+    if kind == "text":
+        if not isinstance(value, str):
+            raise InputError(f"{where}: is {value!r}: must be text")
+        return
+    number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    least = "above 0" if kind == "positive" else "finite"
+    if not number or (kind == "positive" and not value > 0):  # type: ignore[operator]
+        raise InputError(f"{where}: is {value!r}: must be a number, {least}")
+
+
+def read_summary(folder: Path, schemas: Mapping[str, Fields]) -> Row:
     """Return the summary that a run left in a folder.
 
+    Args:
+        folder: The folder.
+        schemas: For each schema that it may be of, what it must have then, of which kind.
+
     Raises:
-        InputError: There is none, or it is of no schema of these.
+        InputError: There is none, it is of no schema of these, or it lacks something.
     """
     path = folder / "summary.json"
     try:
@@ -93,14 +114,16 @@ def read_summary(folder: Path, schemas: Sequence[str]) -> Row:
     if not isinstance(summary, dict) or summary.get("schema") not in schemas:
         named = " or ".join(f"'{schema}'" for schema in schemas)
         raise InputError(f"{path}: must be of the schema {named}")
+    for name, kind in schemas[summary["schema"]].items():
+        _check_kind(f"{path}: '{name}'", summary.get(name), kind)
     return summary
 
 
-def read_rows(folder: Path, name: str) -> list[dict[str, float | str]]:
+def read_rows(folder: Path, name: str, columns: Fields) -> list[dict[str, Any]]:
     """Return the rows of a table that a run left in a folder; what is a number is one.
 
     Raises:
-        InputError: There are none.
+        InputError: There are none, or a column of these is missing or of another kind.
     """
     path = folder / name
     try:
@@ -109,7 +132,11 @@ def read_rows(folder: Path, name: str) -> list[dict[str, float | str]]:
         raise InputError(f"{path}: {error.strerror}") from None
     if not rows or any(None in row or None in row.values() for row in rows):
         raise InputError(f"{path}: must be a table with a head, of equally long rows")
-    return [{key: _number(value) for key, value in row.items()} for row in rows]
+    found = [{key: _number(value) for key, value in row.items()} for row in rows]
+    for i, row in enumerate(found, 2):
+        for column, kind in columns.items():
+            _check_kind(f"{path}: line {i}: '{column}'", row.get(column, "missing"), kind)
+    return found
 
 
 def _number(text: str) -> float | str:

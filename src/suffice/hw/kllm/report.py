@@ -15,6 +15,18 @@ from suffice.hw.kllm.energy import Energies, step_counts, step_pj
 from suffice.hw.runs import Row
 
 SCHEMA = "suffice-kllm/1"
+FIELDS = {
+    "model": "text",
+    "precision": "text",
+    "tokens": "positive",
+    "batch": "positive",
+    "ms_per_step": "positive",
+    "tokens_per_second": "positive",
+    "joules_per_token": "positive",
+    "outliers_share": "number",
+    "attention_share": "number",
+    "hbm_energy_share": "number",
+}
 FILES = (
     "summary.json",
     "layers.csv",

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from suffice.hw.runs import read_rows, read_summary
-from suffice.hw.scrooge.report import SCHEMA
+from suffice.hw.scrooge.report import FIELDS, SCHEMA
+
+LAYERS = {
+    "layer": "number",
+    "keys_read": "number",
+    "values_read": "number",
+    "rows_held": "positive",
+}
 
 # Fig. 9, OPT-6.7B/13B and LLaMA-2-7B/13B: perplexity lost, at most so many per cent; speed-up
 LOSSES = {1.0: 1.97, 2.0: 2.13, 3.0: 2.70, 5.0: 4.31, 10.0: 6.86}
@@ -18,11 +25,11 @@ def draw(folders: list[Path], output: Path) -> None:
     Fig. 9 has those runs that were told their loss of perplexity, and is left out if none was.
 
     Raises:
-        InputError: A folder that no run has written.
+        InputError: A folder that no run has written, or not as it is.
         OSError: The picture cannot be written.
     """
-    summaries = [read_summary(folder, (SCHEMA,)) for folder in folders]
-    layers: list[list[Any]] = [read_rows(folder, "layers.csv") for folder in folders]
+    summaries = [read_summary(folder, {SCHEMA: FIELDS}) for folder in folders]
+    layers = [read_rows(folder, "layers.csv", LAYERS) for folder in folders]
     measured = [each for each in summaries if each.get("perplexity_loss_percent") is not None]
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

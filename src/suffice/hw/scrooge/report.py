@@ -13,6 +13,22 @@ from suffice.hw.scrooge.design import Design, Shape
 from suffice.hw.scrooge.simulate import Result
 
 SCHEMA = "suffice-scrooge/1"
+FIELDS = {
+    "model": "text",
+    "workload": "text",
+    "key_share": "number",
+    "value_share": "number",
+    "perplexity_loss_percent": "number or nothing",
+    "key_reduction": "positive",
+    "value_reduction": "positive",
+    "reduction": "positive",
+    "reduction_with_waste": "positive",
+    "speedup": "positive",
+    "overlapped_speedup": "positive",
+    "least_speedup": "positive",
+    "scrooge_joules": "positive",
+    "baseline_joules": "positive",
+}
 FILES = ("summary.json", "layers.csv", "activity.csv", "energy.csv", "provenance.json")
 
 

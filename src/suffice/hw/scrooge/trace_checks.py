@@ -12,7 +12,7 @@ from suffice.hw.scrooge.checks import PAPER, PUBLISHED
 from suffice.hw.scrooge.design import Design
 from suffice.hw.scrooge.logits import Trace
 from suffice.hw.scrooge.plot import LOSSES
-from suffice.hw.scrooge.report import SCHEMA
+from suffice.hw.scrooge.report import FIELDS, SCHEMA
 
 THRESHOLDS = {"s": (0.9, 0.001), "as": (0.6, 0.005)}  # the paper's for LLaMA-2
 BAR = 0.15
@@ -71,7 +71,7 @@ def by_loss(folders: list[Path]) -> list[Check]:
     """
     points = []
     for folder in folders:
-        summary = read_summary(folder, (SCHEMA,))
+        summary = read_summary(folder, {SCHEMA: FIELDS})
         if summary.get("perplexity_loss_percent") is None:
             raise InputError(f"{folder}: was told no loss: run it with --perplexity-loss")
         points.append((summary["perplexity_loss_percent"], summary["speedup"], summary["model"]))

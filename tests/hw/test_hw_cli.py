@@ -93,6 +93,8 @@ def test_speed_by_perplexity(cli: Cli, tmp_path: Path) -> None:
     falling = summary(tmp_path / "d", 9.0, 1.1)
     ran = cli("hw", "validate", "--run", folders[0], "--run", falling, "-o", "json")
     assert [row["status"] for row in json.loads(ran.out)] == ["known miss"] * 2
+    ran = cli("hw", "validate", "--run", folders[1], "-o", "json")
+    assert [row["status"] for row in json.loads(ran.out)] == ["not run", "hit"]
     untold = summary(tmp_path / "e", None, 1.1)
     complained = complaint(cli("hw", "validate", "--run", untold))
     assert complained == f"{untold}: was told no loss: run it with --perplexity-loss"

@@ -84,6 +84,10 @@ def test_published_figures(group: Callable[[], list[Check]]) -> None:
         (lambda: Technology.load().gates({"fp16_ad": 1}), "unknown block 'fp16_ad'. Did you mean"),
         (lambda: Technology.load().power_mw({}, 1.0, 2), "busy=2: must be in [0, 1]"),
         (
+            lambda: Technology({"a": float("nan")}, 0.5, 1),
+            "Technology: a=nan: must be a number above 0, in GE",
+        ),
+        (
             lambda: Technology({"a": -1}, 0.5, 1),
             "Technology: a=-1: must be a number above 0, in GE",
         ),

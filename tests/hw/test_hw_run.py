@@ -6,13 +6,15 @@ import csv
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from commands import Cli, complaint
 from suffice.errors import InputError
-from suffice.hw.scrooge import plot
+from suffice.hw import runs
+from suffice.hw.scrooge import plot, simulate
 from suffice.hw.scrooge.logits import WORKLOADS, Trace
 from suffice.hw.scrooge.report import FIELDS, FILES, SCHEMA
 
@@ -116,6 +118,12 @@ def test_runs_side_by_side(cli: Cli, trace: Path, tmp_path: Path) -> None:
         (["run", "scrooge", "--config", "sc"], "unknown design 'sc'. Known: scrooge"),
         (["run", "scrooge", "--workload", "t"], "unknown workload 't'. Known: as, s"),
         (["run", "scrooge", "--shape", "opt"], "unknown model 'opt'."),
+        (["run", "scrooge", "--perplexity-loss", "nan"], "--perplexity-loss nan: must be a number"),
+        (["run", "scrooge", "--perplexity-loss", "inf"], "--perplexity-loss inf: must be a number"),
+        (
+            ["run", "scrooge", "--perplexity-loss=-1"],
+            "--perplexity-loss -1: must be",
+        ),
         (["run", "scrooge", "--batch", "2"], "--batch: is a flag of kllm, not of scrooge"),
         (["run", "scrooge", "--tokens", "0"], "tokens=0: must be in [1, 4096]"),
         (["run", "scrooge", "--key-share", "3"], "Rule: key_share=3.0: must be in [0.01, 2]"),
@@ -141,6 +149,52 @@ def test_lengths_beyond_the_trace(cli: Cli, trace: Path, tmp_path: Path) -> None
         complaint(cli(*command, "--tokens", "151"))
         == "tokens=151: must be at most 150, the trace's"
     )
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    a, b, c = tmp_path / "a" / "x" / "run", tmp_path / "b" / "x" / "run", tmp_path / "c"
+    assert runs.labels([a, b, c]) == ["a/x/run", "b/x/run", "c"]
+    assert runs.labels([a]) == ["run"]
+    assert runs.labels([tmp_path, a]) == [tmp_path.name, "run"]
+    with pytest.raises(InputError, match=r"x/../x/run: is given twice$"):
+        runs.labels([tmp_path / "a" / "x" / ".." / "x" / "run", a])
+
+
+def test_an_interrupted_write_leaves_no_mixture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old: dict[str, Any] = {"summary.json": {"a": 1}, "layers.csv": [{"b": 1}], "x.csv": [{"c": 1}]}
+    runs.write(tmp_path, old)
+    replace = Path.replace
+
+    def broken(path: Path, target: Path) -> Path:
+        if target.name == "x.csv":
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", broken)
+    with pytest.raises(KeyboardInterrupt):
+        runs.write(tmp_path, old | {"summary.json": {"a": 2}})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["layers.csv", "x.csv"]
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        runs.write(tmp_path, {"summary.json": {"a": float("nan")}})
+
+
+def test_a_folder_of_another_accelerator(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*given: Any, **named: Any) -> None:
+        raise AssertionError("simulated before the folder was looked at")
+
+    monkeypatch.setattr(simulate, "run", never)
+    (tmp_path / "summary.json").write_text('{"schema": "suffice-kllm/1"}')
+    for given, message in (
+        (tmp_path, f"-o {tmp_path}: has a summary of 'suffice-kllm/1', not of 'suffice-scrooge/1'"),
+        ("", "-o '': must name a folder"),
+        ("/proc/none", "-o /proc/none: /proc: "),
+    ):
+        assert complaint(cli("hw", "run", "scrooge", "-o", str(given))).startswith(message)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["summary.json"]
 
 
 def test_places_that_cannot_be(cli: Cli, tmp_path: Path) -> None:

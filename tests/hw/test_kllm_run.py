@@ -180,6 +180,7 @@ def test_bad_files_are_one_line(tmp_path: Path) -> None:
         (BASELINES, "pe_um2 = 984.0", "pe_um = 1.0", "unknown key of mine.toml, spatten 'pe_um'"),
         (BASELINES, "area_mm2 = 16.87", "area_mm2 = -1.0", "Chip: area_mm2=-1.0: must be in"),
         (ENERGIES, "concat = 0.3346", "concat = 0.9", "Energies: shares: add up to 1.5654: must"),
+        (ENERGIES, "concat = 0.3346", "concat = nan", "Energies: concat=nan: must be a number in"),
         (ENERGIES, "concat =", "concats =", "Energies: shares: must have each of concat,"),
         (ENERGIES, "lane_watts", "lane_watt", "unknown key of mine.toml 'lane_watt'."),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,7 +54,7 @@ class RunFlags:
     """What `hw run` simulates, and where it writes."""
 
     output: Annotated[
-        Path, flag("-o", "--output", help="The folder to write to.", environment=False)
+        str, flag("-o", "--output", help="The folder to write to.", environment=False)
     ]
     config: Annotated[
         str | None, flag("--config", help="The design: a name, or a TOML file.", environment=False)
@@ -109,6 +110,10 @@ def run(accelerator: str, flags: RunFlags) -> None:
     """
     if accelerator not in ACCELERATORS:
         raise unknown("accelerator", accelerator, ACCELERATORS)
+    from suffice.hw.kllm import report as of_kllm
+    from suffice.hw.runs import check_folder
+    from suffice.hw.scrooge import report as of_scrooge
+
     for other, names in OWN.items():
         for name in names:
             if other != accelerator and getattr(flags, name) is not None:
@@ -116,10 +121,14 @@ def run(accelerator: str, flags: RunFlags) -> None:
                 raise InputError(
                     f"--{given.replace('_', '-')}: is a flag of {other}, not of {accelerator}"
                 )
-    if flags.output.exists() and not flags.output.is_dir():
-        raise InputError(f"-o {flags.output}: is a file: give a folder")
+    if flags.loss is not None and not 0 <= flags.loss < math.inf:
+        raise InputError(f"--perplexity-loss {flags.loss:g}: must be a number of at least 0")
+    if not flags.output:
+        raise InputError("-o '': must name a folder")
+    folder = Path(flags.output)
+    check_folder(folder, of_kllm.SCHEMA if accelerator == "kllm" else of_scrooge.SCHEMA)
     done = _kllm(flags) if accelerator == "kllm" else _scrooge(flags)
-    done.write(flags.output)
+    done.write(folder)
     print(_table([accelerator], [done.summary()]))
 
 
@@ -197,12 +206,13 @@ def compare(folders: list[Path]) -> None:
     """Print the summaries of runs, a column each.
 
     Raises:
-        InputError: A folder that no run has written.
+        InputError: A folder that no run has written, or one that is given twice.
     """
     from suffice.hw.kllm import report as of_kllm
-    from suffice.hw.runs import read_summary
+    from suffice.hw.runs import labels, read_summary
     from suffice.hw.scrooge import report as of_scrooge
 
+    names = labels(folders)
     schemas = {each.SCHEMA: each.FIELDS for each in (of_scrooge, of_kllm)}
     summaries = [read_summary(folder, schemas) for folder in folders]
-    print(_table([folder.name for folder in folders], summaries))
+    print(_table(names, summaries))

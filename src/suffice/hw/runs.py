@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from math import isfinite
@@ -15,6 +16,7 @@ from typing import Any
 
 from suffice.errors import InputError
 
+SUMMARY = "summary.json"
 Row = dict[str, Any]
 Fields = Mapping[str, str]  # what something must have, and of which kind; see `_check_kind`
 
@@ -54,21 +56,75 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def check_folder(folder: Path, schema: str) -> None:
+    """Refuse a folder in which a run of a schema cannot be written.
+
+    Raises:
+        InputError: It is a file, holds a run of something else, or cannot be written to.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"-o {folder}: is a file: give a folder")
+    if (folder / SUMMARY).exists():
+        try:
+            there = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["schema"]
+        except (OSError, ValueError, KeyError, TypeError):
+            there = "something else"
+        if there != schema:
+            raise InputError(
+                f"-o {folder}: has a summary of '{there}', not of '{schema}': give another folder"
+            )
+    nearest = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    try:
+        tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as error:
+        raise InputError(f"-o {folder}: {nearest}: {error.strerror}") from None
+
+
 def write(folder: Path, files: Mapping[str, Row | Sequence[Row]]) -> None:
-    """Write objects as .json and rows as .csv; a reader never sees half of a file.
+    """Write objects as .json and rows as .csv, the summary last: without it, there is no run.
+
+    Files get their names once all are written, so an interrupted write leaves no mixture of two.
 
     Raises:
         InputError: The folder cannot be written to.
     """
+    texts = {
+        name: _as_csv(value)
+        if isinstance(value, Sequence)
+        else json.dumps(value, indent=1, allow_nan=False)
+        for name, value in files.items()
+    }
+    parts = {name: folder / f"{name}.part" for name in sorted(files, key=SUMMARY.__eq__)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, value in files.items():
-            text = _as_csv(value) if isinstance(value, Sequence) else json.dumps(value, indent=1)
-            part = folder / f"{name}.part"
-            part.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
-            part.replace(folder / name)
+        try:
+            for name, part in parts.items():
+                part.write_text(texts[name].rstrip("\n") + "\n", encoding="utf-8")
+            (folder / SUMMARY).unlink(missing_ok=True)
+            for name, part in parts.items():
+                part.replace(folder / name)
+        finally:
+            for part in parts.values():
+                part.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: {error.strerror}") from None
+
+
+def labels(folders: Sequence[Path]) -> list[str]:
+    """Return names that tell folders apart: of each, as much of its path's end as that takes.
+
+    Raises:
+        InputError: A folder is given twice.
+    """
+    paths = [folder.resolve().parts for folder in folders]
+    found = []
+    for i, own in enumerate(paths):
+        others = [*paths[:i], *paths[i + 1 :]]
+        if own in others:
+            raise InputError(f"{folders[i]}: is given twice")
+        apart = (n for n in range(1, len(own)) if all(each[-n:] != own[-n:] for each in others))
+        found.append("/".join(own[-next(apart, len(own)) :]))
+    return found
 
 
 def _as_csv(rows: Sequence[Row]) -> str:
@@ -104,7 +160,7 @@ def read_summary(folder: Path, schemas: Mapping[str, Fields]) -> Row:
     Raises:
         InputError: There is none, it is of no schema of these, or it lacks something.
     """
-    path = folder / "summary.json"
+    path = folder / SUMMARY
     try:
         summary: Row = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from suffice.hw.runs import read_rows, read_summary
+from suffice.hw.runs import labels, read_rows, read_summary
 from suffice.hw.scrooge.report import FIELDS, SCHEMA
 
 LAYERS = {
@@ -25,9 +25,10 @@ def draw(folders: list[Path], output: Path) -> None:
     Fig. 9 has those runs that were told their loss of perplexity, and is left out if none was.
 
     Raises:
-        InputError: A folder that no run has written, or not as it is.
+        InputError: A folder that no run has written, or not as it is, or one given twice.
         OSError: The picture cannot be written.
     """
+    names = labels(folders)
     summaries = [read_summary(folder, {SCHEMA: FIELDS}) for folder in folders]
     layers = [read_rows(folder, "layers.csv", LAYERS) for folder in folders]
     measured = [each for each in summaries if each.get("perplexity_loss_percent") is not None]
@@ -38,7 +39,6 @@ def draw(folders: list[Path], output: Path) -> None:
     figure = Figure(figsize=(4 * count, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     traffic, by_layer, speed, *last = figure.subplots(1, count)
-    names = [folder.name for folder in folders]
     keys = [1 / each["key_reduction"] / 2 for each in summaries]
     values = [1 / each["value_reduction"] / 2 for each in summaries]
     traffic.bar(names, keys, label="K")

@@ -48,8 +48,7 @@ def test_files_agree_with_each_other(cli: Cli, tmp_path: Path) -> None:
     assert summary["joules_per_token"] == pytest.approx(joules / 4)
     assert summary["tokens_per_second"] == pytest.approx(4e3 / summary["ms_per_step"])
     by_name = {row["baseline"]: row for row in rows(out / "baselines.csv")}
-    assert by_name["a100"]["published_speed"] == "8.66"
-    assert by_name["fp16"]["published_speed"] == ""
+    assert {row["published_speed"] for row in by_name.values()} == {""}, "not at batch 4"
     theirs = float(by_name["a100"]["ms_per_step"])
     assert float(by_name["a100"]["speed"]) == pytest.approx(theirs / summary["ms_per_step"])
     sweep = [row for row in rows(out / "sweeps.csv") if row["design"] == "A4"]
@@ -59,6 +58,8 @@ def test_files_agree_with_each_other(cli: Cli, tmp_path: Path) -> None:
     assert "| ms_per_step " in ran.out
     other = cli("hw", "run", "kllm", "-o", str(tmp_path / "b"))
     assert other.code == 0
+    published = {r["baseline"]: r["published_speed"] for r in rows(tmp_path / "b/baselines.csv")}
+    assert (published["a100"], published["fp16"]) == ("8.66", "")
     ran = cli("hw", "compare", str(out), str(tmp_path / "b"))
     assert "| model             | mistral-7b | llama-2-7b |" in ran.out
 

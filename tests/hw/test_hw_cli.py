@@ -13,6 +13,7 @@ from suffice.hw import checks
 from suffice.hw.checks import Check
 from suffice.hw.rtl import checks as rtl
 from suffice.hw.scrooge.logits import Trace
+from suffice.hw.scrooge.report import FIELDS, SCHEMA
 
 HIT = Check("U1", "a", "1", "1", True, "the paper")
 KNOWN = Check("U2", "b", "1", "2", False, "the paper", "it adds up otherwise")
@@ -73,10 +74,11 @@ def test_a_trace_is_held_against_the_paper(cli: Cli, tmp_path: Path) -> None:
     assert complaint(cli("hw", "validate", "--trace", missing)).startswith(missing)
 
 
-def summary(folder: Path, loss: float | None, speedup: float) -> str:
+def summary(folder: Path, loss: float | str | None, speedup: float) -> str:
     folder.mkdir()
-    told = {"schema": "suffice-scrooge/1", "model": "m", "perplexity_loss_percent": loss}
-    (folder / "summary.json").write_text(json.dumps(told | {"speedup": speedup}))
+    told = {name: "m" if kind == "text" else 1.0 for name, kind in FIELDS.items()}
+    told |= {"schema": SCHEMA, "perplexity_loss_percent": loss, "speedup": speedup}
+    (folder / "summary.json").write_text(json.dumps(told))
     return str(folder)
 
 
@@ -91,9 +93,16 @@ def test_speed_by_perplexity(cli: Cli, tmp_path: Path) -> None:
     falling = summary(tmp_path / "d", 9.0, 1.1)
     ran = cli("hw", "validate", "--run", folders[0], "--run", falling, "-o", "json")
     assert [row["status"] for row in json.loads(ran.out)] == ["known miss"] * 2
+    ran = cli("hw", "validate", "--run", folders[1], "-o", "json")
+    assert [row["status"] for row in json.loads(ran.out)] == ["not run", "hit"]
     untold = summary(tmp_path / "e", None, 1.1)
     complained = complaint(cli("hw", "validate", "--run", untold))
     assert complained == f"{untold}: was told no loss: run it with --perplexity-loss"
+    said = summary(tmp_path / "f", "much", 1.1)
+    complained = complaint(cli("hw", "validate", "--run", said))
+    assert complained == (
+        f"{said}/summary.json: 'perplexity_loss_percent': is 'much': must be a number, finite"
+    )
 
 
 @pytest.mark.parametrize("there", [(), ("amaranth",)])

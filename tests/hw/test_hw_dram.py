@@ -184,6 +184,13 @@ def test_a_trace_keeps_places(tmp_path: Path) -> None:
         (lambda: simulate(HBM2, [0.0], [1 << 40]), "address 1099511627776: must be in [0, "),
         (lambda: simulate(HBM2, [1.0, 0.0], [0, 0]), "arrivals: must ascend"),
         (lambda: simulate(HBM2, [0.0], [0, 64]), "1 arrivals, 2 addresses, no writes: must be"),
+        (lambda: simulate(HBM2, [0.0], [0.5]), "addresses: must be whole numbers, in one"),
+        (lambda: simulate(HBM2, ["soon"], [0]), "arrivals: must be finite numbers, in one"),
+        (lambda: write_trace(Path("x"), HBM2, [0.0], [0, 64]), "1 arrivals, 2 addresses, no writ"),
+        (
+            lambda: write_trace(Path("x"), HBM2, [0.0, 1.0], [0, 64], [True]),
+            "2 arrivals, 2 addresses, 1 writes: must be equally many",
+        ),
         (lambda: analytic.mean_latency_ns(HBM2, 4, 0.95), "load=0.95: must be in (0, 0.933)"),
         (lambda: analytic.idle_latency_ns(HBM2, "it"), "met='it': must be hit, closed or conflict"),
         (lambda: energy.load("micron"), "unknown energy table 'micron'"),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from commands import Cli, complaint
-from suffice.hw.scrooge.logits import Trace
-from suffice.hw.scrooge.report import FILES
+from suffice.errors import InputError
+from suffice.hw import runs
+from suffice.hw.scrooge import plot, simulate
+from suffice.hw.scrooge.logits import WORKLOADS, Trace
+from suffice.hw.scrooge.report import FIELDS, FILES, SCHEMA
 
 SMALL = ("--tokens", "150", "--sampled-lengths", "3")
 
@@ -50,6 +55,41 @@ def test_a_trace_of_a_model(cli: Cli, trace: Path, tmp_path: Path) -> None:
     assert f"| speedup              | {summary['speedup']:.2f}" in ran.out
 
 
+def hashed(folder: Path) -> str:
+    found: str = json.loads((folder / "provenance.json").read_text())["settings_sha256"]
+    return found
+
+
+def test_provenance_identifies_a_run(cli: Cli, trace: Path, tmp_path: Path) -> None:
+    other = tmp_path / "o.npz"
+    layers = [np.array(layer) for layer in Trace.load(trace).layers]
+    layers[1][0, 100, 50] += 1
+    Trace("tiny", 2, 64, layers).save(other)
+    (tmp_path / "mine.toml").write_text(
+        (WORKLOADS / "s.toml").read_text().replace("seed = 1", "seed = 2")
+    )
+    made = ("--shape", "opt-1.3b", "--tokens", "20", "--sampled-lengths", "2")
+    given: list[tuple[str, ...]] = [
+        ("--trace", str(trace), *SMALL),
+        ("--trace", str(trace), *SMALL),
+        ("--trace", str(other), *SMALL),
+        ("--trace", str(trace), *SMALL, "--key-share", "0.8"),
+        ("--trace", str(trace), "--tokens", "149", "--sampled-lengths", "3"),
+        ("--workload", "s", *made),
+        ("--workload", str(tmp_path / "mine.toml"), *made),
+    ]
+    found = []
+    for i, arguments in enumerate(given):
+        ran = cli("hw", "run", "scrooge", *arguments, "-o", str(tmp_path / f"r{i}"))
+        assert ran.code == 0, ran.err
+        found.append(hashed(tmp_path / f"r{i}"))
+    assert found[0] == found[1]
+    assert len(set(found)) == len(given) - 1
+    told = json.loads((tmp_path / "r0" / "provenance.json").read_text())
+    assert told["source"] == {"trace_sha256": hashlib.sha256(trace.read_bytes()).hexdigest()}
+    assert json.loads((tmp_path / "r6" / "provenance.json").read_text())["source"]["seed"] == 2
+
+
 def test_runs_side_by_side(cli: Cli, trace: Path, tmp_path: Path) -> None:
     folders = []
     for share in ("0.9", "0.5"):
@@ -78,6 +118,12 @@ def test_runs_side_by_side(cli: Cli, trace: Path, tmp_path: Path) -> None:
         (["run", "scrooge", "--config", "sc"], "unknown design 'sc'. Known: scrooge"),
         (["run", "scrooge", "--workload", "t"], "unknown workload 't'. Known: as, s"),
         (["run", "scrooge", "--shape", "opt"], "unknown model 'opt'."),
+        (["run", "scrooge", "--perplexity-loss", "nan"], "--perplexity-loss nan: must be a number"),
+        (["run", "scrooge", "--perplexity-loss", "inf"], "--perplexity-loss inf: must be a number"),
+        (
+            ["run", "scrooge", "--perplexity-loss=-1"],
+            "--perplexity-loss -1: must be",
+        ),
         (["run", "scrooge", "--batch", "2"], "--batch: is a flag of kllm, not of scrooge"),
         (["run", "scrooge", "--tokens", "0"], "tokens=0: must be in [1, 4096]"),
         (["run", "scrooge", "--key-share", "3"], "Rule: key_share=3.0: must be in [0.01, 2]"),
@@ -105,6 +151,52 @@ def test_lengths_beyond_the_trace(cli: Cli, trace: Path, tmp_path: Path) -> None
     )
 
 
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    a, b, c = tmp_path / "a" / "x" / "run", tmp_path / "b" / "x" / "run", tmp_path / "c"
+    assert runs.labels([a, b, c]) == ["a/x/run", "b/x/run", "c"]
+    assert runs.labels([a]) == ["run"]
+    assert runs.labels([tmp_path, a]) == [tmp_path.name, "run"]
+    with pytest.raises(InputError, match=r"x/../x/run: is given twice$"):
+        runs.labels([tmp_path / "a" / "x" / ".." / "x" / "run", a])
+
+
+def test_an_interrupted_write_leaves_no_mixture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old: dict[str, Any] = {"summary.json": {"a": 1}, "layers.csv": [{"b": 1}], "x.csv": [{"c": 1}]}
+    runs.write(tmp_path, old)
+    replace = Path.replace
+
+    def broken(path: Path, target: Path) -> Path:
+        if target.name == "x.csv":
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", broken)
+    with pytest.raises(KeyboardInterrupt):
+        runs.write(tmp_path, old | {"summary.json": {"a": 2}})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["layers.csv", "x.csv"]
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        runs.write(tmp_path, {"summary.json": {"a": float("nan")}})
+
+
+def test_a_folder_of_another_accelerator(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*given: Any, **named: Any) -> None:
+        raise AssertionError("simulated before the folder was looked at")
+
+    monkeypatch.setattr(simulate, "run", never)
+    (tmp_path / "summary.json").write_text('{"schema": "suffice-kllm/1"}')
+    for given, message in (
+        (tmp_path, f"-o {tmp_path}: has a summary of 'suffice-kllm/1', not of 'suffice-scrooge/1'"),
+        ("", "-o '': must name a folder"),
+        ("/proc/none", "-o /proc/none: /proc: "),
+    ):
+        assert complaint(cli("hw", "run", "scrooge", "-o", str(given))).startswith(message)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["summary.json"]
+
+
 def test_places_that_cannot_be(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
@@ -119,5 +211,20 @@ def test_places_that_cannot_be(cli: Cli, tmp_path: Path) -> None:
         complaint(ran)
         == f"{tmp_path}/summary.json: must be of the schema 'suffice-scrooge/1' or 'suffice-kllm/1'"
     )
+    told = {name: "m" if kind == "text" else 1.0 for name, kind in FIELDS.items()} | {
+        "schema": SCHEMA
+    }
+    for name, value, said in (
+        ("speedup", None, "'speedup': is None: must be a number, above 0"),
+        ("key_reduction", 0, "'key_reduction': is 0: must be a number, above 0"),
+        ("least_speedup", float("nan"), "'least_speedup': is nan: must be a number, above 0"),
+        ("model", 3, "'model': is 3: must be text"),
+    ):
+        (tmp_path / "summary.json").write_text(json.dumps(told | {name: value}))
+        assert complaint(cli("hw", "compare", str(tmp_path))) == f"{tmp_path}/summary.json: {said}"
+    (tmp_path / "summary.json").write_text(json.dumps(told))
+    (tmp_path / "layers.csv").write_text("layer,keys_read,values_read\n0,1,1\n")
+    with pytest.raises(InputError, match="line 2: 'rows_held': is 'missing': must be a number, ab"):
+        plot.draw([tmp_path], tmp_path / "p.png")
     ran = cli("hw", "plot", str(tmp_path), "-o", "x.jpg")
     assert complaint(ran) == "-o x.jpg: must end with .png, .svg or .pdf"

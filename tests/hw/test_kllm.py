@@ -62,6 +62,16 @@ def test_waves_by_hand() -> None:
     assert counting.wave_cycles(4096) == 32
 
 
+def test_a_memory_below_its_peak() -> None:
+    slow = dataclasses.replace(A4, memory_efficiency=0.9227)
+    assert slow.wave_cycles(4096) == pytest.approx(16 * 2048 / (0.9227 * 3072))
+    assert slow.product_cycles(4096, 4096) == pytest.approx(2959, abs=1)
+    three = dataclasses.replace(slow, activation_bits=3)
+    assert three.product_cycles(4096, 4096) == slow.product_cycles(4096, 4096), "both wait for it"
+    with pytest.raises(InputError, match=r"memory_efficiency=1.1: must be in \[0.01, 1\]"):
+        dataclasses.replace(A4, memory_efficiency=1.1)
+
+
 def test_outliers_cost_cycles_by_hand() -> None:
     assert A4.orizuru_cycles(4096) == 12 + 2 * 21 * 12
     assert dataclasses.replace(A4, serial_pops=False).orizuru_cycles(4096) == 12 + 21 * 12

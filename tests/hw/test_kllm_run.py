@@ -48,8 +48,7 @@ def test_files_agree_with_each_other(cli: Cli, tmp_path: Path) -> None:
     assert summary["joules_per_token"] == pytest.approx(joules / 4)
     assert summary["tokens_per_second"] == pytest.approx(4e3 / summary["ms_per_step"])
     by_name = {row["baseline"]: row for row in rows(out / "baselines.csv")}
-    assert by_name["a100"]["published_speed"] == "8.66"
-    assert by_name["fp16"]["published_speed"] == ""
+    assert {row["published_speed"] for row in by_name.values()} == {""}, "not at batch 4"
     theirs = float(by_name["a100"]["ms_per_step"])
     assert float(by_name["a100"]["speed"]) == pytest.approx(theirs / summary["ms_per_step"])
     sweep = [row for row in rows(out / "sweeps.csv") if row["design"] == "A4"]
@@ -59,8 +58,19 @@ def test_files_agree_with_each_other(cli: Cli, tmp_path: Path) -> None:
     assert "| ms_per_step " in ran.out
     other = cli("hw", "run", "kllm", "-o", str(tmp_path / "b"))
     assert other.code == 0
+    published = {r["baseline"]: r["published_speed"] for r in rows(tmp_path / "b/baselines.csv")}
+    assert (published["a100"], published["fp16"]) == ("8.66", "")
     ran = cli("hw", "compare", str(out), str(tmp_path / "b"))
     assert "| model             | mistral-7b | llama-2-7b |" in ran.out
+
+
+def test_provenance_identifies_a_run() -> None:
+    memory = dataclasses.replace(A4, memory="hbm2_16x64")
+    runs = [Run(A4, LLAMA_2_7B), Run(A4, LLAMA_2_7B, 1024), Run(A4, LLAMA_2_7B, batch=2)]
+    found = [run.provenance() for run in (*runs, Run(memory, LLAMA_2_7B), runs[0])]
+    assert found[0] == found[-1]
+    assert len({each["settings_sha256"] for each in found}) == 4
+    assert (found[0]["tokens"], found[0]["memory"]["channels"]) == (2048, 24)
 
 
 def test_a_changed_design(cli: Cli, tmp_path: Path) -> None:
@@ -71,6 +81,24 @@ def test_a_changed_design(cli: Cli, tmp_path: Path) -> None:
     assert cli("hw", "run", "kllm", "--config", str(mine), "-o", str(tmp_path / "o")).code == 0
     summary = json.loads((tmp_path / "o" / "summary.json").read_text())
     assert summary["precision"] == "W4A3"
+
+
+def test_a_model_must_fit_the_memory(cli: Cli, tmp_path: Path) -> None:
+    weights = 32 * (4 * 4096**2 + 3 * 4096 * 11008) + 32000 * 4096
+    assert A4.held_bytes(LLAMA_2_7B, 10, 3) == weights / 2 + 2 * 32 * 4096 * 10 * 3 / 2
+    mine, out = tmp_path / "mine.toml", tmp_path / "o"
+    mine.write_text((DESIGNS / "kllm.toml").read_text().replace("hbm_24x64", "hbm2_16x64"))
+    given = ("hw", "run", "kllm", "--config", str(mine), "-o", str(out))
+    assert complaint(cli(*given, "--shape", "llama-2-70b")) == (
+        "llama-2-70b, tokens=2048, batch=1: takes 32.2 GiB of weights, keys and values: "
+        "must be at most 4.0, what hbm2_16x64 holds"
+    )
+    assert not out.exists()
+    small = Run(dataclasses.replace(A4, memory="hbm2_16x64"), LLAMA_2_7B)
+    swept = {row["value"] for row in small.sweeps() if row["sweep"] == "batch"}
+    assert swept == {1, 2}, "a batch of 4 has no room"
+    for shape in MODELS.values():
+        Run(A4, shape)
 
 
 def test_a_batch_shares_weights_and_nothing_else() -> None:
@@ -153,6 +181,7 @@ def test_bad_files_are_one_line(tmp_path: Path) -> None:
         (BASELINES, "pe_um2 = 984.0", "pe_um = 1.0", "unknown key of mine.toml, spatten 'pe_um'"),
         (BASELINES, "area_mm2 = 16.87", "area_mm2 = -1.0", "Chip: area_mm2=-1.0: must be in"),
         (ENERGIES, "concat = 0.3346", "concat = 0.9", "Energies: shares: add up to 1.5654: must"),
+        (ENERGIES, "concat = 0.3346", "concat = nan", "Energies: concat=nan: must be a number in"),
         (ENERGIES, "concat =", "concats =", "Energies: shares: must have each of concat,"),
         (ENERGIES, "lane_watts", "lane_watt", "unknown key of mine.toml 'lane_watt'."),
     ):

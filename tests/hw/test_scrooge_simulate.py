@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from suffice.errors import InputError
 from suffice.hw import _simulator
 from suffice.hw.scrooge import checks, simulate
 from suffice.hw.scrooge.aet import Rule
-from suffice.hw.scrooge.design import DESIGNS, Design, Shape, model
+from suffice.hw.scrooge.design import DESIGNS, MODELS, Design, Shape, model
 from suffice.hw.scrooge.logits import SCHEMA, Synthetic, Trace
 
 DESIGN = Design.load()
@@ -89,6 +91,17 @@ def test_cycles_are_bounded_by_bytes() -> None:
     assert 1 < result.least_speedup < result.speedup
     assert result.least_speedup < result.overlapped_speedup
     assert result.reduction_with_waste < result.reduction
+
+
+def test_refreshes_come_at_their_rate() -> None:
+    part = DESIGN.part()
+    shares = (WORKLOAD.key_share, WORKLOAD.value_share)
+    narrow = Shape("narrow", 30, 3, 3, 64)  # its steps are short: most take a few intervals
+    for shape, heads in ((narrow, 3), (model("opt-1.3b"), 1)):
+        result = simulate.run(DESIGN, shape, WORKLOAD, shares, 256, heads, 8)
+        for memory in (result.memory, result.baseline_memory):
+            expected = part.channels * memory.ns / part.trefi_ns
+            assert memory.refreshes == pytest.approx(expected, rel=0.05), shape.name
 
 
 def test_no_threshold_reads_everything() -> None:
@@ -197,11 +210,44 @@ def test_a_trace_of_another_schema(tmp_path: Path) -> None:
         Trace.load(path)
 
 
+@pytest.mark.parametrize("kind", ["<U3", "O", "c8", "f4", "f8", ">f2", "i4"])
+def test_layers_of_another_type(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "t.npz"
+    sizes = {"model": np.array("m"), "kv_heads": np.array(1), "head_size": np.array(64)}
+    layer = np.zeros((2, 3, 3)).astype(kind)
+    np.savez(path, schema=np.array(SCHEMA), layer_0=layer, **sizes)
+    with pytest.raises(InputError, match=r"layer_0: is of \S+: must be float16$"):
+        Trace.load(path)
+
+
+def test_a_damaged_layer(tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    traced(40).save(path)
+    raw = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as file:
+        place = file.getinfo("layer_1.npy").header_offset
+    raw[place + 2000 : place + 2100] = bytes(100)
+    path.write_bytes(raw)
+    trace = Trace.load(path)
+    assert len(trace.layers[0]) == 4
+    with pytest.raises(InputError, match=r"t.npz: layer_1: is damaged$"):
+        trace.layers[1]
+
+
 def test_a_design_with_an_unknown_key(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text((DESIGNS / "scrooge.toml").read_text().replace("lanes =", "lane ="))
     with pytest.raises(InputError, match=r"unknown key of mine.toml 'lane'. Did you mean 'lanes'"):
         Design.load(str(path))
+
+
+def test_the_speed_up_is_a_mean_over_the_papers_models() -> None:
+    found = [check for check in checks.speedup() if "speed-up" in check.what]
+    for check in found:
+        each = [float(gain) for gain in re.findall(r"[bB] (\d\.\d\d)", check.expected)]
+        assert len(each) == len(MODELS) == 6
+        assert float(check.ours) == pytest.approx(sum(each) / 6, abs=0.01)
+        assert min(each) == each[0], "small heads gain less: opt-1.3b's are the smallest"
 
 
 @pytest.mark.parametrize("group", checks.GROUPS, ids=lambda group: group.__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from suffice.errors import InputError
 
@@ -24,15 +25,16 @@ def run(folders: list[Path], output: Path) -> None:
             "plots need matplotlib, which is not installed: install suffice[plot]"
         ) from None
     from suffice.hw.kllm import plot as kllm
-    from suffice.hw.kllm.report import SCHEMA
+    from suffice.hw.kllm import report as of_kllm
     from suffice.hw.runs import read_summary
     from suffice.hw.scrooge import plot as scrooge
-    from suffice.hw.scrooge import report
+    from suffice.hw.scrooge import report as of_scrooge
 
-    first = read_summary(folders[0], (report.SCHEMA, SCHEMA))
-    drawn = kllm if first["schema"] == SCHEMA else scrooge
+    plots: dict[str, Any] = {of_scrooge.SCHEMA: scrooge, of_kllm.SCHEMA: kllm}
+    schemas = {each.SCHEMA: each.FIELDS for each in (of_scrooge, of_kllm)}
+    first = read_summary(folders[0], schemas)
     try:
-        drawn.draw(folders, output)
+        plots[first["schema"]].draw(folders, output)
     except OSError as error:
         raise InputError(f"-o {output}: {error.strerror}") from None
     print(output)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,7 +54,7 @@ class RunFlags:
     """What `hw run` simulates, and where it writes."""
 
     output: Annotated[
-        Path, flag("-o", "--output", help="The folder to write to.", environment=False)
+        str, flag("-o", "--output", help="The folder to write to.", environment=False)
     ]
     config: Annotated[
         str | None, flag("--config", help="The design: a name, or a TOML file.", environment=False)
@@ -108,6 +110,10 @@ def run(accelerator: str, flags: RunFlags) -> None:
     """
     if accelerator not in ACCELERATORS:
         raise unknown("accelerator", accelerator, ACCELERATORS)
+    from suffice.hw.kllm import report as of_kllm
+    from suffice.hw.runs import check_folder
+    from suffice.hw.scrooge import report as of_scrooge
+
     for other, names in OWN.items():
         for name in names:
             if other != accelerator and getattr(flags, name) is not None:
@@ -115,10 +121,14 @@ def run(accelerator: str, flags: RunFlags) -> None:
                 raise InputError(
                     f"--{given.replace('_', '-')}: is a flag of {other}, not of {accelerator}"
                 )
-    if flags.output.exists() and not flags.output.is_dir():
-        raise InputError(f"-o {flags.output}: is a file: give a folder")
+    if flags.loss is not None and not 0 <= flags.loss < math.inf:
+        raise InputError(f"--perplexity-loss {flags.loss:g}: must be a number of at least 0")
+    if not flags.output:
+        raise InputError("-o '': must name a folder")
+    folder = Path(flags.output)
+    check_folder(folder, of_kllm.SCHEMA if accelerator == "kllm" else of_scrooge.SCHEMA)
     done = _kllm(flags) if accelerator == "kllm" else _scrooge(flags)
-    done.write(flags.output)
+    done.write(folder)
     print(_table([accelerator], [done.summary()]))
 
 
@@ -133,6 +143,7 @@ def _kllm(flags: RunFlags) -> kllm.Run:
 
 
 def _scrooge(flags: RunFlags) -> scrooge.Run:
+    from suffice.hw.runs import file_sha256
     from suffice.hw.scrooge import simulate
     from suffice.hw.scrooge.design import Design, model
     from suffice.hw.scrooge.logits import Source, Synthetic, Trace
@@ -144,10 +155,12 @@ def _scrooge(flags: RunFlags) -> scrooge.Run:
         if flags.model is not None or flags.workload is not None:
             raise InputError("--trace says which model and which logits: leave the other flags out")
         source = trace = Trace.load(flags.trace)
+        identity: dict[str, Any] = {"trace_sha256": file_sha256(flags.trace)}
         shape, name, longest, shares = trace.shape, flags.trace.name, trace.tokens, (0.9, 0.001)
     else:
         name, longest = flags.workload or "s", 1024
         source = made = Synthetic.load(name)
+        identity = dataclasses.asdict(made)
         shape, shares = model(flags.model or "llama-2-7b"), (made.key_share, made.value_share)
     thresholds = (
         shares[0] if flags.key_share is None else flags.key_share,
@@ -172,6 +185,7 @@ def _scrooge(flags: RunFlags) -> scrooge.Run:
         design,
         shape,
         Path(name).name,
+        identity,
         thresholds,
         result=result,
         perplexity_loss_percent=flags.loss,
@@ -192,12 +206,13 @@ def compare(folders: list[Path]) -> None:
     """Print the summaries of runs, a column each.
 
     Raises:
-        InputError: A folder that no run has written.
+        InputError: A folder that no run has written, or one that is given twice.
     """
     from suffice.hw.kllm import report as of_kllm
-    from suffice.hw.runs import read_summary
+    from suffice.hw.runs import labels, read_summary
     from suffice.hw.scrooge import report as of_scrooge
 
-    schemas = (of_scrooge.SCHEMA, of_kllm.SCHEMA)
+    names = labels(folders)
+    schemas = {each.SCHEMA: each.FIELDS for each in (of_scrooge, of_kllm)}
     summaries = [read_summary(folder, schemas) for folder in folders]
-    print(_table([folder.name for folder in folders], summaries))
+    print(_table(names, summaries))

@@ -7,19 +7,29 @@ import dataclasses
 import hashlib
 import io
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from suffice.errors import InputError
 
+SUMMARY = "summary.json"
 Row = dict[str, Any]
+Fields = Mapping[str, str]  # what something must have, and of which kind; see `_check_kind`
 
 
 def provenance(schema: str, settings: Mapping[str, Any], **more: Any) -> Row:
-    """Return all settings, each a dataclass, with their hash."""
-    plain = {name: dataclasses.asdict(each) for name, each in settings.items()}
+    """Return all that decides a run, dataclasses or plain values, with their hash.
+
+    `more` is said beside it and not part of the hash.
+    """
+    plain = {
+        name: dataclasses.asdict(each) if dataclasses.is_dataclass(each) else each
+        for name, each in settings.items()
+    }
     text = json.dumps(plain, sort_keys=True)
     return {
         "schema": schema,
@@ -30,21 +40,91 @@ def provenance(schema: str, settings: Mapping[str, Any], **more: Any) -> Row:
     }
 
 
+def file_sha256(path: Path) -> str:
+    """Return a file's hash, as `sha256sum` prints it.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    return digest.hexdigest()
+
+
+def check_folder(folder: Path, schema: str) -> None:
+    """Refuse a folder in which a run of a schema cannot be written.
+
+    Raises:
+        InputError: It is a file, holds a run of something else, or cannot be written to.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"-o {folder}: is a file: give a folder")
+    if (folder / SUMMARY).exists():
+        try:
+            there = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["schema"]
+        except (OSError, ValueError, KeyError, TypeError):
+            there = "something else"
+        if there != schema:
+            raise InputError(
+                f"-o {folder}: has a summary of '{there}', not of '{schema}': give another folder"
+            )
+    nearest = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    try:
+        tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as error:
+        raise InputError(f"-o {folder}: {nearest}: {error.strerror}") from None
+
+
 def write(folder: Path, files: Mapping[str, Row | Sequence[Row]]) -> None:
-    """Write objects as .json and rows as .csv; a reader never sees half of a file.
+    """Write objects as .json and rows as .csv, the summary last: without it, there is no run.
+
+    Files get their names once all are written, so an interrupted write leaves no mixture of two.
 
     Raises:
         InputError: The folder cannot be written to.
     """
+    texts = {
+        name: _as_csv(value)
+        if isinstance(value, Sequence)
+        else json.dumps(value, indent=1, allow_nan=False)
+        for name, value in files.items()
+    }
+    parts = {name: folder / f"{name}.part" for name in sorted(files, key=SUMMARY.__eq__)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, value in files.items():
-            text = _as_csv(value) if isinstance(value, Sequence) else json.dumps(value, indent=1)
-            part = folder / f"{name}.part"
-            part.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
-            part.replace(folder / name)
+        try:
+            for name, part in parts.items():
+                part.write_text(texts[name].rstrip("\n") + "\n", encoding="utf-8")
+            (folder / SUMMARY).unlink(missing_ok=True)
+            for name, part in parts.items():
+                part.replace(folder / name)
+        finally:
+            for part in parts.values():
+                part.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: {error.strerror}") from None
+
+
+def labels(folders: Sequence[Path]) -> list[str]:
+    """Return names that tell folders apart: of each, as much of its path's end as that takes.
+
+    Raises:
+        InputError: A folder is given twice.
+    """
+    paths = [folder.resolve().parts for folder in folders]
+    found = []
+    for i, own in enumerate(paths):
+        others = [*paths[:i], *paths[i + 1 :]]
+        if own in others:
+            raise InputError(f"{folders[i]}: is given twice")
+        apart = (n for n in range(1, len(own)) if all(each[-n:] != own[-n:] for each in others))
+        found.append("/".join(own[-next(apart, len(own)) :]))
+    return found
 
 
 def _as_csv(rows: Sequence[Row]) -> str:
@@ -55,13 +135,32 @@ def _as_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def read_summary(folder: Path, schemas: Sequence[str]) -> Row:
+def _check_kind(where: str, value: object, kind: str) -> None:
+    """Refuse what is not of a kind: "text", "number", "positive", or one "or nothing"."""
+    if kind.endswith(" or nothing") and value in (None, ""):
+        return
+    kind = kind.removesuffix(" or nothing")
+    if kind == "text":
+        if not isinstance(value, str):
+            raise InputError(f"{where}: is {value!r}: must be text")
+        return
+    number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    least = "above 0" if kind == "positive" else "finite"
+    if not number or (kind == "positive" and not value > 0):  # type: ignore[operator]
+        raise InputError(f"{where}: is {value!r}: must be a number, {least}")
+
+
+def read_summary(folder: Path, schemas: Mapping[str, Fields]) -> Row:
     """Return the summary that a run left in a folder.
 
+    Args:
+        folder: The folder.
+        schemas: For each schema that it may be of, what it must have then, of which kind.
+
     Raises:
-        InputError: There is none, or it is of no schema of these.
+        InputError: There is none, it is of no schema of these, or it lacks something.
     """
-    path = folder / "summary.json"
+    path = folder / SUMMARY
     try:
         summary: Row = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -71,14 +170,16 @@ def read_summary(folder: Path, schemas: Sequence[str]) -> Row:
     if not isinstance(summary, dict) or summary.get("schema") not in schemas:
         named = " or ".join(f"'{schema}'" for schema in schemas)
         raise InputError(f"{path}: must be of the schema {named}")
+    for name, kind in schemas[summary["schema"]].items():
+        _check_kind(f"{path}: '{name}'", summary.get(name), kind)
     return summary
 
 
-def read_rows(folder: Path, name: str) -> list[dict[str, float | str]]:
+def read_rows(folder: Path, name: str, columns: Fields) -> list[dict[str, Any]]:
     """Return the rows of a table that a run left in a folder; what is a number is one.
 
     Raises:
-        InputError: There are none.
+        InputError: There are none, or a column of these is missing or of another kind.
     """
     path = folder / name
     try:
@@ -87,7 +188,11 @@ def read_rows(folder: Path, name: str) -> list[dict[str, float | str]]:
         raise InputError(f"{path}: {error.strerror}") from None
     if not rows or any(None in row or None in row.values() for row in rows):
         raise InputError(f"{path}: must be a table with a head, of equally long rows")
-    return [{key: _number(value) for key, value in row.items()} for row in rows]
+    found = [{key: _number(value) for key, value in row.items()} for row in rows]
+    for i, row in enumerate(found, 2):
+        for column, kind in columns.items():
+            _check_kind(f"{path}: line {i}: '{column}'", row.get(column, "missing"), kind)
+    return found
 
 
 def _number(text: str) -> float | str:

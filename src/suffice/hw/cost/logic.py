@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +26,8 @@ class Technology(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, size in self.blocks.items():
-            if isinstance(size, bool) or not isinstance(size, int | float) or size <= 0:
+            number = isinstance(size, int | float) and not isinstance(size, bool)
+            if not number or not 0 < size < math.inf:
                 raise InputError(f"Technology: {name}={size!r}: must be a number above 0, in GE")
 
     @classmethod

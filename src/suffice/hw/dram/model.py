@@ -85,22 +85,29 @@ def simulate(
     Raises:
         InputError: Times that do not ascend, an address outside the memory, or unequal lengths.
     """
-    times = _clocks(part, arrivals_ns)
-    places = _addresses(part, addresses)
-    flags = None if writes is None else np.ascontiguousarray(writes, np.uint8)
-    if len(places) != len(times) or (flags is not None and len(flags) != len(times)):
-        raise InputError(
-            f"{len(times)} arrivals, {len(places)} addresses, "
-            f"{'no' if flags is None else len(flags)} writes: must be equally many"
-        )
+    times, places, flags = _requests(part, arrivals_ns, addresses, writes)
     latencies = np.empty(len(times), np.int32) if each_latency else None
     counts = _simulator.run(part.native, times, places, flags, latencies)
     return outcome(part, counts, latencies)
 
 
+def _requests(
+    part: Part, arrivals_ns: Any, addresses: Any, writes: Any
+) -> tuple[Longs, Longs, npt.NDArray[np.uint8] | None]:
+    """Return clocks, addresses and which are writes, once sure that they can be."""
+    times, places = _clocks(part, arrivals_ns), _addresses(part, addresses)
+    flags = None if writes is None else np.ascontiguousarray(writes, np.uint8)
+    if len(places) != len(times) or (flags is not None and flags.shape != times.shape):
+        raise InputError(
+            f"{len(times)} arrivals, {len(places)} addresses, "
+            f"{'no' if flags is None else flags.size} writes: must be equally many"
+        )
+    return times, places, flags
+
+
 def _clocks(part: Part, arrivals_ns: Any) -> Longs:
-    times = np.asarray(arrivals_ns, np.float64)
-    if times.ndim != 1 or not np.isfinite(times).all():
+    times = np.asarray(arrivals_ns)
+    if times.dtype.kind not in "fiu" or times.ndim != 1 or not np.isfinite(times).all():
         raise InputError("arrivals: must be finite numbers, in one dimension")
     if len(times) and (times[0] < 0 or (np.diff(times) < 0).any()):
         raise InputError("arrivals: must ascend, from 0 or later")
@@ -108,7 +115,10 @@ def _clocks(part: Part, arrivals_ns: Any) -> Longs:
 
 
 def _addresses(part: Part, addresses: Any) -> Longs:
-    places = np.ascontiguousarray(addresses, np.int64)
+    given = np.asarray(addresses)
+    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+        raise InputError("addresses: must be whole numbers, in one dimension")
+    places = np.ascontiguousarray(given, np.int64)
     if len(places) and (places.min() < 0 or places.max() >= part.size_bytes):
         bad = places.min() if places.min() < 0 else places.max()
         raise InputError(f"address {bad}: must be in [0, {part.size_bytes}), the memory's bytes")
@@ -127,14 +137,14 @@ def write_trace(
         InputError: What `simulate` and `write_settings` refuse.
     """
     _check_powers(part)
-    times, places = _clocks(part, arrivals_ns), _addresses(part, addresses)
+    times, places, flags = _requests(part, arrivals_ns, addresses, writes)
     columns = part.page_bytes // part.burst_bytes
     part_lines = []
     for i, (time, place) in enumerate(zip(times.tolist(), places.tolist(), strict=True)):
         channel, group, bank, row, column = _simulator.locate(part.native, place)
         index = ((row * part.groups + group) * part.banks + bank % part.banks) * part.channels
         address = ((index + channel) * columns + column) * part.burst_bytes
-        kind = "WRITE" if writes is not None and writes[i] else "READ"
+        kind = "WRITE" if flags is not None and flags[i] else "READ"
         part_lines.append(f"0x{address:X} {kind} {time}\n")
     _write(path, "".join(part_lines))
 

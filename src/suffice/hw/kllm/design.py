@@ -74,6 +74,7 @@ class Design(Settings):
     """The accelerator; designs/kllm.toml says what each key is."""
 
     memory: str
+    memory_efficiency: float = limited(0.01, 1)
     clock_ghz: float = limited(0.01, 10)
     lanes: int = limited(1, 1024)
     lane_inputs: int = limited(1, 65536)
@@ -106,8 +107,16 @@ class Design(Settings):
         return design
 
     def bytes_per_cycle(self) -> float:
-        """Return what the memory's buses carry in a cycle."""
-        return Part.load(self.memory).peak_bytes_per_ns / self.clock_ghz
+        """Return what the memory brings in a cycle: `memory_efficiency` of what its buses carry."""
+        peak = Part.load(self.memory).peak_bytes_per_ns
+        return self.memory_efficiency * peak / self.clock_ghz
+
+    def held_bytes(self, shape: Shape, tokens: int, batch: int = 1) -> float:
+        """Return the bytes of weights, and of keys and values of some sequences."""
+        linears = shape.layers * sum(rows * columns for rows, columns in shape.linears)
+        weights = (linears + shape.vocabulary * shape.width) * self.weight_bits
+        kept = 2 * shape.layers * shape.kv_heads * shape.head_size * tokens * batch
+        return (weights + kept * self.kv_bits) / 8
 
     def bins(self, inputs: int) -> float:
         """Return the bins that a weighted sum over some inputs takes."""

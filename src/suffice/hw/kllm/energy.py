@@ -42,6 +42,10 @@ class Energies(Settings):
         super().__post_init__()
         if sorted(self.shares) != sorted(OPERATIONS):
             raise InputError(f"Energies: shares: must have each of {', '.join(OPERATIONS)} once")
+        for name, share in self.shares.items():
+            number = isinstance(share, int | float) and not isinstance(share, bool)
+            if not number or not 0 <= share <= 1:
+                raise InputError(f"Energies: {name}={share!r}: must be a number in [0, 1]")
         total = sum(self.shares.values())
         if abs(total - 1) > 0.005:
             raise InputError(f"Energies: shares: add up to {total:g}: must be 1")

@@ -7,7 +7,7 @@ from typing import Any
 
 from suffice.errors import InputError
 from suffice.hw.kllm.energy import OPERATIONS
-from suffice.hw.kllm.report import SCHEMA
+from suffice.hw.kllm.report import FIELDS, SCHEMA
 from suffice.hw.runs import read_rows, read_summary
 
 # Fig. 11 and section V-D: perplexity at W4A3, of LLaMA-2-7B. It is not this model's to reproduce.
@@ -17,6 +17,21 @@ PERPLEXITIES = {
     "weighted K-means": 7.91,
     "online outliers": 7.49,
 }
+BASELINES = {
+    "baseline": "text",
+    "joules_per_token": "positive",
+    "speed": "positive",
+    "energy": "positive",
+    "published_speed": "positive or nothing",
+    "published_energy": "positive or nothing",
+}
+SWEEPS = {
+    "sweep": "text",
+    "value": "positive",
+    "design": "text",
+    "tokens_per_second": "positive",
+    "joules_per_token": "positive",
+}
 SAVINGS = {"B: weights": 2.49, "C: activations": 20.98, "D: nonlinear": 1.45}  # Fig. 12
 
 
@@ -24,14 +39,18 @@ def draw(folders: list[Path], output: Path) -> None:
     """Draw Figs. 8 to 12, of a run.
 
     Raises:
-        InputError: More than one run, or a folder that no run has written.
+        InputError: More than one run, or a folder that no run has written, or not as it is.
         OSError: The picture cannot be written.
     """
     if len(folders) > 1:
         raise InputError(f"{len(folders)} runs of kllm: give one, whose sweeps are drawn")
     (folder,) = folders
-    summary = read_summary(folder, (SCHEMA,))
-    baselines, sweeps = read_rows(folder, "baselines.csv"), read_rows(folder, "sweeps.csv")
+    summary = read_summary(folder, {SCHEMA: FIELDS})
+    baselines = read_rows(folder, "baselines.csv", BASELINES)
+    if missing := {"fp16", "fp16_w4"} - {row["baseline"] for row in baselines}:
+        raise InputError(f"{folder}/baselines.csv: must have the baseline '{min(missing)}'")
+    sweeps = read_rows(folder, "sweeps.csv", SWEEPS)
+    components = read_rows(folder, "energy.csv", {"component": "text", "pj": "number"})
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -44,7 +63,7 @@ def draw(folders: list[Path], output: Path) -> None:
     _batches(axes[2], sweeps, "tokens_per_second", "Fig. 9: tokens/s by batch")
     _batches(axes[3], sweeps, "joules_per_token", "Fig. 9: J/token by batch")
     _outliers(axes[4], sweeps)
-    _breakdown(axes[5], read_rows(folder, "energy.csv"))
+    _breakdown(axes[5], components)
     _published(axes[6], PERPLEXITIES, "Fig. 11: perplexity (published only)", logarithmic=True)
     _savings(axes[7], baselines, summary)
     part = output.with_name(f".{output.name}.part")

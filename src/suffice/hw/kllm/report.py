@@ -8,12 +8,25 @@ from pathlib import Path
 
 from suffice.errors import InputError
 from suffice.hw import runs
+from suffice.hw.dram.part import Part
 from suffice.hw.kllm.baselines import Baselines
 from suffice.hw.kllm.design import Design, Shape, lengths
 from suffice.hw.kllm.energy import Energies, step_counts, step_pj
 from suffice.hw.runs import Row
 
 SCHEMA = "suffice-kllm/1"
+FIELDS = {
+    "model": "text",
+    "precision": "text",
+    "tokens": "positive",
+    "batch": "positive",
+    "ms_per_step": "positive",
+    "tokens_per_second": "positive",
+    "joules_per_token": "positive",
+    "outliers_share": "number",
+    "attention_share": "number",
+    "hbm_energy_share": "number",
+}
 FILES = (
     "summary.json",
     "layers.csv",
@@ -43,6 +56,16 @@ class Run:
             raise InputError(f"tokens={self.tokens}: must be in [1, {LONGEST}]")
         if not 1 <= self.batch <= 1024:
             raise InputError(f"batch={self.batch}: must be in [1, 1024]")
+        held, room = self._held_bytes(self.batch), Part.load(self.design.memory).size_bytes
+        if held > room:
+            raise InputError(
+                f"{self.shape.name}, tokens={self.tokens}, batch={self.batch}: "
+                f"takes {held / 2**30:.1f} GiB of weights, keys and values: must be at most "
+                f"{room / 2**30:.1f}, what {self.design.memory} holds"
+            )
+
+    def _held_bytes(self, batch: int) -> float:
+        return self.design.held_bytes(self.shape, self.tokens, batch)
 
     def mean(self, design: Design | None = None, batch: int | None = None) -> tuple[float, float]:
         """Return milliseconds and joules of a step, with another design or batch if given."""
@@ -94,10 +117,14 @@ class Run:
     def baselines(self) -> list[Row]:
         """Return a row for each baseline: its step, and how much faster and leaner KLLM is.
 
-        Published ratios are means over models at batch 1.
+        Published ratios are means over models, at batch 1 and 2048 tokens: of another run they say
+        nothing, and are left empty.
         """
         table = Baselines.load()
-        published = table.published.get(f"a{self.design.activation_bits}", {})
+        design = self.design
+        published: dict[str, dict[str, float]] = {}
+        if (self.batch, self.tokens, design.weight_bits) == (1, 2048, 4):
+            published = table.published.get(f"a{design.activation_bits}", {})
         ms, joules = self.mean()
         rows = []
         for name, roofline in table.rooflines.items():
@@ -117,7 +144,10 @@ class Run:
         return rows
 
     def sweeps(self) -> list[Row]:
-        """Return throughput and energy by batch (Fig. 9) and by outliers (Fig. 10a)."""
+        """Return throughput and energy by batch (Fig. 9) and by outliers (Fig. 10a).
+
+        Batches that the memory has no room for are left out.
+        """
         designs = {
             f"A{bits}": dataclasses.replace(self.design, activation_bits=bits) for bits in (4, 3)
         }
@@ -128,7 +158,8 @@ class Run:
             own = {"tokens_per_second": speed, "joules_per_token": joules / batch}
             rows.append({"sweep": sweep, "value": value, "design": name, **own})
 
-        for batch in BATCHES:
+        room = Part.load(self.design.memory).size_bytes
+        for batch in (each for each in BATCHES if self._held_bytes(each) <= room):
             for name, design in designs.items():
                 row("batch", batch, name, *self.mean(design, batch), batch)
             for name, roofline in Baselines.load().rooflines.items():
@@ -143,6 +174,24 @@ class Run:
                     row("outliers", share, kind, *self.mean(changed, 1), 1)
         return rows
 
+    def provenance(self) -> Row:
+        """Return all that decides the figures, with one hash of it."""
+        return runs.provenance(
+            SCHEMA,
+            {
+                "design": self.design,
+                "memory": Part.load(self.design.memory),
+                "energies": Energies.load(),
+                "calibrated_on": Design.load(),
+                "model": self.shape,
+                "tokens": self.tokens,
+                "batch": self.batch,
+                "baselines": dataclasses.asdict(Baselines.load()),
+            },
+            not_counted="writes of new keys and values; refreshes and other losses of the memory, "
+            "but for memory_efficiency; baselines' buffers and leakage",
+        )
+
     def write(self, folder: Path) -> None:
         """Write all files; a reader never sees half of one.
 
@@ -156,11 +205,6 @@ class Run:
             self.energy(),
             self.baselines(),
             self.sweeps(),
-            runs.provenance(
-                SCHEMA,
-                {"design": self.design, "energies": Energies.load(), "model": self.shape},
-                baselines={k: dataclasses.asdict(v) for k, v in Baselines.load().rooflines.items()},
-                not_counted="writes of new keys and values; baselines' buffers and leakage",
-            ),
+            self.provenance(),
         )
         runs.write(folder, dict(zip(FILES, made, strict=True)))

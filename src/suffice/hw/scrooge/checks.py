@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
 
 import numpy as np
@@ -10,7 +11,7 @@ from suffice.hw import _simulator
 from suffice.hw.checks import Check, within
 from suffice.hw.scrooge import simulate
 from suffice.hw.scrooge.aet import Rule, enough
-from suffice.hw.scrooge.design import MODELS, Design, model
+from suffice.hw.scrooge.design import MODELS, Design, Shape, model
 from suffice.hw.scrooge.exponent import exp_fp16
 from suffice.hw.scrooge.logits import Synthetic
 
@@ -29,15 +30,19 @@ PUBLISHED = {  # K, V and all traffic: how many times less; speed-up and its bar
     "as": (1.85, 7.14, 2.94, 2.6, 0.25),
 }
 MODEL = "llama-2-7b"
-LENGTHS = 12
+LENGTHS = 8
 
 
-@cache
-def tuned(workload: str) -> simulate.Result:
-    """Return the result of a workload tuned to the published traffic."""
+def tuned(workload: str, name: str = MODEL) -> simulate.Result:
+    """Return the result of a workload tuned to the published traffic, on one of the models."""
+    return _tuned(workload, dataclasses.replace(model(name), name="any"))
+
+
+@cache  # by shape: two pairs of the models have the same
+def _tuned(workload: str, shape: Shape) -> simulate.Result:
     source = Synthetic.load(workload)
     shares = (source.key_share, source.value_share)
-    return simulate.run(Design.load(), model(MODEL), source, shares, sampled_lengths=LENGTHS)
+    return simulate.run(Design.load(), shape, source, shares, sampled_lengths=LENGTHS)
 
 
 def algorithm() -> list[Check]:
@@ -104,21 +109,27 @@ def baseline() -> list[Check]:
 
 
 def speedup() -> list[Check]:
-    """U8: given the published traffic, the speed-up; and the traffic that came in vain."""
+    """U8: given the published traffic, the speed-up; means over the paper's six models."""
     found = []
     for workload, (keys, values, total, faster, bar) in PUBLISHED.items():
-        result, mode = tuned(workload), workload.upper()
-        for what, published, ours in (
-            ("K traffic, times less (tuned to it)", keys, result.key_reduction),
-            ("V traffic, times less (tuned to it)", values, result.value_reduction),
-            ("K and V, times less", total, result.reduction),
+        results = {name: tuned(workload, name) for name in MODELS}
+        mode = workload.upper()
+
+        def mean(figure: str, results: dict[str, simulate.Result] = results) -> float:
+            return sum(getattr(each, figure) for each in results.values()) / len(results)
+
+        for what, published, figure in (
+            ("K traffic, times less (tuned to it)", keys, "key_reduction"),
+            ("V traffic, times less (tuned to it)", values, "value_reduction"),
+            ("K and V, times less", total, "reduction"),
         ):
+            ours = mean(figure)
             holds = within(ours, published, 0.03)
             shown = f"{mode}: {what}"
             found.append(Check("U8", shown, f"{published}", f"{ours:.2f}", holds, f"{PAPER}, VI-B"))
-        range_ = f"{result.least_speedup:.2f} to {result.overlapped_speedup:.2f} if heads overlap"
-        waste = f"{result.reduction_with_waste:.2f} with keys that came after the stop"
-        ours = result.speedup
+        range_ = f"{mean('least_speedup'):.2f} to {mean('overlapped_speedup'):.2f} if heads overlap"
+        waste = f"{mean('reduction_with_waste'):.2f} with keys that came after the stop"
+        ours = mean("speedup")
         found.append(
             Check(
                 "U8",
@@ -127,9 +138,26 @@ def speedup() -> list[Check]:
                 f"{ours:.2f}",
                 abs(ours - faster) <= bar,
                 f"{PAPER}, Fig. 8",
+                _by_model(results),
             )
         )
     return found
+
+
+def _by_model(results: dict[str, simulate.Result]) -> str:
+    """Say what each model gains, and what of a head's step is waiting: why small heads gain less.
+
+    Latencies of memory, pipe and softmax are exposed once a step, whatever the size of a head.
+    """
+    gains = ", ".join(f"{name} {each.speedup:.2f}" for name, each in results.items())
+    waits = {}
+    for name, each in results.items():
+        shape = MODELS[name]
+        steps = 1024 * shape.layers * shape.kv_heads
+        read = each.overlapped_cycles / steps
+        waits[shape.head_size] = f"{each.serial_cycles.sum() / steps - read:.0f} beside {read:.0f}"
+    sizes = ", ".join(f"{size}: {wait}" for size, wait in waits.items())
+    return f"{gains}; ns of a step that wait, beside those of its traffic, by head size: {sizes}"
 
 
 GROUPS = [algorithm, baseline, speedup]

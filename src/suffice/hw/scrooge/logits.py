@@ -8,6 +8,7 @@ tokens up to `t` (columns), per query head. Order, sums, sets and what is read o
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -174,7 +175,14 @@ class _Stored(Sequence[Halves]):
 
     def value(self, name: str) -> Any:
         """Return a single value, None if there is none of that name."""
-        return self._file[name] if self._headers.get(name, (0,)) == () else None
+        kind = self._headers.get(name)
+        return self._read(name) if kind is not None and kind[0] == () else None
+
+    def _read(self, name: str) -> Any:
+        try:
+            return self._file[name]
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+            raise InputError(f"{self.path}: {name}: is damaged") from None
 
     def check(self) -> None:
         """Refuse layers that do not fit together.
@@ -182,30 +190,34 @@ class _Stored(Sequence[Halves]):
         Raises:
             InputError: They do not.
         """
-        shapes = {shape for shape in self._headers.values() if shape != ()}
+        shapes = {shape for shape, _ in self._headers.values() if shape != ()}
         first = next(iter(shapes), ())
         named = all(f"layer_{i}" in self._headers for i in range(len(self)))
         if not named or len(shapes) != 1 or len(first) != 3 or first[1] != first[2]:
             raise InputError(
                 f"{self.path}: must have layer_0, layer_1, ..., each [H, T, T], all alike"
             )
+        for i in range(len(self)):
+            kind = self._headers[f"layer_{i}"][1]
+            if kind != np.float16:
+                raise InputError(f"{self.path}: layer_{i}: is of {kind}: must be float16")
 
     def __len__(self) -> int:
-        return sum(shape != () for shape in self._headers.values())
+        return sum(shape != () for shape, _ in self._headers.values())
 
     def __getitem__(self, index: Any) -> Any:
         if not 0 <= index < len(self):
             raise IndexError(index)
         if self._kept is None or self._kept[0] != index:
-            layer = self._file[f"layer_{index}"]
+            layer = self._read(f"layer_{index}")
             if not np.isfinite(np.tril(layer)).all():
                 raise InputError(f"{self.path}: logits must be finite, up to each step's own token")
             self._kept = index, layer
         return self._kept[1]
 
 
-def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield names and shapes of the arrays in an .npz file, without reading them."""
+def _headers(path: Path) -> Iterator[tuple[str, tuple[tuple[int, ...], np.dtype[Any]]]]:
+    """Yield names, shapes and types of the arrays in an .npz file, without reading them."""
     with zipfile.ZipFile(path) as file:
         for name in file.namelist():
             with file.open(name) as array:
@@ -216,7 +228,8 @@ def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
                 }
                 if version not in read:
                     raise ValueError(f"{name}: version {version}")
-                yield name.removesuffix(".npy"), read[version](array)[0]
+                shape, _, kind = read[version](array)
+                yield name.removesuffix(".npy"), (shape, kind)
 
 
 class TraceWriter:

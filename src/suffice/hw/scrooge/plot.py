@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from suffice.hw.runs import read_rows, read_summary
-from suffice.hw.scrooge.report import SCHEMA
+from suffice.hw.runs import labels, read_rows, read_summary
+from suffice.hw.scrooge.report import FIELDS, SCHEMA
+
+LAYERS = {
+    "layer": "number",
+    "keys_read": "number",
+    "values_read": "number",
+    "rows_held": "positive",
+}
 
 # Fig. 9, OPT-6.7B/13B and LLaMA-2-7B/13B: perplexity lost, at most so many per cent; speed-up
 LOSSES = {1.0: 1.97, 2.0: 2.13, 3.0: 2.70, 5.0: 4.31, 10.0: 6.86}
@@ -18,11 +25,12 @@ def draw(folders: list[Path], output: Path) -> None:
     Fig. 9 has those runs that were told their loss of perplexity, and is left out if none was.
 
     Raises:
-        InputError: A folder that no run has written.
+        InputError: A folder that no run has written, or not as it is, or one given twice.
         OSError: The picture cannot be written.
     """
-    summaries = [read_summary(folder, (SCHEMA,)) for folder in folders]
-    layers: list[list[Any]] = [read_rows(folder, "layers.csv") for folder in folders]
+    names = labels(folders)
+    summaries = [read_summary(folder, {SCHEMA: FIELDS}) for folder in folders]
+    layers = [read_rows(folder, "layers.csv", LAYERS) for folder in folders]
     measured = [each for each in summaries if each.get("perplexity_loss_percent") is not None]
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -31,7 +39,6 @@ def draw(folders: list[Path], output: Path) -> None:
     figure = Figure(figsize=(4 * count, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     traffic, by_layer, speed, *last = figure.subplots(1, count)
-    names = [folder.name for folder in folders]
     keys = [1 / each["key_reduction"] / 2 for each in summaries]
     values = [1 / each["value_reduction"] / 2 for each in summaries]
     traffic.bar(names, keys, label="K")

@@ -13,6 +13,22 @@ from suffice.hw.scrooge.design import Design, Shape
 from suffice.hw.scrooge.simulate import Result
 
 SCHEMA = "suffice-scrooge/1"
+FIELDS = {
+    "model": "text",
+    "workload": "text",
+    "key_share": "number",
+    "value_share": "number",
+    "perplexity_loss_percent": "number or nothing",
+    "key_reduction": "positive",
+    "value_reduction": "positive",
+    "reduction": "positive",
+    "reduction_with_waste": "positive",
+    "speedup": "positive",
+    "overlapped_speedup": "positive",
+    "least_speedup": "positive",
+    "scrooge_joules": "positive",
+    "baseline_joules": "positive",
+}
 FILES = ("summary.json", "layers.csv", "activity.csv", "energy.csv", "provenance.json")
 
 
@@ -23,6 +39,7 @@ class Run:
     design: Design
     shape: Shape
     workload: str  # its name, or the trace's file
+    source: Row  # what identifies it: a generator's parameters, or the trace's hash
     thresholds: tuple[float, float]
     tokens: int
     sampled_heads: int
@@ -132,7 +149,7 @@ class Run:
         return rows
 
     def provenance(self) -> Row:
-        """Return all settings, the tables' sources, and hashes of what was read."""
+        """Return all that decides the figures, with one hash of it."""
         return runs.provenance(
             SCHEMA,
             {
@@ -141,9 +158,13 @@ class Run:
                 "energy": energy.load(self.design.energy_table),
                 "technology": Technology.load(),
                 "model": self.shape,
+                "source": self.source,
+                "key_share": self.thresholds[0],
+                "value_share": self.thresholds[1],
+                "tokens": self.tokens,
+                "sampled_heads": self.sampled_heads,
+                "sampled_lengths": self.sampled_lengths,
             },
-            sampled_heads=self.sampled_heads,
-            sampled_lengths=self.sampled_lengths,
             not_counted="energy of softmax dividers and adder trees; writes of new rows",
         )
 

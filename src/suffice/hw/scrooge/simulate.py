@@ -12,6 +12,7 @@ still waits for values, so the times of both come two ways:
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ from suffice.hw.scrooge.design import Design, Shape
 from suffice.hw.scrooge.logits import Source
 
 Floats = npt.NDArray[np.float64]
-_BASELINE_HEADS = 8  # that are simulated: what is read does not depend on the head
+_BASELINE_REFRESHES = 10  # of a channel, that a length of the baseline is simulated for
 _HEAD_ROWS = 4096  # that a head's keys have room for in memory
 
 
@@ -134,13 +135,13 @@ def run(
         rows[:, layer] += totals.sum(1)
         kept.append(decisions)
         report(layer + 1, work)
-    found = []
+    found, start = [], _start_ns(design.part())
     for i, length in enumerate(lengths):
-        found.append(_cycles(design, shape, heads, [each[i] for each in kept], length))
+        step, start = _cycles(design, shape, heads, [each[i] for each in kept], length, start)
+        found.append(step)
         report(shape.layers + i + 1, work)
     share = shape.kv_heads / sampled_heads
     columns = {k: _integrated(lengths, [e[k] for e in found], tokens) * share for k in found[0]}
-    alone = {name: float(column[0]) for name, column in columns.items() if len(column) == 1}
     keys, values, waves = rows * share
     return Result(
         keys_read=keys,
@@ -151,11 +152,11 @@ def run(
         extra_bytes=float(tokens * shape.layers * shape.kv_heads * _extra_bytes(design, shape)),
         row_bytes=shape.row_bytes,
         serial_cycles=columns["serial"],
-        overlapped_cycles=alone["overlapped"],
-        baseline_serial_cycles=alone["baseline_serial"],
-        baseline_overlapped_cycles=alone["baseline_overlapped"],
+        overlapped_cycles=float(columns["overlapped"][0]),
+        baseline_serial_cycles=float(columns["baseline_serial"][0]),
+        baseline_overlapped_cycles=float(columns["baseline_overlapped"][0]),
         memory=_outcome("scrooge", columns, float(columns["serial"].sum())),
-        baseline_memory=_outcome("baseline", columns, alone["baseline_serial"]),
+        baseline_memory=_outcome("baseline", columns, float(columns["baseline_serial"][0])),
     )
 
 
@@ -240,45 +241,67 @@ def _counted(run: Any, part: Part, share: float = 1.0) -> list[float]:
 
 
 def _cycles(
-    design: Design, shape: Shape, heads: list[int], decisions: list[Any], length: int
-) -> dict[str, list[float]]:
-    """Return columns of one step of the sampled heads: cycles, by layer or in all, and counts."""
+    design: Design,
+    shape: Shape,
+    heads: list[int],
+    decisions: list[Any],
+    length: int,
+    start: float,
+) -> tuple[dict[str, list[float]], float]:
+    """Return columns of one step of the sampled heads: cycles, by layer or in all, and counts.
+
+    And when the next length starts, so that intervals of refresh go on from length to length.
+    """
     part = design.part()
     places = [place(shape, layer, head) for layer in range(shape.layers) for head in heads]
     serial, wasted = np.zeros(shape.layers), np.zeros(shape.layers)
     scrooge = simulation(design, part, shape)
-    now = 0.0
+    now = start
     for i, (decision, where) in enumerate(zip(decisions, places, strict=True)):
         _, _, end, lost = scrooge.run_head(decision, length, where, now)
         serial[i // len(heads)] += end - now
         wasted[i // len(heads)] += lost
         now = end
     stream = simulation(design, part, shape)
-    overlapped = stream.run_stream(decisions, [length] * len(places), places, 0.0)
-    return {
+    overlapped = stream.run_stream(decisions, [length] * len(places), places, start) - start
+    columns = {
         "serial": serial.tolist(),
         "wasted": wasted.tolist(),
         "overlapped": [overlapped],
         "scrooge": _counted(scrooge, part),
-    } | _baseline_cycles(design, part, shape, places, length)
+    } | _baseline_cycles(design, part, shape, len(places), length)
+    return columns, now % part.trefi_ns
+
+
+def _start_ns(part: Part) -> float:
+    """Return when a simulation starts: half an interval before its first refresh, the mean."""
+    return part.trefi_ns / 2
+
+
+def _baseline_heads(part: Part, shape: Shape, length: int) -> int:
+    """Return how many heads of a length are simulated for all: what is read is alike in each."""
+    head_ns = 2 * length * shape.row_bytes / part.peak_bytes_per_ns
+    needed = math.ceil(_BASELINE_REFRESHES * part.trefi_ns / head_ns)
+    return min(needed, shape.layers * shape.kv_heads)
 
 
 def _baseline_cycles(
-    design: Design, part: Part, shape: Shape, places: list[list[int]], length: int
+    design: Design, part: Part, shape: Shape, sampled: int, length: int
 ) -> dict[str, list[float]]:
-    """Return the same columns of heads that read everything; a few are simulated for all."""
+    """Return the same columns of as many heads that read everything."""
     rows = list(range(length))
     everything = _simulator.Decision(rows, rows, length, 0)
+    count = _baseline_heads(part, shape, length)
+    some = [place(shape, *divmod(i, shape.kv_heads)) for i in range(count)]
+    share = sampled / count
     serial = simulation(design, part, shape, baseline=True)
-    some = places[:_BASELINE_HEADS]
-    share, count = len(places) / len(some), len(some)
-    now = 0.0
+    start = now = _start_ns(part)
     for where in some:
         _, _, now, _ = serial.run_head(everything, length, where, now)
     stream = simulation(design, part, shape, baseline=True)
-    overlapped = stream.run_stream([everything] * count, [length] * count, some, 0.0)
+    overlapped = stream.run_stream([everything] * count, [length] * count, some, start) - start
     return {
-        "baseline_serial": [now * share],
+        "baseline_serial": [(now - start) * share],
         "baseline_overlapped": [overlapped * share],
         "baseline": _counted(serial, part, share),
     }

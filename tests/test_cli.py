@@ -261,6 +261,16 @@ def test_types_may_have_llama_cpps_names(given: str, dtype: str) -> None:
     assert [one._kv_dtype() for one in flags] == [dtype, dtype]
 
 
+def test_keys_and_values_may_have_a_type_each() -> None:
+    flags = (
+        ModelFlags(cache_type_k="int8", cache_type_v="kmeans4"),
+        ModelFlags(kv_cache_dtype="bf16/kmeans4"),
+        ModelFlags(cache_type_v="kmeans4"),
+    )
+    expected = ["int8/kmeans4", "bfloat16/kmeans4", "kmeans4"]
+    assert [one._kv_dtype() for one in flags] == expected
+
+
 def test_the_chat_template_is_used_unless_refused(cli: Cli, fake: Callable[..., LLM]) -> None:
     llm = fake(scripted())
     cli("run", "ab", "-sys", "x", "--temp", "0")

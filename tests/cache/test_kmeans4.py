@@ -16,15 +16,15 @@ SIZES = (16, 64, 80, 128, 256, 512)
 
 
 def rows_of(kind: str, size: int) -> torch.Tensor:
-    """Return 40 rows [1, 40, D]."""
+    """Return 16 rows [1, 16, D]."""
     torch.manual_seed(size)
-    rows = torch.randn(1, 40, size)
+    rows = torch.randn(1, 16, size)
     if kind == "outliers":
         rows[..., :2] *= 50
     elif kind == "sizes":
-        rows *= 10 ** torch.linspace(-6, 6, 40)[:, None]
+        rows *= 10 ** torch.linspace(-6, 6, 16)[:, None]
     elif kind == "one":
-        rows = torch.eye(size)[None, :40] - torch.eye(size)[None, :40].flip(-1) / 3
+        rows = torch.eye(size)[None, :16] - torch.eye(size)[None, :16].flip(-1) / 3
     return rows
 
 

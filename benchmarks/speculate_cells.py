@@ -143,9 +143,13 @@ def compared(plain: Answers, other: Answers, asked: Sequence[Question]) -> Itera
     prompts: list[dict[str, Any]] = []
     drafts = DraftStats()
     for number, question in enumerate(asked):
-        order = (plain, other) if number % 2 == 0 else (other, plain)
-        found = {way: way(question) for way in order}
-        (own, timed, seconds, _), (tokens, count, taken, stats) = found[plain], found[other]
+        if number % 2 == 0:
+            first = plain(question)
+            second = other(question)
+        else:
+            second = other(question)
+            first = plain(question)
+        (own, timed, seconds, _), (tokens, count, taken, stats) = first, second
         drafts.include(stats)
         prompts.append(
             {

@@ -11,6 +11,7 @@ import pytest
 
 import tiny
 from suffice.errors import InputError
+from suffice.speculate.stats import DraftStats
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import peer_transformers
@@ -125,6 +126,26 @@ def test_lines_that_are_no_questions(asked: Path) -> None:
     (asked / speculate_cells.QUESTIONS).write_text('{"category": "qa"}')
     with pytest.raises(InputError, match="line 1: needs question_id, category and turns"):
         speculate_cells.questions(asked, None, 1, 10)  # type: ignore[arg-type]
+
+
+def test_each_way_answers_each_prompt_and_takes_turns_in_going_first() -> None:
+    calls: list[str] = []
+
+    def answers(name: str, seconds: float) -> Any:
+        def answer(question: Any) -> Any:
+            calls.append(name)
+            return [1, 2], 1, seconds, DraftStats(steps=1)
+
+        return answer
+
+    asked = [speculate_cells.Question(at, [3]) for at in range(2)]
+    plain = answers("plain", 1.0)
+    *_, cell = speculate_cells.compared(plain, answers("other", 2.0), asked)
+    assert calls == ["plain", "other", "other", "plain"] and cell["steps"] == 2
+    assert speculate_cells.speed_up([cell]) == 0.5
+    calls.clear()
+    list(speculate_cells.compared(plain, plain, asked))
+    assert len(calls) == 4, "a way is also compared with itself"
 
 
 def test_figures_of_cells() -> None:

@@ -10,7 +10,7 @@ import typer
 from suffice.cli.eval_options import OUTPUT
 from suffice.cli.hw_run import RunFlags
 from suffice.cli.hw_trace import TraceFlags
-from suffice.cli.options import WHOLE, flag, with_flags
+from suffice.cli.options import NUMBER, WHOLE, flag, with_flags
 
 hardware = typer.Typer(help="Model accelerators: memory, cycles, area.", no_args_is_help=True)
 UNITS = typer.Argument(metavar="[UNITS...]", help="Such as concat or etu; default: all.")
@@ -59,6 +59,29 @@ def trace(*, flags: TraceFlags) -> None:
     from suffice.cli import hw_trace
 
     hw_trace.run(flags)
+
+
+@hardware.command()
+def dram(
+    part: Annotated[str, typer.Argument(help="A memory: a name, or a TOML file.")],
+    *,
+    pattern: Annotated[
+        str, flag("--pattern", help="stream, random bursts, or chunks of 256 B.")
+    ] = "stream",
+    requests: Annotated[int, flag("--requests", help="Bursts to read.", **WHOLE)] = 100_000,
+    load: Annotated[
+        float | None,
+        flag("--load", help="Share of the peak at which they come; default: at once.", **NUMBER),
+    ] = None,
+    emit: Annotated[
+        str | None,
+        flag("--emit", help="Write them and the part as DRAMsim3 reads them.", environment=False),
+    ] = None,
+) -> None:
+    """Simulate reads of a memory, print what happened; for DRAMsim3 the same, to compare."""
+    from suffice.cli import hw_dram
+
+    hw_dram.run(part, pattern, requests, load, emit)
 
 
 @hardware.command()

@@ -109,6 +109,22 @@ def areas() -> list[Check]:
     return found
 
 
+def softmax() -> list[Check]:
+    """U10: Table III's softmax, by 16 of the ETU's dividers."""
+    technology = Technology.load()
+    others = {"fp16_add": 2, "fp16_multiply": 2, "fp16_compare": 1}
+    divider = technology.gates({"etu": 1}) - technology.gates(others)
+    ours = 16 * divider * technology.um2_per_ge
+    papers: dict[str, Any] = settings.table(PUBLISHED)
+    published = 1e6 * papers["scrooge"]["rows"]["softmax"][0]
+    shown = f"{ours:.0f} ({100 * (ours / published - 1):+.0f} %)"
+    why = f"16 dividers of {divider:.0f} GE; the paper does not say what the unit is made of"
+    what = "Scrooge softmax, as 16 of the ETU's dividers (um2)"
+    holds = within(ours, published, 0.25)
+    source = "Scrooge, Table III"
+    return [Check("U10", what, f"{published:.0f}", shown, holds, source, "" if holds else why)]
+
+
 def powers() -> list[Check]:
     """U10: powers, with the energy of a gate taken from the multiplier array, within 25 %."""
     technology = Technology.load()
@@ -143,4 +159,4 @@ def memories() -> list[Check]:
     return found
 
 
-GROUPS = [tables, areas, powers, memories]
+GROUPS = [tables, areas, softmax, powers, memories]

@@ -24,7 +24,6 @@ from suffice.hw import settings
 from suffice.hw.settings import Settings, limited
 
 FIGURES = Path(__file__).parent / "sram.toml"
-CELL_UM2 = 0.15  # of a bit behind a narrow port, a little below the least of the figures
 Floats = npt.NDArray[np.float64]
 
 
@@ -49,7 +48,7 @@ class Sram(Settings):
         """The area."""
         bits = self.size_bytes * 8
         extra = _fit().area @ _terms(self)[:4]
-        return float(bits * (CELL_UM2 + np.exp(extra)) / 1e6)
+        return float(bits * (_fit().cell_um2 + np.exp(extra)) / 1e6)
 
     @property
     def read_pj(self) -> float:
@@ -68,6 +67,7 @@ class _Fit:
     area: Floats
     read: Floats
     leakage: Floats
+    cell_um2: float
 
 
 def _terms(sram: Sram) -> Floats:
@@ -88,8 +88,10 @@ def _fit() -> _Fit:
     reads, leaks, areas = (np.array([row[k] for row in rows]) for k in (1, 2, 3))
     bits = np.array([sram.size_bytes * 8 for sram, *_ in rows])
     sizes = np.log(bits / 8)
+    cell_um2 = float(settings.table(FIGURES)["cell_um2"])
     return _Fit(
-        area=_solved(terms[:, :4], np.log(areas * 1e6 / bits - CELL_UM2)),
+        area=_solved(terms[:, :4], np.log(areas * 1e6 / bits - cell_um2)),
+        cell_um2=cell_um2,
         read=_solved(terms, np.log(reads)),
         leakage=_solved(np.stack([sizes, np.ones(len(rows))], 1), np.log(leaks)),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import numpy as np
 
@@ -139,4 +140,16 @@ def energies() -> list[Check]:
     return found
 
 
-GROUPS = [bandwidth, latency, energies]
+def speed() -> list[Check]:
+    """The simulator's own speed, the one check that is a time: of this machine, on one core."""
+    part = Part.load("hbm2_16x64")
+    times, places = patterns.chunks(part, BURSTS, 256)
+    start = time.process_time()
+    simulate(part, times, places)
+    per_minute = len(times) / (time.process_time() - start) * 60 / 1e6
+    what = f"{part.name}, random 256 B: bursts simulated a minute of one core (million)"
+    holds = per_minute >= 20
+    return [Check("-", what, "at least 20", f"{per_minute:.0f}", holds, "derived")]
+
+
+GROUPS = [bandwidth, latency, energies, speed]

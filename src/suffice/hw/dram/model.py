@@ -136,7 +136,7 @@ def write_trace(
     Raises:
         InputError: What `simulate` and `write_settings` refuse.
     """
-    _check_powers(part)
+    check_powers(part)
     times, places, flags = _requests(part, arrivals_ns, addresses, writes)
     columns = part.page_bytes // part.burst_bytes
     part_lines = []
@@ -155,7 +155,7 @@ def write_settings(path: Path, part: Part) -> None:
     Raises:
         InputError: A count that is no power of two, which DRAMsim3 cannot map.
     """
-    _check_powers(part)
+    check_powers(part)
     burst_length = part.burst_bytes * 8 // part.bus_bits
     columns = part.page_bytes * 8 // part.bus_bits // 2  # it doubles them for HBM
     clocks = part.clocks
@@ -204,7 +204,12 @@ def write_settings(path: Path, part: Part) -> None:
     _write(path, "\n".join(lines))
 
 
-def _check_powers(part: Part) -> None:
+def check_powers(part: Part) -> None:
+    """Refuse what DRAMsim3 cannot map.
+
+    Raises:
+        InputError: A count that is no power of two.
+    """
     for name in ("channels", "groups", "banks", "rows", "page_bytes", "burst_bytes"):
         value = getattr(part, name)
         if value & (value - 1):

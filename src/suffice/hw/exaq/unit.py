@@ -17,31 +17,35 @@ Source   Shkolnik et al., "EXAQ: Exponent Aware Quantization For LLMs Accelerati
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from suffice.errors import InputError
+from suffice.hw import settings
 from suffice.hw.settings import Settings, limited
 
+DESIGNS = Path(__file__).parent / "designs"
 ENTRY_BYTES = 2  # FP16
 Halves = npt.NDArray[np.float16]
 
 
 @dataclass(frozen=True)
 class Unit(Settings):
-    """A softmax unit; `bits` 0 computes exponents. Cycles are those of one element."""
+    """A softmax unit; designs/exaq.toml says what each key is. Cycles are those of one element."""
 
-    bits: int = limited(choices=(0, 2, 3, 4), default=2)
-    group: int = limited(1, 8, default=4)  # codes whose sum is looked up at once
-    width: int = limited(1, 256, default=1)  # elements side by side
-    pipelined: bool = False
-    max_cycles: int = limited(0, 100, default=1)
-    exp_cycles: int = limited(1, 100, default=8)
-    accumulate_cycles: int = limited(0, 100, default=1)
-    quantise_cycles: int = limited(0, 100, default=3)
-    lookup_cycles: int = limited(0, 100, default=1)
-    divide_cycles: int = limited(0, 100, default=3)
+    bits: int = limited(choices=(0, 2, 3, 4))
+    group: int = limited(1, 8)
+    width: int = limited(1, 256)
+    pipelined: bool = limited()
+    max_cycles: int = limited(0, 100)
+    exp_cycles: int = limited(1, 100)
+    accumulate_cycles: int = limited(0, 100)
+    quantise_cycles: int = limited(0, 100)
+    lookup_cycles: int = limited(0, 100)
+    divide_cycles: int = limited(0, 100)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,6 +55,16 @@ class Unit(Settings):
                 f"Unit: group={self.group}: must be in [1, {most}] for bits={self.bits}, "
                 "a table of at most 4096 sums"
             )
+
+    @classmethod
+    @cache
+    def load(cls, name: str = "exaq") -> Unit:
+        """Return a unit of ours by its name, or of a TOML file.
+
+        Raises:
+            InputError: Unknown, or the file has a key or a value that cannot be.
+        """
+        return settings.read(cls, settings.named(DESIGNS, "design", name))
 
     @property
     def exponent_cycles(self) -> int:

@@ -149,7 +149,9 @@ class Design(Settings):
     @property
     def pipe_cycles(self) -> int:
         """Cycles from a wave's keys to its part of Max and Sum."""
-        exponent = Unit(bits=self.softmax_bits, group=1, exp_cycles=self.exp_cycles)
+        exponent = dataclasses.replace(
+            Unit.load(), bits=self.softmax_bits, group=1, exp_cycles=self.exp_cycles
+        )
         return (
             self.multiply_cycles
             + self.lane_tree_cycles

@@ -251,16 +251,18 @@ def test_a_preloaded_library_must_be_there(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_attention_bars_have_a_side() -> None:
     lines = [
-        [4096, "bfloat16", 1, 1.0, 0.61, 0.6, 0.1, 1.0, 1.0],
-        [4096, "bfloat16", 8, 1.6, 0.4, 0.6, 0.9, 1.0, 1.6],
-        [4096, "int8", 1, 0.55, 0.5, 0.3, 0.1, 0.55, 1.0],
-        [4096, "torch float32", 1, 9.0, 0.1, 0.6, 0.1, 9.0, 1.0],
+        [4096, "bfloat16", 1, 1.0, 0.61, 0.6, 0.1, 1.0, 1.82, 1.0],
+        [4096, "bfloat16", 8, 1.6, 0.4, 0.6, 0.9, 1.0, 1.9, 1.6],
+        [4096, "int8", 1, 0.55, 0.5, 0.3, 0.1, 0.55, 1.0, 1.0],
+        [4096, "kmeans4", 1, 0.44, 0.3, 0.15, 0.1, 0.44, 0.8, 1.0],
+        [4096, "torch float32", 1, 9.0, 0.1, 0.6, 0.1, 9.0, 16.4, 1.0],
     ]
     found = {row[0]: row[1:] for row in attention.bars(lines, roof_too_low=False)}
     assert found == {
         "bf16, fraction of the streaming read, S = 4096": ["at least 0.60", 0.61, "yes"],
         "bf16, 8 query rows over 1, S = 4096": ["at most 1.50", 1.6, "no"],
         "int8, time over bf16's, S = 4096": ["at most 0.60", 0.55, "yes"],
+        "kmeans4, time over int8's, S = 4096": ["at most 0.75", 0.8, "no"],
     }
     (first, *_) = attention.bars(lines, roof_too_low=True)
     assert first[3].startswith("unknown")

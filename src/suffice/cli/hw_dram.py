@@ -73,10 +73,10 @@ def _table(part: Part, pattern: str, seen: Outcome) -> str:
         ("share of the peak", f"{seen.share_of_peak(part):.3f}"),
         ("mean latency (ns)", f"{seen.mean_latency_ns:.1f}"),
         ("time (ns)", f"{seen.ns:.0f}"),
-        ("row open", f"{seen.hits:g}"),
-        ("no row open", f"{seen.closed:g}"),
-        ("another row open", f"{seen.conflicts:g}"),
-        ("activations", f"{seen.activates:g}"),
-        ("refreshes", f"{seen.refreshes:g}"),
+        ("row open", f"{seen.hits:.0f}"),
+        ("no row open", f"{seen.closed:.0f}"),
+        ("another row open", f"{seen.conflicts:.0f}"),
+        ("activations", f"{seen.activates:.0f}"),
+        ("refreshes", f"{seen.refreshes:.0f}"),
     ]
     return markdown([f"{part.name}, {pattern}", ""], rows)

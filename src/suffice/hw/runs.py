@@ -9,6 +9,7 @@ import io
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
@@ -27,7 +28,9 @@ def provenance(schema: str, settings: Mapping[str, Any], **more: Any) -> Row:
     `more` is said beside it and not part of the hash.
     """
     plain = {
-        name: dataclasses.asdict(each) if dataclasses.is_dataclass(each) else each
+        name: dataclasses.asdict(each)
+        if is_dataclass(each) and not isinstance(each, type)
+        else each
         for name, each in settings.items()
     }
     text = json.dumps(plain, sort_keys=True)

@@ -106,9 +106,10 @@ def _requests(
 
 
 def _clocks(part: Part, arrivals_ns: Any) -> Longs:
-    times = np.asarray(arrivals_ns)
-    if times.dtype.kind not in "fiu" or times.ndim != 1 or not np.isfinite(times).all():
+    given = np.asarray(arrivals_ns)
+    if given.dtype.kind not in "fiu" or given.ndim != 1 or not np.isfinite(given).all():
         raise InputError("arrivals: must be finite numbers, in one dimension")
+    times = given.astype(np.float64)
     if len(times) and (times[0] < 0 or (np.diff(times) < 0).any()):
         raise InputError("arrivals: must ascend, from 0 or later")
     return np.ceil(times / part.tck_ns - 1e-9).astype(np.int64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from suffice.hw import settings
@@ -106,10 +107,14 @@ class Design(Settings):
         design.bytes_per_cycle()
         return design
 
+    @cached_property
+    def part(self) -> Part:
+        """The memory."""
+        return Part.load(self.memory)
+
     def bytes_per_cycle(self) -> float:
         """Return what the memory brings in a cycle: `memory_efficiency` of what its buses carry."""
-        peak = Part.load(self.memory).peak_bytes_per_ns
-        return self.memory_efficiency * peak / self.clock_ghz
+        return self.memory_efficiency * self.part.peak_bytes_per_ns / self.clock_ghz
 
     def held_bytes(self, shape: Shape, tokens: int, batch: int = 1) -> float:
         """Return the bytes of weights, and of keys and values of some sequences."""
@@ -210,6 +215,5 @@ def lengths(tokens: int) -> list[int]:
 
 def weights_us(design: Design, outputs: int, inputs: int) -> float:
     """Return the time in which the simulated memory brings a weight, in microseconds."""
-    part = Part.load(design.memory)
-    bursts = outputs * inputs * design.weight_bits // 8 // part.burst_bytes
-    return simulate(part, *patterns.stream(part, bursts)).ns / 1e3
+    bursts = outputs * inputs * design.weight_bits // 8 // design.part.burst_bytes
+    return simulate(design.part, *patterns.stream(design.part, bursts)).ns / 1e3

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from suffice.errors import InputError
 from suffice.hw import runs
-from suffice.hw.dram.part import Part
 from suffice.hw.kllm.baselines import Baselines
 from suffice.hw.kllm.design import Design, Shape, lengths
 from suffice.hw.kllm.energy import Energies, step_counts, step_pj
@@ -56,7 +55,7 @@ class Run:
             raise InputError(f"tokens={self.tokens}: must be in [1, {LONGEST}]")
         if not 1 <= self.batch <= 1024:
             raise InputError(f"batch={self.batch}: must be in [1, 1024]")
-        held, room = self._held_bytes(self.batch), Part.load(self.design.memory).size_bytes
+        held, room = self._held_bytes(self.batch), self.design.part.size_bytes
         if held > room:
             raise InputError(
                 f"{self.shape.name}, tokens={self.tokens}, batch={self.batch}: "
@@ -158,7 +157,7 @@ class Run:
             own = {"tokens_per_second": speed, "joules_per_token": joules / batch}
             rows.append({"sweep": sweep, "value": value, "design": name, **own})
 
-        room = Part.load(self.design.memory).size_bytes
+        room = self.design.part.size_bytes
         for batch in (each for each in BATCHES if self._held_bytes(each) <= room):
             for name, design in designs.items():
                 row("batch", batch, name, *self.mean(design, batch), batch)
@@ -180,7 +179,7 @@ class Run:
             SCHEMA,
             {
                 "design": self.design,
-                "memory": Part.load(self.design.memory),
+                "memory": self.design.part,
                 "energies": Energies.load(),
                 "calibrated_on": Design.load(),
                 "model": self.shape,

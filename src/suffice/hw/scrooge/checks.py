@@ -117,7 +117,7 @@ def speedup() -> list[Check]:
         mode = workload.upper()
 
         def mean(figure: str, results: dict[str, simulate.Result] = results) -> float:
-            return sum(getattr(each, figure) for each in results.values()) / len(results)
+            return float(sum(getattr(each, figure) for each in results.values()) / len(results))
 
         for what, published, figure in (
             ("K traffic, times less (tuned to it)", keys, "key_reduction"),

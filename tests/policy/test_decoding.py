@@ -89,7 +89,7 @@ def test_quest_reads_the_blocks_of_the_highest_bound(dtype: str, each_isa: str) 
             q = as_multiplied(rows.q[own, token], cache)
             scores = SCALE * q.double() @ k[group, read].double().T
             exact = scores.softmax(-1) @ v[group, read].double()
-            assert max_error(out[own], exact) < ROUNDED.get(dtype, TOLERANCE)
+            assert max_error(out[own], exact) < ROUNDED.get(dtype, TOLERANCE) * exact.abs().max()
             assert reads[group].key_rows == len(read)
             assert reads[group].held_rows == token + 1
             assert reads[group].sketch_bytes == token // 16 * 2 * SIZE * 4

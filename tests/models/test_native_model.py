@@ -112,11 +112,10 @@ def test_a_batch_equals_its_rows(
         assert torch.equal(batch[i], alone[0][i])
     assert torch.equal(batch[4], alone[1][0])
     assert torch.equal(batch[5], alone[2][0])
-    close = partial(
-        torch.testing.assert_close,
-        rtol=0,
-        atol=0.05 if "int8" in (quant, kv) or "a=8" in quant or kv == "kmeans4" else 1e-3,
-    )
+    atol = 0.05 if "int8" in (quant, kv) or "a=8" in quant else 1e-3
+    if kv == "kmeans4":  # what rounding a value's weight leaves goes to rows that come later
+        atol = 0.2 * float(torch.stack(alone[2]).std())
+    close = partial(torch.testing.assert_close, rtol=0, atol=atol)
     close(batch[7], alone[2][1])
     caches[2].commit([0, 2])
     rest = model.step([Rows(caches[2], tokens[2:4], outputs="all")])

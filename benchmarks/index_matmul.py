@@ -70,7 +70,9 @@ def main() -> int:
 def codes(rows: int, columns: int, group: int, a: int = 16) -> PackedCodes:
     """Return a random weight in codes."""
     grid = Grid(
-        torch.linspace(-127, 127, 16).round(), torch.ones(rows, -(-columns // group)), group
+        torch.linspace(-63 if a == 8 else -127, 63 if a == 8 else 127, 16).round(),
+        torch.ones(rows, -(-columns // group)),
+        group,
     )
     return pack_codes(Coded(torch.randint(16, (rows, columns), dtype=torch.uint8), grid), a=a)
 

@@ -19,7 +19,7 @@ from suffice.errors import InputError
 from suffice.eval.perplexity import Result, Scores, Tally
 from suffice.models.checkpoint import Checkpoint
 from suffice.models.decoder import Decoder
-from suffice.models.layerwise import SITES, Layerwise
+from suffice.models.layerwise import SITE_OF, SITES, Layerwise
 from suffice.models.quantise import Quantising
 from suffice.models.quantised import open_quantised
 from suffice.models.tokenizer import Tokenizer
@@ -35,7 +35,6 @@ FLOAT = "none"
 EXACT = 16  # bits of inputs that are left as they are
 LEARNED = (3, 4)  # bits of inputs for which K-means finds levels
 ROWS = 128  # of logits that exist at a time
-SITE_OF = {matrix: site for site, matrices in SITES.items() for matrix in matrices}
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,17 @@ Inputs InputBuffers::of(const float* values, int stride, const Linear& w, int co
     kernels().quantize_rows(values, stride, count, w.columns, codes_.data(), scales_.data(),
                             code_sums_.data());
   } else if (w.type == Type::codes) {
-    wide_.resize(most);
-    wide_sums_.resize(most / 8 + rows_);
+    if (w.narrow)
+      codes_.resize(most);
+    else
+      wide_.resize(most);
+    sums_.resize(most / 8 + rows_);
     if (w.rotation.block || w.inputs.count) values = changed(values, stride, w, count);
-    kernels().quantize_wide(values, stride, count, w.columns, w.most, wide_.data(), scales_.data(),
-                            wide_sums_.data());
+    kernels().quantize_for_codes(values, stride, count, w, codes_.data(), wide_.data(),
+                                 scales_.data(), sums_.data());
   }
-  return {values,       codes_.data(),     scales_.data(), code_sums_.data(),
-          wide_.data(), wide_sums_.data(), stride,         count};
+  return {values,       codes_.data(), scales_.data(), code_sums_.data(),
+          wide_.data(), sums_.data(),  stride,         count};
 }
 
 const float* InputBuffers::changed(const float* values, int stride, const Linear& w, int count) {

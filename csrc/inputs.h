@@ -24,7 +24,7 @@ class InputBuffers {
   std::vector<int8_t> codes_;
   std::vector<int16_t> wide_;
   std::vector<float> scales_, changed_, scratch_;
-  std::vector<int32_t> code_sums_, wide_sums_, places_;
+  std::vector<int32_t> code_sums_, sums_, places_;
 };
 
 }  // namespace suffice

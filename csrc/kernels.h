@@ -21,10 +21,11 @@ struct Kernels {
   void (*quantize_rows)(const float* values, int stride, int count, int columns, int8_t* codes,
                         float* scales, int32_t* code_sums);
 
-  // codes = round(values / scale), scale = max |values| / most, and the sums of codes before every
-  // 8th, [stride / 8 + 1] a row.
-  void (*quantize_wide)(const float* values, int stride, int count, int columns, int most,
-                        int16_t* codes, float* scales, int32_t* sums);
+  // codes = round(values / scale), scale = max |values| / most, for weights in codes, and the sums
+  // of these before every 8th, [stride / 8 + 1] a row; int8 in the order of the codes' bytes, if
+  // so.
+  void (*quantize_for_codes)(const float* values, int stride, int count, const Linear&,
+                             int8_t* narrow, int16_t* wide, float* scales, int32_t* sums);
 
   // Rotates blocks of values in place.
   void (*rotate)(float* values, int stride, int count, int columns, const Rotation& by);

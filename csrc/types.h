@@ -34,6 +34,7 @@ constexpr int kLineBytes = 64;
 constexpr int kCodeOrder[4] = {0, 2, 1, 3};
 constexpr int kLevels = 16;
 constexpr int kLevelOffset = 128;  // of the levels, which are stored as bytes
+constexpr int kNarrowOffset = 64;  // of those that are multiplied with int8 inputs
 
 // Keys: panel[D/p][16][p]: pairs of int8, which are multiplied in pairs, eights of codes, and
 // single values of the others. Values: [rows][D].
@@ -98,7 +99,7 @@ struct Rotation {
 
 // A weight matrix y = W x: `rows` outputs, `columns` inputs; scale (int8 only) and bias are padded
 // to a multiple of 16, or null. Of weights in codes: `levels` [16], offset; so many columns share a
-// scale; the inputs are rotated, replaced by levels and have codes up to `most`.
+// scale; the inputs are rotated, replaced by levels and have codes up to `most`, int8 if `narrow`.
 struct Linear {
   const std::byte* data = nullptr;
   const float* scale = nullptr;
@@ -110,6 +111,7 @@ struct Linear {
   int group = 0;
   Rotation rotation;
   int most = 0;
+  bool narrow = false;
   InputLevels inputs;
 
   int panels() const { return round_up(rows, kPanel) / kPanel; }
@@ -128,11 +130,11 @@ struct Linear {
 // Rows are `stride` elements apart and zero from `columns` to the next multiple of 8.
 struct Inputs {
   const float* values = nullptr;
-  const int8_t* codes = nullptr;       // for int8 weights
+  const int8_t* codes = nullptr;       // for int8 weights, and narrow ones in codes
   const float* scales = nullptr;       // [count]
   const int32_t* code_sums = nullptr;  // [count]
-  const int16_t* wide = nullptr;       // for weights in codes
-  const int32_t* wide_sums = nullptr;  // [count][stride / 8 + 1]: of the codes before each 8th
+  const int16_t* wide = nullptr;       // for other weights in codes
+  const int32_t* sums = nullptr;       // [count][stride / 8 + 1]: of the codes before each 8th
   int stride = 0;
   int count = 0;
 };

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <numbers>
 #include <optional>
@@ -49,6 +51,9 @@ void PyLinear::set_codes(const std::optional<ConstBytes>& table, int group, int 
   linear.group = group;
   set_rotation(rotation);
   linear.most = most;
+  linear.narrow = most == 127 && std::ranges::all_of(levels, [](int level) {
+                    return std::abs(level - kLevelOffset) < kNarrowOffset;
+                  });
 }
 
 void PyLinear::set_rotation(int block) {
@@ -159,6 +164,7 @@ void bind_linear(nb::module_& m) {
            "levels"_a.noconvert().none() = nb::none(), "group"_a = 0, "rotation"_a = 0,
            "most"_a = 0)
       .def_prop_ro("bytes", [](const PyLinear& self) { return self.linear.bytes(); })
+      .def_prop_ro("narrow", [](const PyLinear& self) { return self.linear.narrow; })
       .def("__call__", &py_linear, "x"_a.noconvert(), "y"_a.noconvert())
       .def("unpack", &py_unpack, "out"_a.noconvert())
       .def("set_inputs", &py_set_inputs, "levels"_a.noconvert(), "outliers"_a)

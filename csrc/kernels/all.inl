@@ -3,6 +3,7 @@
 #include "simd.inl"
 #include "units.inl"
 #include "rotate.inl"
+#include "levels.inl"
 #include "codes.inl"
 #include "row_codes.inl"
 #include "rows.inl"
@@ -22,10 +23,10 @@
 // clang-format on
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
-constexpr Kernels table{SUFFICE_NAME,  linear,      unpack,          quantize_rows,
-                        quantize_wide, rotate,      select_outliers, replace_by_levels,
-                        count_pairs,   normalize,   activate,        attend,
-                        traverse,      score_tiles, add_coded,       add_coded_masses,
-                        soften_tiles,  estimate,    combine,         visit,
-                        add_masses,    encode_box,  bound,           store_row,
-                        load_rows,     read_memory};
+constexpr Kernels table{SUFFICE_NAME,       linear,      unpack,          quantize_rows,
+                        quantize_for_codes, rotate,      select_outliers, replace_by_levels,
+                        count_pairs,        normalize,   activate,        attend,
+                        traverse,           score_tiles, add_coded,       add_coded_masses,
+                        soften_tiles,       estimate,    combine,         visit,
+                        add_masses,         encode_box,  bound,           store_row,
+                        load_rows,          read_memory};

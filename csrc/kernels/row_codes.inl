@@ -136,23 +136,6 @@ SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
 #endif
 }
 
-// total += in each lane the sum of four products of a weight below 256 and a level.
-SUFFICE_INLINE vi add_weighted(vi total, vi weights, vi levels) {
-#if SUFFICE_LEVEL == 4
-  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total),
-                                                  reinterpret_cast<__m512i>(weights),
-                                                  reinterpret_cast<__m512i>(levels)));
-#elif SUFFICE_LEVEL == 3  // two products are at most 2 * 255 * 59, which fits
-  const __m256i pairs =
-      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(weights), reinterpret_cast<__m256i>(levels));
-  return total + widen(reinterpret_cast<vi>(pairs));
-#else
-  for (int shift = 0; shift < 32; shift += 8)
-    total += (weights >> shift & 0xff) * (levels << (24 - shift) >> 24);
-  return total;
-#endif
-}
-
 // Stores W lanes, which are below 256, as bytes.
 SUFFICE_INLINE void store_bytes(vi value, uint8_t* to) {
 #if SUFFICE_LEVEL == 3

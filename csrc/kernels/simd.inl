@@ -30,7 +30,8 @@ SUFFICE_INLINE vi load_bits(const void* from) {
   return to;
 }
 
-SUFFICE_INLINE void fetch(const void* from) { __builtin_prefetch(from, 0, 2); }  // into L2
+SUFFICE_INLINE void fetch(const void* from) { __builtin_prefetch(from, 0, 2); }       // into L2
+SUFFICE_INLINE void fetch_near(const void* from) { __builtin_prefetch(from, 0, 3); }  // into L1
 
 SUFFICE_INLINE void fetch_row(const void* from, int bytes) {
   for (int at = 0; at < bytes; at += kLineBytes) fetch(static_cast<const std::byte*>(from) + at);

@@ -79,7 +79,7 @@ struct WeightedSums {
         const Sum weight = broadcast<Sum>(weights.template at<T>(first + q, place));
         for (int v = 0; v < kVectors; v++)
           if constexpr (T == Type::codes)
-            total[q][u][v] = add_weighted(total[q][u][v], weight, loaded[v]);
+            total[q][u][v] = add_quads(total[q][u][v], weight, loaded[v]);
           else
             total[q][u][v] = multiply_add(loaded[v], weight, total[q][u][v]);
       }

@@ -64,6 +64,14 @@ def test_weights_are_squares_of_the_gradients(
         torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=1e-6 * expected.max())
 
 
+def test_a_window_has_the_same_weights_each_time(checkpoints: Callable[[str], Path]) -> None:
+    sensitivity = Sensitivity(decoder(checkpoints("llama-bias")), WINDOWS.tolist())
+    first, second = sensitivity.of(1), sensitivity.of(1)
+    assert first.keys() == second.keys()
+    for name, weights in first.items():
+        assert torch.equal(weights, second[name])
+
+
 def test_inputs_count_by_the_weights_of_their_tokens(checkpoints: Callable[[str], Path]) -> None:
     model, windows = decoder(checkpoints("llama")), WINDOWS[:, :40].tolist()
     weights = [{} for _ in windows]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -34,9 +36,14 @@ SHAPES = [
 ]
 
 
-def random_codes(rows: int, columns: int, group: int, seed: int = 0, bits: int = 4) -> Coded:
+WIDE, NARROW = 127, 63  # the greatest level
+
+
+def random_codes(
+    rows: int, columns: int, group: int, seed: int = 0, bits: int = 4, most: int = WIDE
+) -> Coded:
     generator = torch.Generator().manual_seed(seed)
-    levels = torch.randint(-127, 128, (2**bits,), generator=generator).sort().values.float()
+    levels = torch.randint(-most, most + 1, (2**bits,), generator=generator).sort().values.float()
     scale = torch.rand(rows, -(-columns // group), generator=generator) + 0.1
     codes = torch.randint(2**bits, (rows, columns), generator=generator).to(torch.uint8)
     return Coded(codes, Grid(levels, scale.half().float(), group))
@@ -77,15 +84,15 @@ def test_unpack_gives_what_was_packed(rows: int, columns: int, group: int, seed:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("a", [16, 8])
+@pytest.mark.parametrize(("a", "most"), [(16, WIDE), (8, WIDE), (8, NARROW)])
 def test_product_and_batch_invariance(
-    each_isa: str, shape: tuple[int, int, int, int], a: int
+    each_isa: str, shape: tuple[int, int, int, int], a: int, most: int
 ) -> None:
     torch.manual_seed(0)
     rows, columns, group, rotation = shape
-    packed = pack_codes(
-        random_codes(rows, columns, group), torch.randn(rows), rotation=rotation, a=a
-    )
+    coded = random_codes(rows, columns, group, most=most)
+    packed = pack_codes(coded, torch.randn(rows), rotation=rotation, a=a)
+    assert packed.native.narrow == (a == 8 and most == NARROW)
     x = torch.randn(37, columns) * torch.exp(torch.randn(columns))
     whole = multiply(packed, x)
     assert packed.bias is not None
@@ -102,6 +109,25 @@ def test_product_and_batch_invariance(
         assert torch.equal(multiply(packed, x[:count]), whole[:count]), f"{count} rows differ"
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_narrow_products_have_the_bits_of_wide_ones(
+    each_isa: str, shape: tuple[int, int, int, int]
+) -> None:
+    """A greatest level that no code chooses makes the same weight a wide one."""
+    rows, columns, group, rotation = shape
+    coded = random_codes(rows, columns, group, most=NARROW)
+    coded = replace(coded, codes=coded.codes.clamp(max=14))
+    levels = coded.grid.levels.clone()
+    levels[-1] = WIDE
+    same = replace(coded, grid=replace(coded.grid, levels=levels))
+    narrow, wide = (pack_codes(each, rotation=rotation, a=8) for each in (coded, same))
+    assert narrow.native.narrow
+    assert not wide.native.narrow
+    x = torch.randn(37, columns)
+    for count in (1, 2, 3, 4, 5, 9, 37):
+        assert torch.equal(multiply(narrow, x[:count]), multiply(wide, x[:count]))
+
+
 def test_a_broken_layout_is_found() -> None:
     """Two columns that change places within their four bytes must not pass unnoticed."""
     coded = random_codes(32, 64, 64)
@@ -113,14 +139,16 @@ def test_a_broken_layout_is_found() -> None:
         assert_matches(multiply(packed, x), exact, exact.float(), factor=8)
 
 
+@pytest.mark.parametrize(("a", "most"), [(16, WIDE), (8, WIDE), (8, NARROW)])
 @pytest.mark.parametrize("columns", [64, 512, 2048, 20_000])
-def test_extremes_do_not_overflow(each_isa: str, columns: int) -> None:
+def test_extremes_do_not_overflow(each_isa: str, columns: int, a: int, most: float) -> None:
     """Largest levels times largest inputs, one scale for a whole row."""
-    grid = Grid(torch.tensor([-127.0, 127.0]), torch.ones(16, 1), group=columns)
+    grid = Grid(torch.tensor([-float(most), most]), torch.ones(16, 1), group=columns)
     codes = torch.zeros(16, columns, dtype=torch.uint8)
     codes[::2] = 1
-    packed = pack_codes(Coded(codes, grid))
-    x = torch.stack([torch.full((columns,), 32767.0), torch.full((columns,), -32767.0)])
+    packed = pack_codes(Coded(codes, grid), a=a)
+    largest = float(packed.most)
+    x = torch.stack([torch.full((columns,), largest), torch.full((columns,), -largest)])
     exact = x.double() @ packed.unpack().double().T
     assert torch.allclose(multiply(packed, x).double(), exact, rtol=1e-6)
 

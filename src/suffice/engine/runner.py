@@ -23,6 +23,7 @@ from suffice.models.decoder import Decoder
 from suffice.models.fingerprint import fingerprint
 from suffice.models.locate import SUFFIX, locate
 from suffice.models.native_model import NativeModel, Rows
+from suffice.models.pages import gather
 from suffice.models.quantised import Quantised, open_quantised
 from suffice.native import core
 from suffice.policy import Watch
@@ -341,4 +342,5 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     else:
         assert config.quant is not None
         decoder = Decoder.from_checkpoint(opened, config.quant, dtype)
+    gather(decoder.weights)
     return config, Runner(config, decoder), load_tokenizer(config.tokenizer or config.model)

@@ -30,6 +30,7 @@ from transformers.pytorch_utils import Conv1D
 from suffice.errors import InputError
 from suffice.integrations.checks import check_source
 from suffice.models.family import ARCHITECTURES
+from suffice.models.layerwise import SiteInputs
 from suffice.models.quantised import open_quantised
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
@@ -38,7 +39,6 @@ from suffice.quant.panels import ROWS
 __all__ = ["QuantisedLinear", "load_quantised", "quantise"]
 
 HESSIAN_BYTES = 256 << 20
-SAMPLES = 512  # inputs of a layer that are kept to learn levels from, about as many
 
 
 class QuantisedLinear(torch.nn.Module):
@@ -223,18 +223,16 @@ def _chunks(layers: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class _Inputs:
-    """Takes H = E[x x^T] of a layer's inputs, and some of them, while the model runs."""
+    """Takes what goes into a layer while the model runs on `tokens` tokens in all."""
 
     def __init__(self, part: Any, tokens: int) -> None:
-        width = _shape(part)[1]
-        self.hessian, self.samples = torch.zeros(width, width), torch.empty(0, width)
-        self.seen, self._every = 0, max(tokens // SAMPLES, 1)
+        self.site = SiteInputs.none(_shape(part)[1])
+        self.seen, self._tokens = 0, tokens
         self.hook = part.register_forward_pre_hook(self._take)
 
     def _take(self, part: Any, given: tuple[Any, ...]) -> None:
-        x = given[0].reshape(-1, len(self.hessian)).float()
-        self.hessian.addmm_(x.T, x)
-        self.samples = torch.cat((self.samples, x[self._every // 2 :: self._every]))
+        x = given[0].reshape(-1, len(self.site.hessian)).float()
+        self.site.add(x, self._tokens)
         self.seen += len(x)
 
 
@@ -243,8 +241,8 @@ def _fitted(name: str, method: Any, part: Any, inputs: _Inputs) -> PackedLinear:
     if not inputs.seen:  # the batches did not reach it
         return _packed(name, method, part)
     try:
-        coded = method.quantise(_weight(part), inputs.hessian / inputs.seen)
-        packed: PackedLinear = method.packed(coded, bias, method.site(inputs.samples))
+        coded = method.quantise(_weight(part), inputs.site.hessian / inputs.seen)
+        packed: PackedLinear = method.packed(coded, bias, method.site(inputs.site.samples))
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     return packed

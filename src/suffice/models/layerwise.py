@@ -20,7 +20,7 @@ from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder
 from suffice.quant import PackedLinear
 
-__all__ = ["SITES", "Layerwise", "SiteInputs"]
+__all__ = ["SITES", "SITE_OF", "Layerwise", "SiteInputs"]
 
 SAMPLES = 512  # inputs of a site that are kept, about as many
 
@@ -30,7 +30,7 @@ SITE_OF = {matrix: site for site, matrices in SITES.items() for matrix in matric
 
 @dataclass
 class SiteInputs:
-    """What goes into a site: H = E[x x^T], float32 [K, K], and every so-manieth input [T, K].
+    """What goes into a site: H = E[x x^T], float32 [K, K], and some of its inputs [T, K].
 
     `weighted` has E[w x x^T] by matrix, of tokens' weights w with mean 1, if they have any.
     """
@@ -38,6 +38,17 @@ class SiteInputs:
     hessian: torch.Tensor
     samples: torch.Tensor
     weighted: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def none(cls, width: int) -> SiteInputs:
+        """Return those of a site of `width` inputs K before any is added."""
+        return cls(torch.zeros(width, width), torch.empty(0, width))
+
+    def add(self, x: torch.Tensor, tokens: int) -> None:
+        """Add x^T x of some inputs [T, K] of `tokens` in all, and keep their share of SAMPLES."""
+        every = max(tokens // SAMPLES, 1)
+        self.hessian.addmm_(x.T, x)
+        self.samples = torch.cat((self.samples, x[every // 2 :: every]))
 
     def of(self, matrix: str) -> torch.Tensor:
         """Return what an error of a matrix's weights is to be measured by."""
@@ -114,13 +125,9 @@ class Layerwise(Decoder):
         self, inputs: dict[str, SiteInputs], name: str, matrix: str, x: torch.Tensor
     ) -> None:
         if matrix in SITES:
-            known, every = inputs.get(matrix), max(self._tokens // SAMPLES, 1)
-            samples = x[every // 2 :: every].clone()
-            if known is None:
-                inputs[matrix] = SiteInputs(x.T @ x, samples)
-            else:
-                known.hessian.addmm_(x.T, x)
-                known.samples = torch.cat((known.samples, samples))
+            if matrix not in inputs:
+                inputs[matrix] = SiteInputs.none(x.shape[1])
+            inputs[matrix].add(x, self._tokens)
         if self._weights:
             weighted = inputs[SITE_OF[matrix]].weighted
             scaled = (x.T * self._weights[self._window][name]) @ x

@@ -95,10 +95,11 @@ class Quantising:
         """
         if not self._method.fisher:
             return
-        sensitivity = Sensitivity(self._decoder, self._windows)
+        sensitivity: Sensitivity | None = None
         for index in range(len(self._windows)):
             path = self._tokens_path(index)
             if not path.is_file():
+                sensitivity = sensitivity or Sensitivity(self._decoder, self._windows)
                 found = sensitivity.of(index)
                 self._make_folder()
                 write_part(path, found, {"job": self._job})

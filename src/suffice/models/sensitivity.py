@@ -50,7 +50,7 @@ class Sensitivity(Layerwise):
                 states.append(self._run(index, states[-1]))
         gradient = self._of_logits(states.pop())
         for index in reversed(layers):
-            x = states.pop().requires_grad_()
+            x = states.pop().detach().requires_grad_()
             torch.autograd.backward(self._run(index, x), gradient)
             assert x.grad is not None
             gradient = x.grad

@@ -42,6 +42,7 @@ __all__ = ["KLLM", "LEVELS", "KMeans"]
 BITS = (2, 6)
 LEVELS = ("int8", "float32")
 INT8 = 127
+NARROW = 63  # the greatest level where products with inputs of 8 bits are to fit 16
 CODED_INPUTS = (3, 4)  # bits of inputs by codebook
 
 
@@ -186,9 +187,10 @@ class KMeans:
         return codebook(parts * inverse[..., None], weights, 2**self.w)
 
     def _whole(self, grid: Grid) -> Grid:
-        """Return a grid whose levels are whole numbers of at most 127, if they are to be int8."""
+        """Return a grid whose levels are whole numbers, if they are to be int8."""
         if self.levels == "int8":
-            unit = max(float(grid.levels.abs().max()), 1e-12) / INT8
+            most = NARROW if self.a == 8 else INT8
+            unit = max(float(grid.levels.abs().max()), 1e-12) / most
             grid = replace(grid, levels=torch.round(grid.levels / unit), scale=grid.scale * unit)
         return stored(grid)
 

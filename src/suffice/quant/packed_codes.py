@@ -5,9 +5,8 @@
             half and that of column 8q + 4 + ORDER[j] in its high half
 
 A panel is one sequential stream. Rows are padded to 16 and columns to 8, by codes 0: padded inputs
-are 0, and padded outputs are not looked at. Inputs are int16, or int8 in int16, times a scale for
-each token: integer products take no more instructions with 16 bits than with 8 where there is no
-VNNI, and reading the weights takes longer anyway.
+are 0, and padded outputs are not looked at. Inputs are int16 or int8, times a scale for each token.
+With int8 and levels of at most 63 products of pairs fit 16 bits, and take half the instructions.
 """
 
 from __future__ import annotations

@@ -1,0 +1,88 @@
+// Levels that 4 bits choose among, and integer products of them.
+
+// The levels, at each code's place. Bytes of codes are 0..15.
+SUFFICE_INLINE vi look_up(vi levels, vi codes) {
+#if SUFFICE_LEVEL == 4
+  return reinterpret_cast<vi>(
+      _mm512_shuffle_epi8(reinterpret_cast<__m512i>(levels), reinterpret_cast<__m512i>(codes)));
+#elif SUFFICE_LEVEL == 3
+  return reinterpret_cast<vi>(
+      _mm256_shuffle_epi8(reinterpret_cast<__m256i>(levels), reinterpret_cast<__m256i>(codes)));
+#else
+  uint8_t table[kVectorBytes], index[kVectorBytes];
+  std::memcpy(table, &levels, sizeof table);
+  std::memcpy(index, &codes, sizeof index);
+  for (uint8_t& each : index) each = table[each];
+  return load_bits(index);
+#endif
+}
+
+// 16 bytes, repeated.
+SUFFICE_INLINE vi repeat_levels(const uint8_t* levels) {
+  uint8_t all[kVectorBytes];
+  for (int i = 0; i < kVectorBytes; i += kLevels) std::memcpy(all + i, levels, kLevels);
+  return load_bits(all);
+}
+
+// total += in each lane the sum of two products of int16.
+SUFFICE_INLINE vi add_pairs(vi total, vi a, vi b) {
+#if SUFFICE_LEVEL == 4
+  return reinterpret_cast<vi>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(total),
+                                                  reinterpret_cast<__m512i>(a),
+                                                  reinterpret_cast<__m512i>(b)));
+#else
+  return multiply_add(a, b, total);
+#endif
+}
+
+// total += in each lane the sum of four codes or levels of `first` times the signed bytes of `low`,
+// and of `second` times those of `high`; in 16 bits with AVX2, which `widen` ends.
+SUFFICE_INLINE vi dot_halves(vi total, vi first, vi second, vi low, vi high) {
+#if SUFFICE_LEVEL == 4
+  const __m512i sum =
+      _mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total), reinterpret_cast<__m512i>(first),
+                          reinterpret_cast<__m512i>(low));
+  return reinterpret_cast<vi>(
+      _mm512_dpbusd_epi32(sum, reinterpret_cast<__m512i>(second), reinterpret_cast<__m512i>(high)));
+#elif SUFFICE_LEVEL == 3
+  const __m256i a =
+      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(first), reinterpret_cast<__m256i>(low));
+  const __m256i b =
+      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(second), reinterpret_cast<__m256i>(high));
+  return reinterpret_cast<vi>(
+      _mm256_add_epi16(reinterpret_cast<__m256i>(total), _mm256_add_epi16(a, b)));
+#else
+  for (int shift = 0; shift < 32; shift += 8) {
+    total += (first >> shift & 0xff) * (low << (24 - shift) >> 24);
+    total += (second >> shift & 0xff) * (high << (24 - shift) >> 24);
+  }
+  return total;
+#endif
+}
+
+SUFFICE_INLINE vi widen(vi total) {
+#if SUFFICE_LEVEL == 3
+  return reinterpret_cast<vi>(
+      _mm256_madd_epi16(reinterpret_cast<__m256i>(total), _mm256_set1_epi16(1)));
+#else
+  return total;
+#endif
+}
+
+// total += in each lane the sum of four products of a byte and a signed one, of which two together
+// fit int16: 2 * 255 * 59, weights of rows and levels of values; 2 * 127 * 127, levels and inputs.
+SUFFICE_INLINE vi add_quads(vi total, vi bytes, vi signed_bytes) {
+#if SUFFICE_LEVEL == 4
+  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total),
+                                                  reinterpret_cast<__m512i>(bytes),
+                                                  reinterpret_cast<__m512i>(signed_bytes)));
+#elif SUFFICE_LEVEL == 3
+  const __m256i pairs = _mm256_maddubs_epi16(reinterpret_cast<__m256i>(bytes),
+                                             reinterpret_cast<__m256i>(signed_bytes));
+  return total + widen(reinterpret_cast<vi>(pairs));
+#else
+  for (int shift = 0; shift < 32; shift += 8)
+    total += (bytes >> shift & 0xff) * (signed_bytes << (24 - shift) >> 24);
+  return total;
+#endif
+}

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from suffice.models import pages
+from suffice.quant import QUANTS, PackedLinear
+
+
+def packed(rows: int, columns: int, quant: str) -> PackedLinear:
+    return QUANTS.build(quant).pack(torch.randn(rows, columns))
+
+
+@pytest.mark.parametrize("quant", ["int8", "none:dtype=bfloat16", "none:dtype=float32", "kmeans"])
+def test_gathered_weights_are_the_same_one_after_the_other(quant: str) -> None:
+    torch.manual_seed(0)
+    weights: dict[str, PackedLinear | torch.Tensor] = {
+        "embed": packed(3200, 1024, quant),
+        "norm": torch.randn(1024),
+        "layers.0.q": packed(20, 36 if quant != "kmeans" else 64, quant),
+        "head": packed(3200, 1024, quant),
+    }
+    before = dict(weights)
+    pages.gather(weights)
+    assert list(weights) == list(before)
+    assert weights["norm"] is before["norm"]
+    end = None
+    x, y = torch.randn(3, 1024), [torch.empty(3, 3200) for _ in range(2)]
+    for name, each in weights.items():
+        if not isinstance(each, PackedLinear):
+            continue
+        old = before[name]
+        assert isinstance(old, PackedLinear)
+        assert type(each) is type(old)
+        assert torch.equal(each.data, old.data)
+        at = each.data.data_ptr()
+        assert at % pages.LINE == 0
+        assert end is None or 0 <= at - end < pages.LINE
+        end = at + each.data.nbytes
+        if each.columns == 1024:
+            for weight, to in zip((old, each), y, strict=True):
+                weight.native(x, to)
+            assert torch.equal(*y)
+
+
+def test_weights_that_fill_no_page_stay() -> None:
+    weights: dict[str, PackedLinear | torch.Tensor] = {"q": packed(64, 64, "int8")}
+    before = weights["q"]
+    pages.gather(weights)
+    assert weights["q"] is before

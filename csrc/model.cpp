@@ -244,9 +244,9 @@ struct Model::Worker {
     }
   }
 
-  // Completes the sketches of the committed keys.
+  // Completes the sketches of the committed keys, where the step looks at them.
   void sketch() {
-    if (step.exact || !step.items[0].cache->extras().sketch) return;
+    if (step.exact || !spec.sketched() || !step.items[0].cache->extras().sketch) return;
     for (const Item& item : step.items) {
       const int heads = item.cache->layers() * item.cache->heads();
       const Share mine = share(heads, thread, team.size());

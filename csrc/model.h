@@ -1,6 +1,7 @@
 // One decode step of a decoder for the rows of several requests.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -48,6 +49,11 @@ struct Spec {
   std::vector<Layer> layers;
   std::vector<Rule> rules;  // [layers][kv_heads], empty: everything is read
   std::vector<Rope> ropes;
+
+  // Whether sketches of the keys are looked at.
+  bool sketched() const {
+    return std::any_of(rules.begin(), rules.end(), [](const Rule& rule) { return rule.sketched(); });
+  }
 };
 
 // Rows of one request in a step: they go to the cache rows [length, length + count).

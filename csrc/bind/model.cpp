@@ -126,8 +126,7 @@ Counts counts_into(const Longs& reads, size_t heads) {
 }
 
 void check_sketches(const Spec& spec, const std::vector<KVCache*>& caches) {
-  bool needed = false;
-  for (const Rule& rule : spec.rules) needed |= rule.sketched();
+  const bool needed = spec.sketched();
   for (const KVCache* cache : caches)
     require(!needed || cache->extras().sketch, "the cache has no sketch of its keys");
 }

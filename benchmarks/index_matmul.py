@@ -21,8 +21,10 @@ import torch
 
 import record
 from suffice import native
+from suffice.models.pages import gather
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.coded import Coded, Grid
+from suffice.quant.kmeans import INT8, NARROW
 from suffice.quant.outliers import outliers, reference
 from suffice.quant.packed_codes import PackedCodes, pack_codes
 
@@ -68,12 +70,10 @@ def main() -> int:
 
 
 def codes(rows: int, columns: int, group: int, a: int = 16) -> PackedCodes:
-    """Return a random weight in codes."""
-    grid = Grid(
-        torch.linspace(-63 if a == 8 else -127, 63 if a == 8 else 127, 16).round(),
-        torch.ones(rows, -(-columns // group)),
-        group,
-    )
+    """Return a random weight in codes, for inputs of `a` bits."""
+    most = NARROW if a == 8 else INT8
+    levels = torch.linspace(-most, most, 16).round()
+    grid = Grid(levels, torch.ones(rows, -(-columns // group)), group)
     return pack_codes(Coded(torch.randint(16, (rows, columns), dtype=torch.uint8), grid), a=a)
 
 
@@ -84,8 +84,10 @@ def measure(
     rows, columns = size
     dense = torch.randn(rows, columns)
     weights: dict[str, PackedLinear] = {
-        "codes, group 64": codes(rows, columns, 64),
+        "codes, group 32": codes(rows, columns, 32),
         "codes, a scale a row": codes(rows, columns, columns),
+        "codes, group 32, int8 inputs": codes(rows, columns, 32, 8),
+        "codes, a scale a row, int8 inputs": codes(rows, columns, columns, 8),
         "int8": QUANTS.build("int8").pack(dense),
         "bfloat16": QUANTS.build("none:dtype=bfloat16").pack(dense),
     }
@@ -107,8 +109,12 @@ def measure(
 
 
 def ring(weight: PackedLinear, size: int) -> list[PackedLinear]:
-    """Return copies of a weight that fill so many bytes."""
-    return [replace(weight, data=weight.data.clone()) for _ in range(max(2, size // weight.bytes))]
+    """Return copies of a weight that fill so many bytes, where a model has its weights."""
+    copies: dict[str, PackedLinear | torch.Tensor] = {
+        str(i): replace(weight) for i in range(max(2, size // weight.bytes))
+    }
+    gather(copies)
+    return [each for each in copies.values() if isinstance(each, PackedLinear)]
 
 
 def seconds(copies: list[PackedLinear], x: torch.Tensor) -> float:

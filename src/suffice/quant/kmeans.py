@@ -37,7 +37,7 @@ from suffice.quant.int8 import Int8
 from suffice.quant.outliers import count_of
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
 
-__all__ = ["KLLM", "LEVELS", "KMeans"]
+__all__ = ["INT8", "KLLM", "LEVELS", "NARROW", "KMeans"]
 
 BITS = (2, 6)
 LEVELS = ("int8", "float32")

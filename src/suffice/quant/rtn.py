@@ -21,7 +21,7 @@ from suffice.quant import gptq
 from suffice.quant.activations import Site
 from suffice.quant.coded import Coded, Grid, check_weight, grouped, stored
 from suffice.quant.int8 import Int8
-from suffice.quant.packed_codes import PackedCodes, pack_codes
+from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
 
 __all__ = ["RTN"]
 
@@ -32,10 +32,13 @@ BITS = (2, 8)
 class RTN:
     """Even levels of `w` bits; a scale for each `group` of a row, or with none for the row.
 
+    Inputs have `a` bits, 16 or 8, and a scale for each token.
+
     With `compensate` it is GPTQ, and `fisher` weighs the tokens it looks at.
     """
 
     w: int = 4
+    a: int = 16
     group: int | None = None
     symmetric: bool = True
     compensate: bool = False
@@ -44,6 +47,8 @@ class RTN:
     def __post_init__(self) -> None:
         if not BITS[0] <= self.w <= BITS[1]:
             raise InputError(f"rtn: w={self.w} bits; allowed: {BITS[0]}..{BITS[1]}")
+        if self.a not in INPUT_LEVELS:
+            raise InputError(f"rtn: a={self.a} bits; allowed: 8, 16")
         if self.group is not None and self.group < 1:
             raise InputError(f"rtn: group={self.group}; must be at least 1, or none")
         if self.fisher and not self.compensate:
@@ -86,7 +91,7 @@ class RTN:
         Raises:
             InputError: Codes of more than 4 bits, or with zero points.
         """
-        return pack_codes(coded, bias, site=site)
+        return pack_codes(coded, bias, a=self.a, site=site)
 
     def site(self, inputs: torch.Tensor) -> None:
         """Return the levels of a site, whatever its inputs [T, K]: there are none."""

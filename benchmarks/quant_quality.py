@@ -8,7 +8,8 @@
 
 A setting is weights + inputs of their products: `kllm:a=16 + a=4,outliers=0.01` has weights of the
 preset kllm, and inputs of 4 bits but for 1 % outliers, half of them at each end. ` uncalibrated`
-after the weights quantises them without a text. Weights are quantised once, with inputs as they
+after the weights quantises them without a text; `llama.cpp:Q4_0` is a file of
+`benchmarks/peer_quantise.py` in --cache. Weights are quantised once, with inputs as they
 are, and kept in the folder --cache; levels of inputs are learned on what these weights make of the
 calibration text. That text is Spec-Bench's longer prompts, or a file (--calibrate), never the text
 that is evaluated. Cells are kept as they are done.
@@ -30,7 +31,6 @@ from quant_cells import (
     Inputs,
     Rounding,
     Source,
-    bits_of,
     cell_of,
     even,
     learned,
@@ -79,6 +79,9 @@ SETTINGS = (
     "rtn uncalibrated + a=3,even=true",
     f"{PRESET} uncalibrated + a=3,outliers=0.01,offline=true",
     "kmeans:group=none",
+    "llama.cpp:Q4_0",
+    "llama.cpp:IQ4_NL",
+    "llama.cpp:Q4_K_S",
     *(f"{PRESET} + a={a}" for a in (4, 3)),
     *(f"{PRESET} + a={a},outliers={share}" for a in (4, 3) for share in SHARES),
     *(f"{PRESET} + a={a},outliers={share},offline=true" for a in (4, 3) for share in SHARES),
@@ -163,7 +166,8 @@ class Bench:
     def _cell(self, setting: str, decoder: Decoder, ours: Rounding) -> dict[str, Any]:
         steps = scored(ours, self._exact(), self._windows)
         tally = self._shown(f"{setting}: windows", steps, len(self._windows))
-        return cell_of(tally.result(), bits_of(decoder))
+        weights = setting.partition(" + ")[0]
+        return cell_of(tally.result(), self._source.bits(weights, decoder))
 
     def _shown(self, what: str, steps: Iterator[Any], total: int | None = None) -> Any:
         """Run steps, one a layer if their number is not given; return what the last one yields."""

@@ -168,3 +168,17 @@ def test_rounded_inputs_are_those_of_the_reference(model: Path) -> None:
     logits = Rounded(config, decoder.weights).forward(torch.tensor(windows[0]), cache, logits="all")
     assert logits is not None
     assert torch.allclose(ours.logits(ours.states[0]), logits, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_of_llama_cpp(run: Run, tmp_path: Path) -> None:
+    """A cell of a .gguf file is of its weights and has its bits; without the file it is refused."""
+    assert run("--settings", "llama.cpp:Q4_0") == 0
+    found, told_of = told(tmp_path)
+    assert "peer_quantise.py makes it" in found["refused"]["llama.cpp:Q4_0"]
+    assert "peer_quantise.py" in told_of
+    path = quant_cells.llama_path(tmp_path / "cache", "model", "Q4_0")
+    path.parent.mkdir(exist_ok=True)
+    tiny.write_gguf(tiny.make(tmp_path / "other", "llama", tokenizer=True), path)
+    assert run("--settings", "none", "llama.cpp:Q4_0") == 0
+    cells = told(tmp_path)[0]["cells"]
+    assert cells["llama.cpp:Q4_0"]["llama.cpp:Q4_0"]["bits"] == quant_cells.bits_of_file(path)

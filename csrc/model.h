@@ -52,7 +52,8 @@ struct Spec {
 
   // Whether sketches of the keys are looked at.
   bool sketched() const {
-    return std::any_of(rules.begin(), rules.end(), [](const Rule& rule) { return rule.sketched(); });
+    return std::any_of(rules.begin(), rules.end(),
+                       [](const Rule& rule) { return rule.sketched(); });
   }
 };
 

@@ -229,16 +229,21 @@ def test_a_model_that_begins_to_pay_comes_back() -> None:
     assert lengths[-50:] == [4] * 50
 
 
-def test_drafts_that_are_drawn_for_a_seed_are_not_adapted() -> None:
-    table = Table([1.0] * 40, draft=9.0)
-    budget = settled(SelfDraft(4), table)
+@pytest.mark.parametrize("cost", [0.01, 9.0])
+def test_what_is_drawn_for_a_seed_does_not_depend_on_times(cost: float) -> None:
+    """A seeded draw gets no drafts of a model, whether they pay or it is time for a trial."""
+    budget = settled(SelfDraft(4), Table([1.0] * 40, draft=cost))
     seeded, unseeded, greedy = (
         Known(SamplingParams(seed=3)),
         Known(SamplingParams()),
         Known(SamplingParams(temperature=0, seed=3)),
     )
-    budget._idle = 0
-    assert budget.lengths([seeded, unseeded, greedy], [4, 4, 4]) == [4, 0, 0]
+    found = [budget.lengths([seeded, unseeded, greedy], [4, 4, 4]) for _ in range(2000)]
+    assert {lengths[0] for lengths in found} == {0}
+    assert any(lengths[1] and lengths[2] for lengths in found)
+    assert not any(map(sum, (budget.lengths([seeded], [4]) for _ in range(2000))))
+    budget = Budget(SelfDraft(4, adaptive=False))
+    assert budget.lengths([seeded, greedy], [4, 4]) == [4, 4]
 
 
 def test_what_is_not_adaptive_is_left_alone() -> None:

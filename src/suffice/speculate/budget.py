@@ -47,9 +47,9 @@ class Budget:
     been turned down. Drafts of a model are a chain, whose length is chosen before; where none pays,
     one is tried now and then, so seldom that it takes 2 % of the time.
 
-    A request that draws its tokens and names a seed gets `num_speculative_tokens` drafts of a model
-    whatever they cost: drawn drafts are part of what its tokens follow from, and these must not
-    depend on a clock.
+    A request that draws its tokens and names a seed gets no drafts of a model: drawn drafts are
+    part of what its tokens follow from, and these must not depend on a clock. Where they are to be
+    made whatever they cost (`adaptive=False`), it gets them as all others do.
     """
 
     def __init__(self, speculator: Speculator, costs: Costs | None = None) -> None:
@@ -66,12 +66,12 @@ class Budget:
             return list(room)
         free = [at for at, sample in enumerate(samples) if not _fixed(sample)]
         chains = [self._rates(samples[at]).chain(room[at]) for at in free]
-        lengths = list(room)
-        others = sum(room) - sum(map(len, chains))
-        for at, kept in zip(free, self._likeliest(chains, len(samples), others), strict=True):
+        lengths = [0] * len(room)
+        for at, kept in zip(free, self._likeliest(chains, len(samples)), strict=True):
             lengths[at] = len(kept)
-        if not any(lengths) and self._is_time(len(samples)):
-            lengths = [min(each, 1) for each in room]
+        if free and not any(lengths) and self._is_time(len(samples)):
+            for at in free:
+                lengths[at] = min(room[at], 1)
         self._streak = self._streak + 1 if any(lengths) else 0
         self._idle = 0 if self._streak else self._idle + 1
         return lengths
@@ -89,13 +89,11 @@ class Budget:
         chances = [
             self._rates(sample).chances(tree) for sample, tree in zip(samples, trees, strict=True)
         ]
-        kept = self._likeliest(chances, len(samples), 0)
+        kept = self._likeliest(chances, len(samples))
         return [tree.only(nodes) for tree, nodes in zip(trees, kept, strict=True)]
 
-    def _likeliest(
-        self, chances: Sequence[Sequence[float]], samples: int, others: int
-    ) -> list[list[int]]:
-        """Return for each tree the drafts, of these chances, that pay beside so many others."""
+    def _likeliest(self, chances: Sequence[Sequence[float]], samples: int) -> list[list[int]]:
+        """Return for each tree the drafts, of these chances, that pay."""
         kept: list[list[int]] = [[] for _ in chances]
         if self._since_plain >= _PLAIN:
             return kept
@@ -108,7 +106,7 @@ class Budget:
         count = count_that_pays(
             [-negative for negative, _, _ in order],
             samples,
-            lambda drafts: self._costs.step(samples, others + drafts) + (others + drafts) * draft,
+            lambda drafts: self._costs.step(samples, drafts) + drafts * draft,
         )
         for _, tree, node in order[:count]:
             kept[tree].append(node)

@@ -4,6 +4,7 @@
 #include "units.inl"
 #include "rotate.inl"
 #include "codes.inl"
+#include "bf16.inl"
 #include "row_codes.inl"
 #include "rows.inl"
 #include "linear.inl"

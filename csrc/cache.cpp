@@ -43,8 +43,21 @@ void Arena::unmap(std::byte* data, size_t bytes) {
   used_ -= bytes;
 }
 
+KeyRoundings::KeyRoundings(int layers, int heads, int size, const float* means, const float* passed,
+                           const float* weights)
+    : layers_(layers),
+      heads_(heads),
+      size_(size),
+      means_(means, means + static_cast<size_t>(layers) * heads * size),
+      passed_(passed, passed + means_.size() * size),
+      weights_(weights, weights + means_.size()) {
+  for (size_t at = 0; at < means_.size(); at += size)
+    all_.push_back({means_.data() + at, passed_.data() + at * size, weights_.data() + at});
+}
+
 KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type,
-                 std::shared_ptr<Arena> arena, Extras extras)
+                 std::shared_ptr<Arena> arena, Extras extras,
+                 std::shared_ptr<const KeyRoundings> rounding)
     : layers_(layers),
       heads_(heads),
       size_(size),
@@ -52,6 +65,7 @@ KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type
       value_type_(value_type),
       arena_(std::move(arena)),
       extras_(extras),
+      rounding_(std::move(rounding)),
       sketched_(layers),
       boxed_(layers),
       memory_(layers),
@@ -117,7 +131,9 @@ Head KVCache::head_in(std::byte* memory, const Layout& at, int head) const {
 }
 
 Head KVCache::head(int layer, int head) const {
-  return head_in(memory_[layer], layout(rows_[layer]), head);
+  Head result = head_in(memory_[layer], layout(rows_[layer]), head);
+  if (rounding_) result.rounding = rounding_->of(layer, head);
+  return result;
 }
 
 size_t KVCache::bytes() const {
@@ -224,8 +240,8 @@ void KVCache::forget_rows(int length) {
 }
 
 std::unique_ptr<KVCache> KVCache::copy(int keep) const {
-  auto other =
-      std::make_unique<KVCache>(layers_, heads_, size_, key_type_, value_type_, arena_, extras_);
+  auto other = std::make_unique<KVCache>(layers_, heads_, size_, key_type_, value_type_, arena_,
+                                         extras_, rounding_);
   for (int layer = 0; layer < layers_; layer++) {
     other->sketched_[layer] = std::min(sketched_[layer], keep / kSketchRows);
     other->boxed_[layer] = std::min(boxed_[layer], keep / kPanel);

@@ -42,6 +42,26 @@ struct Extras {
   bool masses = false;  // that each row had, for `h2o`
 };
 
+// How a model's keys are rounded to codes: see KeyRounding, of which each layer and head has one.
+class KeyRoundings {
+ public:
+  // means, weights [layers][heads][size], passed [layers][heads][size][size].
+  KeyRoundings(int layers, int heads, int size, const float* means, const float* passed,
+               const float* weights);
+  KeyRoundings(const KeyRoundings&) = delete;
+  KeyRoundings& operator=(const KeyRoundings&) = delete;
+
+  int layers() const { return layers_; }
+  int heads() const { return heads_; }
+  int size() const { return size_; }
+  const KeyRounding* of(int layer, int head) const { return &all_[layer * heads_ + head]; }
+
+ private:
+  int layers_, heads_, size_;
+  std::vector<float> means_, passed_, weights_;
+  std::vector<KeyRounding> all_;  // [layers][heads]
+};
+
 // What a policy lets the tokens see of a layer's rows: the first `sinks` and the last `recent`
 // (0: all), and at most `blocks` of those (0: all), the ones that their boxes rank first.
 struct Eligible {
@@ -53,7 +73,8 @@ struct Eligible {
 class KVCache {
  public:
   KVCache(int layers, int heads, int size, Type key_type, Type value_type,
-          std::shared_ptr<Arena> arena, Extras extras = {});
+          std::shared_ptr<Arena> arena, Extras extras = {},
+          std::shared_ptr<const KeyRoundings> rounding = nullptr);
   ~KVCache();
   KVCache(const KVCache&) = delete;
   KVCache& operator=(const KVCache&) = delete;
@@ -120,6 +141,7 @@ class KVCache {
   Type key_type_, value_type_;
   std::shared_ptr<Arena> arena_;
   Extras extras_;
+  std::shared_ptr<const KeyRoundings> rounding_;
   std::vector<int> sketched_, boxed_;  // [layers]
   std::vector<std::byte*> memory_;     // [layers]
   std::vector<int> rows_, removed_;    // [layers]: that there is memory for, that were evicted

@@ -125,10 +125,11 @@ constexpr int kTileBlocks = 4;
 constexpr int kTileRows = kTileBlocks * kPanel;
 
 // Floats of scratch that `attend` needs: scores, packed weights, int16 codes of weights
-// and queries, running sums, two scales, and an offset, for each query row.
+// and queries, running sums, two scales, an offset and a product with the mean key, for each query
+// row.
 constexpr size_t attend_scratch(int count, int size) {
   return static_cast<size_t>(count) * (2 * kTileRows + kTileRows / 2 + size / 2 + kPanel) +
-         3 * round_up(count, 16);
+         4 * round_up(count, 16);
 }
 
 // Floats of scratch that `traverse` and `visit` need: those, largest scores, probes and counts.

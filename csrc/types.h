@@ -46,12 +46,14 @@ constexpr size_t elements_bytes(Type type, int size) {  // of a key or a value
 constexpr int key_run(Type type) { return key_pair(type) * bits_of(type) / 8; }
 constexpr bool has_scales(Type type) { return type == Type::i8 || type == Type::codes; }
 
-// Rows in codes: D/2 bytes and a float32 scale each. A row is multiplied by Hadamard matrices, as
-// large as its size allows: then its elements are as good as normally distributed, whatever they
-// were, and one codebook fits all rows. An element is its level times the row's scale. Byte j of a
-// key's 4 has element j in its low half and element 4 + j in its high half; byte j of each 8 of a
-// value elements j and 8 + j. Every row stands alone: it is written, moved and forgotten like any
-// other.
+// Rows in codes: D/2 bytes and 4 more each. A row is multiplied by Hadamard matrices, as large as
+// its size allows: then its elements are as good as normally distributed, whatever they were, and
+// one codebook fits all rows. An element is its level times the row's scale. Byte j of a key's 4
+// has element j in its low half and element 4 + j in its high half; byte j of each 8 of a value
+// elements j and 8 + j. Every row stands alone: it is written, moved and forgotten like any other.
+//
+// The scale of a value is float32. A key has two bfloat16 there: its scale, in the low half, and
+// how often the mean key of its head is in it, which is taken out before the rest is coded.
 //
 // The levels, these and their opposites, are the K-means of a normal variable among the odd whole
 // numbers, in units of 1 / kLevelUnit of its deviation. Products with keys take them without a
@@ -59,7 +61,20 @@ constexpr bool has_scales(Type type) { return type == Type::i8 || type == Type::
 constexpr int kUpperLevels[kLevels / 2] = {3, 9, 15, 21, 27, 35, 45, 59};
 constexpr int kGreatestLevel = 59;
 constexpr float kLevelUnit = 21.73f;
+// Scales that are tried for a row: these times the one that a normal variable of the row's
+// deviation would have. Errors that are passed on want greater ones.
+constexpr int kTried = 8;
+constexpr float kTriedFactors[kTried] = {0.80f, 0.87f, 0.94f, 1.01f, 1.08f, 1.15f, 1.22f, 1.30f};
 constexpr int rotation_of(int size) { return size & -size; }  // the size of the matrices
+
+// How the keys of a layer's head are rounded to codes, all of them rotated. With e the errors of a
+// key's elements, codes are chosen so that the sum over i of weights[i] times the square of e[i] +
+// sum_{j < i} passed[j][i] e[j] is small: so much do they change scores, in the mean over queries.
+struct KeyRounding {
+  const float* mean;     // [D]
+  const float* passed;   // [D][D]: what j's error adds to the aim of a later i
+  const float* weights;  // [D]
+};
 
 struct LevelTable {
   alignas(64) int8_t at[4 * kLevels];  // four times, as vectors take them
@@ -162,10 +177,11 @@ struct Head {
   std::byte* values = nullptr;  // [capacity][size]
   float* key_scales = nullptr;  // [capacity], of int8 and codes
   float* value_scales = nullptr;
-  std::byte* sketch = nullptr;  // chunks of kSketchRows keys, or null
-  float* boxes = nullptr;       // [blocks][2][size]: a block's least and greatest keys, or null
-  float* masses = nullptr;      // [capacity]: what each row has weighed so far, or null
-  int size = 0;                 // D
+  const KeyRounding* rounding = nullptr;  // of keys in codes; null: elements are, each for itself
+  std::byte* sketch = nullptr;            // chunks of kSketchRows keys, or null
+  float* boxes = nullptr;   // [blocks][2][size]: a block's least and greatest keys, or null
+  float* masses = nullptr;  // [capacity]: what each row has weighed so far, or null
+  int size = 0;             // D
   Type key_type = Type::f32;
   Type value_type = Type::f32;
 };

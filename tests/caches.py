@@ -1,7 +1,12 @@
-"""Caches as tests make them: float32 unless they ask for another type."""
+"""Caches as tests make them: float32 unless they ask for another type.
+
+Keys in 4-bit codes are rounded as if their model had been looked at, unless a test says otherwise.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -9,7 +14,45 @@ import torch
 from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder
+from suffice.models.key_rounding import factors
+from suffice.native import core
 from suffice.quant import hadamard
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Some way to round keys: means [L, G, D], and S [L, G, D, D] of queries with few directions,
+    all rotated.
+    """
+
+    layers: int
+    groups: int
+    size: int
+
+    @cached_property
+    def means(self) -> torch.Tensor:
+        return self._random(1)[..., 0]
+
+    @cached_property
+    def moments(self) -> torch.Tensor:
+        directions = self._random(self.size // 8)
+        return directions @ directions.mT
+
+    @cached_property
+    def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What passes errors on, [L, G, D, D], and the weights [L, G, D]."""
+        found = [factors(moments) for moments in self.moments.flatten(0, 1)]
+        passed, weights = (torch.stack(part) for part in zip(*found, strict=True))
+        return passed.view(self.moments.shape), weights.view(self.means.shape)
+
+    @cached_property
+    def native(self) -> core.KeyRoundings:
+        passed, weights = self.factors
+        return core.KeyRoundings(*(x.numpy() for x in (self.means, passed, weights)))
+
+    def _random(self, columns: int) -> torch.Tensor:
+        random = torch.Generator().manual_seed(self.size)
+        return torch.randn(self.layers, self.groups, self.size, columns, generator=random)
 
 
 def empty_cache(
@@ -22,6 +65,8 @@ def empty_cache(
     limit: int = 2048,
     **options: Any,
 ) -> KVCache:
+    if dtype == "kmeans4":
+        options.setdefault("rounding", Rounding(layers, groups, size).native)
     return KVCache(
         layers,
         groups,
@@ -36,6 +81,7 @@ def empty_cache(
 
 def cache_for(decoder: Decoder, dtype: str = "float32", **options: Any) -> KVCache:
     config = decoder.config
+    options.setdefault("rounding", None)  # another model's would not suit
     return empty_cache(len(config.layers), config.kv_heads, config.head_size, dtype, **options)
 
 

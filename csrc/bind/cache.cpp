@@ -295,13 +295,32 @@ Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths
 
 void make_cache(KVCache* self, int layers, int heads, int size, const std::string& key_type,
                 const std::string& value_type, std::shared_ptr<Arena> arena, bool sketch,
-                bool boxes, bool masses) {
+                bool boxes, bool masses, std::shared_ptr<KeyRoundings> rounding) {
   require(layers > 0 && heads > 0, "a cache needs layers and heads");
   require(size > 0 && size % kPanel == 0 && size <= kMostSize,
           "the head size must be a multiple of 16 up to " + std::to_string(kMostSize) + ", not " +
               std::to_string(size));
+  require(!rounding || (rounding->layers() == layers && rounding->heads() == heads &&
+                        rounding->size() == size && type_of(key_type) == Type::codes),
+          "the rounding is of keys in codes, of as many layers and heads and of this size");
   new (self) KVCache(layers, heads, size, type_of(key_type), type_of(value_type), arena,
-                     Extras{sketch, boxes, masses});
+                     Extras{sketch, boxes, masses}, rounding);
+}
+
+void make_roundings(KeyRoundings* self, ConstFloats means, ConstFloats passed,
+                    ConstFloats weights) {
+  require(means.ndim() == 3 && weights.ndim() == 3 && weights.size() == means.size() &&
+              passed.size() == means.size() * means.shape(2),
+          "means and weights must be [L, G, D], passed [L, G, D, D]");
+  const auto length = [&](int i) { return static_cast<int>(means.shape(i)); };
+  new (self)
+      KeyRoundings(length(0), length(1), length(2), means.data(), passed.data(), weights.data());
+}
+
+void bind_rounding(nb::module_& m) {
+  nb::class_<KeyRoundings>(m, "KeyRoundings")
+      .def("__init__", &make_roundings, "means"_a.noconvert(), "passed"_a.noconvert(),
+           "weights"_a.noconvert());
 }
 
 // What takes the rows of several requests.
@@ -321,11 +340,14 @@ void bind_cache(nb::module_& m) {
       .def_prop_ro("used", &Arena::used)
       .def_prop_ro("limit", &Arena::limit);
 
+  bind_rounding(m);
+
   nb::class_<KVCache> cache(m, "KVCache");
   bind_policy(cache);
   cache
       .def("__init__", &make_cache, "layers"_a, "heads"_a, "size"_a, "key_type"_a, "value_type"_a,
-           "arena"_a, "sketch"_a = false, "boxes"_a = false, "masses"_a = false)
+           "arena"_a, "sketch"_a = false, "boxes"_a = false, "masses"_a = false,
+           "rounding"_a.none() = nb::none())
       .def_prop_ro("layers", &KVCache::layers)
       .def_prop_ro("heads", &KVCache::heads)
       .def_prop_ro("size", &KVCache::size)

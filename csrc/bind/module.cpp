@@ -51,6 +51,7 @@ NB_MODULE(_native, m) {
   m.attr("PANEL") = kPanel;
   m.attr("ROW_LEVELS") = std::vector<int>(kRowLevels.at, kRowLevels.at + kLevels);
   m.attr("ROW_LEVEL_UNIT") = kLevelUnit;
+  m.attr("TRIED_FACTORS") = std::vector<float>(kTriedFactors, kTriedFactors + kTried);
   nb::exception<OutOfMemory>(m, "OutOfMemory", PyExc_MemoryError);
   bind_machine(m);
   bind_linear(m);

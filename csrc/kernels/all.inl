@@ -5,6 +5,7 @@
 #include "rotate.inl"
 #include "levels.inl"
 #include "codes.inl"
+#include "bf16.inl"
 #include "row_codes.inl"
 #include "rows.inl"
 #include "linear.inl"

@@ -19,10 +19,11 @@ void score_tiles_of(const Head& head, const float* const* query_rows, const Visi
                     float* scratch) {
   const int size = head.size;
   int32_t* const offsets = reinterpret_cast<int32_t*>(scratch + round_up(count, 16));
-  float* const lanes = scratch + 2 * round_up(count, 16);
+  float* const means = scratch + 2 * round_up(count, 16);
+  float* const lanes = means + round_up(count, 16);
   int16_t* const codes = reinterpret_cast<int16_t*>(lanes + count * kPanel);
-  const Queries queries{query_rows, codes, scratch, offsets};
-  queries.quantize<KT>(count, size);
+  const Queries queries{query_rows, codes, scratch, offsets, means};
+  queries.quantize<KT>(head, count);
   const int most = rows_in_use(visible, count);
   for (int q = 0; q < count; q++) store(lanes + q * W, splat(kLowest));
   for (int i = begin; i < end; i += kTileBlocks, scores += count * kTileRows) {

@@ -14,55 +14,164 @@ SUFFICE_INLINE Nibble value_nibble(int i) {
   return {static_cast<size_t>(i / 16) * 8 + i % 8, i % 16 / 8 * 4};
 }
 
-// Codes of the levels that are nearest to row / scale. Sums up, in every lane, what the best scale
-// for these codes follows from.
-SUFFICE_INLINE void nearest_codes(const float* row, int size, float scale, int8_t* codes,
-                                  vf* products, vf* squares) {
-  const vf inverse = splat(scale > 0 ? 1.0f / scale : 0.0f);
-  for (int i = 0; i < size; i += W) {
-    const vf x = load(row + i), normal = x * inverse;
-    vi code = {}, level = splat_bits(kRowLevels.at[0]);
-    for (int b = 0; b + 1 < kLevels; b++) {
-      const int below = kRowLevels.at[b], above = kRowLevels.at[b + 1];
-      const vi reaches = normal > splat(0.5f * static_cast<float>(below + above));
-      code -= reaches;  // a lane that holds is -1
-      level += reaches & (above - below);
+constexpr int kTriedVectors = kTried > W ? kTried / W : 1;
+constexpr int kTriedLanes = kTriedVectors * W;  // a scale that is tried has a lane
+
+// Codes of the levels that are nearest to x, in units of levels, and these levels.
+SUFFICE_INLINE vi nearest_code(vf x, vf* level) {
+  const vi negative = x < vf{};
+  const vf size = max(x, -x);
+  vi place = {}, found = splat_bits(kUpperLevels[0]);
+  for (int i = 0; i + 1 < kLevels / 2; i++) {
+    const int below = kUpperLevels[i], above = kUpperLevels[i + 1];
+    const vi reaches = size > splat(0.5f * static_cast<float>(below + above));
+    place -= reaches;  // a lane that holds is -1
+    found += reaches & (above - below);
+  }
+  *level = to_float((found ^ negative) - negative);
+  return (place ^ negative) + kLevels / 2;
+}
+
+// How good a scale's codes are: what the least squares of aim - scale * sum follow from.
+struct Fit {
+  vf products[kTriedVectors] = {};
+  vf squares[kTriedVectors] = {};
+
+  SUFFICE_INLINE void add(int v, float weight, float aim, vf sum) {
+    products[v] += splat(weight * aim) * sum;
+    squares[v] += splat(weight) * sum * sum;
+  }
+
+  // The lane that leaves least, and the scale that suits its codes best.
+  SUFFICE_INLINE int best(float* scale) const {
+    int lane = 0;
+    float most = 0;
+    *scale = 0;
+    for (int i = 0; i < kTried; i++) {
+      const float product = products[i / W][i % W], square = squares[i / W][i % W];
+      if (!(product * product > most * square)) continue;
+      most = product * product / square;
+      *scale = product / square;
+      lane = i;
     }
-    store_narrow(code, codes + i);
-    *products += x * to_float(level);
-    *squares += to_float(level * level);
+    return lane;
+  }
+};
+
+// What the elements' codes should come to with all errors passed on: as if nothing were rounded.
+inline void find_aims(const float* row, int size, const KeyRounding* by, float* aims) {
+  std::memcpy(aims, row, sizeof(float) * size);
+  for (int j = 0; by && j < size; j++) {
+    const float* passed = by->passed + static_cast<size_t>(j) * size;
+    for (int i = j + 1; i < size; i++) aims[i] += passed[i] * row[j];
   }
 }
 
-// Codes of a row and their scale: from the deviation of the elements, then twice the scale with
-// which the codes found so far are nearest to the row.
-inline float encode_row(const float* row, int size, int8_t* codes) {
+// Adds to the elements from `first` to `last` what they get from Count levels, those of the
+// elements whose rows of `passed` are given.
+template <int Count>
+SUFFICE_INLINE void pass_on(const float* passed, int size, const vf (*levels)[kTriedVectors],
+                            int first, int last, float (*pending)[kTriedLanes]) {
+  for (int i = first; i < last; i++)
+    for (int v = 0; v < kTriedVectors; v++) {
+      vf sum = load(pending[i] + v * W);
+      for (int k = 0; k < Count; k++) sum += splat(passed[k * size + i]) * levels[k][v];
+      store(pending[i] + v * W, sum);
+    }
+}
+
+// Codes of a row and their scale, those that do best of the scales tried. An element's aim is
+// itself and what the errors of those before it add; without `by` every element is coded for
+// itself. (In GPTQ errors of weights are passed on like this.)
+inline float encode_row(const float* row, int size, const KeyRounding* by, int8_t* codes) {
+  constexpr int together = 4;  // elements that pass on to those after them in one go
+  alignas(64) float pending[kMostSize][kTriedLanes];  // in units of levels
+  alignas(64) int8_t tried[kMostSize][kTriedLanes];
+  alignas(64) float aims[kMostSize];
   vf square = {};
   for (int i = 0; i < size; i += W) square += load(row + i) * load(row + i);
-  float scale = std::sqrt(sum_of(square) / static_cast<float>(size)) / kLevelUnit;
-  for (int round = 0; round < 2; round++) {
-    vf products = {}, squares = {};
-    nearest_codes(row, size, scale, codes, &products, &squares);
-    scale = sum_of(products) / sum_of(squares);
+  const float usual = std::sqrt(sum_of(square) / static_cast<float>(size)) / kLevelUnit;
+  vf inverse[kTriedVectors];
+  for (int i = 0; i < kTriedLanes; i++)
+    inverse[i / W][i % W] = usual > 0 ? 1.0f / (usual * kTriedFactors[i % kTried]) : 0.0f;
+
+  std::memset(pending, 0, sizeof(pending[0]) * size);
+  find_aims(row, size, by, aims);
+  Fit fit;
+  for (int start = 0; start < size; start += together) {
+    const float* passed = by ? by->passed + static_cast<size_t>(start) * size : nullptr;
+    vf levels[together][kTriedVectors];
+    for (int k = 0; k < together; k++) {
+      const int i = start + k;
+      for (int v = 0; v < kTriedVectors; v++) {
+        const vf before = load(pending[i] + v * W);
+        store_narrow(nearest_code(splat(aims[i]) * inverse[v] - before, levels[k] + v),
+                     tried[i] + v * W);
+        fit.add(v, by ? by->weights[i] : 1.0f, aims[i], levels[k][v] + before);
+      }
+      if (by) pass_on<1>(passed + k * size, size, levels + k, i + 1, start + together, pending);
+    }
+    if (by) pass_on<together>(passed, size, levels, start + together, size, pending);
   }
-  vf unused = {};
-  nearest_codes(row, size, scale, codes, &unused, &unused);
+  float scale;
+  const int lane = fit.best(&scale);
+  for (int i = 0; i < size; i++) codes[i] = tried[i][lane];
   return scale;
 }
 
 template <class Place>
-SUFFICE_INLINE void store_codes(const float* from, int size, std::byte* to, float* scale,
-                                Place place) {
-  alignas(64) float row[kMostSize];
-  alignas(64) int8_t codes[kMostSize];
-  std::memcpy(row, from, sizeof(float) * size);
-  rotate_row(row, size);
-  *scale = encode_row(row, size, codes);
+SUFFICE_INLINE void store_codes(const int8_t* codes, int size, std::byte* to, Place place) {
   for (int i = 0; i < size; i++) {
     const Nibble at = place(i);
     const auto others = static_cast<std::byte>(0xf0 >> at.shift);
     to[at.byte] = (to[at.byte] & others) | static_cast<std::byte>(codes[i] << at.shift);
   }
+}
+
+// A key's 4 bytes: its scale, and how often the mean key is in it. Both as float32.
+struct KeyScale {
+  float scale, share;
+};
+
+SUFFICE_INLINE KeyScale key_scale(const float* at) {
+  uint32_t pair;
+  std::memcpy(&pair, at, sizeof pair);
+  return {from_bf16(static_cast<uint16_t>(pair)), from_bf16(static_cast<uint16_t>(pair >> 16))};
+}
+
+// Takes out of a rotated key what is in the direction of the mean, but for rounding; returns how
+// many times the mean that was, as bfloat16.
+SUFFICE_INLINE uint16_t take_mean(const float* mean, float* row, int size) {
+  vf product = {}, square = {};
+  for (int i = 0; i < size; i += W) {
+    product += load(row + i) * load(mean + i);
+    square += load(mean + i) * load(mean + i);
+  }
+  const float all = sum_of(square);
+  const uint16_t share = to_bf16(all > 0 ? sum_of(product) / all : 0.0f);
+  for (int i = 0; i < size; i += W)
+    store(row + i, load(row + i) - load(mean + i) * splat(from_bf16(share)));
+  return share;
+}
+
+inline void store_key_codes(const Head& head, const float* from, std::byte* to, float* scale) {
+  alignas(64) float row[kMostSize];
+  alignas(64) int8_t codes[kMostSize];
+  std::memcpy(row, from, sizeof(float) * head.size);
+  rotate_row(row, head.size);
+  const uint32_t share = head.rounding ? take_mean(head.rounding->mean, row, head.size) : 0;
+  const uint32_t pair = share << 16 | to_bf16(encode_row(row, head.size, head.rounding, codes));
+  std::memcpy(scale, &pair, sizeof pair);
+  store_codes(codes, head.size, to, key_nibble);
+}
+
+inline void store_value_codes(const float* from, int size, std::byte* to, float* scale) {
+  alignas(64) float row[kMostSize];
+  alignas(64) int8_t codes[kMostSize];
+  std::memcpy(row, from, sizeof(float) * size);
+  rotate_row(row, size);
+  *scale = encode_row(row, size, nullptr, codes);
+  store_codes(codes, size, to, value_nibble);
 }
 
 template <class Place>
@@ -72,6 +181,18 @@ SUFFICE_INLINE void load_codes(const std::byte* from, int size, float scale, flo
     const Nibble at = place(i);
     to[i] = scale * kRowLevels.at[static_cast<int>(from[at.byte]) >> at.shift & 15];
   }
+}
+
+inline void load_key_codes(const Head& head, const std::byte* from, const float* scale, float* to) {
+  const KeyScale found = key_scale(scale);
+  load_codes(from, head.size, found.scale, to, key_nibble);
+  for (int i = 0; head.rounding && i < head.size; i++)
+    to[i] += found.share * head.rounding->mean[i];
+  rotate_row(to, head.size);
+}
+
+inline void load_value_codes(const std::byte* from, int size, float scale, float* to) {
+  load_codes(from, size, scale, to, value_nibble);
   rotate_row(to, size);
 }
 

@@ -1,19 +1,5 @@
 // Rows of keys and values: float32 in, storage type out, and back.
 
-SUFFICE_INLINE uint16_t to_bf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-SUFFICE_INLINE float from_bf16(uint16_t half) {
-  const uint32_t bits = static_cast<uint32_t>(half) << 16;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
 // The scale max |x| / 127 of a row.
 SUFFICE_INLINE float int8_scale(const float* row, int size) {
   float most = 0;
@@ -73,11 +59,11 @@ inline void store_row(const Head& head, int row, const float* key, const float* 
   float* const value_scale = head.value_scales ? head.value_scales + row : nullptr;
   const int pair = key_pair(head.key_type);
   if (head.key_type == Type::codes)
-    store_codes(key, head.size, key_at, key_scale, key_nibble);
+    store_key_codes(head, key, key_at, key_scale);
   else
     store_elements(head.key_type, key_at, pair, kPanel * pair, key, head.size, key_scale);
   if (head.value_type == Type::codes)
-    store_codes(value, head.size, value_at, value_scale, value_nibble);
+    store_value_codes(value, head.size, value_at, value_scale);
   else
     store_elements(head.value_type, value_at, 1, 1, value, head.size, value_scale);
 }
@@ -89,12 +75,12 @@ inline void load_rows(const Head& head, int first, int count, float* keys, float
     const std::byte* const key_at = head.keys + key_offset(head, row);
     const std::byte* const value_at = head.values + value_offset(head, row);
     if (keys && head.key_type == Type::codes)
-      load_codes(key_at, head.size, head.key_scales[row], keys + at, key_nibble);
+      load_key_codes(head, key_at, head.key_scales + row, keys + at);
     else if (keys)
       load_elements(head.key_type, key_at, pair, kPanel * pair, keys + at, head.size,
                     head.key_scales ? head.key_scales + row : nullptr);
     if (values && head.value_type == Type::codes)
-      load_codes(value_at, head.size, head.value_scales[row], values + at, value_nibble);
+      load_value_codes(value_at, head.size, head.value_scales[row], values + at);
     else if (values)
       load_elements(head.value_type, value_at, 1, 1, values + at, head.size,
                     head.value_scales ? head.value_scales + row : nullptr);

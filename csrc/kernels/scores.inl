@@ -7,6 +7,7 @@ struct Queries {
   int16_t* codes;              // [count][D], the rows in int8 as far apart as those in int16
   float* scales;               // [count]
   int32_t* offsets;            // [count], of those in int8
+  float* means;                // [count]: their products with the mean key
 
   template <Type T>
   const std::byte* row(int i, int size) const {
@@ -15,14 +16,22 @@ struct Queries {
   }
 
   template <Type T>
-  void quantize(int count, int size) const {
+  void quantize(const Head& head, int count) const {
+    const int size = head.size;
     for (int q = 0; q < count; q++)
       if constexpr (T == Type::i8)
         scales[q] =
             quantize_to_int16(values[q], size, max_magnitude(values[q], size), codes + q * size);
       else if constexpr (T == Type::codes)
-        scales[q] = quantize_to_int8(values[q], size, reinterpret_cast<int8_t*>(codes + q * size),
-                                     offsets + q);
+        quantize_for_codes(head, q);
+  }
+
+  void quantize_for_codes(const Head& head, int q) const {
+    int8_t* const own = reinterpret_cast<int8_t*>(codes + q * head.size);
+    scales[q] = quantize_to_int8(values[q], head.size, own, offsets + q);
+    float product = 0;
+    for (int i = 0; head.rounding && i < head.size; i++) product += head.rounding->mean[i] * own[i];
+    means[q] = product * scales[q];
   }
 };
 
@@ -94,13 +103,18 @@ SUFFICE_INLINE void score_blocks(const Head& head, const Tile& tile, int block,
   for (int u = 0; u < U; u++)
     for (int q = 0; q < Q; q++) {
       float* to = scores + (first + q) * kTileRows + (block + u) * kPanel;
-      if constexpr (has_scales(T)) {
-        const float* scale = head.key_scales + tile.row[block + u];
+      const float* scale = head.key_scales + tile.row[block + u];
+      if constexpr (T == Type::codes) {
         for (int v = 0; v < kVectors; v++) {
-          vi sum = total[u][q][v];
-          if constexpr (T == Type::codes) sum = 2 * sum + queries.offsets[first + q];
-          store(to + v * W, to_float(sum) * (load(scale + v * W) * queries.scales[first + q]));
+          const vi pair = load_bits(scale + v * W);  // a scale and a share of the mean
+          const vf sum = to_float(2 * total[u][q][v] + queries.offsets[first + q]);
+          store(to + v * W, sum * (first_bf16(pair) * queries.scales[first + q]) +
+                                second_bf16(pair) * queries.means[first + q]);
         }
+      } else if constexpr (has_scales(T)) {
+        for (int v = 0; v < kVectors; v++)
+          store(to + v * W,
+                to_float(total[u][q][v]) * (load(scale + v * W) * queries.scales[first + q]));
       } else {
         arrange<T>(total[u][q]);
         for (int v = 0; v < kVectors; v++) store(to + v * W, total[u][q][v]);

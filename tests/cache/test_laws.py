@@ -53,26 +53,26 @@ def append(cache: KVCache, k: torch.Tensor, v: torch.Tensor) -> None:
     cache.advance(k.shape[2])
 
 
-def stored(x: torch.Tensor, dtype: str) -> torch.Tensor:
-    """What a row must read as after being stored in `dtype`."""
+def stored(x: torch.Tensor, dtype: str, part: str) -> torch.Tensor:
+    """What a row of "keys" or "values" must read as after being stored in `dtype`."""
     if dtype == "int8":
         codes, scale = quantize_rows(x)
         return codes.float() * scale[..., None]
-    if (
-        dtype == "kmeans4"
-    ):  # what a cache of that row alone reads; see test_kmeans4 for what that is
-        return alone(x.reshape(-1, x.shape[-1])).view(x.shape)
+    if dtype == "kmeans4":  # as a cache of that row alone reads it; test_kmeans4 tests how that is
+        return alone(x.reshape(-1, x.shape[-1]), part).view(x.shape)
     return x.to(getattr(torch, dtype)).float()
 
 
-def alone(rows: torch.Tensor) -> torch.Tensor:
+def alone(rows: torch.Tensor, part: str) -> torch.Tensor:
     """Return rows [N, D] as a cache reads them that never held another."""
     found = []
     for row in rows[:, None, None]:
-        cache = KVCache(1, 1, SIZE, growth=Upfront(), limit=1, key_dtype="kmeans4")
+        cache = KVCache(
+            1, 1, SIZE, growth=Upfront(), limit=1, key_dtype="kmeans4", value_dtype="kmeans4"
+        )
         cache.reserve(1)
         cache.append(0, row, row)
-        found.append(cache.keys(0, 1).flatten())
+        found.append(getattr(cache, part)(0, 1).flatten())
     return torch.stack(found) if found else rows
 
 
@@ -99,8 +99,8 @@ def appended_is_viewed(kind: type[KVCache], growth: str, keys: str, values: str)
         at += count
         assert cache.length == at <= cache.capacity <= LIMIT
         seen = view(cache)
-        assert torch.equal(seen[0], stored(k[:, :, :at], keys))
-        assert torch.equal(seen[1], stored(v[:, :, :at], values))
+        assert torch.equal(seen[0], stored(k[:, :, :at], keys, "keys"))
+        assert torch.equal(seen[1], stored(v[:, :, :at], values, "values"))
 
 
 def rolled_back_never_happened(kind: type[KVCache], growth: str, keys: str, values: str) -> None:
@@ -308,8 +308,8 @@ def test_any_history_holds_what_a_list_would(
         assert cache.length == k.shape[2] <= cache.capacity <= LIMIT
         assert cache.tentative == 0
     seen = view(cache)
-    assert torch.equal(seen[0], stored(k, keys))
-    assert torch.equal(seen[1], stored(v, values))
+    assert torch.equal(seen[0], stored(k, keys, "keys"))
+    assert torch.equal(seen[1], stored(v, values, "values"))
 
 
 @given(
@@ -321,8 +321,8 @@ def test_any_value_is_stored_as_torch_would(x: list[float], dtype: str) -> None:
     row = torch.tensor(x).expand(LAYERS, HEADS, 1, SIZE).contiguous()
     append(cache, row, -row)
     seen = view(cache)
-    assert torch.equal(seen[0], stored(row, dtype))
-    assert torch.equal(seen[1], stored(-row, dtype))
+    assert torch.equal(seen[0], stored(row, dtype, "keys"))
+    assert torch.equal(seen[1], stored(-row, dtype, "values"))
 
 
 def test_a_fork_and_its_origin_grow_apart() -> None:

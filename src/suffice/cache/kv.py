@@ -26,7 +26,8 @@ class KVCache:
     `limit` is the context length in rows; `arena` accounts the memory of several caches together
     and may limit it. Beside the keys `sketch` keeps a sketch of them, 4 bits per element and more,
     `boxes` the least and greatest of each element in every 16 of them, float32, and `masses` what
-    each has weighed.
+    each has weighed. `rounding` says how keys in 4-bit codes are rounded (`models.key_rounding`);
+    None: each element for itself.
 
     Raises:
         InputError: Unknown storage type, or a head size that is not a multiple of 16.
@@ -46,6 +47,7 @@ class KVCache:
         sketch: bool = False,
         boxes: bool = False,
         masses: bool = False,
+        rounding: core.KeyRoundings | None = None,
     ) -> None:
         for dtype in (key_dtype, value_dtype):
             if dtype not in KV_DTYPES:
@@ -62,6 +64,7 @@ class KVCache:
             sketch,
             boxes,
             masses,
+            rounding,
         )
         self.growth = growth
         self.limit = limit

@@ -21,6 +21,7 @@ from suffice.errors import InputError, OutOfMemory
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.fingerprint import fingerprint
+from suffice.models.key_rounding import key_rounding
 from suffice.models.locate import SUFFIX, locate
 from suffice.models.native_model import NativeModel, Rows
 from suffice.models.pages import gather
@@ -69,6 +70,10 @@ class Runner:
         self.windows = [layer.window for layer in decoder.config.layers]
         rules = config.rules(len(model.layers), model.kv_heads)
         self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
+        self._rounding = None
+        if types_of(config.kv_cache_dtype)[0] == "kmeans4":
+            with one_torch_thread():
+                self._rounding = key_rounding(self._native, model, config.max_model_len)
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
         # which it is stored, so the products get cheaper by the same factors as the copies.
         self.growth = fitted(
@@ -116,6 +121,7 @@ class Runner:
             value_dtype=values,
             arena=self.arena,
             sketch=self.config.attention.sketched or self.config.speculate.sketched,
+            rounding=self._rounding,
             **dict.fromkeys(self.config.policy.keeps, True),
         )
         self.config.policy.prepare(cache, self.windows)

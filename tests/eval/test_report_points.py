@@ -125,13 +125,14 @@ def test_speed_of_peers() -> None:
     (chart,) = speed_charts(read([RESULTS / "peers.json"]))
     record = json.loads((RESULTS / "peers.json").read_text())
     lines = {line.label: line.points for line in chart.lines}
-    for section in record["peers"].values():
-        assert [depth for depth, *_ in lines[section["label"]]] == [0, 1024, 3000]
-        rounds = section["cases"]["decode-1024"]
-        speeds = sorted(each["peer"]["tokens_per_second"] for each in rounds)
-        assert lines[section["label"]][1][2:] == (speeds[0], speeds[-1])
-        assert speeds[0] <= lines[section["label"]][1][1] <= speeds[-1]
-    assert {"suffice bf16", "suffice int8"} <= set(lines)
+    sections = record["peers"].values()
+    for label in {section["label"] for section in sections}:  # some are measured more than once
+        assert [depth for depth, *_ in lines[label]] == [0, 1024, 3000]
+        rounds = [s["cases"]["decode-1024"] for s in sections if s["label"] == label]
+        speeds = sorted(each["peer"]["tokens_per_second"] for own in rounds for each in own)
+        assert lines[label][1][2:] == (speeds[0], speeds[-1])
+        assert speeds[0] <= lines[label][1][1] <= speeds[-1]
+    assert {"suffice bf16", "suffice int8", "suffice 4-bit"} <= set(lines)
 
 
 def refused(tmp_path: Path, record: Any) -> str:

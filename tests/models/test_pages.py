@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import errno
+import mmap
+
 import pytest
 import torch
 
@@ -45,6 +48,18 @@ def test_gathered_weights_are_the_same_one_after_the_other(quant: str) -> None:
 
 def test_weights_that_fill_no_page_stay() -> None:
     weights: dict[str, PackedLinear | torch.Tensor] = {"q": packed(64, 64, "int8")}
+    before = weights["q"]
+    pages.gather(weights)
+    assert weights["q"] is before
+
+
+def test_a_system_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(mmap.mmap):
+        def madvise(self, *args: int) -> None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(pages.mmap, "mmap", Refusing)
+    weights: dict[str, PackedLinear | torch.Tensor] = {"q": packed(3200, 1024, "int8")}
     before = weights["q"]
     pages.gather(weights)
     assert weights["q"] is before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -200,16 +200,24 @@ def test_times_of_drafts() -> None:
     assert costs.draft == pytest.approx(0.002)
 
 
+def drafts_of_one(
+    budget: Budget, steps: int, before: Callable[[int], None] = lambda step: None
+) -> list[int]:
+    """Return how many drafts, all of them right, a sample gets in each of some steps."""
+    sample, made = Known(), []
+    for step in range(steps):
+        before(step)
+        (length,) = budget.lengths([sample], [4])
+        made.append(length)
+        budget.learn(sample, Tree.chain([1] * length), [1] * (length + 1))
+    return made
+
+
 def test_a_model_that_does_not_pay_is_tried_now_and_then() -> None:
     """Drafts as dear as steps never pay, and take no more than 2 % of the time."""
     table = Table([0.1 * (9 + rows) for rows in range(40)], draft=1.0)
     budget = settled(SelfDraft(4), table)
-    sample = Known()
-    made = []
-    for _ in range(2000):
-        (length,) = budget.lengths([sample], [4])
-        made.append(length)
-        budget.learn(sample, Tree.chain([1] * length), [1] * (length + 1))
+    made = drafts_of_one(budget, 2000)
     extra = sum(table.step(1, n) - table.step(1, 0) + n * table.draft for n in made)
     assert 0 < extra <= 0.022 * 2000 * table.step(1, 0)
     assert max(made) == 1 and made[:2] == [1, 1]
@@ -218,13 +226,11 @@ def test_a_model_that_does_not_pay_is_tried_now_and_then() -> None:
 def test_a_model_that_begins_to_pay_comes_back() -> None:
     table = Table([0.1 * (9 + rows) for rows in range(40)], draft=1.0)
     budget = settled(SelfDraft(4), table)
-    sample = Known()
-    lengths = []
-    for step in range(600):
+
+    def grow_long(step: int) -> None:
         table._each = 1.0 if step < 300 else 0.3  # as where the context has grown long
-        (length,) = budget.lengths([sample], [4])
-        lengths.append(length)
-        budget.learn(sample, Tree.chain([1] * length), [1] * (length + 1))
+
+    lengths = drafts_of_one(budget, 600, grow_long)
     assert sum(lengths[2:300]) < 10
     assert lengths[-50:] == [4] * 50
 

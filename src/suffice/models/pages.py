@@ -32,7 +32,10 @@ def gather(weights: dict[str, PackedLinear | torch.Tensor]) -> None:
     if sum(sizes) < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return
     memory = mmap.mmap(-1, sum(sizes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
+    try:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:  # a system that knows of none
+        return
     at = 0
     for name, size in zip(list(packed), sizes, strict=True):
         old = packed.pop(name)

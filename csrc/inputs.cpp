@@ -9,19 +9,19 @@ Inputs InputBuffers::of(const float* values, int stride, const Linear& w, int co
   if (w.type == Type::i8) {
     codes_.resize(most);
     kernels().quantize_rows(values, stride, count, w.columns, codes_.data(), scales_.data(),
-                            code_sums_.data());
+                            code_sums_.data(), reinterpret_cast<int8_t*>(row_.data()));
   } else if (w.type == Type::codes) {
     if (w.narrow)
       codes_.resize(most);
     else
       wide_.resize(most);
-    sums_.resize(most / 8 + rows_);
+    starts_.resize(most / 8);
     if (w.rotation.block || w.inputs.count) values = changed(values, stride, w, count);
     kernels().quantize_for_codes(values, stride, count, w, codes_.data(), wide_.data(),
-                                 scales_.data(), sums_.data());
+                                 scales_.data(), starts_.data(), row_.data());
   }
-  return {values,       codes_.data(), scales_.data(), code_sums_.data(),
-          wide_.data(), sums_.data(),  stride,         count};
+  return {values,       codes_.data(),  scales_.data(), code_sums_.data(),
+          wide_.data(), starts_.data(), stride,         count};
 }
 
 const float* InputBuffers::changed(const float* values, int stride, const Linear& w, int count) {

@@ -11,7 +11,7 @@ namespace suffice {
 class InputBuffers {
  public:
   InputBuffers(int rows, int stride)
-      : rows_(rows), stride_(stride), scales_(rows), code_sums_(rows) {}
+      : rows_(rows), stride_(stride), row_(stride), scales_(rows), code_sums_(rows) {}
 
   // The inputs of `w`, valid until the next call.
   Inputs of(const float* values, int stride, const Linear& w, int count);
@@ -22,9 +22,9 @@ class InputBuffers {
 
   int rows_, stride_;
   std::vector<int8_t> codes_;
-  std::vector<int16_t> wide_;
+  std::vector<int16_t> wide_, row_;
   std::vector<float> scales_, changed_, scratch_;
-  std::vector<int32_t> code_sums_, sums_, places_;
+  std::vector<int32_t> code_sums_, starts_, places_;
 };
 
 }  // namespace suffice

@@ -17,15 +17,17 @@ struct Kernels {
   // The dense float32 rows of the panels [first, last), scales applied, `stride` elements apart.
   void (*unpack)(const Linear&, int first, int last, float* to, int stride);
 
-  // codes = round(values / scale), scale = max |values| / 127, for each of `count` rows.
+  // codes = round(values / scale), scale = max |values| / 127, for each of `count` rows, as
+  // `Inputs` has them. `scratch` [stride].
   void (*quantize_rows)(const float* values, int stride, int count, int columns, int8_t* codes,
-                        float* scales, int32_t* code_sums);
+                        float* scales, int32_t* code_sums, int8_t* scratch);
 
-  // codes = round(values / scale), scale = max |values| / most, for weights in codes, and the sums
-  // of these before every 8th, [stride / 8 + 1] a row; int8 in the order of the codes' bytes, if
-  // so.
+  // codes = round(values / scale), scale = max |values| / most, for weights in codes, and what
+  // their sums start with, [stride / 8] a row; int8 in the order of the codes' bytes, if so.
+  // `scratch` [stride].
   void (*quantize_for_codes)(const float* values, int stride, int count, const Linear&,
-                             int8_t* narrow, int16_t* wide, float* scales, int32_t* sums);
+                             int8_t* narrow, int16_t* wide, float* scales, int32_t* starts,
+                             int16_t* scratch);
 
   // Rotates blocks of values in place.
   void (*rotate)(float* values, int stride, int count, int columns, const Rotation& by);

@@ -141,15 +141,18 @@ struct Linear {
   }
 };
 
-// Inputs of a linear layer for `count` rows: float32, and for quantised weights a quantised copy.
-// Rows are `stride` elements apart and zero from `columns` to the next multiple of 8.
+// Inputs of a linear layer for `count` rows: float32, rows `stride` elements apart and zero from
+// `columns` to the next multiple of 8, and for quantised weights a quantised copy: of each row so
+// many bytes, then of each row the next ones, so that a product of several rows reads one stream.
+constexpr int kQuad = 4;
+
 struct Inputs {
   const float* values = nullptr;
-  const int8_t* codes = nullptr;       // for int8 weights, and narrow ones in codes
+  const int8_t* codes = nullptr;       // [columns / 4][count][4]: int8 and narrow codes
   const float* scales = nullptr;       // [count]
   const int32_t* code_sums = nullptr;  // [count]
-  const int16_t* wide = nullptr;       // for other weights in codes
-  const int32_t* sums = nullptr;       // [count][stride / 8 + 1]: of the codes before each 8th
+  const int16_t* wide = nullptr;       // [columns / 2][count][2]: other weights in codes
+  const int32_t* starts = nullptr;     // [count][stride / 8]: what sums over codes start with
   int stride = 0;
   int count = 0;
 };

@@ -1,10 +1,12 @@
 // Included once per instruction set inside its namespace; SUFFICE_LEVEL is 0, 3 or 4.
 // clang-format off: each file uses those before it
 #include "simd.inl"
+#include "products.inl"
 #include "units.inl"
 #include "rotate.inl"
 #include "levels.inl"
 #include "codes.inl"
+#include "code_inputs.inl"
 #include "bf16.inl"
 #include "row_codes.inl"
 #include "rows.inl"

@@ -2,9 +2,10 @@
 // of the levels with the inputs are summed group by group. Inputs `In` are int16, which take four
 // vectors of levels for 8 columns, or int8, which take two.
 
-// How far ahead of the arithmetic weights are asked for, in bytes. They take about as long as
-// reading and must not wait for it: far enough for a busy memory, and into the L1 cache.
-constexpr int kAheadCodes = 8192;
+// How far ahead of the arithmetic weights are asked for, in bytes of a stream, into the L1 cache.
+// With AVX2 they take about as long as reading and must not wait for it.
+constexpr int kAheadCodes = SUFFICE_LEVEL == 4 ? 4096 : 8192;
+constexpr int kAheadScales = 256;  // of 2 bytes each
 
 // Columns after which a sum goes to float32: 255 * 32767 * 256 is still below 2^31.
 constexpr int kMostSummed = 256;
@@ -53,57 +54,57 @@ SUFFICE_INLINE vi add_part(vi total, vi part, vi inputs) {
   if constexpr (sizeof(In) == 1)
     return add_quads(total, part, inputs);
   else
-    return add_pairs(total, part, inputs);
+    return multiply_add(part, inputs, total);
 }
 
+// Of each row 4 bytes come together, so many columns.
 template <class In>
-SUFFICE_INLINE const In* inputs_of(const Inputs& x, int row) {
-  const size_t at = static_cast<size_t>(row) * x.stride;
+constexpr int kRun = kQuad / sizeof(In);
+
+// The inputs from a row and a column on.
+template <class In>
+SUFFICE_INLINE const In* inputs_of(const Inputs& x, int row, int column = 0) {
+  const size_t at = static_cast<size_t>(column) * x.count + row * kRun<In>;
   if constexpr (sizeof(In) == 1)
     return x.codes + at;
   else
     return x.wide + at;
 }
 
-// The sums of a row's codes before every 8th.
-SUFFICE_INLINE const int32_t* sums_of(const Inputs& x, int row) {
-  return x.sums + static_cast<size_t>(row) * (x.stride / 8 + 1);
+// What a row's integer sums start with, one for each stretch: the offset of the levels taken off.
+SUFFICE_INLINE const int32_t* starts_of(const Inputs& x, int row) {
+  return x.starts + static_cast<size_t>(row) * (x.stride / 8);
 }
 
 // Runs over the columns of a panel by stretches whose integer sums go to float32 together: of one
 // group, at most kMostSummed.
 struct Stretch {
   int columns, group, group_end, end;
-  const uint16_t* scale;  // [kPanel], of the group
-  int begin = 0;
+  int begin = 0, index = 0, groups_before = 0;
 
-  Stretch(const Linear& w, int panel)
+  explicit Stretch(const Linear& w)
       : columns(w.steps() * 8),
         group(w.group),
         group_end(group < columns ? group : columns),
-        end(group_end < kMostSummed ? group_end : kMostSummed),
-        scale(reinterpret_cast<const uint16_t*>(w.data + panel * w.panel_bytes())) {}
+        end(group_end < kMostSummed ? group_end : kMostSummed) {}
 
   SUFFICE_INLINE bool done() const { return begin >= columns; }
 
   SUFFICE_INLINE void next() {
     begin = end;
+    index++;
     if (begin == group_end) {
       group_end = group_end + group < columns ? group_end + group : columns;
-      scale += kPanel;
+      groups_before++;
     }
     end = begin + kMostSummed < group_end ? begin + kMostSummed : group_end;
   }
 };
 
-// Adds a row's integer sums over a stretch to its total, less the offset of the levels, of which
-// `sums` [columns / 8 + 1] of the inputs has the share.
-template <class In>
-SUFFICE_INLINE void add_summed(const Stretch& at, const int32_t* sums, const vi* summed,
-                               vf* total) {
-  const int32_t offset = kOffset<In> * (sums[at.end >> 3] - sums[at.begin >> 3]);
+// Adds integer sums over a stretch to a total. `scale` [kPanel]: of its group.
+SUFFICE_INLINE void add_summed(const uint16_t* scale, const vi* summed, vf* total) {
   for (int v = 0; v < kVectors; v++)
-    total[v] = to_float(summed[v] - offset) * load_f16(at.scale + v * W) + total[v];
+    total[v] = to_float(summed[v]) * load_f16(scale + v * W) + total[v];
 }
 
 SUFFICE_INLINE void store_totals(const Linear& w, int panel, float scale, const vf* total,
@@ -116,52 +117,114 @@ SUFFICE_INLINE void store_totals(const Linear& w, int panel, float scale, const 
   }
 }
 
+SUFFICE_INLINE const uint16_t* scales_of(const Linear& w, int panel) {
+  return reinterpret_cast<const uint16_t*>(w.data + panel * w.panel_bytes());
+}
+
 SUFFICE_INLINE const std::byte* lines_of(const Linear& w, int panel) {
   return w.data + panel * w.panel_bytes() + w.scale_bytes();
 }
 
-// One panel times B rows. Every (row, output) is summed in the same order whatever B is.
-template <class In, int B>
-void codes_tile(const Linear& w, int panel, const Inputs& x, int row, float* y, int y_stride) {
-  // Products of AVX-512 take 5 cycles: with few rows, a sum for each part hides them.
-  constexpr int kChains = SUFFICE_LEVEL == 4 && B <= 2 ? kParts<In> : 1;
+// The integer sums of P panels times B rows over a stretch. With AVX-512 a product takes 5 cycles:
+// where rows and panels are too few to hide that, each has more than one chain of sums.
+template <class In, int P, int B>
+struct StretchSums {
+  static constexpr int parts = kParts<In>;
+  static constexpr int most_chains = SUFFICE_LEVEL == 4 ? 16 / (P * B) : 1;
+  static constexpr int chains = most_chains >= parts ? parts : most_chains >= 2 ? 2 : 1;
+
+  vi sum[P][B][chains][kVectors];
+
+  SUFFICE_INLINE StretchSums(const int32_t* const* starts, int index) {
+#pragma GCC unroll 2
+    for (int p = 0; p < P; p++)
+#pragma GCC unroll 8
+      for (int b = 0; b < B; b++)
+#pragma GCC unroll 4
+        for (int i = 0; i < chains; i++)
+          for (int v = 0; v < kVectors; v++)
+            sum[p][b][i][v] = i == 0 ? splat_bits(starts[b][index]) : vi{};
+  }
+
+  // Adds a line of each panel, `gap` bytes apart, times 8 columns of the rows, of `count`.
+  SUFFICE_INLINE void add(vi levels, const std::byte* line, size_t gap, const In* input,
+                          int count) {
+    for (int v = 0; v < kVectors; v++) {
+      vi part[P][parts];
+#pragma GCC unroll 2
+      for (int p = 0; p < P; p++) decode<In>(levels, line + p * gap + v * kVectorBytes, part[p]);
+#pragma GCC unroll 8
+      for (int b = 0; b < B; b++)
+#pragma GCC unroll 4
+        for (int i = 0; i < parts; i++) {
+          const vi taken = broadcast<vi>(input + (i * count + b) * kRun<In>);
+#pragma GCC unroll 2
+          for (int p = 0; p < P; p++) {
+            vi& to = sum[p][b][i % chains][v];
+            to = add_part<In>(to, part[p][i], taken);
+          }
+        }
+    }
+  }
+
+  // `scale` [kPanel]: of the first panel.
+  SUFFICE_INLINE void end(const uint16_t* scale, size_t gap, vf (*total)[B][kVectors]) {
+#pragma GCC unroll 2
+    for (int p = 0; p < P; p++)
+#pragma GCC unroll 8
+      for (int b = 0; b < B; b++) {
+#pragma GCC unroll 4
+        for (int i = 1; i < chains; i++)
+          for (int v = 0; v < kVectors; v++) sum[p][b][0][v] += sum[p][b][i][v];
+        add_summed(scale + p * (gap / 2), sum[p][b][0], total[p][b]);
+      }
+  }
+};
+
+// How far ahead of the arithmetic the line is that is asked for at a column: in the next panel
+// beyond its scales, which are asked for while they are still far.
+SUFFICE_INLINE size_t ahead_of(const Linear& w, int column) {
+  const size_t left = static_cast<size_t>(w.steps() - column / 8) * kLineBytes;
+  return kAheadCodes + (kAheadCodes < left ? 0 : w.scale_bytes());
+}
+
+// P panels, `apart` of them, times B rows. Every (row, output) is summed in the same order whatever
+// P and B are.
+template <class In, int P, int B>
+void codes_tile(const Linear& w, int panel, int apart, const Inputs& x, int row, float* y,
+                int y_stride) {
+  const size_t gap = apart * w.panel_bytes();
+  const uint16_t* scales = scales_of(w, panel);
   const std::byte* line = lines_of(w, panel);
   const In* input = inputs_of<In>(x, row);
   const vi levels = levels_of<In>(w);
-  vf total[B][kVectors] = {};
-  for (Stretch at(w, panel); !at.done(); at.next()) {
-    vi sum[B][kVectors][kChains] = {};
-    for (int k = at.begin; k < at.end; k += 8, line += kLineBytes) {
-      fetch_near(line + kAheadCodes);
-      for (int v = 0; v < kVectors; v++) {
-        vi parts[kParts<In>];
-        decode<In>(levels, line + v * kVectorBytes, parts);
-        for (int b = 0; b < B; b++)
-          for (int i = 0; i < kParts<In>; i++) {
-            const In* from = input + static_cast<size_t>(b) * x.stride + k + i * 8 / kParts<In>;
-            vi& to = sum[b][v][i % kChains];
-            to = add_part<In>(to, parts[i], broadcast<vi>(from));
-          }
-      }
+  const int count = x.count;
+  const int32_t* starts[B];
+  for (int b = 0; b < B; b++) starts[b] = starts_of(x, row + b);
+  vf total[P][B][kVectors] = {};
+  for (Stretch at(w); !at.done(); at.next()) {
+    const uint16_t* scale = scales + at.groups_before * kPanel;
+    StretchSums<In, P, B> sums(starts, at.index);
+    for (int p = 0; p < P; p++) fetch_near(scale + p * (gap / 2) + kAheadScales);
+    const size_t further = ahead_of(w, at.begin);
+    for (int k = at.begin; k < at.end; k += 8, line += kLineBytes, input += 8 * count) {
+      for (int p = 0; p < P; p++) fetch_near(line + p * gap + further);
+      sums.add(levels, line, gap, input, count);
     }
-    for (int b = 0; b < B; b++) {
-      vi summed[kVectors];
-      for (int v = 0; v < kVectors; v++) {
-        summed[v] = sum[b][v][0];
-        for (int i = 1; i < kChains; i++) summed[v] += sum[b][v][i];
-      }
-      add_summed<In>(at, sums_of(x, row + b), summed, total[b]);
-    }
+    sums.end(scale, gap, total);
   }
-  for (int b = 0; b < B; b++)
-    store_totals(w, panel, x.scales[row + b], total[b],
-                 y + static_cast<size_t>(row + b) * y_stride);
+  for (int p = 0; p < P; p++)
+    for (int b = 0; b < B; b++)
+      store_totals(w, panel + p * apart, x.scales[row + b], total[p][b],
+                   y + static_cast<size_t>(row + b) * y_stride);
 }
 
 // From so many rows on, levels are looked up once for all of them, and not once for each tile: of
-// int8 inputs, whose products take half as long, from twice as many.
+// int8 inputs, whose products take half as long, from twice as many. With AVX-512 looking up is a
+// tenth of a tile's work, less than writing down what was found.
+constexpr bool kDecodesOnce = SUFFICE_LEVEL < 4;
 template <class In>
-constexpr int kDecodeRows = SUFFICE_LEVEL == 4 || sizeof(In) == 1 ? 9 : 5;
+constexpr int kDecodeRows = sizeof(In) == 1 ? 9 : 5;
 constexpr int kDecodedRows = 32;  // that share them; their totals stay in the L1 cache
 
 // The levels of some columns of a panel: [columns / 8][kParts][kVectors].
@@ -177,14 +240,16 @@ SUFFICE_INLINE void decode_columns(vi levels, const std::byte* line, int columns
   }
 }
 
-// B rows of inputs, `stride` apart, times such levels: the integer sums.
+// B rows of inputs, of `count`, times such levels, added to integer sums.
 template <class In, int B>
-SUFFICE_INLINE void sum_decoded(const vi* parts, int columns, const In* input, int stride,
+SUFFICE_INLINE void sum_decoded(const vi* parts, int columns, const In* input, int count,
                                 vi (*summed)[kVectors]) {
-  vi sum[B][kVectors] = {};
-  for (int k = 0; k < columns; k += 8 / kParts<In>, parts += kVectors)
+  vi sum[B][kVectors];
+  for (int b = 0; b < B; b++)
+    for (int v = 0; v < kVectors; v++) sum[b][v] = summed[b][v];
+  for (int k = 0; k < columns; k += kRun<In>, parts += kVectors, input += count * kRun<In>)
     for (int b = 0; b < B; b++) {
-      const vi taken = broadcast<vi>(input + static_cast<size_t>(b) * stride + k);
+      const vi taken = broadcast<vi>(input + b * kRun<In>);
       for (int v = 0; v < kVectors; v++) sum[b][v] = add_part<In>(sum[b][v], parts[v], taken);
     }
   for (int b = 0; b < B; b++)
@@ -195,20 +260,21 @@ SUFFICE_INLINE void sum_decoded(const vi* parts, int columns, const In* input, i
 template <class In>
 void decoded_panel(const Linear& w, int panel, const Inputs& x, int first, int count, float* y,
                    int y_stride) {
-  constexpr int kTile = SUFFICE_LEVEL == 4 ? 8 : 6;
   vi parts[kMostSummed / 8 * kParts<In> * kVectors];
   vf total[kDecodedRows][kVectors] = {};
   const std::byte* lines = lines_of(w, panel);
   const vi levels = levels_of<In>(w);
-  for (Stretch at(w, panel); !at.done(); at.next()) {
+  for (Stretch at(w); !at.done(); at.next()) {
     const int columns = at.end - at.begin;
+    const uint16_t* scale = scales_of(w, panel) + at.groups_before * kPanel;
     decode_columns<In>(levels, lines + at.begin / 8 * kLineBytes, columns, parts);
-    in_units<kTile>(count, [&]<int B>(int row) {
+    in_units<6>(count, [&]<int B>(int row) {
       vi summed[B][kVectors];
-      sum_decoded<In, B>(parts, columns, inputs_of<In>(x, first + row) + at.begin, x.stride,
-                         summed);
       for (int b = 0; b < B; b++)
-        add_summed<In>(at, sums_of(x, first + row + b), summed[b], total[row + b]);
+        for (int v = 0; v < kVectors; v++)
+          summed[b][v] = splat_bits(starts_of(x, first + row + b)[at.index]);
+      sum_decoded<In, B>(parts, columns, inputs_of<In>(x, first + row, at.begin), x.count, summed);
+      for (int b = 0; b < B; b++) add_summed(scale, summed[b], total[row + b]);
     });
   }
   for (int row = 0; row < count; row++)
@@ -216,19 +282,29 @@ void decoded_panel(const Linear& w, int panel, const Inputs& x, int first, int c
                  y + static_cast<size_t>(first + row) * y_stride);
 }
 
-// A panel at a time, which is one sequential stream.
+template <class In, int P>
+void codes_tiles(const Linear& w, int panel, int apart, const Inputs& x, float* y, int y_stride) {
+  in_units<SUFFICE_LEVEL == 4 ? 8 : 4>(
+      x.count, [&]<int B>(int row) { codes_tile<In, P, B>(w, panel, apart, x, row, y, y_stride); });
+}
+
 template <class In>
 void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
-  for (int panel = first; panel < last; panel++) {
-    if (x.count < kDecodeRows<In>) {
-      in_units<SUFFICE_LEVEL == 4 ? 8 : 4>(
-          x.count, [&]<int B>(int row) { codes_tile<In, B>(w, panel, x, row, y, y_stride); });
-      continue;
-    }
-    for (int row = 0; row < x.count; row += kDecodedRows)
-      decoded_panel<In>(w, panel, x, row,
-                        x.count - row < kDecodedRows ? x.count - row : kDecodedRows, y, y_stride);
+  if (kDecodesOnce && x.count >= kDecodeRows<In>) {
+    for (int panel = first; panel < last; panel++)
+      for (int row = 0; row < x.count; row += kDecodedRows)
+        decoded_panel<In>(w, panel, x, row,
+                          x.count - row < kDecodedRows ? x.count - row : kDecodedRows, y, y_stride);
+    return;
   }
+  // Streams of panels one after the other. Two share what is broadcast; more than memory reads
+  // well.
+  constexpr int streams = SUFFICE_LEVEL == 4 ? 2 : 1;
+  const int each = (last - first) / streams;
+  for (int panel = first; panel < first + each; panel++)
+    codes_tiles<In, streams>(w, panel, each, x, y, y_stride);
+  for (int panel = first + streams * each; panel < last; panel++)
+    codes_tiles<In, 1>(w, panel, 0, x, y, y_stride);
 }
 
 inline void linear_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y,
@@ -275,47 +351,5 @@ inline void count_pairs(const Linear& w, int first, int last, const uint8_t* x,
     float sum = 0.0f;
     for (int i = 0; i < kLevels * kLevels; i++) sum += static_cast<float>(counts[i]) * terms[i];
     y[n] = sum * scale_at(w, n / kPanel, n % kPanel, 0);
-  }
-}
-
-// Codes up to `most` of a row of `size` values, and their sums before every 8th.
-template <class In>
-SUFFICE_INLINE float quantize_row(const float* from, int size, float most, In* to, int32_t* sums) {
-  const float scale = max_magnitude(from, size) / most;
-  const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
-  for (int i = 0; i < size; i += W)
-    store_narrow(__builtin_convertvector(round_even(load(from + i) * inverse), vi), to + i);
-  sums[0] = 0;
-  for (int i = 0; i < size; i += 8) {
-    int32_t own = 0;
-    for (int j = 0; j < 8; j++) own += to[i + j];
-    sums[i / 8 + 1] = sums[i / 8] + own;
-  }
-  return scale;
-}
-
-// Puts columns where the bytes of `decode` have their levels: the middle two of four change places.
-SUFFICE_INLINE void reorder(int8_t* codes, int size) {
-  for (int i = 0; i < size; i += 4) {
-    uint32_t four;
-    std::memcpy(&four, codes + i, 4);
-    four = (four & 0xff0000ff) | (four >> 8 & 0xff00) | (four & 0xff00) << 8;
-    std::memcpy(codes + i, &four, 4);
-  }
-}
-
-// `stride` is a multiple of 16 and the values beyond `columns` are 0, so whole vectors are read.
-inline void quantize_for_codes(const float* values, int stride, int count, const Linear& w,
-                               int8_t* narrow, int16_t* wide, float* scales, int32_t* sums) {
-  const int size = round_up(w.columns, kPanel);
-  const auto most = static_cast<float>(w.most);
-  for (int row = 0; row < count; row++, values += stride, sums += stride / 8 + 1) {
-    const size_t at = static_cast<size_t>(row) * stride;
-    if (w.narrow) {
-      scales[row] = quantize_row(values, size, most, narrow + at, sums);
-      reorder(narrow + at, size);
-    } else {
-      scales[row] = quantize_row(values, size, most, wide + at, sums);
-    }
   }
 }

@@ -24,17 +24,6 @@ SUFFICE_INLINE vi repeat_levels(const uint8_t* levels) {
   return load_bits(all);
 }
 
-// total += in each lane the sum of two products of int16.
-SUFFICE_INLINE vi add_pairs(vi total, vi a, vi b) {
-#if SUFFICE_LEVEL == 4
-  return reinterpret_cast<vi>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(total),
-                                                  reinterpret_cast<__m512i>(a),
-                                                  reinterpret_cast<__m512i>(b)));
-#else
-  return multiply_add(a, b, total);
-#endif
-}
-
 // total += in each lane the sum of four codes or levels of `first` times the signed bytes of `low`,
 // and of `second` times those of `high`; in 16 bits with AVX2, which `widen` ends.
 SUFFICE_INLINE vi dot_halves(vi total, vi first, vi second, vi low, vi high) {

@@ -1,32 +1,35 @@
 // y = W x for a few rows of x, reading each weight once from memory.
 
-// How far ahead of the arithmetic weights are asked for, in bytes. Where it takes about as long as
-// reading, the core's own prefetchers leave the two one after the other; where it takes less they
-// do better alone.
-constexpr int kAhead = 2048;
+// How far ahead of the arithmetic weights are asked for, in bytes of a stream. With AVX2 that helps
+// where it takes about as long as reading, which the core's own prefetchers leave one after the
+// other; where it takes less they do better alone.
+constexpr int kAhead = SUFFICE_LEVEL == 4 ? 4096 : 2048;
 
 template <Type T, int B>
 SUFFICE_INLINE void fetch_weights(const std::byte* line) {
-  if constexpr (B >= 3 && B * weight_pair(T) >= 6) fetch(line + kAhead);
+  if constexpr (SUFFICE_LEVEL == 4)
+    fetch_near(line + kAhead);
+  else if constexpr (B >= 3 && B * weight_pair(T) >= 6)
+    fetch(line + kAhead);
 }
 
-// P panels times B rows. Every (row, output) has one accumulator that runs over K in order, so the
-// result does not depend on P or B.
+// P panels, `apart` of them, times B rows. Every (row, output) has one accumulator that runs over K
+// in order, so the result does not depend on P or B.
 template <Type T, int P, int B>
-SUFFICE_INLINE void float_tile(const Linear& w, int panel, const Inputs& x, int row, float* y,
-                               int y_stride) {
+SUFFICE_INLINE void float_tile(const Linear& w, int panel, int apart, const Inputs& x, int row,
+                               float* y, int y_stride) {
   constexpr int pair = weight_pair(T);
-  const size_t stride = w.panel_bytes();
-  const std::byte* line = w.data + panel * stride;
+  const size_t gap = apart * w.panel_bytes();
+  const std::byte* line = w.data + panel * w.panel_bytes();
   const float* input = x.values + static_cast<size_t>(row) * x.stride;
   vf total[P][B][kVectors] = {};
   for (int step = 0, steps = w.steps(); step < steps; step++, line += kLineBytes)
     for (int p = 0; p < P; p++) {
-      fetch_weights<T, B>(line + p * stride);
+      fetch_weights<T, B>(line + p * gap);
       for (int i = 0; i < pair; i++) {
         vf weight[kVectors];
         for (int v = 0; v < kVectors; v++)
-          weight[v] = element<T>(line + p * stride + v * kVectorBytes, i);
+          weight[v] = element<T>(line + p * gap + v * kVectorBytes, i);
         for (int b = 0; b < B; b++) {
           const vf value = splat(input[static_cast<size_t>(b) * x.stride + step * pair + i]);
           for (int v = 0; v < kVectors; v++) total[p][b][v] = weight[v] * value + total[p][b][v];
@@ -36,7 +39,7 @@ SUFFICE_INLINE void float_tile(const Linear& w, int panel, const Inputs& x, int 
   for (int p = 0; p < P; p++)
     for (int b = 0; b < B; b++)
       for (int v = 0; v < kVectors; v++) {
-        const int n = (panel + p) * kPanel + v * W;
+        const int n = (panel + p * apart) * kPanel + v * W;
         vf out = total[p][b][v];
         if (w.bias) out += load(w.bias + n);
         store(y + static_cast<size_t>(row + b) * y_stride + n, out);
@@ -44,28 +47,27 @@ SUFFICE_INLINE void float_tile(const Linear& w, int panel, const Inputs& x, int 
 }
 
 template <int P, int B>
-SUFFICE_INLINE void int8_tile(const Linear& w, int panel, const Inputs& x, int row, float* y,
-                              int y_stride) {
-  const size_t stride = w.panel_bytes();
-  const std::byte* line = w.data + panel * stride;
-  const int8_t* input = x.codes + static_cast<size_t>(row) * x.stride;
+SUFFICE_INLINE void int8_tile(const Linear& w, int panel, int apart, const Inputs& x, int row,
+                              float* y, int y_stride) {
+  const size_t gap = apart * w.panel_bytes();
+  const std::byte* line = w.data + panel * w.panel_bytes();
+  const int8_t* input = x.codes + row * kQuad;
+  const int step_bytes = x.count * kQuad;
   vi total[P][B][kVectors] = {};
-  for (int step = 0, steps = w.steps(); step < steps; step++, line += kLineBytes)
+  for (int step = 0, steps = w.steps(); step < steps;
+       step++, line += kLineBytes, input += step_bytes)
     for (int p = 0; p < P; p++) {
-      fetch_weights<Type::i8, B>(line + p * stride);
+      fetch_weights<Type::i8, B>(line + p * gap);
       for (int v = 0; v < kVectors; v++) {
-        const vi codes = load_bits(line + p * stride + v * kVectorBytes);
-        for (int b = 0; b < B; b++) {
-          int32_t quad;
-          std::memcpy(&quad, input + static_cast<size_t>(b) * x.stride + step * 4, 4);
-          total[p][b][v] = dot_quads(total[p][b][v], codes, splat_bits(quad));
-        }
+        const vi codes = load_bits(line + p * gap + v * kVectorBytes);
+        for (int b = 0; b < B; b++)
+          total[p][b][v] = dot_quads(total[p][b][v], codes, broadcast<vi>(input + b * kQuad));
       }
     }
   for (int p = 0; p < P; p++)
     for (int b = 0; b < B; b++)
       for (int v = 0; v < kVectors; v++) {
-        const int n = (panel + p) * kPanel + v * W;
+        const int n = (panel + p * apart) * kPanel + v * W;
         const vi sum = total[p][b][v] - kDotOffset * x.code_sums[row + b];
         vf out = to_float(sum) * (load(w.scale + n) * x.scales[row + b]);
         if (w.bias) out += load(w.bias + n);
@@ -73,27 +75,35 @@ SUFFICE_INLINE void int8_tile(const Linear& w, int panel, const Inputs& x, int r
       }
 }
 
+// Streams of panels one after the other: as many as hide what a product takes, and with AVX-512,
+// where two do, no more than memory reads well.
 template <Type T, int B>
 void rows_of(const Linear& w, int first, int last, const Inputs& x, int row, float* y,
              int y_stride) {
-  constexpr int wide = kAccumulators / (B * kVectors) > 1 ? kAccumulators / (B * kVectors) : 1;
-  const auto tile = [&]<int P>(int panel) __attribute__((always_inline)) {
+  constexpr int most = SUFFICE_LEVEL == 4 ? 2 : 12 / kVectors / B;
+  constexpr int streams = most > 1 ? most : 1;
+  const auto tile = [&]<int P>(int panel, int apart) __attribute__((always_inline)) {
     if constexpr (T == Type::i8)
-      int8_tile<P, B>(w, panel, x, row, y, y_stride);
+      int8_tile<P, B>(w, panel, apart, x, row, y, y_stride);
     else
-      float_tile<T, P, B>(w, panel, x, row, y, y_stride);
+      float_tile<T, P, B>(w, panel, apart, x, row, y, y_stride);
   };
-  int panel = first;
-  for (; panel + wide <= last; panel += wide) tile.template operator()<wide>(panel);
-  for (; panel < last; panel++) tile.template operator()<1>(panel);
+  const int each = (last - first) / streams;
+  for (int panel = first; panel < first + each; panel++)
+    tile.template operator()<streams>(panel, each);
+  for (int panel = first + streams * each; panel < last; panel++)
+    tile.template operator()<1>(panel, 0);
 }
 
-// The rows in tiles of at most kTile, equal ones, a few panels at a time so that these stay in the
-// L1/L2 cache while every tile of rows passes over them.
+// Of weights that several tiles of rows pass over: they stay in the L2 cache meanwhile.
+constexpr size_t kPassedBytes = 256 << 10;
+
+// The rows in tiles of at most kTile, equal ones.
 template <Type T>
 void linear_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
   constexpr int kTile = SUFFICE_LEVEL == 4 ? 8 : 6;
-  const int group = x.count <= kTile ? last - first : kAccumulators;
+  const int fit = static_cast<int>(kPassedBytes / w.panel_bytes());
+  const int group = x.count <= kTile ? last - first : fit > 2 ? fit : 2;
   for (int panel = first; panel < last; panel += group) {
     const int end = panel + group < last ? panel + group : last;
     in_units<kTile>(x.count,
@@ -152,11 +162,11 @@ inline void unpack(const Linear& w, int first, int last, float* to, int stride) 
 
 // `stride` is a multiple of 16 and the values beyond `columns` are 0, so whole vectors are read.
 inline void quantize_rows(const float* values, int stride, int count, int columns, int8_t* codes,
-                          float* scales, int32_t* code_sums) {
+                          float* scales, int32_t* code_sums, int8_t* scratch) {
   const int size = round_up(columns, kPanel);
   for (int row = 0; row < count; row++) {
     const float* from = values + static_cast<size_t>(row) * stride;
-    int8_t* to = codes + static_cast<size_t>(row) * stride;
+    int8_t* to = count == 1 ? codes : scratch;
     scales[row] = max_magnitude(from, size) / 127.0f;
     const float inverse = scales[row] > 0 ? 1.0f / scales[row] : 0.0f;
     vi total = {};
@@ -167,5 +177,6 @@ inline void quantize_rows(const float* values, int stride, int count, int column
     }
     code_sums[row] = 0;
     for (int i = 0; i < W; i++) code_sums[row] += total[i];
+    if (count > 1) spread_row(to, size, count, codes + row * kQuad);
   }
 }

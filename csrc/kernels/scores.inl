@@ -41,19 +41,21 @@ SUFFICE_INLINE void add_line(const std::byte* const* keys, int at, const std::by
                              Sum (*total)[Q][kVectors]) {
   constexpr int step_bytes = kPanel * key_run(T);  // each step takes 4 bytes of a query
 #pragma GCC unroll 2
-  for (int step = 0; step < kLineBytes / step_bytes; step++)
+  for (int step = 0; step < kLineBytes / step_bytes; step++) {
+    Sum key[U][kVectors];
     for (int u = 0; u < U; u++) {
-      Sum key[kVectors];
       const std::byte* from = keys[u] + at + step * step_bytes;
       if constexpr (T == Type::i8)
-        load_pairs(from, key);
+        load_pairs(from, key[u]);
       else
-        load_sixteen<T>(from, key);
-      for (int q = 0; q < Q; q++)
+        load_sixteen<T>(from, key[u]);
+    }
+    for (int q = 0; q < Q; q++)
+      for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++)
           total[u][q][v] =
-              multiply_add(key[v], broadcast<Sum>(query[q] + 4 * step), total[u][q][v]);
-    }
+              multiply_add(key[u][v], broadcast<Sum>(query[q] + 4 * step), total[u][q][v]);
+  }
 }
 
 // Of keys in codes: 8 elements of 16 keys.
@@ -125,8 +127,7 @@ SUFFICE_INLINE void score_blocks(const Head& head, const Tile& tile, int block,
 template <Type T>
 void score(const Head& head, const Tile& tile, const Queries& queries, int count, float* scores) {
   in_units<kQueries>(count, [&]<int Q>(int first) {
-    constexpr int most = units_for(Q) < kTileBlocks ? units_for(Q) : kTileBlocks;
-    in_units<most>(tile.blocks, [&]<int U>(int block) {
+    in_units<units_for(Q)>(tile.blocks, [&]<int U>(int block) {
       score_blocks<T, Q, U>(head, tile, block, queries, first, scores);
     });
   });

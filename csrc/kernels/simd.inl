@@ -10,7 +10,6 @@ constexpr int kVectorBytes = 16;
 
 constexpr int W = kVectorBytes / 4;
 constexpr int kVectors = kPanel / W;  // vectors that hold one value of 16 rows
-constexpr int kAccumulators = SUFFICE_LEVEL == 4 ? 20 : 12;  // enough chains to hide FMA latency
 
 typedef float vf __attribute__((vector_size(kVectorBytes)));
 typedef int32_t vi __attribute__((vector_size(kVectorBytes)));
@@ -61,8 +60,13 @@ SUFFICE_INLINE vf element(const void* from, int i) {
 // The lanes folded onto each other by halves, which is a short chain.
 template <class F>
 SUFFICE_INLINE float fold_lanes(vf value, F f) {
-#if SUFFICE_LEVEL == 3  // in registers; the compiler would go through memory
-  const __m128 half = f(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
+#if SUFFICE_LEVEL >= 3  // in registers; the compiler would go through memory
+#if SUFFICE_LEVEL == 4
+  const __m256 all = f(_mm512_castps512_ps256(value), _mm512_extractf32x8_ps(value, 1));
+#else
+  const __m256 all = value;
+#endif
+  const __m128 half = f(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
   const __m128 quarter = f(half, _mm_movehl_ps(half, half));
   return _mm_cvtss_f32(f(quarter, _mm_movehdup_ps(quarter)));
 #else
@@ -344,56 +348,5 @@ SUFFICE_INLINE void store_narrow(vi value, int8_t* to) {
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(words, words));
 #else
   for (int i = 0; i < W; i++) to[i] = static_cast<int8_t>(value[i]);
-#endif
-}
-
-// Each lane: the sum of the products of its two int16 values.
-SUFFICE_INLINE vi dot_pairs(vi a, vi b) {
-#if SUFFICE_LEVEL == 4
-  return reinterpret_cast<vi>(
-      _mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
-#elif SUFFICE_LEVEL == 3
-  return reinterpret_cast<vi>(
-      _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
-#else
-  const vi low = (a << 16 >> 16) * (b << 16 >> 16);
-  return low + (a >> 16) * (b >> 16);
-#endif
-}
-
-// total + a * b in float32, or with pairs of int16 in int32.
-SUFFICE_INLINE vf multiply_add(vf a, vf b, vf total) { return a * b + total; }
-SUFFICE_INLINE vi multiply_add(vi a, vi b, vi total) {
-  total += dot_pairs(a, b);
-  return total;
-}
-
-// The float32, or the pair of int16, at `from` in every lane.
-template <class V>
-SUFFICE_INLINE V broadcast(const void* from) {
-  std::conditional_t<std::is_same_v<V, vf>, float, int32_t> value;
-  std::memcpy(&value, from, sizeof value);
-  return value - V{};
-}
-
-// total += in each lane the sum of the products of its four int8 values, codes in [-127, 127].
-// With VNNI the first factor is taken as unsigned, w + 128: subtract 128 sum(x) at the end.
-constexpr int kDotOffset = SUFFICE_LEVEL == 4 ? 128 : 0;
-
-SUFFICE_INLINE vi dot_quads(vi total, vi w, vi x) {
-#if SUFFICE_LEVEL == 4
-  const vi shifted = w ^ splat_bits(static_cast<int32_t>(0x80808080));
-  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total),
-                                                  reinterpret_cast<__m512i>(shifted),
-                                                  reinterpret_cast<__m512i>(x)));
-#elif SUFFICE_LEVEL == 3
-  const __m256i weights = reinterpret_cast<__m256i>(w);
-  const __m256i products = _mm256_maddubs_epi16(
-      _mm256_abs_epi8(weights), _mm256_sign_epi8(reinterpret_cast<__m256i>(x), weights));
-  return total + reinterpret_cast<vi>(_mm256_madd_epi16(products, _mm256_set1_epi16(1)));
-#else
-  for (int shift = 0; shift < 32; shift += 8)
-    total += (w << (24 - shift) >> 24) * (x << (24 - shift) >> 24);
-  return total;
 #endif
 }

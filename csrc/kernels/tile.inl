@@ -65,10 +65,11 @@ SUFFICE_INLINE uint64_t tile_bits(const float* values, int blocks, float least) 
 // Query rows handled together: their sums, for 16 keys or 16 elements of a value, fit in registers.
 constexpr int kQueries = SUFFICE_LEVEL >= 3 ? 6 : 3;
 
-// Groups of 16 handled together so that enough sums are independent to hide an addition's latency.
+// Groups of 16 handled together, so that enough sums are independent to hide what one takes, and
+// what is loaded for a query row serves as many as registers hold.
 constexpr int units_for(int queries) {
-  const int units = 10 / (queries * kVectors);
-  return units > 1 ? units : 1;
+  const int units = (SUFFICE_LEVEL == 4 ? 24 : 10) / (queries * kVectors);
+  return units < 1 ? 1 : units < kTileBlocks ? units : kTileBlocks;
 }
 
 // codes = round(values / unit) with unit = most / 32767, which is returned.

@@ -65,24 +65,25 @@ struct WeightedSums {
   // Adds the values [rows] times the weights at `place` of the tile, of query rows from `first` on.
   SUFFICE_INLINE void add(const std::byte* const* values, const Weights& weights, int first,
                           int place) {
+    Sum loaded[U][kVectors];
     for (int u = 0; u < U; u++) {
-      Sum loaded[kVectors];
       const std::byte* at[rows];
       for (int i = 0; i < rows; i++) at[i] = values[i] + u * unit_bytes;
       if constexpr (T == Type::codes)
-        zip_levels(at, loaded);
+        zip_levels(at, loaded[u]);
       else if constexpr (integers)
-        zip_rows(at[0], at[1], loaded);
+        zip_rows(at[0], at[1], loaded[u]);
       else
-        load_sixteen<T>(at[0], loaded);
-      for (int q = 0; q < Q; q++) {
-        const Sum weight = broadcast<Sum>(weights.template at<T>(first + q, place));
+        load_sixteen<T>(at[0], loaded[u]);
+    }
+    for (int q = 0; q < Q; q++) {
+      const Sum weight = broadcast<Sum>(weights.template at<T>(first + q, place));
+      for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++)
           if constexpr (T == Type::codes)
-            total[q][u][v] = add_quads(total[q][u][v], weight, loaded[v]);
+            total[q][u][v] = add_quads(total[q][u][v], weight, loaded[u][v]);
           else
-            total[q][u][v] = multiply_add(loaded[v], weight, total[q][u][v]);
-      }
+            total[q][u][v] = multiply_add(loaded[u][v], weight, total[q][u][v]);
     }
   }
 

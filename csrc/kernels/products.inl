@@ -1,0 +1,63 @@
+// Products of vectors, added to sums lane by lane, and inputs in every lane.
+
+// Each lane: the sum of the products of its two int16 values.
+SUFFICE_INLINE vi dot_pairs(vi a, vi b) {
+#if SUFFICE_LEVEL == 3
+  return reinterpret_cast<vi>(
+      _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#else
+  const vi low = (a << 16 >> 16) * (b << 16 >> 16);
+  return low + (a >> 16) * (b >> 16);
+#endif
+}
+
+// total + a * b in float32, or with pairs of int16 in int32.
+SUFFICE_INLINE vf multiply_add(vf a, vf b, vf total) { return a * b + total; }
+SUFFICE_INLINE vi multiply_add(vi a, vi b, vi total) {
+#if SUFFICE_LEVEL == 4
+  return reinterpret_cast<vi>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(total),
+                                                  reinterpret_cast<__m512i>(a),
+                                                  reinterpret_cast<__m512i>(b)));
+#else
+  total += dot_pairs(a, b);  // GCC makes better code of it than of a sum that is returned
+  return total;
+#endif
+}
+
+// The float32, or the pair of int16, at `from` in every lane.
+template <class V>
+SUFFICE_INLINE V broadcast(const void* from) {
+  std::conditional_t<std::is_same_v<V, vf>, float, int32_t> value;
+  std::memcpy(&value, from, sizeof value);
+  return value - V{};
+}
+
+// total += in each lane the sum of the products of its four int8 values, codes in [-127, 127].
+// With VNNI the first factor is taken as unsigned, w + 128: subtract 128 sum(x) at the end.
+constexpr int kDotOffset = SUFFICE_LEVEL == 4 ? 128 : 0;
+
+SUFFICE_INLINE vi dot_quads(vi total, vi w, vi x) {
+#if SUFFICE_LEVEL == 4
+  const vi shifted = w ^ splat_bits(static_cast<int32_t>(0x80808080));
+  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total),
+                                                  reinterpret_cast<__m512i>(shifted),
+                                                  reinterpret_cast<__m512i>(x)));
+#elif SUFFICE_LEVEL == 3
+  const __m256i weights = reinterpret_cast<__m256i>(w);
+  const __m256i products = _mm256_maddubs_epi16(
+      _mm256_abs_epi8(weights), _mm256_sign_epi8(reinterpret_cast<__m256i>(x), weights));
+  return total + reinterpret_cast<vi>(_mm256_madd_epi16(products, _mm256_set1_epi16(1)));
+#else
+  for (int shift = 0; shift < 32; shift += 8)
+    total += (w << (24 - shift) >> 24) * (x << (24 - shift) >> 24);
+  return total;
+#endif
+}
+
+// Puts a row of a product's inputs where those of `count` rows take turns; `to`: its first place.
+template <class In>
+SUFFICE_INLINE void spread_row(const In* row, int size, int count, In* to) {
+  constexpr int run = kQuad / sizeof(In);
+  for (int i = 0; i < size; i += run)
+    std::memcpy(to + static_cast<size_t>(i) * count, row + i, kQuad);
+}

@@ -331,6 +331,36 @@ def test_a_step_without_drafts_is_timed_now_and_then() -> None:
     for _ in range(300):
         trees = budget.cut([sample], [BRANCHED])
         sizes.append(len(trees[0]))
+        budget.learn(Known(), NO_DRAFTS, [1])
         budget.checked(trees, 1.0)
     plain = [at for at, size in enumerate(sizes) if size == 0]
     assert plain[0] == 0 and {after - at for at, after in itertools.pairwise(plain)} == {65}
+
+
+@pytest.mark.parametrize("clock", ["drafts", "steps"])
+def test_drafts_that_were_thought_to_pay_lose_next_to_nothing(clock: str) -> None:
+    """Chances and costs say that four drafts pay; they take what no cost says."""
+    budget = settled(SelfDraft(4), Table([1.0] * 40, draft=0.01))
+    sample, spent, made = Known(rates=rates_of(1.0)), 0.0, 0
+    for _ in range(4000):
+        (length,) = budget.lengths([sample], [4])
+        tree = Tree.chain([1] * length) if length else NO_DRAFTS
+        more = 2.0 if length else 0.0
+        budget.drafted([sample], [tree], more if clock == "drafts" else 0.0)
+        budget.learn(Known(), NO_DRAFTS, [1])  # one token, whatever was drafted
+        budget.checked([tree], 1.0 + (more if clock == "steps" else 0.0))
+        spent, made = spent + 1 + more, made + length
+    assert made > 0
+    assert spent <= 1.03 * 4000
+
+
+def test_drafts_that_bring_tokens_are_never_stopped() -> None:
+    budget = settled(SelfDraft(4), Table([1.0] * 40, draft=0.01))
+    sample, made = Known(rates=rates_of(1.0)), []
+    for _ in range(130):
+        made += budget.lengths([sample], [4])
+        tree = Tree.chain([1] * made[-1]) if made[-1] else NO_DRAFTS
+        budget.drafted([sample], [tree], 0.1)
+        budget.learn(Known(), NO_DRAFTS, [1] * (made[-1] + 1))
+        budget.checked([tree], 1.5)
+    assert made.count(4) >= 128 and made.count(0) <= 2, "but for steps that are timed without"

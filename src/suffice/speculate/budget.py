@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from suffice.speculate.account import Account
 from suffice.speculate.costs import Costs
 from suffice.speculate.rates import Rates
 
@@ -45,7 +46,8 @@ class Budget:
     Drafts from the text cost next to nothing: all are made, those that pay are checked, and the
     tokens that come say how good the others would have been. So they need no trial once they have
     been turned down. Drafts of a model are a chain, whose length is chosen before; where none pays,
-    one is tried now and then, so seldom that it takes 2 % of the time.
+    one is tried now and then, so seldom that it takes 2 % of the time. Where drafts that should pay
+    do not, an `Account` stops them.
 
     A request that draws its tokens and names a seed gets no drafts of a model: drawn drafts are
     part of what its tokens follow from, and these must not depend on a clock. Where they are to be
@@ -56,6 +58,8 @@ class Budget:
         self._adaptive, self._from_text = speculator.adaptive, speculator.from_text
         self._costs = costs or Costs()
         self._all = Rates(memory=_MEMORY)
+        self._account = Account()
+        self._proposing, self._tokens = 0.0, 0  # seconds that this step's drafts took; its tokens
         self._idle = math.inf  # steps without drafts, and the steps with some that came last
         self._streak = 0
         self._since_plain = _PLAIN
@@ -64,7 +68,8 @@ class Budget:
         """Return how many drafts to make for each sample, at most as many as it has room for."""
         if not self._adaptive or self._from_text:
             return list(room)
-        free = [at for at, sample in enumerate(samples) if not _fixed(sample)]
+        may = self._account.open
+        free = [at for at, sample in enumerate(samples) if may and not _fixed(sample)]
         chains = [self._rates(samples[at]).chain(room[at]) for at in free]
         lengths = [0] * len(room)
         for at, kept in zip(free, self._likeliest(chains, len(samples)), strict=True):
@@ -95,7 +100,7 @@ class Budget:
     def _likeliest(self, chances: Sequence[Sequence[float]], samples: int) -> list[list[int]]:
         """Return for each tree the drafts, of these chances, that pay."""
         kept: list[list[int]] = [[] for _ in chances]
-        if self._since_plain >= _PLAIN:
+        if self._since_plain >= _PLAIN or not self._account.open:
             return kept
         draft = 0.0 if self._from_text else self._costs.draft
         order = sorted(
@@ -121,6 +126,7 @@ class Budget:
         The first ones of a sample, or after a pause, may have run all the text before them.
         """
         count = sum(map(len, trees))
+        self._proposing = seconds
         known = all(sample.rates is not None for sample in samples)
         if self._adaptive and not self._from_text and count and known and self._streak > 1:
             self._costs.add_drafts(count, seconds)
@@ -130,6 +136,9 @@ class Budget:
         if not self._adaptive:
             return
         drafts = sum(map(len, trees))
+        plain, steps = self._costs.step(len(trees), 0), self._tokens / max(len(trees), 1)
+        self._account.add(self._proposing + seconds, plain, steps, drafted=drafts > 0)
+        self._proposing, self._tokens = 0.0, 0
         self._since_plain = self._since_plain + 1 if drafts else 0
         self._costs.add_step(len(trees), drafts, seconds)
 
@@ -137,6 +146,7 @@ class Budget:
         """Take the tokens that came where a tree of drafts had been made."""
         if not self._adaptive:
             return
+        self._tokens += len(tokens)
         sample.rates = sample.rates or Rates(self._all)
         for rates in (sample.rates, self._all):
             rates.learn(tree, tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_SHARE = 0.02  # of the time may be lost by drafts
+_SHARE = 0.01  # of the time may be lost by drafts; more makes them wait
 _MEMORY = 2000.0  # steps after which what was lost counts for a third
 _MOST = 16.0  # steps without drafts that one step may lose: beyond, something else ran
 
@@ -12,7 +12,7 @@ class Account:
 
     Chances and costs are estimates, and a first draft may cost what none of them says, as where it
     makes sketches of a long prompt. So what drafts really took is booked, and once they have lost
-    more than 2 % of the time there are none until the time has grown.
+    more than 1 % of the time there are none until the time has grown.
     """
 
     def __init__(self) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _PROBING = 0.02  # of the time may go into drafts that are not expected to pay
 _PLAIN = 64  # steps after which one without drafts says what it costs
+_LOOK = 16  # steps without drafts after which to see again what pays
 _MEMORY = 200.0  # observations of all samples; a sample's own rates change faster
 
 
@@ -68,12 +69,12 @@ class Budget:
         """Return how many drafts to make for each sample, at most as many as it has room for."""
         if not self._adaptive or self._from_text:
             return list(room)
-        may = self._account.open
-        free = [at for at, sample in enumerate(samples) if may and not _fixed(sample)]
-        chains = [self._rates(samples[at]).chain(room[at]) for at in free]
+        free = [at for at, sample in enumerate(samples) if not _fixed(sample)]
         lengths = [0] * len(room)
-        for at, kept in zip(free, self._likeliest(chains, len(samples)), strict=True):
-            lengths[at] = len(kept)
+        if self._looks():
+            chains = [self._rates(samples[at]).chain(room[at]) for at in free]
+            for at, kept in zip(free, self._likeliest(chains, len(samples)), strict=True):
+                lengths[at] = len(kept)
         if free and not any(lengths) and self._is_time(len(samples)):
             for at in free:
                 lengths[at] = min(room[at], 1)
@@ -81,8 +82,15 @@ class Budget:
         self._idle = 0 if self._streak else self._idle + 1
         return lengths
 
+    def _looks(self) -> bool:
+        """Whether to see what pays: not at each step while nothing is drafted or learned."""
+        soon = self._idle <= 1 or math.isinf(self._idle)
+        return self._account.open and (soon or self._idle % _LOOK == 0)
+
     def _is_time(self, samples: int) -> bool:
         """Whether a draft is tried though none pays: twice in a row, see `drafted`."""
+        if not self._account.open:
+            return False
         plain = self._costs.step(samples, 0)
         more = self._costs.step(samples, samples) - plain + samples * self._costs.draft
         return self._streak == 1 or self._idle * _PROBING * plain >= 2 * more

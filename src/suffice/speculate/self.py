@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from suffice.attention import ATTENTIONS, Attention
 from suffice.errors import InputError
 from suffice.speculate import Drafted, Models
-from suffice.speculate.tree import Tree, check_drafts
+from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 
 if TYPE_CHECKING:
     import torch
@@ -76,6 +76,8 @@ class ByItself:
         """Return drafts that continue each sample's text, at most so many tokens for each."""
         from suffice.speculate.chains import Chains
 
+        if not any(most):  # as in most steps where drafts do not pay
+            return [NO_DRAFTS] * len(samples)
         chains = Chains([sample.state for sample in samples], most)
         waiting = {at: s.state.output[-1] for at, s in enumerate(samples) if most[at] > 0}
         lengths = {at: samples[at].sequence.cache.length for at in waiting}

@@ -1,6 +1,7 @@
 """Time products of 4-bit codes against those of other types, the roof, and the paper's counting.
 
     python benchmarks/index_matmul.py            two sizes of a 7B model's layers (minutes)
+    SUFFICE_ISA=v3 python ...                    the same of AVX2, into a file of its own
     python benchmarks/index_matmul.py --quick    tiny sizes, to see that it runs
 
 A ring of copies of each weight is larger than the caches, as the layers of a model are. Settings
@@ -57,7 +58,7 @@ def main() -> int:
     head = ["N x K", "threads", "weights", "rows", "us", "GB/s", "of the roof", "over one row"]
     text = "\n\n".join(
         (
-            "## Products out of the cache\n\n" + record.markdown(head, products),
+            f"## Products out of the cache, {native.isa()}\n\n" + record.markdown(head, products),
             "## Counted pairs of codes, one thread\n\n"
             + record.markdown(["N x K", "counted us", "codes us", "times slower"], counts),
             "## The k greatest and least of N, one thread\n\n"
@@ -66,7 +67,8 @@ def main() -> int:
     )
     data = {"products": products, "counted": counts, "outliers": picks}
     folder = QUICK if flags.quick else record.RESULTS
-    record.write(folder, "index_matmul", record.facts() | data, text)
+    name = "index_matmul" if flags.quick else record.name_of("index_matmul")
+    record.write(folder, name, record.facts() | data, text)
     print(text)
     return 0
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from suffice import native
 from suffice.eval import record
 
 RESULTS = Path(__file__).parent / "results"
@@ -15,6 +16,11 @@ RESULTS = Path(__file__).parent / "results"
 def facts() -> dict[str, Any]:
     """Return what a reader needs to judge or repeat a measurement."""
     return record.facts(f"python benchmarks/{Path(sys.argv[0]).name}", sys.argv[1:])
+
+
+def name_of(name: str) -> str:
+    """Return a file's name, which says so where a lesser instruction set was asked for."""
+    return name if native.isa() == native.isas()[0] else f"{name}_{native.isa()}"
 
 
 def write(folder: Path, name: str, data: dict[str, Any], table: str) -> None:

@@ -4,6 +4,7 @@
     ... --limit 4 --max-tokens 128                                 four prompts of each category
     ... --settings suffix "suffix + iterative" --temperatures 0    these alone
     ... --peers                                                    beside transformers' own
+    ... --deep 8000 --settings self --limit 4                      deep in WikiText-2 instead
     python benchmarks/speculate.py --rows --depths 1024            what a step of several rows costs
     ... --quick                                                    tiny sizes, into build/
 
@@ -34,6 +35,7 @@ from speculate_cells import (
     Question,
     answering,
     compared,
+    continued,
     engines,
     parsed,
     questions,
@@ -47,6 +49,8 @@ from suffice.engine.config import Config
 from suffice.engine.runner import Runner, load
 from suffice.errors import InputError
 from suffice.eval.record import settings as settings_of
+from suffice.eval.texts import load_text
+from suffice.models.tokenizer import Tokenizer
 from suffice.progress import progress_bar
 
 NAME = "speculate"
@@ -170,6 +174,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
     parser.add_argument("--categories", nargs="+", choices=CATEGORIES, default=list(CATEGORIES))
+    parser.add_argument("--deep", type=int, help="prompts of so many tokens of WikiText-2 instead")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--limit", type=int, default=80, help="prompts of a category")
     parser.add_argument("--max-tokens", type=int, default=256)
@@ -189,6 +194,11 @@ def options() -> argparse.Namespace:
     for name, least in (("limit", 1), ("max_tokens", 2), ("rounds", 1), ("context", 64)):
         if getattr(flags, name) < least:
             raise InputError(f"--{name.replace('_', '-')}: must be at least {least}")
+    if flags.deep is not None and not 1 <= flags.deep <= flags.context - flags.max_tokens:
+        raise InputError(
+            f"--deep {flags.deep}: must be 1 to {flags.context - flags.max_tokens}, --context less "
+            "--max-tokens"
+        )
     if flags.clock == "cpu" and (flags.threads != 1 or flags.peers):
         raise InputError(
             "--clock cpu: counts the time of this process's one thread: give --threads 1 with it, "
@@ -220,6 +230,15 @@ def measure_rows(flags: argparse.Namespace, facts: dict[str, Any]) -> str:
     return text
 
 
+def prompts_of(flags: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, list[Question]]:
+    """Return the prompts by category."""
+    if flags.deep:
+        text = load_text("wikitext2", str(flags.data_dir))
+        return {f"WikiText-2, {flags.deep}": continued(text, tokenizer, flags.deep, flags.limit)}
+    asked = questions(flags.data_dir, tokenizer, flags.limit, flags.context - flags.max_tokens)
+    return {category: asked[category] for category in flags.categories if category in asked}
+
+
 def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> Sheet:
     """Measure the cells that are missing; return all."""
     if flags.data_dir is None:
@@ -238,11 +257,10 @@ def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> Sheet:
     names = ("model", "kv_cache_dtype", "threads", "max_model_len")
     shown = {name: whole[name] for name in names}
     shown |= {"weights": whole["quant"], "max_tokens": flags.max_tokens, "clock": flags.clock}
-    sheet = Sheet(flags.out, f"{NAME}_{Path(flags.model).name}", shown, facts, table)
+    deep = f"_{flags.deep}" if flags.deep else ""
+    sheet = Sheet(flags.out, f"{NAME}_{Path(flags.model).name}{deep}", shown, facts, table)
     sheet.read()
-    longest = flags.context - flags.max_tokens
-    asked = questions(flags.data_dir, tokenizer, flags.limit, longest)
-    asked = {category: asked[category] for category in flags.categories if category in asked}
+    asked = prompts_of(flags, tokenizer)
     clock = step_rows.CLOCKS[flags.clock]
     llms, prompts = engines(config, base, tokenizer, [PLAIN, *flags.settings])
     ways = {

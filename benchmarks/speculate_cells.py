@@ -65,6 +65,20 @@ def questions(
     }
 
 
+def continued(text: str, tokenizer: Tokenizer, depth: int, limit: int) -> list[Question]:
+    """Return up to `limit` prompts of `depth` tokens of a text, evenly spread over it.
+
+    Raises:
+        InputError: The text is shorter.
+    """
+    tokens = tokenizer.encode(text)
+    count = min(limit, len(tokens) // depth)
+    if count == 0:
+        raise InputError(f"--deep {depth}: the text has {len(tokens)} tokens only")
+    starts = [i * (len(tokens) - depth) // max(count - 1, 1) for i in range(count)]
+    return [Question(start, tokens[start : start + depth]) for start in starts]
+
+
 def parsed(setting: str) -> tuple[Speculator, Growth | None]:
     """Return the speculator of a setting such as `ngram:8 + iterative`, and how the cache grows.
 

@@ -84,6 +84,22 @@ def test_a_run_goes_on_where_it_stopped(
     assert run(monkeypatch, model, folder, *more, "--kv-cache-dtype", "float32") == 2
 
 
+def test_prompts_deep_in_a_text(
+    monkeypatch: pytest.MonkeyPatch, model: Path, asked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (asked / "wikitext2-test-raw.txt").write_text("a b c d " * 60)
+    settings = ["--data-dir", str(asked), "--settings", "self", "--temperatures", "0"]
+    assert run(monkeypatch, model, asked / "out", *settings, "--deep", "100", "--limit", "2") == 0
+    cells, drawn = found(asked / "out")
+    (prompts,) = [cell["self"]["prompts"] for cell in cells["cells"].values()]
+    assert len(prompts) == 2 and all(prompt["same"] for prompt in prompts)
+    assert prompts[0]["question"] == 0 < prompts[1]["question"], "they begin at different places"
+    assert "| WikiText-2, 100 | 2 |" in drawn
+    (asked / "wikitext2-test-raw.txt").write_text("a b c")
+    assert run(monkeypatch, model, asked / "out", *settings, "--deep", "99") == 2
+    assert "--deep 99: the text has" in capsys.readouterr().err
+
+
 def test_greedy_tokens_that_differ_fail(
     monkeypatch: pytest.MonkeyPatch, model: Path, asked: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,6 +123,7 @@ def test_greedy_tokens_that_differ_fail(
         (["--data-dir", ".", "--settings", "ngrm"], "unknown speculator 'ngrm'. Did you mean"),
         (["--data-dir", ".", "--settings", "ngram + bcm"], "unknown growth 'bcm'. Did you mean"),
         (["--limit", "0"], "--limit: must be at least 1"),
+        (["--deep", "177"], "--deep 177: must be 1 to 176, --context less --max-tokens"),
         (["--rows", "--clock", "cpu", "--threads", "2"], "--clock cpu: counts the time of this"),
     ],
 )

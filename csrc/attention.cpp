@@ -87,7 +87,7 @@ size_t list_others(const Traversal& traversal, int row, const Rule& rule, int be
 
 }  // namespace
 
-void Attention::plan(std::vector<Traversal>& traversals) {
+void Attention::plan(std::vector<Traversal>& traversals, int threads) {
   traversals_ = &traversals;
   chunks_.clear();
   offsets_.clear();
@@ -117,8 +117,8 @@ void Attention::plan(std::vector<Traversal>& traversals) {
     left_ = std::make_unique<std::atomic<int>[]>(left_size_);
   }
   for (size_t t = 0; t < traversals.size(); t++) left_[t].store(traversals[t].chunks);
-  next_.store(0);
-  next_look_.store(0);
+  turns_.begin(static_cast<int>(chunks_.size()), threads);
+  look_turns_.begin(static_cast<int>(looks_.size()), threads);
   next_visit_.store(0);
 }
 
@@ -232,17 +232,16 @@ void Attention::weigh(const Traversal& traversal, const std::vector<Partial>& pa
 }
 
 // Whoever ends the last look of a search chooses what it visits.
-void Attention::look(Scratch& scratch) {
-  const int total = static_cast<int>(looks_.size());
-  for (int i = next_look_.fetch_add(1); i < total; i = next_look_.fetch_add(1)) {
+void Attention::look(Scratch& scratch, int thread, int threads) {
+  look_turns_.take(thread, threads, [&](int i) {
     Search& search = *looks_[i].search;
     search.look(looks_[i].index, scratch);
-    if (search.left.fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+    if (search.left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     search.choose();
     if (search.visits() == 0) search.finish(scratch);
     const std::lock_guard lock(choosing_);
     for (int index = 0; index < search.visits(); index++) visits_.push_back({&search, index});
-  }
+  });
 }
 
 void Attention::visit(Scratch& scratch) {
@@ -254,25 +253,24 @@ void Attention::visit(Scratch& scratch) {
   }
 }
 
-void Attention::work(Scratch& scratch, Team& team) {
+void Attention::work(Scratch& scratch, Team& team, int thread) {
   if (searching_ > 0) {
-    look(scratch);
+    look(scratch, thread, team.size());
     team.barrier();  // now all visits are known
     visit(scratch);
   }
-  const int total = static_cast<int>(chunks_.size());
-  for (int i = next_.fetch_add(1); i < total; i = next_.fetch_add(1)) {
+  turns_.take(thread, team.size(), [&](int i) {
     const Traversal& traversal = (*traversals_)[chunks_[i].traversal];
     const bool by_codes = coded(traversal);
     if (!whole(traversal)) {
       by_codes ? weigh_codes(traversal, scratch) : walk(traversal, scratch);
-      continue;
+      return;
     }
     by_codes ? score(traversal, chunks_[i].index, scratch)
              : attend(traversal, chunks_[i].index, scratch);
-    if (left_[chunks_[i].traversal].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+    if (left_[chunks_[i].traversal].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     by_codes ? weigh_codes(traversal, scratch) : finish(traversal, scratch);
-  }
+  });
 }
 
 }  // namespace suffice

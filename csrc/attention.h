@@ -13,14 +13,14 @@
 
 namespace suffice {
 
-// Work shared by the team: chunks are taken from an atomic counter; whoever finishes the last chunk
-// of a traversal merges its partial results, in the order of the chunks.
+// Work shared by the team, chunk by chunk; whoever finishes the last chunk of a traversal merges
+// its partial results, in the order of the chunks.
 class Attention {
  public:
   // Prepares for traversals that are complete but for their chunks; keeps its buffers.
-  void plan(std::vector<Traversal>& traversals);
+  void plan(std::vector<Traversal>& traversals, int threads);
   // Called by every thread of the team; returns when nothing is left to take.
-  void work(Scratch& scratch, Team& team);
+  void work(Scratch& scratch, Team& team, int thread);
 
  private:
   struct Chunk {
@@ -49,7 +49,7 @@ class Attention {
   Partial partial(const Traversal& traversal, int chunk);
   Scores scores(const Traversal& traversal);
   void plan_searches(const Traversal& traversal);
-  void look(Scratch& scratch);
+  void look(Scratch& scratch, int thread, int threads);
   void visit(Scratch& scratch);
 
   struct Item {  // of a search
@@ -60,7 +60,8 @@ class Attention {
   size_t searching_ = 0;         // so many are in use
   std::vector<Item> looks_, visits_;
   std::mutex choosing_;
-  std::atomic<int> next_look_{0}, next_visit_{0};
+  Turns look_turns_;
+  std::atomic<int> next_visit_{0};
 
   std::vector<Traversal>* traversals_ = nullptr;
   std::vector<Chunk> chunks_;
@@ -68,7 +69,7 @@ class Attention {
   std::vector<float> partials_;
   std::unique_ptr<std::atomic<int>[]> left_;
   size_t left_size_ = 0;
-  std::atomic<int> next_{0};
+  Turns turns_;
 };
 
 }  // namespace suffice

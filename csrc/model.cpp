@@ -100,7 +100,7 @@ struct Model::Shared {
     return {first, first + part, first + 2 * part, spec.heads};
   }
 
-  void plan(const Spec& spec, const Step& step, int layer) {
+  void plan(const Spec& spec, const Step& step, int layer, int threads) {
     auto& all = traversals[spec.layers[layer].window];
     size_t index = 0;
     for (const Item& item : step.items)
@@ -123,7 +123,7 @@ struct Model::Shared {
         const bool by_rule = !spec.rules.empty() && !step.exact;
         traversal.rule = by_rule ? &spec.rules[layer * spec.kv_heads + g] : nullptr;
       }
-    attention.plan(all);
+    attention.plan(all, threads);
   }
 };
 
@@ -322,11 +322,11 @@ struct Model::Worker {
     const Layer& layer = spec.layers[index];
     const bool post = spec.placement == Placement::post;
     normalize(post ? Norm{} : layer.attention_norm, residual.data(), normal.data(), rows);
-    if (thread == 0) shared.plan(spec, step, index);
+    if (thread == 0) shared.plan(spec, step, index, team.size());
     project(layer, index);
     team.barrier();
     if (step.queries && thread == 0) hand_out(index);
-    shared.attention.work(scratch, team);
+    shared.attention.work(scratch, team, thread);
     team.barrier();
     multiply(layer.o, inputs(shared.attended.data(), shared.query_width, layer.o, rows),
              shared.output.data(), shared.width);

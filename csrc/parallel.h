@@ -50,6 +50,36 @@ inline Share share(int count, int thread, int threads) {
           static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / threads)};
 }
 
+// Hands out items: to each thread its own share in order, so that what one reads follows what it
+// read before, and then what others have left.
+class Turns {
+ public:
+  // By one thread, before others come.
+  void begin(int count, int threads) {
+    if (threads > static_cast<int>(taken_.size())) taken_ = std::vector<Counter>(threads);
+    for (Counter& each : taken_) each.count.store(0);
+    count_ = count;
+  }
+
+  // Calls f(item) until all are taken.
+  template <class F>
+  void take(int thread, int threads, F f) {
+    for (int i = 0; i < threads; i++) {
+      const int owner = (thread + i) % threads;
+      const Share own = share(count_, owner, threads);
+      auto& taken = taken_[owner].count;
+      for (int at = own.first + taken++; at < own.last; at = own.first + taken++) f(at);
+    }
+  }
+
+ private:
+  struct alignas(64) Counter {
+    std::atomic<int> count{0};
+  };
+  std::vector<Counter> taken_;
+  int count_ = 0;
+};
+
 int usable_cores();            // affinity and cgroup quota, at least 1
 std::shared_ptr<Team> team();  // the process's team
 void set_threads(int threads);

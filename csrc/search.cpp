@@ -59,7 +59,7 @@ void Search::size_buffers() {
   shares_.resize(estimates_.blocks());
   rest_.assign(count_, 0.0);
   // The newest, and two rounds of chosen ones.
-  const size_t parts = 3 + estimates_.chunks * kSketchBlocks / kChunkBlocks + 1;
+  const size_t parts = 3 + estimates_.chunks * kSketchBlocks / kVisitBlocks + 1;
   const size_t result = partial_floats(count_, traversal_->head.size);
   results_.resize(parts * result);
   visited_.assign(parts, Visited{});
@@ -108,7 +108,7 @@ void Search::choose() {
   }
   choose_until_enough(true);
   list_chosen(0);
-  visits_ = static_cast<int>(chosen_.size() + kChunkBlocks - 1) / kChunkBlocks;
+  visits_ = static_cast<int>(chosen_.size() + kVisitBlocks - 1) / kVisitBlocks;
   left.store(visits_);
 }
 
@@ -144,8 +144,8 @@ void Search::visit(int item, Scratch& scratch) { read_chosen(1 + item, item, scr
 void Search::read_chosen(int part, int item, Scratch& scratch) {
   const Rule& rule = *traversal_->rule;
   const Filter filter{rule.value_share > 0 ? floors_.data() : nullptr, rule.missing / 2};
-  const int begin = item * kChunkBlocks;
-  const int end = std::min(begin + kChunkBlocks, static_cast<int>(chosen_.size()));
+  const int begin = item * kVisitBlocks;
+  const int end = std::min(begin + kVisitBlocks, static_cast<int>(chosen_.size()));
   read(part, chosen_.data(), begin, end, filter, scratch);
 }
 
@@ -177,7 +177,7 @@ void Search::finish(Scratch& scratch) {
       const size_t from = next_;
       choose_until_enough(false);
       list_chosen(from);
-      for (int i = 0; i * kChunkBlocks < static_cast<int>(chosen_.size()); i++)
+      for (int i = 0; i * kVisitBlocks < static_cast<int>(chosen_.size()); i++)
         read_chosen(parts++, i, scratch);
       lacking = sum_parts(parts);
     }

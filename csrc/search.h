@@ -11,6 +11,8 @@
 
 namespace suffice {
 
+constexpr int kVisitBlocks = 16;  // visited together: they share the allowance for values
+
 class Search {
  public:
   // Prepares for token `row` of the traversal. Its items, looks and visits, may be done in any

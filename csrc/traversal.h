@@ -11,7 +11,7 @@
 
 namespace suffice {
 
-constexpr int kChunkBlocks = 16;  // a chunk: what one thread takes at a time
+constexpr int kChunkBlocks = 32;  // a chunk: what one thread takes at a time
 
 // The rows of a layer that a traversal is about: each token sees the last `window` (0: all) and the
 // first `sinks`; `removed` tokens have none.

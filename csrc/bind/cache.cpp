@@ -208,11 +208,11 @@ void run(std::vector<Traversal>& traversals) {
   nb::gil_scoped_release release;
   const auto threads = team();
   static thread_local Attention attention;  // keeps its buffers between calls
-  attention.plan(traversals);
+  attention.plan(traversals, threads->size());
   Attention& shared = attention;  // the other threads must use this thread's
-  threads->run([&](int) {
+  threads->run([&](int thread) {
     Scratch scratch;
-    shared.work(scratch, *threads);
+    shared.work(scratch, *threads, thread);
   });
 }
 

@@ -161,7 +161,7 @@ def export(gguf: Path, folder: Path) -> None:
     part = folder.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(part)
-    load_tokenizer(gguf)._wrapped.save_pretrained(part)
+    load_tokenizer(gguf).wrapped.save_pretrained(part)
     part.rename(folder)
 
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from suffice.models.tokenizer import Tokenizer
 
 # Prompts, or what is left of them, of at most this many tokens go through the native step, by the
-# type of PyTorch's products. Where these are float32 the native products are as fast (in int8 twice
-# as fast), and PyTorch must unpack every weight first. Where the CPU multiplies bfloat16 itself
-# PyTorch is several times faster, and only short prompts are not worth unpacking for.
+# type of PyTorch's products. Where these are float32 the native ones are as fast (in int8 twice to
+# three times as fast), and PyTorch must unpack every weight first. Where the CPU multiplies tiles
+# of bfloat16 PyTorch is several times faster, and only short prompts are not worth unpacking for.
 NATIVE_PREFILL = {torch.float32: sys.maxsize, torch.bfloat16: 64}
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
 Chunk = Callable[[KVCache, list[int], Outputs, Watch | None], torch.Tensor]
@@ -311,11 +311,10 @@ def _shown(watch: Watch | None, end: int) -> Callable[[int, torch.Tensor], None]
 def prefill_dtype(dtype: str) -> torch.dtype:
     """Return the type of prefill's products for weights of a type.
 
-    bfloat16 weights are multiplied as such only by CPUs that have instructions for it; elsewhere
-    float32 is both faster and closer.
+    bfloat16 weights are multiplied as such only by CPUs that multiply whole tiles (AMX); elsewhere,
+    with AVX-512's bfloat16 too, float32 and the native step are both faster and closer.
     """
-    able = torch.cpu.get_capabilities()
-    fast = able.get("avx512_bf16", False) or able.get("amx_bf16", False)
+    fast = torch.cpu.get_capabilities().get("amx_bf16", False)
     return torch.bfloat16 if dtype == "bfloat16" and fast else torch.float32
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 NATIVE_PREFILL = {torch.float32: sys.maxsize, torch.bfloat16: 64}
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
 Chunk = Callable[[KVCache, list[int], Outputs, Watch | None], torch.Tensor]
-NATIVE_ROWS = 30  # of a native step at most: whole tiles of the 6 rows that share a weight
+NATIVE_ROWS = 30  # of a native step at most: whole tiles of AVX2's 6 rows that share a weight
 
 
 @dataclass(eq=False)

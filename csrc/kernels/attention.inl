@@ -56,26 +56,50 @@ inline uint32_t visible_bits(const Visible& visible, int row) {
   return bits;
 }
 
+// Lets the peak of one row follow the largest of its scores, if it has become much larger, and the
+// output and in every lane the part of the sum of weights with it.
+SUFFICE_INLINE void follow(vf most, int size, float* peak, vf& total, float* output) {
+  if (!any(most > splat(*peak + kRescale))) return;
+  const float top = max_of(most);
+  const vf factor = exp2(splat(*peak - top));
+  for (int i = 0; i < size; i += W) store(output + i, load(output + i) * factor);
+  total *= factor;
+  *peak = top;
+}
+
 // Turns the scores of one row into weights exp2(score - peak), updates the peak, in every lane its
 // part of the sum of weights, and the output.
 inline void soften(int blocks, float* scores, int size, float* peak, float* sums, float* output) {
-  vf most = load(scores);
+  vf most = load(scores), total = load(sums);
   for (int i = W; i < blocks * kPanel; i += W) most = max(most, load(scores + i));
-  if (any(most > splat(*peak + kRescale))) {
-    const float top = max_of(most);
-    const vf factor = exp2(splat(*peak - top));
-    for (int i = 0; i < size; i += W) store(output + i, load(output + i) * factor);
-    store(sums, load(sums) * factor);
-    *peak = top;
-  }
+  follow(most, size, peak, total, output);
   const vf base = splat(*peak);
-  vf total = load(sums);
   for (int i = 0; i < blocks * kPanel; i += W) {
     const vf weight = exp2(load(scores + i) - base);
     store(scores + i, weight);
     total += weight;
   }
   store(sums, total);
+}
+
+// As `soften`, for a whole tile, whose values' `scales` it folds into the weights: these leave the
+// registers as whole numbers only.
+template <Type T>
+void soften_and_fold(const float* scores, const vf* scales, int size, float* peak, float* sums,
+                     float* output, const Weights& weights, int row) {
+  constexpr int vectors = kTileRows / W;
+  vf folded[vectors], most = load(scores), total = load(sums), greatest = {};
+  for (int i = 0; i < vectors; i++) most = max(most, folded[i] = load(scores + i * W));
+  follow(most, size, peak, total, output);
+  const vf base = splat(*peak);
+  for (int i = 0; i < vectors; i++) {
+    const vf weight = exp2(folded[i] - base);
+    total += weight;
+    folded[i] = weight * scales[i];
+    greatest = max(greatest, folded[i]);
+  }
+  store(sums, total);
+  weights.quantize<T>(row, [&](int i) { return folded[i]; }, vectors, max_of(greatest));
 }
 
 // What stands for 2^(x - peak), less `base`; a hidden key weighs nothing.
@@ -117,6 +141,23 @@ inline int rows_in_use(const Visible* visible, int count) {
     most = visible[q].committed + drafts > most ? visible[q].committed + drafts : most;
   }
   return most;
+}
+
+// What all of some query rows see for sure.
+inline Visible seen_by_all(const Visible* visible, int count) {
+  Visible all = {visible[0].first, visible[0].committed, 0, visible[0].sinks};
+  for (int q = 1; q < count; q++) {
+    all.first = visible[q].first > all.first ? visible[q].first : all.first;
+    all.committed = visible[q].committed < all.committed ? visible[q].committed : all.committed;
+    all.sinks = visible[q].sinks < all.sinks ? visible[q].sinks : all.sinks;
+  }
+  return all;
+}
+
+inline bool sees_tile(const Visible& visible, const Tile& tile) {
+  for (int block = 0; block < tile.blocks; block++)
+    if (!visible.sees_block(tile.row[block])) return false;
+  return true;
 }
 
 // The softmax so far of some query rows that go through tiles together.
@@ -167,6 +208,21 @@ struct Running {
       state.dropped[q] *= std::exp2(before - state.peak[q]);
   }
 
+  // Adds all values of the tile by what its scores make them weigh, of which nothing is kept.
+  void soften_and_add_tile(const Tile& tile) {
+    if (!has_scales(VT) || tile.blocks < kTileBlocks || state.dropped) {
+      for (int q = 0; q < count; q++) soften_row(tile, q);
+      return add_tile(tile);
+    }
+    vf scales[kTileRows / W];
+    for (int i = 0; i < kTileRows; i += W)
+      scales[i / W] = load(head.value_scales + tile.row[i / kPanel] + i % kPanel);
+    for (int q = 0; q < count; q++)
+      soften_and_fold<VT>(row(q), scales, size, state.peak + q, sums + q * W,
+                          state.output + q * size, weights, q);
+    add<VT>(head, tile, weights, count, state.output);
+  }
+
   // What the keys of a tile weigh for one query row without those in `mask`.
   float weight_without(const Tile& tile, uint64_t mask, int q) const {
     vf sum = {};
@@ -209,17 +265,16 @@ void attend_of(const Head& head, const float* const* query_rows, const Visible* 
                const Scores& kept) {
   Running<KT, VT> running(head, query_rows, count, state, scratch);
   const int most = rows_in_use(visible, count);
+  const Visible all = seen_by_all(visible, count);
   for (int i = begin; i < end;) {
     const Tile tile = tile_at<KT, VT>(head, list, i, end, end, most);
     i += tile.blocks;
     running.score_tile(tile);
-    for (int q = 0; q < count; q++) {
-      float* const row = running.row(q);
-      hide(tile, visible[q], row);
-      if (kept.rows) keep_scores(tile, row, kept.rows + static_cast<size_t>(q) * kept.stride);
-      running.soften_row(tile, q);
-    }
-    running.add_tile(tile);
+    const bool whole = sees_tile(all, tile);
+    for (int q = 0; !whole && q < count; q++) hide(tile, visible[q], running.row(q));
+    for (int q = 0; kept.rows && q < count; q++)
+      keep_scores(tile, running.row(q), kept.rows + static_cast<size_t>(q) * kept.stride);
+    running.soften_and_add_tile(tile);
   }
   running.finish();
 }

@@ -26,8 +26,7 @@ SUFFICE_INLINE float quantize_row(const Linear& w, const float* from, int size, 
   const float scale = max_magnitude(from, size) / static_cast<float>(w.most);
   const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
   In* const row = count == 1 ? to : scratch;
-  for (int i = 0; i < size; i += W)
-    store_narrow(__builtin_convertvector(round_even(load(from + i) * inverse), vi), row + i);
+  for (int i = 0; i < size; i += W) store_narrow(nearest(load(from + i), inverse), row + i);
   find_starts(w, row, starts);
   if constexpr (sizeof(In) == 1) reorder(row, size);
   if (count > 1) spread_row(row, size, count, to);

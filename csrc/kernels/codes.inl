@@ -297,14 +297,10 @@ void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, i
                           x.count - row < kDecodedRows ? x.count - row : kDecodedRows, y, y_stride);
     return;
   }
-  // Streams of panels one after the other. Two share what is broadcast; more than memory reads
-  // well.
-  constexpr int streams = SUFFICE_LEVEL == 4 ? 2 : 1;
-  const int each = (last - first) / streams;
-  for (int panel = first; panel < first + each; panel++)
-    codes_tiles<In, streams>(w, panel, each, x, y, y_stride);
-  for (int panel = first + streams * each; panel < last; panel++)
-    codes_tiles<In, 1>(w, panel, 0, x, y, y_stride);
+  // Two streams share what is broadcast; more than memory reads well.
+  in_streams<SUFFICE_LEVEL == 4 ? 2 : 1>(first, last, [&]<int P>(int panel, int apart) {
+    codes_tiles<In, P>(w, panel, apart, x, y, y_stride);
+  });
 }
 
 inline void linear_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y,

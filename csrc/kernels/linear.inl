@@ -5,27 +5,35 @@
 // other; where it takes less they do better alone.
 constexpr int kAhead = SUFFICE_LEVEL == 4 ? 4096 : 2048;
 
+// The weights that a tile asks for, of its first panel: for each line that it uses one so many
+// bytes after the last.
+struct Ahead {
+  const std::byte* line;
+  int step = kLineBytes;
+};
+
 template <Type T, int B>
 SUFFICE_INLINE void fetch_weights(const std::byte* line) {
   if constexpr (SUFFICE_LEVEL == 4)
-    fetch_near(line + kAhead);
+    fetch_near(line);
   else if constexpr (B >= 3 && B * weight_pair(T) >= 6)
-    fetch(line + kAhead);
+    fetch(line);
 }
 
 // P panels, `apart` of them, times B rows. Every (row, output) has one accumulator that runs over K
 // in order, so the result does not depend on P or B.
 template <Type T, int P, int B>
-SUFFICE_INLINE void float_tile(const Linear& w, int panel, int apart, const Inputs& x, int row,
-                               float* y, int y_stride) {
+SUFFICE_INLINE void float_tile(const Linear& w, int panel, int apart, Ahead ahead, const Inputs& x,
+                               int row, float* y, int y_stride) {
   constexpr int pair = weight_pair(T);
   const size_t gap = apart * w.panel_bytes();
   const std::byte* line = w.data + panel * w.panel_bytes();
   const float* input = x.values + static_cast<size_t>(row) * x.stride;
   vf total[P][B][kVectors] = {};
-  for (int step = 0, steps = w.steps(); step < steps; step++, line += kLineBytes)
+  for (int step = 0, steps = w.steps(); step < steps;
+       step++, line += kLineBytes, ahead.line += ahead.step)
     for (int p = 0; p < P; p++) {
-      fetch_weights<T, B>(line + p * gap);
+      fetch_weights<T, B>(ahead.line + p * gap);
       for (int i = 0; i < pair; i++) {
         vf weight[kVectors];
         for (int v = 0; v < kVectors; v++)
@@ -47,17 +55,17 @@ SUFFICE_INLINE void float_tile(const Linear& w, int panel, int apart, const Inpu
 }
 
 template <int P, int B>
-SUFFICE_INLINE void int8_tile(const Linear& w, int panel, int apart, const Inputs& x, int row,
-                              float* y, int y_stride) {
+SUFFICE_INLINE void int8_tile(const Linear& w, int panel, int apart, Ahead ahead, const Inputs& x,
+                              int row, float* y, int y_stride) {
   const size_t gap = apart * w.panel_bytes();
   const std::byte* line = w.data + panel * w.panel_bytes();
   const int8_t* input = x.codes + row * kQuad;
   const int step_bytes = x.count * kQuad;
   vi total[P][B][kVectors] = {};
   for (int step = 0, steps = w.steps(); step < steps;
-       step++, line += kLineBytes, input += step_bytes)
+       step++, line += kLineBytes, ahead.line += ahead.step, input += step_bytes)
     for (int p = 0; p < P; p++) {
-      fetch_weights<Type::i8, B>(line + p * gap);
+      fetch_weights<Type::i8, B>(ahead.line + p * gap);
       for (int v = 0; v < kVectors; v++) {
         const vi codes = load_bits(line + p * gap + v * kVectorBytes);
         for (int b = 0; b < B; b++)
@@ -75,40 +83,52 @@ SUFFICE_INLINE void int8_tile(const Linear& w, int panel, int apart, const Input
       }
 }
 
-// Streams of panels one after the other: as many as hide what a product takes, and with AVX-512,
-// where two do, no more than memory reads well.
-template <Type T, int B>
-void rows_of(const Linear& w, int first, int last, const Inputs& x, int row, float* y,
-             int y_stride) {
-  constexpr int most = SUFFICE_LEVEL == 4 ? 2 : 12 / kVectors / B;
-  constexpr int streams = most > 1 ? most : 1;
-  const auto tile = [&]<int P>(int panel, int apart) __attribute__((always_inline)) {
-    if constexpr (T == Type::i8)
-      int8_tile<P, B>(w, panel, apart, x, row, y, y_stride);
-    else
-      float_tile<T, P, B>(w, panel, apart, x, row, y, y_stride);
-  };
-  const int each = (last - first) / streams;
-  for (int panel = first; panel < first + each; panel++)
-    tile.template operator()<streams>(panel, each);
-  for (int panel = first + streams * each; panel < last; panel++)
-    tile.template operator()<1>(panel, 0);
+template <Type T, int P, int B>
+SUFFICE_INLINE void tile_of(const Linear& w, int panel, int apart, Ahead ahead, const Inputs& x,
+                            int row, float* y, int y_stride) {
+  if constexpr (T == Type::i8)
+    int8_tile<P, B>(w, panel, apart, ahead, x, row, y, y_stride);
+  else
+    float_tile<T, P, B>(w, panel, apart, ahead, x, row, y, y_stride);
 }
 
-// Of weights that several tiles of rows pass over: they stay in the L2 cache meanwhile.
-constexpr size_t kPassedBytes = 256 << 10;
+// Streams of panels: as many as hide what a product takes, and with AVX-512, where two do, no more
+// than memory reads well.
+template <int B>
+constexpr int kStreams = SUFFICE_LEVEL == 4      ? 2
+                         : 12 / kVectors / B > 1 ? 12 / kVectors / B
+                                                 : 1;
 
-// The rows in tiles of at most kTile, equal ones.
+// All rows in one tile.
+template <Type T, int B>
+void rows_at_once(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
+  in_streams<kStreams<B>>(first, last,
+                          [&]<int P>(int panel, int apart) __attribute__((always_inline)) {
+                            const Ahead ahead{w.data + panel * w.panel_bytes() + kAhead};
+                            tile_of<T, P, B>(w, panel, apart, ahead, x, 0, y, y_stride);
+                          });
+}
+
+// Rows in several tiles, equal ones, that go over a panel one after the other. Meanwhile each asks
+// for a part of the next panel, so that memory is never idle.
+template <Type T, int Most>
+void rows_in_tiles(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
+  const int tiles = (x.count + Most - 1) / Most;
+  in_streams<kStreams<Most>>(
+      first, last, [&]<int P>(int panel, int apart) __attribute__((always_inline)) {
+        Ahead ahead{w.data + (panel + 1) * w.panel_bytes(), kLineBytes / tiles};
+        in_units<Most>(x.count, [&]<int B>(int row) {
+          tile_of<T, P, B>(w, panel, apart, ahead, x, row, y, y_stride);
+          ahead.line += w.steps() * ahead.step;
+        });
+      });
+}
+
 template <Type T>
 void linear_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
-  constexpr int kTile = SUFFICE_LEVEL == 4 ? 8 : 6;
-  const int fit = static_cast<int>(kPassedBytes / w.panel_bytes());
-  const int group = x.count <= kTile ? last - first : fit > 2 ? fit : 2;
-  for (int panel = first; panel < last; panel += group) {
-    const int end = panel + group < last ? panel + group : last;
-    in_units<kTile>(x.count,
-                    [&]<int B>(int row) { rows_of<T, B>(w, panel, end, x, row, y, y_stride); });
-  }
+  constexpr int most = SUFFICE_LEVEL == 4 ? 8 : 6;
+  if (x.count > most) return rows_in_tiles<T, most>(w, first, last, x, y, y_stride);
+  dispatch<most>(x.count, [&]<int B>() { rows_at_once<T, B>(w, first, last, x, y, y_stride); });
 }
 
 inline void linear(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
@@ -171,7 +191,7 @@ inline void quantize_rows(const float* values, int stride, int count, int column
     const float inverse = scales[row] > 0 ? 1.0f / scales[row] : 0.0f;
     vi total = {};
     for (int i = 0; i < size; i += W) {
-      const vi code = __builtin_convertvector(round_even(load(from + i) * inverse), vi);
+      const vi code = nearest(load(from + i), inverse);
       store_narrow(code, to + i);
       total += code;
     }

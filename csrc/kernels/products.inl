@@ -61,3 +61,14 @@ SUFFICE_INLINE void spread_row(const In* row, int size, int count, In* to) {
   for (int i = 0; i < size; i += run)
     std::memcpy(to + static_cast<size_t>(i) * count, row + i, kQuad);
 }
+
+// Calls f.operator()<P>(panel, apart) for panels in so many streams one after the other, and for
+// those that are left.
+template <int Streams, class F>
+SUFFICE_INLINE void in_streams(int first, int last, F f) {
+  const int each = (last - first) / Streams;
+  for (int panel = first; panel < first + each; panel++)
+    f.template operator()<Streams>(panel, each);
+  for (int panel = first + Streams * each; panel < last; panel++)
+    f.template operator()<1>(panel, 0);
+}

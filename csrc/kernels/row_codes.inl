@@ -206,7 +206,7 @@ inline float quantize_to_int8(const float* query, int size, int8_t* codes, int32
   const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
   vi sum = {};
   for (int i = 0; i < size; i += W) {
-    const vi code = __builtin_convertvector(round_even(load(own + i) * inverse), vi);
+    const vi code = nearest(load(own + i), inverse);
     store_narrow(code, codes + i);
     sum += code;
   }
@@ -272,14 +272,15 @@ SUFFICE_INLINE void store_bytes(vi value, uint8_t* to) {
 // Weights of rows as whole numbers below 256, in units of which one is returned. Small ones,
 // rounded each for itself, would all be lost: what a row's rounding leaves goes on to the row that
 // comes W later, and the lanes begin with remainders that are spread evenly.
-SUFFICE_INLINE float quantize_weights(const float* values, int size, float most, uint8_t* codes) {
+template <class Values>
+SUFFICE_INLINE float quantize_weights(Values values, int vectors, float most, uint8_t* codes) {
   const float inverse = most > 0 ? 254.0f / most : 0.0f;
   vf sum, before = {};
   for (int i = 0; i < W; i++) sum[i] = (static_cast<float>(i) + 0.5f) / W - 0.5f;
-  for (int i = 0; i < size; i += W) {
-    sum += load(values + i) * inverse;
+  for (int i = 0; i < vectors; i++) {
+    sum += values(i) * inverse;
     const vf rounded = round_even(sum);
-    store_bytes(__builtin_convertvector(rounded - before, vi), codes + i);
+    store_bytes(__builtin_convertvector(rounded - before, vi), codes + i * W);
     before = rounded;
   }
   return most / 254.0f;

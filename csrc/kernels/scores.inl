@@ -20,8 +20,8 @@ struct Queries {
     const int size = head.size;
     for (int q = 0; q < count; q++)
       if constexpr (T == Type::i8)
-        scales[q] =
-            quantize_to_int16(values[q], size, max_magnitude(values[q], size), codes + q * size);
+        scales[q] = quantize_to_int16([&](int i) { return load(values[q] + i * W); }, size / W,
+                                      max_magnitude(values[q], size), codes + q * size);
       else if constexpr (T == Type::codes)
         quantize_for_codes(head, q);
   }

@@ -126,17 +126,33 @@ SUFFICE_INLINE vf keep_lanes(vf value, uint32_t bits) {
   return as_float(as_bits(value) & kept);
 }
 
-// Round half to even by adding and subtracting 1.5 * 2^23; |x| < 2^22.
+// Round half to even; |x| < 2^22 where it is by adding and subtracting 1.5 * 2^23.
 SUFFICE_INLINE vf round_even(vf x) {
+#if SUFFICE_LEVEL == 4
+  return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif SUFFICE_LEVEL == 3
+  return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
   const vf magic = splat(12582912.0f);
   return (x + magic) - magic;
+#endif
 }
 
-// 2^x, x < 128, to about 2 units in the last place; below the normal numbers the result is 0.
+// The whole number nearest to x * factor, half to even, below 2^22: the low bits of a sum whose
+// unit is 1. Product and sum are rounded together where the processor can.
+SUFFICE_INLINE vi nearest(vf x, float factor) {
+  const vf magic = splat(12582912.0f);  // 1.5 * 2^23
+  return as_bits(x * factor + magic) - as_bits(magic);
+}
+
+// 2^x, x < 128, to about 2 units in the last place; below the normal numbers the result is 0, and
+// not a number stays so.
 SUFFICE_INLINE vf exp2(vf x) {
-  const vf clamped = max(splat(-127.0f), x);  // 2^-127 gets the bits of 0; not a number stays so
-  const vf whole = round_even(clamped);
-  const vf t = clamped - whole;
+#if SUFFICE_LEVEL < 4
+  x = max(splat(-127.0f), x);  // 2^-127 gets the bits of 0
+#endif
+  const vf whole = round_even(x);
+  const vf t = x - whole;
   // (2^t - 1) / t on [-1/2, 1/2] through Chebyshev points: 5e-9 of relative error, below rounding.
   vf y = splat(1.5461447e-4f);
   y = y * t + splat(1.3390867e-3f);
@@ -145,8 +161,13 @@ SUFFICE_INLINE vf exp2(vf x) {
   y = y * t + splat(2.4022651e-1f);
   y = y * t + splat(6.9314719e-1f);
   y = y * t + splat(1.0f);
+#if SUFFICE_LEVEL == 4
+  const __mmask16 normal = _mm512_cmp_ps_mask(whole, splat(-126.0f), _CMP_NLT_UQ);
+  return _mm512_maskz_scalef_ps(normal, y, whole);
+#else
   const vi power = (__builtin_convertvector(whole, vi) + 127) << 23;
   return y * as_float(power);
+#endif
 }
 
 SUFFICE_INLINE float half_to_float(uint16_t half) {

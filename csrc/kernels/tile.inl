@@ -72,12 +72,11 @@ constexpr int units_for(int queries) {
   return units < 1 ? 1 : units < kTileBlocks ? units : kTileBlocks;
 }
 
-// codes = round(values / unit) with unit = most / 32767, which is returned.
-SUFFICE_INLINE float quantize_to_int16(const float* values, int size, float most, int16_t* codes) {
+// codes = round(values / unit) with unit = most / 32767, which is returned; values(i) is one of so
+// many vectors.
+template <class Values>
+SUFFICE_INLINE float quantize_to_int16(Values values, int vectors, float most, int16_t* codes) {
   const float inverse = most > 0 ? 32767.0f / most : 0.0f;
-  for (int i = 0; i < size; i += W) {
-    const vf rounded = round_even(load(values + i) * inverse);
-    store_narrow(__builtin_convertvector(rounded, vi), codes + i);
-  }
+  for (int i = 0; i < vectors; i++) store_narrow(nearest(values(i), inverse), codes + i * W);
   return most / 32767.0f;
 }

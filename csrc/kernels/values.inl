@@ -15,15 +15,21 @@ struct Weights {
     return row + place;
   }
 
-  // Makes whole numbers of `folded` [size], weights times scales.
+  // Makes whole numbers of weights times scales, in `vectors` vectors of which folded(i) is one and
+  // `most` the largest element.
+  template <Type T, class Folded>
+  SUFFICE_INLINE void quantize(int q, Folded folded, int vectors, float most) const {
+    int16_t* row = codes + q * kTileRows;
+    if constexpr (T == Type::codes)
+      units[q] = quantize_weights(folded, vectors, most, reinterpret_cast<uint8_t*>(row));
+    else
+      units[q] = quantize_to_int16(folded, vectors, most, row);
+  }
+
   template <Type T>
   void quantize(int q, const float* folded, int size) const {
-    int16_t* row = codes + q * kTileRows;
-    const float most = max_magnitude(folded, size);
-    if constexpr (T == Type::codes)
-      units[q] = quantize_weights(folded, size, most, reinterpret_cast<uint8_t*>(row));
-    else
-      units[q] = quantize_to_int16(folded, size, most, row);
+    const auto vector = [=](int i) { return load(folded + i * W); };
+    quantize<T>(q, vector, size / W, max_magnitude(folded, size));
   }
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "inputs.h"
 #include "place.h"
@@ -106,9 +107,9 @@ struct Model::Shared {
     for (const Item& item : step.items)
       for (int g = 0; g < spec.kv_heads; g++, index++) {
         Traversal& traversal = all[index];
-        const int window = spec.layers[layer].window;
-        const Bounds bounds = step.exact ? Bounds{window, item.cache->removed(layer)}
-                                         : bounds_of(*item.cache, layer, window);
+        const auto [window, sinks] = std::pair(spec.layers[layer].window, spec.layers[layer].sinks);
+        const Bounds bounds = step.exact ? Bounds{window, item.cache->removed(layer), sinks}
+                                         : bounds_of(*item.cache, layer, window, sinks);
         if (bounds != traversal.bounds) place(step, item, bounds, traversal);
         traversal.most_blocks = step.exact ? 0 : item.cache->eligible(layer).blocks;
         traversal.boxed = item.cache->boxed(layer);
@@ -362,9 +363,18 @@ int64_t weight_bytes(const Spec& spec) {
   for (const Layer& layer : spec.layers)
     for (const Linear* w :
          {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
-      add(*w);
+      if (!layer.skipped) add(*w);
   for (const Linear* w : {&spec.project_in, &spec.project_out, &spec.head}) add(*w);
   return bytes;
+}
+
+void Model::leave_out(int recent, int sinks, const std::vector<int>& skipped) {
+  for (Layer& layer : spec_.layers)
+    if (recent && (!layer.window || layer.window > recent)) {
+      layer.sinks = layer.window ? 0 : sinks;  // a window of its own may not reach them
+      layer.window = recent;
+    }
+  for (const int index : skipped) spec_.layers[index].skipped = true;
 }
 
 void Model::step(Step& step, Team& team, Counts& counts) {
@@ -374,7 +384,8 @@ void Model::step(Step& step, Team& team, Counts& counts) {
     worker.sketch();
     worker.box();
     worker.embed();
-    for (int layer = 0; layer < static_cast<int>(spec_.layers.size()); layer++) worker.layer(layer);
+    for (int layer = 0; layer < static_cast<int>(spec_.layers.size()); layer++)
+      if (!spec_.layers[layer].skipped) worker.layer(layer);
     if (!step.outputs.empty()) worker.logits();
   });
 

@@ -24,7 +24,9 @@ struct Layer {
   Linear q, k, v, o, gate, up, down;  // gate.data null: an MLP without gate
   Norm attention_norm, mlp_norm, post_attention_norm, post_mlp_norm, q_norm, k_norm;
   int window = 0;  // 0: all keys
+  int sinks = 0;   // with a window: the first keys, which are seen as well
   int rope = -1;   // index into Spec::ropes
+  bool skipped = false;
 };
 
 struct Rope {
@@ -86,6 +88,9 @@ class Model {
   explicit Model(Spec spec) : spec_(std::move(spec)) {}
   const Spec& spec() const { return spec_; }
   void set_rules(std::vector<Rule> rules) { spec_.rules = std::move(rules); }
+  // From now on tokens see the last `recent` keys (0: all) and the first `sinks` of every layer,
+  // but for a window of its own that is narrower, and some layers do nothing: they store no keys.
+  void leave_out(int recent, int sinks, const std::vector<int>& skipped);
   void step(Step& step, Team& team, Counts& counts);
 
  private:

@@ -19,11 +19,11 @@ Visible visible_of(const Bounds& bounds, int committed, int row, int count, cons
 
 }  // namespace
 
-Bounds bounds_of(const KVCache& cache, int layer, int window) {
+Bounds bounds_of(const KVCache& cache, int layer, int window, int sinks) {
   const Eligible& eligible = cache.eligible(layer);
   const int recent = eligible.recent;
   return {window && recent ? std::min(window, recent) : window + recent, cache.removed(layer),
-          eligible.sinks};
+          std::max(eligible.sinks, sinks)};
 }
 
 void place(Traversal& traversal, const Bounds& bounds, int length, int count, const int* positions,

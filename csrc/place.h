@@ -6,7 +6,7 @@
 namespace suffice {
 
 // What a layer with its window and the policy's choice lets tokens see; 0: `window` is unlimited.
-Bounds bounds_of(const KVCache& cache, int layer, int window);
+Bounds bounds_of(const KVCache& cache, int layer, int window, int sinks = 0);
 
 // Sets what a traversal needs to know of its `count` tentative rows behind `length` tokens, whose
 // positions and ancestors (see Step::visible) are given: who sees what, and the blocks that hold

@@ -270,6 +270,17 @@ void bind_model(nb::module_& m) {
            "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert(), "exact"_a,
            "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none())
       .def(
+          "leave_out",
+          [](PyModel& self, int recent, int sinks, const std::vector<int>& skipped) {
+            require(self.model != nullptr, "the model is not complete");
+            require(recent >= 0 && sinks >= 0, "recent and sinks cannot be negative");
+            for (const int layer : skipped)
+              require(layer >= 0 && layer < static_cast<int>(self.spec.layers.size()),
+                      "there is no layer " + std::to_string(layer));
+            self.model->leave_out(recent, sinks, skipped);
+          },
+          "recent"_a, "sinks"_a, "skipped"_a)
+      .def(
           "set_rules",
           [](PyModel& self, std::vector<Rule> rules) {
             require(self.model != nullptr, "the model is not complete");

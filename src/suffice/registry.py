@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from typing import Any
 from suffice.errors import InputError, unknown
 
 MOST = 2**31 - 1  # that an integer of the core can be
+_COMMA = re.compile(r",(?![^(]*\))")  # outside of brackets
 
 
 class Table:
@@ -40,7 +42,8 @@ class Table:
         """Build a technique from `name` or `name:field=value,field=value`.
 
         The value of a technique's one field, or of the one that its class names as `alone`, may be
-        given alone: `name:value`; and so may the name of a field that is true or false.
+        given alone: `name:value`; and so may the name of a field that is true or false. A value
+        that has commas itself stands in brackets: `name:field=(other:a=1,b=2)`.
 
         Raises:
             InputError: Unknown name or field, or a value of the wrong type.
@@ -98,8 +101,10 @@ def _parse(owner: str, technique: type[Any], options: str) -> dict[str, Any]:
     only = next(iter(fields)) if len(fields) == 1 else None  # "step:256" can only mean that
     alone = getattr(technique, "alone", only)
     values: dict[str, Any] = {}
-    for item in filter(None, options.split(",")):
+    for item in filter(None, _COMMA.split(options)):
         key, equals, value = item.partition("=")
+        if value.startswith("(") and value.endswith(")"):
+            value = value[1:-1]
         if not equals and fields.get(item) is bool:
             value = "true"
         elif not equals and alone:

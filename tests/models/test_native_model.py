@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,8 @@ from suffice import native
 from suffice.cache.kv import KVCache
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
-from suffice.models.native_model import NativeModel, Rows
+from suffice.models.native_model import NativeModel, Omitted, Rows
+from suffice.models.restored import restored
 from suffice.quant import QUANTS
 from suffice.trace import Trace
 
@@ -120,6 +122,86 @@ def test_a_batch_equals_its_rows(
     caches[2].commit([0, 2])
     rest = model.step([Rows(caches[2], tokens[2:4], outputs="all")])
     close(rest, torch.stack(alone[2][2:]))
+
+
+def after(decoder: Decoder, model: NativeModel, decided: Any = None) -> torch.Tensor:
+    """Logits of steps of a token and of three behind 24 tokens that the whole model has run."""
+    cache = new_cache(decoder)
+    run(NativeModel(decoder, 64), cache, TOKENS[:24].tolist())
+    if decided:
+        decided(cache)
+    one = run(model, cache, TOKENS[24:25].tolist())
+    return torch.cat((one, model.step([Rows(cache, TOKENS[25:28].tolist(), outputs="all")])))
+
+
+@pytest.mark.parametrize(("recent", "sinks"), [(1, 0), (5, 0), (6, 4), (3, 16), (40, 4)])
+def test_a_step_sees_recent_keys_and_sinks(
+    each_isa: str, recent: int, sinks: int, checkpoints: Any
+) -> None:
+    """Those that it would see if a policy let it."""
+
+    def policy(cache: KVCache) -> None:
+        for layer in range(len(decoder.config.layers)):
+            cache.let_see(layer, sinks=sinks, recent=recent)
+
+    decoder, model = models(checkpoints("llama"))
+    less = NativeModel(decoder, 64, omitted=Omitted(recent, sinks))
+    assert torch.equal(after(decoder, less), after(decoder, model, policy))
+    assert torch.equal(after(decoder, less), after(decoder, model)) == (recent == 40)
+
+
+def test_a_window_of_a_layer_s_own_stays(checkpoints: Any) -> None:
+    decoder, _ = models(checkpoints("gemma3"))  # windows of 8 and all keys
+    for recent in (5, 12):
+        layers = tuple(
+            dataclasses.replace(layer, window=min(layer.window or recent, recent))
+            for layer in decoder.config.layers
+        )
+        narrow = Decoder(dataclasses.replace(decoder.config, layers=layers), decoder.weights)
+        less = NativeModel(decoder, 64, omitted=Omitted(recent))
+        assert torch.equal(after(decoder, less), after(decoder, NativeModel(narrow, 64)))
+
+
+@pytest.mark.parametrize("variant", ["llama", "opt-post"])
+def test_layers_are_skipped(variant: str, checkpoints: Any) -> None:
+    """The rest is a model of fewer layers."""
+    decoder, _ = models(checkpoints(variant))
+    layers, tokens = decoder.config.layers, TOKENS[:9].tolist()
+    for skipped in ((0,), (1,), (0, 2)):
+        kept = [index for index in range(len(layers)) if index not in skipped]
+        weights = {
+            name: weight
+            for name, weight in decoder.weights.items()
+            if not name.startswith("layers.")
+        }
+        for to, index in enumerate(kept):
+            for name, weight in decoder.weights.items():
+                if name.startswith(f"layers.{index}."):
+                    weights[name.replace(f".{index}.", f".{to}.")] = weight
+        config = dataclasses.replace(decoder.config, layers=tuple(layers[at] for at in kept))
+        shallow = Decoder(config, weights)
+        less = NativeModel(decoder, 64, omitted=Omitted(layers=skipped))
+        assert torch.equal(
+            run(less, new_cache(decoder), tokens),
+            run(NativeModel(shallow, 64), new_cache(shallow), tokens),
+        )
+
+
+def test_weights_are_stored_once_more(checkpoints: Any) -> None:
+    """Where that saves something: the rest is shared."""
+    decoder, _ = models(checkpoints("llama"), "int8")
+    assert restored(decoder, QUANTS.build("int8")) is decoder
+    assert restored(decoder, QUANTS.build("none:dtype=bfloat16")) is decoder
+    less = restored(decoder, QUANTS.build("rtn:group=16,a=8"))
+    for name, weight in less.weights.items():
+        own = decoder.weights[name]
+        if name.startswith("layers.") and not isinstance(own, torch.Tensor):
+            assert not isinstance(weight, torch.Tensor)
+            assert weight.bytes < own.bytes and weight.bias is own.bias
+            expected = QUANTS.build("rtn:group=16,a=8").pack(own.unpack())
+            assert torch.equal(weight.unpack(), expected.unpack())
+        else:
+            assert weight is own
 
 
 def test_int8_equals_its_definition(each_isa: str, checkpoints: Any) -> None:

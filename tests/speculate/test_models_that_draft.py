@@ -1,4 +1,4 @@
-"""A second model, and the model itself with attention that leaves something out."""
+"""A second model, and the model itself under a setting that leaves something out."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import tiny
 from suffice import LLM, Config, SamplingParams
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
-from suffice.speculate import Drafted
+from suffice.speculate import SPECULATORS, Drafted
 from suffice.speculate.budget import Budget
+from suffice.speculate.self import SelfDraft
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=1)
 DRAWN = SamplingParams(temperature=0.8, top_k=30, max_tokens=24, seed=5, ignore_eos=True)
@@ -161,14 +162,26 @@ def test_another_vocabulary_is_refused(models: Callable[..., Path], tmp_path: Pa
     ],
     ids=str,
 )
-def test_the_model_itself_drafts(models: Callable[..., Path], options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"attention": "certified:eps=0.9,bounded=false", "recent": 0, "quantization": None},
+        {"recent": 200, "sinks": 4, "quantization": None},
+        {"quantization": "rtn:group=16,w=3", "recent": 0},
+        {"skip_layers": "1", "recent": 0, "quantization": None},
+        {"attention": "certified:eps=0.5", "recent": 100, "quantization": "rtn:group=16,a=8"},
+    ],
+    ids=str,
+)
+def test_the_model_itself_drafts(
+    models: Callable[..., Path], method: dict[str, Any], options: dict[str, Any]
+) -> None:
     """Prompts are long enough for sketches; drafts leave no trace, bit for bit."""
     folder = models(max_position_embeddings=512)
     prompts = [[(11 * i * i + number) % 190 + 3 for i in range(250)] for number in range(2)]
     params = [GREEDY, dataclasses.replace(GREEDY, max_tokens=90)]
     plain = load(folder, **options).generate(prompts, params)
-    method = {"method": "self", "attention": "certified:eps=0.9,bounded=false"}
-    found = drafting(folder, method, **options).generate(prompts, params)
+    found = drafting(folder, {"method": "self"} | method, **options).generate(prompts, params)
     assert [each.outputs for each in found] == [each.outputs for each in plain]
     for each in found:
         assert 0 < each.speculation.num_accepted_tokens < each.speculation.num_draft_tokens
@@ -193,14 +206,39 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
         (
             {"method": "self", "attention": "aet"},
             {},
-            "speculator 'self': attention='aet': must be one of art, certified with a setting that "
-            "leaves something out",
+            "speculator 'self': attention='aet': must be exact, or one of art, certified with a "
+            "setting that leaves something out",
         ),
         (
             {"method": "self", "attention": "certified:eps=0"},
             {},
-            "speculator 'self': attention='certified:eps=0': must be one of art, certified with a "
-            "setting that leaves something out",
+            "speculator 'self': attention='certified:eps=0': must be exact, or one of art, "
+            "certified with a setting that leaves something out",
+        ),
+        (
+            {"method": "self", "recent": 0, "quantization": None},
+            {},
+            "speculator 'self': drafts would cost what the model does: give attention, recent, "
+            "quantization or skip_layers",
+        ),
+        (
+            {"method": "self", "sinks": -1},
+            {},
+            "speculator 'self': sinks=-1: must be at least 0 tokens",
+        ),
+        (
+            {"method": "self", "quantization": "rtm"},
+            {},
+            "unknown quant 'rtm'. Did you mean 'rtn'? Known: int8, kllm, kmeans, none, rtn",
+        ),
+        *(
+            (
+                {"method": "self", "skip_layers": wrong},
+                {},
+                f"speculator 'self': skip_layers='{wrong}': must be layers and ranges of them with "
+                "+ between, such as 10-12+20",
+            )
+            for wrong in ("3-1", "a", "1+", "1,2", "-1")
         ),
         (
             {"method": "self", "attention": "certifid"},
@@ -226,6 +264,25 @@ def test_bad_options(method: dict[str, Any], options: dict[str, Any], message: s
     with pytest.raises(InputError) as error:
         Config.create("model", speculative_config=method, **options)
     assert str(error.value) == message
+
+
+def test_a_setting_in_brackets() -> None:
+    spelled = "self:3,attention=(certified:eps=0.3,bounded=false),quantization=(rtn:group=32,a=8)"
+    assert SPECULATORS.build(spelled) == SelfDraft(
+        3, attention="certified:eps=0.3,bounded=false", quantization="rtn:group=32,a=8"
+    )
+    assert SPECULATORS.build("self:skip_layers=10-12+20").skipped == (10, 11, 12, 20)
+
+
+@pytest.mark.parametrize("skipped", ["0-2", "3", "0+5"])
+def test_layers_that_cannot_be_skipped(models: Callable[..., Path], skipped: str) -> None:
+    first, last = skipped[0], skipped[-1]
+    with pytest.raises(InputError) as error:
+        drafting(models(), {"method": "self", "skip_layers": skipped})
+    assert str(error.value) == (
+        f"speculator 'self': skip_layers={first}..{last}: must be some of the model's layers 0..2, "
+        "not all"
+    )
 
 
 def test_a_draft_model_that_is_not_there(models: Callable[..., Path]) -> None:

@@ -201,7 +201,7 @@ class Config:
                 "each token changes what the next one sees: the policy must be one that does not "
                 "evict while decoding, or have keep=true"
             )
-        if self.speculate.sketched and not isinstance(self.policy, POLICIES.load("full")):
+        if method == "self" and not isinstance(self.policy, POLICIES.load("full")):
             raise InputError(
                 f"speculator '{method}' with policy '{POLICIES.name_of(self.policy)}': its "
                 "attention chooses the tokens itself: the policy must be 'full'"

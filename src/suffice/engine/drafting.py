@@ -1,15 +1,16 @@
-"""What makers of drafts may ask of the engine: a second model, or other attention in the same."""
+"""What makers of drafts may ask of the engine: a second model, or a cheaper setting of the same."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from suffice.attention import Attention
 from suffice.engine.config import Config
 from suffice.errors import InputError
-from suffice.models.native_model import NativeModel, Rows
+from suffice.models.native_model import NativeModel, Omitted, Rows
+from suffice.models.restored import restored
 from suffice.models.tokenizer import load_tokenizer
+from suffice.speculate import Cheaper
 
 if TYPE_CHECKING:
     import torch
@@ -53,16 +54,23 @@ class Models:
         runner.arena = self._runner.arena
         return runner
 
-    def under(self, attention: Attention) -> Callable[[list[Any], list[int]], torch.Tensor]:
-        """Return what runs one more token of some sequences by another attention; the rows count.
+    def under(self, setting: Cheaper) -> Callable[[list[Any], list[int]], torch.Tensor]:
+        """Return what runs one more token of some sequences more cheaply; the rows count.
 
         It returns logits float32 [B, V]. What it reads is not in the runner's trace.
+
+        Raises:
+            InputError: The model has no such layers, or no others.
         """
-        runner = self._runner
-        model, context = runner.decoder.config, runner.config.max_model_len
+        decoder, context = self._runner.decoder, self._runner.config.max_model_len
+        model = decoder.config
         assert context is not None
-        rules = [[attention.rule()] * model.kv_heads for _ in model.layers]
-        native = NativeModel(runner.decoder, context, rules)
+        _check_skipped(setting.skipped, len(model.layers))
+        if setting.quant is not None:
+            decoder = restored(decoder, setting.quant)
+        rules = [[setting.attention.rule()] * model.kv_heads for _ in model.layers]
+        omitted = Omitted(setting.recent, setting.sinks, setting.skipped)
+        native = NativeModel(decoder, context, rules, omitted=omitted)
 
         def step(sequences: list[Any], tokens: list[int]) -> torch.Tensor:
             batch = [
@@ -75,3 +83,11 @@ class Models:
             return logits
 
         return step
+
+
+def _check_skipped(skipped: tuple[int, ...], layers: int) -> None:
+    if skipped and (skipped[-1] >= layers or len(skipped) == layers):
+        raise InputError(
+            f"speculator 'self': skip_layers={skipped[0]}..{skipped[-1]}: must be some of the "
+            f"model's layers 0..{layers - 1}, not all"
+        )

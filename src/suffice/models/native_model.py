@@ -42,11 +42,24 @@ class Rows:
     outputs: str = "last"
 
 
+@dataclass(frozen=True)
+class Omitted:
+    """What a step does without, to be cheaper.
+
+    Tokens see the last `recent` keys (0: all), their own included, and the first `sinks`; a layer's
+    own window, where it is narrower, stays. `layers` are skipped: they neither read nor store keys.
+    """
+
+    recent: int = 0
+    sinks: int = 0
+    layers: tuple[int, ...] = ()
+
+
 class NativeModel:
     """Runs decode steps of `decoder`, whose weights it shares, for up to `positions` positions.
 
     `rules` [L][G] say what attention reads, None: everything. `levels` [L][H] are those of a coded
-    softmax; without any, weights are e^x.
+    softmax; without any, weights are e^x. `omitted` is left out of every step.
     """
 
     def __init__(
@@ -55,6 +68,7 @@ class NativeModel:
         positions: int,
         rules: Sequence[Sequence[core.Rule | None]] | None = None,
         levels: Sequence[Sequence[Levels]] = (),
+        omitted: Omitted = Omitted(),
     ) -> None:
         config = decoder.config
         self._config = config
@@ -84,12 +98,13 @@ class NativeModel:
             self._model.add_layer(parts, layer.window or 0, rope)
         parts = _parts(decoder, "", ("embed", "project_in", "project_out", "head"), ("final_norm",))
         if config.tied:
-            parts["head"] = parts["embed"]
+            parts.setdefault("head", parts["embed"])
         if config.position_rows:
             table = decoder.weights["positions"]
             assert isinstance(table, torch.Tensor)
             parts["positions"] = table[config.position_offset :][:positions].contiguous()
         self._model.finish(parts)
+        self._model.leave_out(omitted.recent, omitted.sinks, list(omitted.layers))
         self._levels = levels
         self.use(rules or [[None] * config.kv_heads for _ in config.layers])
         self._untraced = Trace(len(config.layers), config.kv_heads)

@@ -8,6 +8,7 @@ of its drafts were accepted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from suffice.registry import Table
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     import torch
 
     from suffice.attention import Attention
+    from suffice.quant import Quant
     from suffice.sampling import SamplingState
     from suffice.speculate.rates import Rates
 
 __all__ = [
     "NO_DRAFTS",
     "SPECULATORS",
+    "Cheaper",
     "DraftRunner",
     "Drafted",
     "Models",
@@ -95,6 +98,21 @@ class DraftRunner(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Cheaper:
+    """A cheaper setting of a model.
+
+    It attends by `attention`, to the last `recent` keys (0: all) and the first `sinks`; its layers'
+    weights are stored anew by `quant`, unless None; the layers `skipped` are left out.
+    """
+
+    attention: Attention
+    quant: Quant | None = None
+    recent: int = 0
+    sinks: int = 0
+    skipped: tuple[int, ...] = ()
+
+
 class Models(Protocol):
     """The models that drafts may come from."""
 
@@ -102,10 +120,11 @@ class Models(Protocol):
         """Load another model. Raises InputError, also if it has another vocabulary."""
         ...
 
-    def under(self, attention: Attention) -> Callable[[list[Any], list[int]], torch.Tensor]:
-        """Return what runs one more token of some of the model's sequences by another attention.
+    def under(self, setting: Cheaper) -> Callable[[list[Any], list[int]], torch.Tensor]:
+        """Return what runs one more token of some of the model's sequences by a cheaper setting.
 
-        It returns logits float32 [B, V]; the rows are committed.
+        It returns logits float32 [B, V]; the rows are committed. Raises InputError for layers that
+        the model does not have.
         """
         ...
 

@@ -1,48 +1,69 @@
-"""The model itself guesses, with attention that leaves something out.
+"""The model itself guesses, under a setting that costs less.
 
-Source   The weights and the cache are the target's, as in QuantSpec and MagicDec: drafts read fewer
-         keys and values, and are checked by attention to all of them.
+Source   The weights and the cache are the target's, as in QuantSpec (weights of 4 bits) and
+         MagicDec (of the keys the newest and the first, as in StreamingLLM): drafts read less, and
+         are checked by the model as it is.
 Exact    always: what is drafted is checked.
 Cost     A step of the model for each draft. Its keys and values go to the rows in which the drafts
-         are checked, and are forgotten before.
+         are checked, and are forgotten before. Weights of fewer bits are held beside the others.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.attention import ATTENTIONS, Attention
 from suffice.errors import InputError
-from suffice.speculate import Drafted, Models
+from suffice.quant import QUANTS, Quant
+from suffice.speculate import Cheaper, Drafted, Models
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 
 if TYPE_CHECKING:
     import torch
 
 _ALLOWED = ("art", "certified")  # they keep no state that an exact step would have to undo
+_LAYERS = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 @dataclass(frozen=True)
 class SelfDraft:
-    """Drafts with another `attention`, which must leave something out."""
+    """Drafts under a setting that leaves something out.
+
+    They see the last `recent` tokens (0: all) and the first `sinks`, and of these what `attention`
+    reads. The layers' weights are stored once more by `quantization`, unless it is None or saves
+    nothing. `skip_layers`, such as `10-12+20`, are left out.
+    """
 
     alone = "num_speculative_tokens"
     from_text: ClassVar[bool] = False
 
     num_speculative_tokens: int = 4
     adaptive: bool = True  # make only as many drafts as pay
-    attention: str = "certified:eps=0.3,bounded=false"
+    attention: str = "exact"
+    recent: int = 512
+    sinks: int = 16
+    quantization: str | None = "rtn:group=64,a=8"
+    skip_layers: str | None = None
 
     def __post_init__(self) -> None:
         check_drafts("self", self.num_speculative_tokens)
-        technique = self.technique
-        rule = technique.rule()
-        if ATTENTIONS.name_of(technique) not in _ALLOWED or rule is None or rule.exact:
+        for option in ("recent", "sinks"):
+            if (given := getattr(self, option)) < 0:
+                raise InputError(f"speculator 'self': {option}={given}: must be at least 0 tokens")
+        name, rule = ATTENTIONS.name_of(self.technique), self.technique.rule()
+        if name != "exact" and (name not in _ALLOWED or rule is None or rule.exact):
             raise InputError(
-                f"speculator 'self': attention='{self.attention}': must be one of "
+                f"speculator 'self': attention='{self.attention}': must be exact, or one of "
                 f"{', '.join(_ALLOWED)} with a setting that leaves something out"
+            )
+        quant, skipped = self.quant, self.skipped
+        if name == "exact" and not (self.recent or quant or skipped):
+            raise InputError(
+                "speculator 'self': drafts would cost what the model does: give attention, recent, "
+                "quantization or skip_layers"
             )
 
     @property
@@ -50,6 +71,30 @@ class SelfDraft:
         """How drafts attend."""
         found: Attention = ATTENTIONS.build(self.attention)
         return found
+
+    @property
+    def quant(self) -> Quant | None:
+        """How the layers' weights are stored for drafts."""
+        return None if self.quantization is None else QUANTS.build(self.quantization)
+
+    @property
+    def skipped(self) -> tuple[int, ...]:
+        """The layers that drafts leave out, ascending.
+
+        Raises:
+            InputError: `skip_layers` says nothing of the kind.
+        """
+        found: set[int] = set()
+        for part in self.skip_layers.split("+") if self.skip_layers else ():
+            match = _LAYERS.fullmatch(part)
+            first, last = match.groups(match[1]) if match else ("1", "0")
+            if int(first) > int(last):
+                raise InputError(
+                    f"speculator 'self': skip_layers='{self.skip_layers}': must be layers and "
+                    "ranges of them with + between, such as 10-12+20"
+                )
+            found.update(range(int(first), int(last) + 1))
+        return tuple(sorted(found))
 
     @property
     def sketched(self) -> bool:
@@ -62,8 +107,13 @@ class SelfDraft:
         return cls()
 
     def proposer(self, models: Models) -> ByItself:
-        """Return what makes the drafts."""
-        return ByItself(models.under(self.technique))
+        """Return what makes the drafts; stores the weights once more if it must.
+
+        Raises:
+            InputError: The model has no such layers.
+        """
+        setting = Cheaper(self.technique, self.quant, self.recent, self.sinks, self.skipped)
+        return ByItself(models.under(setting))
 
 
 class ByItself:

@@ -84,12 +84,12 @@ class Budget:
 
     def _looks(self) -> bool:
         """Whether to see what pays: not at each step while nothing is drafted or learned."""
-        soon = self._idle <= 1 or math.isinf(self._idle)
+        soon = self._idle <= 2 or math.isinf(self._idle)
         return self._account.open and (soon or self._idle % _LOOK == 0)
 
     def _is_time(self, samples: int) -> bool:
         """Whether a draft is tried though none pays: twice in a row, see `drafted`."""
-        if not self._account.open:
+        if self._since_plain >= _PLAIN or not self._account.open:
             return False
         plain = self._costs.step(samples, 0)
         more = self._costs.step(samples, samples) - plain + samples * self._costs.draft
@@ -144,11 +144,15 @@ class Budget:
         if not self._adaptive:
             return
         drafts = sum(map(len, trees))
+        # The step after a model's drafts finds caches that these have filled. That is their loss,
+        # not what a step costs without them.
+        upset = not drafts and self._idle == 1
         plain, steps = self._costs.step(len(trees), 0), self._tokens / max(len(trees), 1)
-        self._account.add(self._proposing + seconds, plain, steps, drafted=drafts > 0)
+        self._account.add(self._proposing + seconds, plain, steps, drafted=drafts > 0 or upset)
         self._proposing, self._tokens = 0.0, 0
-        self._since_plain = self._since_plain + 1 if drafts else 0
-        self._costs.add_step(len(trees), drafts, seconds)
+        if not upset:
+            self._since_plain = self._since_plain + 1 if drafts else 0
+            self._costs.add_step(len(trees), drafts, seconds)
 
     def learn(self, sample: Drafted, tree: Tree, tokens: Sequence[int]) -> None:
         """Take the tokens that came where a tree of drafts had been made."""

@@ -195,6 +195,12 @@ def cell_of(result: Result, bits: float) -> dict[str, Any]:
     return dataclasses.asdict(result.against) | own | {"reference": result.against.perplexity}
 
 
+def kept_path(folder: Path, model: str, weights: str) -> Path:
+    """Return where a model's weights are kept once they are quantised."""
+    name = "".join(c if c.isalnum() or c in "=,." else "-" for c in weights)
+    return folder / f"{model}-{name}.safetensors"
+
+
 def llama_path(folder: Path, model: str, kind: str) -> Path:
     """Return where llama.cpp's quantisation of a model is kept."""
     return folder / f"{model}-{kind}.gguf"
@@ -250,8 +256,7 @@ class Source:
         if weights.endswith(UNCALIBRATED) or not hasattr(method, "site"):
             yield Decoder.from_checkpoint(self.checkpoint, method)
             return
-        name = "".join(c if c.isalnum() or c in "=,." else "-" for c in weights)
-        path = self.folder / f"{self.facts['model']['name']}-{name}.safetensors"
+        path = kept_path(self.folder, self.facts["model"]["name"], weights)
         facts = self.facts | {"method": weights}
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -219,6 +219,23 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
   return found;
 }
 
+void leave_out(PyModel& self, int recent, int sinks, const std::vector<int>& skipped) {
+  require(self.model != nullptr, "the model is not complete");
+  require(recent >= 0 && sinks >= 0, "recent and sinks cannot be negative");
+  for (const int layer : skipped)
+    require(layer >= 0 && layer < static_cast<int>(self.spec.layers.size()),
+            "there is no layer " + std::to_string(layer));
+  self.model->leave_out(recent, sinks, skipped);
+}
+
+void set_rules(PyModel& self, std::vector<Rule> rules) {
+  require(self.model != nullptr, "the model is not complete");
+  require(rules.size() == self.spec.layers.size() * self.spec.kv_heads,
+          "one rule for each layer and key/value head");
+  for (const Rule& rule : rules) check_rule(rule, self.spec.heads / self.spec.kv_heads);
+  self.model->set_rules(std::move(rules));
+}
+
 }  // namespace
 
 void bind_model(nb::module_& m) {
@@ -269,27 +286,8 @@ void bind_model(nb::module_& m) {
            "tokens"_a.noconvert(), "positions"_a.noconvert(), "visible"_a.noconvert(),
            "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert(), "exact"_a,
            "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none())
-      .def(
-          "leave_out",
-          [](PyModel& self, int recent, int sinks, const std::vector<int>& skipped) {
-            require(self.model != nullptr, "the model is not complete");
-            require(recent >= 0 && sinks >= 0, "recent and sinks cannot be negative");
-            for (const int layer : skipped)
-              require(layer >= 0 && layer < static_cast<int>(self.spec.layers.size()),
-                      "there is no layer " + std::to_string(layer));
-            self.model->leave_out(recent, sinks, skipped);
-          },
-          "recent"_a, "sinks"_a, "skipped"_a)
-      .def(
-          "set_rules",
-          [](PyModel& self, std::vector<Rule> rules) {
-            require(self.model != nullptr, "the model is not complete");
-            require(rules.size() == self.spec.layers.size() * self.spec.kv_heads,
-                    "one rule for each layer and key/value head");
-            for (const Rule& rule : rules) check_rule(rule, self.spec.heads / self.spec.kv_heads);
-            self.model->set_rules(std::move(rules));
-          },
-          "rules"_a);
+      .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
+      .def("set_rules", &set_rules, "rules"_a);
 }
 
 }  // namespace suffice::bind

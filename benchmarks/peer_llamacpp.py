@@ -11,6 +11,8 @@ from importlib.metadata import version
 from typing import Any
 
 import llama_cpp as lib
+import numpy as np
+from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from peer_worker import serve
 
@@ -66,6 +68,33 @@ class LlamaCpp:
             chosen.append(tokens[0])
         return {"seconds": time.perf_counter() - began, "tokens": chosen}
 
+    def look_up(self, tokens: list[int], count: int, drafts: int) -> dict[str, Any]:
+        """Decode up to `count` tokens greedily by the binding's own prompt look-up.
+
+        `seconds` begin with the first token, as in `decode`; `timed` are the tokens after it.
+        """
+        look = LlamaPromptLookupDecoding(num_pred_tokens=drafts)
+        context, vocabulary = self._context(1), lib.llama_model_get_vocab(self.model)
+        self._forget(context, 1, 0)
+        if len(tokens) > 1:
+            self._run(context, [tokens[:-1]], 0)
+        self._run(context, [tokens[-1:]], len(tokens) - 1)
+        chosen = self._sample(context, 1)
+        began = time.perf_counter()
+        while len(chosen) < count and not lib.llama_vocab_is_eog(vocabulary, chosen[-1]):
+            text = [*tokens, *chosen]
+            guess = look(np.array(text, np.intc))[: count - len(chosen) - 1].tolist()
+            self._run(context, [[chosen[-1], *guess]], len(text) - 1, every=True)
+            for at, token in enumerate([*guess, None]):
+                found = lib.llama_sampler_sample(self.greedy, context, at)
+                chosen.append(found)
+                if found != token or lib.llama_vocab_is_eog(vocabulary, found):
+                    break
+            memory = lib.llama_get_memory(context)
+            lib.llama_memory_seq_rm(memory, 0, len(tokens) + len(chosen) - 1, -1)
+        seconds = time.perf_counter() - began
+        return {"seconds": seconds, "tokens": chosen, "timed": len(chosen) - 1}
+
     def _context(self, sequences: int) -> Any:
         if sequences not in self._contexts:
             params = lib.llama_context_default_params()
@@ -85,8 +114,10 @@ class LlamaCpp:
         for sequence in range(sequences):
             lib.llama_memory_seq_rm(memory, sequence, rows, -1)
 
-    def _run(self, context: Any, tokens: list[list[int]], first: int) -> None:
-        """Run tokens of each sequence at positions `first`...; the last of each gives logits."""
+    def _run(self, context: Any, tokens: list[list[int]], first: int, every: bool = False) -> None:
+        """Run tokens of each sequence at positions `first`...; the last of each gives logits, or
+        `every` one does.
+        """
         count = sum(map(len, tokens))
         batch = lib.llama_batch_init(count, 0, 1)
         batch.n_tokens = count
@@ -97,7 +128,7 @@ class LlamaCpp:
                 batch.pos[at] = first + offset
                 batch.n_seq_id[at] = 1
                 batch.seq_id[at][0] = sequence
-                batch.logits[at] = offset == len(row) - 1
+                batch.logits[at] = every or offset == len(row) - 1
                 at += 1
         status = lib.llama_decode(context, batch)
         lib.llama_batch_free(batch)

@@ -28,6 +28,7 @@ class VLLM:
             enforce_eager=options["eager"],
             disable_log_stats=True,
             seed=0,
+            speculative_config=options.get("speculative"),
         )
         self.engine = self.llm.llm_engine
         self._requests = 0
@@ -68,12 +69,31 @@ class VLLM:
                     raise SystemExit(f"a prompt waited until another had {late} tokens")
         return {"seconds": time.perf_counter() - began, "tokens": tokens[mine[0]]}
 
-    def _add(self, prompt: list[int], count: int) -> str:
+    def look_up(self, tokens: list[int], count: int, drafts: int) -> dict[str, Any]:
+        """Decode up to `count` tokens greedily, by what `speculative` of the options says.
+
+        `seconds` begin with the first tokens, as in `decode`; `timed` are those after them.
+        """
+        assert drafts == self.options["speculative"]["num_speculative_tokens"]
+        end = self.llm.llm_engine.model_config.hf_config.eos_token_id
+        self._add(tokens, count, stop_token_ids=end if isinstance(end, list) else [end])
+        chosen: list[int] = []
+        began, first = 0.0, 0
+        while self.engine.has_unfinished_requests():
+            for output in self.engine.step():
+                chosen = list(output.outputs[0].token_ids)
+            if not first and chosen:
+                began, first = time.perf_counter(), len(chosen)
+        seconds = time.perf_counter() - began
+        return {"seconds": seconds, "tokens": chosen, "timed": len(chosen) - first}
+
+    def _add(self, prompt: list[int], count: int, **more: Any) -> str:
         from vllm import SamplingParams
 
         self._requests += 1
         name = str(self._requests)
-        params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
+        more = more or {"ignore_eos": True}
+        params = SamplingParams(temperature=0, max_tokens=count, detokenize=False, **more)
         self.engine.add_request(name, {"prompt_token_ids": prompt}, params)
         return name
 

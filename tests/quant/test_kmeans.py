@@ -186,7 +186,8 @@ def test_an_odd_width_is_not_rotated() -> None:
         ("kmeans:rounds=-1", "kmeans: rounds=-1,sweeps=2; must be 0 or more"),
         ("rtn:w=9", r"rtn: w=9 bits; allowed: 2\.\.8"),
         ("rtn:a=4", r"rtn: a=4 bits; allowed: 8, 16"),
-        ("rtn:group=0", "rtn: group=0; must be at least 1, or none"),
+        ("rtn:group=0", "rtn: group=0; must be a multiple of 8, or none"),
+        ("rtn:group=5", "rtn: group=5; must be a multiple of 8, or none"),
     ],
 )
 def test_refused_options(text: str, message: str) -> None:

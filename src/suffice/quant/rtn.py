@@ -49,8 +49,8 @@ class RTN:
             raise InputError(f"rtn: w={self.w} bits; allowed: {BITS[0]}..{BITS[1]}")
         if self.a not in INPUT_LEVELS:
             raise InputError(f"rtn: a={self.a} bits; allowed: 8, 16")
-        if self.group is not None and self.group < 1:
-            raise InputError(f"rtn: group={self.group}; must be at least 1, or none")
+        if self.group is not None and (self.group < 8 or self.group % 8):
+            raise InputError(f"rtn: group={self.group}; must be a multiple of 8, or none")
         if self.fisher and not self.compensate:
             raise InputError("rtn: fisher=true goes with compensate=true")
 

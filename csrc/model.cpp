@@ -371,7 +371,8 @@ int64_t weight_bytes(const Spec& spec) {
 void Model::leave_out(int recent, int sinks, const std::vector<int>& skipped) {
   for (Layer& layer : spec_.layers)
     if (recent && (!layer.window || layer.window > recent)) {
-      layer.sinks = layer.window ? 0 : sinks;  // a window of its own may not reach them
+      // A window of its own may not reach them. More than there ever are would overflow.
+      layer.sinks = layer.window ? 0 : std::min(sinks, 1 << 30);
       layer.window = recent;
     }
   for (const int index : skipped) spec_.layers[index].skipped = true;

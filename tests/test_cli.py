@@ -86,6 +86,14 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
             ["run", "a", "--speculative-config", "{method: none}"],
             "--speculative-config={method: none}: is not JSON (Expecting property name enclosed",
         ),
+        (
+            ["run", "a", "--speculative-config", '[{"method": "none"}]'],
+            '--speculative-config=[{"method": "none"}]: is not JSON (not an object); it looks like',
+        ),
+        (
+            ["run", "a", "--speculative-config", '{"method":' * 3000],
+            "--speculative-config=" + ('{"method":' * 20) + "...: is not JSON (a number or a",
+        ),
         (["run", "caf\udcff"], "the prompt is not valid text (UTF-8): byte 0xff at character 4"),
         (["run", "a", "-sys", "\udcff"], "the system prompt is not valid text (UTF-8): byte 0xff"),
         (["chat", "-sys", "\udcff"], "the system prompt is not valid text (UTF-8): byte 0xff"),

@@ -42,8 +42,8 @@ class Table:
         """Build a technique from `name` or `name:field=value,field=value`.
 
         The value of a technique's one field, or of the one that its class names as `alone`, may be
-        given alone: `name:value`; and so may the name of a field that is true or false. A value
-        that has commas itself stands in brackets: `name:field=(other:a=1,b=2)`.
+        given alone, first: `name:value`; and so may the name of a field that is true or false. A
+        value that has commas itself stands in brackets: `name:field=(other:a=1,b=2)`.
 
         Raises:
             InputError: Unknown name or field, or a value of the wrong type.
@@ -62,9 +62,12 @@ class Table:
         hints = _hints(technique)
         for key in options:
             if key not in hints:
-                raise unknown(f"option of {owner}", key, hints)
+                raise unknown(f"option of {owner}", str(key), hints)
         return technique(
-            **{key: _convert(owner, key, str(value), hints[key]) for key, value in options.items()}
+            **{
+                key: _convert(owner, key, _bare(str(value)), hints[key])
+                for key, value in options.items()
+            }
         )
 
     def take(self, name: str, value: Any) -> Any:
@@ -101,13 +104,11 @@ def _parse(owner: str, technique: type[Any], options: str) -> dict[str, Any]:
     only = next(iter(fields)) if len(fields) == 1 else None  # "step:256" can only mean that
     alone = getattr(technique, "alone", only)
     values: dict[str, Any] = {}
-    for item in filter(None, _COMMA.split(options)):
+    for at, item in enumerate(filter(None, _COMMA.split(options))):
         key, equals, value = item.partition("=")
-        if value.startswith("(") and value.endswith(")"):
-            value = value[1:-1]
         if not equals and fields.get(item) is bool:
             value = "true"
-        elif not equals and alone:
+        elif not equals and alone and (at == 0 or alone in values):
             key, equals, value = alone, "=", item
         if not equals and not value:
             raise InputError(f"{owner}: '{item}' is not of the form option=value")
@@ -115,8 +116,13 @@ def _parse(owner: str, technique: type[Any], options: str) -> dict[str, Any]:
             raise unknown(f"option of {owner}", key, fields)
         if key in values:
             raise InputError(f"{owner}: option '{key}' is given twice")
-        values[key] = _convert(owner, key, value, fields[key])
+        values[key] = _convert(owner, key, _bare(value), fields[key])
     return values
+
+
+def _bare(value: str) -> str:
+    """Return a value without the brackets it stands in."""
+    return value[1:-1] if value.startswith("(") and value.endswith(")") else value
 
 
 def _convert(owner: str, key: str, value: str, hint: Any) -> Any:

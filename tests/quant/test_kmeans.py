@@ -195,6 +195,13 @@ def test_refused_options(text: str, message: str) -> None:
         QUANTS.build(text)
 
 
+@pytest.mark.parametrize("method", [RTN, KMeans])
+def test_a_group_longer_than_a_row_is_the_row(method: type[RTN] | type[KMeans]) -> None:
+    weight = torch.randn(16, 64, generator=torch.Generator().manual_seed(3))
+    long, row = (method(group=group).pack(weight).unpack() for group in (2**31 - 8, None))
+    assert torch.equal(long, row)
+
+
 def test_refused_weights() -> None:
     weight = torch.ones(16, 64)
     weight[2, 3] = float("nan")

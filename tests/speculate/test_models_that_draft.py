@@ -221,6 +221,15 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
             "speculator 'self': drafts would cost what the model does: give attention, recent, "
             "quantization or skip_layers",
         ),
+        *(
+            (
+                {"method": "self", "attention": f"{name}:calibrated"},
+                {},
+                f"speculator 'self': attention='{name}:calibrated': drafts have one threshold for "
+                "all heads: leave out calibrated",
+            )
+            for name in ("certified", "art")
+        ),
         (
             {"method": "self", "sinks": -1},
             {},
@@ -238,7 +247,7 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
                 f"speculator 'self': skip_layers='{wrong}': must be layers and ranges of them with "
                 "+ between, such as 10-12+20",
             )
-            for wrong in ("3-1", "a", "1+", "1,2", "-1")
+            for wrong in ("3-1", "a", "1+", "1,2", "-1", "[1, 2]", "0-99999999999", "9" * 4400)
         ),
         (
             {"method": "self", "attention": "certifid"},
@@ -249,7 +258,7 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
         (
             {"method": "self"},
             {"policy": "snapkv"},
-            "speculator 'self' with policy 'snapkv': its attention chooses the tokens itself: the "
+            "speculator 'self' with policy 'snapkv': drafts choose the tokens that they see: the "
             "policy must be 'full'",
         ),
         (
@@ -272,17 +281,53 @@ def test_a_setting_in_brackets() -> None:
         3, attention="certified:eps=0.3,bounded=false", quantization="rtn:group=32,a=8"
     )
     assert SPECULATORS.build("self:skip_layers=10-12+20").skipped == (10, 11, 12, 20)
+    options = {"quantization": "(rtn:group=64,a=8)"}
+    assert SPECULATORS.make("self", options) == SelfDraft(quantization="rtn:group=64,a=8")
 
 
-@pytest.mark.parametrize("skipped", ["0-2", "3", "0+5"])
-def test_layers_that_cannot_be_skipped(models: Callable[..., Path], skipped: str) -> None:
-    first, last = skipped[0], skipped[-1]
+def test_a_value_without_a_name_comes_first() -> None:
+    with pytest.raises(InputError, match="'2' is not of the form option=value"):
+        SPECULATORS.build("self:skip_layers=1,2")
+    with pytest.raises(InputError, match="unknown option of speculator 'self' '1'"):
+        SPECULATORS.make("self", {1: 2})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ({"skip_layers": "3"}, "skip_layers: there is no layer 3; the model has 0..2"),
+        ({"skip_layers": "0+5"}, "skip_layers: there is no layer 5; the model has 0..2"),
+        ({"skip_layers": "0-2"}, "skip_layers: leaves none of the model's 3 layers"),
+        (
+            {"quantization": "rtn:compensate=true"},
+            "quantization: rtn: compensate=true needs a calibration",
+        ),
+        (
+            {"quantization": "none:dtype=float32", "recent": 0},
+            "quantization: saves nothing, and nothing else makes drafts cheaper",
+        ),
+    ],
+)
+def test_settings_that_the_model_does_not_take(
+    models: Callable[..., Path], method: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError) as error:
-        drafting(models(), {"method": "self", "skip_layers": skipped})
-    assert str(error.value) == (
-        f"speculator 'self': skip_layers={first}..{last}: must be some of the model's layers 0..2, "
-        "not all"
-    )
+        drafting(models(), {"method": "self"} | method)
+    assert str(error.value).startswith(f"speculator 'self': {message}")
+
+
+def test_weights_that_save_nothing_are_not_stored(models: Callable[..., Path]) -> None:
+    llm = drafting(models(), {"method": "self", "quantization": "none:dtype=float32"})
+    (found,) = llm.generate(PROMPTS[:1], GREEDY)
+    stats = found.speculation
+    assert stats.num_accepted_tokens == stats.num_draft_tokens, "the model's own, all keys recent"
+
+
+def test_sinks_beyond_all_measure_are_all_keys(models: Callable[..., Path]) -> None:
+    method = {"method": "self", "quantization": None, "recent": 1, "sinks": 2**31 - 1}
+    (found,) = drafting(models(), method).generate(PROMPTS[:1], GREEDY)
+    stats = found.speculation
+    assert stats.num_accepted_tokens == stats.num_draft_tokens > 0
 
 
 def test_a_draft_model_that_is_not_there(models: Callable[..., Path]) -> None:

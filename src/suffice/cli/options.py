@@ -72,21 +72,31 @@ def kv_dtype(name: str, text: str) -> str:
     return "/".join(LLAMA_CPP_DTYPES.get(part, part) for part in text.split("/"))
 
 
+LONGEST = 200  # characters of a value that an error repeats
+
+
 def speculation(text: str | None) -> Any:
     """Return what the engine takes for a speculator's name, or for vLLM's configuration in JSON.
 
     Raises:
-        InputError: It begins as JSON and is none.
+        InputError: It begins as JSON and is none, or is no object.
     """
-    if text is None or not text.lstrip().startswith("{"):
+    if text is None or not text.lstrip().startswith(("{", "[")):
         return text
     try:
-        return json.loads(text)
+        found = json.loads(text)
+        if isinstance(found, dict):
+            return found
+        why = "not an object"
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"--speculative-config={text}: is not JSON ({error.msg} at character {error.pos + 1}); "
-            'it looks like {"method": "ngram", "num_speculative_tokens": 8}'
-        ) from None
+        why = f"{error.msg} at character {error.pos + 1}"
+    except (ValueError, RecursionError):
+        why = "a number or a nesting beyond all measure"
+    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    raise InputError(
+        f"--speculative-config={shown}: is not JSON ({why}); it looks like "
+        '{"method": "ngram", "num_speculative_tokens": 8}'
+    )
 
 
 LLAMA_CPP_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}

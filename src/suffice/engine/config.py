@@ -203,8 +203,8 @@ class Config:
             )
         if method == "self" and not isinstance(self.policy, POLICIES.load("full")):
             raise InputError(
-                f"speculator '{method}' with policy '{POLICIES.name_of(self.policy)}': its "
-                "attention chooses the tokens itself: the policy must be 'full'"
+                f"speculator '{method}' with policy '{POLICIES.name_of(self.policy)}': drafts "
+                "choose the tokens that they see: the policy must be 'full'"
             )
         exact = ATTENTIONS.name_of(self.attention) == "exact" and not self.softmax.coded
         if method == "self" and not exact:

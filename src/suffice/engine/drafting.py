@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from suffice.engine.config import Config
 from suffice.errors import InputError
+from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, Omitted, Rows
 from suffice.models.restored import restored
 from suffice.models.tokenizer import load_tokenizer
@@ -60,14 +61,15 @@ class Models:
         It returns logits float32 [B, V]. What it reads is not in the runner's trace.
 
         Raises:
-            InputError: The model has no such layers, or no others.
+            InputError: The model has no such layers, or no others; its weights cannot be stored so;
+                or the setting is no cheaper than the model.
         """
         decoder, context = self._runner.decoder, self._runner.config.max_model_len
         model = decoder.config
         assert context is not None
         _check_skipped(setting.skipped, len(model.layers))
         if setting.quant is not None:
-            decoder = restored(decoder, setting.quant)
+            decoder = _restored(decoder, setting)
         rules = [[setting.attention.rule()] * model.kv_heads for _ in model.layers]
         omitted = Omitted(setting.recent, setting.sinks, setting.skipped)
         native = NativeModel(decoder, context, rules, omitted=omitted)
@@ -86,8 +88,21 @@ class Models:
 
 
 def _check_skipped(skipped: tuple[int, ...], layers: int) -> None:
-    if skipped and (skipped[-1] >= layers or len(skipped) == layers):
+    if skipped and skipped[-1] >= layers:
         raise InputError(
-            f"speculator 'self': skip_layers={skipped[0]}..{skipped[-1]}: must be some of the "
-            f"model's layers 0..{layers - 1}, not all"
+            f"skip_layers: there is no layer {skipped[-1]}; the model has 0..{layers - 1}"
         )
+    if len(skipped) == layers:
+        raise InputError(f"skip_layers: leaves none of the model's {layers} layers")
+
+
+def _restored(decoder: Decoder, setting: Cheaper) -> Decoder:
+    assert setting.quant is not None
+    try:
+        found = restored(decoder, setting.quant)
+    except InputError as error:
+        raise InputError(f"quantization: {error}") from None
+    others = setting.recent or setting.skipped or setting.attention.rule()
+    if found is decoder and not others:
+        raise InputError("quantization: saves nothing, and nothing else makes drafts cheaper")
+    return found

@@ -164,7 +164,7 @@ class KMeans:
 
     def _grid(self, weight: torch.Tensor, importance: torch.Tensor) -> Grid:
         """Return the grid that K-means and its refinement find for a weight [N, K]."""
-        group = self.group or weight.shape[1]
+        group = min(self.group or weight.shape[1], weight.shape[1])
         parts = grouped(weight, group)  # [N, groups, group]
         cost = grouped(importance, group)
         scale = parts.abs().amax(-1)

@@ -56,7 +56,7 @@ class RTN:
 
     def grid(self, weight: torch.Tensor) -> Grid:
         """Return the even grid of a weight [N, K]."""
-        group = self.group or weight.shape[1]
+        group = min(self.group or weight.shape[1], weight.shape[1])
         parts = grouped(weight, group)
         top = 2 ** (self.w - 1)
         if self.symmetric:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 _ALLOWED = ("art", "certified")  # they keep no state that an exact step would have to undo
-_LAYERS = re.compile(r"(\d+)(?:-(\d+))?")
+_LAYERS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,11 @@ class SelfDraft:
             raise InputError(
                 f"speculator 'self': attention='{self.attention}': must be exact, or one of "
                 f"{', '.join(_ALLOWED)} with a setting that leaves something out"
+            )
+        if getattr(self.technique, "calibrated", False):
+            raise InputError(
+                f"speculator 'self': attention='{self.attention}': drafts have one threshold for "
+                "all heads: leave out calibrated"
             )
         quant, skipped = self.quant, self.skipped
         if name == "exact" and not (self.recent or quant or skipped):
@@ -110,10 +115,14 @@ class SelfDraft:
         """Return what makes the drafts; stores the weights once more if it must.
 
         Raises:
-            InputError: The model has no such layers.
+            InputError: The model has no such layers, its weights cannot be stored so, or drafts
+                would cost what it does itself.
         """
         setting = Cheaper(self.technique, self.quant, self.recent, self.sinks, self.skipped)
-        return ByItself(models.under(setting))
+        try:
+            return ByItself(models.under(setting))
+        except InputError as error:
+            raise InputError(f"speculator 'self': {error}") from None
 
 
 class ByItself:

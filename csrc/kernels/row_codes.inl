@@ -257,6 +257,37 @@ SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
 #endif
 }
 
+// The same of 32 elements.
+SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
+#if SUFFICE_LEVEL == 4
+  const auto row = [&](int i) __attribute__((always_inline)) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i]));
+  };
+  __m512i codes = _mm512_castsi128_si512(row(0));
+  codes = _mm512_inserti32x4(codes, row(1), 1);
+  codes = _mm512_inserti32x4(codes, row(2), 2);
+  codes = _mm512_inserti32x4(codes, row(3), 3);
+  // Four bytes of each row into a lane, and there one of each row beside each other.
+  const __m512i fours = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i ones =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  codes = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(fours, codes), ones);
+  const __m512i half = _mm512_set1_epi8(15);
+  const __m512i table =
+      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kRowLevels.at)));
+  const __m512i low = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, half));
+  const __m512i high =
+      _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(codes, 4), half));
+  to[0] = reinterpret_cast<vi>(_mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1));
+  to[1] = reinterpret_cast<vi>(_mm512_shuffle_i64x2(low, high, 0xee));
+#else
+  const std::byte* next[4];
+  for (int i = 0; i < 4; i++) next[i] = rows[i] + elements_bytes(Type::codes, kPanel);
+  zip_levels(rows, to);
+  zip_levels(next, to + kVectors);
+#endif
+}
+
 // Stores W lanes, which are below 256, as bytes.
 SUFFICE_INLINE void store_bytes(vi value, uint8_t* to) {
 #if SUFFICE_LEVEL == 3

@@ -72,15 +72,20 @@ struct WeightedSums {
   SUFFICE_INLINE void add(const std::byte* const* values, const Weights& weights, int first,
                           int place) {
     Sum loaded[U][kVectors];
-    for (int u = 0; u < U; u++) {
+    constexpr int together = T == Type::codes ? 2 : 1;  // units of 16 elements, if there are
+    for (int u = 0; u < U; u += u + together <= U ? together : 1) {
       const std::byte* at[rows];
       for (int i = 0; i < rows; i++) at[i] = values[i] + u * unit_bytes;
-      if constexpr (T == Type::codes)
-        zip_levels(at, loaded[u]);
-      else if constexpr (integers)
+      if constexpr (T == Type::codes) {
+        if (u + together <= U)
+          zip_two_levels(at, loaded[u]);
+        else
+          zip_levels(at, loaded[u]);
+      } else if constexpr (integers) {
         zip_rows(at[0], at[1], loaded[u]);
-      else
+      } else {
         load_sixteen<T>(at[0], loaded[u]);
+      }
     }
     for (int q = 0; q < Q; q++) {
       const Sum weight = broadcast<Sum>(weights.template at<T>(first + q, place));

@@ -32,12 +32,17 @@ class Transformers:
 
     def __init__(self, options: dict[str, Any]) -> None:
         torch.set_num_threads(options["threads"])
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(
+        self.model = self._load(options)
+        self._assistant = self._load(options) if options.get("assisted") else None
+        self._kept: dict[int, tuple[list[list[int]], Any, torch.Tensor]] = {}
+
+    @staticmethod
+    def _load(options: dict[str, Any]) -> Any:
+        return transformers.AutoModelForCausalLM.from_pretrained(
             options["model"],
             dtype=getattr(torch, options["dtype"]),
             attn_implementation=options["attention"],
         ).eval()
-        self._kept: dict[int, tuple[list[list[int]], Any, torch.Tensor]] = {}
 
     def about(self) -> dict[str, Any]:
         return {"transformers": transformers.__version__, "torch": torch.__version__}
@@ -62,19 +67,23 @@ class Transformers:
 
     @torch.inference_mode()
     def look_up(self, tokens: list[int], count: int, drafts: int) -> dict[str, Any]:
-        """Generate up to `count` tokens greedily by prompt look-up of `drafts` tokens at a time.
+        """Generate up to `count` tokens greedily by prompt look-up of `drafts` tokens at a time, or
+        of an assistant's.
 
         `seconds` begin with the first token, as in `decode`; `timed` are the tokens after it.
         """
-        told = Told()
+        told, how = Told(), {"prompt_lookup_num_tokens": drafts}
+        if self._assistant is not None:
+            self._assistant.generation_config.num_assistant_tokens = drafts
+            how = {"assistant_model": self._assistant}
         prompt = torch.tensor([tokens])
         self.model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=count,
             do_sample=False,
-            prompt_lookup_num_tokens=drafts,
             streamer=told,
+            **how,
         )
         _, first, *others = told.pieces
         chosen = [token for _, piece in (first, *others) for token in piece]

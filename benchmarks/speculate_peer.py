@@ -1,4 +1,4 @@
-"""Look-up in the text by other engines for speculate.py, each in a process of its own."""
+"""Other engines' drafts for speculate.py, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ PEERS = {
     "transformers": Peer(
         "transformers prompt look-up", None, "peer_transformers.py", 10,
         {"dtype": "float32", "attention": "sdpa"},
+    ),
+    # The model assists itself, as `draft_model` of the same name does: there is no smaller one.
+    "transformers-assisted": Peer(
+        "transformers assisted", None, "peer_transformers.py", 4,
+        {"dtype": "float32", "attention": "sdpa", "assisted": True},
     ),
     # Its default, and what it recommends for CPUs.
     "llama-cpp": Peer(

@@ -197,8 +197,10 @@ def test_costs_of_rows(monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: P
     assert "| int8, 24 | 1 |" in drawn
 
 
-def test_transformers_look_up_gives_its_greedy_tokens(model: Path) -> None:
+@pytest.mark.parametrize("assisted", [False, True])
+def test_transformers_drafts_give_its_greedy_tokens(model: Path, assisted: bool) -> None:
     options = {"model": str(model), "threads": 1, "dtype": "float32", "attention": "sdpa"}
+    options |= {"assisted": assisted}
     engine = peer_transformers.Transformers(options)
     prompt = [5, 9, 17, 4, 33, 8] * 6
     answer = engine.look_up(prompt, 16, 4)

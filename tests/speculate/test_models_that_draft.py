@@ -141,6 +141,20 @@ def test_a_session_with_a_second_model(models: Callable[..., Path]) -> None:
             prompt = [*session.tokens, 8]
 
 
+@pytest.mark.parametrize("kv", ["int8", "kmeans4", "bfloat16/int8"])
+def test_a_draft_model_s_keys_and_values(models: Callable[..., Path], kv: str) -> None:
+    """The same model with others drafts nearly what it says itself, and the text is its own."""
+    plain = load(models()).generate(PROMPTS, GREEDY)
+    draft = {"method": "draft_model", "model": str(models()), "kv_cache_dtype": kv}
+    llm = drafting(models(), draft)
+    found = llm.generate(PROMPTS, GREEDY)
+    assert [each.outputs for each in found] == [each.outputs for each in plain]
+    proposer = runner_of(llm).proposer
+    assert proposer._runner.config.kv_cache_dtype == kv  # type: ignore[attr-defined]
+    for each in found:
+        assert each.speculation.num_accepted_tokens > 0
+
+
 def test_another_vocabulary_is_refused(models: Callable[..., Path], tmp_path: Path) -> None:
     other = tiny.make(tmp_path, "llama", tokenizer=True)
     text = (tmp_path / "tokenizer.json").read_text(encoding="utf-8")
@@ -202,6 +216,12 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
             {},
             "speculator 'draft_model': needs 'model': a known name, a folder, a hub id or a file "
             "of the model that drafts",
+        ),
+        (
+            {"method": "self", "kv_cache_dtype": "kmeans4"},
+            {},
+            "unknown option of speculator 'self' 'kv_cache_dtype'. Known: adaptive, attention, "
+            "num_speculative_tokens, quantization, recent, sinks, skip_layers",
         ),
         (
             {"method": "self", "attention": "aet"},

@@ -25,7 +25,7 @@ class Models:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    def second(self, model: str, quantization: str | None) -> Runner:
+    def second(self, model: str, quantization: str | None, kv_cache_dtype: str) -> Runner:
         """Load another model, whose caches count as the runner's own.
 
         Raises:
@@ -35,7 +35,11 @@ class Models:
 
         mine = self._runner.config
         config = Config.create(
-            model, quantization=quantization, growth=mine.growth, threads=mine.threads
+            model,
+            quantization=quantization,
+            kv_cache_dtype=kv_cache_dtype,
+            growth=mine.growth,
+            threads=mine.threads,
         )
         # Known before the weights are loaded, which takes longer.
         other, own = (

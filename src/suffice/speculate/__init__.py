@@ -116,8 +116,11 @@ class Cheaper:
 class Models(Protocol):
     """The models that drafts may come from."""
 
-    def second(self, model: str, quantization: str | None) -> DraftRunner:
-        """Load another model. Raises InputError, also if it has another vocabulary."""
+    def second(self, model: str, quantization: str | None, kv_cache_dtype: str) -> DraftRunner:
+        """Load another model, or the same once more.
+
+        Raises InputError, also if it has another vocabulary.
+        """
         ...
 
     def under(self, setting: Cheaper) -> Callable[[list[Any], list[int]], torch.Tensor]:

@@ -75,7 +75,7 @@ class VLLM:
         `seconds` begin with the first tokens, as in `decode`; `timed` are those after them.
         """
         assert drafts == self.options["speculative"]["num_speculative_tokens"]
-        end = self.llm.llm_engine.model_config.hf_config.eos_token_id
+        end = self.engine.model_config.hf_config.eos_token_id
         self._add(tokens, count, stop_token_ids=end if isinstance(end, list) else [end])
         chosen: list[int] = []
         began, first = 0.0, 0

@@ -28,6 +28,7 @@ from suffice.eval.tasks import Question, Task, chosen, encoded, measure
 from suffice.progress import counting_bar
 
 NAME, TASK = "quant_tasks", "piqa"
+_KINDS = ("acc", "acc_norm")
 SETTINGS = (
     "none",
     "none + int8",
@@ -77,9 +78,6 @@ def table(sheet: Sheet) -> str:
         for setting, cell in cells.items()
     ]
     return "\n\n".join([text, about, record.markdown(["setting", *_KINDS], rows)])
-
-
-_KINDS = ("acc", "acc_norm")
 
 
 def options() -> argparse.Namespace:

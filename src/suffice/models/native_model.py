@@ -98,7 +98,7 @@ class NativeModel:
             self._model.add_layer(parts, layer.window or 0, rope)
         parts = _parts(decoder, "", ("embed", "project_in", "project_out", "head"), ("final_norm",))
         if config.tied:
-            parts.setdefault("head", parts["embed"])
+            parts["head"] = parts["embed"]
         if config.position_rows:
             table = decoder.weights["positions"]
             assert isinstance(table, torch.Tensor)

@@ -14,20 +14,24 @@ __all__ = ["restored"]
 def restored(decoder: Decoder, quant: Quant) -> Decoder:
     """Return a decoder whose layers' matrices are stored by `quant`; it shares all other weights.
 
-    Where that would save nothing the decoder itself is returned.
+    Where that would save nothing, as the first layer shows, the decoder itself is returned.
     """
-    layers = {
-        name: weight
-        for name, weight in decoder.weights.items()
-        if isinstance(weight, PackedLinear) and name.startswith("layers.")
-    }
-    packed: dict[str, PackedLinear | torch.Tensor] = {}
-    saved = 0
-    for name, weight in layers.items():
-        stored = quant.pack(weight.unpack(), weight.bias)
-        packed[name] = stored
-        saved += weight.bytes - stored.bytes
-    if saved <= 0:
+    first = _packed(decoder, quant, "layers.0.")
+    if sum(stored.bytes - own.bytes for own, stored in first.values()) >= 0:
         return decoder
+    packed: dict[str, PackedLinear | torch.Tensor] = {
+        name: stored for name, (_, stored) in _packed(decoder, quant, "layers.").items()
+    }
     gather(packed)
     return Decoder(decoder.config, decoder.weights | packed, decoder.dtype)
+
+
+def _packed(
+    decoder: Decoder, quant: Quant, prefix: str
+) -> dict[str, tuple[PackedLinear, PackedLinear]]:
+    """Return the matrices of names with a prefix, as they are and as `quant` stores them."""
+    return {
+        name: (weight, quant.pack(weight.unpack(), weight.bias))
+        for name, weight in decoder.weights.items()
+        if isinstance(weight, PackedLinear) and name.startswith(prefix)
+    }

@@ -93,6 +93,21 @@ def grouped(values: torch.Tensor, group: int) -> torch.Tensor:
     return padded.view(len(values), -1, group)
 
 
+def check_group(method: str, group: int | None) -> None:
+    """Refuse a number of inputs that share a scale if the kernels cannot take it.
+
+    Raises:
+        InputError: It is none of theirs.
+    """
+    if group is not None and (group < 8 or group % 8):
+        raise InputError(f"{method}: group={group}; must be a multiple of 8, or none")
+
+
+def group_of(group: int | None, weight: torch.Tensor) -> int:
+    """Return how many inputs of a weight [N, K] share a scale: at most a row."""
+    return min(group or weight.shape[1], weight.shape[1])
+
+
 def check_weight(weight: torch.Tensor) -> None:
     """Refuse a weight that is no matrix of finite numbers.
 

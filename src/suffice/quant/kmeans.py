@@ -31,7 +31,15 @@ from suffice.errors import InputError, unknown
 from suffice.quant import gptq
 from suffice.quant.activations import Site
 from suffice.quant.codebook import codebook
-from suffice.quant.coded import Coded, Grid, check_weight, grouped, stored
+from suffice.quant.coded import (
+    Coded,
+    Grid,
+    check_group,
+    check_weight,
+    group_of,
+    grouped,
+    stored,
+)
 from suffice.quant.hadamard import block_of, rotate
 from suffice.quant.int8 import Int8
 from suffice.quant.outliers import count_of
@@ -73,8 +81,7 @@ class KMeans:
         if self.a not in (*CODED_INPUTS, *INPUT_LEVELS):
             raise InputError(f"kmeans: a={self.a} bits; allowed: 3, 4, 8, 16")
         count_of(1, self.outliers)
-        if self.group is not None and (self.group < 8 or self.group % 8):
-            raise InputError(f"kmeans: group={self.group}; must be a multiple of 8, or none")
+        check_group("kmeans", self.group)
         if self.levels not in LEVELS:
             raise unknown("type of levels", self.levels, LEVELS)
         if min(self.rounds, self.sweeps) < 0:
@@ -164,7 +171,7 @@ class KMeans:
 
     def _grid(self, weight: torch.Tensor, importance: torch.Tensor) -> Grid:
         """Return the grid that K-means and its refinement find for a weight [N, K]."""
-        group = min(self.group or weight.shape[1], weight.shape[1])
+        group = group_of(self.group, weight)
         parts = grouped(weight, group)  # [N, groups, group]
         cost = grouped(importance, group)
         scale = parts.abs().amax(-1)

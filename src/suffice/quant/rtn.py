@@ -19,7 +19,15 @@ import torch
 from suffice.errors import InputError
 from suffice.quant import gptq
 from suffice.quant.activations import Site
-from suffice.quant.coded import Coded, Grid, check_weight, grouped, stored
+from suffice.quant.coded import (
+    Coded,
+    Grid,
+    check_group,
+    check_weight,
+    group_of,
+    grouped,
+    stored,
+)
 from suffice.quant.int8 import Int8
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
 
@@ -49,14 +57,13 @@ class RTN:
             raise InputError(f"rtn: w={self.w} bits; allowed: {BITS[0]}..{BITS[1]}")
         if self.a not in INPUT_LEVELS:
             raise InputError(f"rtn: a={self.a} bits; allowed: 8, 16")
-        if self.group is not None and (self.group < 8 or self.group % 8):
-            raise InputError(f"rtn: group={self.group}; must be a multiple of 8, or none")
+        check_group("rtn", self.group)
         if self.fisher and not self.compensate:
             raise InputError("rtn: fisher=true goes with compensate=true")
 
     def grid(self, weight: torch.Tensor) -> Grid:
         """Return the even grid of a weight [N, K]."""
-        group = min(self.group or weight.shape[1], weight.shape[1])
+        group = group_of(self.group, weight)
         parts = grouped(weight, group)
         top = 2 ** (self.w - 1)
         if self.symmetric:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.attention import ATTENTIONS, Attention
+from suffice.attention.by_head import is_calibrated
 from suffice.errors import InputError
 from suffice.quant import QUANTS, Quant
 from suffice.speculate import Cheaper, Drafted, Models
@@ -53,18 +54,18 @@ class SelfDraft:
         for option in ("recent", "sinks"):
             if (given := getattr(self, option)) < 0:
                 raise InputError(f"speculator 'self': {option}={given}: must be at least 0 tokens")
-        name, rule = ATTENTIONS.name_of(self.technique), self.technique.rule()
+        technique, quant, skipped = self.technique, self.quant, self.skipped
+        name, rule = ATTENTIONS.name_of(technique), technique.rule()
         if name != "exact" and (name not in _ALLOWED or rule is None or rule.exact):
             raise InputError(
                 f"speculator 'self': attention='{self.attention}': must be exact, or one of "
                 f"{', '.join(_ALLOWED)} with a setting that leaves something out"
             )
-        if getattr(self.technique, "calibrated", False):
+        if is_calibrated(technique):
             raise InputError(
                 f"speculator 'self': attention='{self.attention}': drafts have one threshold for "
                 "all heads: leave out calibrated"
             )
-        quant, skipped = self.quant, self.skipped
         if name == "exact" and not (self.recent or quant or skipped):
             raise InputError(
                 "speculator 'self': drafts would cost what the model does: give attention, recent, "

@@ -277,7 +277,7 @@ def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> Sheet:
             peer = LookUp(name, flags.model, flags.max_tokens, flags.context, config.threads)
             peers.callback(peer.close)
             ways[peer.peer.label] = {0.0: peer}
-            sheet.facts.setdefault("peers", {})[name] = peer.about
+            sheet.facts.setdefault("peer_settings", {})[name] = peer.about
         run(sheet, asked, plain, ways, prompts.forget)
     sheet.write()
     return sheet

@@ -96,9 +96,9 @@ def test_a_page_loads_nothing_and_says_everything(cli: Cli, records: Path, tmp_p
     paths = [*records.rglob("*.json"), *RESULTS.rglob("*.json")]
     kept = [(path, each) for path in paths for each in results_of(path)]
     assert sum(tag == "article" for tag in found.tags) == len(kept) > len(paths) > 10
-    # Thirteen measures by share and by bytes, the results with reads, one bench, one of peers.
+    # Fourteen measures by share and by bytes, the results with reads, one bench, one of peers.
     reading = sum("reads" in record for _, record in kept)
-    assert found.tags.count("svg") == 13 * 2 + reading + 1 + 1
+    assert found.tags.count("svg") == 14 * 2 + reading + 1 + 1
     for path, record in kept:
         if isinstance(record, dict):
             assert escape(record["command"]) in text

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "peers"
@@ -131,13 +132,37 @@ def export(gguf: Path, folder: Path) -> None:
     if (folder / "config.json").exists():
         return
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
-    from suffice.models.checkpoint import open_checkpoint
-    from suffice.models.llama import WEIGHTS
     from suffice.models.tokenizer import load_tokenizer
 
-    checkpoint = open_checkpoint(gguf)
+    write_folder(llama_of(gguf).to(torch.bfloat16), load_tokenizer(gguf), folder)
+
+
+def write_folder(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a model of transformers and a tokenizer of ours as a Hugging Face directory."""
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    model.save_pretrained(part)
+    tokenizer.wrapped.save_pretrained(part)
+    part.rename(folder)
+
+
+def llama_of(path: Path) -> Any:
+    """Return transformers' Llama with the weights of a checkpoint, in float32.
+
+    Raises:
+        InputError: The checkpoint cannot be read, or is of another family.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from suffice.errors import InputError
+    from suffice.models.checkpoint import open_checkpoint
+    from suffice.models.llama import WEIGHTS
+
+    checkpoint = open_checkpoint(path)
+    tensors = list(checkpoint.tensors())
+    if strange := [name for name, _ in tensors if not hugging_face(name, WEIGHTS)]:
+        raise InputError(f"{path} has {strange[0]}, which a Llama has not")
     config = checkpoint.config
     (rope,) = config.ropes
     model = LlamaForCausalLM(
@@ -155,19 +180,14 @@ def export(gguf: Path, folder: Path) -> None:
             tie_word_embeddings=config.tied,
         )
     )
-    weights = {hugging_face(name, WEIGHTS): tensor for name, tensor in checkpoint.tensors()}
+    weights = {hugging_face(name, WEIGHTS): tensor for name, tensor in tensors}
     missing = model.load_state_dict(weights, strict=False)
     assert not missing.unexpected_keys and missing.missing_keys in ([], ["lm_head.weight"]), missing
-    part = folder.with_suffix(".part")
-    shutil.rmtree(part, ignore_errors=True)
-    model.to(torch.bfloat16).save_pretrained(part)
-    load_tokenizer(gguf).wrapped.save_pretrained(part)
-    part.rename(folder)
+    return model
 
 
 def hugging_face(name: str, templates: dict[str, str]) -> str:
-    """Return a canonical weight's name in a checkpoint of transformers."""
+    """Return a canonical weight's name in a checkpoint of transformers; "" if it has none."""
     parts = name.split(".")
-    if len(parts) == 1:
-        return templates[name] + ".weight"
-    return templates[f"layers.{parts[2]}"].format(i=parts[1]) + ".weight"
+    template = templates.get(name if len(parts) == 1 else f"layers.{parts[2]}", "")
+    return template and template.format(i=parts[1] if len(parts) > 1 else "") + ".weight"

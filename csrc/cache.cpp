@@ -43,16 +43,19 @@ void Arena::unmap(std::byte* data, size_t bytes) {
   used_ -= bytes;
 }
 
-KeyRoundings::KeyRoundings(int layers, int heads, int size, const float* means, const float* passed,
-                           const float* weights)
+KeyRoundings::KeyRoundings(int layers, int heads, int size, const float* scales, const float* means,
+                           const float* passed, const float* weights)
     : layers_(layers),
       heads_(heads),
       size_(size),
-      means_(means, means + static_cast<size_t>(layers) * heads * size),
-      passed_(passed, passed + means_.size() * size),
-      weights_(weights, weights + means_.size()) {
-  for (size_t at = 0; at < means_.size(); at += size)
-    all_.push_back({means_.data() + at, passed_.data() + at * size, weights_.data() + at});
+      scales_(scales, scales + static_cast<size_t>(layers) * heads * size),
+      means_(means, means + scales_.size()),
+      passed_(passed, passed + scales_.size() * size),
+      weights_(weights, weights + scales_.size()) {
+  for (const float scale : scales_) inverses_.push_back(1.0f / scale);
+  for (size_t at = 0; at < scales_.size(); at += size)
+    all_.push_back({scales_.data() + at, inverses_.data() + at, means_.data() + at,
+                    passed_.data() + at * size, weights_.data() + at});
 }
 
 KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type,

@@ -45,9 +45,9 @@ struct Extras {
 // How a model's keys are rounded to codes: see KeyRounding, of which each layer and head has one.
 class KeyRoundings {
  public:
-  // means, weights [layers][heads][size], passed [layers][heads][size][size].
-  KeyRoundings(int layers, int heads, int size, const float* means, const float* passed,
-               const float* weights);
+  // scales, means, weights [layers][heads][size], passed [layers][heads][size][size].
+  KeyRoundings(int layers, int heads, int size, const float* scales, const float* means,
+               const float* passed, const float* weights);
   KeyRoundings(const KeyRoundings&) = delete;
   KeyRoundings& operator=(const KeyRoundings&) = delete;
 
@@ -58,7 +58,7 @@ class KeyRoundings {
 
  private:
   int layers_, heads_, size_;
-  std::vector<float> means_, passed_, weights_;
+  std::vector<float> scales_, inverses_, means_, passed_, weights_;
   std::vector<KeyRounding> all_;  // [layers][heads]
 };
 

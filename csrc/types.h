@@ -67,10 +67,14 @@ constexpr int kTried = 8;
 constexpr float kTriedFactors[kTried] = {0.80f, 0.87f, 0.94f, 1.01f, 1.08f, 1.15f, 1.22f, 1.30f};
 constexpr int rotation_of(int size) { return size & -size; }  // the size of the matrices
 
-// How the keys of a layer's head are rounded to codes, all of them rotated. With e the errors of a
-// key's elements, codes are chosen so that the sum over i of weights[i] times the square of e[i] +
-// sum_{j < i} passed[j][i] e[j] is small: so much do they change scores, in the mean over queries.
+// How the keys of a layer's head are rounded to codes. Their channels are multiplied by scales,
+// those of queries by the inverses, which leaves scores as they are; all else is rotated after
+// that. With e the errors of a key's elements, codes are chosen so that the sum over i of
+// weights[i] times the square of e[i] + sum_{j < i} passed[j][i] e[j] is small: so much do they
+// change scores, in the mean over queries.
 struct KeyRounding {
+  const float* scales;  // [D]
+  const float* inverses;
   const float* mean;     // [D]
   const float* passed;   // [D][D]: what j's error adds to the aim of a later i
   const float* weights;  // [D]

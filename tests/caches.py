@@ -22,7 +22,7 @@ from suffice.quant import hadamard
 @dataclass(frozen=True)
 class Rounding:
     """Some way to round keys: means [L, G, D], and S [L, G, D, D] of queries with few directions,
-    all rotated.
+    all rotated, of channels that are scaled alike in every head.
     """
 
     layers: int
@@ -47,12 +47,17 @@ class Rounding:
 
     @cached_property
     def native(self) -> core.KeyRoundings:
-        passed, weights = self.factors
-        return core.KeyRoundings(*(x.numpy() for x in (self.means, passed, weights)))
+        scales = channel_scales(self.size).expand(self.means.shape).contiguous()
+        return core.KeyRoundings(*(x.numpy() for x in (scales, self.means, *self.factors)))
 
     def _random(self, columns: int) -> torch.Tensor:
         random = torch.Generator().manual_seed(self.size)
         return torch.randn(self.layers, self.groups, self.size, columns, generator=random)
+
+
+def channel_scales(size: int) -> torch.Tensor:
+    """Return the scales of channels [D], from 1/2 to 2."""
+    return 2 ** torch.linspace(-1, 1, size)
 
 
 def empty_cache(
@@ -100,11 +105,12 @@ def cache_of(
 def as_multiplied(q: torch.Tensor, cache: KVCache) -> torch.Tensor:
     """Return queries [..., D] as products with this cache's keys take them.
 
-    For keys in 4-bit codes they are rotated and rounded to int8; for others they are as they are.
+    For keys in 4-bit codes, of `Rounding`, they are scaled, rotated and rounded to int8; for others
+    they are as they are.
     """
     if cache.native.key_type != "kmeans4":
         return q
-    block = q.shape[-1] & -q.shape[-1]
-    turned = hadamard.rotate(q, block)
+    block, scales = q.shape[-1] & -q.shape[-1], channel_scales(q.shape[-1])
+    turned = hadamard.rotate(q / scales, block)
     unit = turned.abs().amax(-1, keepdim=True) / 127
-    return hadamard.rotate(torch.round(turned / unit) * unit, block)
+    return hadamard.rotate(torch.round(turned / unit) * unit, block) * scales

@@ -17,7 +17,7 @@ LAYERS = [
     ["attention", "policy"],
     ["cache", "quant", "sampling", "pull"],
     ["registry", "native", "sampling_params", "trace"],
-    ["errors", "paths", "progress", "_native"],
+    ["errors", "essay", "paths", "progress", "_native"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY = {"hw": {"hw", "trace", "registry", "errors"}}

@@ -307,20 +307,22 @@ void make_cache(KVCache* self, int layers, int heads, int size, const std::strin
                      Extras{sketch, boxes, masses}, rounding);
 }
 
-void make_roundings(KeyRoundings* self, ConstFloats means, ConstFloats passed,
+void make_roundings(KeyRoundings* self, ConstFloats scales, ConstFloats means, ConstFloats passed,
                     ConstFloats weights) {
-  require(means.ndim() == 3 && weights.ndim() == 3 && weights.size() == means.size() &&
-              passed.size() == means.size() * means.shape(2),
-          "means and weights must be [L, G, D], passed [L, G, D, D]");
-  const auto length = [&](int i) { return static_cast<int>(means.shape(i)); };
-  new (self)
-      KeyRoundings(length(0), length(1), length(2), means.data(), passed.data(), weights.data());
+  const size_t all = scales.size();
+  require(scales.ndim() == 3 && means.size() == all && weights.size() == all &&
+              passed.size() == all * scales.shape(2),
+          "scales, means and weights must be [L, G, D], passed [L, G, D, D]");
+  for (size_t i = 0; i < all; i++) require(scales.data()[i] > 0, "scales must be positive");
+  const auto length = [&](int i) { return static_cast<int>(scales.shape(i)); };
+  new (self) KeyRoundings(length(0), length(1), length(2), scales.data(), means.data(),
+                          passed.data(), weights.data());
 }
 
 void bind_rounding(nb::module_& m) {
   nb::class_<KeyRoundings>(m, "KeyRoundings")
-      .def("__init__", &make_roundings, "means"_a.noconvert(), "passed"_a.noconvert(),
-           "weights"_a.noconvert());
+      .def("__init__", &make_roundings, "scales"_a.noconvert(), "means"_a.noconvert(),
+           "passed"_a.noconvert(), "weights"_a.noconvert());
 }
 
 // What takes the rows of several requests.

@@ -154,10 +154,16 @@ SUFFICE_INLINE uint16_t take_mean(const float* mean, float* row, int size) {
   return share;
 }
 
+// Multiplies by a head's scales of channels or their inverses; null: by one.
+SUFFICE_INLINE void multiply(const float* row, const float* by, int size, float* to) {
+  for (int i = 0; i < size; i += W)
+    store(to + i, by ? load(row + i) * load(by + i) : load(row + i));
+}
+
 inline void store_key_codes(const Head& head, const float* from, std::byte* to, float* scale) {
   alignas(64) float row[kMostSize];
   alignas(64) int8_t codes[kMostSize];
-  std::memcpy(row, from, sizeof(float) * head.size);
+  multiply(from, head.rounding ? head.rounding->scales : nullptr, head.size, row);
   rotate_row(row, head.size);
   const uint32_t share = head.rounding ? take_mean(head.rounding->mean, row, head.size) : 0;
   const uint32_t pair = share << 16 | to_bf16(encode_row(row, head.size, head.rounding, codes));
@@ -189,6 +195,7 @@ inline void load_key_codes(const Head& head, const std::byte* from, const float*
   for (int i = 0; head.rounding && i < head.size; i++)
     to[i] += found.share * head.rounding->mean[i];
   rotate_row(to, head.size);
+  if (head.rounding) multiply(to, head.rounding->inverses, head.size, to);
 }
 
 inline void load_value_codes(const std::byte* from, int size, float scale, float* to) {
@@ -198,9 +205,11 @@ inline void load_value_codes(const std::byte* from, int size, float scale, float
 
 // A query of keys in codes: rotated as they are, and rounded to int8, which moves a score by a
 // fifteenth of what the codes of a key do. Returns the scale. `offset`: see score_blocks.
-inline float quantize_to_int8(const float* query, int size, int8_t* codes, int32_t* offset) {
+inline float quantize_to_int8(const Head& head, const float* query, int8_t* codes,
+                              int32_t* offset) {
   alignas(64) float own[kMostSize];
-  std::memcpy(own, query, sizeof(float) * size);
+  const int size = head.size;
+  multiply(query, head.rounding ? head.rounding->inverses : nullptr, size, own);
   rotate_row(own, size);
   const float scale = max_magnitude(own, size) / 127.0f;
   const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
@@ -217,12 +226,13 @@ inline float quantize_to_int8(const float* query, int size, int8_t* codes, int32
 }
 
 // The query that its int8 codes stand for.
-inline void round_query(const float* query, int size, float* to) {
+inline void round_query(const Head& head, const float* query, float* to) {
   alignas(64) int8_t codes[kMostSize];
   int32_t unused;
-  const float scale = quantize_to_int8(query, size, codes, &unused);
-  for (int i = 0; i < size; i++) to[i] = scale * codes[i];
-  rotate_row(to, size);
+  const float scale = quantize_to_int8(head, query, codes, &unused);
+  for (int i = 0; i < head.size; i++) to[i] = scale * codes[i];
+  rotate_row(to, head.size);
+  if (head.rounding) multiply(to, head.rounding->scales, head.size, to);
 }
 
 // Of 16 elements of four rows of values the levels, four bytes for each element.

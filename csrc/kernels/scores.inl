@@ -28,7 +28,7 @@ struct Queries {
 
   void quantize_for_codes(const Head& head, int q) const {
     int8_t* const own = reinterpret_cast<int8_t*>(codes + q * head.size);
-    scales[q] = quantize_to_int8(values[q], head.size, own, offsets + q);
+    scales[q] = quantize_to_int8(head, values[q], own, offsets + q);
     float product = 0;
     for (int i = 0; head.rounding && i < head.size; i++) product += head.rounding->mean[i] * own[i];
     means[q] = product * scales[q];

@@ -126,7 +126,7 @@ inline void estimate(const Head& head, const float* const* queries, int begin, i
     for (int q = 0; q < count; q++) {
       own[q] = queries[start + q];
       if (head.key_type == Type::codes) {
-        round_query(own[q], head.size, rounded[q]);
+        round_query(head, own[q], rounded[q]);
         own[q] = rounded[q];
       }
       most[q] = splat(-kInfinity);

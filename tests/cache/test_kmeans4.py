@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from caches import Rounding, cache_of
+from caches import Rounding, cache_of, channel_scales
 from suffice.native import core
 from suffice.quant import hadamard
 from suffice.quant.codebook import codebook, codes_of
@@ -97,12 +97,12 @@ def test_codes_are_the_reference_s(each_isa: str, size: int, kind: str) -> None:
 def test_errors_of_keys_are_passed_on(each_isa: str, size: int, kind: str) -> None:
     rows, rounding = rows_of(kind, size), Rounding(1, 1, size)
     mean, moments = rounding.means[0, 0].double(), rounding.moments[0, 0]
-    metric = damped(moments)
-    exact = rotated(rows)[0]
+    metric, scales = damped(moments), channel_scales(size)
+    exact = rotated(rows * scales)[0]
     share = (exact @ mean / (mean @ mean)).bfloat16().double()[:, None]
     expected = share * mean + reference(exact - share * mean, moments)
     decoded, plain = (
-        rotated(cache_of(rows, rows, "kmeans4", rounding=how).keys(0))[0]
+        rotated(cache_of(rows, rows, "kmeans4", rounding=how).keys(0) * scales)[0]
         for how in (rounding.native, None)
     )
     assert_as_good(decoded, expected, exact, metric)
@@ -115,7 +115,7 @@ def test_errors_of_keys_are_passed_on(each_isa: str, size: int, kind: str) -> No
 
 def test_the_mean_key_costs_nothing(each_isa: str) -> None:
     rounding = Rounding(1, 1, 64)
-    mean = hadamard.rotate(rounding.means[0], 64)
+    mean = hadamard.rotate(rounding.means[0], 64) / channel_scales(64)
     rows = mean[:, None] * torch.tensor([1.0, -0.25, 40.0, 0.0])[:, None]
     decoded = cache_of(rows, rows, "kmeans4", rounding=rounding.native).keys(0)
     torch.testing.assert_close(decoded, rows, rtol=0, atol=1e-3)
@@ -167,4 +167,7 @@ def test_a_rounding_of_other_keys_is_refused(
     with pytest.raises(ValueError, match="the rounding is of keys in codes"):
         cache_of(rows, rows, dtype, rounding=Rounding(layers, groups, size).native)
     with pytest.raises(ValueError, match=r"passed \[L, G, D, D\]"):
-        core.KeyRoundings(*(torch.zeros(1, 1, 16).numpy() for _ in range(3)))
+        core.KeyRoundings(*(torch.ones(1, 1, 16).numpy() for _ in range(4)))
+    others = (torch.ones(1, 1, 16), torch.ones(1, 1, 16, 16), torch.ones(1, 1, 16))
+    with pytest.raises(ValueError, match="scales must be positive"):
+        core.KeyRoundings(torch.zeros(1, 1, 16).numpy(), *(each.numpy() for each in others))

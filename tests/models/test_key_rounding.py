@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,13 @@ import pytest
 import torch
 
 import tiny
-from caches import cache_for
+from caches import cache_for, cache_of
 from suffice.cache.kv import KVCache
 from suffice.models import key_rounding
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, Rows
-from suffice.quant import QUANTS, hadamard
+from suffice.quant import QUANTS
 
 COUNT = 50  # more than one step takes
 
@@ -25,15 +26,20 @@ def models(folder: Path) -> tuple[Decoder, NativeModel]:
     return decoder, NativeModel(decoder, 128)
 
 
+@pytest.mark.parametrize("sample", [[], [3, 1, 4, 1, 5, 9, 2, 6]])
 @pytest.mark.parametrize("variant", ["llama", "gemma3", "opt-post"])
-def test_means_and_queries_are_those_of_one_pass(variant: str, checkpoints: Any) -> None:
+def test_means_and_queries_are_those_of_one_pass(
+    variant: str, sample: list[int], checkpoints: Any
+) -> None:
     decoder, model = models(checkpoints(variant))
     config, cache = decoder.config, cache_for(decoder)
     queries: dict[int, torch.Tensor] = {}
     random = torch.Generator().manual_seed(0)
     tokens = torch.randint(config.vocab, (COUNT,), generator=random)
+    if sample:  # the rest is random
+        tokens = torch.cat((torch.tensor(sample), tokens[: COUNT - len(sample)]))
     decoder.forward(tokens, cache, logits="none", watch=queries.__setitem__)
-    means, moments = key_rounding.observed(model, config, COUNT)
+    seen = key_rounding.observed(model, config, COUNT, [*sample, config.vocab])
     for index, layer in enumerate(config.layers):
         keys, q = cache.keys(index).double(), queries[index].double()
         shared = keys.repeat_interleave(config.heads // config.kv_heads, 0)
@@ -44,12 +50,39 @@ def test_means_and_queries_are_those_of_one_pass(variant: str, checkpoints: Any)
         p = scores.masked_fill(hidden.bool(), -torch.inf).softmax(-1)
         weighted = q * (p * (1 - p)).sum(-1, keepdim=True)
         each = torch.einsum("htd,hte->hde", weighted[:, 4:], q[:, 4:])
-        block = config.head_size & -config.head_size
-        matrix = hadamard.rotate(torch.eye(config.head_size, dtype=torch.float64), block)
-        summed = matrix @ each.unflatten(0, (config.kv_heads, -1)).sum(1) @ matrix
-        torch.testing.assert_close(moments[index], summed, rtol=0, atol=1e-3 * summed.max().item())
-        mean = keys[:, 4:].mean(1) @ matrix
-        torch.testing.assert_close(means[index].double(), mean, rtol=0, atol=1e-4)
+        summed = each.unflatten(0, (config.kv_heads, -1)).sum(1)
+        atol = 1e-3 * summed.max().item()
+        torch.testing.assert_close(seen.moments[index], summed, rtol=0, atol=atol)
+        mean = keys[:, 4:].mean(1, keepdim=True)
+        share = (keys[:, 4:] * mean).sum(-1, keepdim=True) / mean.square().sum(-1, keepdim=True)
+        square = (keys[:, 4:] - share * mean).square().mean(1)
+        torch.testing.assert_close(seen.means[index].double(), mean[:, 0], rtol=0, atol=1e-4)
+        torch.testing.assert_close(seen.squares[index].double(), square, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["llama", "gemma3", "opt-post"])
+def test_texts_that_begin_later_count_as_well(
+    variant: str, checkpoints: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder, model = models(checkpoints(variant))
+    config = decoder.config
+    monkeypatch.setattr(key_rounding, "TOKENS", 20)
+    once, spread = (key_rounding.observed(model, config, count) for count in (20, 45))
+    tables = decoder.rope_tables(41)
+    for index, layer in enumerate(config.layers):
+        turns = [torch.eye(config.head_size, dtype=torch.float64)]
+        if layer.rope is not None:
+            eyes = torch.eye(config.head_size).expand(41, -1, -1).mT  # a column for each element
+            cos, sin = (part[:, :, None] for part in tables[layer.rope])
+            low, high = eyes.chunk(2, dim=1)
+            turned = torch.cat((low * cos - high * sin, high * cos + low * sin), dim=1).double()
+            turns = [turned[begin] for begin in (0, 20, 40)]
+        means = sum(once.means[index].double() @ turn.T for turn in turns) / len(turns)
+        moments = sum(turn @ once.moments[index] @ turn.T for turn in turns) / len(turns)
+        torch.testing.assert_close(spread.means[index].double(), means, rtol=0, atol=1e-4)
+        atol = 1e-4 * moments.abs().max().item()
+        torch.testing.assert_close(spread.moments[index], moments, rtol=0, atol=atol)
+        assert spread.squares[index].sum() >= 0.999 * once.squares[index].sum()
 
 
 def test_factors_are_those_of_the_damped_moments() -> None:
@@ -71,9 +104,32 @@ def test_queries_of_zeros_pass_nothing_on() -> None:
 @pytest.mark.parametrize("positions", [1, 2, 5])
 def test_a_model_of_few_positions(positions: int, checkpoints: Any) -> None:
     decoder, model = models(checkpoints("llama"))
-    means, moments = key_rounding.observed(model, decoder.config, positions)
-    assert means.isfinite().all() and moments.isfinite().all()
-    assert means.any()
+    seen = key_rounding.observed(model, decoder.config, positions)
+    assert all(each.isfinite().all() for each in (seen.means, seen.squares, seen.moments))
+    assert seen.means.any()
+    key_rounding.rounding_of(seen)
+
+
+def test_scales_are_of_roots_of_mean_squares() -> None:
+    squares = torch.tensor([[1.0, 4.0, 0.0, 3.0], [0.0, 0.0, 0.0, 0.0]])
+    scales = key_rounding.scales_of(squares)
+    expected = [(each / 2 + key_rounding.FLOOR) ** -0.5 for each in squares[0].tolist()]
+    assert scales[0].tolist() == pytest.approx(expected)
+    assert len(set(scales[1].tolist())) == 1  # of nothing nothing is known
+
+
+def test_channels_of_unlike_sizes_lose_less(each_isa: str) -> None:
+    torch.manual_seed(0)
+    size = 10 ** torch.linspace(-1, 1, 64)
+    keys, queries = size * torch.randn(1, 512, 64), torch.randn(200, 64) / size
+    moments = (queries.T @ queries).double()[None, None]
+    shown = key_rounding.Observed(torch.zeros(1, 1, 64), size.square()[None, None], moments)
+    alike = dataclasses.replace(shown, squares=torch.ones(1, 1, 64))
+    errors = [
+        ((cache_of(keys, keys, "kmeans4", rounding=how).keys(0) - keys) @ queries.T).square().mean()
+        for how in (key_rounding.rounding_of(shown), key_rounding.rounding_of(alike))
+    ]
+    assert errors[0] < 0.5 * errors[1]
 
 
 @pytest.mark.parametrize("variant", ["llama", "gemma3"])

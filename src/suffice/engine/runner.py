@@ -18,6 +18,7 @@ from suffice.engine.config import Config
 from suffice.engine.drafting import Models
 from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import InputError, OutOfMemory
+from suffice.essay import essay
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.fingerprint import fingerprint
@@ -57,12 +58,14 @@ class Runner:
     """A model with the memory of its requests.
 
     `trace` sums what all decode steps read. Every `audit`-th of them is audited; None: none is.
+    `sample` are tokens of a text, on which the model's keys are looked at if need be.
     """
 
-    def __init__(self, config: Config, decoder: Decoder) -> None:
+    def __init__(self, config: Config, decoder: Decoder, sample: abc.Sequence[int] = ()) -> None:
         assert config.max_model_len is not None, "the config must be resolved"
         self.config = config
         self.decoder = decoder
+        self.sample = sample
         model = decoder.config
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
         self.audit = config.audit
@@ -73,7 +76,7 @@ class Runner:
         self._rounding = None
         if types_of(config.kv_cache_dtype)[0] == "kmeans4":
             with one_torch_thread():
-                self._rounding = key_rounding(self._native, model, config.max_model_len)
+                self._rounding = key_rounding(self._native, model, config.max_model_len, sample)
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
         # which it is stored, so the products get cheaper by the same factors as the copies.
         self.growth = fitted(
@@ -348,4 +351,5 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
         assert config.quant is not None
         decoder = Decoder.from_checkpoint(opened, config.quant, dtype)
     gather(decoder.weights)
-    return config, Runner(config, decoder), load_tokenizer(config.tokenizer or config.model)
+    tokenizer = load_tokenizer(config.tokenizer or config.model)
+    return config, Runner(config, decoder, tokenizer.encode(essay())), tokenizer

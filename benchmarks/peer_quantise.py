@@ -1,10 +1,13 @@
-"""Let llama.cpp quantise the weights that suffice quantises, for quant_quality.py to compare.
+"""Let others quantise the weights that suffice quantises, for quant_quality.py to compare.
 
     python benchmarks/peer_quantise.py --cache FOLDER [--model M] [--types Q4_0 IQ4_NL Q4_K_S]
+    ... --types hqq:group=32 hqq:group=64
 
-From the same .gguf file, whose weights llama.cpp makes floats of first, without an importance
-matrix. Where a type needs rows of 256, llama.cpp takes another; the table says how many bits that
-makes. llama.cpp is that of peers.py, in its own environment, in which this file runs once more.
+llama.cpp starts from the same .gguf file, whose weights it makes floats of first, without an
+importance matrix. Where a type needs rows of 256 it takes another; the table says how many bits
+that makes. HQQ has 4 bits with a scale and a zero, float16, for a group of a row, as many
+iterations as it takes by itself, and no calibration. Both have environments of their own, in which
+this file runs once more.
 """
 
 from __future__ import annotations
@@ -15,11 +18,33 @@ import subprocess
 import sys
 from pathlib import Path
 
-TYPES = ("Q4_0", "IQ4_NL", "Q4_K_S")
-INSIDE = "--inside"  # llama.cpp's environment
+TYPES = ("Q4_0", "IQ4_NL", "Q4_K_S")  # of llama.cpp
+HQQ = {f"hqq:group={group}": group for group in (32, 64)}
+INSIDE = "--inside"  # a peer's environment
 
 
 def quantise(source: str, target: str, kind: str) -> int:
+    """Write `target` as a peer has it; return its status."""
+    return by_hqq(source, target, HQQ[kind]) if kind in HQQ else by_llama(source, target, kind)
+
+
+def by_hqq(source: str, target: str, group: int) -> int:
+    """Write what HQQ's codes of the matrices in a file stand for, float16; return 0."""
+    import torch
+    from hqq.core.quantize import Quantizer
+    from safetensors.torch import load_file, save_file
+
+    found = {}
+    for name, matrix in load_file(source).items():
+        codes, about = Quantizer.quantize(
+            matrix, nbits=4, group_size=group, axis=1, compute_dtype=torch.float16, device="cpu"
+        )
+        found[name] = Quantizer.dequantize(codes, about).to(torch.float16)
+    save_file(found, target)
+    return 0
+
+
+def by_llama(source: str, target: str, kind: str) -> int:
     """Write `target` in a type of llama.cpp's; return its status."""
     import llama_cpp as lib
 
@@ -31,38 +56,56 @@ def quantise(source: str, target: str, kind: str) -> int:
     return status
 
 
+def write_matrices(model: Path, path: Path) -> None:
+    """Write the layers' matrices of a model, float32."""
+    from safetensors.torch import save_file
+
+    from suffice.models.checkpoint import open_checkpoint
+    from suffice.models.weights import is_linear
+
+    tensors = open_checkpoint(model).tensors()
+    layers = {n: t for n, t in tensors if n.startswith("layers.") and is_linear(n)}
+    save_file({name: each.float().contiguous() for name, each in layers.items()}, path)
+
+
 def main() -> int:
     """Write the files that are missing."""
     from peer_install import PACKAGES, InstallError, install
-    from quant_cells import llama_path
+    from quant_peers import LLAMA, peer_path
     from suffice.errors import InputError
     from suffice.models.locate import locate
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cache", type=Path, default=Path("build/quantised"))
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--types", nargs="+", default=list(TYPES), choices=TYPES)
+    parser.add_argument("--types", nargs="+", default=list(TYPES), choices=[*TYPES, *HQQ])
     parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")
     flags = parser.parse_args()
-    package = PACKAGES["llama-cpp-python"]
-    try:
-        source = locate(flags.model)
-        if source.suffix != ".gguf":
-            raise InputError(f"{source} is no .gguf file, which llama.cpp starts from")
-        install(package, flags.jobs)
-    except (InputError, InstallError) as error:
-        print(f"peer_quantise.py: error: {error}", file=sys.stderr)
-        return 2
     flags.cache.mkdir(parents=True, exist_ok=True)
+    floats = flags.cache / "floats.safetensors.part"
     for kind in flags.types:
-        target = llama_path(flags.cache, Path(flags.model).name, kind)
+        weights = kind if kind in HQQ else LLAMA + kind
+        target = peer_path(flags.cache, Path(flags.model).name, weights)
         if target.is_file():
             continue
+        package = PACKAGES["hqq" if kind in HQQ else "llama-cpp-python"]
+        try:
+            source = locate(flags.model)
+            if kind in HQQ:
+                write_matrices(source, floats)
+                source = floats
+            elif source.suffix != ".gguf":
+                raise InputError(f"{source} is no .gguf file, which llama.cpp starts from")
+            install(package, flags.jobs)
+        except (InputError, InstallError) as error:
+            print(f"peer_quantise.py: error: {error}", file=sys.stderr)
+            return 2
         part = target.with_name(target.name + ".part")
         asked = [str(package.python), __file__, INSIDE, str(source), str(part), kind]
         status = subprocess.run(asked, stderr=subprocess.DEVNULL, check=False).returncode
+        floats.unlink(missing_ok=True)
         if status:
-            print(f"peer_quantise.py: error: llama.cpp cannot make {kind}", file=sys.stderr)
+            print(f"peer_quantise.py: error: {package.name} cannot make {kind}", file=sys.stderr)
             return 1
         part.replace(target)
         print(target)

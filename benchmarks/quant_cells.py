@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gguf
 import torch
+
+from quant_peers import PeerWeights, is_peers, peer_path
 
 from suffice.errors import InputError
 from suffice.eval.perplexity import Result, Scores, Tally
-from suffice.models.checkpoint import Checkpoint, open_checkpoint
+from suffice.models.checkpoint import Checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.layerwise import SITE_OF, SITES, Layerwise
 from suffice.models.quantise import Quantising
@@ -32,7 +33,6 @@ from suffice.quant.packed_codes import PackedCodes
 from suffice.registry import Table
 
 UNCALIBRATED = " uncalibrated"
-LLAMA = "llama.cpp:"  # and a type of its own, such as Q4_0
 FLOAT = "none"
 EXACT = 16  # bits of inputs that are left as they are
 LEARNED = (3, 4)  # bits of inputs for which K-means finds levels
@@ -87,7 +87,7 @@ def parsed(setting: str) -> tuple[str, Inputs]:
         InputError: An unknown method or option.
     """
     weights, _, inputs = setting.partition(" + ")
-    if not weights.startswith(LLAMA):
+    if not is_peers(weights):
         _method(weights)
     found: Inputs = INPUTS.build(f"inputs:{inputs}")
     return weights, found
@@ -201,18 +201,6 @@ def kept_path(folder: Path, model: str, weights: str) -> Path:
     return folder / f"{model}-{name}.safetensors"
 
 
-def llama_path(folder: Path, model: str, kind: str) -> Path:
-    """Return where llama.cpp's quantisation of a model is kept."""
-    return folder / f"{model}-{kind}.gguf"
-
-
-def bits_of_file(path: Path) -> float:
-    """Return the bits for each weight of the layers' matrices in a .gguf file."""
-    tensors = [each for each in gguf.GGUFReader(path).tensors if each.name.startswith("blk.")]
-    matrices = [each for each in tensors if len(each.shape) == 2]
-    return 8 * sum(each.n_bytes for each in matrices) / sum(int(m.n_elements) for m in matrices)
-
-
 def bits_of(decoder: Decoder) -> float:
     """Return the bits for each weight of the layers' matrices, scales and levels included."""
     matrices = [
@@ -249,8 +237,8 @@ class Source:
         if weights == FLOAT:
             yield self.floats()
             return
-        if weights.startswith(LLAMA):
-            yield Decoder.from_checkpoint(open_checkpoint(self._llama(weights)), NoQuant("float32"))
+        if is_peers(weights):
+            yield self._peers(weights).decoder(self.checkpoint)
             return
         method = _method(weights)
         if weights.endswith(UNCALIBRATED) or not hasattr(method, "site"):
@@ -271,13 +259,8 @@ class Source:
 
     def bits(self, weights: str, decoder: Decoder) -> float:
         """Return the bits for each weight of the layers' matrices."""
-        if weights.startswith(LLAMA):
-            return bits_of_file(self._llama(weights))
-        return bits_of(decoder)
+        return self._peers(weights).bits() if is_peers(weights) else bits_of(decoder)
 
-    def _llama(self, weights: str) -> Path:
-        kind = weights.removeprefix(LLAMA)
-        path = llama_path(self.folder, self.facts["model"]["name"], kind)
-        if not path.is_file():
-            raise InputError(f"{path} is not there: benchmarks/peer_quantise.py makes it")
-        return path
+    def _peers(self, weights: str) -> PeerWeights:
+        model = self.facts["model"]["name"]
+        return PeerWeights(weights, peer_path(self.folder, model, weights))

@@ -8,7 +8,7 @@
 
 A setting is weights + inputs of their products: `kllm:a=16 + a=4,outliers=0.01` has weights of the
 preset kllm, and inputs of 4 bits but for 1 % outliers, half of them at each end. ` uncalibrated`
-after the weights quantises them without a text; `llama.cpp:Q4_0` is a file of
+after the weights quantises them without a text; `llama.cpp:Q4_0` and `hqq:group=64` are files of
 `benchmarks/peer_quantise.py` in --cache. Weights are quantised once, with inputs as they
 are, and kept in the folder --cache; levels of inputs are learned on what these weights make of the
 calibration text. That text is Spec-Bench's longer prompts, or a file (--calibrate), never the text
@@ -82,6 +82,8 @@ SETTINGS = (
     "llama.cpp:Q4_0",
     "llama.cpp:IQ4_NL",
     "llama.cpp:Q4_K_S",
+    "hqq:group=32",
+    "hqq:group=64",
     *(f"{PRESET} + a={a}" for a in (4, 3)),
     *(f"{PRESET} + a={a},outliers={share}" for a in (4, 3) for share in SHARES),
     *(f"{PRESET} + a={a},outliers={share},offline=true" for a in (4, 3) for share in SHARES),

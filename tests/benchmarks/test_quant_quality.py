@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import tiny
 from commands import Cli
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import peer_quantise
 import quant_cells
+import quant_peers
 import quant_quality
 import quant_table
 from suffice.cache.kv import KVCache
@@ -176,9 +179,29 @@ def test_weights_of_llama_cpp(run: Run, tmp_path: Path) -> None:
     found, told_of = told(tmp_path)
     assert "peer_quantise.py makes it" in found["refused"]["llama.cpp:Q4_0"]
     assert "peer_quantise.py" in told_of
-    path = quant_cells.llama_path(tmp_path / "cache", "model", "Q4_0")
+    path = quant_peers.peer_path(tmp_path / "cache", "model", "llama.cpp:Q4_0")
     path.parent.mkdir(exist_ok=True)
     tiny.write_gguf(tiny.make(tmp_path / "other", "llama", tokenizer=True), path)
     assert run("--settings", "none", "llama.cpp:Q4_0") == 0
     cells = told(tmp_path)[0]["cells"]
-    assert cells["llama.cpp:Q4_0"]["llama.cpp:Q4_0"]["bits"] == quant_cells.bits_of_file(path)
+    assert cells["llama.cpp:Q4_0"]["llama.cpp:Q4_0"]["bits"] == 32
+
+
+def test_weights_of_hqq(run: Run, tmp_path: Path) -> None:
+    """A cell of HQQ's is of the matrices in its file, all else as it was."""
+    weights = "hqq:group=32"
+    path = quant_peers.peer_path(tmp_path / "cache", "model", weights)
+    path.parent.mkdir(exist_ok=True)
+    peer_quantise.write_matrices(tmp_path / "model", path)
+    assert run("--settings", "none", weights) == 0
+    cell = told(tmp_path)[0]["cells"][weights][weights]
+    assert cell["bits"] == 5 and cell["ratio"] == pytest.approx(1, abs=1e-6)
+    found = load_file(path)
+    save_file({name: each * 1.5 for name, each in found.items()}, path)
+    (tmp_path / "out").rename(tmp_path / "before")
+    assert run("--settings", weights) == 0
+    assert abs(told(tmp_path)[0]["cells"][weights][weights]["ratio"] - 1) > 1e-3
+    save_file(found | {"layers.99.q": torch.zeros(1, 1)}, path)
+    (tmp_path / "out").rename(tmp_path / "twice")
+    assert run("--settings", weights) == 0
+    assert "has layers.99.q, which the model has not" in told(tmp_path)[0]["refused"][weights]

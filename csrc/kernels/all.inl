@@ -1,4 +1,5 @@
-// Included once per instruction set inside its namespace; SUFFICE_LEVEL is 0, 3 or 4.
+// Included once per instruction set inside its namespace; SUFFICE_LEVEL is 0, 3 or 4, and
+// SUFFICE_VNNI says whether there are products of bytes and of pairs that are added to sums.
 // clang-format off: each file uses those before it
 #include "simd.inl"
 #include "products.inl"

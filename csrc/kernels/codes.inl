@@ -125,12 +125,15 @@ SUFFICE_INLINE const std::byte* lines_of(const Linear& w, int panel) {
   return w.data + panel * w.panel_bytes() + w.scale_bytes();
 }
 
-// The integer sums of P panels times B rows over a stretch. With AVX-512 a product takes 5 cycles:
-// where rows and panels are too few to hide that, each has more than one chain of sums.
+// Sums that hide what a product that is added to one takes, 5 cycles with VNNI, in each vector.
+constexpr int kSumsAtOnce = SUFFICE_LEVEL == 4 ? 16 : SUFFICE_VNNI ? 2 : 1;
+
+// The integer sums of P panels times B rows over a stretch. Where these are too few to hide what a
+// product takes, each has more than one chain of sums.
 template <class In, int P, int B>
 struct StretchSums {
   static constexpr int parts = kParts<In>;
-  static constexpr int most_chains = SUFFICE_LEVEL == 4 ? 16 / (P * B) : 1;
+  static constexpr int most_chains = kSumsAtOnce / (P * B);
   static constexpr int chains = most_chains >= parts ? parts : most_chains >= 2 ? 2 : 1;
 
   vi sum[P][B][chains][kVectors];
@@ -220,11 +223,11 @@ void codes_tile(const Linear& w, int panel, int apart, const Inputs& x, int row,
 }
 
 // From so many rows on, levels are looked up once for all of them, and not once for each tile: of
-// int8 inputs, whose products take half as long, from twice as many. With AVX-512 looking up is a
-// tenth of a tile's work, less than writing down what was found.
+// int8 inputs, whose products without VNNI go through 16 bits, from twice as many. With AVX-512
+// looking up is a tenth of a tile's work, less than writing down what was found.
 constexpr bool kDecodesOnce = SUFFICE_LEVEL < 4;
 template <class In>
-constexpr int kDecodeRows = sizeof(In) == 1 ? 9 : 5;
+constexpr int kDecodeRows = sizeof(In) == 1 && !SUFFICE_VNNI ? 9 : 5;
 constexpr int kDecodedRows = 32;  // that share them; their totals stay in the L1 cache
 
 // The levels of some columns of a panel: [columns / 8][kParts][kVectors].
@@ -297,10 +300,15 @@ void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, i
                           x.count - row < kDecodedRows ? x.count - row : kDecodedRows, y, y_stride);
     return;
   }
-  // Two streams share what is broadcast; more than memory reads well.
-  in_streams<SUFFICE_LEVEL == 4 ? 2 : 1>(first, last, [&]<int P>(int panel, int apart) {
+  const auto tiles = [&]<int P>(int panel, int apart) {
     codes_tiles<In, P>(w, panel, apart, x, y, y_stride);
-  });
+  };
+  // Two streams share what is broadcast; more than memory reads well. Of AVX2 one row is as fast as
+  // memory with one stream.
+  if (SUFFICE_VNNI && (SUFFICE_LEVEL == 4 || x.count > 1))
+    in_streams<SUFFICE_VNNI ? 2 : 1>(first, last, tiles);
+  else
+    in_streams<1>(first, last, tiles);
 }
 
 inline void linear_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y,

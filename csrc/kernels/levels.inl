@@ -25,14 +25,10 @@ SUFFICE_INLINE vi repeat_levels(const uint8_t* levels) {
 }
 
 // total += in each lane the sum of four codes or levels of `first` times the signed bytes of `low`,
-// and of `second` times those of `high`; in 16 bits with AVX2, which `widen` ends.
+// and of `second` times those of `high`; in 16 bits with AVX2 alone, which `widen` ends.
 SUFFICE_INLINE vi dot_halves(vi total, vi first, vi second, vi low, vi high) {
-#if SUFFICE_LEVEL == 4
-  const __m512i sum =
-      _mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total), reinterpret_cast<__m512i>(first),
-                          reinterpret_cast<__m512i>(low));
-  return reinterpret_cast<vi>(
-      _mm512_dpbusd_epi32(sum, reinterpret_cast<__m512i>(second), reinterpret_cast<__m512i>(high)));
+#if SUFFICE_VNNI
+  return dot_bytes(dot_bytes(total, first, low), second, high);
 #elif SUFFICE_LEVEL == 3
   const __m256i a =
       _mm256_maddubs_epi16(reinterpret_cast<__m256i>(first), reinterpret_cast<__m256i>(low));
@@ -50,7 +46,7 @@ SUFFICE_INLINE vi dot_halves(vi total, vi first, vi second, vi low, vi high) {
 }
 
 SUFFICE_INLINE vi widen(vi total) {
-#if SUFFICE_LEVEL == 3
+#if SUFFICE_LEVEL == 3 && !SUFFICE_VNNI
   return reinterpret_cast<vi>(
       _mm256_madd_epi16(reinterpret_cast<__m256i>(total), _mm256_set1_epi16(1)));
 #else
@@ -61,10 +57,8 @@ SUFFICE_INLINE vi widen(vi total) {
 // total += in each lane the sum of four products of a byte and a signed one, of which two together
 // fit int16: 2 * 255 * 59, weights of rows and levels of values; 2 * 127 * 127, levels and inputs.
 SUFFICE_INLINE vi add_quads(vi total, vi bytes, vi signed_bytes) {
-#if SUFFICE_LEVEL == 4
-  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total),
-                                                  reinterpret_cast<__m512i>(bytes),
-                                                  reinterpret_cast<__m512i>(signed_bytes)));
+#if SUFFICE_VNNI
+  return dot_bytes(total, bytes, signed_bytes);
 #elif SUFFICE_LEVEL == 3
   const __m256i pairs = _mm256_maddubs_epi16(reinterpret_cast<__m256i>(bytes),
                                              reinterpret_cast<__m256i>(signed_bytes));

@@ -18,6 +18,10 @@ SUFFICE_INLINE vi multiply_add(vi a, vi b, vi total) {
   return reinterpret_cast<vi>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(total),
                                                   reinterpret_cast<__m512i>(a),
                                                   reinterpret_cast<__m512i>(b)));
+#elif SUFFICE_VNNI
+  return reinterpret_cast<vi>(_mm256_dpwssd_avx_epi32(reinterpret_cast<__m256i>(total),
+                                                      reinterpret_cast<__m256i>(a),
+                                                      reinterpret_cast<__m256i>(b)));
 #else
   total += dot_pairs(a, b);  // GCC makes better code of it than of a sum that is returned
   return total;
@@ -34,14 +38,26 @@ SUFFICE_INLINE V broadcast(const void* from) {
 
 // total += in each lane the sum of the products of its four int8 values, codes in [-127, 127].
 // With VNNI the first factor is taken as unsigned, w + 128: subtract 128 sum(x) at the end.
-constexpr int kDotOffset = SUFFICE_LEVEL == 4 ? 128 : 0;
+constexpr int kDotOffset = SUFFICE_VNNI ? 128 : 0;
+
+#if SUFFICE_VNNI
+// total += in each lane the sum of the products of its four bytes and four signed ones.
+SUFFICE_INLINE vi dot_bytes(vi total, vi bytes, vi signed_bytes) {
+#if SUFFICE_LEVEL == 4
+  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total),
+                                                  reinterpret_cast<__m512i>(bytes),
+                                                  reinterpret_cast<__m512i>(signed_bytes)));
+#else
+  return reinterpret_cast<vi>(_mm256_dpbusd_avx_epi32(reinterpret_cast<__m256i>(total),
+                                                      reinterpret_cast<__m256i>(bytes),
+                                                      reinterpret_cast<__m256i>(signed_bytes)));
+#endif
+}
+#endif
 
 SUFFICE_INLINE vi dot_quads(vi total, vi w, vi x) {
-#if SUFFICE_LEVEL == 4
-  const vi shifted = w ^ splat_bits(static_cast<int32_t>(0x80808080));
-  return reinterpret_cast<vi>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total),
-                                                  reinterpret_cast<__m512i>(shifted),
-                                                  reinterpret_cast<__m512i>(x)));
+#if SUFFICE_VNNI
+  return dot_bytes(total, w ^ splat_bits(static_cast<int32_t>(0x80808080)), x);
 #elif SUFFICE_LEVEL == 3
   const __m256i weights = reinterpret_cast<__m256i>(w);
   const __m256i products = _mm256_maddubs_epi16(

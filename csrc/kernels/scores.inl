@@ -73,7 +73,7 @@ SUFFICE_INLINE void add_line_of_codes(const std::byte* const* keys, int at,
     for (int q = 0; q < Q; q++) {
       const vi first = broadcast<vi>(query[q]), second = broadcast<vi>(query[q] + 4);
       for (int v = 0; v < kVectors; v++)
-        if constexpr (SUFFICE_LEVEL == 4)
+        if constexpr (SUFFICE_VNNI)
           total[u][q][v] = dot_halves(total[u][q][v], low[v], high[v], first, second);
         else  // a sum in 16 bits has room for no more
           total[u][q][v] += widen(dot_halves(vi{}, low[v], high[v], first, second));

@@ -1,7 +1,8 @@
 """The only importer of the compiled core: instruction sets, threads, what is available.
 
-`SUFFICE_ISA` forces an instruction set (base, v3 = AVX2, v4 = AVX-512) and fails if the CPU lacks
-it; the number of threads defaults to the cores that affinity and the cgroup's quota leave.
+`SUFFICE_ISA` forces an instruction set (base, v3 = AVX2, v3_vnni = AVX2 with VNNI, v4 = AVX-512)
+and fails if the CPU lacks it; the number of threads defaults to the cores that affinity and the
+cgroup's quota leave.
 
 While decoding, the core is handed numpy arrays, never torch tensors: to look into a tensor it calls
 Python code of torch, and an interrupt (Ctrl-C) that comes in there would be lost.
@@ -17,7 +18,7 @@ from suffice.errors import InputError
 __all__ = ["ISAS", "PANEL", "core", "cores", "isa", "isas", "set_threads", "threads", "use_isa"]
 
 PANEL: int = core.PANEL
-ISAS = ("v4", "v3", "base")
+ISAS = ("v4", "v3_vnni", "v3", "base")
 
 
 def isas() -> list[str]:

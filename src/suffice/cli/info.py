@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from suffice.models.quantised import Quantised
 
 SEAMS = (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, QUANTS, SPECULATORS)
-ISA_NAMES = {"v4": "AVX-512", "v3": "AVX2", "base": "plain loops"}
+ISA_NAMES = {"v4": "AVX-512", "v3_vnni": "AVX2 with VNNI", "v3": "AVX2", "base": "plain loops"}
 _BYTES = (("float32", 4), ("bfloat16", 2), ("int8", 1))
 _KV_TYPES = ("float32", "bfloat16", "int8", "kmeans4")
 

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from quant_peers import PeerWeights, is_peers, peer_path
-
 from suffice.errors import InputError
 from suffice.eval.perplexity import Result, Scores, Tally
 from suffice.models.checkpoint import Checkpoint

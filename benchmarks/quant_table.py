@@ -47,6 +47,10 @@ ROUNDED = (
     "The file of SmolLM2 has its weights in Q4_1, groups of 32 with a minimum: they are on a grid "
     "of 4 bits before anything is done to them, which favours small unrotated groups."
 )
+ROTATED = (
+    "SmolLM2 whose hidden states and values are turned by random matrices, and its weights with "
+    "them: it computes the same, and no weight is on the grid of its file (`rotated_model.py`)."
+)
 
 
 def table(sheet: Sheet) -> str:
@@ -58,12 +62,13 @@ def table(sheet: Sheet) -> str:
         f"evenly spread; calibrated on {sheet.config['calibrated']['name']}, "
         f"{sheet.config['calibrated']['windows']} windows of "
         f"{sheet.config['calibrated']['window']}. Bits are those of the layers' matrices; the "
-        "embedding and the head are int8 but for `none`. KL is from the unquantised model, in "
-        f"nats. Published: KLLM, Table II, LLaMA-2-7B, {FLOAT} unquantised; also {OTHERS}."
+        "embedding and the head are int8 but for `none` and HQQ's, and llama.cpp's its own. KL is "
+        "from the unquantised model, in nats. Published: KLLM, Table II, LLaMA-2-7B, "
+        f"{FLOAT} unquantised; also {OTHERS}."
     )
     text = [f"## Bits and quality: {model}", about]
     if model.startswith("smollm2"):
-        text.append(ROUNDED)
+        text.append(ROTATED if model.endswith("-rotated") else ROUNDED)
     text.append(_whole(cells))
     text += [part for part in (_outliers(cells), _steps(cells)) if part]
     text += [f"Refused: `{weights}`: {why}" for weights, why in sheet.refused.items()]

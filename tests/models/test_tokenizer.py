@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,21 @@ def test_chat_without_a_template_and_with_a_strict_one(
         InputError, match=r"^the chat template refuses the conversation: roles must alternate$"
     ):
         strict.chat([{"role": "user", "content": "a"}], add_generation_prompt=True)
+
+
+def test_long_texts_are_encoded_without_a_warning(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tokenizer.json", "config.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 8}')
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.wrapped.model_max_length == 8
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    assert len(loaded.encode("a long text " * 20)) > 8
+    assert not caplog.records
+    loaded.wrapped.encode("a long text " * 20)
+    assert "longer than the specified maximum" in caplog.text
 
 
 def test_end_tokens(folder: Path, byte_level: Tokenizer, sentencepiece: Tokenizer) -> None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 NATIVE_PREFILL = {torch.float32: sys.maxsize, torch.bfloat16: 64}
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
 Chunk = Callable[[KVCache, list[int], Outputs, Watch | None], torch.Tensor]
+SAMPLE = 8000  # characters of a text that make enough tokens to look at keys on
 NATIVE_ROWS = 30  # of a native step at most: whole tiles of AVX2's 6 rows that share a weight
 
 
@@ -352,4 +353,4 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
         decoder = Decoder.from_checkpoint(opened, config.quant, dtype)
     gather(decoder.weights)
     tokenizer = load_tokenizer(config.tokenizer or config.model)
-    return config, Runner(config, decoder, tokenizer.encode(essay())), tokenizer
+    return config, Runner(config, decoder, tokenizer.encode(essay()[:SAMPLE])), tokenizer

@@ -40,7 +40,8 @@ class Tokenizer:
             InputError: The text has no UTF-8 form.
         """
         check_text("the text", text)
-        return list(self.wrapped.encode(text, add_special_tokens=special))
+        # Whoever asks knows how long a prompt may be; transformers would warn of long texts, too.
+        return list(self.wrapped.encode(text, add_special_tokens=special, verbose=False))
 
     def decode(self, tokens: list[int], *, skip_special: bool = False) -> str:
         """Return the text of some tokens; broken characters come out as U+FFFD."""

@@ -11,7 +11,10 @@ import torch
 
 import tiny
 from caches import cache_for, cache_of
+from suffice import LLM
 from suffice.cache.kv import KVCache
+from suffice.engine import runner
+from suffice.essay import essay
 from suffice.models import key_rounding
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
@@ -154,3 +157,20 @@ def test_logits_are_nearer_with_it(variant: str, checkpoints: Any) -> None:
         for how in (rounding, None)
     )
     assert ours < 0.95 * plain
+
+
+def test_a_model_s_load_shows_it_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny.make(tmp_path / "model", "llama", tokenizer=True)
+    shown: list[list[int]] = []
+
+    def noted(model: Any, config: Any, positions: int, sample: list[int]) -> Any:
+        shown.append(sample)
+        return key_rounding.key_rounding(model, config, positions, sample)
+
+    monkeypatch.setattr(runner, "key_rounding", noted)
+    LLM(folder, kv_cache_dtype="int8/kmeans4")
+    assert not shown
+    llm = LLM(folder, kv_cache_dtype="kmeans4")
+    (sample,) = shown
+    assert len(sample) > key_rounding.TOKENS
+    assert llm.tokenizer.decode(sample, skip_special=True).startswith(essay()[:500])

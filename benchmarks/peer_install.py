@@ -190,5 +190,7 @@ def llama_of(path: Path) -> Any:
 def hugging_face(name: str, templates: dict[str, str]) -> str:
     """Return a canonical weight's name in a checkpoint of transformers; "" if it has none."""
     parts = name.split(".")
-    template = templates.get(name if len(parts) == 1 else f"layers.{parts[2]}", "")
-    return template and template.format(i=parts[1] if len(parts) > 1 else "") + ".weight"
+    if len(parts) == 3:
+        name = f"layers.{parts[2]}"
+    template = templates.get(name, "")
+    return template and template.format(i=parts[1] if len(parts) == 3 else "") + ".weight"

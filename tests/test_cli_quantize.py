@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -165,13 +166,14 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         (("kmeans", "no/out.safetensors"), "must be a .safetensors file in a folder that is there"),
         (("int8",), "--method int8: needs no calibration; run the model with --quant int8"),
         (("kmeens",), "unknown quant 'kmeens'. Did you mean 'kmeans'?"),
-        (("kmeans:w=5",), "32 levels cannot be packed; allowed: up to 16"),
+        (("kmeans:w=5",), "--method kmeans:w=5: 32 levels cannot be packed; allowed: up to 16"),
+        (("rtn:w=8,compensate=true",), "levels cannot be packed; allowed: up to 16"),
         (("kmeans", "o.safetensors", "--limit", "1"), "the text has 40 tokens to calibrate on; at"),
         (("kmeans", "o.safetensors", "--quant", "int8"), "quantize has --method instead"),
     ):
         ran = quantize(*arguments)
         assert ran.code == 2 and message in ran.err and "Traceback" not in ran.err, ran.err
-    assert not list(tmp_path.glob("*.safetensors"))
+    assert not list(tmp_path.glob("*.safetensors*"))
 
 
 def test_damaged_files(quantize: Any, cli: Cli, tmp_path: Path) -> None:
@@ -197,6 +199,24 @@ def test_damaged_files(quantize: Any, cli: Cli, tmp_path: Path) -> None:
     lacking = {name: each for name, each in tensors.items() if name != "tokenizer"}
     refused("is damaged: it has no tokenizer", tensors=lacking)
     refused("is damaged: its configuration lacks", facts | {"config": {}})
+    for name in ("method", "model", "text"):
+        left = {key: value for key, value in facts.items() if key != name}
+        refused("is damaged: its header lacks '", left)
+    refused("is damaged: its header lacks 'hash', or it is", facts | {"model": {"name": "x"}})
+    matrices = copy.deepcopy(facts["matrices"])
+    matrices["layers.1.q"]["loss"] = "much"
+    refused("is damaged: its header lacks 'loss', or it is", facts | {"matrices": matrices})
+    matrices = copy.deepcopy(facts["matrices"])
+    matrices["layers.1.q"]["rotation"] = 16
+    refused("q, k, v of layer 1 are stored differently", facts | {"matrices": matrices})
+    refused("is damaged: its header is no JSON object", [facts])
+    refused("is damaged: its tokenizer cannot be read", facts | {"tokenizer": {}})
+    for text, message in ((b"\xff\xfe", "is no text"), (b"{]", "cannot be read: Exception: ")):
+        spoilt = torch.tensor(list(text), dtype=torch.uint8)
+        refused(f"is damaged: its tokenizer {message}", tensors=tensors | {"tokenizer": spoilt})
+    save_file(tensors, broken, metadata={"suffice": "{"})
+    ran = cli("info", "-m", str(broken))
+    assert ran.code == 2 and "its header is no JSON object" in ran.err
     broken.write_bytes(path.read_bytes()[:1000])
     ran = cli("run", "-m", str(broken), "-p", "x")
     assert ran.code == 2 and "is not a valid safetensors file" in ran.err

@@ -19,7 +19,7 @@ from suffice.models import key_rounding
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, Rows
-from suffice.quant import QUANTS
+from suffice.quant import QUANTS, PackedLinear
 
 COUNT = 50  # more than one step takes
 
@@ -133,6 +133,19 @@ def test_channels_of_unlike_sizes_lose_less(each_isa: str) -> None:
         for how in (key_rounding.rounding_of(shown), key_rounding.rounding_of(alike))
     ]
     assert errors[0] < 0.5 * errors[1]
+
+
+def test_huge_keys_have_scales(checkpoints: Any) -> None:
+    decoder, _ = models(checkpoints("llama"))
+    weights = dict(decoder.weights)
+    k = weights["layers.1.k"]
+    assert isinstance(k, PackedLinear)
+    weights["layers.1.k"] = QUANTS.build("none:dtype=float32").pack(k.unpack() * 1e20)
+    seen = key_rounding.observed(
+        NativeModel(Decoder(decoder.config, weights), 128), decoder.config, 9
+    )
+    assert seen.squares.isfinite().all()
+    key_rounding.rounding_of(seen)
 
 
 @pytest.mark.parametrize("variant", ["llama", "gemma3"])

@@ -60,6 +60,15 @@ def whole_numbers(name: str, text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
+def _weights(llm: LLM) -> str:
+    """Return how a model's own file has its weights."""
+    from suffice.quant import QUANTS
+
+    quant = llm.config.quant
+    name = "none" if quant is None else QUANTS.name_of(quant)
+    return llm.config.dtype if name == "none" else name
+
+
 def record(result: Result, llm: LLM, model: ModelFlags) -> dict[str, Any]:
     """Return one result as a flat record."""
     from suffice import native
@@ -73,7 +82,7 @@ def record(result: Result, llm: LLM, model: ModelFlags) -> dict[str, Any]:
         "threads": native.threads(),
         "model": model.model,
         "model_bytes": llm.runner.weight_bytes,
-        "weights": model.quant or llm.config.dtype,
+        "weights": model.quant or _weights(llm),
         "kv": llm.config.kv_cache_dtype,
         "batch": case.batch,
         "test": case.name,

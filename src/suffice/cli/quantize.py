@@ -67,8 +67,10 @@ def _method(text: str) -> Any:
     """Return the method of a name.
 
     Raises:
-        InputError: It is unknown, or makes no use of a calibration.
+        InputError: It is unknown, makes no use of a calibration, or its codes cannot be stored.
     """
+    import torch
+
     from suffice.quant import QUANTS
 
     method = QUANTS.build(text)
@@ -76,6 +78,11 @@ def _method(text: str) -> Any:
         raise InputError(
             f"--method {text}: needs no calibration; run the model with --quant {text}"
         )
+    try:  # before a model is looked at for minutes
+        coded = method.quantise(torch.linspace(-1, 1, 16 * 64).view(16, 64), torch.eye(64))
+        method.packed(coded, None, method.site(torch.linspace(-1, 1, 64).expand(16, 64)))
+    except InputError as error:
+        raise InputError(f"--method {text}: {error}") from None
     return method
 
 

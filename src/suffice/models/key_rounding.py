@@ -129,7 +129,7 @@ def observed(
             turned = [rotate(rotate(products, *by).mT, *by) for by in own]
             products = torch.stack(turned).mean(0)
         means.append(keys.mean(1))
-        squares.append(_beside(keys, means[-1]).square().mean(1))
+        squares.append(_beside(keys, means[-1]).double().square().mean(1))
         moments.append(products)
     return Observed(torch.stack(means), torch.stack(squares), torch.stack(moments))
 

@@ -31,6 +31,7 @@ from safetensors.torch import save_file
 
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig, LayerConfig, Rope
+from suffice.models.layerwise import SITES
 from suffice.models.weights import is_linear, shapes
 from suffice.quant import PackedLinear
 from suffice.quant.activations import Site
@@ -126,6 +127,7 @@ def open_quantised(path: Path) -> Quantised:
     facts, weights = read_part(path)
     if "config" not in facts:
         raise InputError(f"{path} is a part of an unfinished `suffice quantize`: run that again")
+    _check_facts(path, facts)
     try:
         config = _config(facts["config"])
     except (KeyError, TypeError, InputError) as error:
@@ -138,6 +140,7 @@ def open_quantised(path: Path) -> Quantised:
         size = (found.rows, found.columns) if isinstance(found, PackedLinear) else None
         if (size or tuple(getattr(found, "shape", ()))) != shape:
             raise InputError(f"{path} is damaged: '{name}' is missing or not {list(shape)}")
+    _check_sites(path, vectors, len(config.layers))
     return Quantised(path, facts, config, vectors)
 
 
@@ -150,7 +153,10 @@ def stored_tokenizer(path: Path) -> tuple[dict[str, Any], str]:
     facts, tensors = _read(path, only="tokenizer")
     if "tokenizer" not in tensors or "tokenizer" not in facts:
         raise InputError(f"{path} is damaged: it has no tokenizer")
-    return facts["tokenizer"], tensors["tokenizer"].numpy().tobytes().decode()
+    try:
+        return facts["tokenizer"], tensors["tokenizer"].numpy().tobytes().decode()
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is damaged: its tokenizer is no text (UTF-8)") from None
 
 
 def described_config(config: DecoderConfig) -> dict[str, Any]:
@@ -174,12 +180,47 @@ def _read(path: Path, only: str | None = None) -> tuple[dict[str, Any], dict[str
 def _facts(path: Path, header: str | None) -> dict[str, Any]:
     if header is None:
         raise InputError(f"{path} is no model of `suffice quantize`: its header does not say so")
-    facts = json.loads(header)
+    try:
+        facts = json.loads(header)
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict):
+        raise InputError(f"{path} is damaged: its header is no JSON object")
     if facts.get("schema") != SCHEMA:
         raise InputError(
             f"{path} has schema {facts.get('schema')!r}; {SCHEMA} is known: quantise anew"
         )
-    return dict(facts)
+    return facts
+
+
+def _check_facts(path: Path, facts: dict[str, Any]) -> None:
+    """Refuse a whole file that does not say what it is of."""
+    wanted: list[tuple[Any, str, tuple[type, ...]]] = [(facts, "method", (str,))]
+    wanted += [(facts.get("model"), name, (str,)) for name in ("name", "hash")]
+    wanted += [(facts.get("text"), name, (int,)) for name in ("windows", "window")]
+    wanted.append((facts.get("text"), "name", (str,)))
+    for matrix in facts["matrices"].values():
+        if "loss" in matrix:
+            wanted.append((matrix, "loss", (int, float)))
+    for told, name, kinds in wanted:
+        if not isinstance(told, dict) or not isinstance(told.get(name), kinds):
+            raise InputError(f"{path} is damaged: its header lacks '{name}', or it is no value")
+
+
+def _check_sites(path: Path, weights: Weights, layers: int) -> None:
+    """Refuse matrices that share an input which they take in different ways."""
+    for layer in range(layers):
+        for names in SITES.values():
+            own = [weights.get(f"layers.{layer}.{name}") for name in names]
+            ways = {
+                (w.dtype, getattr(w, "rotation", 0), getattr(w, "most", 0))
+                for w in own
+                if isinstance(w, PackedLinear)
+            }
+            if len(ways) > 1:
+                raise InputError(
+                    f"{path} is damaged: {', '.join(names)} of layer {layer} are stored differently"
+                )
 
 
 def _described(weight: PackedLinear) -> dict[str, Any]:

@@ -150,7 +150,12 @@ def load_tokenizer(model: str | Path) -> Tokenizer:
     if path.suffix == SUFFIX:
         from suffice.models.quantised import stored_tokenizer
 
-        return Tokenizer.restored(*stored_tokenizer(path))
+        stored = stored_tokenizer(path)
+        try:
+            return Tokenizer.restored(*stored)
+        except Exception as error:  # tokenizers raises no other kind
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise InputError(f"{path} is damaged: its tokenizer cannot be read: {reason}") from None
     if path.is_file():
         from suffice.models.gguf_tokenizer import read_gguf_tokenizer
 

@@ -59,10 +59,12 @@ class Runner:
     """A model with the memory of its requests.
 
     `trace` sums what all decode steps read. Every `audit`-th of them is audited; None: none is.
-    `sample` are tokens of a text, on which the model's keys are looked at if need be.
+    `sample` makes tokens of a text, on which the model's keys are looked at if need be.
     """
 
-    def __init__(self, config: Config, decoder: Decoder, sample: abc.Sequence[int] = ()) -> None:
+    def __init__(
+        self, config: Config, decoder: Decoder, sample: Callable[[], list[int]] = list
+    ) -> None:
         assert config.max_model_len is not None, "the config must be resolved"
         self.config = config
         self.decoder = decoder
@@ -77,7 +79,7 @@ class Runner:
         self._rounding = None
         if types_of(config.kv_cache_dtype)[0] == "kmeans4":
             with one_torch_thread():
-                self._rounding = key_rounding(self._native, model, config.max_model_len, sample)
+                self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
         # which it is stored, so the products get cheaper by the same factors as the copies.
         self.growth = fitted(
@@ -353,4 +355,5 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
         decoder = Decoder.from_checkpoint(opened, config.quant, dtype)
     gather(decoder.weights)
     tokenizer = load_tokenizer(config.tokenizer or config.model)
-    return config, Runner(config, decoder, tokenizer.encode(essay()[:SAMPLE])), tokenizer
+    runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
+    return config, runner, tokenizer

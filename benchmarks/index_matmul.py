@@ -1,12 +1,12 @@
-"""Time products of 4-bit codes against those of other types, the roof, and the paper's counting.
+"""Time products of weights in codes beside those of other types, the roof and counted pairs.
 
     python benchmarks/index_matmul.py            two sizes of a 7B model's layers (minutes)
     SUFFICE_ISA=v3 python ...                    the same of AVX2, into a file of its own
     python benchmarks/index_matmul.py --quick    tiny sizes, to see that it runs
 
-A ring of copies of each weight is larger than the caches, as the layers of a model are. Settings
-take turns. Since a machine's speed drifts, a ratio is of one round, and the median of the rounds
-counts; of times the best does. `counted` is the
+A ring of copies of each weight is larger than the caches, as the layers of a model are. Codes have
+4 bits where nothing else is said. Settings take turns. Since a machine's speed drifts, a ratio is
+of one round, and the median of the rounds counts; of times the best does. `counted` is the
 index-based product as the paper states it (counters of pairs of codes, for 4-bit activations), on
 one thread and a single copy in the cache: what is a circuit's gain is not a CPU's.
 """
@@ -35,6 +35,7 @@ SIZES = [(4096, 4096), (14336, 4096)]
 QUICK = Path(__file__).parent.parent / "build" / "index-matmul-quick"
 RING_BYTES = 256 << 20  # of all copies of a weight, and what the streaming read reads
 ROWS = (1, 4, 8)
+OTHER_BITS = (2, 3, 5, 6)
 
 
 def main() -> int:
@@ -73,12 +74,12 @@ def main() -> int:
     return 0
 
 
-def codes(rows: int, columns: int, group: int, a: int = 16) -> PackedCodes:
+def codes(rows: int, columns: int, group: int, a: int = 16, bits: int = 4) -> PackedCodes:
     """Return a random weight in codes, for inputs of `a` bits."""
     most = NARROW if a == 8 else INT8
-    levels = torch.linspace(-most, most, 16).round()
+    levels = torch.linspace(-most, most, 2**bits).round()
     grid = Grid(levels, torch.ones(rows, -(-columns // group)), group)
-    return pack_codes(Coded(torch.randint(16, (rows, columns), dtype=torch.uint8), grid), a=a)
+    return pack_codes(Coded(torch.randint(2**bits, (rows, columns), dtype=torch.uint8), grid), a=a)
 
 
 def measure(
@@ -92,6 +93,11 @@ def measure(
         "codes, a scale a row": codes(rows, columns, columns),
         "codes, group 32, int8 inputs": codes(rows, columns, 32, 8),
         "codes, a scale a row, int8 inputs": codes(rows, columns, columns, 8),
+        **{f"codes of {w} bits, group 32": codes(rows, columns, 32, 16, w) for w in OTHER_BITS},
+        **{
+            f"codes of {w} bits, group 32, int8 inputs": codes(rows, columns, 32, 8, w)
+            for w in OTHER_BITS
+        },
         "int8": QUANTS.build("int8").pack(dense),
         "bfloat16": QUANTS.build("none:dtype=bfloat16").pack(dense),
     }

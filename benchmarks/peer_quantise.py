@@ -1,6 +1,6 @@
 """Let others quantise the weights that suffice quantises, for quant_quality.py to compare.
 
-    python benchmarks/peer_quantise.py --cache FOLDER [--model M] [--types Q4_0 IQ4_NL Q4_K_S]
+    python benchmarks/peer_quantise.py --cache FOLDER [--model M] [--types Q4_0 IQ4_NL Q4_K_S ...]
     ... --types hqq:group=32 hqq:group=64
 
 llama.cpp starts from the same .gguf file, whose weights it makes floats of first, without an
@@ -18,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TYPES = ("Q4_0", "IQ4_NL", "Q4_K_S")  # of llama.cpp
+TYPES = ("Q4_0", "IQ4_NL", "Q4_K_S", "Q5_K_S", "Q6_K")  # of llama.cpp
 HQQ = {f"hqq:group={group}": group for group in (32, 64)}
 INSIDE = "--inside"  # a peer's environment
 

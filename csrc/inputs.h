@@ -7,11 +7,16 @@
 
 namespace suffice {
 
-// Owns quantised copies of up to `rows` rows, `stride` floats apart at most.
+// Owns quantised copies of up to `rows` rows, `stride` floats apart at most; units of codes may
+// want a few more.
 class InputBuffers {
  public:
   InputBuffers(int rows, int stride)
-      : rows_(rows), stride_(stride), row_(stride), scales_(rows), code_sums_(rows) {}
+      : rows_(rows),
+        stride_(round_up(stride, kMostUnit)),
+        row_(stride_),
+        scales_(rows),
+        code_sums_(rows) {}
 
   // The inputs of `w`, valid until the next call.
   Inputs of(const float* values, int stride, const Linear& w, int count);

@@ -7,7 +7,8 @@
 
 namespace suffice {
 
-// `codes`: 4 bits, which choose among the levels of a layer of weights, or of all rows (see below).
+// `codes` choose among levels: of weights those of a layer, of rows, by 4 bits, those of all (see
+// below).
 enum class Type : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3, codes = 4 };
 
 constexpr int bits_of(Type type) {
@@ -27,11 +28,21 @@ constexpr int round_up(int value, int to) { return (value + to - 1) / to * to; }
 constexpr int weight_pair(Type type) { return 32 / bits_of(type); }
 constexpr int kLineBytes = 64;
 
-// Weights in codes: each panel has its scales first, float16 scale[K/group][16], filled up to whole
-// lines, and then lines of 8 columns: 4 bytes for each row, byte j with the code of column 8q +
-// kCodeOrder[j] in its low half and that of column 8q + 4 + kCodeOrder[j] in its high half. In this
-// order neighbouring columns end up in the two halves of a 32-bit lane, as pairs of int16.
+// Weights in codes of 2 to 6 bits: each panel has, for two groups of columns after the other, a
+// line of scales, float16 scale[2][16], and then the codes of these groups in units of 8 columns,
+// one line, where there are 4 bits, or else of 32 columns and as many lines as bits. A unit
+// consists of fours of columns, 4 bytes for each row. Of a code the low bits, 2 or 4, come first,
+// beside those of the next fours in the same byte; each further bit has a line where bit i of a
+// byte is of four i. Byte j is of column kCodeOrder[j] of the four: neighbouring columns end up in
+// the two halves of a 32-bit lane, as pairs of int16.
 constexpr int kCodeOrder[4] = {0, 2, 1, 3};
+constexpr int kLeastBits = 2, kMostBits = 6;
+constexpr int low_bits(int bits) { return bits < 4 ? 2 : 4; }
+constexpr int kMostUnit = 32;
+constexpr int unit_columns(int bits) { return bits == 4 ? 8 : kMostUnit; }
+constexpr size_t code_bytes(int bits, int columns) {  // of a panel's columns, whole units
+  return static_cast<size_t>(columns) * bits * kPanel / 8;
+}
 constexpr int kLevels = 16;
 constexpr int kLevelOffset = 128;  // of the levels, which are stored as bytes
 constexpr int kNarrowOffset = 64;  // of those that are multiplied with int8 inputs
@@ -117,8 +128,9 @@ struct Rotation {
 };
 
 // A weight matrix y = W x: `rows` outputs, `columns` inputs; scale (int8 only) and bias are padded
-// to a multiple of 16, or null. Of weights in codes: `levels` [16], offset; so many columns share a
-// scale; the inputs are rotated, replaced by levels and have codes up to `most`, int8 if `narrow`.
+// to a multiple of 16, or null. Of weights in codes of so many `bits`: `levels` [2^bits], offset;
+// so many columns share a scale; the inputs are rotated, replaced by levels and have codes up to
+// `most`, int8 if `narrow`.
 struct Linear {
   const std::byte* data = nullptr;
   const float* scale = nullptr;
@@ -127,6 +139,7 @@ struct Linear {
   int columns = 0;
   Type type = Type::f32;
   const uint8_t* levels = nullptr;
+  int bits = 0;
   int group = 0;
   Rotation rotation;
   int most = 0;
@@ -134,12 +147,13 @@ struct Linear {
   InputLevels inputs;
 
   int panels() const { return round_up(rows, kPanel) / kPanel; }
-  int steps() const { return round_up(columns, type == Type::codes ? 8 : 4) / weight_pair(type); }
-  size_t scale_bytes() const {  // that come first in a panel
-    if (type != Type::codes) return 0;
-    return round_up((columns + group - 1) / group * kPanel * 2, kLineBytes);
+  int steps() const { return round_up(columns, 4) / weight_pair(type); }  // lines; not of codes
+  int whole_columns() const { return round_up(columns, unit_columns(bits)); }  // of codes
+  size_t panel_bytes() const {
+    if (type != Type::codes) return static_cast<size_t>(steps()) * kLineBytes;
+    return round_up((columns + group - 1) / group, 2) / 2 * kLineBytes +
+           code_bytes(bits, whole_columns());
   }
-  size_t panel_bytes() const { return scale_bytes() + static_cast<size_t>(steps()) * kLineBytes; }
   size_t bytes() const {
     return panels() * (panel_bytes() + (scale ? kPanel * 4 : 0) + (bias ? kPanel * 4 : 0));
   }

@@ -166,8 +166,8 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         (("kmeans", "no/out.safetensors"), "must be a .safetensors file in a folder that is there"),
         (("int8",), "--method int8: needs no calibration; run the model with --quant int8"),
         (("kmeens",), "unknown quant 'kmeens'. Did you mean 'kmeans'?"),
-        (("kmeans:w=5",), "--method kmeans:w=5: 32 levels cannot be packed; allowed: up to 16"),
-        (("rtn:w=8,compensate=true",), "levels cannot be packed; allowed: up to 16"),
+        (("rtn:w=8",), "--method rtn:w=8: 256 levels cannot be packed; allowed: up to 64"),
+        (("kmeans:w=5,group=8",), "group=8: codes of 5 bits are packed in groups of a multiple"),
         (("kmeans", "o.safetensors", "--limit", "1"), "the text has 40 tokens to calibrate on; at"),
         (("kmeans", "o.safetensors", "--quant", "int8"), "quantize has --method instead"),
     ):
@@ -189,7 +189,7 @@ def test_damaged_files(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         assert ran.code == 2 and message in ran.err and len(ran.err.splitlines()) == 1, ran.err
 
     refused("is no model of `suffice quantize`: its header does not say so", facts=None)
-    refused("has schema 2; 1 is known: quantise anew", facts | {"schema": 2})
+    refused("has schema 1; 2 is known: quantise anew", facts | {"schema": 1})
     lacking = {name: each for name, each in tensors.items() if name != "layers.1.up.data"}
     refused("is damaged: 'layers.1.up.data'", tensors=lacking)
     lacking = {name: each for name, each in tensors.items() if name != "final_norm"}

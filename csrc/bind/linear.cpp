@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -38,15 +39,20 @@ void PyLinear::set_codes(const std::optional<ConstBytes>& table, int group, int 
   require((linear.type == Type::codes) == table.has_value(),
           "weights in codes, and only these, need levels");
   if (!table) return;
-  require(table->size() == kLevels, "16 levels, not " + std::to_string(table->size()));
-  require(group >= 8 && group % 8 == 0,
-          "a scale for " + std::to_string(group) + " columns; a multiple of 8 is allowed");
+  const size_t count = table->size();
+  require(std::has_single_bit(count) && count >= 1 << kLeastBits && count <= 1 << kMostBits,
+          "4, 8, 16, 32 or 64 levels, not " + std::to_string(count));
+  linear.bits = std::countr_zero(count);
+  const int unit = unit_columns(linear.bits);
+  require(group >= unit && group % unit == 0, "a scale for " + std::to_string(group) +
+                                                  " columns; a multiple of " +
+                                                  std::to_string(unit) + " is allowed");
   require(rotation == 0 || (rotation > 0 && linear.columns % rotation == 0 &&
                             hadamard_size(rotation) >= kPanel &&
                             rotation / hadamard_size(rotation) <= kMostParts),
           "no rotation in blocks of " + std::to_string(rotation));
   require(most == 127 || most == 32767, "codes of inputs up to 127 or 32767");
-  levels.assign(table->data(), table->data() + kLevels);
+  levels.assign(table->data(), table->data() + count);
   linear.levels = levels.data();
   linear.group = group;
   set_rotation(rotation);
@@ -118,8 +124,8 @@ void py_set_inputs(PyLinear& w, ConstFloats levels, int outliers) {
 
 // y = W x by counting pairs of codes, x being codes of `x_levels`, in the caller's thread.
 void py_count_pairs(const PyLinear& w, ConstBytes x, ConstFloats x_levels, Floats y) {
-  require(w.linear.type == Type::codes && w.linear.group >= w.linear.columns,
-          "pairs are counted of codes with one scale a row");
+  require(w.linear.type == Type::codes && w.linear.bits == 4 && w.linear.group >= w.linear.columns,
+          "pairs are counted of codes of 4 bits with one scale a row");
   require(x.ndim() == 1 && x.size() == static_cast<size_t>(w.linear.columns),
           "x must be [" + std::to_string(w.linear.columns) + "]");
   require(x_levels.size() == kLevels, "16 levels of x, not " + std::to_string(x_levels.size()));

@@ -6,6 +6,7 @@
 #include "units.inl"
 #include "rotate.inl"
 #include "levels.inl"
+#include "code_lines.inl"
 #include "codes.inl"
 #include "code_inputs.inl"
 #include "bf16.inl"

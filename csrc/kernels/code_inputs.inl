@@ -27,13 +27,16 @@ SUFFICE_INLINE float quantize_row(const Linear& w, const float* from, int size, 
   const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
   In* const row = count == 1 ? to : scratch;
   for (int i = 0; i < size; i += W) store_narrow(nearest(load(from + i), inverse), row + i);
+  const int whole = w.whole_columns();
+  if (whole > size) std::memset(row + size, 0, (whole - size) * sizeof(In));
   find_starts(w, row, starts);
-  if constexpr (sizeof(In) == 1) reorder(row, size);
-  if (count > 1) spread_row(row, size, count, to);
+  if constexpr (sizeof(In) == 1) reorder(row, whole);
+  if (count > 1) spread_row(row, whole, count, to);
   return scale;
 }
 
 // `stride` is a multiple of 16 and the values beyond `columns` are 0, so whole vectors are read.
+// Units of columns may end beyond that: their last inputs are 0.
 inline void quantize_for_codes(const float* values, int stride, int count, const Linear& w,
                                int8_t* narrow, int16_t* wide, float* scales, int32_t* starts,
                                int16_t* scratch) {

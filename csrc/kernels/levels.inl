@@ -1,4 +1,4 @@
-// Levels that 4 bits choose among, and integer products of them.
+// Levels that codes choose among, and integer products of them.
 
 // The levels, at each code's place. Bytes of codes are 0..15.
 SUFFICE_INLINE vi look_up(vi levels, vi codes) {
@@ -22,6 +22,23 @@ SUFFICE_INLINE vi repeat_levels(const uint8_t* levels) {
   uint8_t all[kVectorBytes];
   for (int i = 0; i < kVectorBytes; i += kLevels) std::memcpy(all + i, levels, kLevels);
   return load_bits(all);
+}
+
+// The bytes of `set` where those of `plane` have such a bit, and those of `clear` elsewhere.
+SUFFICE_INLINE vi choose(vi plane, int bit, vi clear, vi set) {
+#if SUFFICE_LEVEL == 4
+  const __mmask64 chosen = _mm512_test_epi8_mask(reinterpret_cast<__m512i>(plane),
+                                                 _mm512_set1_epi8(static_cast<char>(1 << bit)));
+  return reinterpret_cast<vi>(_mm512_mask_blend_epi8(chosen, reinterpret_cast<__m512i>(clear),
+                                                     reinterpret_cast<__m512i>(set)));
+#elif SUFFICE_LEVEL == 3
+  return reinterpret_cast<vi>(
+      _mm256_blendv_epi8(reinterpret_cast<__m256i>(clear), reinterpret_cast<__m256i>(set),
+                         _mm256_slli_epi16(reinterpret_cast<__m256i>(plane), 7 - bit)));
+#else
+  const vi chosen = (plane >> bit & splat_bits(0x01010101)) * 0xff;
+  return (clear & ~chosen) | (set & chosen);
+#endif
 }
 
 // total += in each lane the sum of four codes or levels of `first` times the signed bytes of `low`,

@@ -69,6 +69,14 @@ def test_weights_matter() -> None:
     assert codebook(torch.tensor([1.0, 2.0, 99.0]), zero, 4).max() == 2
 
 
+def test_weights_that_vanish_beside_others() -> None:
+    values = torch.linspace(-1, 1, 300).double()
+    weights = torch.where(values > 0.5, 1e-30, 1.0).double()
+    centroids = codebook(values, weights, 32)
+    assert torch.isfinite(centroids).all()
+    assert loss(values, weights, centroids.double()) < 300 * (1.5 / 32 / 2) ** 2
+
+
 def test_refused() -> None:
     with pytest.raises(InputError, match="NaN or infinite values or weights; all must be finite"):
         codebook(torch.tensor([1.0, float("nan")]), torch.ones(2), 2)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from suffice.quant.hadamard import rotate
 from suffice.quant.index_matmul import index_matmul
 from suffice.quant.int8 import quantize_rows
 from suffice.quant.kmeans import KMeans
-from suffice.quant.packed_codes import PackedCodes, pack_codes, unpack_codes
+from suffice.quant.packed_codes import PackedCodes, pack_codes, unit_of, unpack_codes
 from suffice.quant.rtn import RTN
 
 # rows, columns, group, rotation
@@ -37,6 +38,14 @@ SHAPES = [
 
 
 WIDE, NARROW = 127, 63  # the greatest level
+BITS = range(2, 7)
+# Groups are whole units: of 8 columns for 4 bits, else of 32.
+CODED = [
+    (bits, shape)
+    for bits in BITS
+    for shape in SHAPES
+    if bits == 4 or shape[2] % 32 == 0 or shape[2] >= shape[1]
+]
 
 
 def random_codes(
@@ -68,29 +77,35 @@ def inputs(packed: PackedCodes, x: torch.Tensor, dtype: torch.dtype) -> torch.Te
 
 
 @given(
+    bits=st.sampled_from(BITS),
     rows=st.integers(1, 50),
-    columns=st.integers(1, 90),
-    group=st.sampled_from([8, 16, 24, 64, 96]),
+    columns=st.integers(1, 200),
+    units=st.integers(1, 12),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=60, deadline=None)
-def test_unpack_gives_what_was_packed(rows: int, columns: int, group: int, seed: int) -> None:
-    coded = random_codes(rows, columns, group, seed)
-    back = unpack_codes(pack_codes(coded))
+@settings(max_examples=100, deadline=None)
+def test_unpack_gives_what_was_packed(
+    bits: int, rows: int, columns: int, units: int, seed: int
+) -> None:
+    coded = random_codes(rows, columns, units * unit_of(bits), seed, bits)
+    packed = pack_codes(coded)
+    assert packed.bits == bits
+    assert torch.equal(packed.unpack(), coded.decode())
+    back = unpack_codes(packed)
     assert torch.equal(back.codes, coded.codes)
     assert torch.equal(back.grid.scale, coded.grid.scale)
     assert torch.equal(back.grid.levels, coded.grid.levels)
     assert torch.equal(back.decode(), coded.decode())
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("bits", "shape"), CODED, ids=str)
 @pytest.mark.parametrize(("a", "most"), [(16, WIDE), (8, WIDE), (8, NARROW)])
 def test_product_and_batch_invariance(
-    each_isa: str, shape: tuple[int, int, int, int], a: int, most: int
+    each_isa: str, bits: int, shape: tuple[int, int, int, int], a: int, most: int
 ) -> None:
     torch.manual_seed(0)
     rows, columns, group, rotation = shape
-    coded = random_codes(rows, columns, group, most=most)
+    coded = random_codes(rows, columns, group, bits=bits, most=most)
     packed = pack_codes(coded, torch.randn(rows), rotation=rotation, a=a)
     assert packed.native.narrow == (a == 8 and most == NARROW)
     x = torch.randn(37, columns) * torch.exp(torch.randn(columns))
@@ -109,14 +124,14 @@ def test_product_and_batch_invariance(
         assert torch.equal(multiply(packed, x[:count]), whole[:count]), f"{count} rows differ"
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("bits", "shape"), CODED, ids=str)
 def test_narrow_products_have_the_bits_of_wide_ones(
-    each_isa: str, shape: tuple[int, int, int, int]
+    each_isa: str, bits: int, shape: tuple[int, int, int, int]
 ) -> None:
     """A greatest level that no code chooses makes the same weight a wide one."""
     rows, columns, group, rotation = shape
-    coded = random_codes(rows, columns, group, most=NARROW)
-    coded = replace(coded, codes=coded.codes.clamp(max=14))
+    coded = random_codes(rows, columns, group, bits=bits, most=NARROW)
+    coded = replace(coded, codes=coded.codes.clamp(max=2**bits - 2))
     levels = coded.grid.levels.clone()
     levels[-1] = WIDE
     same = replace(coded, grid=replace(coded.grid, levels=levels))
@@ -128,12 +143,18 @@ def test_narrow_products_have_the_bits_of_wide_ones(
         assert torch.equal(multiply(narrow, x[:count]), multiply(wide, x[:count]))
 
 
-def test_a_broken_layout_is_found() -> None:
-    """Two columns that change places within their four bytes must not pass unnoticed."""
-    coded = random_codes(32, 64, 64)
-    wrong = Coded(coded.codes[:, [1, 0, *range(2, 64)]], coded.grid)
+@pytest.mark.parametrize("bits", BITS)
+def test_a_broken_layout_is_found(bits: int) -> None:
+    """Two columns that change places, or a bit that is lost, must not pass unnoticed."""
+    coded = random_codes(32, 64, 64, bits=bits)
+    swapped = coded.codes[:, [1, 0, *range(2, 64)]]
+    lost = coded.codes & 2 ** (bits - 1) - 1
     x = torch.randn(3, 64)
-    packed = pack_codes(wrong)
+    for codes in (swapped, lost):
+        check_found(coded, pack_codes(Coded(codes, coded.grid)), x)
+
+
+def check_found(coded: Coded, packed: PackedCodes, x: torch.Tensor) -> None:
     exact = inputs(packed, x, torch.float64) @ coded.decode().double().T
     with pytest.raises(AssertionError):
         assert_matches(multiply(packed, x), exact, exact.float(), factor=8)
@@ -141,11 +162,15 @@ def test_a_broken_layout_is_found() -> None:
 
 @pytest.mark.parametrize(("a", "most"), [(16, WIDE), (8, WIDE), (8, NARROW)])
 @pytest.mark.parametrize("columns", [64, 512, 2048, 20_000])
-def test_extremes_do_not_overflow(each_isa: str, columns: int, a: int, most: float) -> None:
+@pytest.mark.parametrize("bits", BITS)
+def test_extremes_do_not_overflow(
+    each_isa: str, bits: int, columns: int, a: int, most: float
+) -> None:
     """Largest levels times largest inputs, one scale for a whole row."""
-    grid = Grid(torch.tensor([-float(most), most]), torch.ones(16, 1), group=columns)
+    levels = torch.tensor([-float(most)] + (2**bits - 1) * [most])
+    grid = Grid(levels, torch.ones(16, 1), group=columns)
     codes = torch.zeros(16, columns, dtype=torch.uint8)
-    codes[::2] = 1
+    codes[::2] = 2**bits - 1
     packed = pack_codes(Coded(codes, grid), a=a)
     largest = float(packed.most)
     x = torch.stack([torch.full((columns,), largest), torch.full((columns,), -largest)])
@@ -153,10 +178,10 @@ def test_extremes_do_not_overflow(each_isa: str, columns: int, a: int, most: flo
     assert torch.allclose(multiply(packed, x).double(), exact, rtol=1e-6)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_native_unpack(each_isa: str, shape: tuple[int, int, int, int]) -> None:
+@pytest.mark.parametrize(("bits", "shape"), CODED, ids=str)
+def test_native_unpack(each_isa: str, bits: int, shape: tuple[int, int, int, int]) -> None:
     rows, columns, group, rotation = shape
-    coded = random_codes(rows, columns, group)
+    coded = random_codes(rows, columns, group, bits=bits)
     dense = coded.decode()
     packed = pack_codes(coded, rotation=rotation)
     assert torch.equal(packed.unpack(), rotate(dense, rotation) if rotation else dense)
@@ -183,8 +208,8 @@ def test_wide_inputs_are_nearly_exact_and_a8_is_int8() -> None:
 def test_methods_pack() -> None:
     weight = torch.randn(40, 128)
     for method in (
-        *(KMeans(), KMeans(a=8), KMeans(w=3), KMeans(hadamard=False)),
-        *(RTN(group=64), RTN(a=8)),
+        *(KMeans(), KMeans(a=8), KMeans(w=3), KMeans(w=6), KMeans(hadamard=False)),
+        *(KMeans(w=5, a=8), RTN(group=64), RTN(a=8), RTN(w=5, group=64)),
     ):
         packed = method.pack(weight, torch.ones(40))
         assert packed.native.narrow == (method.a == 8)
@@ -193,15 +218,17 @@ def test_methods_pack() -> None:
             decoded = rotate(decoded, packed.rotation)
         assert torch.allclose(packed.unpack(), decoded, atol=1e-6)
         assert packed.dtype == "codes"
-    assert KMeans().pack(torch.randn(1600, 1024)).bytes * 8 / (1600 * 1024) == pytest.approx(
-        4.5, abs=0.01
-    )
+    for bits in BITS:
+        packed = KMeans(w=bits).pack(torch.randn(160, 1024))
+        assert packed.bytes * 8 / (160 * 1024) == pytest.approx(bits + 0.5, abs=0.01)
 
 
 def test_refused() -> None:
     weight = torch.randn(16, 64)
-    with pytest.raises(InputError, match="32 levels cannot be packed; allowed: up to 16"):
-        KMeans(w=5).pack(weight)
+    with pytest.raises(InputError, match="128 levels cannot be packed; allowed: up to 64"):
+        RTN(w=7).pack(weight)
+    with pytest.raises(InputError, match="group=40: codes of 5 bits are packed in groups of a mu"):
+        KMeans(w=5, group=40).pack(weight)
     for method in (KMeans(levels="float32"), RTN(symmetric=False)):
         with pytest.raises(InputError, match="only codes of int8 levels without zero points can"):
             method.pack(weight)
@@ -210,9 +237,11 @@ def test_refused() -> None:
     data = KMeans().pack(weight)
     assert data.levels is not None
 
-    def build(levels: torch.Tensor | None = data.levels, **changes: int) -> None:
-        options = {"group": 64, "rotation": 0, "most": 127} | changes
-        core.Linear(data.data.reshape(-1), 16, 64, "codes", levels=levels, **options)
+    five = data.levels.repeat(2)
+
+    def build(**changes: Any) -> None:
+        options = {"levels": data.levels, "group": 64, "rotation": 0, "most": 127} | changes
+        core.Linear(data.data.reshape(-1), 16, 64, "codes", **options)
 
     build()
     for changes, message in (
@@ -223,13 +252,20 @@ def test_refused() -> None:
         ({"rotation": 128}, "no rotation in blocks of 128"),
         ({"most": 1}, "codes of inputs up to 127 or 32767"),
         ({"group": 8}, "packed weight has 576 bytes; 768 expected"),
+        ({"levels": five, "group": 48}, "a scale for 48 columns; a multiple of 32 is allowed"),
+        ({"levels": five}, "packed weight has 576 bytes; 704 expected"),
     ):
         with pytest.raises(ValueError, match=message):
             build(**changes)
     with pytest.raises(ValueError, match="weights in codes, and only these, need levels"):
         build(levels=None)
-    with pytest.raises(ValueError, match="16 levels, not 8"):
-        build(levels=data.levels[:8].contiguous())
+    for count in (1, 12, 128):
+        with pytest.raises(ValueError, match=f"4, 8, 16, 32 or 64 levels, not {count}"):
+            build(levels=data.levels.repeat(8)[:count].contiguous())
+    with pytest.raises(ValueError, match="pairs are counted of codes of 4 bits with one scale a"):
+        pack_codes(random_codes(16, 64, 64, bits=5)).native.count_pairs(
+            torch.zeros(64, dtype=torch.uint8), torch.zeros(16), torch.zeros(16)
+        )
 
 
 @pytest.mark.parametrize("rotation", [0, 64, 192])

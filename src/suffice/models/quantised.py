@@ -2,7 +2,7 @@
 
 The header's metadata has one entry, `suffice`, a JSON object:
 
-    schema      1
+    schema      2
     model       name and fingerprint of what was quantised
     method      such as kmeans:w=4,a=16
     text        what it was calibrated on: name, sha256, windows, window
@@ -48,7 +48,7 @@ __all__ = [
     "write_part",
 ]
 
-SCHEMA = 1
+SCHEMA = 2
 _KEY = "suffice"
 Weights = Mapping[str, PackedLinear | torch.Tensor]
 

@@ -93,7 +93,9 @@ def optimum(mass: np.ndarray, means: np.ndarray, count: int) -> np.ndarray:
     first, last = np.triu_indices(points)
     weight, linear, square = (each[last + 1] - each[first] for each in sums)
     cost = np.full((points + 1, points + 1), np.inf)  # of the points [begin, end)
-    cost[first, last + 1] = np.maximum(square - linear * linear / weight, 0.0)
+    # Points that weigh too little for a difference of sums to show it cost nothing.
+    explained = np.divide(linear * linear, weight, out=np.zeros_like(weight), where=weight > 0)
+    cost[first, last + 1] = np.maximum(square - explained, 0.0)
     best, begins = cost[0], []
     for _ in range(clusters - 1):
         total = best[:, None] + cost

@@ -17,8 +17,8 @@ same, and there is nothing to compensate with.
 Source   KLLM, section III-A (2507.23035); importance with compensation: LeanQuant (2407.10032).
 Bound    |w - q| <= scale * half the widest gap of the codebook, before compensation.
 Exact    as many distinct normalised values as centroids.
-Cost     w bits per weight and 16 / group for scales; 4 bits are stored for 2 and 3, too.
-Native   csrc/kernels/codes.inl, csrc/kernels/outliers.inl
+Cost     w bits per weight and 16 / group for scales.
+Native   csrc/kernels/code_lines.inl, csrc/kernels/codes.inl, csrc/kernels/outliers.inl
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class KMeans:
         """Pack what `quantise` and `site` returned.
 
         Raises:
-            InputError: Codes of more than 4 bits, or levels that are no int8.
+            InputError: Levels that are no int8, or groups that are not stored.
         """
         rotation = block_of(coded.codes.shape[1]) if self.hadamard else 0
         a = 16 if self.a in CODED_INPUTS else self.a

@@ -1,18 +1,22 @@
-"""The packed layout of weights in codes of 4 bits: panels of 16 output rows, scales first.
+"""The packed layout of weights in codes of 2 to 6 bits: panels of 16 output rows, one stream each.
 
-    panel   float16 scale[K/group][16], filled up to whole lines of 64 bytes
-            uint8 code[K/8][16][4]: byte j of row r has the code of column 8q + ORDER[j] in its low
-            half and that of column 8q + 4 + ORDER[j] in its high half
+    panel   for two groups of columns after the other
+            float16 scale[2][16]
+            units of columns: 8 where codes have 4 bits, else 32
+    unit    uint8 low[C/8][16][4], uint8 high[bits - L][16][4]
 
-A panel is one sequential stream. Rows are padded to 16 and columns to 8, by codes 0: padded inputs
-are 0, and padded outputs are not looked at. Inputs are int16 or int8, times a scale for each token.
-With int8 and levels of at most 63 products of pairs fit 16 bits, and take half the instructions.
+Byte j of a row is of column ORDER[j] of four columns. Of their codes the L lowest bits, 4 or of
+fewer than 4 bits 2, fill the bytes of `low` from below, four columns after the other. Bit i of a
+byte of high[e] is bit L + e of the codes of four i. Rows are padded to 16 and columns to whole
+units, by codes 0: padded inputs are 0, and padded outputs are not looked at. Inputs are int16 or
+int8, times a scale for each token. With int8 and levels of at most 63 products of pairs fit 16
+bits, and take half the instructions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import torch
 
@@ -24,10 +28,11 @@ from suffice.quant.hadamard import rotate
 from suffice.quant.outliers import count_of
 from suffice.quant.panels import ROWS, PackedLinear
 
-__all__ = ["INPUT_LEVELS", "PackedCodes", "pack_codes", "unpack_codes"]
+__all__ = ["INPUT_LEVELS", "PackedCodes", "pack_codes", "unit_of", "unpack_codes"]
 
 ORDER = (0, 2, 1, 3)  # of columns within 4 bytes: neighbours end up as pairs of int16
-LEVELS, OFFSET, COLUMNS, LINE = 16, 128, 8, 64
+LEAST_BITS, MOST_BITS = 2, 6
+OFFSET, SCALES = 128, 2 * 16 * 2  # bytes of the scales of two groups
 INPUT_LEVELS = {16: 32767, 8: 127}
 
 
@@ -35,7 +40,7 @@ INPUT_LEVELS = {16: 32767, 8: 127}
 class PackedCodes(PackedLinear):
     """A linear layer's weight in codes, as the native core reads it; `data` is [N/16, bytes].
 
-    `levels` uint8 [16] are the centroids, 128 added; `group` columns share a scale; inputs are
+    `levels` uint8 [2^bits] are the centroids, 128 added; `group` columns share a scale; inputs are
     rotated in blocks of `rotation` (0: not), brought to the levels of a `site` if there is one, and
     have whole codes of at most `most`.
     """
@@ -50,6 +55,12 @@ class PackedCodes(PackedLinear):
     def dtype(self) -> str:
         """Name of the storage type."""
         return "codes"
+
+    @property
+    def bits(self) -> int:
+        """Bits of a code."""
+        assert self.levels is not None
+        return len(self.levels).bit_length() - 1
 
     @cached_property
     def native(self) -> core.Linear:
@@ -83,6 +94,11 @@ class PackedCodes(PackedLinear):
         return (rotate(weight, self.rotation) if self.rotation else weight).to(dtype)
 
 
+def unit_of(bits: int) -> int:
+    """Return how many columns are stored together; groups have whole units."""
+    return 8 if bits == 4 else 32
+
+
 def pack_codes(
     coded: Coded,
     bias: torch.Tensor | None = None,
@@ -91,28 +107,33 @@ def pack_codes(
     a: int = 16,
     site: Site | None = None,
 ) -> PackedCodes:
-    """Pack codes of at most 4 bits with int8 levels and no zero points.
+    """Pack codes of at most 6 bits with int8 levels and no zero points.
 
     Inputs have `a` bits, or are brought to the levels of a `site`.
 
     Raises:
-        InputError: Codes of more bits, levels that are no whole numbers up to 127, or a site
-            with thresholds.
+        InputError: Codes of more bits, levels that are no whole numbers up to 127, groups that
+            are no whole units, or a site with thresholds.
     """
     grid = coded.grid
     levels = grid.levels
-    if len(levels) > LEVELS:
-        raise InputError(f"{len(levels)} levels cannot be packed; allowed: up to {LEVELS}")
+    bits = max((len(levels) - 1).bit_length(), LEAST_BITS)
+    if bits > MOST_BITS:
+        raise InputError(f"{len(levels)} levels cannot be packed; allowed: up to {2**MOST_BITS}")
     if grid.zero is not None or not torch.equal(levels, levels.round().clamp(-127, 127)):
         raise InputError("only codes of int8 levels without zero points can be packed")
     if site is not None and site.thresholds is not None:
         raise InputError("the kernel finds outliers of each token; thresholds cannot be packed")
-    table = torch.cat((levels, levels[-1:].expand(LEVELS - len(levels)))) + OFFSET
     rows, columns = coded.codes.shape
-    group = min(grid.group, -(-columns // COLUMNS) * COLUMNS)  # one scale for a row: K or more
-    data = torch.cat((_scale_bytes(grid.scale), _code_bytes(coded.codes)), dim=1)
+    unit = unit_of(bits)
+    group = grid.group if grid.group < columns else -(-columns // unit) * unit
+    if group % unit:
+        raise InputError(
+            f"group={group}: codes of {bits} bits are packed in groups of a multiple of {unit}"
+        )
+    table = torch.cat((levels, levels[-1:].expand(2**bits - len(levels)))) + OFFSET
     return PackedCodes(
-        data.contiguous(),
+        _interleaved(_scale_bytes(grid.scale), _code_bytes(coded.codes, bits), 2 * group * bits),
         rows,
         columns,
         bias=None if bias is None else bias.float(),
@@ -125,33 +146,68 @@ def pack_codes(
 
 
 def unpack_codes(packed: PackedCodes) -> Coded:
-    """Return what `pack_codes` was given, with 16 levels."""
+    """Return what `pack_codes` was given, with 2^bits levels."""
     assert packed.levels is not None
+    bits = packed.bits
+    pairs = _cut(packed.data, SCALES + 4 * packed.group * bits)
+    scales = torch.cat([pair[:, :SCALES] for pair in pairs], dim=1).view(torch.float16)
+    scale = scales.view(len(packed.data), -1, ROWS).transpose(1, 2).flatten(0, 1).float()
     groups = -(-packed.columns // packed.group)
-    start = -(-groups * ROWS * 2 // LINE) * LINE
-    scales = packed.data[:, : groups * ROWS * 2].contiguous().view(torch.float16)
-    scale = scales.view(-1, groups, ROWS).transpose(1, 2).reshape(-1, groups)[: packed.rows].float()
-    lines = packed.data[:, start:].reshape(len(packed.data), -1, ROWS, 4)
-    pairs = torch.stack((lines & 15, lines >> 4), dim=3)  # [N/16, K/8, 16, 2, 4]
-    codes = pairs[..., list(ORDER)].flatten(3).transpose(1, 2).reshape(len(lines) * ROWS, -1)
-    levels = packed.levels.float() - OFFSET
+    codes = _codes_of(torch.cat([pair[:, SCALES:] for pair in pairs], dim=1), bits)
     return Coded(
-        codes[: packed.rows, : packed.columns].contiguous(), Grid(levels, scale, packed.group)
+        codes[: packed.rows, : packed.columns].contiguous(),
+        Grid(packed.levels.float() - OFFSET, scale[: packed.rows, :groups], packed.group),
     )
 
 
 def _scale_bytes(scale: torch.Tensor) -> torch.Tensor:
-    """Return float16 scales [N, G] by panel and group, as bytes [N/16, whole lines]."""
-    padded = torch.nn.functional.pad(scale, (0, 0, 0, -len(scale) % ROWS)).half()
-    groups = padded.shape[1]
-    panels = padded.view(-1, ROWS, groups).transpose(1, 2).reshape(-1, groups * ROWS).contiguous()
-    stored = panels.view(torch.uint8)
-    return torch.nn.functional.pad(stored, (0, -stored.shape[1] % LINE))
+    """Return float16 scales [N, G] by panel and two groups, as bytes [N/16, G/2, SCALES]."""
+    padded = torch.nn.functional.pad(scale, (0, scale.shape[1] % 2, 0, -len(scale) % ROWS)).half()
+    panels = padded.view(len(padded) // ROWS, ROWS, -1).transpose(1, 2).contiguous()
+    return panels.view(torch.uint8).view(len(panels), -1, SCALES)
 
 
-def _code_bytes(codes: torch.Tensor) -> torch.Tensor:
-    """Return codes [N, K] by panel, 8 columns and row, as bytes [N/16, K/8 * 64]."""
+def _interleaved(scales: torch.Tensor, codes: torch.Tensor, group_bytes: int) -> torch.Tensor:
+    """Return panels [N/16, bytes]: the scales of two groups before their codes."""
+    pairs = enumerate(_cut(codes, 2 * group_bytes))
+    return torch.cat([part for i, pair in pairs for part in (scales[:, i], pair)], dim=1)
+
+
+def _cut(values: torch.Tensor, size: int) -> list[torch.Tensor]:
+    """Return parts [N, size] of values [N, L], the last one what is left."""
+    return [values[:, begin : begin + size] for begin in range(0, values.shape[1], size)]
+
+
+def _code_bytes(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return codes [N, K] by panel and unit, as bytes [N/16, 2 bits K]."""
     rows, columns = codes.shape
-    padded = torch.nn.functional.pad(codes, (0, -columns % COLUMNS, 0, -rows % ROWS))
-    lines = padded.view(len(padded) // ROWS, ROWS, -1, 2, 4).transpose(1, 2)[..., list(ORDER)]
-    return (lines[..., 0, :] | lines[..., 1, :] << 4).reshape(len(padded) // ROWS, -1)
+    unit, low = unit_of(bits), _low_bits(bits)
+    padded = torch.nn.functional.pad(codes, (0, -columns % unit, 0, -rows % ROWS))
+    fours = padded.view(len(padded) // ROWS, ROWS, -1, unit // 4, 4)[..., list(ORDER)]
+    fours = fours.permute(0, 2, 3, 1, 4)  # [panels, units, unit / 4, 16, 4]
+    each = 8 // low
+    beside = [(fours[:, :, i::each] & (1 << low) - 1) << low * i for i in range(each)]
+    lines = [reduce(torch.bitwise_or, beside)]
+    for bit in range(low, bits):
+        planes = [(fours[:, :, i : i + 1] >> bit & 1) << i for i in range(unit // 4)]
+        lines.append(reduce(torch.bitwise_or, planes))
+    return torch.cat(lines, dim=2).flatten(1)
+
+
+def _codes_of(stored: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return the codes [N, K], padded, of bytes that `_code_bytes` made."""
+    low, fours = _low_bits(bits), unit_of(bits) // 4
+    each = 8 // low
+    units = stored.reshape(len(stored), -1, fours // each + bits - low, ROWS, 4)
+    found = []
+    for i in range(fours):
+        code = units[:, :, i // each] >> low * (i % each) & (1 << low) - 1
+        for bit in range(low, bits):
+            code = code | (units[:, :, fours // each + bit - low] >> i & 1) << bit
+        found.append(code)
+    codes = torch.stack(found, dim=2)[..., list(ORDER)]  # the order is its own inverse
+    return codes.permute(0, 3, 1, 2, 4).reshape(len(stored) * ROWS, -1)
+
+
+def _low_bits(bits: int) -> int:
+    return 4 if bits >= 4 else 2

@@ -6,8 +6,8 @@ and the zero point is a whole number.
 
 Source   the baseline of the quantisation papers, KLLM's Table II among them.
 Bound    |w - q| <= scale / 2 (asymmetric: scale, for the rounded zero point).
-Cost     w bits per weight and 16 / group for scales; 4 bits are stored for 2 and 3, too.
-Native   csrc/kernels/codes.inl
+Cost     w bits per weight and 16 / group for scales.
+Native   csrc/kernels/code_lines.inl, csrc/kernels/codes.inl
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class RTN:
 
         Raises:
             InputError: A weight that cannot be rounded, or codes that cannot be packed: those of
-                more than 4 bits, or with zero points.
+                more than 6 bits, with zero points, or in groups that are not stored.
         """
         return self.packed(self.quantise(weight), bias)
 
@@ -96,7 +96,8 @@ class RTN:
         """Pack what `quantise` and `site` returned.
 
         Raises:
-            InputError: Codes of more than 4 bits, or with zero points.
+            InputError: Codes of more than 6 bits, with zero points, or in groups that are not
+                stored.
         """
         return pack_codes(coded, bias, a=self.a, site=site)
 

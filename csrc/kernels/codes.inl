@@ -1,15 +1,16 @@
 // y = W x of weights in codes: integer products of the levels that they choose with the inputs,
 // `In` int16 or int8, are summed group by group.
 
-// How far ahead of the arithmetic weights are asked for, in bytes of a stream, into the L1 cache.
-// With AVX2 they take about as long as reading and must not wait for it.
-constexpr int kAheadCodes = SUFFICE_LEVEL == 4 ? 4096 : 8192;
+// How far ahead of the arithmetic weights are asked for, in bytes of one of P streams, into the L1
+// cache. With AVX2 they take about as long as reading and must not wait for it.
+template <int P>
+constexpr int kAheadCodes = SUFFICE_LEVEL == 4 ? 8192 / P : 8192;
 
-template <int Bits>
+template <int Bits, int P>
 SUFFICE_INLINE void fetch_unit(const std::byte* unit) {
   constexpr int bytes = static_cast<int>(code_bytes(Bits, unit_columns(Bits)));
 #pragma GCC unroll 6
-  for (int at = 0; at < bytes; at += kLineBytes) fetch_near(unit + at + kAheadCodes);
+  for (int at = 0; at < bytes; at += kLineBytes) fetch_near(unit + at + kAheadCodes<P>);
 }
 
 // total += levels times the 4 bytes of inputs that are in every lane.
@@ -139,10 +140,10 @@ void codes_tile(const Linear& w, int panel, int apart, const Inputs& x, int row,
   vf total[P][B][kVectors] = {};
   for (Stretch at(w); !at.done(); at.next()) {
     const std::byte *scales = at.scales(from), *unit = at.units(from);
-    for (int p = 0; p < P; p++) fetch_near(scales + p * gap + kAheadCodes);
+    for (int p = 0; p < P; p++) fetch_near(scales + p * gap + kAheadCodes<P>);
     StretchSums<In, Bits, P, B> sums(starts, at.index);
     for (int k = at.begin; k < at.end; k += columns) {
-      for (int p = 0; p < P; p++) fetch_unit<Bits>(unit + p * gap);
+      for (int p = 0; p < P; p++) fetch_unit<Bits, P>(unit + p * gap);
       sums.add(tables.at, unit, gap, input, count);
       unit += code_bytes(Bits, columns);
       input += columns * count;
@@ -170,7 +171,7 @@ template <class In, int Bits>
 SUFFICE_INLINE void decode_columns(const vi* tables, const std::byte* unit, int columns, vi* to) {
   constexpr int eights = unit_columns(Bits) / 8;
   for (int k = 0; k < columns; k += 8 * eights, unit += code_bytes(Bits, 8 * eights)) {
-    fetch_unit<Bits>(unit);
+    fetch_unit<Bits, 1>(unit);
 #pragma GCC unroll 4
     for (int eight = 0; eight < eights; eight++)
       for (int v = 0; v < kVectors; v++) {
@@ -249,9 +250,9 @@ void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, i
   const auto tiles = [&]<int P>(int panel, int apart) {
     codes_tiles<In, Bits, P>(w, panel, apart, x, y, y_stride);
   };
-  // Two streams share what is broadcast; more than memory reads well. Of AVX2 one row is as fast as
-  // memory with one stream.
-  if (SUFFICE_VNNI && (SUFFICE_LEVEL == 4 || x.count > 1))
+  // Two streams share what is broadcast; more than memory reads well. One row is as fast as memory
+  // with one stream.
+  if (SUFFICE_VNNI && x.count > 1)
     in_streams<SUFFICE_VNNI ? 2 : 1>(first, last, tiles);
   else
     in_streams<1>(first, last, tiles);

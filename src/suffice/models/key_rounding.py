@@ -21,7 +21,7 @@ it sees, the sum of p (1 - p). The first tokens are left out: their keys are unl
 
 Positions turn keys, slow channels of keys further on to where they were not before. A text that
 begins later has the same keys and queries, turned by where it begins, so one run tells of them too:
-all is the mean over such texts that follow each other.
+all is the mean over such texts in a row, of which the first count most.
 
 Source   Errors that are passed on: Frantar et al. 2022 (GPTQ), and Chee et al. 2023 (QuIP), section
          3, for weights, given their inputs. Scales that move between factors: Xiao et al. 2022
@@ -119,19 +119,36 @@ def observed(
         model.step([Rows(seen.cache, part, outputs="none")], exact=True, watch=seen.add)
         seen.cache.commit(list(range(len(part))))
     begins = range(0, min(positions, POSITIONS), count)
+    shares = _shares(len(begins))
     turns = [[_turn(config, rope, begin) for begin in begins] for rope in config.ropes]
     means, squares, moments = [], [], []
     for index, layer in enumerate(config.layers):
         own = turns[layer.rope] if layer.rope is not None else []
         keys, products = seen.cache.keys(index)[:, seen.first :], seen.moments[index]
-        if own:
-            keys = torch.cat([rotate(keys, *by) for by in own], dim=1)
-            turned = [rotate(rotate(products, *by).mT, *by) for by in own]
-            products = torch.stack(turned).mean(0)
-        means.append(keys.mean(1))
-        squares.append(_beside(keys, means[-1]).double().square().mean(1))
-        moments.append(products)
+        later = [rotate(keys, *by) for by in own] or [keys]
+        turned = [rotate(rotate(products, *by).mT, *by) for by in own] or [products]
+        means.append(_mixed([each.mean(1) for each in later], shares))
+        beside = [_beside(each, means[-1]).double().square().mean(1) for each in later]
+        squares.append(_mixed(beside, shares))
+        moments.append(_mixed(turned, shares))
     return Observed(torch.stack(means), torch.stack(squares), torch.stack(moments))
+
+
+def _shares(count: int) -> torch.Tensor:
+    """Return how often the positions of each of so many texts in a row are met, all together 1.
+
+    Whoever comes to a position was at all before it: where contexts of every length are as
+    frequent, the last text is met half as often as a context ends in it, each before once more.
+    """
+    times = torch.arange(count, 0, -1) - 0.5
+    return times / times.sum()
+
+
+def _mixed(values: list[torch.Tensor], shares: torch.Tensor) -> torch.Tensor:
+    """Return the mean of values [...], each with its share; of one alone itself."""
+    if len(values) == 1:
+        return values[0]
+    return torch.tensordot(shares.to(values[0].dtype), torch.stack(values), dims=1)
 
 
 def _turn(config: DecoderConfig, rope: Rope, by: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -105,42 +105,57 @@ struct Stretch {
   }
 };
 
-// Whole codes, one at a time: the code of row `row` of a panel, `four` and `column` of its unit.
-SUFFICE_INLINE int code_of(const std::byte* unit, int bits, int row, int column) {
-  const int low = low_bits(bits), each = 8 / low, four = column / 4;
-  // The order is its own inverse: two columns change places.
-  const std::byte* at = unit + row * 4 + kCodeOrder[column % 4];
-  int code =
-      static_cast<int>(at[four / each * kLineBytes]) >> (four % each * low) & ((1 << low) - 1);
-  for (int bit = low; bit < bits; bit++)
-    code |= (static_cast<int>(at[bit * kLineBytes]) >> four & 1) << bit;
-  return code;
+// A unit's weights, columns of a panel's 16 rows: [unit_columns][kPanel].
+template <int Bits>
+SUFFICE_INLINE void unpack_unit(const vi* tables, const std::byte* unit, const vf* scale,
+                                float* to) {
+  for (int four = 0; four < unit_columns(Bits) / 4; four++)
+    for (int v = 0; v < kVectors; v++) {
+      const vi levels = levels_of<Bits>(tables, unit + v * kVectorBytes, four);
+      for (int j = 0; j < 4; j++) {
+        const vi level = (levels >> 8 * j & splat_bits(0xff)) - kLevelOffset;
+        store(to + (four * 4 + kCodeOrder[j]) * kPanel + v * W, to_float(level) * scale[v]);
+      }
+    }
 }
 
-// Calls f(column, code, scale) for the columns of a row, one after the other.
-template <class F>
-SUFFICE_INLINE void for_codes(const Linear& w, int n, F f) {
-  const std::byte* panel = w.data + n / kPanel * w.panel_bytes();
-  const int row = n % kPanel, unit = unit_columns(w.bits);
+// The dense rows of a panel, [w.rows of it][columns].
+template <int Bits>
+void unpack_panel(const Linear& w, int panel, float* to, int stride) {
+  constexpr int columns = unit_columns(Bits);
+  const std::byte* from = w.data + panel * w.panel_bytes();
+  const int rows = w.rows - panel * kPanel < kPanel ? w.rows - panel * kPanel : kPanel;
+  const LevelTables<int16_t, Bits> tables(w);
   for (Stretch at(w); !at.done(); at.next()) {
-    const float scale = half_to_float(reinterpret_cast<const uint16_t*>(at.scales(panel))[row]);
-    const std::byte* units = at.units(panel);
-    for (int k = at.begin; k < at.end && k < w.columns; k++) {
-      const int inside = k - at.begin;
-      f(k, code_of(units + code_bytes(w.bits, inside / unit * unit), w.bits, row, inside % unit),
-        scale);
+    const auto* scales = reinterpret_cast<const uint16_t*>(at.scales(from));
+    const std::byte* unit = at.units(from);
+    vf scale[kVectors];
+    for (int v = 0; v < kVectors; v++) scale[v] = load_f16(scales + v * W);
+    for (int k = at.begin; k < at.end; k += columns, unit += code_bytes(Bits, columns)) {
+      float found[columns * kPanel];
+      unpack_unit<Bits>(tables.at, unit, scale, found);
+      const int left = w.columns - k < columns ? w.columns - k : columns;
+      for (int row = 0; row < rows; row++)
+        for (int i = 0; i < left; i++)
+          to[static_cast<size_t>(row) * stride + k + i] = found[i * kPanel + row];
     }
   }
 }
 
 // The dense rows of the panels [first, last), of rotated inputs if there is a rotation.
 inline void unpack_codes(const Linear& w, int first, int last, float* to, int stride) {
-  for (int n = first * kPanel; n < last * kPanel && n < w.rows; n++) {
-    float* out = to + static_cast<size_t>(n - first * kPanel) * stride;
-    for_codes(w, n, [&](int k, int code, float scale) {
-      out[k] = scale * (w.levels[code] - kLevelOffset);
-    });
-  }
+  dispatch<kMostBits, kLeastBits>(w.bits, [&]<int Bits>() {
+    for (int panel = first; panel < last; panel++)
+      unpack_panel<Bits>(w, panel, to + static_cast<size_t>(panel - first) * kPanel * stride,
+                         stride);
+  });
+}
+
+// The code of 4 bits of row `row` of a panel and a column, of which one group is all.
+SUFFICE_INLINE int code_at(const std::byte* units, int row, int column) {
+  // The order is its own inverse: two columns change places.
+  const std::byte byte = units[code_bytes(4, column / 8 * 8) + row * 4 + kCodeOrder[column % 4]];
+  return static_cast<int>(byte) >> (column % 8 / 4 * 4) & 15;
 }
 
 inline void count_pairs(const Linear& w, int first, int last, const uint8_t* x,
@@ -149,15 +164,14 @@ inline void count_pairs(const Linear& w, int first, int last, const uint8_t* x,
   for (int i = 0; i < kLevels; i++)
     for (int j = 0; j < kLevels; j++)
       terms[i * kLevels + j] = x_levels[i] * (w.levels[j] - kLevelOffset);
+  const Stretch start(w);
   for (int n = first * kPanel; n < last * kPanel && n < w.rows; n++) {
+    const std::byte* panel = w.data + n / kPanel * w.panel_bytes();
+    const std::byte* units = start.units(panel);
     int32_t counts[kLevels * kLevels] = {};
-    float of_row = 0.0f;
-    for_codes(w, n, [&](int k, int code, float scale) {
-      counts[x[k] << 4 | code]++;
-      of_row = scale;
-    });
+    for (int k = 0; k < w.columns; k++) counts[x[k] << 4 | code_at(units, n % kPanel, k)]++;
     float sum = 0.0f;
     for (int i = 0; i < kLevels * kLevels; i++) sum += static_cast<float>(counts[i]) * terms[i];
-    y[n] = sum * of_row;
+    y[n] = sum * half_to_float(reinterpret_cast<const uint16_t*>(start.scales(panel))[n % kPanel]);
   }
 }

@@ -258,13 +258,12 @@ void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, i
     in_streams<1>(first, last, tiles);
 }
 
-template <int Bits = kLeastBits>
-void linear_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y,
-                     int y_stride) {
-  if constexpr (Bits < kMostBits)
-    if (w.bits > Bits) return linear_of_codes<Bits + 1>(w, first, last, x, y, y_stride);
-  if (w.narrow)
-    codes_of<int8_t, Bits>(w, first, last, x, y, y_stride);
-  else
-    codes_of<int16_t, Bits>(w, first, last, x, y, y_stride);
+inline void linear_of_codes(const Linear& w, int first, int last, const Inputs& x, float* y,
+                            int y_stride) {
+  dispatch<kMostBits, kLeastBits>(w.bits, [&]<int Bits>() {
+    if (w.narrow)
+      codes_of<int8_t, Bits>(w, first, last, x, y, y_stride);
+    else
+      codes_of<int16_t, Bits>(w, first, last, x, y, y_stride);
+  });
 }

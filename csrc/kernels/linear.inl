@@ -137,7 +137,7 @@ inline void linear(const Linear& w, int first, int last, const Inputs& x, float*
   else if (w.type == Type::bf16)
     linear_of<Type::bf16>(w, first, last, x, y, y_stride);
   else if (w.type == Type::codes)
-    linear_of_codes<>(w, first, last, x, y, y_stride);
+    linear_of_codes(w, first, last, x, y, y_stride);
   else
     linear_of<Type::i8>(w, first, last, x, y, y_stride);
 }

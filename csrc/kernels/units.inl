@@ -1,10 +1,10 @@
 // Work cut into what registers hold, by sizes that the compiler knows.
 
-// Calls f.operator()<value>() for a value from 1 to Most.
-template <int Most, class F>
+// Calls f.operator()<value>() for a value from Least to Most.
+template <int Most, int Least = 1, class F>
 SUFFICE_INLINE void dispatch(int value, F f) {
-  if constexpr (Most > 1)
-    if (value < Most) return dispatch<Most - 1>(value, f);
+  if constexpr (Most > Least)
+    if (value < Most) return dispatch<Most - 1, Least>(value, f);
   f.template operator()<Most>();
 }
 

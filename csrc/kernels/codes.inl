@@ -125,10 +125,10 @@ struct StretchSums {
 };
 
 // P panels, `apart` of them, times B rows. Every (row, output) is summed in the same order whatever
-// P and B are.
+// P and B are. A function of its own: inside another, registers are given to what is around it.
 template <class In, int Bits, int P, int B>
-void codes_tile(const Linear& w, int panel, int apart, const Inputs& x, int row, float* y,
-                int y_stride) {
+__attribute__((noinline)) void codes_tile(const Linear& w, int panel, int apart, const Inputs& x,
+                                          int row, float* y, int y_stride) {
   constexpr int columns = unit_columns(Bits);
   const size_t gap = apart * w.panel_bytes();
   const std::byte* from = w.data + panel * w.panel_bytes();

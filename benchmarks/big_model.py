@@ -46,7 +46,7 @@ from suffice.models.pages import gather
 from suffice.models.weights import VOCABULARY, is_linear, shapes
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
-from suffice.quant.packed_codes import PackedCodes
+from suffice.quant.packed_codes import SCALE_BYTES, PackedCodes
 
 NAME = "big_model"
 SHAPES = {name: MODELS[name] for name in ("llama-2-7b", "mistral-7b")}
@@ -141,14 +141,12 @@ def packed_rows(setting: str, columns: int) -> PackedCodes:
     """Return a panel of random weights [16, K], as a setting of `quant` stores them.
 
     Raises:
-        InputError: Unknown, or it cannot without a calibration, or not in 4-bit codes.
+        InputError: Unknown, or it cannot without a calibration, or not in codes.
     """
     quant: Quant = QUANTS.build(setting)
     packed = quant.pack(torch.randn(PANEL, columns) * columns**-0.5)
     if not isinstance(packed, PackedCodes):
-        raise InputError(
-            f"--settings {setting}: stores no 4-bit codes; kmeans, rtn and kllm:a=16 do"
-        )
+        raise InputError(f"--settings {setting}: stores no codes; kmeans, rtn and kllm:a=16 do")
     try:
         _ = packed.native  # the core checks what fits what
     except ValueError as error:
@@ -164,9 +162,10 @@ def random_matrix(setting: str, rows: int, columns: int) -> PackedCodes:
     like = packed_rows(setting, columns)
     panels, size = -(-rows // PANEL), like.data.shape[1]
     data = torch.frombuffer(mmap.mmap(-1, panels * size), dtype=torch.uint8).view(panels, size)
-    codes = -(-columns // 8) * 64  # bytes of a panel, behind its scales
-    data[:, :-codes] = like.data[:, :-codes]
-    data[:, -codes:].random_(256)
+    data.random_(256)
+    for begin in range(0, size, like.pair_bytes):
+        scales = slice(begin, begin + SCALE_BYTES)
+        data[:, scales] = like.data[:, scales]
     return replace(like, data=data, rows=rows)
 
 

@@ -166,8 +166,8 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         (("kmeans", "no/out.safetensors"), "must be a .safetensors file in a folder that is there"),
         (("int8",), "--method int8: needs no calibration; run the model with --quant int8"),
         (("kmeens",), "unknown quant 'kmeens'. Did you mean 'kmeans'?"),
-        (("rtn:w=8",), "--method rtn:w=8: 256 levels cannot be packed; allowed: up to 64"),
-        (("kmeans:w=5,group=8",), "group=8: codes of 5 bits are packed in groups of a multiple"),
+        (("rtn:w=8",), "--method rtn:w=8: codes of 8 bits cannot be packed; allowed: up to 6"),
+        (("kmeans:w=5,group=8",), "kmeans: group=8; must be a multiple of 32 with w=5, or none"),
         (("kmeans", "o.safetensors", "--limit", "1"), "the text has 40 tokens to calibrate on; at"),
         (("kmeans", "o.safetensors", "--quant", "int8"), "quantize has --method instead"),
     ):
@@ -209,6 +209,21 @@ def test_damaged_files(quantize: Any, cli: Cli, tmp_path: Path) -> None:
     matrices = copy.deepcopy(facts["matrices"])
     matrices["layers.1.q"]["rotation"] = 16
     refused("q, k, v of layer 1 are stored differently", facts | {"matrices": matrices})
+    for key, value, message in (
+        (
+            "group",
+            2147483616,
+            "a scale for 2147483616 columns; a multiple of 8 up to 64 is allowed",
+        ),
+        ("group", 2**40, "'layers.1.q' has a tensor or a number of another type"),
+        ("group", float("inf"), "its header is no JSON object"),
+        ("share", 0.01, "'layers.1.q' has levels that are not as it says"),
+    ):
+        matrices = copy.deepcopy(facts["matrices"])
+        matrices["layers.1.q"][key] = value
+        refused(f"is damaged: {message}", facts | {"matrices": matrices})
+    square = tensors | {"layers.1.q.levels": tensors["layers.1.q.levels"].view(4, 4)}
+    refused("is damaged: 'layers.1.q' has levels that are not as it says", tensors=square)
     refused("is damaged: its header is no JSON object", [facts])
     refused("is damaged: its tokenizer cannot be read", facts | {"tokenizer": {}})
     for text, message in ((b"\xff\xfe", "is no text"), (b"{]", "cannot be read: Exception: ")):

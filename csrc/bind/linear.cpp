@@ -13,12 +13,18 @@
 
 namespace suffice::bind {
 
+namespace {
+constexpr int kMostWide = 1 << 28;  // rows or columns, so that sizes fit their types
+}  // namespace
+
 PyLinear::PyLinear(ConstBytes bytes, int rows, int columns, const std::string& type,
                    const std::optional<ConstFloats>& scales,
                    const std::optional<ConstFloats>& biases, const std::optional<ConstBytes>& table,
                    int group, int rotation, int most)
     : data(bytes) {
   require(rows > 0 && columns > 0, "a linear layer needs at least one row and one column");
+  require(rows <= kMostWide && columns <= kMostWide,
+          "a linear layer has at most " + std::to_string(kMostWide) + " rows and columns");
   linear.rows = rows;
   linear.columns = columns;
   linear.type = type == "codes" ? Type::codes : type_of(type);
@@ -44,9 +50,10 @@ void PyLinear::set_codes(const std::optional<ConstBytes>& table, int group, int 
           "4, 8, 16, 32 or 64 levels, not " + std::to_string(count));
   linear.bits = std::countr_zero(count);
   const int unit = unit_columns(linear.bits);
-  require(group >= unit && group % unit == 0, "a scale for " + std::to_string(group) +
-                                                  " columns; a multiple of " +
-                                                  std::to_string(unit) + " is allowed");
+  require(group >= unit && group <= linear.whole_columns() && group % unit == 0,
+          "a scale for " + std::to_string(group) + " columns; a multiple of " +
+              std::to_string(unit) + " up to " + std::to_string(linear.whole_columns()) +
+              " is allowed");
   require(rotation == 0 || (rotation > 0 && linear.columns % rotation == 0 &&
                             hadamard_size(rotation) >= kPanel &&
                             rotation / hadamard_size(rotation) <= kMostParts),

@@ -93,11 +93,11 @@ def test_what_is_reached() -> None:
     ("asked", "complaint"),
     [
         (["--shape", "llama-2-7"], "unknown shape 'llama-2-7'. Did you mean 'llama-2-7b'?"),
-        (["--quick", "--settings", "int8"], "--settings int8: stores no 4-bit codes"),
+        (["--quick", "--settings", "int8"], "--settings int8: stores no codes"),
         (["--quick", "--settings", "kllm"], "a=4 bits for activations need a calibration"),
         (
             ["--quick", "--settings", "rtn:group=5"],
-            "rtn: group=5; must be a multiple of 8, or none",
+            "rtn: group=5; must be a multiple of 8 with w=4, or none",
         ),
         (["--depths", "4090"], "--depths 4090: must be from 0 to 4084, so that 8 steps fit"),
         (["--rounds", "0"], "--rounds=0, --steps=8: both must be at least 1"),

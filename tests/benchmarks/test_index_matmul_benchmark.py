@@ -17,7 +17,7 @@ def test_quick_run() -> None:
     subprocess.run([sys.executable, script, "--quick"], check=True, capture_output=True)
     folder = ROOT / "build" / "index-matmul-quick"
     found = json.loads((folder / "index_matmul.json").read_text())
-    settings = len({1, native.cores()}) * 6 * 3
+    settings = len({1, native.cores()}) * 14 * 3
     assert len(found["products"]) == settings and len(found["outliers"]) == 4
     # N - 1 and N / 2 - 1 to set up, up to 14 a pop
     size, count, _, _, comparisons = found["outliers"][2]

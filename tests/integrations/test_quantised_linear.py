@@ -90,7 +90,8 @@ def test_a_calibration_brings_the_outputs_nearer(
     assert distance(by_text, gpt2, tokens) < 0.85 * distance(without, gpt2, tokens)
     assert not any(part._forward_pre_hooks for part in by_text.modules())
     monkeypatch.setattr(quantised_linear, "HESSIAN_BYTES", 1 << 30)
-    st.quantise(all_at_once, "kmeans:w=3", calibrate=batches * 2)
+    lists = [batch.tolist() for batch in batches * 2]
+    st.quantise(all_at_once, "kmeans:w=3", calibrate=lists)
     first = "transformer.h.0.attn.c_attn"  # has no layer before it that is quantised by then
     weights = [model.get_submodule(first).packed.unpack() for model in (by_text, all_at_once)]
     torch.testing.assert_close(*weights)

@@ -181,13 +181,13 @@ def test_an_odd_width_is_not_rotated() -> None:
         ("kmeans:w=7", r"kmeans: w=7 bits; allowed: 2\.\.6"),
         ("kmeans:a=5", "kmeans: a=5 bits; allowed: 3, 4, 8, 16"),
         ("kmeans:outliers=0.6", r"a share of 0.6 at each end; allowed: 0\.\.0.5"),
-        ("kmeans:group=20", "kmeans: group=20; must be a multiple of 8, or none"),
+        ("kmeans:group=20", "kmeans: group=20; must be a multiple of 8 with w=4, or none"),
         ("kmeans:levels=int9", "unknown type of levels 'int9'. Did you mean 'int8'"),
         ("kmeans:rounds=-1", "kmeans: rounds=-1,sweeps=2; must be 0 or more"),
         ("rtn:w=9", r"rtn: w=9 bits; allowed: 2\.\.8"),
         ("rtn:a=4", r"rtn: a=4 bits; allowed: 8, 16"),
-        ("rtn:group=0", "rtn: group=0; must be a multiple of 8, or none"),
-        ("rtn:group=5", "rtn: group=5; must be a multiple of 8, or none"),
+        ("rtn:group=0", "rtn: group=0; must be a multiple of 8 with w=4, or none"),
+        ("rtn:group=5", "rtn: group=5; must be a multiple of 8 with w=4, or none"),
     ],
 )
 def test_refused_options(text: str, message: str) -> None:

@@ -14,12 +14,12 @@ from suffice.errors import InputError
 from suffice.models.layers import linear
 from suffice.native import core
 from suffice.quant.activations import Site
-from suffice.quant.coded import Coded, Grid
+from suffice.quant.coded import Coded, Grid, unit_of
 from suffice.quant.hadamard import rotate
 from suffice.quant.index_matmul import index_matmul
 from suffice.quant.int8 import quantize_rows
 from suffice.quant.kmeans import KMeans
-from suffice.quant.packed_codes import PackedCodes, pack_codes, unit_of, unpack_codes
+from suffice.quant.packed_codes import PackedCodes, pack_codes, unpack_codes
 from suffice.quant.rtn import RTN
 
 # rows, columns, group, rotation
@@ -225,10 +225,12 @@ def test_methods_pack() -> None:
 
 def test_refused() -> None:
     weight = torch.randn(16, 64)
-    with pytest.raises(InputError, match="128 levels cannot be packed; allowed: up to 64"):
+    with pytest.raises(InputError, match="codes of 7 bits cannot be packed; allowed: up to 6"):
         RTN(w=7).pack(weight)
     with pytest.raises(InputError, match="group=40: codes of 5 bits are packed in groups of a mu"):
-        KMeans(w=5, group=40).pack(weight)
+        pack_codes(random_codes(16, 64, 40, bits=5))
+    with pytest.raises(InputError, match="kmeans: group=40; must be a multiple of 32 with w=5, or"):
+        KMeans(w=5, group=40)
     for method in (KMeans(levels="float32"), RTN(symmetric=False)):
         with pytest.raises(InputError, match="only codes of int8 levels without zero points can"):
             method.pack(weight)
@@ -245,14 +247,15 @@ def test_refused() -> None:
 
     build()
     for changes, message in (
-        ({"group": 12}, "a scale for 12 columns; a multiple of 8 is allowed"),
+        ({"group": 12}, "a scale for 12 columns; a multiple of 8 up to 64 is allowed"),
+        ({"group": 2147483640}, "a scale for 2147483640 columns; a multiple of 8 up to 64 is"),
         ({"rotation": 48}, "no rotation in blocks of 48"),
         ({"rotation": 8}, "no rotation in blocks of 8"),
         ({"rotation": -16}, "no rotation in blocks of -16"),
         ({"rotation": 128}, "no rotation in blocks of 128"),
         ({"most": 1}, "codes of inputs up to 127 or 32767"),
         ({"group": 8}, "packed weight has 576 bytes; 768 expected"),
-        ({"levels": five, "group": 48}, "a scale for 48 columns; a multiple of 32 is allowed"),
+        ({"levels": five, "group": 48}, "a scale for 48 columns; a multiple of 32 up to 64 is"),
         ({"levels": five}, "packed weight has 576 bytes; 704 expected"),
     ):
         with pytest.raises(ValueError, match=message):

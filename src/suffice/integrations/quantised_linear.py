@@ -71,12 +71,12 @@ def quantise(
     model: Any,
     quant: str | Quant = "kmeans",
     *,
-    calibrate: Sequence[torch.Tensor] | None = None,
+    calibrate: Sequence[torch.Tensor | Sequence[int]] | None = None,
 ) -> None:
     """Replace the linear layers of a transformers model by quantised ones.
 
-    `calibrate` are batches of tokens [B, T] or [T] for methods that make use of it, as `kmeans` and
-    `rtn` do; without it these quantise by the weights alone.
+    `calibrate` are batches of tokens, [B, T] or [T] or lists, for methods that make use of it, as
+    `kmeans` and `rtn` do; without it these quantise by the weights alone.
 
     Raises:
         InputError: An unknown method, a calibration that it makes no use of or cannot do without,
@@ -92,7 +92,8 @@ def quantise(
         for name, each in packed.items():
             model.set_submodule(name, QuantisedLinear(each))
     else:
-        _calibrated(model, method, layers, [batch.view(-1, batch.shape[-1]) for batch in calibrate])
+        batches = [torch.as_tensor(batch) for batch in calibrate]
+        _calibrated(model, method, layers, [each.view(-1, each.shape[-1]) for each in batches])
     if head is not None:
         name = next(name for name, part in model.named_modules() if part is head)
         model.set_submodule(name, QuantisedLinear(_packed(name, method.vocabulary, head)))

@@ -148,7 +148,8 @@ def _mixed(values: list[torch.Tensor], shares: torch.Tensor) -> torch.Tensor:
     """Return the mean of values [...], each with its share; of one alone itself."""
     if len(values) == 1:
         return values[0]
-    return torch.tensordot(shares.to(values[0].dtype), torch.stack(values), dims=1)
+    mixed: torch.Tensor = torch.tensordot(shares.to(values[0].dtype), torch.stack(values), dims=1)
+    return mixed
 
 
 def _turn(config: DecoderConfig, rope: Rope, by: int) -> tuple[torch.Tensor, torch.Tensor]:

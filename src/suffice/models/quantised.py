@@ -181,7 +181,7 @@ def _facts(path: Path, header: str | None) -> dict[str, Any]:
     if header is None:
         raise InputError(f"{path} is no model of `suffice quantize`: its header does not say so")
     try:
-        facts = json.loads(header)
+        facts = json.loads(header, parse_constant=_refused)
     except ValueError:
         facts = None
     if not isinstance(facts, dict):
@@ -191,6 +191,11 @@ def _facts(path: Path, header: str | None) -> dict[str, Any]:
             f"{path} has schema {facts.get('schema')!r}; {SCHEMA} is known: quantise anew"
         )
     return facts
+
+
+def _refused(constant: str) -> float:
+    """Refuse NaN and Infinity, which Python's JSON has and JSON has not."""
+    raise ValueError(f"{constant} is no number")
 
 
 def _check_facts(path: Path, facts: dict[str, Any]) -> None:
@@ -257,14 +262,19 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tenso
     packed: PackedLinear
     if described["type"] == "codes":
         share = described["share"]
-        site = None if share is None or inputs is None else Site(inputs, float(share))
+        if levels is None or levels.dim() != 1 or (share is None) != (inputs is None):
+            raise ValueError(f"'{name}' has levels that are not as it says")
+        site = None if inputs is None else Site(inputs, float(share))
         group, rotation, most = (int(described[key]) for key in ("group", "rotation", "most"))
         packed = PackedCodes(data, rows, columns, None, bias, levels, group, rotation, most, site)
     else:
         if data.dtype != DTYPES[described["type"]]:
             raise ValueError(f"'{name}' is of type {data.dtype}")
         packed = PackedLinear(data, rows, columns, scale, bias)
-    _ = packed.native  # the core checks what fits what
+    try:
+        _ = packed.native  # the core checks what fits what
+    except TypeError:
+        raise ValueError(f"'{name}' has a tensor or a number of another type") from None
     return packed
 
 

@@ -15,7 +15,7 @@ import torch
 from suffice.errors import InputError
 from suffice.quant.codebook import borders
 
-__all__ = ["Coded", "Grid", "check_weight", "grouped", "stored"]
+__all__ = ["Coded", "Grid", "check_group", "check_weight", "grouped", "stored", "unit_of"]
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,22 @@ def grouped(values: torch.Tensor, group: int) -> torch.Tensor:
     return padded.view(len(values), -1, group)
 
 
-def check_group(method: str, group: int | None) -> None:
-    """Refuse a number of inputs that share a scale if the kernels cannot take it.
+def unit_of(bits: int) -> int:
+    """Return how many columns of codes are stored together; groups are whole units."""
+    return 8 if bits == 4 else 32
+
+
+def check_group(method: str, w: int, group: int | None) -> None:
+    """Refuse a number of inputs that share a scale if codes of `w` bits cannot be stored so.
 
     Raises:
-        InputError: It is none of theirs.
+        InputError: They cannot.
     """
-    if group is not None and (group < 8 or group % 8):
-        raise InputError(f"{method}: group={group}; must be a multiple of 8, or none")
+    unit = unit_of(w)
+    if group is not None and (group < unit or group % unit):
+        raise InputError(
+            f"{method}: group={group}; must be a multiple of {unit} with w={w}, or none"
+        )
 
 
 def group_of(group: int | None, weight: torch.Tensor) -> int:

@@ -17,7 +17,8 @@ same, and there is nothing to compensate with.
 Source   KLLM, section III-A (2507.23035); importance with compensation: LeanQuant (2407.10032).
 Bound    |w - q| <= scale * half the widest gap of the codebook, before compensation.
 Exact    as many distinct normalised values as centroids.
-Cost     w bits per weight and 16 / group for scales.
+Cost     w bits per weight and 16 / group for scales. With a=8 levels are whole numbers up to 63
+         (`NARROW`): the error of 6 bits is 9 % more for it, that of 4 bits less than 1 %.
 Native   csrc/kernels/code_lines.inl, csrc/kernels/codes.inl, csrc/kernels/outliers.inl
 """
 
@@ -81,7 +82,7 @@ class KMeans:
         if self.a not in (*CODED_INPUTS, *INPUT_LEVELS):
             raise InputError(f"kmeans: a={self.a} bits; allowed: 3, 4, 8, 16")
         count_of(1, self.outliers)
-        check_group("kmeans", self.group)
+        check_group("kmeans", self.w, self.group)
         if self.levels not in LEVELS:
             raise unknown("type of levels", self.levels, LEVELS)
         if min(self.rounds, self.sweeps) < 0:

@@ -3,7 +3,7 @@
     panel   for two groups of columns after the other
             float16 scale[2][16]
             units of columns: 8 where codes have 4 bits, else 32
-    unit    uint8 low[C/8][16][4], uint8 high[bits - L][16][4]
+    unit    uint8 low[C L/32][16][4], uint8 high[bits - L][16][4], C columns
 
 Byte j of a row is of column ORDER[j] of four columns. Of their codes the L lowest bits, 4 or of
 fewer than 4 bits 2, fill the bytes of `low` from below, four columns after the other. Bit i of a
@@ -23,16 +23,17 @@ import torch
 from suffice.errors import InputError
 from suffice.native import core
 from suffice.quant.activations import Site
-from suffice.quant.coded import Coded, Grid
+from suffice.quant.coded import Coded, Grid, unit_of
 from suffice.quant.hadamard import rotate
 from suffice.quant.outliers import count_of
 from suffice.quant.panels import ROWS, PackedLinear
 
-__all__ = ["INPUT_LEVELS", "PackedCodes", "pack_codes", "unit_of", "unpack_codes"]
+__all__ = ["INPUT_LEVELS", "SCALE_BYTES", "PackedCodes", "pack_codes", "unpack_codes"]
 
 ORDER = (0, 2, 1, 3)  # of columns within 4 bytes: neighbours end up as pairs of int16
 LEAST_BITS, MOST_BITS = 2, 6
-OFFSET, SCALES = 128, 2 * 16 * 2  # bytes of the scales of two groups
+OFFSET = 128
+SCALE_BYTES = 2 * 16 * 2  # of the scales of two groups
 INPUT_LEVELS = {16: 32767, 8: 127}
 
 
@@ -61,6 +62,11 @@ class PackedCodes(PackedLinear):
         """Bits of a code."""
         assert self.levels is not None
         return len(self.levels).bit_length() - 1
+
+    @property
+    def pair_bytes(self) -> int:
+        """Bytes of two groups in a panel, their scales first."""
+        return SCALE_BYTES + 4 * self.group * self.bits
 
     @cached_property
     def native(self) -> core.Linear:
@@ -94,11 +100,6 @@ class PackedCodes(PackedLinear):
         return (rotate(weight, self.rotation) if self.rotation else weight).to(dtype)
 
 
-def unit_of(bits: int) -> int:
-    """Return how many columns are stored together; groups have whole units."""
-    return 8 if bits == 4 else 32
-
-
 def pack_codes(
     coded: Coded,
     bias: torch.Tensor | None = None,
@@ -119,7 +120,7 @@ def pack_codes(
     levels = grid.levels
     bits = max((len(levels) - 1).bit_length(), LEAST_BITS)
     if bits > MOST_BITS:
-        raise InputError(f"{len(levels)} levels cannot be packed; allowed: up to {2**MOST_BITS}")
+        raise InputError(f"codes of {bits} bits cannot be packed; allowed: up to {MOST_BITS}")
     if grid.zero is not None or not torch.equal(levels, levels.round().clamp(-127, 127)):
         raise InputError("only codes of int8 levels without zero points can be packed")
     if site is not None and site.thresholds is not None:
@@ -149,11 +150,11 @@ def unpack_codes(packed: PackedCodes) -> Coded:
     """Return what `pack_codes` was given, with 2^bits levels."""
     assert packed.levels is not None
     bits = packed.bits
-    pairs = _cut(packed.data, SCALES + 4 * packed.group * bits)
-    scales = torch.cat([pair[:, :SCALES] for pair in pairs], dim=1).view(torch.float16)
+    pairs = _cut(packed.data, packed.pair_bytes)
+    scales = torch.cat([pair[:, :SCALE_BYTES] for pair in pairs], dim=1).view(torch.float16)
     scale = scales.view(len(packed.data), -1, ROWS).transpose(1, 2).flatten(0, 1).float()
     groups = -(-packed.columns // packed.group)
-    codes = _codes_of(torch.cat([pair[:, SCALES:] for pair in pairs], dim=1), bits)
+    codes = _codes_of(torch.cat([pair[:, SCALE_BYTES:] for pair in pairs], dim=1), bits)
     return Coded(
         codes[: packed.rows, : packed.columns].contiguous(),
         Grid(packed.levels.float() - OFFSET, scale[: packed.rows, :groups], packed.group),
@@ -161,10 +162,10 @@ def unpack_codes(packed: PackedCodes) -> Coded:
 
 
 def _scale_bytes(scale: torch.Tensor) -> torch.Tensor:
-    """Return float16 scales [N, G] by panel and two groups, as bytes [N/16, G/2, SCALES]."""
+    """Return float16 scales [N, G] by panel and two groups, as bytes [N/16, G/2, SCALE_BYTES]."""
     padded = torch.nn.functional.pad(scale, (0, scale.shape[1] % 2, 0, -len(scale) % ROWS)).half()
     panels = padded.view(len(padded) // ROWS, ROWS, -1).transpose(1, 2).contiguous()
-    return panels.view(torch.uint8).view(len(panels), -1, SCALES)
+    return panels.view(torch.uint8).view(len(panels), -1, SCALE_BYTES)
 
 
 def _interleaved(scales: torch.Tensor, codes: torch.Tensor, group_bytes: int) -> torch.Tensor:

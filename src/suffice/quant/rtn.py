@@ -57,7 +57,7 @@ class RTN:
             raise InputError(f"rtn: w={self.w} bits; allowed: {BITS[0]}..{BITS[1]}")
         if self.a not in INPUT_LEVELS:
             raise InputError(f"rtn: a={self.a} bits; allowed: 8, 16")
-        check_group("rtn", self.group)
+        check_group("rtn", self.w, self.group)
         if self.fisher and not self.compensate:
             raise InputError("rtn: fisher=true goes with compensate=true")
 

@@ -37,7 +37,7 @@ def coded_weight(group: int | None, w: int = 4) -> Coded:
     return method.quantise(weight)
 
 
-@pytest.mark.parametrize("group", [None, 32, 40])
+@pytest.mark.parametrize("group", [None, 32, 64])
 @pytest.mark.parametrize("bits", [3, 4])
 @pytest.mark.parametrize("share", [0.0, 0.02])
 def test_index_product_is_the_decoded_product(group: int | None, bits: int, share: float) -> None:

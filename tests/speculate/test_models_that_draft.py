@@ -181,7 +181,7 @@ def test_another_vocabulary_is_refused(models: Callable[..., Path], tmp_path: Pa
     [
         {"attention": "certified:eps=0.9,bounded=false", "recent": 0, "quantization": None},
         {"recent": 200, "sinks": 4, "quantization": None},
-        {"quantization": "rtn:group=16,w=3", "recent": 0},
+        {"quantization": "rtn:group=32,w=3", "recent": 0},
         {"skip_layers": "1", "recent": 0, "quantization": None},
         {"attention": "certified:eps=0.5", "recent": 100, "quantization": "rtn:group=16,a=8"},
     ],

@@ -170,6 +170,17 @@ def test_a_rotation_is_what_the_formula_says() -> None:
     assert torch.allclose(rotate(torch.eye(c * h), c * h), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(("w", "most"), [(4, 1.01), (5, 1.03), (6, 1.12)])
+def test_levels_for_inputs_of_8_bits_cost_little(w: int, most: float) -> None:
+    """Whole numbers up to 63 in place of 127: the more bits, the more that is."""
+    weight = torch.randn(128, 576, generator=torch.Generator().manual_seed(0))
+    errors = [
+        (KMeans(w=w, a=a, hadamard=False).quantise(weight).decode() - weight).norm()
+        for a in (16, 8)
+    ]
+    assert errors[1] < most * errors[0]
+
+
 def test_an_odd_width_is_not_rotated() -> None:
     with pytest.raises(InputError, match="a layer of 100 inputs has blocks of 4; its width must"):
         block_of(100)

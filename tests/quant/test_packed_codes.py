@@ -227,7 +227,9 @@ def test_refused() -> None:
     weight = torch.randn(16, 64)
     with pytest.raises(InputError, match="codes of 7 bits cannot be packed; allowed: up to 6"):
         RTN(w=7).pack(weight)
-    with pytest.raises(InputError, match="group=40: codes of 5 bits are packed in groups of a mu"):
+    with pytest.raises(
+        InputError, match="codes: group=40; must be a multiple of 32 with w=5, or no"
+    ):
         pack_codes(random_codes(16, 64, 40, bits=5))
     with pytest.raises(InputError, match="kmeans: group=40; must be a multiple of 32 with w=5, or"):
         KMeans(w=5, group=40)

@@ -23,7 +23,7 @@ import torch
 from suffice.errors import InputError
 from suffice.native import core
 from suffice.quant.activations import Site
-from suffice.quant.coded import Coded, Grid, unit_of
+from suffice.quant.coded import Coded, Grid, check_group, unit_of
 from suffice.quant.hadamard import rotate
 from suffice.quant.outliers import count_of
 from suffice.quant.panels import ROWS, PackedLinear
@@ -128,10 +128,7 @@ def pack_codes(
     rows, columns = coded.codes.shape
     unit = unit_of(bits)
     group = grid.group if grid.group < columns else -(-columns // unit) * unit
-    if group % unit:
-        raise InputError(
-            f"group={group}: codes of {bits} bits are packed in groups of a multiple of {unit}"
-        )
+    check_group("codes", bits, group)
     table = torch.cat((levels, levels[-1:].expand(2**bits - len(levels)))) + OFFSET
     return PackedCodes(
         _interleaved(_scale_bytes(grid.scale), _code_bytes(coded.codes, bits), 2 * group * bits),

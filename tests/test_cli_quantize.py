@@ -139,6 +139,13 @@ def test_an_interrupted_run_goes_on(
     assert all(torch.equal(each, resumed[1][name]) for name, each in whole[1].items())
 
 
+def test_whoever_may_read_files_may_read_the_model(quantize: Any, tmp_path: Path) -> None:
+    assert quantize().code == 0
+    usual = tmp_path / "usual"
+    usual.touch()
+    assert (tmp_path / "out.safetensors").stat().st_mode == usual.stat().st_mode
+
+
 def test_info_shows_what_is_lost(cli: Cli, quantize: Any, tmp_path: Path) -> None:
     assert quantize().code == 0
     ran = cli("info", "-m", str(tmp_path / "out.safetensors"))

@@ -93,7 +93,10 @@ def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: torc
     unfinished = path.with_name(path.name + ".part")
     try:
         try:
+            unfinished.touch()
+            usual = unfinished.stat().st_mode  # the library's files are for their owner alone
             save_file(tensors, unfinished, metadata={_KEY: header})
+            unfinished.chmod(usual)
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)

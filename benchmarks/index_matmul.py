@@ -5,10 +5,11 @@
     python benchmarks/index_matmul.py --quick    tiny sizes, to see that it runs
 
 A ring of copies of each weight is larger than the caches, as the layers of a model are. Codes have
-4 bits where nothing else is said. Settings take turns. Since a machine's speed drifts, a ratio is
-of one round, and the median of the rounds counts; of times the best does. `counted` is the
-index-based product as the paper states it (counters of pairs of codes, for 4-bit activations), on
-one thread and a single copy in the cache: what is a circuit's gain is not a CPU's.
+4 bits where nothing else is said. The limits are the streaming read, and integer products of what
+is in the L1 cache: of int8 where inputs are, else of int16. Settings take turns. Since a machine's
+speed drifts, a ratio is of one round, and the median of the rounds counts; of times the best does.
+`counted` is the index-based product as the paper states it (counters of pairs of codes, for 4-bit
+activations), on one thread and a single copy in the cache: what is a circuit's gain is not a CPU's.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def main() -> int:
     native.set_threads(1)
     counts = [counted(size, rounds) for size in sizes]
     picks = [picked(n, k, rounds) for n, k in ((576, 3), (1536, 8), (4096, 20), (14336, 72))]
-    head = ["N x K", "threads", "weights", "rows", "us", "GB/s", "of the roof", "over one row"]
+    head = ["N x K", "threads", "weights", "rows", "us", "GB/s"]
+    head += ["of the roof", "of the products", "over one row"]
     text = "\n\n".join(
         (
             f"## Products out of the cache, {native.isa()}\n\n" + record.markdown(head, products),
@@ -104,8 +106,11 @@ def measure(
     rings = {name: ring(weight, ring_bytes) for name, weight in weights.items()}
     taken: dict[tuple[str, int], list[float]] = {}
     roofs: list[float] = []
+    peaks: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(rounds):
         roofs.append(native.read_bandwidth(ring_bytes, threads, 1))
+        for narrow, rates in peaks.items():
+            rates.append(native.product_rate(narrow, threads, 1))
         for name, copies in rings.items():
             for count in ROWS:
                 took = seconds(copies, torch.randn(count, columns))
@@ -114,10 +119,15 @@ def measure(
     for (name, count), times in taken.items():
         size_of = weights[name].bytes
         of_roof = [size_of / took / roof for took, roof in zip(times, roofs, strict=True)]
+        peak = peaks["int8" in name]
+        products = [
+            rows * columns * count / took / at for took, at in zip(times, peak, strict=True)
+        ]
         over_one = [took / one for took, one in zip(times, taken[name, 1], strict=True)]
         best = min(times)
         line = [f"{rows} x {columns}", threads, name, count, 1e6 * best, size_of / best / 1e9]
-        table.append([*line, statistics.median(of_roof), statistics.median(over_one)])
+        of_products = "" if name == "bfloat16" else statistics.median(products)
+        table.append([*line, statistics.median(of_roof), of_products, statistics.median(over_one)])
     return table
 
 

@@ -118,6 +118,9 @@ struct Kernels {
 
   // Reads memory in 1, 2 or 4 parallel streams and does next to nothing with it: the roof.
   int32_t (*read_memory)(const std::byte* from, size_t bytes, int streams);
+  // Mixes into `sum` products of inputs, int8 if `narrow` or int16, that are in the L1 cache, as
+  // fast as they can be had; returns how many.
+  size_t (*multiply_cached)(const std::byte* inputs, size_t bytes, bool narrow, int32_t* sum);
 };
 
 enum Activation : int { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3 };

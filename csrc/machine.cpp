@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "cache.h"
@@ -63,6 +64,31 @@ double copy_bandwidth(size_t bytes, int threads, int repeats) {
   arena.unmap(from, bytes);
   arena.unmap(to, bytes);
   return rate;
+}
+
+double product_rate(bool narrow, int threads, int repeats) {
+  constexpr size_t cached = 16 << 10;  // bytes of inputs, of which a thread has its own
+  constexpr int passes = 4000;
+  Team team(threads);
+  std::vector<std::vector<std::byte>> inputs(threads, std::vector<std::byte>(cached, std::byte{1}));
+  std::vector<size_t> products(threads);
+  volatile int32_t sink = 0;
+  double best = 0;
+  for (int i = 0; i < repeats; i++) {
+    const auto start = std::chrono::steady_clock::now();
+    team.run([&](int thread) {
+      size_t count = 0;
+      int32_t sum = 0;
+      for (int pass = 0; pass < passes; pass++)
+        count += kernels().multiply_cached(inputs[thread].data(), cached, narrow, &sum);
+      products[thread] = count;
+      sink = sum;
+    });
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const size_t all = std::accumulate(products.begin(), products.end(), size_t{0});
+    best = std::max(best, all / seconds.count());
+  }
+  return best;
 }
 
 double softmax_seconds(const float* scores, int tiles, int count, const Levels* levels,

@@ -11,6 +11,9 @@ namespace suffice {
 double read_bandwidth(size_t bytes, int threads, int repeats);
 double copy_bandwidth(size_t bytes, int threads, int repeats);
 
+// Multiply-adds per second, the best of `repeats`, of int8 if `narrow` or int16, of `threads`.
+double product_rate(bool narrow, int threads, int repeats);
+
 // Seconds, the least of `repeats` passes, of the softmax alone of scores [tiles][count][kTileRows],
 // by codes if `levels` [count] is not null.
 double softmax_seconds(const float* scores, int tiles, int count, const Levels* levels,

@@ -41,6 +41,8 @@ void bind_machine(nb::module_& m) {
       "threads"_a);
   m.def("read_bandwidth", &read_bandwidth, "bytes"_a, "threads"_a, "repeats"_a,
         nb::call_guard<nb::gil_scoped_release>());
+  m.def("product_rate", &product_rate, "narrow"_a, "threads"_a, "repeats"_a,
+        nb::call_guard<nb::gil_scoped_release>());
   m.def("copy_bandwidth", &copy_bandwidth, "bytes"_a, "threads"_a, "repeats"_a,
         nb::call_guard<nb::gil_scoped_release>());
 }

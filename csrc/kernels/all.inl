@@ -25,6 +25,7 @@
 #include "sketch.inl"
 #include "visit.inl"
 #include "boxes.inl"
+#include "limits.inl"
 // clang-format on
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
@@ -34,4 +35,4 @@ constexpr Kernels table{SUFFICE_NAME,       linear,      unpack,          quanti
                         traverse,           score_tiles, add_coded,       add_coded_masses,
                         soften_tiles,       estimate,    combine,         visit,
                         add_masses,         encode_box,  bound,           store_row,
-                        load_rows,          read_memory};
+                        load_rows,          read_memory, multiply_cached};

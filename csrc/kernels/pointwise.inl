@@ -60,24 +60,3 @@ inline void activate(int activation, float* gate, const float* up, int size) {
     gate[i] = up ? y * up[i] : y;
   }
 }
-
-// Reads `Streams` equal parts side by side, four lines of each in turn, and adds up what it reads.
-template <int Streams>
-int32_t read_streams(const std::byte* from, size_t bytes) {
-  constexpr int kRun = 4 * kLineBytes / kVectorBytes;
-  const size_t part = bytes / Streams / (4 * kLineBytes) * (4 * kLineBytes);
-  vi total[4] = {};
-  for (size_t at = 0; at < part; at += 4 * kLineBytes)
-    for (int stream = 0; stream < Streams; stream++)
-      for (int i = 0; i < kRun; i++)
-        total[i % 4] ^= load_bits(from + stream * part + at + i * kVectorBytes);
-  const vi all = total[0] ^ total[1] ^ total[2] ^ total[3];
-  int32_t sum = 0;
-  for (int i = 0; i < W; i++) sum ^= all[i];
-  return sum;
-}
-
-inline int32_t read_memory(const std::byte* from, size_t bytes, int streams) {
-  if (streams == 1) return read_streams<1>(from, bytes);
-  return streams == 2 ? read_streams<2>(from, bytes) : read_streams<4>(from, bytes);
-}

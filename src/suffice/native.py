@@ -74,5 +74,10 @@ def copy_bandwidth(size_bytes: int, threads: int, repeats: int = 5) -> float:
     return float(core.copy_bandwidth(size_bytes, threads, repeats))
 
 
+def product_rate(narrow: bool, threads: int, repeats: int = 5) -> float:
+    """Return the best multiply-adds per second of int8, or else int16, values in the L1 cache."""
+    return float(core.product_rate(narrow, threads, repeats))
+
+
 if _forced := os.environ.get("SUFFICE_ISA"):
     use_isa(_forced)

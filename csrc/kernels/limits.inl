@@ -1,0 +1,47 @@
+// What a machine does at most: reading memory, and products of what is in the L1 cache.
+
+// Reads `Streams` equal parts side by side, four lines of each in turn, and adds up what it reads.
+template <int Streams>
+int32_t read_streams(const std::byte* from, size_t bytes) {
+  constexpr int kRun = 4 * kLineBytes / kVectorBytes;
+  const size_t part = bytes / Streams / (4 * kLineBytes) * (4 * kLineBytes);
+  vi total[4] = {};
+  for (size_t at = 0; at < part; at += 4 * kLineBytes)
+    for (int stream = 0; stream < Streams; stream++)
+      for (int i = 0; i < kRun; i++)
+        total[i % 4] ^= load_bits(from + stream * part + at + i * kVectorBytes);
+  const vi all = total[0] ^ total[1] ^ total[2] ^ total[3];
+  int32_t sum = 0;
+  for (int i = 0; i < W; i++) sum ^= all[i];
+  return sum;
+}
+
+inline int32_t read_memory(const std::byte* from, size_t bytes, int streams) {
+  if (streams == 1) return read_streams<1>(from, bytes);
+  return streams == 2 ? read_streams<2>(from, bytes) : read_streams<4>(from, bytes);
+}
+
+// So many sums hide what a product takes.
+constexpr int kProductChains = 10;
+
+// Mixes into `sum` the products of a vector and each 4 bytes of inputs in every lane; returns how
+// many products these are.
+template <class In>
+size_t multiply_all(const std::byte* inputs, size_t bytes, int32_t* sum) {
+  constexpr size_t step = kProductChains * kQuad;
+  const vi part = load_bits(inputs);
+  vi total[kProductChains] = {};
+  size_t at = 0;
+  for (; at + step <= bytes; at += step)
+#pragma GCC unroll 10
+    for (int i = 0; i < kProductChains; i++)
+      total[i] = add_part<In>(total[i], part, broadcast<vi>(inputs + at + i * kQuad));
+  for (int i = 0; i < kProductChains; i++)
+    for (int lane = 0; lane < W; lane++) *sum ^= total[i][lane];
+  return at / kQuad * W * kRun<In>;
+}
+
+inline size_t multiply_cached(const std::byte* inputs, size_t bytes, bool narrow, int32_t* sum) {
+  return narrow ? multiply_all<int8_t>(inputs, bytes, sum)
+                : multiply_all<int16_t>(inputs, bytes, sum);
+}

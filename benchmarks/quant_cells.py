@@ -25,7 +25,7 @@ from suffice.models.quantise import Quantising
 from suffice.models.quantised import open_quantised
 from suffice.models.tokenizer import Tokenizer
 from suffice.quant import QUANTS, PackedLinear
-from suffice.quant.activations import Site
+from suffice.quant.activations import Site, check_input_group
 from suffice.quant.hadamard import rotate
 from suffice.quant.none import NoQuant
 from suffice.quant.packed_codes import PackedCodes
@@ -51,6 +51,7 @@ class Inputs:
     outliers: float = 0.0
     even: bool = False
     offline: bool = False
+    group: int | None = None
 
     def __post_init__(self) -> None:
         if self.a not in (*LEARNED, 8, EXACT):
@@ -61,6 +62,9 @@ class Inputs:
             raise InputError("inputs: a=16 is exact; it goes with no other option")
         if self.offline and (self.even or self.a == 8 or not self.outliers):
             raise InputError("inputs: offline=true goes with outliers and K-means levels")
+        check_input_group("inputs: group", self.group)
+        if self.group and not self.learned:
+            raise InputError("inputs: group goes with K-means levels")
 
     @property
     def learned(self) -> bool:
@@ -71,7 +75,7 @@ class Inputs:
         """Return the levels for a site of which some inputs [T, K] are known."""
         share = self.outliers / 2
         if self.learned:
-            return Site.learn(samples, self.a, share, offline=self.offline)
+            return Site.learn(samples, self.a, share, offline=self.offline, group=self.group)
         top = 2 ** (self.a - 1) - 1
         return Site(torch.arange(-top, top + 1) / top, share)
 

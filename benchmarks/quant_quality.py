@@ -7,10 +7,11 @@
     python benchmarks/quant_quality.py --quick --data-dir DIR             a few cells, into build/
 
 A setting is weights + inputs of their products: `kllm:a=16 + a=4,outliers=0.01` has weights of the
-preset kllm, and inputs of 4 bits but for 1 % outliers, half of them at each end. ` uncalibrated`
-after the weights quantises them without a text; `llama.cpp:Q4_0` and `hqq:group=64` are files of
-`benchmarks/peer_quantise.py` in --cache. Weights are quantised once, with inputs as they
-are, and kept in the folder --cache; levels of inputs are learned on what these weights make of the
+preset kllm, and inputs of 4 bits but for 1 % outliers, half of them at each end; with `group=64` so
+many of a token's inputs share a scale, and not all of them. ` uncalibrated` after the weights
+quantises them without a text; `llama.cpp:Q4_0` and `hqq:group=64` are files of
+`benchmarks/peer_quantise.py` in --cache. Weights are quantised once, with inputs as they are, and
+kept in the folder --cache; levels of inputs are learned on what these weights make of the
 calibration text. That text is Spec-Bench's longer prompts, or a file (--calibrate), never the text
 that is evaluated. Cells are kept as they are done.
 """
@@ -58,6 +59,7 @@ CALIBRATION = Plan(1024, 16)  # windows that weights are calibrated on
 LEARNING = 4  # of them, from which levels of inputs are learned
 SHARES = (0.005, 0.01, 0.02, 0.05, 0.1)  # Table IV
 PRESET, BEST = "kllm:a=16", "kmeans"
+GROUPED = 64  # inputs that share a scale, where not all of a token do
 SETTINGS = (
     "none",
     BEST,
@@ -93,6 +95,11 @@ SETTINGS = (
     *(f"kmeans:hadamard=false + a={a},outliers={share}" for a in (4, 3) for share in SHARES),
     f"{BEST} + a=4,outliers=0.01",
     f"{BEST} + a=3,outliers=0.01",
+    *(
+        f"{weights} + a={a},outliers=0.01,group={GROUPED}"
+        for weights in ("none", PRESET, "kmeans:hadamard=false", BEST)
+        for a in (4, 3)
+    ),
     "none + a=4,outliers=0.01",
     "none + a=3,outliers=0.01",
 )

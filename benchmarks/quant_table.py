@@ -111,12 +111,12 @@ def _ratio(cell: Cell) -> str:
 
 def _outliers(cells: dict[str, Cell]) -> str | None:
     """Return the table of outliers: perplexity over that of the unquantised model."""
-    found: dict[tuple[str, int, bool], dict[float, float]] = {}
+    found: dict[tuple[str, int, bool, int], dict[float, float]] = {}
     for setting, cell in cells.items():
         weights, inputs = parsed(setting)
         if inputs.learned and not weights.endswith("uncalibrated"):
-            row = found.setdefault((weights, inputs.a, inputs.offline), {})
-            row[inputs.outliers] = cell["ratio"]
+            key = (weights, inputs.a, inputs.offline, inputs.group or 0)
+            found.setdefault(key, {})[inputs.outliers] = cell["ratio"]
     if not found:
         return None
     rows: list[list[Any]] = []
@@ -132,8 +132,9 @@ def _outliers(cells: dict[str, Cell]) -> str | None:
     )
 
 
-def _named(a: int, offline: bool) -> list[str]:
-    return [f"{a} bits", "thresholds" if offline else "selection"]
+def _named(a: int, offline: bool, group: int = 0) -> list[str]:
+    shared = f", a scale for {group}" if group else ""
+    return [f"{a} bits{shared}", "thresholds" if offline else "selection"]
 
 
 def _steps(cells: dict[str, Cell]) -> str | None:

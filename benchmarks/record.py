@@ -33,8 +33,11 @@ def write(folder: Path, name: str, data: dict[str, Any], table: str) -> None:
 
 
 def markdown(head: list[str], rows: list[list[Any]]) -> str:
-    """Return a table; numbers are aligned to the right and keep three digits."""
-    numeric = [all(isinstance(row[i], int | float) for row in rows) for i in range(len(head))]
+    """Return a table; columns of numbers, some missing, are aligned to the right, three digits."""
+    numeric = [
+        all(row[i] == "" or isinstance(row[i], int | float) for row in rows)
+        for i in range(len(head))
+    ]
     lines = [head, ["---:" if right else "---" for right in numeric]]
     lines += [[_cell(value) for value in row] for row in rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

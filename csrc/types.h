@@ -106,11 +106,15 @@ constexpr LevelTable level_table(bool with_sign) {
 constexpr LevelTable kRowLevels = level_table(true), kKeyLevels = level_table(false);
 
 // Activations by codebook: each of a row's values is replaced by the nearest of so many ascending
-// levels, times the greatest magnitude, but for the `outliers` greatest and least values.
+// levels, times the greatest magnitude of its group, but for the `outliers` greatest and least
+// values of the row.
 struct InputLevels {
   float levels[kLevels] = {};
   int count = 0;  // 0: nothing is replaced
   int outliers = 0;
+  int group = 0;  // values that share a scale, a multiple of kPanel; 0: all of a row
+
+  bool operator==(const InputLevels&) const = default;
 };
 
 // Inputs in codes may be rotated in blocks, each by the Hadamard matrix of `hadamard_size` on every

@@ -53,7 +53,13 @@ def whole_file(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 @pytest.mark.parametrize(
     "method",
-    ["kmeans", "kmeans:hadamard=false,a=8", "kllm:outliers=0.02", "rtn:group=16,compensate=true"],
+    [
+        "kmeans",
+        "kmeans:hadamard=false,a=8",
+        "kllm:outliers=0.02",
+        "kmeans:hadamard=false,a=3,a_group=32",
+        "rtn:group=16,compensate=true",
+    ],
 )
 def test_what_was_written_runs(quantize: Any, model: Path, tmp_path: Path, method: str) -> None:
     """The native step on the file against the reference decoder on the same weights."""
@@ -175,6 +181,8 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         (("kmeens",), "unknown quant 'kmeens'. Did you mean 'kmeans'?"),
         (("rtn:w=8",), "--method rtn:w=8: codes of 8 bits cannot be packed; allowed: up to 6"),
         (("kmeans:w=5,group=8",), "kmeans: group=8; must be a multiple of 32 with w=5, or none"),
+        (("kmeans:a=4,a_group=24",), "kmeans: a_group=24; must be a multiple of 16, or none"),
+        (("kmeans:a_group=32",), "kmeans: a_group=32 goes with a=3 or a=4, not a=16"),
         (("kmeans", "o.safetensors", "--limit", "1"), "the text has 40 tokens to calibrate on; at"),
         (("kmeans", "o.safetensors", "--quant", "int8"), "quantize has --method instead"),
     ):
@@ -183,59 +191,87 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.safetensors*"))
 
 
-def test_damaged_files(quantize: Any, cli: Cli, tmp_path: Path) -> None:
-    assert quantize().code == 0
-    path = tmp_path / "out.safetensors"
-    facts, tensors = whole_file(path)
+@pytest.fixture
+def refused(cli: Cli, tmp_path: Path) -> Any:
+    """Refuses a file of these facts and tensors, with a message of one line."""
     broken = tmp_path / "broken.safetensors"
 
-    def refused(message: str, facts: Any = facts, tensors: Any = tensors) -> None:
+    def check(message: str, facts: Any, tensors: Any) -> None:
         metadata = None if facts is None else {"suffice": json.dumps(facts)}
         save_file(tensors, broken, metadata=metadata)
         ran = cli("run", "-m", str(broken), "-p", "x")
         assert ran.code == 2 and message in ran.err and len(ran.err.splitlines()) == 1, ran.err
 
-    refused("is no model of `suffice quantize`: its header does not say so", facts=None)
-    refused("has schema 1; 2 is known: quantise anew", facts | {"schema": 1})
-    lacking = {name: each for name, each in tensors.items() if name != "layers.1.up.data"}
-    refused("is damaged: 'layers.1.up.data'", tensors=lacking)
-    lacking = {name: each for name, each in tensors.items() if name != "final_norm"}
-    refused("is damaged: 'final_norm' is missing or not [64]", tensors=lacking)
-    short = tensors | {"layers.1.up.data": tensors["layers.1.up.data"][:, :64].contiguous()}
-    refused("is damaged: packed weight has", tensors=short)
-    lacking = {name: each for name, each in tensors.items() if name != "tokenizer"}
-    refused("is damaged: it has no tokenizer", tensors=lacking)
-    refused("is damaged: its configuration lacks", facts | {"config": {}})
-    for name in ("method", "model", "text"):
-        left = {key: value for key, value in facts.items() if key != name}
-        refused("is damaged: its header lacks '", left)
-    refused("is damaged: its header lacks 'hash', or it is", facts | {"model": {"name": "x"}})
-    matrices = copy.deepcopy(facts["matrices"])
-    matrices["layers.1.q"]["loss"] = "much"
-    refused("is damaged: its header lacks 'loss', or it is", facts | {"matrices": matrices})
-    matrices = copy.deepcopy(facts["matrices"])
-    matrices["layers.1.q"]["rotation"] = 16
-    refused("q, k, v of layer 1 are stored differently", facts | {"matrices": matrices})
+    return check
+
+
+def test_damaged_matrices(quantize: Any, refused: Any, tmp_path: Path) -> None:
+    """Facts of matrices that do not fit their tensors, or each other."""
+    assert quantize().code == 0
+    facts, tensors = whole_file(tmp_path / "out.safetensors")
+    differ = "q, k, v of layer 1 are stored differently"
+    contradicted = "is damaged: 'layers.1.q' has levels that are not as it says"
+    number = "is damaged: 'layers.1.q' has a tensor or a number of another type"
     for key, value, message in (
+        ("loss", "much", "is damaged: its header lacks 'loss', or it is"),
+        ("rotation", 16, differ),
         (
             "group",
             2147483616,
             "a scale for 2147483616 columns; a multiple of 8 up to 64 is allowed",
         ),
-        ("group", 2**40, "'layers.1.q' has a tensor or a number of another type"),
-        ("group", float("inf"), "its header is no JSON object"),
-        ("share", 0.01, "'layers.1.q' has levels that are not as it says"),
+        ("group", 2**40, number),
+        ("group", float("inf"), "is damaged: its header is no JSON object"),
+        ("share", 0.01, contradicted),
+        ("input_group", 32, contradicted),
     ):
         matrices = copy.deepcopy(facts["matrices"])
         matrices["layers.1.q"][key] = value
-        refused(f"is damaged: {message}", facts | {"matrices": matrices})
+        refused(message, facts | {"matrices": matrices}, tensors)
     square = tensors | {"layers.1.q.levels": tensors["layers.1.q.levels"].view(4, 4)}
-    refused("is damaged: 'layers.1.q' has levels that are not as it says", tensors=square)
-    refused("is damaged: its header is no JSON object", [facts])
-    refused("is damaged: its tokenizer cannot be read", facts | {"tokenizer": {}})
+    refused(contradicted, facts, square)
+    assert quantize("kllm").code == 0
+    facts, tensors = whole_file(tmp_path / "out.safetensors")
+    other = tensors | {"layers.1.k.inputs": tensors["layers.1.k.inputs"] * 0.5}
+    refused(differ, facts, other)
+    for value, message in (
+        (24, "a scale for 24 inputs; a multiple of 16 is allowed"),
+        ("x", number),
+    ):
+        matrices = copy.deepcopy(facts["matrices"])
+        matrices["layers.1.q"]["input_group"] = value
+        refused(message, facts | {"matrices": matrices}, tensors)
+
+
+def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) -> None:
+    assert quantize().code == 0
+    path = tmp_path / "out.safetensors"
+    facts, tensors = whole_file(path)
+
+    def damaged(message: str, facts: Any = facts, tensors: Any = tensors) -> None:
+        refused(message, facts, tensors)
+
+    damaged("is no model of `suffice quantize`: its header does not say so", facts=None)
+    damaged("has schema 1; 2 is known: quantise anew", facts | {"schema": 1})
+    lacking = {name: each for name, each in tensors.items() if name != "layers.1.up.data"}
+    damaged("is damaged: 'layers.1.up.data'", tensors=lacking)
+    lacking = {name: each for name, each in tensors.items() if name != "final_norm"}
+    damaged("is damaged: 'final_norm' is missing or not [64]", tensors=lacking)
+    short = tensors | {"layers.1.up.data": tensors["layers.1.up.data"][:, :64].contiguous()}
+    damaged("is damaged: packed weight has", tensors=short)
+    lacking = {name: each for name, each in tensors.items() if name != "tokenizer"}
+    damaged("is damaged: it has no tokenizer", tensors=lacking)
+    damaged("is damaged: its configuration lacks", facts | {"config": {}})
+    for name in ("method", "model", "text"):
+        left = {key: value for key, value in facts.items() if key != name}
+        damaged("is damaged: its header lacks '", left)
+    damaged("is damaged: its header lacks 'hash', or it is", facts | {"model": {"name": "x"}})
+    damaged("is damaged: its header is no JSON object", [facts])
+    damaged("is damaged: its tokenizer cannot be read", facts | {"tokenizer": {}})
     for text, message in ((b"\xff\xfe", "is no text"), (b"{]", "cannot be read: Exception: ")):
         spoilt = torch.tensor(list(text), dtype=torch.uint8)
-        refused(f"is damaged: its tokenizer {message}", tensors=tensors | {"tokenizer": spoilt})
+        damaged(f"is damaged: its tokenizer {message}", tensors=tensors | {"tokenizer": spoilt})
+    broken = tmp_path / "broken.safetensors"
     save_file(tensors, broken, metadata={"suffice": "{"})
     ran = cli("info", "-m", str(broken))
     assert ran.code == 2 and "its header is no JSON object" in ran.err

@@ -52,7 +52,8 @@ void check_linear(const Linear& w, int rows, int columns, const char* name, bool
 // Matrices that share an input take one quantised copy of it.
 void check_alike(const Linear& a, const Linear& b, const char* names) {
   require(!a.data || !b.data ||
-              (a.type == b.type && a.rotation.block == b.rotation.block && a.most == b.most),
+              (a.type == b.type && a.rotation.block == b.rotation.block && a.most == b.most &&
+               a.inputs == b.inputs),
           std::string(names) + " must be stored alike");
 }
 

@@ -54,6 +54,20 @@ inline bool select_outliers(const float* values, int size, int count, int32_t* g
   return true;
 }
 
+// Brings values, a multiple of kPanel, to the nearest of the levels times their greatest magnitude.
+SUFFICE_INLINE void to_levels(float* values, int size, const InputLevels& by) {
+  const float scale = max_magnitude(values, size);
+  for (int i = 0; i < size; i += W) {
+    const vf value = load(values + i);
+    vf nearest = splat(by.levels[0] * scale);
+    for (int j = 1; j < by.count; j++) {
+      const float border = (by.levels[j - 1] + by.levels[j]) * 0.5f * scale;
+      nearest = value > border ? splat(by.levels[j] * scale) : nearest;
+    }
+    store(values + i, nearest);
+  }
+}
+
 inline void replace_by_levels(float* values, int stride, int count, int columns,
                               const InputLevels& by, int32_t* places, float* scratch) {
   const int size = round_up(columns, kPanel), kept = 2 * by.outliers;
@@ -66,16 +80,9 @@ inline void replace_by_levels(float* values, int stride, int count, int columns,
       values_kept[i] = own[places[i]];
       own[places[i]] = 0.0f;
     }
-    const float scale = max_magnitude(own, size);
-    for (int i = 0; i < size; i += W) {
-      const vf value = load(own + i);
-      vf nearest = splat(by.levels[0] * scale);
-      for (int j = 1; j < by.count; j++) {
-        const float border = (by.levels[j - 1] + by.levels[j]) * 0.5f * scale;
-        nearest = value > border ? splat(by.levels[j] * scale) : nearest;
-      }
-      store(own + i, nearest);
-    }
+    const int group = by.group ? by.group : size;
+    for (int i = 0; i < size; i += group)
+      to_levels(own + i, group < size - i ? group : size - i, by);
     for (int i = columns; i < size; i++) own[i] = 0.0f;
     for (int i = 0; i < kept; i++) own[places[i]] = values_kept[i];
   }

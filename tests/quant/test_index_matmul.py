@@ -37,12 +37,15 @@ def coded_weight(group: int | None, w: int = 4) -> Coded:
     return method.quantise(weight)
 
 
+@pytest.mark.parametrize("of_inputs", [None, 16, 48])
 @pytest.mark.parametrize("group", [None, 32, 64])
 @pytest.mark.parametrize("bits", [3, 4])
 @pytest.mark.parametrize("share", [0.0, 0.02])
-def test_index_product_is_the_decoded_product(group: int | None, bits: int, share: float) -> None:
+def test_index_product_is_the_decoded_product(
+    group: int | None, bits: int, share: float, of_inputs: int | None
+) -> None:
     values, weight = tokens(), coded_weight(group, bits)
-    site = Site.learn(values, bits, share)
+    site = Site.learn(values, bits, share, group=of_inputs)
     for row in values:
         x = site.encode(row)
         dense, decoded = x.decode(), weight.decode()
@@ -77,7 +80,7 @@ def test_figure_3a() -> None:
     y = counts.float() @ terms
     assert y.tolist() == (w_levels[w_codes] @ x_levels[x_codes]).tolist()
     none = torch.empty(0, dtype=torch.long)
-    x = Activations(x_codes, x_levels, 1.0, none, torch.empty(0))
+    x = Activations(x_codes, x_levels, torch.ones(1), none, torch.empty(0))
     grid = Grid(w_levels, torch.ones(4, 1), group=8)
     assert torch.equal(index_matmul(x, Coded(w_codes.to(torch.uint8), grid)), y)
 
@@ -120,9 +123,10 @@ def test_functions_of_codes(function) -> None:  # type: ignore[no-untyped-def]
     assert len(x.places) == 4 and torch.equal(y.decode()[x.places], function(x.kept))
 
 
-def test_elements_times_elements() -> None:
+@pytest.mark.parametrize("group", [None, 32])
+def test_elements_times_elements(group: int | None) -> None:
     values = tokens()
-    a, b = (Site.learn(values, 4, 0.02).encode(values[i]) for i in (2, 3))
+    a, b = (Site.learn(values, 4, 0.02, group=group).encode(values[i]) for i in (2, 3))
     assert torch.allclose(multiply(a, b), a.decode() * b.decode(), atol=1e-5)
 
 
@@ -175,14 +179,44 @@ def test_outliers_lower_the_error() -> None:
     assert errors[0] > 4 * errors[1] > 4 * errors[2]
 
 
+def test_a_group_is_coded_like_a_token() -> None:
+    """Groups of 40 of 96 values: 40, 40 and 16, each by its own greatest inlier."""
+    values = tokens()
+    site = Site.learn(values, 4, 0.0, group=40)
+    whole = Site(site.levels, 0.0)
+    parts = [
+        torch.stack([whole.encode(part).decode() for part in values[:, at]])
+        for at in (slice(0, 40), slice(40, 80), slice(80, 96))
+    ]
+    assert torch.equal(site.rounded(values), torch.cat(parts, 1))
+    assert not torch.equal(site.rounded(values), whole.rounded(values))
+    x = site.encode(values[2])
+    greatest = [float(part.abs().max()) for part in torch.split(values[2], 40)]
+    assert x.scales.tolist() == greatest
+    with pytest.raises(ValueError, match="too many values to unpack"):
+        _ = x.scale  # there is no one scale
+
+
+def test_groups_lower_the_error() -> None:
+    values = tokens(rows=40) * torch.linspace(-3, 3, 96).exp()
+    errors = [
+        float((Site.learn(values, 3, 0.01, group=group).rounded(values) - values).norm())
+        for group in (None, 48, 16)
+    ]
+    assert errors[0] > errors[1] > errors[2]
+
+
+@pytest.mark.parametrize("group", [None, 40])
 @pytest.mark.parametrize("offline", [False, True])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.2])
-def test_rounded_tokens_are_coded_one_by_one(share: float, offline: bool) -> None:
+def test_rounded_tokens_are_coded_one_by_one(
+    share: float, offline: bool, group: int | None
+) -> None:
     """All tokens at once against each alone, equal values and tokens of zeros among them."""
     values = tokens().mul(4).round().div(4)  # many are equal
     values[3] = 0
     assert values.unique().numel() < values.numel() / 2
-    site = Site.learn(values, 3, share, offline=offline)
+    site = Site.learn(values, 3, share, offline=offline, group=group)
     expected = torch.stack([site.encode(row).decode() for row in values])
     assert torch.equal(site.rounded(values), expected)
     assert not torch.equal(Site(site.levels, 0.25).rounded(values), expected)

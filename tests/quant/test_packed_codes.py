@@ -273,14 +273,17 @@ def test_refused() -> None:
         )
 
 
+@pytest.mark.parametrize("group", [None, 16, 112, 256])
 @pytest.mark.parametrize("rotation", [0, 64, 192])
 @pytest.mark.parametrize(("bits", "share"), [(4, 0.005), (3, 0.05), (4, 0.0)])
-def test_inputs_by_levels(each_isa: str, bits: int, share: float, rotation: int) -> None:
+def test_inputs_by_levels(
+    each_isa: str, bits: int, share: float, rotation: int, group: int | None
+) -> None:
     """The native quantiser and product against those of the reference, row by row."""
     torch.manual_seed(0)
     x = torch.randn(6, 192) * torch.exp(torch.randn(192))
     x[3] = 0
-    site = Site.learn(rotate(x, rotation) if rotation else x, bits, share)
+    site = Site.learn(rotate(x, rotation) if rotation else x, bits, share, group=group)
     packed = pack_codes(random_codes(40, 192, 64), rotation=rotation, site=site)
     y = multiply(packed, x)
     decoded = packed.taken(x)

@@ -220,15 +220,20 @@ def _check_sites(path: Path, weights: Weights, layers: int) -> None:
     for layer in range(layers):
         for names in SITES.values():
             own = [weights.get(f"layers.{layer}.{name}") for name in names]
-            ways = {
-                (w.dtype, getattr(w, "rotation", 0), getattr(w, "most", 0))
-                for w in own
-                if isinstance(w, PackedLinear)
-            }
+            ways = {_taken(w) for w in own if isinstance(w, PackedLinear)}
             if len(ways) > 1:
                 raise InputError(
                     f"{path} is damaged: {', '.join(names)} of layer {layer} are stored differently"
                 )
+
+
+def _taken(weight: PackedLinear) -> tuple[Any, ...]:
+    """Return all that says how a matrix takes its inputs."""
+    if not isinstance(weight, PackedCodes):
+        return (weight.dtype,)
+    site = weight.site
+    levels = site and (tuple(site.levels.tolist()), site.share, site.group)
+    return weight.dtype, weight.rotation, weight.most, levels
 
 
 def _described(weight: PackedLinear) -> dict[str, Any]:
@@ -240,6 +245,7 @@ def _described(weight: PackedLinear) -> dict[str, Any]:
     if isinstance(weight, PackedCodes):
         found |= {"group": weight.group, "rotation": weight.rotation, "most": weight.most}
         found["share"] = None if weight.site is None else weight.site.share
+        found["input_group"] = None if weight.site is None else weight.site.group
     return found
 
 
@@ -264,10 +270,11 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tenso
     rows, columns = int(described["rows"]), int(described["columns"])
     packed: PackedLinear
     if described["type"] == "codes":
-        share = described["share"]
-        if levels is None or levels.dim() != 1 or (share is None) != (inputs is None):
+        share, input_group = described["share"], described.get("input_group")
+        contradicted = (share is None) != (inputs is None) or (share is None and input_group)
+        if levels is None or levels.dim() != 1 or contradicted:
             raise ValueError(f"'{name}' has levels that are not as it says")
-        site = None if inputs is None else Site(inputs, float(share))
+        site = None if inputs is None else Site(inputs, float(share), group=input_group)
         group, rotation, most = (int(described[key]) for key in ("group", "rotation", "most"))
         packed = PackedCodes(data, rows, columns, None, bias, levels, group, rotation, most, site)
     else:

@@ -1,21 +1,23 @@
 """Activations of a token by codebook: K-means centroids for the many, outliers as they are.
 
-    x[k] ~ scale c[code[k]],    scale = max |x| over the inliers of the token
+    x[k] ~ scale[g] c[code[k]],    scale[g] = max |x| over the inliers in group g = k // group
 
 A site, the input that some layers share, has one codebook of 2^a normalised centroids, learned
-beforehand. Outliers are the share of a token's values that are greatest and least: found online
-(`kllm`), or what lies beyond two thresholds found beforehand (`KLLM-S`). They keep the code that is
-nearest, so that the product over all codes needs no mask, and what is missing,
-(x - scale c) W[:, k], is added for these few.
+beforehand. A token has one scale in the paper, or one for each `group` of its values. Outliers are
+the share of a token's values that are greatest and least: found online (`kllm`), or what lies
+beyond two thresholds found beforehand (`KLLM-S`). They keep the code that is nearest, so that the
+product over all codes needs no mask, and what is missing, (x - scale c) W[:, k], is added for these
+few.
 
-Source   KLLM, sections II-A and III-A (2507.23035); codes for outliers, too: its version 4.
+Source   KLLM, sections II-A and III-A (2507.23035); codes for outliers, too: its version 4. Groups:
+         this project's.
 Bound    |x - q| <= scale * half the widest gap of the codebook, 0 for outliers.
 Exact    as many distinct normalised inliers as centroids, or every value an outlier.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,23 +25,50 @@ from suffice.errors import InputError
 from suffice.quant.codebook import codebook, codes_of
 from suffice.quant.outliers import count_of, outliers
 
-__all__ = ["Activations", "Site"]
+__all__ = ["Activations", "Site", "check_input_group"]
+
+UNIT = 16  # a group is a multiple of it, so that it is whole vectors
+
+
+def check_input_group(what: str, group: int | None) -> None:
+    """Refuse a number of inputs that cannot share a scale of their own.
+
+    Raises:
+        InputError: It is no multiple of 16.
+    """
+    if group is not None and (group < UNIT or group % UNIT):
+        raise InputError(f"{what}={group}; must be a multiple of {UNIT}, or none")
 
 
 @dataclass(frozen=True)
 class Activations:
-    """One token's values [K]: `codes` of `levels`, a `scale`, and outliers by index and value."""
+    """One token's values [K]: `codes` of `levels`, and outliers by index and value.
+
+    `scales` [G] are those of `group` values each, one of all of them where `group` is None.
+    """
 
     codes: torch.Tensor
     levels: torch.Tensor
-    scale: float
+    scales: torch.Tensor
     places: torch.Tensor
     kept: torch.Tensor
+    group: int | None = None
+
+    @property
+    def scale(self) -> float:
+        """The scale of all values."""
+        (only,) = self.scales.tolist()
+        return float(only)
+
+    @property
+    def spread(self) -> torch.Tensor:
+        """The scale of each value, [K]."""
+        return _spread(self.scales, self.group, len(self.codes))
 
     @property
     def dense(self) -> torch.Tensor:
         """What the codes stand for, [K]."""
-        return self.scale * self.levels[self.codes.int()]
+        return self.spread * self.levels[self.codes.int()]
 
     @property
     def residual(self) -> torch.Tensor:
@@ -58,12 +87,13 @@ class Site:
     """How the activations of one site are coded.
 
     `share` of the values at each end are outliers, unless `thresholds`, the least and the greatest
-    inlier, say what is one.
+    inlier, say what is one. `group` values share a scale; None: all of a token.
     """
 
     levels: torch.Tensor
     share: float = 0.005
     thresholds: tuple[float, float] | None = None
+    group: int | None = None
 
     @classmethod
     def learn(
@@ -74,8 +104,9 @@ class Site:
         importance: torch.Tensor | None = None,
         *,
         offline: bool = False,
+        group: int | None = None,
     ) -> Site:
-        """Learn the codebook from tokens [T, K]: K-means of all inliers, each token normalised.
+        """Learn the codebook from tokens [T, K]: K-means of all inliers, each group normalised.
 
         `importance` [T, K], Fisher information say, counts times scale^2. `offline`: the thresholds
         are the quantiles of all values, and hold for every token.
@@ -89,11 +120,11 @@ class Site:
         if offline:
             low, high = torch.quantile(values.double(), torch.tensor([share, 1 - share]).double())
             thresholds = float(low), float(high)
-        site = cls(torch.zeros(1), share, thresholds)
+        site = cls(torch.zeros(1), share, thresholds, group)
         inlier, scale = site._inliers(values)
         normal = values / torch.where(scale > 0, scale, 1.0)
         weight = importance * scale.square() * inlier
-        return cls(codebook(normal, weight, 2**bits), share, thresholds)
+        return replace(site, levels=codebook(normal, weight, 2**bits))
 
     def outliers(self, row: torch.Tensor) -> torch.Tensor:
         """Return the indices of a token's outliers, ascending."""
@@ -112,9 +143,10 @@ class Site:
         places = self.outliers(row)
         inlier = torch.ones(len(row), dtype=torch.bool)
         inlier[places] = False
-        scale = float(row[inlier].abs().max()) if inlier.any() else 0.0
-        codes = codes_of(row / (scale or 1.0), self.levels)
-        return Activations(codes, self.levels, scale, places, row[places])
+        scales = self._scales(torch.where(inlier, row.abs(), 0.0))
+        spread = _spread(scales, self.group, len(row))
+        codes = codes_of(row / torch.where(spread > 0, spread, 1.0), self.levels)
+        return Activations(codes, self.levels, scales, places, row[places], self.group)
 
     def rounded(self, values: torch.Tensor) -> torch.Tensor:
         """Return what tokens' values [T, K] stand for once coded: `encode` and `decode` of each.
@@ -129,7 +161,7 @@ class Site:
         return torch.where(inlier, scale * self.levels[codes.int()], values)
 
     def _inliers(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return which of tokens' values [T, K] are no outliers, and the scale [T, 1] of these."""
+        """Return which of tokens' values [T, K] are no outliers, and the scale of each."""
         size = values.shape[1]
         count = count_of(size, self.share)
         if self.thresholds is not None:
@@ -142,4 +174,16 @@ class Site:
             order = torch.argsort(values, dim=1, descending=True, stable=True)
             ends = torch.cat((order[:, :count], order[:, size - count :]), 1)
             inlier = torch.ones_like(values, dtype=torch.bool).scatter_(1, ends, False)
-        return inlier, torch.where(inlier, values.abs(), 0.0).amax(1, keepdim=True)
+        scales = self._scales(torch.where(inlier, values.abs(), 0.0))
+        return inlier, _spread(scales, self.group, size)
+
+    def _scales(self, sizes: torch.Tensor) -> torch.Tensor:
+        """Return the greatest of each group of sizes [..., K], [..., G]."""
+        group = self.group or sizes.shape[-1]
+        padded = torch.nn.functional.pad(sizes, (0, -sizes.shape[-1] % group))
+        return padded.reshape(*sizes.shape[:-1], -1, group).amax(-1)
+
+
+def _spread(scales: torch.Tensor, group: int | None, size: int) -> torch.Tensor:
+    """Return the scale of each of so many values, [..., K], from those of groups [..., G]."""
+    return scales.repeat_interleave(group or size, -1)[..., :size]

@@ -3,7 +3,7 @@
 A product of two coded operands has only 2^(a + w) different terms. So instead of K products and
 sums in floating point, the concatenated codes are counted and the terms summed by their counts:
 
-    y[n] = s_x sum_g s[n, g] sum_ij counts[n, g, (i, j)] c_x[i] c_w[j]
+    y[n] = sum_g s_x[g] s[n, g] sum_ij counts[n, g, (i, j)] c_x[i] c_w[j]
 
 It is the ordinary product in another order. A circuit gains from it; a CPU does not: one count is a
 load and a store, where an integer dot product takes 32 terms. What the engine runs is the same
@@ -16,6 +16,7 @@ Native   csrc/kernels/codes.inl
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -63,18 +64,22 @@ def distribution(
 
 
 def index_matmul(x: Activations, w: Coded) -> torch.Tensor:
-    """Multiply W [N, K], without zero points, by a token's activations [K]: y [N] (Fig. 5)."""
+    """Multiply W [N, K], without zero points, by a token's activations [K]: y [N] (Fig. 5).
+
+    Pairs are counted over columns that share both scales.
+    """
     grid, columns = w.grid, w.codes.shape[1]
     assert grid.zero is None, "codes with zero points have other products"
     bits = _bits(grid.levels)
     terms = cartesian(x.levels, grid.levels)
     y = torch.zeros(len(w.codes))
-    for g in range(grid.scale.shape[1]):
-        own = slice(g * grid.group, min((g + 1) * grid.group, columns))
-        indices = concatenate(x.codes[own], w.codes[:, own], bits)
+    group = x.group or columns
+    ends = {*range(grid.group, columns, grid.group), *range(group, columns, group)}
+    for begin, end in itertools.pairwise(sorted(ends | {0, columns})):
+        indices = concatenate(x.codes[begin:end], w.codes[:, begin:end], bits)
         counts = distribution(indices, len(terms))
-        y += grid.scale[:, g] * (counts.float() @ terms)
-    y *= x.scale
+        scale = x.scales[begin // group] * grid.scale[:, begin // grid.group]
+        y += scale * (counts.float() @ terms)
     groups = x.places // grid.group
     return y + grid.values(w.codes[:, x.places], groups) @ x.residual
 
@@ -93,7 +98,7 @@ def integer_matmul(scores: torch.Tensor, codes: torch.Tensor, levels: torch.Tens
 def multiply(a: Activations, b: Activations) -> torch.Tensor:
     """Multiply two tokens' activations [K] element by element: Fig. 3 without steps 2 and 3."""
     terms = cartesian(a.levels, b.levels)
-    y = a.scale * b.scale * terms[concatenate(a.codes, b.codes, _bits(b.levels))]
+    y = a.spread * b.spread * terms[concatenate(a.codes, b.codes, _bits(b.levels))]
     places = torch.unique(torch.cat((a.places, b.places)))
     y[places] = a.decode()[places] * b.decode()[places]
     return y
@@ -103,9 +108,11 @@ def replaced(x: Activations, function: Callable[[torch.Tensor], torch.Tensor]) -
     """Return f(x) for a function of single values: the codes stay, f is taken of the centroids.
 
     Centroids are normalised, and f(s c) is not s f(c) for SiLU or GELU: so these few are computed
-    anew for each token, and its scale is in them. Outliers are computed one by one.
+    anew for each token, which has one scale, and that is in them. Outliers are computed one by one.
     """
-    return replace(x, levels=function(x.scale * x.levels), scale=1.0, kept=function(x.kept.clone()))
+    return replace(
+        x, levels=function(x.scale * x.levels), scales=torch.ones(1), kept=function(x.kept.clone())
+    )
 
 
 def mean_square(x: Activations) -> float:
@@ -134,7 +141,7 @@ def _mean(x: Activations, function: Callable[[torch.Tensor], torch.Tensor]) -> f
 
 
 def _scaled(x: Activations, factor: float) -> Activations:
-    return replace(x, scale=x.scale * factor, kept=x.kept * factor)
+    return replace(x, scales=x.scales * factor, kept=x.kept * factor)
 
 
 def _bits(levels: torch.Tensor) -> int:

@@ -30,7 +30,7 @@ import torch
 
 from suffice.errors import InputError, unknown
 from suffice.quant import gptq
-from suffice.quant.activations import Site
+from suffice.quant.activations import Site, check_input_group
 from suffice.quant.codebook import codebook
 from suffice.quant.coded import (
     Coded,
@@ -62,7 +62,7 @@ class KMeans:
     A rotation pays where inputs keep 8 or 16 bits: of 3 or 4 it leaves no outliers to set apart.
     Inputs of 16 or 8 bits are rounded with a scale for each token, before the native product. Of 4
     or 3 bits they are brought to the levels of their site, but for outliers: so large a share of a
-    token's values at each end.
+    token's values at each end; `a_group` inputs share a scale, or with none all of a token's.
     """
 
     w: int = 4
@@ -75,6 +75,7 @@ class KMeans:
     hadamard: bool = True
     fisher: bool = True
     outliers: float = 0.005
+    a_group: int | None = None
 
     def __post_init__(self) -> None:
         if not BITS[0] <= self.w <= BITS[1]:
@@ -83,6 +84,9 @@ class KMeans:
             raise InputError(f"kmeans: a={self.a} bits; allowed: 3, 4, 8, 16")
         count_of(1, self.outliers)
         check_group("kmeans", self.w, self.group)
+        check_input_group("kmeans: a_group", self.a_group)
+        if self.a_group and self.a not in CODED_INPUTS:
+            raise InputError(f"kmeans: a_group={self.a_group} goes with a=3 or a=4, not a={self.a}")
         if self.levels not in LEVELS:
             raise unknown("type of levels", self.levels, LEVELS)
         if min(self.rounds, self.sweeps) < 0:
@@ -127,7 +131,7 @@ class KMeans:
             return None
         if self.hadamard:
             inputs = rotate(inputs, block_of(inputs.shape[1]))
-        return Site.learn(inputs, self.a, self.outliers)
+        return Site.learn(inputs, self.a, self.outliers, group=self.a_group)
 
     def quantise(
         self,

@@ -83,7 +83,8 @@ class PackedCodes(PackedLinear):
             most=self.most,
         )
         if self.site is not None:
-            linear.set_inputs(self.site.levels, count_of(self.columns, self.site.share))
+            outliers = count_of(self.columns, self.site.share)
+            linear.set_inputs(self.site.levels, outliers, self.site.group or 0)
         return linear
 
     def taken(self, x: torch.Tensor) -> torch.Tensor:

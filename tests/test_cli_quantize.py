@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import fcntl
 import json
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from suffice.models.quantise import Quantising
 from suffice.models.quantised import open_quantised
 from suffice.models.sensitivity import Sensitivity
 from suffice.models.tokenizer import load_tokenizer
-from suffice.quant import PackedLinear
+from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.none import NoQuant
 
 TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 12
@@ -127,11 +128,12 @@ def test_an_interrupted_run_goes_on(
         return layer(self, layers, index)
 
     monkeypatch.setattr(Quantising, "_layer", interrupted)
-    assert quantize().code == 130
+    stopped = quantize()
+    assert stopped.code == 130 and "the same command goes on with what is left" in stopped.err
     assert not (tmp_path / "out.safetensors").exists()
     kept = sorted(path.name for path in (tmp_path / "out.safetensors.layers").iterdir())
     windows = [f"tokens-{number:04}.safetensors" for number in range(6)]
-    assert kept == ["0000.safetensors", "0001.safetensors", *windows]
+    assert kept == ["0000.safetensors", "0001.safetensors", "lock", *windows]
     monkeypatch.delattr(Sensitivity, "of")  # the windows are not weighed again
     with pytest.raises(InputError, match="is a part of an unfinished `suffice quantize`: run"):
         open_quantised(tmp_path / "out.safetensors.layers" / kept[0])
@@ -143,6 +145,29 @@ def test_an_interrupted_run_goes_on(
     assert whole[0] == resumed[0]
     assert whole[1].keys() == resumed[1].keys()
     assert all(torch.equal(each, resumed[1][name]) for name, each in whole[1].items())
+
+
+def test_a_folder_belongs_to_one_run_and_one_text(
+    quantize: Any, model: Path, tmp_path: Path
+) -> None:
+    """A second run waits outside, other tokens are another job, and others' files stay."""
+    folder = tmp_path / "out.safetensors.layers"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    with (folder / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        ran = quantize()
+        assert ran.code == 2 and "another run is making" in ran.err, ran.err
+    assert quantize().code == 0
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    decoder = Decoder.from_checkpoint(open_checkpoint(model), NoQuant("float32"))
+    method = QUANTS.build("kmeans:fisher=false")
+    windows = [[1, *range(10, 80)]] * 2
+    started = Quantising(decoder, method, windows, tmp_path / "half.safetensors", {})
+    next(started.run())
+    other = Quantising(decoder, method, windows[:1], tmp_path / "half.safetensors", {})
+    with pytest.raises(InputError, match="is of another quantisation: remove it"):
+        next(other.run())
 
 
 def test_whoever_may_read_files_may_read_the_model(quantize: Any, tmp_path: Path) -> None:
@@ -184,7 +209,9 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         (("kmeans:a=4,a_group=24",), "kmeans: a_group=24; must be a multiple of 16, or none"),
         (("kmeans:a_group=32",), "kmeans: a_group=32 goes with a=3 or a=4, not a=16"),
         (("kmeans", "o.safetensors", "--limit", "1"), "the text has 40 tokens to calibrate on; at"),
-        (("kmeans", "o.safetensors", "--quant", "int8"), "quantize has --method instead"),
+        (("kmeans", "o.safetensors", "--quant", "int8"), "No such option: --quant"),
+        (("kmeans", "o.safetensors", "-t", "0"), "threads=0 must be between 1 and"),
+        (("kmeans", "model/o.safetensors"), "would be one of the model's own files"),
     ):
         ran = quantize(*arguments)
         assert ran.code == 2 and message in ran.err and "Traceback" not in ran.err, ran.err
@@ -266,6 +293,16 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
         left = {key: value for key, value in facts.items() if key != name}
         damaged("is damaged: its header lacks '", left)
     damaged("is damaged: its header lacks 'hash', or it is", facts | {"model": {"name": "x"}})
+    for field, value, message in (
+        ("activation", "relu2", "activation=relu2; allowed: silu, gelu, gelu_tanh, relu"),
+        ("norm", "layer_norm", "norm=layer_norm; allowed: rms, layer"),
+        ("placement", None, "placement=None; allowed: pre, post, sandwich"),
+        ("gated", "yes", "gated=yes; allowed: False, True"),
+        ("embed_scale", "x", "config field 'embed_scale' = 'x' must be a finite number"),
+        ("ropes", [], "a layer whose rope is not there"),
+    ):
+        config = facts["config"] | {field: value}
+        damaged(f"its configuration lacks or has {message}", facts | {"config": config})
     damaged("is damaged: its header is no JSON object", [facts])
     damaged("is damaged: its tokenizer cannot be read", facts | {"tokenizer": {}})
     for text, message in ((b"\xff\xfe", "is no text"), (b"{]", "cannot be read: Exception: ")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,18 @@ def test_what_cannot_be_is_one_line(
         lambda: st.quantise(gpt2, "kmeans", calibrate=[tokens[0]])
     )
     assert "int8 makes no use" in refused(lambda: st.quantise(gpt2, "int8", calibrate=[tokens] * 2))
+    for batches in (
+        "some text",
+        5,
+        [[]],
+        [[0.5, 1.0]],
+        [[1, tiny.VOCABULARY]],
+        [[1, 2], [[3], [4, 5]]],
+    ):
+        asked = f"calibrate must be batches of tokens, [B, T] or [T], below {tiny.VOCABULARY}"
+        call = partial(st.quantise, gpt2, "kmeans", calibrate=batches)  # type: ignore[arg-type]
+        assert refused(call).startswith(asked)
+    assert "quant must be a name such as" in refused(lambda: st.quantise(gpt2, 4))  # type: ignore[arg-type]
     broken = copy.deepcopy(gpt2)
     broken.transformer.h[1].mlp.c_fc.weight.data[0, 0] = torch.nan
     found = refused(lambda: st.quantise(broken, "kmeans"))
@@ -150,6 +163,7 @@ def test_what_cannot_be_is_one_line(
     st.quantise(broken := copy.deepcopy(gpt2), "int8")
     assert "quantised already" in refused(lambda: st.quantise(broken, "int8"))
     assert "no gradient" in refused(lambda: broken(tokens).logits)
+    assert "cannot be saved with its model" in refused(lambda: broken.save_pretrained(tmp_path))
     folder = tiny.make(tmp_path / "model", "llama", tokenizer=True)
     (tmp_path / "text.txt").write_text("0123456789 " * 80)
     path = tmp_path / "out.safetensors"

@@ -140,6 +140,12 @@ def test_norms_are_scales() -> None:
     assert torch.equal(rms_norm(x, 1e-5).levels, x.levels)
     layer = torch.nn.functional.layer_norm(dense, dense.shape, eps=1e-5)
     assert torch.allclose(layer_norm(x, 1e-5).decode(), layer, atol=1e-4)
+    for kept in (0.0, 5.0):  # a token of zeros, and one whose outliers alone are none
+        lone = torch.zeros(96)
+        lone[7] = kept
+        layer = torch.nn.functional.layer_norm(lone, lone.shape, eps=1e-5)
+        found = layer_norm(Site(x.levels, 0.02).encode(lone), 1e-5).decode()
+        assert torch.allclose(found, layer, atol=1e-4)
 
 
 @pytest.mark.parametrize("offline", [False, True])
@@ -221,5 +227,7 @@ def test_rounded_tokens_are_coded_one_by_one(
     assert torch.equal(site.rounded(values), expected)
     assert not torch.equal(Site(site.levels, 0.25).rounded(values), expected)
     values[1, 1] = float("inf")
+    with pytest.raises(InputError, match="activations have NaN or infinite values; all must be"):
+        site.encode(values[1])
     with pytest.raises(InputError, match="activations have NaN or infinite values; all must be"):
         site.rounded(values)

@@ -182,7 +182,7 @@ def test_levels_for_inputs_of_8_bits_cost_little(w: int, most: float) -> None:
 
 
 def test_an_odd_width_is_not_rotated() -> None:
-    with pytest.raises(InputError, match="a layer of 100 inputs has blocks of 4; its width must"):
+    with pytest.raises(InputError, match="a layer of 100 inputs has blocks of 4, its width must"):
         block_of(100)
 
 
@@ -191,7 +191,8 @@ def test_an_odd_width_is_not_rotated() -> None:
     [
         ("kmeans:w=7", r"kmeans: w=7 bits; allowed: 2\.\.6"),
         ("kmeans:a=5", "kmeans: a=5 bits; allowed: 3, 4, 8, 16"),
-        ("kmeans:outliers=0.6", r"a share of 0.6 at each end; allowed: 0\.\.0.5"),
+        ("kmeans:a=4,outliers=1.2", r"kmeans: outliers=1.2; allowed: 0\.\.1"),
+        ("kmeans:a=8,outliers=0.01", r"kmeans: outliers=0.01 goes with a=3 or a=4, not a=8"),
         ("kmeans:group=20", "kmeans: group=20; must be a multiple of 8 with w=4, or none"),
         ("kmeans:levels=int9", "unknown type of levels 'int9'. Did you mean 'int8'"),
         ("kmeans:rounds=-1", "kmeans: rounds=-1,sweeps=2; must be 0 or more"),

@@ -25,6 +25,7 @@ from suffice.cli.options import (
     BenchFlags,
     ModelFlags,
     SamplingFlags,
+    SourceFlags,
     flag,
     with_flags,
 )
@@ -206,7 +207,7 @@ def calibrate(*, flags: CalibrateFlags, model: ModelFlags) -> None:
 
 @app.command()
 @with_flags
-def quantize(*, flags: QuantizeFlags, model: ModelFlags) -> None:
+def quantize(*, flags: QuantizeFlags, model: SourceFlags) -> None:
     """Store a model in codes of few bits, for which a text says what matters."""
     from suffice.cli import quantize as quantizing
 

@@ -38,7 +38,9 @@ class PerplexityFlags:
     ] = 8
     against: Annotated[
         str | None,
-        flag("--against", help="Compare with `exact`: the model as it is, nothing left out."),
+        flag(
+            "--against", help="Compare with `exact`: the model as it is stored, nothing left out."
+        ),
     ] = None
     output: Annotated[str, OUTPUT] = "md"
 

@@ -108,15 +108,27 @@ _SAMPLING = functools.partial(flag, panel="Sampling")
 
 
 @dataclass(frozen=True)
-class ModelFlags:
-    """Which model, how it is stored, and with which techniques it is run."""
+class SourceFlags:
+    """Which model, and how many threads work on it."""
 
     model: Annotated[
-        str,
-        _MODEL(
-            "-m", "--model", help="A name that `pull` knows, a folder, a hub id or a .gguf file."
-        ),
+        str, _MODEL("-m", "--model", help="A name that `pull` knows, a folder, hub id or file.")
     ] = DEFAULT_MODEL
+    tokenizer: Annotated[
+        str | None, _MODEL("--tokenizer", help="Where the tokenizer is, if not with the model.")
+    ] = None
+    threads: Annotated[
+        int | None,
+        _MODEL(
+            "-t", "--threads", help="Threads; default: the cores this process may use.", **WHOLE
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class ModelFlags(SourceFlags):
+    """Which model, how it is stored, and with which techniques it is run."""
+
     ctx_size: Annotated[
         int | None,
         _MODEL(
@@ -125,12 +137,6 @@ class ModelFlags:
             "--max-model-len",
             help="Context in tokens; default: the model's.",
             **WHOLE,
-        ),
-    ] = None
-    threads: Annotated[
-        int | None,
-        _MODEL(
-            "-t", "--threads", help="Threads; default: the cores this process may use.", **WHOLE
         ),
     ] = None
     dtype: Annotated[
@@ -155,9 +161,6 @@ class ModelFlags:
     kv_cache_bytes: Annotated[
         str | None,
         _MODEL("--kv-cache-bytes", help="Most memory for keys and values, such as 4GiB."),
-    ] = None
-    tokenizer: Annotated[
-        str | None, _MODEL("--tokenizer", help="Where the tokenizer is, if not with the model.")
     ] = None
     quant: Annotated[
         str | None,

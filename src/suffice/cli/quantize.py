@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from suffice.cli.output import busy
@@ -12,55 +13,77 @@ from suffice.progress import counting_bar
 
 if TYPE_CHECKING:
     from suffice.cli.eval_options import QuantizeFlags
-    from suffice.cli.options import ModelFlags
+    from suffice.cli.options import SourceFlags
 
 
-def run(flags: QuantizeFlags, model: ModelFlags) -> None:
+def run(flags: QuantizeFlags, model: SourceFlags) -> None:
     """Quantise and write the file. After Ctrl-C, the same command goes on with the layers left.
 
     Raises:
         InputError: A method, text, flag or model that cannot be used, or a file that cannot be
             written.
     """
-    if flags.output.suffix != ".safetensors" or not flags.output.parent.is_dir():
-        raise InputError(
-            f"-o {flags.output}: must be a .safetensors file in a folder that is there"
-        )
-    model.check_drafts("quantize")
-    if model.quant is not None:
-        raise InputError(f"--quant {model.quant}: quantize has --method instead")
+    _check_output(flags.output)
+    import torch
+
+    from suffice import native
     from suffice.eval.perplexity import Plan, windows_of
     from suffice.eval.texts import described, load_text
     from suffice.models.checkpoint import open_checkpoint
     from suffice.models.decoder import Decoder
     from suffice.models.fingerprint import fingerprint
     from suffice.models.locate import SUFFIX, locate
+    from suffice.models.pages import return_freed
     from suffice.models.quantise import Quantising
     from suffice.models.tokenizer import load_tokenizer
+    from suffice.quant.hadamard import block_of
     from suffice.quant.none import NoQuant
 
+    if model.threads is not None:
+        native.set_threads(model.threads)
+        torch.set_num_threads(model.threads)
+    return_freed()
     method = _method(flags.method)
     plan = Plan(flags.window, flags.limit)
     text = load_text(flags.calibrate, flags.data_dir)
     path = locate(model.model)
     if path.suffix == SUFFIX:
         raise InputError(f"{path} is quantised already: give what it was made from")
+    _check_apart(flags.output, path)
     with busy(f"loading {model.model}"):
         checkpoint = open_checkpoint(path)
         tokenizer = load_tokenizer(model.tokenizer or path)
         windows = windows_of(tokenizer, text, plan, checkpoint.config.longest_prompt)
         decoder = Decoder.from_checkpoint(checkpoint, NoQuant("float32"))
+    if getattr(method, "hadamard", False):  # before the text is run
+        config = checkpoint.config
+        for inputs in (config.width, config.heads * config.head_size, config.mlp_width):
+            block_of(inputs)
     facts = {
         "model": {"name": PurePath(model.model).name, "hash": fingerprint(path)},
         "method": flags.method,
         "text": described(flags.calibrate, text, windows),
     }
     quantising = Quantising(decoder, method, windows, flags.output, facts)
-    if method.fisher:
-        _show("windows weighed", len(windows), quantising.weigh())
-    _show("layers", len(decoder.config.layers), quantising.run())
+    try:
+        if method.fisher:
+            _show("windows weighed", len(windows), quantising.weigh())
+        _show("layers", len(decoder.config.layers), quantising.run())
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on with what is left", file=sys.stderr)
+        raise
     quantising.write(tokenizer)
     print(flags.output)
+
+
+def _check_output(path: Path) -> None:
+    if path.suffix != ".safetensors" or path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"-o {path}: must be a .safetensors file in a folder that is there")
+
+
+def _check_apart(output: Path, model: Path) -> None:
+    if model.is_dir() and output.parent.resolve() == model.resolve():
+        raise InputError(f"-o {output}: would be one of the model's own files; give another folder")
 
 
 def _method(text: str) -> Any:

@@ -62,6 +62,17 @@ class QuantisedLinear(torch.nn.Module):
         self.packed.native(rows.numpy(), y.numpy())
         return y[:, : self.out_features].reshape(*x.shape[:-1], -1).to(x.dtype)
 
+    def _save_to_state_dict(self, *_: Any) -> None:
+        """Refuse: a checkpoint that lacks its linear layers would load with random ones.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError(
+            "a quantised layer cannot be saved with its model: use `suffice quantize`, whose file "
+            "load_quantised takes"
+        )
+
     def extra_repr(self) -> str:
         """Return sizes and type, as the module is printed."""
         return f"{self.in_features}, {self.out_features}, {self.packed.dtype}"
@@ -84,6 +95,10 @@ def quantise(
             if there is a calibration; else nothing has changed.
     """
     method = QUANTS.build(quant) if isinstance(quant, str) else quant
+    if not hasattr(method, "pack"):
+        raise InputError(
+            f"quant must be a name such as 'kmeans:w=4' or a method, not {quant!r:.60}"
+        )
     _check(model)
     head = model.get_output_embeddings()
     layers = {name: part for name, part in _linears(model) if part is not head}
@@ -92,11 +107,30 @@ def quantise(
         for name, each in packed.items():
             model.set_submodule(name, QuantisedLinear(each))
     else:
-        batches = [torch.as_tensor(batch) for batch in calibrate]
-        _calibrated(model, method, layers, [each.view(-1, each.shape[-1]) for each in batches])
+        _calibrated(model, method, layers, _batches(calibrate, model.config.vocab_size))
     if head is not None:
         name = next(name for name, part in model.named_modules() if part is head)
         model.set_submodule(name, QuantisedLinear(_packed(name, method.vocabulary, head)))
+
+
+def _batches(calibrate: Any, vocab: int) -> list[torch.Tensor]:
+    """Return batches of tokens [B, T].
+
+    Raises:
+        InputError: Something else, or tokens that the model has not.
+    """
+    wanted = f"calibrate must be batches of tokens, [B, T] or [T], below {vocab}"
+    if isinstance(calibrate, str):
+        raise InputError(f"{wanted}, not a text")
+    try:
+        batches = [torch.as_tensor(batch) for batch in calibrate]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{wanted}: {error}") from None
+    for batch in batches:
+        whole = not batch.is_floating_point() and batch.dim() in (1, 2) and batch.numel()
+        if not whole or int(batch.min()) < 0 or int(batch.max()) >= vocab:
+            raise InputError(wanted)
+    return [batch.long().view(-1, batch.shape[-1]) for batch in batches]
 
 
 def load_quantised(

@@ -1,4 +1,4 @@
-"""Weights one after the other in memory of huge pages.
+"""Memory: weights one after the other in huge pages, and what is freed given back.
 
 A decode step reads every weight once. In pages of 4 KiB the translation of addresses, and hardware
 that stops fetching ahead at each page's end, take a part of the memory's rate.
@@ -8,6 +8,7 @@ Cost     the bytes of the weights, plus those of the largest one while they are 
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from dataclasses import replace
 
@@ -15,10 +16,12 @@ import torch
 
 from suffice.quant import PackedLinear
 
-__all__ = ["gather"]
+__all__ = ["gather", "return_freed"]
 
 HUGE = 2 << 20
 LINE = 64
+BLOCK = 1 << 20  # bytes of an allocation that goes back to the system once it is freed
+M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
 
 def gather(weights: dict[str, PackedLinear | torch.Tensor]) -> None:
@@ -41,6 +44,18 @@ def gather(weights: dict[str, PackedLinear | torch.Tensor]) -> None:
         old = packed.pop(name)
         weights[name] = replace(old, data=_moved(old.data, memory, at))
         at += size
+
+
+def return_freed() -> None:
+    """Have large blocks of memory go back to the system once they are freed.
+
+    Work that allocates and frees matrices of many sizes otherwise leaves most of them with the C
+    library, whose threshold for that rises with what is freed. For commands that are not resident:
+    each new block costs its page faults.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):  # glibc's
+        library.mallopt(M_MMAP_THRESHOLD, BLOCK)
 
 
 def _moved(data: torch.Tensor, memory: mmap.mmap, at: int) -> torch.Tensor:

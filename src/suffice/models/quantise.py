@@ -7,9 +7,11 @@ the model, the hidden states of the text, and of one layer at a time H = E[x x^T
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +29,8 @@ from suffice.quant.coded import Coded
 from suffice.quant.gptq import loss
 
 __all__ = ["Calibrated", "Quantising"]
+
+LOCK = "lock"  # held by the run whose folder it is
 
 
 class Calibrated(Quant, Protocol):
@@ -81,7 +85,7 @@ class Quantising:
         self._windows = windows
         self._output = output
         self._facts = facts
-        job = json.dumps(facts, sort_keys=True).encode()
+        job = json.dumps(facts | {"tokens": list(windows)}, sort_keys=True).encode()
         self._job = hashlib.sha256(job).hexdigest()[:16]
         self._folder = output.with_name(output.name + ".layers")
 
@@ -96,14 +100,13 @@ class Quantising:
         if not self._method.fisher:
             return
         sensitivity: Sensitivity | None = None
-        for index in range(len(self._windows)):
-            path = self._tokens_path(index)
-            if not path.is_file():
-                sensitivity = sensitivity or Sensitivity(self._decoder, self._windows)
-                found = sensitivity.of(index)
-                self._make_folder()
-                write_part(path, found, {"job": self._job})
-            yield index
+        with self._alone():
+            for index in range(len(self._windows)):
+                path = self._tokens_path(index)
+                if not path.is_file():
+                    sensitivity = sensitivity or Sensitivity(self._decoder, self._windows)
+                    write_part(path, sensitivity.of(index), {"job": self._job})
+                yield index
 
     def run(self) -> Iterator[int]:
         """Quantise layer after layer; yield how many are done. What was done before is kept.
@@ -113,16 +116,16 @@ class Quantising:
         """
         weights = [self._tokens(window) for window in self.weigh()]
         layers = Layerwise(self._decoder, self._windows, weights)
-        for index in range(len(self._decoder.config.layers)):
-            path = self._folder / f"{index:04}.safetensors"
-            matrices = self._kept(path)
-            if matrices is None:
-                matrices, losses = self._layer(layers, index)
-                self._make_folder()
-                write_part(path, matrices, {"job": self._job, "losses": losses})
-            layers.replace(index, matrices)
-            layers.advance(index)
-            yield index + 1
+        with self._alone():
+            for index in range(len(self._decoder.config.layers)):
+                path = self._layer_path(index)
+                matrices = self._kept(path)
+                if matrices is None:
+                    matrices, losses = self._layer(layers, index)
+                    write_part(path, matrices, {"job": self._job, "losses": losses})
+                layers.replace(index, matrices)
+                layers.advance(index)
+                yield index + 1
 
     def write(self, tokenizer: Tokenizer) -> None:
         """Write the file from the layers and what was not quantised, and remove the layers.
@@ -133,7 +136,7 @@ class Quantising:
         weights = dict(self._decoder.weights)
         losses: dict[str, Any] = {}
         for index in range(len(self._decoder.config.layers)):
-            facts, matrices = read_part(self._folder / f"{index:04}.safetensors")
+            facts, matrices = read_part(self._layer_path(index))
             for name, matrix in matrices.items():
                 weights[f"layers.{index}.{name}"] = matrix
                 losses[f"layers.{index}.{name}"] = {"loss": facts["matrices"][name]["loss"]}
@@ -149,15 +152,36 @@ class Quantising:
         }
         stored = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         write_part(self._output, weights, facts, tokenizer=stored)
-        for path in self._folder.iterdir():
-            path.unlink()
-        self._folder.rmdir()
+        self._clear()
 
-    def _make_folder(self) -> None:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Make the folder, and keep other runs out of it."""
         try:
             self._folder.mkdir(exist_ok=True)
+            held = (self._folder / LOCK).open("w")
         except OSError as error:
             raise InputError(f"{self._folder}: cannot be made: {error.strerror}") from None
+        with held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(
+                    f"another run is making {self._output}: wait for it, or give another -o"
+                ) from None
+            yield
+
+    def _clear(self) -> None:
+        """Remove the folder, but for what others put there."""
+        layers = map(self._layer_path, range(len(self._decoder.config.layers)))
+        tokens = map(self._tokens_path, range(len(self._windows)))
+        for path in (*layers, *tokens, self._folder / LOCK):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def _layer_path(self, index: int) -> Path:
+        return self._folder / f"{index:04}.safetensors"
 
     def _tokens_path(self, window: int) -> Path:
         return self._folder / f"tokens-{window:04}.safetensors"
@@ -199,7 +223,10 @@ class Quantising:
             for name in names:
                 if name not in dense:
                     continue
-                matrix = self._matrix(dense[name], inputs[site].of(name), levels)
+                try:
+                    matrix = self._matrix(dense[name], inputs[site].of(name), levels)
+                except InputError as error:
+                    raise InputError(f"layers.{index}.{name}: {error}") from None
                 matrices[name] = matrix
                 losses[name] = {"loss": _lost(dense[name], matrix, inputs[site].hessian)}
         return matrices, losses

@@ -30,7 +30,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from suffice.errors import InputError
-from suffice.models.config import DecoderConfig, LayerConfig, Rope
+from suffice.models.config import DecoderConfig, LayerConfig, Rope, check_number
+from suffice.models.layers import ACTIVATIONS
 from suffice.models.layerwise import SITES
 from suffice.models.weights import is_linear, shapes
 from suffice.quant import PackedLinear
@@ -49,6 +50,12 @@ __all__ = [
 ]
 
 SCHEMA = 2
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "norm": ("rms", "layer"),
+    "placement": ("pre", "post", "sandwich"),
+    "activation": tuple(ACTIVATIONS),
+    **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm"), (False, True)),
+}
 _KEY = "suffice"
 Weights = Mapping[str, PackedLinear | torch.Tensor]
 
@@ -299,6 +306,13 @@ def _config(stored: dict[str, Any]) -> DecoderConfig:
         )
         for rope in stored["ropes"]
     )
+    for field, allowed in CHOICES.items():
+        if stored[field] not in allowed:
+            raise InputError(f"{field}={stored[field]}; allowed: {', '.join(map(str, allowed))}")
+    for field in ("attention_scale", "embed_scale"):
+        check_number(field, stored[field])
+    if any(layer.rope is not None and not 0 <= layer.rope < len(ropes) for layer in layers):
+        raise InputError("a layer whose rope is not there")
     return DecoderConfig(
         **(stored | {"layers": layers, "ropes": ropes, "biases": frozenset(stored["biases"])})
     )

@@ -124,6 +124,8 @@ class Site:
         inlier, scale = site._inliers(values)
         normal = values / torch.where(scale > 0, scale, 1.0)
         weight = importance * scale.square() * inlier
+        if not (weight > 0).any():  # a site of zeros
+            weight = torch.ones_like(weight)
         return replace(site, levels=codebook(normal, weight, 2**bits))
 
     def outliers(self, row: torch.Tensor) -> torch.Tensor:
@@ -140,6 +142,7 @@ class Site:
         Raises:
             InputError: A value is not finite.
         """
+        _check(row)
         places = self.outliers(row)
         inlier = torch.ones(len(row), dtype=torch.bool)
         inlier[places] = False
@@ -154,8 +157,7 @@ class Site:
         Raises:
             InputError: A value is not finite.
         """
-        if not torch.isfinite(values).all():
-            raise InputError("activations have NaN or infinite values; all must be finite")
+        _check(values)
         inlier, scale = self._inliers(values)
         codes = codes_of(values / torch.where(scale > 0, scale, 1.0), self.levels)
         return torch.where(inlier, scale * self.levels[codes.int()], values)
@@ -187,3 +189,8 @@ class Site:
 def _spread(scales: torch.Tensor, group: int | None, size: int) -> torch.Tensor:
     """Return the scale of each of so many values, [..., K], from those of groups [..., G]."""
     return scales.repeat_interleave(group or size, -1)[..., :size]
+
+
+def _check(values: torch.Tensor) -> None:
+    if not torch.isfinite(values).all():
+        raise InputError("activations have NaN or infinite values; all must be finite")

@@ -36,8 +36,8 @@ def block_of(columns: int) -> int:
     size = _hadamard_size(columns)
     if size < LEAST:
         raise InputError(
-            f"hadamard=true: a layer of {columns} inputs has blocks of {size}; "
-            f"its width must be a multiple of {LEAST}"
+            f"a layer of {columns} inputs has blocks of {size}, its width must be a multiple of "
+            f"{LEAST}: give hadamard=false"
         )
     return columns if columns // size <= MOST_PARTS else size
 

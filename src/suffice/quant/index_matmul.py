@@ -128,6 +128,8 @@ def rms_norm(x: Activations, eps: float) -> Activations:
 def layer_norm(x: Activations, eps: float) -> Activations:
     """Bring to mean 0 and variance 1: the centroids are shifted, the scale is divided."""
     mean = _mean(x, lambda values: values)
+    if not x.scale:  # codes that stand for zeros
+        x = replace(x, levels=torch.zeros_like(x.levels), scales=torch.ones(1))
     shifted = replace(x, levels=x.levels - mean / x.scale, kept=x.kept - mean)
     return _scaled(shifted, (mean_square(shifted) + eps) ** -0.5)
 

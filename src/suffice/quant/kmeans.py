@@ -43,7 +43,6 @@ from suffice.quant.coded import (
 )
 from suffice.quant.hadamard import block_of, rotate
 from suffice.quant.int8 import Int8
-from suffice.quant.outliers import count_of
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
 
 __all__ = ["INT8", "KLLM", "LEVELS", "NARROW", "KMeans"]
@@ -53,6 +52,7 @@ LEVELS = ("int8", "float32")
 INT8 = 127
 NARROW = 63  # the greatest level where products with inputs of 8 bits are to fit 16
 CODED_INPUTS = (3, 4)  # bits of inputs by codebook
+OUTLIERS = 0.01  # of a token's inputs, half of them at each end
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class KMeans:
     A rotation pays where inputs keep 8 or 16 bits: of 3 or 4 it leaves no outliers to set apart.
     Inputs of 16 or 8 bits are rounded with a scale for each token, before the native product. Of 4
     or 3 bits they are brought to the levels of their site, but for outliers: so large a share of a
-    token's values at each end; `a_group` inputs share a scale, or with none all of a token's.
+    token's values, half of it at each end, 1 % if not given; `a_group` inputs share a scale, or
+    with none all of a token's.
     """
 
     w: int = 4
@@ -74,7 +75,7 @@ class KMeans:
     sweeps: int = 2
     hadamard: bool = True
     fisher: bool = True
-    outliers: float = 0.005
+    outliers: float | None = None
     a_group: int | None = None
 
     def __post_init__(self) -> None:
@@ -82,11 +83,13 @@ class KMeans:
             raise InputError(f"kmeans: w={self.w} bits; allowed: {BITS[0]}..{BITS[1]}")
         if self.a not in (*CODED_INPUTS, *INPUT_LEVELS):
             raise InputError(f"kmeans: a={self.a} bits; allowed: 3, 4, 8, 16")
-        count_of(1, self.outliers)
         check_group("kmeans", self.w, self.group)
         check_input_group("kmeans: a_group", self.a_group)
-        if self.a_group and self.a not in CODED_INPUTS:
-            raise InputError(f"kmeans: a_group={self.a_group} goes with a=3 or a=4, not a={self.a}")
+        if self.outliers is not None and not 0 <= self.outliers <= 1:
+            raise InputError(f"kmeans: outliers={self.outliers}; allowed: 0..1")
+        for option, value in (("outliers", self.outliers), ("a_group", self.a_group)):
+            if value is not None and self.a not in CODED_INPUTS:
+                raise InputError(f"kmeans: {option}={value} goes with a=3 or a=4, not a={self.a}")
         if self.levels not in LEVELS:
             raise unknown("type of levels", self.levels, LEVELS)
         if min(self.rounds, self.sweeps) < 0:
@@ -108,8 +111,8 @@ class KMeans:
         """
         if self.a in CODED_INPUTS:
             raise InputError(
-                f"a={self.a} bits for activations need a calibration: use `suffice quantize`, or "
-                "give a=16"
+                f"a={self.a} bits for activations need a calibration: use `suffice quantize`, give "
+                "st.quantise one, or give a=16"
             )
         return self.packed(self.quantise(weight), bias)
 
@@ -131,7 +134,8 @@ class KMeans:
             return None
         if self.hadamard:
             inputs = rotate(inputs, block_of(inputs.shape[1]))
-        return Site.learn(inputs, self.a, self.outliers, group=self.a_group)
+        share = OUTLIERS if self.outliers is None else self.outliers
+        return Site.learn(inputs, self.a, share / 2, group=self.a_group)
 
     def quantise(
         self,

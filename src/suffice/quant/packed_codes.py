@@ -123,7 +123,10 @@ def pack_codes(
     if bits > MOST_BITS:
         raise InputError(f"codes of {bits} bits cannot be packed; allowed: up to {MOST_BITS}")
     if grid.zero is not None or not torch.equal(levels, levels.round().clamp(-127, 127)):
-        raise InputError("only codes of int8 levels without zero points can be packed")
+        raise InputError(
+            "only codes of int8 levels without zero points can be packed: give levels=int8, or "
+            "symmetric=true"
+        )
     if site is not None and site.thresholds is not None:
         raise InputError("the kernel finds outliers of each token; thresholds cannot be packed")
     rows, columns = coded.codes.shape

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import mmap
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -63,3 +65,33 @@ def test_a_system_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     before = weights["q"]
     pages.gather(weights)
     assert weights["q"] is before
+
+
+FREEING = """
+import sys
+from suffice.models.pages import return_freed
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+if sys.argv[1] == "returned":
+    return_freed()
+for size in range(2, 24):  # each that is freed would raise the threshold
+    bytes([1]) * (size << 20)
+pairs = [(bytes([1]) * (2 << 20), bytes([1]) * (64 << 10)) for _ in range(32)]
+small, full = [small for _, small in pairs], resident()
+del pairs
+print(full - resident())
+"""
+
+
+def test_what_is_freed_goes_back() -> None:
+    """64 MiB between small blocks that stay; the C library alone would keep them."""
+
+    def given_back(how: str) -> int:
+        ran = subprocess.run(
+            [sys.executable, "-c", FREEING, how], check=True, capture_output=True, text=True
+        )
+        return int(ran.stdout)
+
+    assert given_back("returned") > 60 << 20
+    assert given_back("kept") < 8 << 20

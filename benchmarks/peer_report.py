@@ -144,8 +144,8 @@ def spread(values: list[float]) -> str:
 def agreement(sections: Sections) -> str:
     """Return how many first greedy tokens of a chat prompt each peer shares with suffice."""
     parts = [
-        f"{section['label']} {section['agree']['same']} of {section['agree']['of']}"
-        for section in sections.values()
+        f"{name} {section['agree']['same']} of {section['agree']['of']}"
+        for name, section in sections.items()
         if "agree" in section
     ]
     return "First greedy tokens of a chat message that equal suffice's: " + ", ".join(parts) + "."

@@ -88,17 +88,6 @@ def test_bound(group: int | None) -> None:
     assert coded.codes.max() < 16 and coded.codes.dtype == torch.uint8
 
 
-def test_bits_per_weight() -> None:
-    weight = torch.randn(640, 512)
-    for group, bits in ((64, 4.25), (32, 4.5)):
-        coded = KMeans(group=group, compensate=False).quantise(weight)
-        assert coded.bits_per_weight == pytest.approx(bits, abs=0.001)
-    assert KLLM().quantise(weight).bits_per_weight == pytest.approx(4.03, abs=0.01)
-    assert RTN(w=3, symmetric=False, group=128).quantise(weight).bits_per_weight == pytest.approx(
-        3.25, abs=0.01
-    )
-
-
 def test_importance_moves_the_codebook() -> None:
     weight, _ = layer()
     fisher = torch.ones_like(weight)

@@ -77,14 +77,6 @@ class Coded:
         """Return the weight [N, K] that the codes stand for."""
         return self.grid.values(self.codes, self.grid.groups(self.codes.shape[1]))
 
-    @property
-    def bits_per_weight(self) -> float:
-        """Bits of codes, float16 scales and zero points, levels of a byte, for each weight."""
-        grid, count = self.grid, self.codes.numel()
-        code = (len(grid.levels) - 1).bit_length()
-        floats = grid.scale.numel() + (0 if grid.zero is None else grid.zero.numel())
-        return code + (16 * floats + 8 * len(grid.levels)) / count
-
 
 def grouped(values: torch.Tensor, group: int) -> torch.Tensor:
     """Cut rows [N, K] into groups: [N, K/group, group], the last one filled up with zeros."""

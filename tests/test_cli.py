@@ -121,7 +121,6 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
                 "eval perplexity": ["eval", "perplexity"],
                 "eval tasks": ["eval", "tasks"],
                 "calibrate": ["calibrate", "--text", "some.txt"],
-                "quantize": ["quantize", "--calibrate", "some.txt", "-o", "/tmp/some.safetensors"],
             }.items()
         ),
         (["bench", "-d", "0,x"], "-d/--n-depth=0,x: 'x' must be a whole number of at least 0"),

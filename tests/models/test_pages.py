@@ -73,13 +73,13 @@ from suffice.models.pages import return_freed
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
-if sys.argv[1] == "returned":
-    return_freed()
 for size in range(2, 24):  # each that is freed would raise the threshold
     bytes([1]) * (size << 20)
 pairs = [(bytes([1]) * (2 << 20), bytes([1]) * (64 << 10)) for _ in range(32)]
 small, full = [small for _, small in pairs], resident()
 del pairs
+if sys.argv[1] == "returned":
+    return_freed()
 print(full - resident())
 """
 

@@ -33,7 +33,6 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
     from suffice.models.decoder import Decoder
     from suffice.models.fingerprint import fingerprint
     from suffice.models.locate import SUFFIX, locate
-    from suffice.models.pages import return_freed
     from suffice.models.quantise import Quantising
     from suffice.models.tokenizer import load_tokenizer
     from suffice.quant.hadamard import block_of
@@ -42,7 +41,6 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
     if model.threads is not None:
         native.set_threads(model.threads)
         torch.set_num_threads(model.threads)
-    return_freed()
     method = _method(flags.method)
     plan = Plan(flags.window, flags.limit)
     text = load_text(flags.calibrate, flags.data_dir)
@@ -110,7 +108,10 @@ def _method(text: str) -> Any:
 
 
 def _show(what: str, total: int, done: Iterator[int]) -> None:
+    from suffice.models.pages import return_freed
+
     with counting_bar() as bar:
         task = bar.add_task(what, total=total)
         for _ in done:
+            return_freed()
             bar.update(task, advance=1)

@@ -20,8 +20,6 @@ __all__ = ["gather", "return_freed"]
 
 HUGE = 2 << 20
 LINE = 64
-BLOCK = 1 << 20  # bytes of an allocation that goes back to the system once it is freed
-M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
 
 def gather(weights: dict[str, PackedLinear | torch.Tensor]) -> None:
@@ -47,15 +45,14 @@ def gather(weights: dict[str, PackedLinear | torch.Tensor]) -> None:
 
 
 def return_freed() -> None:
-    """Have large blocks of memory go back to the system once they are freed.
+    """Give memory that was freed back to the system.
 
     Work that allocates and frees matrices of many sizes otherwise leaves most of them with the C
-    library, whose threshold for that rises with what is freed. For commands that are not resident:
-    each new block costs its page faults.
+    library, in holes between what is still in use.
     """
     library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):  # glibc's
-        library.mallopt(M_MMAP_THRESHOLD, BLOCK)
+    if hasattr(library, "malloc_trim"):  # glibc's
+        library.malloc_trim(0)
 
 
 def _moved(data: torch.Tensor, memory: mmap.mmap, at: int) -> torch.Tensor:

@@ -208,7 +208,12 @@ def test_a_page_of_results_names_rounds_model_and_threads() -> None:
         "machine": {"cpu": "a processor", "isa": "v3"},
     }
     page = report.report(data)
-    for part in ("of 3 rounds", "a model, 2 threads, a processor", "a peer 20 of 32", "quick run"):
+    for part in (
+        "of 3 rounds",
+        "a model, 2 threads, a processor",
+        "llama-cpp 20 of 32",
+        "quick run",
+    ):
         assert part in page
     assert "quick run" not in report.report(data | {"quick": False})
 

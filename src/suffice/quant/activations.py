@@ -22,22 +22,21 @@ from dataclasses import dataclass, replace
 import torch
 
 from suffice.errors import InputError
+from suffice.native import PANEL
 from suffice.quant.codebook import codebook, codes_of
 from suffice.quant.outliers import count_of, outliers
 
 __all__ = ["Activations", "Site", "check_input_group"]
 
-UNIT = 16  # a group is a multiple of it, so that it is whole vectors
-
 
 def check_input_group(what: str, group: int | None) -> None:
-    """Refuse a number of inputs that cannot share a scale of their own.
+    """Refuse a number of inputs that cannot share a scale of their own: no whole panels.
 
     Raises:
         InputError: It is no multiple of 16.
     """
-    if group is not None and (group < UNIT or group % UNIT):
-        raise InputError(f"{what}={group}; must be a multiple of {UNIT}, or none")
+    if group is not None and (group < PANEL or group % PANEL):
+        raise InputError(f"{what}={group}; must be a multiple of {PANEL}, or none")
 
 
 @dataclass(frozen=True)

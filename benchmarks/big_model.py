@@ -43,10 +43,11 @@ from suffice.hw.kllm.design import MODELS, Shape
 from suffice.models.config import DecoderConfig, LayerConfig, Rope
 from suffice.models.decoder import Decoder
 from suffice.models.pages import gather
-from suffice.models.weights import VOCABULARY, is_linear, shapes
+from suffice.models.weights import is_linear, shapes
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
 from suffice.quant.packed_codes import SCALE_BYTES, PackedCodes
+from suffice.quant.sites import VOCABULARY
 
 NAME = "big_model"
 SHAPES = {name: MODELS[name] for name in ("llama-2-7b", "mistral-7b")}
@@ -137,13 +138,13 @@ def decoder_config(shape: Shape) -> DecoderConfig:
 
 
 @cache
-def packed_rows(setting: str, columns: int) -> PackedCodes:
-    """Return a panel of random weights [16, K], as a setting of `quant` stores them.
+def packed_rows(setting: str, matrix: str, columns: int) -> PackedCodes:
+    """Return a panel of random weights [16, K], as a setting of `quant` stores those of a matrix.
 
     Raises:
         InputError: Unknown, or it cannot without a calibration, or not in codes.
     """
-    quant: Quant = QUANTS.build(setting)
+    quant: Quant = QUANTS.build(setting).at(matrix)
     packed = quant.pack(torch.randn(PANEL, columns) * columns**-0.5)
     if not isinstance(packed, PackedCodes):
         raise InputError(f"--settings {setting}: stores no codes; kmeans, rtn and kllm:a=16 do")
@@ -154,12 +155,12 @@ def packed_rows(setting: str, columns: int) -> PackedCodes:
     return packed
 
 
-def random_matrix(setting: str, rows: int, columns: int) -> PackedCodes:
+def random_matrix(setting: str, matrix: str, rows: int, columns: int) -> PackedCodes:
     """Return random codes [N, K] with the levels and scales that a setting finds.
 
     They are mapped: of what is let go again, the system's allocator would keep much.
     """
-    like = packed_rows(setting, columns)
+    like = packed_rows(setting, matrix, columns)
     panels, size = -(-rows // PANEL), like.data.shape[1]
     data = torch.frombuffer(mmap.mmap(-1, panels * size), dtype=torch.uint8).view(panels, size)
     data.random_(256)
@@ -174,14 +175,14 @@ def random_weights(config: DecoderConfig, setting: str, tell: Callable[[], objec
 
     These come first, one after the other, before there is anything else.
     """
-    wanted, vocabulary = shapes(config), QUANTS.build(setting).vocabulary
+    wanted, quant = shapes(config), QUANTS.build(setting)
     weights: Weights = {}
     for name in sorted(wanted, key=lambda name: name not in VOCABULARY):
         shape = wanted[name]
         if name in VOCABULARY:
-            weights[name] = vocabulary.pack(torch.randn(shape).mul_(shape[1] ** -0.5))
+            weights[name] = quant.at(name).pack(torch.randn(shape).mul_(shape[1] ** -0.5))
         elif is_linear(name):
-            weights[name] = random_matrix(setting, *shape)
+            weights[name] = random_matrix(setting, name.rpartition(".")[2], *shape)
         else:
             weights[name] = torch.ones(shape)
         tell()
@@ -321,7 +322,7 @@ def run(shape: Shape, settings: Sequence[str], plan: Plan, folder: Path) -> str:
         InputError: A setting that cannot be used.
     """
     for setting in settings:
-        packed_rows(setting, shape.width)
+        packed_rows(setting, "q", shape.width)
     lines: list[list[Any]] = []
     found: dict[str, dict[int, Times]] = {}
     peaks = {}

@@ -8,7 +8,8 @@
 
 A setting is weights + inputs of their products: `kllm:a=16 + a=4,outliers=0.01` has weights of the
 preset kllm, and inputs of 4 bits but for 1 % outliers, half of them at each end; with `group=64` so
-many of a token's inputs share a scale, and not all of them. ` uncalibrated` after the weights
+many of a token's inputs share a scale, and not all of them; `sites=` says which activations are
+rounded, those of all matrices if not given (see `quant_sites`). ` uncalibrated` after the weights
 quantises them without a text; `llama.cpp:Q4_0` and `hqq:group=64` are files of
 `benchmarks/peer_quantise.py` in --cache. Weights are quantised once, with inputs as they are, and
 kept in the folder --cache; levels of inputs are learned on what these weights make of the
@@ -27,18 +28,8 @@ from typing import Any
 import torch
 
 import record
-from quant_cells import (
-    FLOAT,
-    Inputs,
-    Rounding,
-    Source,
-    cell_of,
-    even,
-    learned,
-    parsed,
-    run,
-    scored,
-)
+from quant_cells import FLOAT, Source, cell_of, parsed, scored
+from quant_sites import Inputs, Rounding, even, learned, run
 from quant_table import table
 from sheet import Sheet
 from suffice import native
@@ -60,6 +51,10 @@ LEARNING = 4  # of them, from which levels of inputs are learned
 SHARES = (0.005, 0.01, 0.02, 0.05, 0.1)  # Table IV
 PRESET, BEST = "kllm:a=16", "kmeans"
 GROUPED = 64  # inputs that share a scale, where not all of a token do
+SITES = (
+    *("qkv", "o", "gate_up", "down", "mlp", "queries", "keys", "values"),
+    *("linear+mlp", "attention", "all"),
+)
 SETTINGS = (
     "none",
     BEST,
@@ -102,6 +97,11 @@ SETTINGS = (
     ),
     "none + a=4,outliers=0.01",
     "none + a=3,outliers=0.01",
+    *(f"none + a=4,outliers=0.01,sites={sites}" for sites in SITES),
+    "none + a=8,sites=scores",
+    *(f"{weights} + a=4,outliers=0.01,sites=all" for weights in (PRESET, "kmeans:hadamard=false")),
+    f"kmeans:hadamard=false + a=4,outliers=0.01,group={GROUPED},sites=all",
+    "kmeans:hadamard=false + a=8,sites=all",
 )
 
 

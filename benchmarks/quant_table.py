@@ -7,6 +7,7 @@ from typing import Any
 import record
 from quant_cells import parsed
 from sheet import Cell, Sheet
+from suffice.quant.sites import LINEAR
 
 SHARES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
 # KLLM, Table II, LLaMA-2-7B: perplexity in windows of 2048, 5.47 unquantised.
@@ -70,7 +71,7 @@ def table(sheet: Sheet) -> str:
     if model.startswith("smollm2"):
         text.append(ROTATED if model.endswith("-rotated") else ROUNDED)
     text.append(_whole(cells))
-    text += [part for part in (_outliers(cells), _steps(cells)) if part]
+    text += [part for part in (_outliers(cells), _steps(cells), _sites(cells)) if part]
     text += [f"Refused: `{weights}`: {why}" for weights, why in sheet.refused.items()]
     return "\n\n".join(text)
 
@@ -114,7 +115,8 @@ def _outliers(cells: dict[str, Cell]) -> str | None:
     found: dict[tuple[str, int, bool, int], dict[float, float]] = {}
     for setting, cell in cells.items():
         weights, inputs = parsed(setting)
-        if inputs.learned and not weights.endswith("uncalibrated"):
+        elsewhere = inputs.sites != LINEAR or weights.endswith("uncalibrated")
+        if inputs.learned and not elsewhere:
             key = (weights, inputs.a, inputs.offline, inputs.group or 0)
             found.setdefault(key, {})[inputs.outliers] = cell["ratio"]
     if not found:
@@ -135,6 +137,22 @@ def _outliers(cells: dict[str, Cell]) -> str | None:
 def _named(a: int, offline: bool, group: int = 0) -> list[str]:
     shared = f", a scale for {group}" if group else ""
     return [f"{a} bits{shared}", "thresholds" if offline else "selection"]
+
+
+def _sites(cells: dict[str, Cell]) -> str | None:
+    """Return the table of what each site costs, of the settings that name some."""
+    rows: list[list[Any]] = []
+    for setting, cell in cells.items():
+        weights, _, inputs = setting.partition(" + ")
+        rounded, _, sites = inputs.partition(",sites=")
+        if sites or f"{setting},sites=all" in cells:
+            own = [f"`{sites or LINEAR}`", f"`{weights}`", f"`{rounded}`"]
+            rows.append([*own, _ratio(cell), cell["divergence"]])
+    if not rows:
+        return None
+    return "Perplexity over the unquantised model's by the sites that are rounded:\n\n" + (
+        record.markdown(["sites", "weights", "rounded to", "ratio", "KL mean"], rows)
+    )
 
 
 def _steps(cells: dict[str, Cell]) -> str | None:

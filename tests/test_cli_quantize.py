@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import fcntl
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from suffice.models.sensitivity import Sensitivity
 from suffice.models.tokenizer import load_tokenizer
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.none import NoQuant
+from suffice.quant.packed_codes import INPUT_LEVELS
 
 TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 12
 ASKED = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
@@ -59,6 +61,7 @@ def whole_file(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         "kmeans:hadamard=false,a=8",
         "kllm:outliers=0.02",
         "kmeans:hadamard=false,a=3,a_group=32",
+        "kmeans:hadamard=false,a=4,sites=o+down",
         "rtn:group=16,compensate=true",
     ],
 )
@@ -89,8 +92,23 @@ def test_what_was_written_runs(quantize: Any, model: Path, tmp_path: Path, metho
     # two part ways.
     agree = 12 if method in ("kmeans", "rtn:group=16,compensate=true") else 1
     assert list(output.outputs[0].token_ids)[:agree] == _by_reference(opened, prompt)[:agree]
-    with pytest.raises(InputError, match=f"is quantised already, by {method}: leave out quant"):
+    with pytest.raises(InputError, match=re.escape(f"is quantised already, by {method}: leave")):
         LLM(str(path), quantization="int8")
+
+
+@pytest.mark.parametrize("a", [4, 8])
+def test_sites_switch_separately(quantize: Any, tmp_path: Path, a: int) -> None:
+    """Inputs of the sites that are named have `a` bits, the others 16 as without."""
+    assert quantize(f"kmeans:a={a},sites=o+gate_up").code == 0
+    assert quantize("kmeans", "plain.safetensors").code == 0
+    (facts, tensors), (_, plain) = map(whole_file, sorted(tmp_path.glob("*.safetensors")))
+    for name, matrix in facts["matrices"].items():
+        if matrix["type"] != "codes":
+            continue
+        chosen = name.rpartition(".")[2] in ("o", "gate", "up")
+        assert (f"{name}.inputs" in tensors) == (chosen and a == 4), name
+        assert matrix["most"] == INPUT_LEVELS[8 if chosen and a == 8 else 16], name
+    assert torch.equal(tensors["layers.0.q.data"], plain["layers.0.q.data"])
 
 
 def _by_reference(opened: Any, tokens: list[int]) -> list[int]:
@@ -208,6 +226,8 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         (("kmeans:w=5,group=8",), "kmeans: group=8; must be a multiple of 32 with w=5, or none"),
         (("kmeans:a=4,a_group=24",), "kmeans: a_group=24; must be a multiple of 16, or none"),
         (("kmeans:a_group=32",), "kmeans: a_group=32 goes with a=3 or a=4, not a=16"),
+        (("kmeans:sites=down",), "kmeans: sites=down goes with a=3, 4 or 8, not a=16"),
+        (("kmeans:a=4,sites=o+gate",), "unknown site 'gate'. Did you mean 'gate_up'? Known: down"),
         (("kmeans", "o.safetensors", "--limit", "1"), "the text has 40 tokens to calibrate on; at"),
         (("kmeans", "o.safetensors", "--quant", "int8"), "No such option: --quant"),
         (("kmeans", "o.safetensors", "-t", "0"), "threads=0 must be between 1 and"),

@@ -21,12 +21,7 @@ import quant_cells
 import quant_peers
 import quant_quality
 import quant_table
-from suffice.cache.kv import KVCache
-from suffice.cache.upfront import Upfront
 from suffice.errors import InputError
-from suffice.models.checkpoint import open_checkpoint
-from suffice.models.decoder import Decoder
-from suffice.quant.none import NoQuant
 
 Run = Callable[..., int]
 OWLS = "The owls look on; 0123456789 again and again, as they have done before. "
@@ -101,6 +96,8 @@ def test_windows_of_another_text_are_refused(
         (["--settings", "none + a=4,offline=true"], "goes with outliers and K-means levels"),
         (["--settings", "none + a=4,group=8"], "inputs: group=8; must be a multiple of 16, or"),
         (["--settings", "none + a=8,group=64"], "inputs: group goes with K-means levels"),
+        (["--settings", "none + a=4,sites=keys+quries"], "unknown site 'quries'. Did you mean 'qu"),
+        (["--settings", "none + sites=keys"], "a=16 is exact; it goes with no other option"),
         (["--limit", "0"], "--limit=0: must be at least 1 window"),
         (["--calibrate", "no.txt"], "no.txt: cannot be read"),
     ],
@@ -147,32 +144,6 @@ def test_perplexity_is_that_of_the_command(run: Run, cli: Cli, tmp_path: Path, m
     assert run("--settings", "none", "--limit", "1000") == 0
     found, _ = told(tmp_path)
     assert found["cells"]["none"]["none"]["perplexity"] == pytest.approx(expected, rel=1e-4)
-
-
-def test_rounded_inputs_are_those_of_the_reference(model: Path) -> None:
-    """Layer by layer with rounded inputs, against a decoder whose matrices have the sites."""
-    decoder = Decoder.from_checkpoint(open_checkpoint(model), NoQuant("float32"))
-    windows = [[1, *range(20, 70)]]
-    inputs = quant_cells.Inputs(a=4, outliers=0.1)
-    *_, sites = quant_cells.learned(decoder, windows, [inputs])
-    *_, ours = quant_cells.run(decoder, windows, sites[inputs])
-
-    class Rounded(Decoder):
-        def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
-            layer, _, matrix = name.rpartition(".")
-            site = sites[inputs].get(f"{layer}.{quant_cells.SITE_OF.get(matrix)}")
-            if site is not None:
-                x = torch.stack([site.encode(row).decode() for row in x])
-            return super()._linear(name, x)
-
-    config = decoder.config
-    cache = KVCache(
-        len(config.layers), config.kv_heads, config.head_size, growth=Upfront(), limit=64,
-        key_dtype="float32", value_dtype="float32",
-    )  # fmt: skip
-    logits = Rounded(config, decoder.weights).forward(torch.tensor(windows[0]), cache, logits="all")
-    assert logits is not None
-    assert torch.allclose(ours.logits(ours.states[0]), logits, rtol=1e-4, atol=1e-4)
 
 
 def test_weights_of_llama_cpp(run: Run, tmp_path: Path) -> None:

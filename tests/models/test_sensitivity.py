@@ -12,9 +12,10 @@ import tiny
 from models.hf_reference import load
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
-from suffice.models.layerwise import SITE_OF, Layerwise
+from suffice.models.layerwise import Layerwise
 from suffice.models.sensitivity import Sensitivity
 from suffice.quant.none import NoQuant
+from suffice.quant.sites import SITE_OF
 
 NAMES = {
     "q": "self_attn.q_proj",
@@ -82,11 +83,11 @@ def test_inputs_count_by_the_weights_of_their_tokens(checkpoints: Callable[[str]
         own["layers.0.k"][:] = 3.0  # all alike
     found = Layerwise(model, windows, weights).inputs(0)
     plain = Layerwise(model, windows).inputs(0)
-    assert plain["q"].of("v") is plain["q"].hessian
-    torch.testing.assert_close(found["q"].of("k"), plain["q"].hessian)
+    assert plain["qkv"].of("v") is plain["qkv"].hessian
+    torch.testing.assert_close(found["qkv"].of("k"), plain["qkv"].hessian)
     first, second = (Layerwise(model, [window]) for window in windows)
     rows = [each._norm("layers.0.attn_norm", each._states[0])[7] for each in (first, second)]
     expected = sum(weight * torch.outer(row, row) for weight, row in zip((2, 3), rows, strict=True))
-    torch.testing.assert_close(found["q"].of("v"), expected / 5)
+    torch.testing.assert_close(found["qkv"].of("v"), expected / 5)
     # Where no token counts, all count alike.
     assert found["down"].of("down") is found["down"].hessian

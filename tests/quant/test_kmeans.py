@@ -10,6 +10,7 @@ from suffice.errors import InputError
 from suffice.quant import QUANTS, gptq
 from suffice.quant.coded import Coded, Grid
 from suffice.quant.hadamard import block_of, rotate
+from suffice.quant.int8 import Int8
 from suffice.quant.kmeans import KLLM, KMeans
 from suffice.quant.rtn import RTN
 
@@ -217,6 +218,16 @@ def test_refused_weights() -> None:
         KLLM().pack(torch.ones(16, 64))
     with pytest.raises(InputError, match="rtn: compensate=true needs a calibration"):
         RTN(compensate=True).quantise(torch.ones(16, 64))
+
+
+def test_inputs_of_other_sites_keep_16_bits() -> None:
+    method = KMeans(a=4, outliers=0.02, a_group=64, sites="qkv+down")
+    assert all(method.at(matrix) == method for matrix in ("q", "k", "v", "down"))
+    other = KMeans()
+    assert all(method.at(matrix) == other for matrix in ("o", "gate", "up", "project_in"))
+    assert all(each.at("embed") == Int8() for each in (method, other, RTN()))
+    assert KLLM().at("project_in") == KLLM()
+    assert KMeans(a=8, sites="o+gate_up+qkv+down").at("project_in").a == 8
 
 
 def test_decode_is_what_the_formula_says() -> None:

@@ -35,6 +35,7 @@ from suffice.models.quantised import open_quantised
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
 from suffice.quant.panels import ROWS
+from suffice.quant.sites import SITE_OF
 
 __all__ = ["QuantisedLinear", "load_quantised", "quantise"]
 
@@ -99,6 +100,8 @@ def quantise(
         raise InputError(
             f"quant must be a name such as 'kmeans:w=4' or a method, not {quant!r:.60}"
         )
+    if any(method.at(matrix) != method for matrix in SITE_OF):
+        raise InputError("sites: only `suffice quantize` knows them; here they must be linear")
     _check(model)
     head = model.get_output_embeddings()
     layers = {name: part for name, part in _linears(model) if part is not head}
@@ -110,7 +113,7 @@ def quantise(
         _calibrated(model, method, layers, _batches(calibrate, model.config.vocab_size))
     if head is not None:
         name = next(name for name, part in model.named_modules() if part is head)
-        model.set_submodule(name, QuantisedLinear(_packed(name, method.vocabulary, head)))
+        model.set_submodule(name, QuantisedLinear(_packed(name, method.at("head"), head)))
 
 
 def _batches(calibrate: Any, vocab: int) -> list[torch.Tensor]:

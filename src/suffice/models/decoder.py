@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from suffice.errors import InputError
-from suffice.models.config import DecoderConfig, LayerConfig
+from suffice.models.config import DecoderConfig
 from suffice.models.layers import (
     ACTIVATIONS,
     attend,
@@ -20,7 +20,7 @@ from suffice.models.layers import (
     rotate,
 )
 from suffice.models.rope import check_call, rope_table
-from suffice.models.weights import VOCABULARY, is_linear
+from suffice.models.weights import is_linear
 from suffice.quant import PackedLinear, Quant
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Decoder:
         tables = [(cos[first:rows], sin[first:rows]) for cos, sin in self._rope_rows(rows)]
         for index, layer in enumerate(self.config.layers):
             table = None if layer.rope is None else tables[layer.rope]
-            x = self._layer(index, layer, x, table, cache, watch)
+            x = self._layer(index, x, table, cache, watch)
         cache.advance(len(tokens))
         if logits == "none":
             return None
@@ -140,14 +140,13 @@ class Decoder:
     def _layer(
         self,
         index: int,
-        layer: LayerConfig,
         x: torch.Tensor,
         table: tuple[torch.Tensor, torch.Tensor] | None,
         cache: KVCache,
         watch: Watch | None,
     ) -> torch.Tensor:
         at = f"layers.{index}."
-        attention = partial(self._attention, index, layer, table, cache, watch)
+        attention = partial(self._attention, index, table, cache, watch)
         x = self._residual(at, "attn_norm", x, attention)
         return self._residual(at, "mlp_norm", x, partial(self._mlp, at))
 
@@ -164,29 +163,38 @@ class Decoder:
     def _attention(
         self,
         index: int,
-        layer: LayerConfig,
         table: tuple[torch.Tensor, torch.Tensor] | None,
         cache: KVCache,
         watch: Watch | None,
         x: torch.Tensor,
     ) -> torch.Tensor:
+        q, k, v = self._projected(index, table, x)
+        cache.append(index, k.contiguous(), v.contiguous())
+        if watch is not None:
+            watch(index, q)
+        rows = cache.held(index) + len(x)
+        mixed = self._mixed(index, q, cache.keys(index, rows), cache.values(index, rows))
+        return self._linear(f"layers.{index}.o", mixed.transpose(0, 1).reshape(len(x), -1))
+
+    def _projected(
+        self, index: int, table: tuple[torch.Tensor, torch.Tensor] | None, x: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the queries [H, T, D] and the keys and values [G, T, D] of x [T, M]."""
         config, at = self.config, f"layers.{index}."
         q, k, v = (
             self._linear(at + name, x).view(len(x), -1, config.head_size).transpose(0, 1)
             for name in "qkv"
-        )  # each [H or G, T, D]
+        )
         if config.qk_norm:
             q = rms_norm(q, self._tensor(at + "q_norm"), config.norm_eps)
             k = rms_norm(k, self._tensor(at + "k_norm"), config.norm_eps)
         if table is not None:
             q, k = rotate(q, *table), rotate(k, *table)
-        cache.append(index, k.contiguous(), v.contiguous())
-        if watch is not None:
-            watch(index, q)
-        rows = cache.held(index) + len(x)
-        keys, values = cache.keys(index, rows), cache.values(index, rows)
-        mixed = attend(q, keys, values, config.attention_scale, layer.window)
-        return self._linear(at + "o", mixed.transpose(0, 1).reshape(len(x), -1))
+        return q, k, v
+
+    def _mixed(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Return a layer's attention of queries [H, T, D] to keys and values [G, S, D]."""
+        return attend(q, k, v, self.config.attention_scale, self.config.layers[index].window)
 
     def _mlp(self, at: str, x: torch.Tensor) -> torch.Tensor:
         act = ACTIVATIONS[self.config.activation]
@@ -240,7 +248,7 @@ def pack_weights(
         elif plain != name:
             biases[plain] = tensor.float()
         else:
-            how = quant.vocabulary if name in VOCABULARY else quant
+            how = quant.at(name.rpartition(".")[2])
             weights[name] = how.pack(tensor, biases.pop(plain, None))
     assert not biases, "a bias came after its matrix"
     return weights

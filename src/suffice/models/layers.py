@@ -11,7 +11,16 @@ from torch.nn import functional
 
 from suffice.quant.panels import ROWS, PackedLinear
 
-__all__ = ["ACTIVATIONS", "attend", "gather_rows", "layer_norm", "linear", "rms_norm", "rotate"]
+__all__ = [
+    "ACTIVATIONS",
+    "attend",
+    "gather_rows",
+    "layer_norm",
+    "linear",
+    "rms_norm",
+    "rotate",
+    "visible",
+]
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": functional.silu,
@@ -77,6 +86,12 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
 
 
+def visible(new: int, rows: int, window: int | None) -> torch.Tensor:
+    """Return which of S rows each of the last T sees, [T, S]."""
+    distance = torch.arange(rows - new, rows)[:, None] - torch.arange(rows)
+    return (distance >= 0) & (distance < (window or rows))
+
+
 def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int | None
 ) -> torch.Tensor:
@@ -91,10 +106,7 @@ def attend(
         rows = k.shape[1]
     mask = None
     if new > 1 and (rows > new or (window is not None and window < new)):
-        distance = torch.arange(rows - new, rows)[:, None] - torch.arange(rows)
-        mask = distance >= 0
-        if window is not None:
-            mask &= distance < window
+        mask = visible(new, rows, window)
     return functional.scaled_dot_product_attention(
         q[None],
         k[None],

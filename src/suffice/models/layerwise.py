@@ -4,8 +4,6 @@ All windows pass through a layer before the next one begins, so that its matrice
 once their inputs are known, and the layers after it see what came of that. What is held is a hidden
 state for each token and, of the layer at hand, H = E[x x^T] and some inputs of each site. Where
 tokens have weights (see `sensitivity`), each matrix has its own E[weight x x^T] beside.
-
-A **site** is an input that matrices share: q, k and v have one, gate and up another.
 """
 
 from __future__ import annotations
@@ -19,13 +17,11 @@ import torch
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder
 from suffice.quant import PackedLinear
+from suffice.quant.sites import SITE_OF, SITES
 
-__all__ = ["SITES", "SITE_OF", "Layerwise", "SiteInputs"]
+__all__ = ["Layerwise", "SiteInputs", "sampled"]
 
 SAMPLES = 512  # inputs of a site that are kept, about as many
-
-SITES = {"q": ("q", "k", "v"), "o": ("o",), "up": ("gate", "up"), "down": ("down",)}
-SITE_OF = {matrix: site for site, matrices in SITES.items() for matrix in matrices}
 
 
 @dataclass
@@ -46,13 +42,18 @@ class SiteInputs:
 
     def add(self, x: torch.Tensor, tokens: int) -> None:
         """Add x^T x of some inputs [T, K] of `tokens` in all, and keep their share of SAMPLES."""
-        every = max(tokens // SAMPLES, 1)
         self.hessian.addmm_(x.T, x)
-        self.samples = torch.cat((self.samples, x[every // 2 :: every]))
+        self.samples = torch.cat((self.samples, sampled(x, tokens)))
 
     def of(self, matrix: str) -> torch.Tensor:
         """Return what an error of a matrix's weights is to be measured by."""
         return self.weighted.get(matrix, self.hessian)
+
+
+def sampled(x: torch.Tensor, tokens: int) -> torch.Tensor:
+    """Return the share that some values [T, K] have in SAMPLES, of `tokens` in all."""
+    every = max(tokens // SAMPLES, 1)
+    return x[every // 2 :: every]
 
 
 class Layerwise(Decoder):
@@ -113,7 +114,7 @@ class Layerwise(Decoder):
         layer, rows = self.config.layers[index], len(state)
         tables = [(cos[:rows], sin[:rows]) for cos, sin in self._rope_rows(rows)]
         table = None if layer.rope is None else tables[layer.rope]
-        return self._layer(index, layer, state, table, cast(KVCache, _OneLayer()), None)
+        return self._layer(index, state, table, cast(KVCache, _OneLayer()), None)
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
         matrix = name.rpartition(".")[2]
@@ -124,12 +125,13 @@ class Layerwise(Decoder):
     def _take_inputs(
         self, inputs: dict[str, SiteInputs], name: str, matrix: str, x: torch.Tensor
     ) -> None:
-        if matrix in SITES:
-            if matrix not in inputs:
-                inputs[matrix] = SiteInputs.none(x.shape[1])
-            inputs[matrix].add(x, self._tokens)
+        site = SITE_OF[matrix]
+        if site not in inputs:
+            inputs[site] = SiteInputs.none(x.shape[1])
+        if matrix == SITES[site][-1]:  # those that share it have taken it, or will
+            inputs[site].add(x, self._tokens)
         if self._weights:
-            weighted = inputs[SITE_OF[matrix]].weighted
+            weighted = inputs[site].weighted
             scaled = (x.T * self._weights[self._window][name]) @ x
             weighted[matrix] = weighted[matrix] + scaled if matrix in weighted else scaled
 

@@ -13,13 +13,13 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
 from suffice.errors import InputError
 from suffice.models.decoder import Decoder
-from suffice.models.layerwise import SITES, Layerwise
+from suffice.models.layerwise import Layerwise
 from suffice.models.quantised import described_config, read_part, write_part
 from suffice.models.sensitivity import Sensitivity
 from suffice.models.tokenizer import Tokenizer
@@ -27,6 +27,7 @@ from suffice.quant import PackedLinear, Quant
 from suffice.quant.activations import Site
 from suffice.quant.coded import Coded
 from suffice.quant.gptq import loss
+from suffice.quant.sites import SITES, VOCABULARY
 
 __all__ = ["Calibrated", "Quantising"]
 
@@ -140,10 +141,10 @@ class Quantising:
             for name, matrix in matrices.items():
                 weights[f"layers.{index}.{name}"] = matrix
                 losses[f"layers.{index}.{name}"] = {"loss": facts["matrices"][name]["loss"]}
-        for name in ("embed", "head"):
+        for name in VOCABULARY:
             table = weights.get(name)
             if isinstance(table, PackedLinear):
-                weights[name] = self._method.vocabulary.pack(table.unpack(), table.bias)
+                weights[name] = self._method.at(name).pack(table.unpack(), table.bias)
         described, text = tokenizer.stored()
         facts = self._facts | {
             "config": described_config(self._decoder.config),
@@ -219,23 +220,24 @@ class Quantising:
         matrices: dict[str, PackedLinear] = {}
         losses: dict[str, dict[str, float]] = {}
         for site, names in SITES.items():
-            levels = self._method.site(inputs[site].samples)
+            method = cast(Calibrated, self._method.at(names[0]))  # as all of a layer's are
+            levels = method.site(inputs[site].samples)
             for name in names:
                 if name not in dense:
                     continue
                 try:
-                    matrix = self._matrix(dense[name], inputs[site].of(name), levels)
+                    matrix = _matrix(method, dense[name], inputs[site].of(name), levels)
                 except InputError as error:
                     raise InputError(f"layers.{index}.{name}: {error}") from None
                 matrices[name] = matrix
                 losses[name] = {"loss": _lost(dense[name], matrix, inputs[site].hessian)}
         return matrices, losses
 
-    def _matrix(
-        self, dense: PackedLinear, hessian: torch.Tensor, levels: Site | None
-    ) -> PackedLinear:
-        coded = self._method.quantise(dense.unpack(), hessian)
-        return self._method.packed(coded, dense.bias, levels)
+
+def _matrix(
+    method: Calibrated, dense: PackedLinear, hessian: torch.Tensor, levels: Site | None
+) -> PackedLinear:
+    return method.packed(method.quantise(dense.unpack(), hessian), dense.bias, levels)
 
 
 def _lost(dense: PackedLinear, matrix: PackedLinear, hessian: torch.Tensor) -> float:

@@ -32,12 +32,12 @@ from safetensors.torch import save_file
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig, LayerConfig, Rope, check_number
 from suffice.models.layers import ACTIVATIONS
-from suffice.models.layerwise import SITES
 from suffice.models.weights import is_linear, shapes
 from suffice.quant import PackedLinear
 from suffice.quant.activations import Site
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.panels import DTYPES
+from suffice.quant.sites import SITES
 
 __all__ = [
     "SCHEMA",

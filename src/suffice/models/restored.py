@@ -31,7 +31,7 @@ def _packed(
 ) -> dict[str, tuple[PackedLinear, PackedLinear]]:
     """Return the matrices of names with a prefix, as they are and as `quant` stores them."""
     return {
-        name: (weight, quant.pack(weight.unpack(), weight.bias))
+        name: (weight, quant.at(name.rpartition(".")[2]).pack(weight.unpack(), weight.bias))
         for name, weight in decoder.weights.items()
         if isinstance(weight, PackedLinear) and name.startswith(prefix)
     }

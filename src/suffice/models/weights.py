@@ -16,10 +16,9 @@ import torch
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
 
-__all__ = ["LINEARS", "VOCABULARY", "check_finite", "is_linear", "is_norm", "match", "shapes"]
+__all__ = ["LINEARS", "check_finite", "is_linear", "is_norm", "match", "shapes"]
 
 LINEARS = ("q", "k", "v", "o", "gate", "up", "down", "embed", "head", "project_in", "project_out")
-VOCABULARY = ("embed", "head")  # of the linears, those whose rows are tokens
 _BASE = "model."  # the prefix that checkpoints of the model without its head leave out
 _LISTED = 4  # names in an error message
 

@@ -25,9 +25,8 @@ class Quant(Protocol):
         """Store a dense float weight [N, K] and an optional bias [N]."""
         ...
 
-    @property
-    def vocabulary(self) -> Quant:
-        """How the embedding and the head are stored, whose rows are tokens."""
+    def at(self, matrix: str) -> Quant:
+        """Return how a matrix of a model is stored, by its name: `q` or `down`, `embed`, `head`."""
         ...
 
 

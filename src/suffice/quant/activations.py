@@ -26,7 +26,7 @@ from suffice.native import PANEL
 from suffice.quant.codebook import codebook, codes_of
 from suffice.quant.outliers import count_of, outliers
 
-__all__ = ["Activations", "Site", "check_input_group"]
+__all__ = ["Activations", "Rows", "Site", "check_input_group"]
 
 
 def check_input_group(what: str, group: int | None) -> None:
@@ -79,6 +79,20 @@ class Activations:
         values = self.dense
         values[self.places] = self.kept
         return values
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Tokens' values [T, K]: the `centroids` of their codes, the scale of each, and the whole.
+
+    What is `rounded` is scale times centroid, but for outliers. `group` values share a scale; None:
+    all of a token.
+    """
+
+    centroids: torch.Tensor
+    scale: torch.Tensor
+    rounded: torch.Tensor
+    group: int | None = None
 
 
 @dataclass(frozen=True)
@@ -156,10 +170,19 @@ class Site:
         Raises:
             InputError: A value is not finite.
         """
+        return self.rows(values).rounded
+
+    def rows(self, values: torch.Tensor) -> Rows:
+        """Return tokens' values [T, K] as their codes and scales say.
+
+        Raises:
+            InputError: A value is not finite.
+        """
         _check(values)
         inlier, scale = self._inliers(values)
         codes = codes_of(values / torch.where(scale > 0, scale, 1.0), self.levels)
-        return torch.where(inlier, scale * self.levels[codes.int()], values)
+        centroids = self.levels[codes.int()]
+        return Rows(centroids, scale, torch.where(inlier, scale * centroids, values), self.group)
 
     def _inliers(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which of tokens' values [T, K] are no outliers, and the scale of each."""

@@ -23,9 +23,8 @@ LEVELS = 127
 class Int8:
     """Symmetric int8 weights per output channel and int8 activations per token."""
 
-    @property
-    def vocabulary(self) -> Int8:
-        """How the embedding and the head are stored: like all else."""
+    def at(self, matrix: str) -> Int8:
+        """Return how a matrix is stored, whatever its name: like all else."""
         return self
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:

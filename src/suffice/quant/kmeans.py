@@ -44,6 +44,7 @@ from suffice.quant.coded import (
 from suffice.quant.hadamard import block_of, rotate
 from suffice.quant.int8 import Int8
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
+from suffice.quant.sites import GROUPS, LINEAR, SITE_OF, VOCABULARY, chosen
 
 __all__ = ["INT8", "KLLM", "LEVELS", "NARROW", "KMeans"]
 
@@ -51,6 +52,7 @@ BITS = (2, 6)
 LEVELS = ("int8", "float32")
 INT8 = 127
 NARROW = 63  # the greatest level where products with inputs of 8 bits are to fit 16
+EXACT = 16  # bits of inputs that are not of a site that is chosen
 CODED_INPUTS = (3, 4)  # bits of inputs by codebook
 OUTLIERS = 0.01  # of a token's inputs, half of them at each end
 
@@ -63,7 +65,8 @@ class KMeans:
     Inputs of 16 or 8 bits are rounded with a scale for each token, before the native product. Of 4
     or 3 bits they are brought to the levels of their site, but for outliers: so large a share of a
     token's values, half of it at each end, 1 % if not given; `a_group` inputs share a scale, or
-    with none all of a token's.
+    with none all of a token's. `sites` says which of a layer's inputs have `a` bits: all, or those
+    of some matrices, such as `qkv+down`, and the others 16.
     """
 
     w: int = 4
@@ -77,6 +80,7 @@ class KMeans:
     fisher: bool = True
     outliers: float | None = None
     a_group: int | None = None
+    sites: str = LINEAR
 
     def __post_init__(self) -> None:
         if not BITS[0] <= self.w <= BITS[1]:
@@ -90,6 +94,8 @@ class KMeans:
         for option, value in (("outliers", self.outliers), ("a_group", self.a_group)):
             if value is not None and self.a not in CODED_INPUTS:
                 raise InputError(f"kmeans: {option}={value} goes with a=3 or a=4, not a={self.a}")
+        if chosen("site", self.sites) != GROUPS[LINEAR] and self.a == EXACT:
+            raise InputError(f"kmeans: sites={self.sites} goes with a=3, 4 or 8, not a={self.a}")
         if self.levels not in LEVELS:
             raise unknown("type of levels", self.levels, LEVELS)
         if min(self.rounds, self.sweeps) < 0:
@@ -97,10 +103,17 @@ class KMeans:
                 f"kmeans: rounds={self.rounds},sweeps={self.sweeps}; must be 0 or more"
             )
 
-    @property
-    def vocabulary(self) -> Int8:
-        """How the embedding and the head are stored, whose rows are tokens."""
-        return Int8()
+    def at(self, matrix: str) -> KMeans | Int8:
+        """Return how a matrix is stored, by its name: embedding and head in int8.
+
+        Where its site is not one of `sites`, its inputs keep 16 bits.
+        """
+        if matrix in VOCABULARY:
+            return Int8()
+        sites = chosen("site", self.sites)
+        if sites == GROUPS[LINEAR] or SITE_OF.get(matrix) in sites:
+            return self
+        return replace(self, a=EXACT, outliers=None, a_group=None, sites=LINEAR)
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedCodes:
         """Quantise a dense weight [N, K] without a calibration, and pack it.
@@ -125,7 +138,7 @@ class KMeans:
             InputError: Levels that are no int8, or groups that are not stored.
         """
         rotation = block_of(coded.codes.shape[1]) if self.hadamard else 0
-        a = 16 if self.a in CODED_INPUTS else self.a
+        a = EXACT if self.a in CODED_INPUTS else self.a
         return pack_codes(coded, bias, rotation=rotation, a=a, site=site)
 
     def site(self, inputs: torch.Tensor) -> Site | None:

@@ -32,9 +32,8 @@ class NoQuant:
         """Return the setting that keeps every bit of a float32 checkpoint."""
         return cls("float32")
 
-    @property
-    def vocabulary(self) -> NoQuant:
-        """How the embedding and the head are stored: like all else."""
+    def at(self, matrix: str) -> NoQuant:
+        """Return how a matrix is stored, whatever its name: like all else."""
         return self
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:

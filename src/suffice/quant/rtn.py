@@ -30,6 +30,7 @@ from suffice.quant.coded import (
 )
 from suffice.quant.int8 import Int8
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
+from suffice.quant.sites import VOCABULARY
 
 __all__ = ["RTN"]
 
@@ -76,10 +77,9 @@ class RTN:
         zero = torch.where(grid.scale > 0, torch.round(-least / grid.scale), 0.0)
         return replace(grid, zero=zero)
 
-    @property
-    def vocabulary(self) -> Int8:
-        """How the embedding and the head are stored, whose rows are tokens."""
-        return Int8()
+    def at(self, matrix: str) -> RTN | Int8:
+        """Return how a matrix is stored, by its name: embedding and head in int8."""
+        return Int8() if matrix in VOCABULARY else self
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedCodes:
         """Round a dense weight [N, K] without a calibration, and pack it.

@@ -1,0 +1,34 @@
+"""Sites: the inputs that matrices of a layer share, and the choice of those that are rounded.
+
+q, k and v share one input, gate and up another. A choice is names of sites, or of groups of sites,
+with + between them: `qkv+down`, `linear`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from suffice.errors import unknown
+
+__all__ = ["GROUPS", "LINEAR", "SITES", "SITE_OF", "VOCABULARY", "chosen"]
+
+SITES = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
+SITE_OF = {matrix: site for site, matrices in SITES.items() for matrix in matrices}
+VOCABULARY = ("embed", "head")  # the matrices whose rows are tokens, which are outside the layers
+LINEAR = "linear"  # the inputs of all matrices of a layer
+GROUPS = {LINEAR: tuple(SITES)}
+
+
+def chosen(what: str, text: str, groups: Mapping[str, Sequence[str]] = GROUPS) -> tuple[str, ...]:
+    """Return the sites that a text names, each once, in the order of `groups`.
+
+    Raises:
+        InputError: None, or one that is in no group; the message calls it `what`.
+    """
+    known = list(dict.fromkeys(site for sites in groups.values() for site in sites))
+    found: set[str] = set()
+    for name in text.split("+"):
+        if name not in groups and name not in known:
+            raise unknown(what, name, [*groups, *known])
+        found.update(groups.get(name, (name,)))
+    return tuple(site for site in known if site in found)

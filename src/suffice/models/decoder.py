@@ -203,11 +203,17 @@ class Decoder:
         return self._linear(at + "down", inner)
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        return self._linear(self._head, self._last(x))
+
+    @property
+    def _head(self) -> str:
+        return "embed" if self.config.tied else "head"
+
+    def _last(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what the head multiplies of the hidden states [T, M] after the last layer."""
         if self.config.final_norm:
             x = self._norm("final_norm", x)
-        if self.config.projected:
-            x = self._linear("project_out", x)
-        return self._linear("embed" if self.config.tied else "head", x)
+        return self._linear("project_out", x) if self.config.projected else x
 
     def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
         weight, eps = self._tensor(name), self.config.norm_eps

@@ -19,6 +19,7 @@ __all__ = [
     "linear",
     "rms_norm",
     "rotate",
+    "row_blocks",
     "visible",
 ]
 
@@ -29,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": functional.relu,
 }
 
-_SCRATCH_ELEMENTS = 1 << 24  # of a weight that are unpacked at a time
+_SCRATCH_ELEMENTS = 1 << 22  # of a weight that are unpacked at a time
 
 
 def linear(x: torch.Tensor, weight: PackedLinear, dtype: torch.dtype) -> torch.Tensor:
@@ -39,12 +40,13 @@ def linear(x: torch.Tensor, weight: PackedLinear, dtype: torch.dtype) -> torch.T
     weight of a large vocabulary never exists as a whole.
     """
     x = weight.taken(x)
-    outputs = [(x.to(dtype) @ part.unpack(dtype).T).float() for part in _row_blocks(weight)]
+    outputs = [(x.to(dtype) @ part.unpack(dtype).T).float() for part in row_blocks(weight)]
     y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
     return y if weight.bias is None else y.add_(weight.bias)
 
 
-def _row_blocks(weight: PackedLinear) -> Iterator[PackedLinear]:
+def row_blocks(weight: PackedLinear) -> Iterator[PackedLinear]:
+    """Yield a packed weight [N, K] in blocks of rows that are few enough to unpack."""
     step = max(1, _SCRATCH_ELEMENTS // (weight.columns * ROWS))
     panels = weight.data.shape[0]
     if panels <= step:

@@ -69,6 +69,7 @@ class Layerwise(Decoder):
         weights: Sequence[Mapping[str, torch.Tensor]] = (),
     ) -> None:
         super().__init__(decoder.config, decoder.weights, decoder.dtype)
+        self.weights = decoder.weights  # so that what is replaced is freed
         self._inputs: dict[str, SiteInputs] | None = None
         self._weights = weights
         self._window = 0

@@ -21,11 +21,14 @@ from functools import partial
 
 import torch
 
+from suffice.models.layers import linear, row_blocks
 from suffice.models.layerwise import Layerwise
+from suffice.models.pages import return_freed
 
 __all__ = ["Sensitivity"]
 
 ROWS = 128  # of logits that exist at a time
+TRIMMED = 8  # layers after which what they freed is given back
 
 TokenWeights = dict[str, torch.Tensor]  # float32 [T] by matrix, such as `layers.0.q`
 
@@ -54,18 +57,36 @@ class Sensitivity(Layerwise):
             torch.autograd.backward(self._run(index, x), gradient)
             assert x.grad is not None
             gradient = x.grad
+            if index % TRIMMED == 0:
+                return_freed()
 
     def _of_logits(self, state: torch.Tensor) -> torch.Tensor:
         """Return d log p / d x of the last hidden states x [T, M]."""
         parts = []
         for at in range(0, len(state), ROWS):
             x = state[at : at + ROWS].detach().requires_grad_()
-            likely = self._logits(x).log_softmax(-1)
-            drawn = torch.multinomial(likely.detach().exp(), 1, generator=self._generator)
-            torch.autograd.backward(likely.gather(1, drawn).sum())
+            last = self._last(x)
+            torch.autograd.backward(last, self._of_drawn(last.detach()))
             assert x.grad is not None
             parts.append(x.grad)
         return torch.cat(parts)
+
+    @torch.no_grad()
+    def _of_drawn(self, last: torch.Tensor) -> torch.Tensor:
+        """Return d log p / d y of what the head multiplies, y [T, M]: (one of the drawn - p) W."""
+        head = self._matrix(self._head)
+        p = linear(last, head, self.dtype)
+        p -= p.amax(-1, keepdim=True)
+        p.exp_()
+        p /= p.sum(-1, keepdim=True)
+        drawn = torch.multinomial(p, 1, generator=self._generator)
+        p.neg_().scatter_add_(1, drawn, torch.ones_like(drawn, dtype=p.dtype))
+        blocks = list(row_blocks(head))
+        errors = torch.split(p, [each.rows for each in blocks], -1)
+        found = torch.zeros_like(last)
+        for error, block in zip(errors, blocks, strict=True):
+            found.addmm_(error, block.unpack())
+        return found
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
         y = super()._linear(name, x)

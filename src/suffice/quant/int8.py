@@ -17,6 +17,7 @@ import torch
 from suffice.quant.panels import PackedLinear, pack
 
 LEVELS = 127
+BLOCK = 4096  # rows that are float32 at a time: a vocabulary is large
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Int8:
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
         """Quantise and pack a dense weight [N, K]."""
         rows, columns = weight.shape
-        codes, scale = quantize_rows(weight.float())
+        parts = [quantize_rows(part.float()) for part in torch.split(weight, BLOCK)]
+        codes, scale = (torch.cat(each) for each in zip(*parts, strict=True))
         return PackedLinear(
             pack(codes), rows, columns, scale, None if bias is None else bias.float()
         )

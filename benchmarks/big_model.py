@@ -47,7 +47,7 @@ from suffice.models.weights import is_linear, shapes
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
 from suffice.quant.packed_codes import SCALE_BYTES, PackedCodes
-from suffice.quant.sites import VOCABULARY
+from suffice.quant.sites import SITES, VOCABULARY
 
 NAME = "big_model"
 SHAPES = {name: MODELS[name] for name in ("llama-2-7b", "mistral-7b")}
@@ -322,7 +322,8 @@ def run(shape: Shape, settings: Sequence[str], plan: Plan, folder: Path) -> str:
         InputError: A setting that cannot be used.
     """
     for setting in settings:
-        packed_rows(setting, "q", shape.width)
+        for matrices in SITES.values():
+            packed_rows(setting, matrices[0], shape.width)
     lines: list[list[Any]] = []
     found: dict[str, dict[int, Times]] = {}
     peaks = {}

@@ -29,7 +29,7 @@ import torch
 
 import record
 from quant_cells import FLOAT, Source, cell_of, parsed, scored
-from quant_sites import Inputs, Rounding, even, learned, run
+from quant_sites import Inputs, Rounding, check_sites, even, learned, run
 from quant_table import table
 from sheet import Sheet
 from suffice import native
@@ -53,7 +53,7 @@ PRESET, BEST = "kllm:a=16", "kmeans"
 GROUPED = 64  # inputs that share a scale, where not all of a token do
 SITES = (
     *("qkv", "o", "gate_up", "down", "mlp", "queries", "keys", "values"),
-    *("linear+mlp", "attention", "all"),
+    *("values+scores", "linear+mlp", "attention", "all"),
 )
 SETTINGS = (
     "none",
@@ -226,6 +226,8 @@ def prepared(flags: argparse.Namespace) -> tuple[Source, list[list[int]], Sheet]
     path, plan = locate(flags.model), Plan(flags.window)
     text, (name, other) = load_text("wikitext2", flags.data_dir), calibration_text(flags)
     checkpoint, tokenizer = open_checkpoint(path), load_tokenizer(path)
+    for setting in flags.settings:
+        check_sites(parsed(setting)[1], checkpoint.config)
     context = checkpoint.config.longest_prompt
     windows = spread(windows_of(tokenizer, text, plan, context), flags.limit)
     calibration = Plan(min(CALIBRATION.window, context), CALIBRATION.limit)

@@ -5,9 +5,9 @@ gate and up make of theirs (`gate`, `up`, together `mlp`), and what attention mu
 `keys` and `values`, all heads of a token side by side, and `scores`, as the paper calls what comes
 out of the softmax (with these `attention`). Together they are `all`.
 
-Scores are integers of 8 bits, and their greatest of a row the scale: with values in codes, what
-scales these is in the scores first, for tokens are what is summed over. All other sites have the
-bits that are asked for.
+Scores are integers of 8 bits, 0 to 255, and their greatest of a row the scale: with values in
+codes, what scales these is in the scores first, for tokens are what is summed over. All other sites
+have the bits that are asked for.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from suffice.errors import InputError
+from suffice.models.config import DecoderConfig
 from suffice.models.decoder import Decoder
 from suffice.models.layers import visible
 from suffice.models.layerwise import Layerwise, sampled
@@ -38,7 +39,7 @@ PARTS = ("queries", "keys", "values")
 SCORES = "scores"
 GROUPS = INPUTS | {"mlp": MLP, "attention": (*PARTS, SCORES)}
 GROUPS |= {"all": tuple(site for sites in GROUPS.values() for site in sites)}
-INTEGERS = Site(torch.arange(128) / 127, 0.0)  # of scores
+INTEGERS = Site(torch.arange(256) / 255, 0.0)  # of scores, none of which is negative
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,13 @@ class Inputs:
             raise InputError(f"inputs: a={self.a} bits; allowed: 3, 4, 8, 16")
         if not 0 <= self.outliers <= 1:
             raise InputError(f"inputs: outliers={self.outliers}; allowed: 0..1")
-        elsewhere = chosen("site", self.sites, GROUPS) != INPUTS[LINEAR]
+        elsewhere = chosen(self.sites, GROUPS) != INPUTS[LINEAR]
         if self.a == EXACT and (self.outliers or self.even or self.offline or elsewhere):
             raise InputError("inputs: a=16 is exact; it goes with no other option")
         if self.offline and (self.even or self.a == 8 or not self.outliers):
             raise InputError("inputs: offline=true goes with outliers and K-means levels")
+        if self.chosen == (SCORES,) and (self.a != 8 or self.outliers):
+            raise InputError("inputs: sites=scores goes with a=8 alone: they have 8 bits")
         check_input_group("inputs: group", self.group)
         if self.group and not self.learned:
             raise InputError("inputs: group goes with K-means levels")
@@ -80,7 +83,7 @@ class Inputs:
     @property
     def chosen(self) -> tuple[str, ...]:
         """The sites of a layer."""
-        return () if self.a == EXACT else chosen("site", self.sites, GROUPS)
+        return () if self.a == EXACT else chosen(self.sites, GROUPS)
 
     def site(self, name: str, samples: torch.Tensor) -> Site:
         """Return the levels for a site of which some values [T, K] are known."""
@@ -91,6 +94,16 @@ class Inputs:
             return Site.learn(samples, self.a, share, offline=self.offline, group=self.group)
         top = 2 ** (self.a - 1) - 1
         return Site(torch.arange(-top, top + 1) / top, share)
+
+
+def check_sites(inputs: Inputs, config: DecoderConfig) -> None:
+    """Refuse sites of which a model has none.
+
+    Raises:
+        InputError: It has none of them.
+    """
+    if inputs.chosen == ("gate",) and not config.gated:
+        raise InputError("inputs: sites=gate: the model has no gates")
 
 
 class Passing(Layerwise):

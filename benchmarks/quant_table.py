@@ -7,7 +7,7 @@ from typing import Any
 import record
 from quant_cells import parsed
 from sheet import Cell, Sheet
-from suffice.quant.sites import LINEAR
+from suffice.quant.sites import GROUPS, LINEAR
 
 SHARES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
 # KLLM, Table II, LLaMA-2-7B: perplexity in windows of 2048, 5.47 unquantised.
@@ -115,7 +115,7 @@ def _outliers(cells: dict[str, Cell]) -> str | None:
     found: dict[tuple[str, int, bool, int], dict[float, float]] = {}
     for setting, cell in cells.items():
         weights, inputs = parsed(setting)
-        elsewhere = inputs.sites != LINEAR or weights.endswith("uncalibrated")
+        elsewhere = inputs.chosen != GROUPS[LINEAR] or weights.endswith("uncalibrated")
         if inputs.learned and not elsewhere:
             key = (weights, inputs.a, inputs.offline, inputs.group or 0)
             found.setdefault(key, {})[inputs.outliers] = cell["ratio"]
@@ -141,13 +141,17 @@ def _named(a: int, offline: bool, group: int = 0) -> list[str]:
 
 def _sites(cells: dict[str, Cell]) -> str | None:
     """Return the table of what each site costs, of the settings that name some."""
-    rows: list[list[Any]] = []
+    alike: dict[tuple[str, str], dict[str, Cell]] = {}  # settings but for their sites
     for setting, cell in cells.items():
         weights, _, inputs = setting.partition(" + ")
-        rounded, _, sites = inputs.partition(",sites=")
-        if sites or f"{setting},sites=all" in cells:
-            own = [f"`{sites or LINEAR}`", f"`{weights}`", f"`{rounded}`"]
-            rows.append([*own, _ratio(cell), cell["divergence"]])
+        others = [option for option in inputs.split(",") if not option.startswith("sites=")]
+        alike.setdefault((weights, ",".join(others)), {})[parsed(setting)[1].sites] = cell
+    rows = [
+        [f"`{sites}`", f"`{weights}`", f"`{rounded}`", _ratio(cell), cell["divergence"]]
+        for (weights, rounded), found in alike.items()
+        if found.keys() != {LINEAR}
+        for sites, cell in found.items()
+    ]
     if not rows:
         return None
     return "Perplexity over the unquantised model's by the sites that are rounded:\n\n" + (

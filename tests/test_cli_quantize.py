@@ -178,12 +178,16 @@ def test_a_folder_belongs_to_one_run_and_one_text(
         assert ran.code == 2 and "another run is making" in ran.err, ran.err
     assert quantize().code == 0
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
-    decoder = Decoder.from_checkpoint(open_checkpoint(model), NoQuant("float32"))
+    used, fresh = (
+        Decoder.from_checkpoint(open_checkpoint(model), NoQuant("float32")) for _ in range(2)
+    )
     method = QUANTS.build("kmeans:fisher=false")
     windows = [[1, *range(10, 80)]] * 2
-    started = Quantising(decoder, method, windows, tmp_path / "half.safetensors", {})
+    started = Quantising(used, method, windows, tmp_path / "half.safetensors", {})
     next(started.run())
-    other = Quantising(decoder, method, windows[:1], tmp_path / "half.safetensors", {})
+    with pytest.raises(InputError, match="the decoder is quantised already: give one in float32"):
+        Quantising(used, method, windows, tmp_path / "half.safetensors", {})
+    other = Quantising(fresh, method, windows[:1], tmp_path / "half.safetensors", {})
     with pytest.raises(InputError, match="is of another quantisation: remove it"):
         next(other.run())
 
@@ -227,6 +231,8 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         (("kmeans:a=4,a_group=24",), "kmeans: a_group=24; must be a multiple of 16, or none"),
         (("kmeans:a_group=32",), "kmeans: a_group=32 goes with a=3 or a=4, not a=16"),
         (("kmeans:sites=down",), "kmeans: sites=down goes with a=3, 4 or 8, not a=16"),
+        (("kmeans:a=8,sites=",), "sites= names none; known: linear, qkv, o, gate_up, down"),
+        (("kmeans:a=8,sites=o+down+o",), "sites=o+down+o: 'o' is given twice"),
         (("kmeans:a=4,sites=o+gate",), "unknown site 'gate'. Did you mean 'gate_up'? Known: down"),
         (("kmeans", "o.safetensors", "--limit", "1"), "the text has 40 tokens to calibrate on; at"),
         (("kmeans", "o.safetensors", "--quant", "int8"), "No such option: --quant"),

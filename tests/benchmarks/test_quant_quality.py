@@ -98,6 +98,7 @@ def test_windows_of_another_text_are_refused(
         (["--settings", "none + a=8,group=64"], "inputs: group goes with K-means levels"),
         (["--settings", "none + a=4,sites=keys+quries"], "unknown site 'quries'. Did you mean 'qu"),
         (["--settings", "none + sites=keys"], "a=16 is exact; it goes with no other option"),
+        (["--settings", "none + a=4,sites=scores"], "sites=scores goes with a=8 alone"),
         (["--limit", "0"], "--limit=0: must be at least 1 window"),
         (["--calibrate", "no.txt"], "no.txt: cannot be read"),
     ],
@@ -124,6 +125,20 @@ def test_quick(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert found["engine"]["evaluated"]["windows"] == 2
     cells = [setting for row in found["cells"].values() for setting in row]
     assert cells[:3] == list(quant_quality.SETTINGS) and len(cells) == 4
+
+
+def test_sites_have_a_table_of_their_own(run: Run, tmp_path: Path) -> None:
+    """Whatever the order of the options; Table IV is of the inputs of matrices alone."""
+    linear, values = "none + a=4,outliers=0.05", "none + sites=values,a=4,outliers=0.05"
+    assert run("--settings", linear, values, "none + a=8") == 0
+    found, drawn = told(tmp_path)
+    cells, lines = found["cells"]["none"], drawn.splitlines()
+    for sites, setting in (("linear", linear), ("values", values)):
+        begin = f"| `{sites}` | `none` | `a=4,outliers=0.05` | {cells[setting]['ratio']:.4f} "
+        assert [line.startswith(begin) for line in lines].count(True) == 1
+    assert not any(line.startswith("| `linear` | `none` | `a=8`") for line in lines)
+    (shares,) = [line for line in lines if line.startswith("| `none` | 4 bits | selection")]
+    assert f" {cells[linear]['ratio']:.3f} " in shares
 
 
 def test_every_default_setting_is_known() -> None:

@@ -143,7 +143,7 @@ def test_what_cannot_be_is_one_line(
         lambda: st.quantise(gpt2, "kmeans", calibrate=[tokens[0]])
     )
     assert "int8 makes no use" in refused(lambda: st.quantise(gpt2, "int8", calibrate=[tokens] * 2))
-    assert "only `suffice quantize` knows" in refused(
+    assert "quant 'kmeans:a=8,sites=down': layers of a transf" in refused(
         lambda: st.quantise(gpt2, "kmeans:a=8,sites=down")
     )
     for batches in (

@@ -21,6 +21,8 @@ from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, Omitted, Rows
 from suffice.models.restored import restored
 from suffice.quant import QUANTS
+from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
+from suffice.quant.sites import SITE_OF
 from suffice.trace import Trace
 
 TOKENS = torch.randint(0, tiny.VOCABULARY, (40,), generator=torch.Generator().manual_seed(1))
@@ -202,6 +204,18 @@ def test_weights_are_stored_once_more(checkpoints: Any) -> None:
             assert torch.equal(weight.unpack(), expected.unpack())
         else:
             assert weight is own
+
+
+def test_sites_are_minded_where_nothing_is_calibrated(checkpoints: Any) -> None:
+    """When a model is loaded, and when it is stored once more."""
+    quant = QUANTS.build("kmeans:a=8,sites=o+down")
+    decoder = Decoder.from_checkpoint(open_checkpoint(checkpoints("llama")), quant)
+    plain, _ = models(checkpoints("llama"), "int8")
+    for weights in (decoder.weights, restored(plain, quant).weights):
+        for matrix in SITE_OF:
+            weight = weights[f"layers.1.{matrix}"]
+            assert isinstance(weight, PackedCodes)
+            assert weight.most == INPUT_LEVELS[8 if matrix in ("o", "down") else 16]
 
 
 def test_int8_equals_its_definition(each_isa: str, checkpoints: Any) -> None:

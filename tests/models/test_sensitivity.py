@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 import tiny
 from models.hf_reference import load
-from suffice.models import layers
+from suffice.models import sensitivity
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.layerwise import Layerwise
@@ -39,7 +40,7 @@ def test_weights_are_squares_of_the_gradients(
     family: str, checkpoints: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = checkpoints(family)
-    monkeypatch.setattr(layers, "_SCRATCH_ELEMENTS", 3 * 16 * 64)  # heads in several blocks
+    monkeypatch.setattr(sensitivity, "ELEMENTS", 3 * 16 * 64)  # heads in several blocks
     found = Sensitivity(decoder(folder), WINDOWS.tolist()).of(1)
     model = load(folder, torch.float32, **{})
     outputs: dict[str, torch.Tensor] = {}
@@ -65,6 +66,35 @@ def test_weights_are_squares_of_the_gradients(
         assert y.grad is not None
         expected = y.grad[0].square().mean(-1)
         torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=1e-6 * expected.max())
+
+
+@pytest.mark.parametrize("family", ["opt-post", "opt-untied"])
+def test_the_gradient_of_a_head_of_any_kind(
+    family: str, checkpoints: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Projected or with a bias, against the gradient that PyTorch finds for the same draws."""
+    monkeypatch.setattr(sensitivity, "ELEMENTS", 3 * 16 * 64)
+    ours = Sensitivity(decoder(checkpoints(family)), WINDOWS[:, :100].tolist())
+    head = ours._matrix(ours._head)
+    bias = torch.randn(head.rows, generator=torch.Generator().manual_seed(3))
+    ours.weights[ours._head] = replace(head, bias=bias)
+    ours._generator = torch.Generator().manual_seed(4)
+    found = ours._of_logits(ours._states[0])
+    x = ours._states[0].clone().requires_grad_()
+    likely = ours._logits(x).log_softmax(-1)
+    generator = torch.Generator().manual_seed(4)
+    drawn = torch.multinomial(likely.detach().exp(), 1, generator=generator)
+    likely.gather(1, drawn).sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(found, x.grad, rtol=1e-4, atol=1e-5 * float(x.grad.abs().max()))
+
+
+def test_what_is_replaced_is_freed(checkpoints: Callable[[str], Path]) -> None:
+    """A layerwise run holds no other weights than its decoder."""
+    own = decoder(checkpoints("llama"))
+    other = own.weights["layers.0.k"]
+    Layerwise(own, WINDOWS.tolist()).replace(0, {"q": other})
+    assert own.weights["layers.0.q"] is other
 
 
 def test_a_window_has_the_same_weights_each_time(checkpoints: Callable[[str], Path]) -> None:

@@ -101,7 +101,10 @@ def quantise(
             f"quant must be a name such as 'kmeans:w=4' or a method, not {quant!r:.60}"
         )
     if any(method.at(matrix) != method for matrix in SITE_OF):
-        raise InputError("sites: only `suffice quantize` knows them; here they must be linear")
+        raise InputError(
+            f"quant {quant!r}: layers of a transformers model have no sites; leave them out or "
+            "use `suffice quantize` and st.load_quantised"
+        )
     _check(model)
     head = model.get_output_embeddings()
     layers = {name: part for name, part in _linears(model) if part is not head}

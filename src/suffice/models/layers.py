@@ -30,24 +30,27 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": functional.relu,
 }
 
-_SCRATCH_ELEMENTS = 1 << 22  # of a weight that are unpacked at a time
+_SCRATCH_ELEMENTS = 1 << 24  # of a weight that are unpacked at a time
 
 
-def linear(x: torch.Tensor, weight: PackedLinear, dtype: torch.dtype) -> torch.Tensor:
+def linear(
+    x: torch.Tensor, weight: PackedLinear, dtype: torch.dtype, elements: int | None = None
+) -> torch.Tensor:
     """Multiply [T, K] by a packed weight and add its bias: [T, N].
 
-    The product is taken in `dtype`, over a block of output rows at a time, so that the dense
-    weight of a large vocabulary never exists as a whole.
+    The product is taken in `dtype`, over a block of output rows at a time (see `row_blocks`), so
+    that the dense weight of a large vocabulary never exists as a whole.
     """
     x = weight.taken(x)
-    outputs = [(x.to(dtype) @ part.unpack(dtype).T).float() for part in row_blocks(weight)]
+    blocks = row_blocks(weight, elements)
+    outputs = [(x.to(dtype) @ part.unpack(dtype).T).float() for part in blocks]
     y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
     return y if weight.bias is None else y.add_(weight.bias)
 
 
-def row_blocks(weight: PackedLinear) -> Iterator[PackedLinear]:
-    """Yield a packed weight [N, K] in blocks of rows that are few enough to unpack."""
-    step = max(1, _SCRATCH_ELEMENTS // (weight.columns * ROWS))
+def row_blocks(weight: PackedLinear, elements: int | None = None) -> Iterator[PackedLinear]:
+    """Yield a packed weight [N, K] in blocks of rows, of about so many elements at most."""
+    step = max(1, (elements or _SCRATCH_ELEMENTS) // (weight.columns * ROWS))
     panels = weight.data.shape[0]
     if panels <= step:
         yield weight

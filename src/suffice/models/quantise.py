@@ -27,6 +27,7 @@ from suffice.quant import PackedLinear, Quant
 from suffice.quant.activations import Site
 from suffice.quant.coded import Coded
 from suffice.quant.gptq import loss
+from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.sites import SITES, VOCABULARY
 
 __all__ = ["Calibrated", "Quantising"]
@@ -60,11 +61,13 @@ class Calibrated(Quant, Protocol):
 class Quantising:
     """Quantises `decoder`, in float32, by `method` on windows of tokens, into the file `output`.
 
+    The decoder is used up: its floats go as its layers are done.
+
     `facts` go into the file: model, method and text, which an unfinished run must share to be
     continued.
 
     Raises:
-        InputError: Too few tokens to calibrate on.
+        InputError: Too few tokens to calibrate on, or a decoder that was used up.
     """
 
     def __init__(
@@ -81,6 +84,8 @@ class Quantising:
                 f"the text has {tokens} tokens to calibrate on; at least {decoder.config.width}, "
                 "the width of the model, are needed"
             )
+        if isinstance(decoder.weights["layers.0.q"], PackedCodes):
+            raise InputError("the decoder is quantised already: give one in float32")
         self._decoder = decoder
         self._method = method
         self._windows = windows

@@ -28,6 +28,7 @@ from suffice.models.pages import return_freed
 __all__ = ["Sensitivity"]
 
 ROWS = 128  # of logits that exist at a time
+ELEMENTS = 1 << 22  # of the head that are unpacked at a time
 TRIMMED = 8  # layers after which what they freed is given back
 
 TokenWeights = dict[str, torch.Tensor]  # float32 [T] by matrix, such as `layers.0.q`
@@ -73,15 +74,15 @@ class Sensitivity(Layerwise):
 
     @torch.no_grad()
     def _of_drawn(self, last: torch.Tensor) -> torch.Tensor:
-        """Return d log p / d y of what the head multiplies, y [T, M]: (one of the drawn - p) W."""
+        """Return d log p / d y of what the head W multiplies, y [T, M]: (one-hot - p) W."""
         head = self._matrix(self._head)
-        p = linear(last, head, self.dtype)
+        p = linear(last, head, self.dtype, ELEMENTS)
         p -= p.amax(-1, keepdim=True)
         p.exp_()
         p /= p.sum(-1, keepdim=True)
         drawn = torch.multinomial(p, 1, generator=self._generator)
         p.neg_().scatter_add_(1, drawn, torch.ones_like(drawn, dtype=p.dtype))
-        blocks = list(row_blocks(head))
+        blocks = list(row_blocks(head, ELEMENTS))
         errors = torch.split(p, [each.rows for each in blocks], -1)
         found = torch.zeros_like(last)
         for error, block in zip(errors, blocks, strict=True):

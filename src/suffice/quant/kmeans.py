@@ -94,7 +94,7 @@ class KMeans:
         for option, value in (("outliers", self.outliers), ("a_group", self.a_group)):
             if value is not None and self.a not in CODED_INPUTS:
                 raise InputError(f"kmeans: {option}={value} goes with a=3 or a=4, not a={self.a}")
-        if chosen("site", self.sites) != GROUPS[LINEAR] and self.a == EXACT:
+        if chosen(self.sites) != GROUPS[LINEAR] and self.a == EXACT:
             raise InputError(f"kmeans: sites={self.sites} goes with a=3, 4 or 8, not a={self.a}")
         if self.levels not in LEVELS:
             raise unknown("type of levels", self.levels, LEVELS)
@@ -110,7 +110,7 @@ class KMeans:
         """
         if matrix in VOCABULARY:
             return Int8()
-        sites = chosen("site", self.sites)
+        sites = chosen(self.sites)
         if sites == GROUPS[LINEAR] or SITE_OF.get(matrix) in sites:
             return self
         return replace(self, a=EXACT, outliers=None, a_group=None, sites=LINEAR)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from suffice.errors import unknown
+from suffice.errors import InputError, unknown
 
 __all__ = ["GROUPS", "LINEAR", "SITES", "SITE_OF", "VOCABULARY", "chosen"]
 
@@ -19,16 +19,20 @@ LINEAR = "linear"  # the inputs of all matrices of a layer
 GROUPS = {LINEAR: tuple(SITES)}
 
 
-def chosen(what: str, text: str, groups: Mapping[str, Sequence[str]] = GROUPS) -> tuple[str, ...]:
+def chosen(text: str, groups: Mapping[str, Sequence[str]] = GROUPS) -> tuple[str, ...]:
     """Return the sites that a text names, each once, in the order of `groups`.
 
     Raises:
-        InputError: None, or one that is in no group; the message calls it `what`.
+        InputError: A name that is unknown or given twice, or no name.
     """
     known = list(dict.fromkeys(site for sites in groups.values() for site in sites))
     found: set[str] = set()
+    if not text:
+        raise InputError(f"sites= names none; known: {', '.join([*groups, *known])}")
     for name in text.split("+"):
         if name not in groups and name not in known:
-            raise unknown(what, name, [*groups, *known])
+            raise unknown("site", name, [*groups, *known])
+        if found.issuperset(groups.get(name, (name,))):
+            raise InputError(f"sites={text}: '{name}' is given twice")
         found.update(groups.get(name, (name,)))
     return tuple(site for site in known if site in found)

@@ -99,6 +99,8 @@ SETTINGS = (
     "none + a=3,outliers=0.01",
     *(f"none + a=4,outliers=0.01,sites={sites}" for sites in SITES),
     "none + a=8,sites=scores",
+    "kllm",  # with the levels that `suffice quantize` learns
+    "kllm:a=3",
     *(f"{weights} + a=4,outliers=0.01,sites=all" for weights in (PRESET, "kmeans:hadamard=false")),
     f"kmeans:hadamard=false + a=4,outliers=0.01,group={GROUPED},sites=all",
     "kmeans:hadamard=false + a=8,sites=all",

@@ -36,6 +36,8 @@ SETTINGS = (
     "int8",
     "rtn:group=64",
     "kllm:a=16",
+    "kllm",
+    "kllm:a=3",
     "kmeans:hadamard=false",
     "kmeans:hadamard=false + kmeans4",
 )

@@ -107,12 +107,13 @@ constexpr LevelTable kRowLevels = level_table(true), kKeyLevels = level_table(fa
 
 // Activations by codebook: each of a row's values is replaced by the nearest of so many ascending
 // levels, times the greatest magnitude of its group, but for the `outliers` greatest and least
-// values of the row.
+// values of the row, and those outside of [low, high].
 struct InputLevels {
   float levels[kLevels] = {};
   int count = 0;  // 0: nothing is replaced
   int outliers = 0;
   int group = 0;  // values that share a scale, a multiple of kPanel; 0: all of a row
+  float low = -__builtin_inff(), high = __builtin_inff();
 
   bool operator==(const InputLevels&) const = default;
 };

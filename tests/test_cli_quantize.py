@@ -62,6 +62,7 @@ def whole_file(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         "kllm:outliers=0.02",
         "kmeans:hadamard=false,a=3,a_group=32",
         "kmeans:hadamard=false,a=4,sites=o+down",
+        "kllm:offline=true",
         "rtn:group=16,compensate=true",
     ],
 )
@@ -230,6 +231,8 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         (("kmeans:w=5,group=8",), "kmeans: group=8; must be a multiple of 32 with w=5, or none"),
         (("kmeans:a=4,a_group=24",), "kmeans: a_group=24; must be a multiple of 16, or none"),
         (("kmeans:a_group=32",), "kmeans: a_group=32 goes with a=3 or a=4, not a=16"),
+        (("kmeans:a=8,offline=true",), "kmeans: offline=true goes with a=3 or a=4 and outliers"),
+        (("kllm:offline=true,outliers=0",), "offline=true goes with a=3 or a=4 and outliers"),
         (("kmeans:sites=down",), "kmeans: sites=down goes with a=3, 4 or 8, not a=16"),
         (("kmeans:a=8,sites=",), "sites= names none; known: linear, qkv, o, gate_up, down"),
         (("kmeans:a=8,sites=o+down+o",), "sites=o+down+o: 'o' is given twice"),
@@ -277,6 +280,7 @@ def test_damaged_matrices(quantize: Any, refused: Any, tmp_path: Path) -> None:
         ("group", float("inf"), "is damaged: its header is no JSON object"),
         ("share", 0.01, contradicted),
         ("input_group", 32, contradicted),
+        ("thresholds", [-1.0, 1.0], contradicted),
     ):
         matrices = copy.deepcopy(facts["matrices"])
         matrices["layers.1.q"][key] = value
@@ -287,12 +291,16 @@ def test_damaged_matrices(quantize: Any, refused: Any, tmp_path: Path) -> None:
     facts, tensors = whole_file(tmp_path / "out.safetensors")
     other = tensors | {"layers.1.k.inputs": tensors["layers.1.k.inputs"] * 0.5}
     refused(differ, facts, other)
-    for value, message in (
-        (24, "a scale for 24 inputs; a multiple of 16 is allowed"),
-        ("x", number),
+    for key, value, message in (
+        ("input_group", 24, "a scale for 24 inputs; a multiple of 16 is allowed"),
+        ("input_group", "x", number),
+        ("thresholds", [-1.0, 1.0], differ),
+        ("thresholds", [1.0, -1.0], "thresholds must ascend"),
+        ("thresholds", [1.0], "is damaged: not enough values to unpack"),
+        ("thresholds", 3, "is damaged: cannot unpack"),
     ):
         matrices = copy.deepcopy(facts["matrices"])
-        matrices["layers.1.q"]["input_group"] = value
+        matrices["layers.1.q"][key] = value
         refused(message, facts | {"matrices": matrices}, tensors)
 
 

@@ -115,9 +115,10 @@ void py_linear(const PyLinear& w, ConstFloats x, Floats y) {
   });
 }
 
-// What the inputs are replaced by: ascending levels, how many values at each end stay, and how many
-// share a scale (0: all of them).
-void py_set_inputs(PyLinear& w, ConstFloats levels, int outliers, int group) {
+// What the inputs are replaced by: ascending levels, how many values at each end stay, how many
+// share a scale (0: all of them), and between which thresholds values do not stay.
+void py_set_inputs(PyLinear& w, ConstFloats levels, int outliers, int group, float low,
+                   float high) {
   require(w.linear.type == Type::codes, "only weights in codes have inputs by levels");
   require(levels.ndim() == 1 && levels.size() >= 1 && levels.size() <= kLevels,
           "1 to 16 levels, not " + std::to_string(levels.size()));
@@ -127,6 +128,9 @@ void py_set_inputs(PyLinear& w, ConstFloats levels, int outliers, int group) {
           std::to_string(outliers) + " outliers at each end are too many");
   require(group >= 0 && group % kPanel == 0,
           "a scale for " + std::to_string(group) + " inputs; a multiple of 16 is allowed");
+  require(low <= high, "thresholds must ascend");
+  w.linear.inputs.low = low;
+  w.linear.inputs.high = high;
   w.linear.inputs.group = group;
   w.linear.inputs.count = static_cast<int>(levels.size());
   w.linear.inputs.outliers = outliers;
@@ -184,7 +188,8 @@ void bind_linear(nb::module_& m) {
       .def_prop_ro("narrow", [](const PyLinear& self) { return self.linear.narrow; })
       .def("__call__", &py_linear, "x"_a.noconvert(), "y"_a.noconvert())
       .def("unpack", &py_unpack, "out"_a.noconvert())
-      .def("set_inputs", &py_set_inputs, "levels"_a.noconvert(), "outliers"_a, "group"_a)
+      .def("set_inputs", &py_set_inputs, "levels"_a.noconvert(), "outliers"_a, "group"_a, "low"_a,
+           "high"_a)
       .def("count_pairs", &py_count_pairs, "x"_a.noconvert(), "x_levels"_a.noconvert(),
            "y"_a.noconvert());
   m.def("outliers", &py_outliers, "values"_a.noconvert(), "found"_a.noconvert());

@@ -54,9 +54,16 @@ inline bool select_outliers(const float* values, int size, int count, int32_t* g
   return true;
 }
 
-// Brings values, a multiple of kPanel, to the nearest of the levels times their greatest magnitude.
+// Brings those of some values, a multiple of kPanel, that are between the thresholds to the nearest
+// of the levels times their greatest magnitude.
 SUFFICE_INLINE void to_levels(float* values, int size, const InputLevels& by) {
-  const float scale = max_magnitude(values, size);
+  const vf low = splat(by.low), high = splat(by.high), zero = splat(0.0f);
+  vf most = zero;
+  for (int i = 0; i < size; i += W) {
+    const vf value = load(values + i);
+    most = max(most, (value >= low) & (value <= high) ? max(value, -value) : zero);
+  }
+  const float scale = max_of(most);
   for (int i = 0; i < size; i += W) {
     const vf value = load(values + i);
     vf nearest = splat(by.levels[0] * scale);
@@ -64,7 +71,7 @@ SUFFICE_INLINE void to_levels(float* values, int size, const InputLevels& by) {
       const float border = (by.levels[j - 1] + by.levels[j]) * 0.5f * scale;
       nearest = value > border ? splat(by.levels[j] * scale) : nearest;
     }
-    store(values + i, nearest);
+    store(values + i, (value >= low) & (value <= high) ? nearest : value);
   }
 }
 

@@ -239,7 +239,7 @@ def _taken(weight: PackedLinear) -> tuple[Any, ...]:
     if not isinstance(weight, PackedCodes):
         return (weight.dtype,)
     site = weight.site
-    levels = site and (tuple(site.levels.tolist()), site.share, site.group)
+    levels = site and (tuple(site.levels.tolist()), site.share, site.thresholds, site.group)
     return weight.dtype, weight.rotation, weight.most, levels
 
 
@@ -253,6 +253,7 @@ def _described(weight: PackedLinear) -> dict[str, Any]:
         found |= {"group": weight.group, "rotation": weight.rotation, "most": weight.most}
         found["share"] = None if weight.site is None else weight.site.share
         found["input_group"] = None if weight.site is None else weight.site.group
+        found["thresholds"] = None if weight.site is None else weight.site.thresholds
     return found
 
 
@@ -278,10 +279,12 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tenso
     packed: PackedLinear
     if described["type"] == "codes":
         share, input_group = described["share"], described.get("input_group")
-        contradicted = (share is None) != (inputs is None) or (share is None and input_group)
+        thresholds = described.get("thresholds")
+        alone = share is None and (input_group or thresholds)
+        contradicted = (share is None) != (inputs is None) or alone
         if levels is None or levels.dim() != 1 or contradicted:
             raise ValueError(f"'{name}' has levels that are not as it says")
-        site = None if inputs is None else Site(inputs, float(share), group=input_group)
+        site = None if inputs is None else _site(inputs, share, thresholds, input_group)
         group, rotation, most = (int(described[key]) for key in ("group", "rotation", "most"))
         packed = PackedCodes(data, rows, columns, None, bias, levels, group, rotation, most, site)
     else:
@@ -293,6 +296,18 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tenso
     except TypeError:
         raise ValueError(f"'{name}' has a tensor or a number of another type") from None
     return packed
+
+
+def _site(inputs: torch.Tensor, share: Any, thresholds: Any, group: Any) -> Site:
+    """Return the site of a file's entries.
+
+    Raises:
+        TypeError, ValueError: An entry of another kind.
+    """
+    if thresholds is None:
+        return Site(inputs, float(share), None, group)
+    low, high = thresholds
+    return Site(inputs, float(share), (float(low), float(high)), group)
 
 
 def _config(stored: dict[str, Any]) -> DecoderConfig:

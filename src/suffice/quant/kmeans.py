@@ -66,7 +66,8 @@ class KMeans:
     or 3 bits they are brought to the levels of their site, but for outliers: so large a share of a
     token's values, half of it at each end, 1 % if not given; `a_group` inputs share a scale, or
     with none all of a token's. `sites` says which of a layer's inputs have `a` bits: all, or those
-    of some matrices, such as `qkv+down`, and the others 16.
+    of some matrices, such as `qkv+down`, and the others 16. `offline`: an outlier is what lies
+    beyond thresholds that the calibration found, so large a share of its values, not each token's.
     """
 
     w: int = 4
@@ -81,6 +82,7 @@ class KMeans:
     outliers: float | None = None
     a_group: int | None = None
     sites: str = LINEAR
+    offline: bool = False
 
     def __post_init__(self) -> None:
         if not BITS[0] <= self.w <= BITS[1]:
@@ -94,6 +96,8 @@ class KMeans:
         for option, value in (("outliers", self.outliers), ("a_group", self.a_group)):
             if value is not None and self.a not in CODED_INPUTS:
                 raise InputError(f"kmeans: {option}={value} goes with a=3 or a=4, not a={self.a}")
+        if self.offline and (self.a not in CODED_INPUTS or self.outliers == 0):
+            raise InputError("kmeans: offline=true goes with a=3 or a=4 and outliers")
         if chosen(self.sites) != GROUPS[LINEAR] and self.a == EXACT:
             raise InputError(f"kmeans: sites={self.sites} goes with a=3, 4 or 8, not a={self.a}")
         if self.levels not in LEVELS:
@@ -113,7 +117,7 @@ class KMeans:
         sites = chosen(self.sites)
         if sites == GROUPS[LINEAR] or SITE_OF.get(matrix) in sites:
             return self
-        return replace(self, a=EXACT, outliers=None, a_group=None, sites=LINEAR)
+        return replace(self, a=EXACT, outliers=None, a_group=None, sites=LINEAR, offline=False)
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedCodes:
         """Quantise a dense weight [N, K] without a calibration, and pack it.
@@ -148,7 +152,7 @@ class KMeans:
         if self.hadamard:
             inputs = rotate(inputs, block_of(inputs.shape[1]))
         share = OUTLIERS if self.outliers is None else self.outliers
-        return Site.learn(inputs, self.a, share / 2, group=self.a_group)
+        return Site.learn(inputs, self.a, share / 2, offline=self.offline, group=self.a_group)
 
     def quantise(
         self,
@@ -226,7 +230,10 @@ class KMeans:
 
 @dataclass(frozen=True)
 class KLLM(KMeans):
-    """The paper: a scale for each output channel, K-means and nothing else, 4-bit activations."""
+    """The paper: a scale for each output channel, K-means and nothing else, 4-bit activations.
+
+    With `offline` it is KLLM-S.
+    """
 
     a: int = 4
     group: int | None = None

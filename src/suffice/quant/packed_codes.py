@@ -15,6 +15,7 @@ bits, and take half the instructions.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
@@ -83,8 +84,9 @@ class PackedCodes(PackedLinear):
             most=self.most,
         )
         if self.site is not None:
-            outliers = count_of(self.columns, self.site.share)
-            linear.set_inputs(self.site.levels, outliers, self.site.group or 0)
+            kept = 0 if self.site.thresholds else count_of(self.columns, self.site.share)
+            low, high = self.site.thresholds or (-math.inf, math.inf)
+            linear.set_inputs(self.site.levels, kept, self.site.group or 0, low, high)
         return linear
 
     def taken(self, x: torch.Tensor) -> torch.Tensor:
@@ -115,7 +117,7 @@ def pack_codes(
 
     Raises:
         InputError: Codes of more bits, levels that are no whole numbers up to 127, groups that
-            are no whole units, or a site with thresholds.
+            are no whole units.
     """
     grid = coded.grid
     levels = grid.levels
@@ -127,8 +129,6 @@ def pack_codes(
             "only codes of int8 levels without zero points can be packed: give levels=int8, or "
             "symmetric=true"
         )
-    if site is not None and site.thresholds is not None:
-        raise InputError("the kernel finds outliers of each token; thresholds cannot be packed")
     rows, columns = coded.codes.shape
     unit = unit_of(bits)
     group = grid.group if grid.group < columns else -(-columns // unit) * unit

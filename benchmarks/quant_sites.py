@@ -27,12 +27,10 @@ from suffice.models.layerwise import Layerwise, sampled
 from suffice.quant import PackedLinear
 from suffice.quant.activations import Rows, Site, check_input_group
 from suffice.quant.hadamard import rotate
+from suffice.quant.kmeans import CODED_INPUTS, EXACT
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.sites import GROUPS as INPUTS
 from suffice.quant.sites import LINEAR, SITE_OF, chosen
-
-EXACT = 16  # bits of activations that are left as they are
-LEARNED = (3, 4)  # bits for which K-means finds levels
 
 MLP = ("gate", "up")
 PARTS = ("queries", "keys", "values")
@@ -60,7 +58,7 @@ class Inputs:
     sites: str = LINEAR
 
     def __post_init__(self) -> None:
-        if self.a not in (*LEARNED, 8, EXACT):
+        if self.a not in (*CODED_INPUTS, 8, EXACT):
             raise InputError(f"inputs: a={self.a} bits; allowed: 3, 4, 8, 16")
         if not 0 <= self.outliers <= 1:
             raise InputError(f"inputs: outliers={self.outliers}; allowed: 0..1")
@@ -78,7 +76,7 @@ class Inputs:
     @property
     def learned(self) -> bool:
         """Whether levels or thresholds come from a calibration."""
-        return self.a in LEARNED and not self.even
+        return self.a in CODED_INPUTS and not self.even
 
     @property
     def chosen(self) -> tuple[str, ...]:

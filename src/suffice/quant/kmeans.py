@@ -46,13 +46,13 @@ from suffice.quant.int8 import Int8
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
 from suffice.quant.sites import GROUPS, LINEAR, SITE_OF, VOCABULARY, chosen
 
-__all__ = ["INT8", "KLLM", "LEVELS", "NARROW", "KMeans"]
+__all__ = ["CODED_INPUTS", "EXACT", "INT8", "KLLM", "LEVELS", "NARROW", "KMeans"]
 
 BITS = (2, 6)
 LEVELS = ("int8", "float32")
 INT8 = 127
 NARROW = 63  # the greatest level where products with inputs of 8 bits are to fit 16
-EXACT = 16  # bits of inputs that are not of a site that is chosen
+EXACT = 16  # bits of inputs that are left as they are
 CODED_INPUTS = (3, 4)  # bits of inputs by codebook
 OUTLIERS = 0.01  # of a token's inputs, half of them at each end
 

@@ -27,7 +27,8 @@ import record
 from suffice.attention.art import ART
 from suffice.attention.art_bounds import Trajectory, bounds, changes, stops, trajectory
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, load
+from suffice.engine.load import load
+from suffice.engine.runner import Runner
 from suffice.eval.texts import load_text
 from suffice.models import decoder
 

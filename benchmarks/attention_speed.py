@@ -24,7 +24,8 @@ from rich.progress import Progress
 import record
 from suffice.attention import ATTENTIONS
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, load
+from suffice.engine.load import load
+from suffice.engine.runner import Runner
 from suffice.eval.texts import load_text
 from suffice.models.native_model import NativeModel, Rows
 from suffice.trace import Trace

@@ -27,7 +27,7 @@ from settings import accepted
 from sheet import Cell, Sheet
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
-from suffice.engine.runner import load
+from suffice.engine.load import load
 from suffice.errors import InputError, unknown
 from suffice.eval.record import settings as settings_of
 from suffice.eval.ruler import TASKS, Plan, check, measure

@@ -12,7 +12,7 @@ import peer_install
 from peer_client import Worker
 from peer_install import BUILD, PACKAGES
 from speculate_cells import Question
-from suffice.models.locate import locate
+from suffice.models.files import locate
 from suffice.speculate.stats import DraftStats
 
 HERE = Path(__file__).parent

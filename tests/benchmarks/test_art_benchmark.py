@@ -11,7 +11,7 @@ import torch
 
 import tiny
 from suffice.engine.config import Config
-from suffice.engine.runner import load
+from suffice.engine.load import load
 from suffice.models.layers import attend
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))

@@ -12,7 +12,7 @@ import pytest
 import tiny
 from suffice import LLM, SamplingParams
 from suffice.engine.config import Config
-from suffice.engine.runner import load
+from suffice.engine.load import load
 from suffice.trace import Trace
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))

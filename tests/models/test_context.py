@@ -15,10 +15,10 @@ from oracle import assert_matches
 from suffice import LLM, SamplingParams
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.config import Rope
 from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, Rows
+from suffice.models.open import open_checkpoint
 from suffice.quant.none import NoQuant
 
 TRAINED, LONG = 64, 150

@@ -74,7 +74,7 @@ class LLM:
             speculative_config=speculative_config,
             **options,
         )
-        from suffice.engine.runner import load
+        from suffice.engine.load import load
 
         self._assemble(*load(config))
 

@@ -113,8 +113,8 @@ def test_sites_switch_separately(quantize: Any, tmp_path: Path, a: int) -> None:
 
 
 def _by_reference(opened: Any, tokens: list[int]) -> list[int]:
+    from suffice.cache.growth import Upfront
     from suffice.cache.kv import KVCache
-    from suffice.cache.upfront import Upfront
 
     config = opened.config
     decoder = Decoder(config, opened.weights)

@@ -12,10 +12,7 @@ import torch
 
 from suffice.cache import Growth
 from suffice.cache.bmc import BMC
-from suffice.cache.double import Double
-from suffice.cache.iterative import Iterative
-from suffice.cache.step import Step
-from suffice.cache.upfront import Upfront
+from suffice.cache.growth import Double, Iterative, Step, Upfront
 
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 sys.path.insert(0, str(FOLDER))

@@ -14,8 +14,8 @@ import tiny
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import quant_sites
 from quant_sites import GROUPS, INTEGERS, Inputs, Rounding
+from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
-from suffice.cache.upfront import Upfront
 from suffice.errors import InputError
 from suffice.models.decoder import Decoder
 from suffice.models.open import open_checkpoint

@@ -7,13 +7,12 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from suffice.engine.config import Config
-from suffice.engine.conversations import conversation, split_talks
+from suffice.engine.inputs import RequestMaker, conversation, pair, split, split_talks
 from suffice.engine.loop import Loop
-from suffice.engine.progress import showing
-from suffice.engine.prompts import RequestMaker, pair, split
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import Kept, Request, RequestOutput
 from suffice.errors import InputError
+from suffice.progress import showing
 from suffice.sampling_params import SamplingParams
 from suffice.speculate.budget import Budget
 

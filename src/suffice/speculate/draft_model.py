@@ -19,7 +19,7 @@ from suffice.speculate import Drafted, DraftRunner, Models
 from suffice.speculate.tree import MOST_DRAFTS, Tree, check_drafts
 
 if TYPE_CHECKING:
-    from suffice.speculate.chains import Chains
+    from suffice.speculate.proposers import Chains
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class ByModel:
 
     def propose(self, samples: Sequence[Drafted], most: Sequence[int]) -> list[Tree]:
         """Return drafts that continue each sample's text, at most so many tokens for each."""
-        from suffice.speculate.chains import Chains
+        from suffice.speculate.proposers import Chains
 
         waiting = {
             at: chain

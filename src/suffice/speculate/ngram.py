@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from suffice.errors import InputError
 from suffice.speculate import Models
-from suffice.speculate.from_text import FromText
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
+
+if TYPE_CHECKING:
+    from suffice.speculate.proposers import FromText
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class NGram:
 
     def proposer(self, models: Models) -> FromText:
         """Return what makes the drafts."""
+        from suffice.speculate.proposers import FromText
+
         return FromText(lambda: LastPlaces(self.prompt_lookup_min, self.prompt_lookup_max))
 
 

@@ -134,7 +134,7 @@ class ByItself:
 
     def propose(self, samples: Sequence[Drafted], most: Sequence[int]) -> list[Tree]:
         """Return drafts that continue each sample's text, at most so many tokens for each."""
-        from suffice.speculate.chains import Chains
+        from suffice.speculate.proposers import Chains
 
         if not any(most):  # as in most steps where drafts do not pay
             return [NO_DRAFTS] * len(samples)

@@ -17,12 +17,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from suffice.errors import InputError
 from suffice.speculate import Models
-from suffice.speculate.from_text import FromText
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
+
+if TYPE_CHECKING:
+    from suffice.speculate.proposers import FromText
 
 _MATCHES = 4  # lengths of match that are looked at, from the longest
 _MOST_LINKS = 64  # shorter ends of the text that are counted at a token
@@ -62,6 +64,8 @@ class Suffix:
 
     def proposer(self, models: Models) -> FromText:
         """Return what makes the drafts."""
+        from suffice.speculate.proposers import FromText
+
         return FromText(lambda: SuffixAutomaton(self))
 
 

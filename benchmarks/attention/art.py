@@ -1,7 +1,7 @@
 """ART's decisions on the queries, keys and values of a real model (Tables 3 and 4, appendix F).
 
-    python benchmarks/art.py --data-dir DIR            SmolLM2 over WikiText-2, minutes
-    python benchmarks/art.py --data-dir DIR --quick    seconds
+    python -m benchmarks.attention.art --data-dir DIR            SmolLM2 over WikiText-2, minutes
+    python -m benchmarks.attention.art --data-dir DIR --quick    seconds
 
 A prompt is run once; the queries of the last tokens before each length are kept, with the keys and
 values before them, and the reference's traversal is run on each, newest block first. A sample is
@@ -23,7 +23,8 @@ from unittest import mock
 
 import torch
 
-import record
+from benchmarks.harness import record
+from benchmarks.harness.tables import markdown
 from suffice.attention.art import ART
 from suffice.attention.art_bounds import Trajectory, bounds, changes, stops, trajectory
 from suffice.engine.config import Config
@@ -266,7 +267,7 @@ def table(found: dict[str, list[dict[str, Any]]], about: str) -> str:
     for key, title in TITLES.items():
         head = list(max(found[key], key=len))
         rows = [["" if row.get(name) is None else row[name] for name in head] for row in found[key]]
-        parts.append(f"### {title}\n\n{record.markdown(head, rows)}")
+        parts.append(f"### {title}\n\n{markdown(head, rows)}")
     return "\n\n".join(parts)
 
 
@@ -279,7 +280,7 @@ def main() -> int:
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--tokens", type=int, default=89, help="tokens before each length")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    parser.add_argument("--out", type=Path, default=record.results(__file__))
     flags = parser.parse_args()
     lengths = (64, 128) if flags.quick else tuple(sorted(flags.lengths))
     config = Config.create(flags.model, dtype="float32", max_model_len=max(lengths))

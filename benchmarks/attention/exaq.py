@@ -1,7 +1,7 @@
 """Time attention by codes of few bits against exact attention, alone, in one thread.
 
-    python benchmarks/exaq.py            8192 cached tokens of SmolLM2's heads (a minute)
-    python benchmarks/exaq.py --quick    tiny sizes, to see that it runs
+    python -m benchmarks.attention.exaq            8192 cached tokens of SmolLM2's heads (a minute)
+    python -m benchmarks.attention.exaq --quick    tiny sizes, to see that it runs
 
 9 query heads on 3 of keys and values, size 64, in bfloat16. Scores have the standard deviation that
 the levels are made for, so that codes are as frequent as with normal inputs.
@@ -20,12 +20,12 @@ import argparse
 import math
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
-import record
+from benchmarks.harness import record
+from benchmarks.harness.tables import markdown
 from suffice import native
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
@@ -36,7 +36,7 @@ from suffice.native import core
 
 HEADS, KV_HEADS, SIZE, SIGMA, LEAST = 9, 3, 64, 3.0, -40.0
 GROUP, TILE = HEADS // KV_HEADS, 64  # query heads that share keys; rows whose scores lie together
-QUICK = Path(__file__).parent.parent / "build" / "exaq-quick"
+QUICK = record.BUILD / "exaq-quick"
 SOFTMAXES = {
     "exact": None,
     "exaq:bits=2": EXAQ(2).layer_levels(SIGMA, LEAST),
@@ -105,11 +105,11 @@ def main() -> int:
     layers = 2 if flags.quick else 16  # more than a cache level holds
     whole, alone = attention(length, layers, rounds), softmax_alone(length, rounds)
     tables = [
-        record.markdown(["softmax", "us a layer", "over exact", "V read"], whole),
-        record.markdown(["ISA", "softmax alone", "us a key/value head", "over exact"], alone),
+        markdown(["softmax", "us a layer", "over exact", "V read"], whole),
+        markdown(["ISA", "softmax alone", "us a key/value head", "over exact"], alone),
     ]
     text = f"## Attention by codes, {length} tokens, one thread\n\n" + "\n\n".join(tables)
-    folder = QUICK if flags.quick else record.RESULTS
+    folder = QUICK if flags.quick else record.results(__file__)
     data = {"length": length, "rows": whole, "softmax_rows": alone}
     record.write(folder, "exaq", record.facts() | data, text)
     print(text)

@@ -1,7 +1,7 @@
 """What the weight of clipped keys costs at long context: EXAQ's tail, kept or flushed.
 
-    python benchmarks/exaq_tail.py --data-dir DIR --calibration FILE        (some ten minutes)
-    python benchmarks/exaq_tail.py --data-dir DIR --calibration FILE --quick
+    python -m benchmarks.attention.exaq_tail --data-dir DIR --calibration FILE   (ten minutes)
+    python -m benchmarks.attention.exaq_tail --data-dir DIR --calibration FILE --quick
 
 A window of WikiText-2 is read as a prompt by exact attention but for its last tokens. These, which
 are known, go through the decode step by each softmax, on copies of the same cache, and their
@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
-import record
-import shared_prompts
+from benchmarks.harness import record, shared_prompts
+from benchmarks.harness.tables import markdown
 from suffice.attention import SOFTMAXES
 from suffice.engine.config import Config
 from suffice.engine.runner import Runner, load
@@ -31,7 +30,7 @@ NAME = "exaq_tail"
 MODEL, DEPTHS, WINDOWS, STEPS = "smollm2-135m", (4096, 8192), 2, 256
 SETTINGS = [f"exaq:bits={bits},tail={tail}" for bits in (3, 2) for tail in ("clip", "flush")]
 HEAD = ["tokens", "softmax", "KL mean", "KL 99.9 %", "same token", "perplexity", "V per head"]
-QUICK = Path(__file__).parent.parent / "build" / "exaq-tail-quick"
+QUICK = record.BUILD / "exaq-tail-quick"
 
 
 def measure(
@@ -93,8 +92,8 @@ def main() -> int:
         f"{flags.model}, WikiText-2, the last {steps} tokens of {flags.windows} windows, "
         f"{config.kv_cache_dtype} keys and values; against the exact softmax."
     )
-    text = f"## EXAQ's tail at long context\n\n{about}\n\n{record.markdown(HEAD, rows)}"
-    folder = QUICK if flags.quick else record.RESULTS
+    text = f"## EXAQ's tail at long context\n\n{about}\n\n{markdown(HEAD, rows)}"
+    folder = QUICK if flags.quick else record.results(__file__)
     record.write(folder, NAME, record.facts() | {"rows": rows}, text)
     print(text)
     return 0

@@ -1,7 +1,7 @@
 """Time the attention kernel alone, in one thread, beside what the machine could do and torch.
 
-    python benchmarks/attention.py            the table (a few minutes)
-    python benchmarks/attention.py --quick    tiny sizes, to see that it runs
+    python -m benchmarks.attention.kernel            the table (a few minutes)
+    python -m benchmarks.attention.kernel --quick    tiny sizes, to see that it runs
 
 32 query heads on 8 of keys and values, size 128, random numbers. Each pass goes once through a
 ring of layers that no cache level holds, so that the keys and values come from memory. Every round
@@ -24,8 +24,9 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-import record
-from streaming import MARGIN, torch_read_bandwidth
+from benchmarks.harness import record
+from benchmarks.harness.roofline import MARGIN, torch_read_bandwidth
+from benchmarks.harness.tables import markdown
 from suffice import native
 from suffice.cache import row_bytes
 from suffice.cache.kv import KVCache
@@ -38,7 +39,7 @@ DTYPES = ("bfloat16", "float16", "float32", "int8", "kmeans4")
 TORCH_DTYPES = {"torch bfloat16": torch.bfloat16, "torch float32": torch.float32}
 RING_BYTES = 512 << 20
 READ_BYTES = 512 << 20
-QUICK = Path(__file__).parent.parent / "build" / "attention-quick"
+QUICK = record.BUILD / "kernel-quick"
 PRODUCT = 1024  # a float32 product of this many rows, columns and terms gives the rate
 
 
@@ -237,14 +238,14 @@ def write(folder: Path, quick: bool, results: dict[int, Any], lines: list[list[A
     text = ["## The attention kernel, 32/8 heads of 128, one thread", ""]
     text += ["**A quick run of tiny sizes: no figure means anything.**", ""] * quick
     reached = bars(lines, check > MARGIN * roof)
-    text += [record.markdown(["what", "to reach", "measured", "reached"], reached), ""]
-    text += [record.markdown(HEAD, lines), "", NOTE, ""]
+    text += [markdown(["what", "to reach", "measured", "reached"], reached), ""]
+    text += [markdown(HEAD, lines), "", NOTE, ""]
     text += [
         f"{data['machine']['cpu']}, {data['machine']['isa']}: streaming read"
         f" {roof / 1e9:.1f} GB/s (torch reads {check / 1e9:.1f}), {rate / 1e9:.1f} thousand million"
         " multiply-adds a second."
     ]
-    record.write(folder, "attention", data, "\n".join(text))
+    record.write(folder, "kernel", data, "\n".join(text))
 
 
 def main() -> None:
@@ -264,7 +265,7 @@ def main() -> None:
             tell = partial(progress.advance, task)
             results[length] = measure(length, rounds, options.quick, tell)
     lines = [line for length, found in results.items() for line in rows_of(length, *found)]
-    folder = options.output or (QUICK if options.quick else record.RESULTS)
+    folder = options.output or (QUICK if options.quick else record.results(__file__))
     write(folder, options.quick, results, lines)
 
 

@@ -1,11 +1,11 @@
 """What techniques cost in quality, and what they read, through the decode step, on WikiText-2.
 
-    python benchmarks/attention_quality.py --data-dir DIR               ways to attend
-    python benchmarks/attention_quality.py --data-dir DIR --prompt 1024 policies, which choose from
+    python -m benchmarks.attention.quality --data-dir DIR               ways to attend
+    python -m benchmarks.attention.quality --data-dir DIR --prompt 1024 policies, which choose from
                                                                         a prompt, beside these
-    python benchmarks/attention_quality.py --data-dir DIR --calibration FILE
+    python -m benchmarks.attention.quality --data-dir DIR --calibration FILE
                                                                         softmaxes by codes
-    python benchmarks/attention_quality.py --plot                       quality against bytes, drawn
+    python -m benchmarks.attention.quality --plot                       quality against bytes, drawn
     ... --model gemma3-270m --limit 2, --window 8192 --limit 1, --settings aet:k=0.8
 
 Each measures what has no result yet, a minute or two each on two cores, and keeps the record of
@@ -25,10 +25,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import record
-import shared_prompts
-from quality_table import conditions, points, table
-from settings import accepted
+from benchmarks.attention.quality_table import conditions, points, table
+from benchmarks.harness import record, shared_prompts
+from benchmarks.harness.settings import accepted
 from suffice.cli.eval_options import PerplexityFlags
 from suffice.engine.config import Config
 from suffice.engine.runner import Runner, load
@@ -104,16 +103,16 @@ CODED = (
 )
 AUDIT = 16  # every so many steps: a dozen rows each, of some hundred steps
 PLOT = "quality"
-PANELS = ("attention_quality", "policy_quality")  # results that are drawn
+PANELS = ("quality", "quality_policies")  # results that are drawn
 
 
 def name_of(flags: argparse.Namespace) -> str:
     """Return the name of the result's files: what is measured; model and window, if others."""
-    what = "softmax" if flags.calibration else "policy" if flags.prompt else "attention"
+    what = ["softmax"] if flags.calibration else ["policies"] if flags.prompt else []
     model = Path(flags.model).name
     usual = CODED_WINDOW if flags.calibration else WINDOW
     others = [model] * (model != MODEL) + [str(flags.window)] * (flags.window != usual)
-    return "_".join([f"{what}_quality", *others])
+    return "_".join(["quality", *what, *others])
 
 
 def kept(runner: Runner, windows: list[list[int]], plan: Plan) -> list[Scores]:
@@ -154,7 +153,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="windows")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--plot", action="store_true", help="draw what there is, measure nothing")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    parser.add_argument("--out", type=Path, default=record.results(__file__))
     flags = parser.parse_args()
     flags.window = flags.window or (CODED_WINDOW if flags.calibration else WINDOW)
     flags.limit = flags.limit or (CODED_LIMIT if flags.calibration else LIMIT)
@@ -268,7 +267,7 @@ def draw(folder: Path) -> Path:
             panels[conditions(records)] = points(records)
     if not panels:
         raise InputError(f"{folder} has none of {', '.join(PANELS)}: measure first")
-    import figures  # asks for matplotlib
+    from benchmarks.harness import figures  # asks for matplotlib
 
     path = folder / f"{PLOT}.svg"
     figures.pareto(
@@ -285,7 +284,7 @@ def main() -> int:
     try:
         print(draw(flags.out) if flags.plot else run(flags))
     except InputError as error:
-        print(f"attention_quality.py: error: {error}", file=sys.stderr)
+        print(f"quality: error: {error}", file=sys.stderr)
         return 2
     return 0
 

@@ -1,10 +1,10 @@
-"""The table of attention_quality.py: what settings cost and read, and what papers say of theirs."""
+"""The table of quality.py: what settings cost and read, and what papers say of theirs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import record
+from benchmarks.harness.tables import markdown
 from suffice.errors import InputError
 
 SCROOGE = "K 0.81, V 0.23, in all 0.52 of the bytes within 0.5 % (mean of six models from 1.3B)"
@@ -104,7 +104,7 @@ def table(records: dict[str, dict[str, Any]], refused: dict[str, str]) -> str:
         "both."
     )
     rows = [row(setting, found) for setting, found in records.items()]
-    text = ["## Attention techniques", about, record.markdown(HEAD, rows)]
+    text = ["## Attention techniques", about, markdown(HEAD, rows)]
     text += [f"Refused: `{setting}` ({why})." for setting, why in refused.items()]
     return "\n\n".join([*text, *reached(records)])
 
@@ -145,7 +145,7 @@ def reached(records: dict[str, dict[str, Any]]) -> list[str]:
         "models of 1.3 to 13 billion parameters; their 1.97x and 2.13x at 1 and 2 % (Fig. 9) are "
         "times of their accelerator."
     )
-    return [note, record.markdown(head, lines)]
+    return [note, markdown(head, lines)]
 
 
 def least(records: dict[str, dict[str, Any]], loss: float) -> str | None:

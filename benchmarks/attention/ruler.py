@@ -1,9 +1,9 @@
 """RULER's needle tasks under every technique: what is found again, and at how many bytes read.
 
-    python benchmarks/ruler.py                        SmolLM2, lengths 1024 and 2048, an hour
-    python benchmarks/ruler.py --model gemma3-270m    the same of Gemma 3
-    python benchmarks/ruler.py --tasks niah_single_1 --lengths 4096 --settings exact art
-    python benchmarks/ruler.py --quick                a sample of one task, into build/
+    python -m benchmarks.attention.ruler                     SmolLM2, lengths 1024 and 2048, an hour
+    python -m benchmarks.attention.ruler --model gemma3-270m the same of Gemma 3
+    python -m benchmarks.attention.ruler --tasks niah_single_1 --lengths 4096 --settings exact art
+    python -m benchmarks.attention.ruler --quick             a sample of one task, into build/
 
 Of each task at each length exact attention answers first. What it does not solve to 80 % does not
 count: the table says what it scored, and no technique is run. What it solves is asked of every
@@ -21,10 +21,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import record
-import shared_prompts
-from settings import accepted
-from sheet import Cell, Sheet
+from benchmarks.harness import record, shared_prompts
+from benchmarks.harness.settings import accepted
+from benchmarks.harness.tables import Cell, CellStore, markdown
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.engine.runner import load
@@ -102,7 +101,7 @@ def answered(llm: LLM, plan: Plan) -> Iterator[tuple[int, Cell | None]]:
 
 
 def run(
-    sheet: Sheet, llms: dict[str, LLM], prompts: shared_prompts.Prompts, plans: list[Plan]
+    store: CellStore, llms: dict[str, LLM], prompts: shared_prompts.Prompts, plans: list[Plan]
 ) -> None:
     """Measure what is missing, a task at a length after the other, exact attention first."""
     columns = ("{task.description}", "{task.completed}/{task.total} samples")
@@ -111,7 +110,7 @@ def run(
         for plan in plans:
             place = place_of(plan)
             for setting, llm in llms.items():
-                done = sheet.cells.get(place, {})
+                done = store.cells.get(place, {})
                 if done.get(setting, {"samples": 0})["samples"] >= plan.samples:
                     continue
                 if setting != "exact" and done["exact"]["score"] < COUNTS:
@@ -120,7 +119,7 @@ def run(
                 for count, cell in answered(llm, plan):
                     bar.update(line, completed=count)
                     if cell is not None:
-                        sheet.keep(place, setting, cell)
+                        store.keep(place, setting, cell)
             prompts.forget()
 
 
@@ -147,12 +146,12 @@ def same_samples(cells: dict[str, Cell], setting: str) -> Cell | None:
     return cell if cell and cell["samples"] == cells["exact"]["samples"] else None
 
 
-def row(sheet: Sheet, places: list[str], setting: str) -> list[Any]:
+def row(store: CellStore, places: list[str], setting: str) -> list[Any]:
     """Return a setting's line: mean score and bytes of the tasks that count, then each of them."""
-    if setting in sheet.refused:
-        return [f"`{setting}`", f"refused: {sheet.refused[setting]}", *[""] * (len(places) + 3)]
-    exact = [sheet.cells[place]["exact"] for place in places]
-    cells = [same_samples(sheet.cells[place], setting) for place in places]
+    if setting in store.refused:
+        return [f"`{setting}`", f"refused: {store.refused[setting]}", *[""] * (len(places) + 3)]
+    exact = [store.cells[place]["exact"] for place in places]
+    cells = [same_samples(store.cells[place], setting) for place in places]
     each = [
         f"{cell['score']:.0f} ({share([cell], [whole]):.2f})" if cell else ""
         for cell, whole in zip(cells, exact, strict=True)
@@ -166,11 +165,11 @@ def row(sheet: Sheet, places: list[str], setting: str) -> list[Any]:
     return [f"`{setting}`", *means, *each, PUBLISHED.get(setting, "")]
 
 
-def table(sheet: Sheet) -> str:
+def table(store: CellStore) -> str:
     """Return the results as text and tables: the tasks that count, and those that do not."""
-    counting = [p for p, cells in sheet.cells.items() if cells["exact"]["score"] >= COUNTS]
-    other = [p for p in sheet.cells if p not in counting]
-    config = sheet.config
+    counting = [p for p, cells in store.cells.items() if cells["exact"]["score"] >= COUNTS]
+    other = [p for p in store.cells if p not in counting]
+    config = store.config
     about = (
         f"{config['model']}, {config['dtype']} weights, {config['kv_cache_dtype']} keys and "
         "values, greedy answers. A cell is the score in per cent, and in brackets the bytes of "
@@ -178,16 +177,16 @@ def table(sheet: Sheet) -> str:
         "attention B over policy A. A policy sees the question with the text."
     )
     head = ["setting", "score", "against exact", "bytes read"]
-    sizes = {p: sheet.cells[p]["exact"]["samples"] for p in sheet.cells}
+    sizes = {p: store.cells[p]["exact"]["samples"] for p in store.cells}
     head += [f"{p} (n = {sizes[p]})" for p in counting] + ["ART, Table 2, 4K / 32K"]
-    known = [s for s in SETTINGS if s in sheet.refused or any(s in c for c in sheet.cells.values())]
-    more = dict.fromkeys(s for cells in sheet.cells.values() for s in cells if s not in SETTINGS)
-    rows = [row(sheet, counting, setting) for setting in (*known, *more)] if counting else []
-    text = [f"## RULER's needles: {config['model']}", about, record.markdown(head, rows)]
+    known = [s for s in SETTINGS if s in store.refused or any(s in c for c in store.cells.values())]
+    more = dict.fromkeys(s for cells in store.cells.values() for s in cells if s not in SETTINGS)
+    rows = [row(store, counting, setting) for setting in (*known, *more)] if counting else []
+    text = [f"## RULER's needles: {config['model']}", about, markdown(head, rows)]
     if other:
-        lost = [[p, sheet.cells[p]["exact"]["score"], sizes[p]] for p in other]
+        lost = [[p, store.cells[p]["exact"]["score"], sizes[p]] for p in other]
         text += [f"Not solved to {COUNTS:.0f} % by exact attention, which does not count:"]
-        text += [record.markdown(["task", "score of `exact`", "samples"], lost)]
+        text += [markdown(["task", "score of `exact`", "samples"], lost)]
     return "\n\n".join(text)
 
 
@@ -208,7 +207,7 @@ def options() -> argparse.Namespace:
     for task in flags.tasks:
         if task not in TASKS:
             raise unknown("task", task, tuple(TASKS))
-    flags.out = flags.out or (Path("build") if flags.quick else record.RESULTS)
+    flags.out = flags.out or (Path("build") if flags.quick else record.results(__file__))
     return flags
 
 
@@ -230,19 +229,19 @@ def main() -> int:
             check(plan, tokenizer, config.max_model_len or 0)
         whole = settings_of(config)
         shown = {name: whole[name] for name in ("model", "dtype", "kv_cache_dtype", "quant")}
-        sheet = Sheet(flags.out, f"{NAME}_{Path(flags.model).name}", shown, facts, table)
-        sheet.read()
+        store = CellStore(flags.out, f"{NAME}_{Path(flags.model).name}", shown, facts, table)
+        store.read()
     except InputError as error:
-        print(f"ruler.py: error: {error}", file=sys.stderr)
+        print(f"ruler: error: {error}", file=sys.stderr)
         return 2
-    sheet.refused |= refused
+    store.refused |= refused
     runners, prompts = shared_prompts.runners(config, base, techniques)
     llms = {
         name: LLM.from_parts(runner.config, runner, tokenizer) for name, runner in runners.items()
     }
-    run(sheet, llms, prompts, plans)
-    sheet.write()
-    print(table(sheet))
+    run(store, llms, prompts, plans)
+    store.write()
+    print(table(store))
     return 0
 
 

@@ -1,6 +1,6 @@
 """What the base plane of `certified` leaves out of keys: even codes as stored, or K-means codes.
 
-    python benchmarks/base_plane.py --data-dir DIR       (a minute)
+    python -m benchmarks.attention.sketch --data-dir DIR       (a minute)
 
 The keys are those of a model's own prompts (Spec-Bench's longer ones). By channel and chunk of 64
 tokens, 16 even levels lie from the least to the greatest value; the K-means levels, one codebook
@@ -16,8 +16,9 @@ from pathlib import Path
 
 import torch
 
-import record
-from quant_quality import calibration_text
+from benchmarks.harness import record
+from benchmarks.harness.tables import markdown
+from benchmarks.quant.quality import calibration_text
 from suffice import native
 from suffice.attention.sketch import BLOCK, CHUNK, sketch
 from suffice.cache.bmc import BMC
@@ -30,9 +31,9 @@ from suffice.models.tokenizer import load_tokenizer
 from suffice.quant.codebook import borders, codebook
 from suffice.quant.none import NoQuant
 
-NAME, MODEL, TOKENS, LEVELS = "base_plane", "smollm2-135m", 1024, 16
+NAME, MODEL, TOKENS, LEVELS = "sketch", "smollm2-135m", 1024, 16
 ROUNDS = 3  # of codes and then mean and deviation
-QUICK = Path(__file__).parent.parent / "build" / "base-plane-quick"
+QUICK = record.BUILD / "sketch-quick"
 HEAD = ["codes by channel", "left out of a key, rms", "longest of 16, mean", "of the even codes'"]
 
 
@@ -89,9 +90,9 @@ def main() -> int:
         rows.append([kind, float(left.square().mean().sqrt()), longest])
     for row in rows:
         row.append(row[2] / rows[0][2])
-    table = record.markdown(HEAD, rows)
+    table = markdown(HEAD, rows)
     facts = record.facts() | {"model": Path(flags.model).name, "text": name, "rows": rows}
-    record.write(QUICK if flags.quick else record.RESULTS, NAME, facts, table)
+    record.write(QUICK if flags.quick else record.results(__file__), NAME, facts, table)
     print(table)
     return 0
 

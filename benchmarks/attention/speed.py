@@ -1,6 +1,6 @@
 """How long a decode step takes with each technique, deep in a real text, beside exact attention.
 
-    python benchmarks/attention_speed.py --data-dir DIR    the table (ten minutes)
+    python -m benchmarks.attention.speed --data-dir DIR    the table (ten minutes)
 
 The text (WikiText-2) is read up to a depth by exact attention; then its next tokens are decoded one
 by one, each by all settings in turn, so that they see the same keys and the same drift of the
@@ -21,7 +21,8 @@ from typing import Any
 
 from rich.progress import Progress
 
-import record
+from benchmarks.harness import record
+from benchmarks.harness.tables import markdown
 from suffice.attention import ATTENTIONS
 from suffice.engine.config import Config
 from suffice.engine.runner import Runner, load
@@ -29,7 +30,7 @@ from suffice.eval.texts import load_text
 from suffice.models.native_model import NativeModel, Rows
 from suffice.trace import Trace
 
-NAME = "attention_speed"
+NAME = "speed"
 EXACT = "exact"
 SETTINGS = (
     "certified:bounded=false,eps=0.3,v=0.002",
@@ -141,7 +142,7 @@ def table(flags: argparse.Namespace, rows: list[list[Any]]) -> str:
         f"{flags.model}, WikiText-2, {flags.steps - WARM} steps at each depth, bfloat16 keys and "
         "values; a step reads the weights too, which no technique of attention spares."
     )
-    return f"## Decode steps\n\n{about}\n\n{record.markdown(HEAD, rows)}"
+    return f"## Decode steps\n\n{about}\n\n{markdown(HEAD, rows)}"
 
 
 def main() -> int:
@@ -153,7 +154,7 @@ def main() -> int:
     parser.add_argument("--weights", nargs="*", default=["none", "int8"])
     parser.add_argument("--depths", nargs="*", type=int, default=[2048, 8128])
     parser.add_argument("--steps", type=int, default=34)
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    parser.add_argument("--out", type=Path, default=record.results(__file__))
     flags = parser.parse_args()
     rows = []
     with Progress(transient=True) as progress:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from rich.progress import Progress
 
-import attention_block as block
-import figures
-import record
-from attention_block import Block, Drafts, Sampling, Shape, Times
+from benchmarks.growth import block
+from benchmarks.growth.block import Block, Drafts, Sampling, Shape, Times
+from benchmarks.harness import figures, record
+from benchmarks.harness.tables import markdown
 from suffice.cache import machine
 from suffice.cache.bmc import BMC
 from suffice.cache.cost import Costs, best_allocations, nearest_power_of_two
@@ -64,7 +64,7 @@ class Run:
             "rates": dataclasses.asdict(self.rates) | {"ratio": ratio},
             "rows": [dict(zip(head, row, strict=True)) for row in rows],
         }
-        text = [f"## {title}", "", record.markdown(head, rows), "", note]
+        text = [f"## {title}", "", markdown(head, rows), "", note]
         text += ["", f"{data['machine']['cpu']}, {data['threads']} threads, C' = {ratio:.3g}."]
         record.write(self.folder, name, data, "\n".join(text))
 

@@ -1,13 +1,13 @@
 """Reproduce the BMC paper's measurements of the attention block on this machine.
 
-    python benchmarks/bmc.py --list             what there is
-    python benchmarks/bmc.py                    everything (about half an hour)
-    python benchmarks/bmc.py --only fig7 fig8   some of it
-    python benchmarks/bmc.py --missing          what has no result yet
-    python benchmarks/bmc.py --quick            tiny sizes, to see that it runs
+    python -m benchmarks.growth.bmc --list             what there is
+    python -m benchmarks.growth.bmc                    everything (about half an hour)
+    python -m benchmarks.growth.bmc --only fig7 fig8   some of it
+    python -m benchmarks.growth.bmc --missing          what has no result yet
+    python -m benchmarks.growth.bmc --quick            tiny sizes, to see that it runs
 
-Each result is a table, JSON and a plot in benchmarks/results/bmc/. Random keys and values, one
-layer, float32; positions are sampled as attention_block.py says, and the JSON repeats how.
+Each result is a table, JSON and a plot in benchmarks/growth/results/. Random keys and values, one
+layer, float32; positions are sampled as block.py says, and the JSON repeats how.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-import attention_block as block
-import figures
-import record
-from attention_block import Block, Drafts, Sampling, Variant
+from benchmarks.growth import block
+from benchmarks.growth.allocations import Run, sweep, sweeps_of, tell_sweeps
+from benchmarks.growth.block import Block, Drafts, Sampling, Variant
+from benchmarks.harness import figures, record
 from suffice import native
 from suffice.cache import Growth, machine
 from suffice.cache.bmc import BMC
@@ -32,7 +32,6 @@ from suffice.cache.double import Double
 from suffice.cache.iterative import Iterative
 from suffice.cache.step import Step
 from suffice.cache.upfront import Upfront
-from sweeps import Run, sweep, sweeps_of, tell_sweeps
 
 
 def fig5(run: Run) -> None:
@@ -261,7 +260,7 @@ def fig16(run: Run) -> None:
     figures.curves(run.folder / "fig16.png", title, ("rows held", "ms"), lines, logarithmic="y")
 
 
-QUICK = Path(__file__).parent.parent / "build" / "bmc-quick"
+QUICK = record.BUILD / "bmc-quick"
 FIGURES: dict[str, Callable[[Run], None]] = {
     "growths": growths,
     "fig5": fig5,
@@ -290,7 +289,7 @@ def main() -> None:
         print("\n".join(FIGURES))
         return
     torch.set_num_threads(options.threads)
-    folder = options.output or (QUICK if options.quick else record.RESULTS / "bmc")
+    folder = options.output or (QUICK if options.quick else record.results(__file__))
     wanted = [
         name
         for name in options.only or FIGURES

@@ -1,7 +1,12 @@
-"""What every result file says about itself: machine, versions, commit, command, date."""
+"""Result files: how one is written, and what it says of its machine, versions and command.
+
+A result is NAME.json with its table NAME.md. Records of single windows, which no table reads, go
+into NAME.windows.json.gz beside them.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -10,12 +15,24 @@ from typing import Any
 from suffice import native
 from suffice.eval import record
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build"
 
 
 def facts() -> dict[str, Any]:
     """Return what a reader needs to judge or repeat a measurement."""
-    return record.facts(f"python benchmarks/{Path(sys.argv[0]).name}", sys.argv[1:])
+    return record.facts(program(), sys.argv[1:])
+
+
+def program() -> str:
+    """Return how the running script is started."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return f"python -m {spec.name}" if spec else f"python {Path(sys.argv[0]).name}"
+
+
+def results(script: str) -> Path:
+    """Return the folder of the results of a script, given its `__file__`."""
+    return Path(script).parent / "results"
 
 
 def name_of(name: str) -> str:
@@ -25,27 +42,30 @@ def name_of(name: str) -> str:
 
 def write(folder: Path, name: str, data: dict[str, Any], table: str) -> None:
     """Write `name`.json and `name`.md; a reader never sees half a file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for suffix, text in (("json", json.dumps(data, indent=1) + "\n"), ("md", table + "\n")):
-        part = folder / f"{name}.{suffix}.part"
-        part.write_text(text, encoding="utf-8")
-        part.replace(folder / f"{name}.{suffix}")
+    _replace(folder / f"{name}.json", (json.dumps(data, indent=1) + "\n").encode())
+    _replace(folder / f"{name}.md", (table + "\n").encode())
 
 
-def markdown(head: list[str], rows: list[list[Any]]) -> str:
-    """Return a table; columns of numbers, some missing, are aligned to the right, three digits."""
-    numeric = [
-        all(row[i] == "" or isinstance(row[i], int | float) for row in rows)
-        for i in range(len(head))
-    ]
-    lines = [head, ["---:" if right else "---" for right in numeric]]
-    lines += [[_cell(value) for value in row] for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def write_windows(folder: Path, name: str, windows: dict[str, Any]) -> None:
+    """Write the records of single windows, by setting, to `name`.windows.json.gz.
+
+    The same records make the same bytes, whenever they are written.
+    """
+    text = json.dumps(windows, separators=(",", ":")) + "\n"
+    _replace(folder / f"{name}.windows.json.gz", gzip.compress(text.encode(), mtime=0))
 
 
-def _cell(value: Any) -> str:
-    if not isinstance(value, float):
-        return str(value)
-    if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
-        return f"{value:.2e}"
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+def read_windows(folder: Path, name: str) -> dict[str, Any]:
+    """Return what `write_windows` wrote; nothing where there is no such file."""
+    path = folder / f"{name}.windows.json.gz"
+    if not path.exists():
+        return {}
+    found: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return found
+
+
+def _replace(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(content)
+    part.replace(path)

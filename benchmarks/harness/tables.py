@@ -1,4 +1,4 @@
-"""Results that are kept cell by cell, so that an interrupted benchmark goes on where it stopped."""
+"""Tables in Markdown, and results kept cell by cell: an interrupted benchmark can resume."""
 
 from __future__ import annotations
 
@@ -8,22 +8,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import record
+from benchmarks.harness import record
 from suffice.errors import InputError
 
 Cell = dict[str, Any]
 Cells = dict[str, dict[str, Cell]]  # by row, by column
 
 
+def markdown(head: list[str], rows: list[list[Any]]) -> str:
+    """Return a table; columns of numbers, some missing, are aligned to the right, three digits."""
+    numeric = [
+        all(row[i] == "" or isinstance(row[i], int | float) for row in rows)
+        for i in range(len(head))
+    ]
+    lines = [head, ["---:" if right else "---" for right in numeric]]
+    lines += [[_shown(value) for value in row] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
+        return f"{value:.2e}"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 @dataclass
-class Sheet:
+class CellStore:
     """What was measured so far, in its file; `drawn` makes the table of it."""
 
     folder: Path
     name: str
-    config: dict[str, Any]  # what figures depend on beside the setting
+    config: dict[str, Any]  # all that figures depend on, except the setting
     facts: dict[str, Any]
-    drawn: Callable[[Sheet], str]
+    drawn: Callable[[CellStore], str]
     cells: Cells = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 

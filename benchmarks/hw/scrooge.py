@@ -1,7 +1,7 @@
 """Run the Scrooge accelerator on the logits of a real model: what is read, and how fast it is.
 
-    python benchmarks/scrooge.py --data-dir DIR     SmolLM2, 1024 tokens of WikiText-2 (minutes)
-    python benchmarks/scrooge.py --quick            96 tokens of WikiText-2, to see that it runs
+    python -m benchmarks.hw.scrooge --data-dir DIR     SmolLM2, 1024 tokens of WikiText-2 (minutes)
+    python -m benchmarks.hw.scrooge --quick            96 tokens of WikiText-2, to see that it runs
 
 The thresholds are the paper's for LLaMA-2. With `--trace FILE` the logits are kept, for
 `suffice hw run scrooge --trace FILE`.
@@ -15,7 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import record
+from benchmarks.harness import record
+from benchmarks.harness.tables import markdown
 from suffice.cli import hw_trace
 from suffice.engine.config import Config
 from suffice.engine.runner import load
@@ -61,7 +62,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=TOKENS)
     parser.add_argument("--trace", type=Path, help="where to keep the logits (.npz)")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    parser.add_argument("--out", type=Path, default=record.results(__file__))
     flags = parser.parse_args()
     count = 96 if flags.quick else flags.tokens
     config = Config.create(flags.model, dtype="float32", max_model_len=count)
@@ -74,7 +75,7 @@ def main() -> int:
     head = list(rows[0])
     cells = [[row.get(name, "") for name in head] for row in rows]
     about = f"{flags.model}, {flags.text}, {len(tokens)} tokens, times less than the baseline"
-    table = f"## Scrooge on real logits\n\n{about}\n\n{record.markdown(head, cells)}"
+    table = f"## Scrooge on real logits\n\n{about}\n\n{markdown(head, cells)}"
     record.write(flags.out, NAME, record.facts() | {"about": about, "rows": rows}, table)
     print(table)
     return 0

@@ -1,4 +1,4 @@
-"""The other end of peer_worker.py: starts an engine's process and tells it what to time.
+"""The other end of worker.py: starts an engine's process and tells it what to time.
 
 An engine that is not being timed is stopped (SIGSTOP), so that threads that spin while they wait
 take no time from the one that is.
@@ -15,9 +15,19 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from peer_install import last_line
+from benchmarks.peers.install import ROOT, last_line
 
 TIMEOUT = 1800.0  # seconds; a compiler may run before the first answer
+
+
+def engine_module(name: str) -> str:
+    """Return the module that runs an engine, such as `vllm`."""
+    return f"benchmarks.peers.engines.{name}"
+
+
+def with_root(environment: dict[str, str]) -> str:
+    """Return PYTHONPATH with the repository's root, where an engine's process finds its module."""
+    return os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
 
 
 class EngineError(Exception):
@@ -34,7 +44,7 @@ class Worker:
     def __init__(
         self,
         python: Path,
-        script: Path,
+        module: str,
         options: dict[str, Any],
         environment: dict[str, str],
         log: Path,
@@ -43,11 +53,11 @@ class Worker:
         self._log = log
         with log.open("w") as errors:
             self._process = subprocess.Popen(
-                [str(python), str(script), json.dumps(options)],
+                [str(python), "-m", module, json.dumps(options)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=environment,
+                env=environment | {"PYTHONPATH": with_root(environment)},
                 cwd=log.parent,
                 start_new_session=True,
             )

@@ -1,4 +1,4 @@
-"""Gets the peers of peers.py ready: an environment for each, and the model in their formats."""
+"""Gets the peers of speed.py ready: an environment for each, and the model in their formats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "peers"
 SYSTEM = Path("/usr/lib")
 TORCH = "torch==2.13.0"

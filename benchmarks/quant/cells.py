@@ -1,8 +1,8 @@
-"""Cells of quant_quality.py: weights stored in some way, inputs of their products in another.
+"""Cells of quality.py: weights stored in some way, inputs of their products in another.
 
 A model runs in PyTorch with the weights that its codes stand for, layer by layer, all windows
 through a layer before the next. Rounded inputs are those of every matrix of a layer, unless other
-sites are asked for (see `quant_sites`); the head's are not. Products are float32: the native step's
+sites are asked for (see `sites`); the head's are not. Products are float32: the native step's
 inputs of 16 bits are the nearest thing to them.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from quant_peers import PeerWeights, is_peers, peer_path
-from quant_sites import Inputs, Rounding
+from benchmarks.quant.peer_weights import PeerWeights, is_peers, peer_path
+from benchmarks.quant.sites import Inputs, Rounding
 from suffice.errors import InputError
 from suffice.eval.perplexity import Result, Scores, Tally
 from suffice.models.checkpoint import Checkpoint
@@ -34,7 +34,7 @@ UNCALIBRATED = " uncalibrated"
 FLOAT = "none"
 ROWS = 128  # of logits that exist at a time
 
-INPUTS = Table("inputs", {"inputs": "quant_sites:Inputs"})
+INPUTS = Table("inputs", {"inputs": "benchmarks.quant.sites:Inputs"})
 
 
 def parsed(setting: str) -> tuple[str, Inputs]:

@@ -1,8 +1,8 @@
 """Time products of weights in codes beside those of other types, the roof and counted pairs.
 
-    python benchmarks/index_matmul.py            two sizes of a 7B model's layers (minutes)
+    python -m benchmarks.quant.matmul            two sizes of a 7B model's layers (minutes)
     SUFFICE_ISA=v3 python ...                    the same of AVX2, into a file of its own
-    python benchmarks/index_matmul.py --quick    tiny sizes, to see that it runs
+    python -m benchmarks.quant.matmul --quick    tiny sizes, to see that it runs
 
 A ring of copies of each weight is larger than the caches, as the layers of a model are. Codes have
 4 bits where nothing else is said. The limits are the streaming read, and integer products of what
@@ -19,11 +19,11 @@ import statistics
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
-import record
+from benchmarks.harness import record
+from benchmarks.harness.tables import markdown
 from suffice import native
 from suffice.models.pages import gather
 from suffice.quant import QUANTS, PackedLinear
@@ -33,7 +33,7 @@ from suffice.quant.outliers import outliers, reference
 from suffice.quant.packed_codes import PackedCodes, pack_codes
 
 SIZES = [(4096, 4096), (14336, 4096)]
-QUICK = Path(__file__).parent.parent / "build" / "index-matmul-quick"
+QUICK = record.BUILD / "matmul-quick"
 RING_BYTES = 256 << 20  # of all copies of a weight, and what the streaming read reads
 ROWS = (1, 4, 8)
 OTHER_BITS = (2, 3, 5, 6)
@@ -61,16 +61,16 @@ def main() -> int:
     head += ["of the roof", "of the products", "over one row"]
     text = "\n\n".join(
         (
-            f"## Products out of the cache, {native.isa()}\n\n" + record.markdown(head, products),
+            f"## Products out of the cache, {native.isa()}\n\n" + markdown(head, products),
             "## Counted pairs of codes, one thread\n\n"
-            + record.markdown(["N x K", "counted us", "codes us", "times slower"], counts),
+            + markdown(["N x K", "counted us", "codes us", "times slower"], counts),
             "## The k greatest and least of N, one thread\n\n"
-            + record.markdown(["N", "k", "kernel us", "torch.topk us", "comparisons"], picks),
+            + markdown(["N", "k", "kernel us", "torch.topk us", "comparisons"], picks),
         )
     )
     data = {"products": products, "counted": counts, "outliers": picks}
-    folder = QUICK if flags.quick else record.RESULTS
-    name = "index_matmul" if flags.quick else record.name_of("index_matmul")
+    folder = QUICK if flags.quick else record.results(__file__)
+    name = "matmul" if flags.quick else record.name_of("matmul")
     record.write(folder, name, record.facts() | data, text)
     print(text)
     return 0

@@ -1,4 +1,4 @@
-"""Weights that peers have quantised: files of `peer_quantise.py`, and decoders with such weights.
+"""Weights that peers have quantised: files of `quantize_peers`, and decoders with such weights.
 
 `llama.cpp:Q4_0` is a .gguf file in a type of llama.cpp's; `hqq:group=64` what HQQ's codes of the
 layers' matrices stand for, all else as it was.
@@ -48,7 +48,7 @@ class PeerWeights:
 
     def __post_init__(self) -> None:
         if not self.path.is_file():
-            raise InputError(f"{self.path} is not there: benchmarks/peer_quantise.py makes it")
+            raise InputError(f"{self.path} is missing: benchmarks.quant.quantize_peers makes it")
 
     def decoder(self, checkpoint: Checkpoint) -> Decoder:
         """Return a checkpoint's model with these weights, in float32."""

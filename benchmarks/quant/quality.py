@@ -1,17 +1,17 @@
 """What few bits cost in quality: weights and activations by codes, on WikiText-2.
 
-    python benchmarks/quant_quality.py --data-dir DIR --cache FOLDER      SmolLM2, hours
+    python -m benchmarks.quant.quality --data-dir DIR --cache FOLDER      SmolLM2, hours
     ... --model gemma3-270m
     ... --window 2048 --limit 5                                           longer windows
     ... --settings kmeans "kllm:a=16 + a=4,outliers=0.01"                 these alone
-    python benchmarks/quant_quality.py --quick --data-dir DIR             a few cells, into build/
+    python -m benchmarks.quant.quality --quick --data-dir DIR             a few cells, into build/
 
 A setting is weights + inputs of their products: `kllm:a=16 + a=4,outliers=0.01` has weights of the
 preset kllm, and inputs of 4 bits but for 1 % outliers, half of them at each end; with `group=64` so
 many of a token's inputs share a scale, and not all of them; `sites=` says which activations are
-rounded, those of all matrices if not given (see `quant_sites`). ` uncalibrated` after the weights
+rounded, those of all matrices if not given (see `sites`). ` uncalibrated` after the weights
 quantises them without a text; `llama.cpp:Q4_0` and `hqq:group=64` are files of
-`benchmarks/peer_quantise.py` in --cache. Weights are quantised once, with inputs as they are, and
+`quantize_peers` in --cache. Weights are quantised once, with inputs as they are, and
 kept in the folder --cache; levels of inputs are learned on what these weights make of the
 calibration text. That text is Spec-Bench's longer prompts, or a file (--calibrate), never the text
 that is evaluated. Cells are kept as they are done.
@@ -27,11 +27,11 @@ from typing import Any
 
 import torch
 
-import record
-from quant_cells import FLOAT, Source, cell_of, parsed, scored
-from quant_sites import Inputs, Rounding, check_sites, even, learned, run
-from quant_table import table
-from sheet import Sheet
+from benchmarks.harness import record
+from benchmarks.harness.tables import CellStore
+from benchmarks.quant.cells import FLOAT, Source, cell_of, parsed, scored
+from benchmarks.quant.quality_table import table
+from benchmarks.quant.sites import Inputs, Rounding, check_sites, even, learned, run
 from suffice import native
 from suffice.errors import InputError
 from suffice.eval.perplexity import Plan, windows_of
@@ -44,7 +44,7 @@ from suffice.models.tokenizer import load_tokenizer
 from suffice.progress import counting_bar
 from suffice.quant.activations import Site
 
-NAME = "quant_quality"
+NAME = "quality"
 PROMPTS, LONG = "spec-bench-questions.jsonl", ("rag", "summarization")  # file, categories
 CALIBRATION = Plan(1024, 16)  # windows that weights are calibrated on
 LEARNING = 4  # of them, from which levels of inputs are learned
@@ -131,10 +131,10 @@ def spread(windows: list[list[int]], limit: int) -> list[list[int]]:
 
 
 class Bench:
-    """Measures the cells of a sheet that are missing."""
+    """Measures the cells of a store that are missing."""
 
-    def __init__(self, source: Source, windows: list[list[int]], sheet: Sheet) -> None:
-        self._source, self._windows, self._sheet = source, windows, sheet
+    def __init__(self, source: Source, windows: list[list[int]], store: CellStore) -> None:
+        self._source, self._windows, self._sheet = source, windows, store
         self._reference: Rounding | None = None
 
     def measure(self, settings: list[str]) -> None:
@@ -211,11 +211,11 @@ def options() -> argparse.Namespace:
     if flags.quick:
         flags.window, flags.limit = 64, 2
         flags.settings = [*SETTINGS[:3], f"{PRESET} + a=4,outliers=0.05"]
-    flags.out = flags.out or (Path("build") if flags.quick else record.RESULTS)
+    flags.out = flags.out or (Path("build") if flags.quick else record.results(__file__))
     return flags
 
 
-def prepared(flags: argparse.Namespace) -> tuple[Source, list[list[int]], Sheet]:
+def prepared(flags: argparse.Namespace) -> tuple[Source, list[list[int]], CellStore]:
     """Return the model, the windows of the text and what was measured so far.
 
     Raises:
@@ -238,9 +238,11 @@ def prepared(flags: argparse.Namespace) -> tuple[Source, list[list[int]], Sheet]
     facts = {"model": model, "text": described(name, other, learning)}
     evaluated = described("wikitext2", text, windows)
     shown = {"model": model, "evaluated": evaluated, "calibrated": facts["text"]}
-    sheet = Sheet(flags.out, f"{NAME}_{model['name']}_{flags.window}", shown, record.facts(), table)
-    sheet.read()
-    return Source(checkpoint, tokenizer, learning, facts, flags.cache), windows, sheet
+    store = CellStore(
+        flags.out, f"{NAME}_{model['name']}_{flags.window}", shown, record.facts(), table
+    )
+    store.read()
+    return Source(checkpoint, tokenizer, learning, facts, flags.cache), windows, store
 
 
 def main() -> int:
@@ -250,13 +252,13 @@ def main() -> int:
         native.set_threads(flags.threads)
         torch.set_num_threads(flags.threads)
     try:
-        source, windows, sheet = prepared(flags)
-        Bench(source, windows, sheet).measure(flags.settings)
+        source, windows, store = prepared(flags)
+        Bench(source, windows, store).measure(flags.settings)
     except InputError as error:
-        print(f"{NAME}.py: error: {error}", file=sys.stderr)
+        print(f"quality: error: {error}", file=sys.stderr)
         return 2
-    sheet.write()
-    print(table(sheet))
+    store.write()
+    print(table(store))
     return 0
 
 

@@ -1,12 +1,11 @@
-"""The tables of quant_quality.py: every cell, outliers as in Table IV, the steps of Fig. 11."""
+"""The tables of quality.py: every cell, outliers as in Table IV, the steps of Fig. 11."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import record
-from quant_cells import parsed
-from sheet import Cell, Sheet
+from benchmarks.harness.tables import Cell, CellStore, markdown
+from benchmarks.quant.cells import parsed
 from suffice.quant.sites import GROUPS, LINEAR
 
 SHARES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
@@ -54,15 +53,15 @@ ROTATED = (
 )
 
 
-def table(sheet: Sheet) -> str:
+def table(store: CellStore) -> str:
     """Return the results as text and tables."""
-    cells = {setting: cell for row in sheet.cells.values() for setting, cell in row.items()}
-    model, evaluated = sheet.config["model"]["name"], sheet.config["evaluated"]
+    cells = {setting: cell for row in store.cells.values() for setting, cell in row.items()}
+    model, evaluated = store.config["model"]["name"], store.config["evaluated"]
     about = (
         f"{model}, WikiText-2, {evaluated['windows']} windows of {evaluated['window']} tokens, "
-        f"evenly spread; calibrated on {sheet.config['calibrated']['name']}, "
-        f"{sheet.config['calibrated']['windows']} windows of "
-        f"{sheet.config['calibrated']['window']}. Bits are those of the layers' matrices; the "
+        f"evenly spread; calibrated on {store.config['calibrated']['name']}, "
+        f"{store.config['calibrated']['windows']} windows of "
+        f"{store.config['calibrated']['window']}. Bits are those of the layers' matrices; the "
         "embedding and the head are int8 but for `none` and HQQ's, and llama.cpp's its own. KL is "
         "from the unquantised model, in nats. Published: KLLM, Table II, LLaMA-2-7B, "
         f"{FLOAT} unquantised; also {OTHERS}."
@@ -72,7 +71,7 @@ def table(sheet: Sheet) -> str:
         text.append(ROTATED if model.endswith("-rotated") else ROUNDED)
     text.append(_whole(cells))
     text += [part for part in (_outliers(cells), _steps(cells), _sites(cells)) if part]
-    text += [f"Refused: `{weights}`: {why}" for weights, why in sheet.refused.items()]
+    text += [f"Refused: `{weights}`: {why}" for weights, why in store.refused.items()]
     return "\n\n".join(text)
 
 
@@ -102,7 +101,7 @@ def _whole(cells: dict[str, Cell]) -> str:
                 PUBLISHED.get(setting, ""),
             ]
         )
-    return record.markdown(head, rows)
+    return markdown(head, rows)
 
 
 def _ratio(cell: Cell) -> str:
@@ -130,7 +129,7 @@ def _outliers(cells: dict[str, Cell]) -> str | None:
         rows[-1] += [f"{value / FLOAT:.3f}" for value in published]
     head = ["weights", "inputs", "outliers by", *(f"{100 * share:g} %" for share in SHARES)]
     return "Perplexity over the unquantised model's by the share of outliers, Table IV:\n\n" + (
-        record.markdown(head, rows)
+        markdown(head, rows)
     )
 
 
@@ -155,7 +154,7 @@ def _sites(cells: dict[str, Cell]) -> str | None:
     if not rows:
         return None
     return "Perplexity over the unquantised model's by the sites that are rounded:\n\n" + (
-        record.markdown(["sites", "weights", "rounded to", "ratio", "KL mean"], rows)
+        markdown(["sites", "weights", "rounded to", "ratio", "KL mean"], rows)
     )
 
 
@@ -164,6 +163,6 @@ def _steps(cells: dict[str, Cell]) -> str | None:
     if any(setting not in cells for _, setting, _ in STEPS):
         return None
     rows = [[what, cells[setting]["perplexity"], theirs] for what, setting, theirs in STEPS]
-    return "From rounding to KLLM at W4A3, 1 % outliers, Fig. 11:\n\n" + record.markdown(
+    return "From rounding to KLLM at W4A3, 1 % outliers, Fig. 11:\n\n" + markdown(
         ["step", "perplexity", "published, LLaMA-2-7B"], rows
     )

@@ -1,6 +1,7 @@
-"""Let others quantise the weights that suffice quantises, for quant_quality.py to compare.
+"""Let others quantise the weights that suffice quantises, for quality.py to compare.
 
-    python benchmarks/peer_quantise.py --cache FOLDER [--model M] [--types Q4_0 IQ4_NL Q4_K_S ...]
+    python -m benchmarks.quant.quantize_peers --cache FOLDER [--model M]
+    ... --types Q4_0 IQ4_NL Q4_K_S ...     some of llama.cpp's
     ... --types hqq:group=32 hqq:group=64
 
 llama.cpp starts from the same .gguf file, whose weights it makes floats of first, without an
@@ -70,8 +71,8 @@ def write_matrices(model: Path, path: Path) -> None:
 
 def main() -> int:
     """Write the files that are missing."""
-    from peer_install import PACKAGES, InstallError, install
-    from quant_peers import LLAMA, peer_path
+    from benchmarks.peers.install import PACKAGES, ROOT, InstallError, install
+    from benchmarks.quant.peer_weights import LLAMA, peer_path
     from suffice.errors import InputError
     from suffice.models.locate import locate
 
@@ -98,14 +99,21 @@ def main() -> int:
                 raise InputError(f"{source} is no .gguf file, which llama.cpp starts from")
             install(package, flags.jobs)
         except (InputError, InstallError) as error:
-            print(f"peer_quantise.py: error: {error}", file=sys.stderr)
+            print(f"quantize_peers: error: {error}", file=sys.stderr)
             return 2
         part = target.with_name(target.name + ".part")
-        asked = [str(package.python), __file__, INSIDE, str(source), str(part), kind]
-        status = subprocess.run(asked, stderr=subprocess.DEVNULL, check=False).returncode
+        asked = [
+            str(package.python),
+            "-m",
+            __spec__.name,
+            INSIDE,
+            *map(str, (source.resolve(), part.resolve())),
+            kind,
+        ]
+        status = subprocess.run(asked, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode
         floats.unlink(missing_ok=True)
         if status:
-            print(f"peer_quantise.py: error: {package.name} cannot make {kind}", file=sys.stderr)
+            print(f"quantize_peers: error: {package.name} cannot make {kind}", file=sys.stderr)
             return 1
         part.replace(target)
         print(target)

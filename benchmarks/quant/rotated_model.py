@@ -1,12 +1,12 @@
 """Turn a Llama-like model's weights by random rotations that leave what it computes as it is.
 
-    python benchmarks/rotated_model.py --model smollm2-135m -o FOLDER
+    python -m benchmarks.quant.rotated_model --model smollm2-135m -o FOLDER
 
 The file of SmolLM2 has its weights on a grid of 4 bits, which favours whatever is near that grid.
 Hidden states times a random orthogonal matrix Q give the same logits if every matrix that reads
 them is multiplied by Q' and every one that writes them by Q, once the norms' weights are folded
 into the matrices that follow (RMSNorm of Q x is Q times that of x). Values of each head are turned
-by a matrix of their own. Then no weight is on the grid; `quant_quality.py --model FOLDER` measures
+by a matrix of their own. Then no weight is on the grid; `quality.py --model FOLDER` measures
 what quantisation does to such a model. FOLDER holds float32 weights and the tokenizer.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from peer_install import llama_of, write_folder
+from benchmarks.peers.install import llama_of, write_folder
 from suffice.errors import InputError
 from suffice.models.locate import locate
 from suffice.models.tokenizer import load_tokenizer
@@ -88,7 +88,7 @@ def main() -> int:
             raise InputError(f"{flags.output} is there already: remove it, or write elsewhere")
         model = llama_of(path)
     except InputError as error:
-        print(f"rotated_model.py: error: {error}", file=sys.stderr)
+        print(f"rotated_model: error: {error}", file=sys.stderr)
         return 2
     rotate(model)
     write_folder(model, load_tokenizer(path), flags.output)

@@ -1,11 +1,11 @@
 """What few bits cost in right answers: weights, keys and values by codes, on PIQA, zero-shot.
 
-    python benchmarks/quant_tasks.py --data-dir DIR --cache FOLDER     SmolLM2, minutes a setting
+    python -m benchmarks.quant.tasks --data-dir DIR --cache FOLDER     SmolLM2, minutes a setting
     ... --settings none "int8 + int8" "kmeans:hadamard=false + kmeans4"
     ... --limit 8 --out build                                          a look
 
 A setting is weights and, after ` + `, the type of keys and values, else that of the model. Weights
-that need a calibration are those that quant_quality.py keeps in --cache; others are quantised as
+that need a calibration are those that quality.py keeps in --cache; others are quantised as
 they are loaded. Decode steps answer, as they do for a user. Questions are those of PIQA's
 validation set in DIR, asked as lm-evaluation-harness asks. Cells are kept as they are done.
 """
@@ -18,16 +18,16 @@ import sys
 from pathlib import Path, PurePath
 from typing import Any
 
-import record
-from quant_cells import kept_path
-from sheet import Cell, Sheet
+from benchmarks.harness import record
+from benchmarks.harness.tables import Cell, CellStore, markdown
+from benchmarks.quant.cells import kept_path
 from suffice import LLM
 from suffice.errors import InputError
 from suffice.eval.likelihood import Plan, context_length
 from suffice.eval.tasks import Question, Task, chosen, encoded, measure
 from suffice.progress import counting_bar
 
-NAME, TASK = "quant_tasks", "piqa"
+NAME, TASK = "tasks", "piqa"
 _KINDS = ("acc", "acc_norm")
 SETTINGS = (
     "none",
@@ -66,20 +66,20 @@ def answered(llm: LLM, task: Task, questions: list[Question], name: str) -> Cell
     return dataclasses.asdict(tally.result())
 
 
-def table(sheet: Sheet) -> str:
+def table(store: CellStore) -> str:
     """Return the results as a table."""
-    text = f"## Right answers: {sheet.config['model']}"
+    text = f"## Right answers: {store.config['model']}"
     about = (
-        f"{sheet.config['model']}, {TASK}, zero-shot, {sheet.config['questions']} questions, by "
-        "decode steps, with standard errors. Weights are those of `quant_quality`; keys and values "
+        f"{store.config['model']}, {TASK}, zero-shot, {store.config['questions']} questions, by "
+        "decode steps, with standard errors. Weights are those of `quality`; keys and values "
         "are the model's where none are named."
     )
     rows = [
         [f"`{setting}`", *(f"{cell[each]:.3f} ± {cell[f'{each}_stderr']:.3f}" for each in _KINDS)]
-        for cells in sheet.cells.values()
+        for cells in store.cells.values()
         for setting, cell in cells.items()
     ]
-    return "\n\n".join([text, about, record.markdown(["setting", *_KINDS], rows)])
+    return "\n\n".join([text, about, markdown(["setting", *_KINDS], rows)])
 
 
 def options() -> argparse.Namespace:
@@ -91,14 +91,14 @@ def options() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="questions; default: all")
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    parser.add_argument("--out", type=Path, default=record.results(__file__))
     flags = parser.parse_args()
     if flags.limit is not None and flags.limit < 2:
         raise InputError(f"--limit={flags.limit}: must be at least 2 questions")
     return flags
 
 
-def measured(flags: argparse.Namespace) -> Sheet:
+def measured(flags: argparse.Namespace) -> CellStore:
     """Measure the settings that have no result yet; return all results.
 
     Raises:
@@ -108,24 +108,24 @@ def measured(flags: argparse.Namespace) -> Sheet:
     questions = task.load(flags.data_dir, flags.limit)
     model = PurePath(flags.model).name
     shown = {"model": model, "task": TASK, "questions": len(questions)}
-    sheet = Sheet(flags.out, f"{NAME}_{model}", shown, record.facts(), table)
-    sheet.read()
+    store = CellStore(flags.out, f"{NAME}_{model}", shown, record.facts(), table)
+    store.read()
     for setting in flags.settings:
-        if setting not in sheet.cells.get(TASK, {}):
+        if setting not in store.cells.get(TASK, {}):
             llm = engine(flags, setting)
-            sheet.keep(TASK, setting, answered(llm, task, questions, setting))
-    sheet.write()
-    return sheet
+            store.keep(TASK, setting, answered(llm, task, questions, setting))
+    store.write()
+    return store
 
 
 def main() -> int:
     """Measure what was asked for and print the table."""
     try:
-        sheet = measured(options())
+        store = measured(options())
     except InputError as error:
-        print(f"{NAME}.py: error: {error}", file=sys.stderr)
+        print(f"{NAME}: error: {error}", file=sys.stderr)
         return 2
-    print(table(sheet))
+    print(table(store))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Cells of speculate.py: prompts of a category decoded with drafts and without, in turn."""
+"""Cells of speed.py: prompts of a category decoded with drafts and without, in turn."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import shared_prompts
-from sheet import Cell
+from benchmarks.harness import shared_prompts
+from benchmarks.harness.tables import Cell
 from suffice import LLM, SamplingParams
 from suffice.cache import GROWTHS, Growth
 from suffice.engine.config import Config

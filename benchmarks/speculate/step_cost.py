@@ -1,4 +1,4 @@
-"""What a decode step of several rows of one request costs, and where: for speculate.py --rows.
+"""What a decode step of several rows of one request costs, and where: for speed.py --rows.
 
 Steps of all sizes come one after the other in every round, each with and without the head and with
 and without a context, so that what else the machine does falls on all alike; the least of all
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-import record
+from benchmarks.harness.tables import markdown
 from suffice.engine.runner import Runner
 from suffice.models.native_model import NativeModel, Rows
 from suffice.progress import counting_bar
@@ -112,7 +112,7 @@ def table(times: dict[str, Times]) -> str:
         "Milliseconds, the least of all rounds. Layers are the step without attention and head; "
         "their products were also timed alone."
     )
-    return "\n\n".join([note, record.markdown(head, body)])
+    return "\n\n".join([note, markdown(head, body)])
 
 
 def plain(times: dict[str, Times]) -> dict[str, Any]:

@@ -10,12 +10,10 @@ import pytest
 import torch
 
 import tiny
+from benchmarks.attention import art
 from suffice.engine.config import Config
 from suffice.engine.runner import load
 from suffice.models.layers import attend
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import art
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +65,7 @@ def test_the_tables_are_written(
     text = tmp_path / "text.txt"
     text.write_text("The owls look on; 0123456789 again. " * 30)
     asked = ["--quick", "--model", str(model), "--text", str(text), "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["art.py", *asked])
+    monkeypatch.setattr(sys, "argv", ["art", *asked])
     assert art.main() == 0
     found = json.loads((tmp_path / "art.json").read_text())
     assert [len(found[name]) for name in art.TITLES] == [6, 9, 12, 40, 3]

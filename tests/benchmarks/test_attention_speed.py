@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import attention_speed
+from benchmarks.attention import speed
 
 
 def test_all_settings_decode_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,9 +18,9 @@ def test_all_settings_decode_the_same_text(tmp_path: Path, monkeypatch: pytest.M
     asked = ["--data-dir", str(tmp_path), "--model", str(model), "--out", str(tmp_path / "out")]
     asked += ["--depths", "100", "--steps", "5", "--weights", "none"]
     asked += ["--settings", "aet:k=2,v=0", "certified:bounded=false,eps=0.9"]
-    monkeypatch.setattr(sys, "argv", ["attention_speed.py", *asked])
-    assert attention_speed.main() == 0
-    found = json.loads((tmp_path / "out" / "attention_speed.json").read_text())["rows"]
+    monkeypatch.setattr(sys, "argv", ["speed", *asked])
+    assert speed.main() == 0
+    found = json.loads((tmp_path / "out" / "speed.json").read_text())["rows"]
     assert [row["setting"] for row in found] == [
         "`exact`",
         "`aet:k=2,v=0`",

@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 
 import tiny
+from benchmarks.peers.engines import transformers
+from benchmarks.speculate import cells, speed, step_cost
 from suffice.errors import InputError
 from suffice.speculate.stats import DraftStats
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import peer_transformers
-import speculate
-import speculate_cells
-import step_rows
 
 GREEDY = "qa at temperature 0"
 
@@ -38,19 +34,19 @@ def asked(tmp_path: Path) -> Path:
         )
     ]
     lines = "\n".join(json.dumps(row) for row in rows)
-    (tmp_path / speculate_cells.QUESTIONS).write_text(lines)
+    (tmp_path / cells.QUESTIONS).write_text(lines)
     return tmp_path
 
 
 def run(monkeypatch: pytest.MonkeyPatch, model: Path, folder: Path, *more: str) -> int:
-    arguments = ["speculate.py", "--model", str(model), "--out", str(folder), "--threads", "1"]
+    arguments = ["speed", "--model", str(model), "--out", str(folder), "--threads", "1"]
     arguments += ["--context", "200", "--max-tokens", "24"]
     monkeypatch.setattr(sys, "argv", [*arguments, *more])
-    return speculate.main()
+    return speed.main()
 
 
 def found(folder: Path) -> tuple[dict[str, Any], str]:
-    (path,) = folder.glob("speculate_*.json")
+    (path,) = folder.glob("*.json")
     return json.loads(path.read_text()), path.with_suffix(".md").read_text()
 
 
@@ -103,14 +99,14 @@ def test_prompts_deep_in_a_text(
 def test_greedy_tokens_that_differ_fail(
     monkeypatch: pytest.MonkeyPatch, model: Path, asked: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = speculate_cells.compared
+    whole = cells.compared
 
     def wrong(*parts: Any) -> Any:
         for cell in whole(*parts):
             cell["prompts"][0]["same"] = False
             yield cell
 
-    monkeypatch.setattr(speculate, "compared", wrong)
+    monkeypatch.setattr(speed, "compared", wrong)
     settings = ["--data-dir", str(asked), "--settings", "ngram", "--temperatures", "0"]
     assert run(monkeypatch, model, asked / "out", *settings, "--limit", "1") == 1
     assert "tokens differ from plain decoding: qa at temperature 0" in capsys.readouterr().err
@@ -140,9 +136,9 @@ def test_bad_options(
 
 
 def test_lines_that_are_no_questions(asked: Path) -> None:
-    (asked / speculate_cells.QUESTIONS).write_text('{"category": "qa"}')
+    (asked / cells.QUESTIONS).write_text('{"category": "qa"}')
     with pytest.raises(InputError, match="line 1: needs question_id, category and turns"):
-        speculate_cells.questions(asked, None, 1, 10)  # type: ignore[arg-type]
+        cells.questions(asked, None, 1, 10)  # type: ignore[arg-type]
 
 
 def test_each_way_answers_each_prompt_and_takes_turns_in_going_first() -> None:
@@ -155,13 +151,13 @@ def test_each_way_answers_each_prompt_and_takes_turns_in_going_first() -> None:
 
         return answer
 
-    asked = [speculate_cells.Question(at, [3]) for at in range(2)]
+    asked = [cells.Question(at, [3]) for at in range(2)]
     plain = answers("plain", 1.0)
-    *_, cell = speculate_cells.compared(plain, answers("other", 2.0), asked)
+    *_, cell = cells.compared(plain, answers("other", 2.0), asked)
     assert calls == ["plain", "other", "other", "plain"] and cell["steps"] == 2
-    assert speculate_cells.speed_up([cell]) == 0.5
+    assert cells.speed_up([cell]) == 0.5
     calls.clear()
-    list(speculate_cells.compared(plain, plain, asked))
+    list(cells.compared(plain, plain, asked))
     assert len(calls) == 4, "a way is also compared with itself"
 
 
@@ -170,21 +166,21 @@ def test_figures_of_cells() -> None:
         ways = {"plain": plain, "other": other}
         return {way: {"tokens": tokens, "seconds": s} for way, s in ways.items()}
 
-    cells = [
+    measured = [
         {"prompts": [prompt(10, 1.0, 0.5), prompt(30, 3.0, 1.5)], "steps": 20, "accepted": 20},
         {"prompts": [prompt(20, 2.0, 2.0)], "steps": 20, "accepted": 0},
     ]
-    assert speculate_cells.speed(cells, "plain") == 10
-    assert speculate_cells.speed_up(cells[:1]) == 2
-    assert speculate_cells.speed_up(cells) == 1.5
-    assert speculate_cells.tokens_per_step(cells) == 1.5
-    assert speculate_cells.tokens_per_step([{"steps": 0, "accepted": 0}]) is None
-    assert speculate_cells.repeated([1, 2, 3, 4, 1, 2, 3, 4]) == pytest.approx(0.2)
-    assert speculate_cells.repeated([1, 2, 3]) == 0
+    assert cells.speed(measured, "plain") == 10
+    assert cells.speed_up(measured[:1]) == 2
+    assert cells.speed_up(measured) == 1.5
+    assert cells.tokens_per_step(measured) == 1.5
+    assert cells.tokens_per_step([{"steps": 0, "accepted": 0}]) is None
+    assert cells.repeated([1, 2, 3, 4, 1, 2, 3, 4]) == pytest.approx(0.2)
+    assert cells.repeated([1, 2, 3]) == 0
 
 
 def test_costs_of_rows(monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path) -> None:
-    monkeypatch.setattr(step_rows, "ROWS", (1, 3))
+    monkeypatch.setattr(step_cost, "ROWS", (1, 3))
     more = ["--rows", "--quick", "--weights", "int8", "none"]
     assert run(monkeypatch, model, tmp_path, *more) == 0
     data, drawn = found(tmp_path)
@@ -201,7 +197,7 @@ def test_costs_of_rows(monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: P
 def test_transformers_drafts_give_its_greedy_tokens(model: Path, assisted: bool) -> None:
     options = {"model": str(model), "threads": 1, "dtype": "float32", "attention": "sdpa"}
     options |= {"assisted": assisted}
-    engine = peer_transformers.Transformers(options)
+    engine = transformers.Transformers(options)
     prompt = [5, 9, 17, 4, 33, 8] * 6
     answer = engine.look_up(prompt, 16, 4)
     whole = engine.decode([prompt], 15)["tokens"]

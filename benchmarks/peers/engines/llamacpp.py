@@ -1,4 +1,4 @@
-"""Runs llama.cpp for peers.py, through llama-cpp-python's binding of its C interface.
+"""Runs llama.cpp for speed.py, through llama-cpp-python's binding of its C interface.
 
 The high-level class holds one sequence only and copies logits; this loop is `llama-bench`'s with
 llama.cpp's own greedy sampler.
@@ -14,7 +14,7 @@ import llama_cpp as lib
 import numpy as np
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-from peer_worker import serve
+from benchmarks.peers.worker import serve
 
 FLASH = {"off": 0, "on": 1}  # llama_flash_attn_type
 BATCH = 4096

@@ -1,12 +1,12 @@
-"""Runs suffice for peers.py: a bare greedy loop, or the whole engine for peers that are engines."""
+"""Runs suffice for speed.py: a bare greedy loop, or the whole engine for peers that are engines."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from peer_worker import serve
-from streaming import torch_read_bandwidth
+from benchmarks.harness.roofline import torch_read_bandwidth
+from benchmarks.peers.worker import serve
 from suffice import LLM, SamplingParams, native
 from suffice.trace import Trace
 

@@ -1,4 +1,4 @@
-"""Runs transformers for peers.py: the model's own forward in a bare greedy loop.
+"""Runs transformers for speed.py: the model's own forward in a bare greedy loop.
 
 `generate` would add its own work to every token; this is what the library can do at best.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import transformers
 
-from peer_worker import serve
+from benchmarks.peers.worker import serve
 
 
 class Told(transformers.generation.streamers.BaseStreamer):

@@ -1,4 +1,4 @@
-"""Runs vLLM's CPU build for peers.py: its engine's own steps, in this process."""
+"""Runs vLLM's CPU build for speed.py: its engine's own steps, in this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from peer_worker import serve
+from benchmarks.peers.worker import serve
 
 
 class VLLM:

@@ -10,9 +10,7 @@ import pytest
 import torch
 
 import tiny
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import base_plane
+from benchmarks.attention import sketch
 
 
 def test_codes_of_few_values_are_exact() -> None:
@@ -21,20 +19,20 @@ def test_codes_of_few_values_are_exact() -> None:
     steps = torch.randint(16, (2, 3, 64, 16), generator=generator)
     steps[..., :2, :] = torch.tensor([0, 15])[:, None]
     keys = 2.0 * steps - 8
-    assert torch.equal(base_plane.even(keys), keys)
+    assert torch.equal(sketch.even(keys), keys)
     signs = torch.where(torch.arange(64) % 2 == 0, 1.0, -1.0)[:, None].expand(64, 16)
     keys = signs * torch.arange(1.0, 17.0) + 3
-    torch.testing.assert_close(base_plane.learned(keys), keys, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(sketch.learned(keys), keys, rtol=1e-4, atol=1e-4)
 
 
 def test_quick_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.make(tmp_path / "model", "llama", tokenizer=True, max_position_embeddings=1024)
     text = tmp_path / "text.txt"
     text.write_text("The owls look on; 0123456789 again and again, as they have done. " * 40)
-    monkeypatch.setattr(base_plane, "QUICK", tmp_path / "out")
+    monkeypatch.setattr(sketch, "QUICK", tmp_path / "out")
     asked = ["--quick", "--model", str(model), "--calibrate", str(text)]
-    monkeypatch.setattr(sys, "argv", ["base_plane.py", *asked])
-    assert base_plane.main() == 0
-    rows = json.loads((tmp_path / "out" / "base_plane.json").read_text())["rows"]
+    monkeypatch.setattr(sys, "argv", ["sketch", *asked])
+    assert sketch.main() == 0
+    rows = json.loads((tmp_path / "out" / "sketch.json").read_text())["rows"]
     assert [row[0] for row in rows] == ["even, as stored", "K-means"]
     assert all(row[1] > 0 and row[2] > 0 for row in rows) and rows[0][3] == 1

@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_quick_run() -> None:
-    script = ROOT / "benchmarks" / "index_matmul.py"
-    subprocess.run([sys.executable, script, "--quick"], check=True, capture_output=True)
-    folder = ROOT / "build" / "index-matmul-quick"
-    found = json.loads((folder / "index_matmul.json").read_text())
+    script = [sys.executable, "-m", "benchmarks.quant.matmul", "--quick"]
+    subprocess.run(script, cwd=ROOT, check=True, capture_output=True)
+    folder = ROOT / "build" / "matmul-quick"
+    found = json.loads((folder / "matmul.json").read_text())
     settings = len({1, native.cores()}) * 14 * 3
     assert len(found["products"]) == settings and len(found["outliers"]) == 4
     # N - 1 and N / 2 - 1 to set up, up to 14 a pop

@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.attention.quality_table import conditions, points, table
 from benchmarks.harness import record, shared_prompts
 from benchmarks.harness.settings import accepted
-from suffice.cli.eval_options import PerplexityFlags
+from suffice.cli.eval.options import PerplexityFlags
 from suffice.engine.config import Config
 from suffice.engine.runner import Runner, load
 from suffice.errors import InputError

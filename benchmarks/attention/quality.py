@@ -103,6 +103,7 @@ CODED = (
 )
 AUDIT = 16  # every so many steps: a dozen rows each, of some hundred steps
 PLOT = "quality"
+BY_HEAD = ("key_rows_read", "value_rows_read", "value_rows_alone", "rows_held")
 PANELS = ("quality", "quality_policies")  # results that are drawn
 
 
@@ -207,14 +208,27 @@ def run(flags: argparse.Namespace) -> str:
     techniques = accepted(flags.model, missing, data["refused"], **given)
     if techniques:
         data |= record.facts()
+    details = record.read_details(flags.out, path.stem)
     for setting, found in measured(flags, given, techniques):
+        details[setting], found["reads"] = by_head(found["reads"])
         data["records"][setting] = found
+        record.write_details(flags.out, path.stem, details)
         record.write(flags.out, path.stem, data, table(data["records"], data["refused"]))
     if not data["records"]:
         raise InputError("; ".join(data["refused"].values()))
     drawn = table(data["records"], data["refused"])
     record.write(flags.out, path.stem, data, drawn)
     return drawn
+
+
+def by_head(reads: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the counts of each layer and head [L][H], and the reads with their means instead.
+
+    Means are lists of one layer with one head, which the table and `suffice report` read as any.
+    """
+    counts = {name: reads[name] for name in BY_HEAD if name in reads}
+    means = {name: [[sum(map(sum, each)) / sum(map(len, each))]] for name, each in counts.items()}
+    return counts, reads | means
 
 
 def measured(

@@ -1,7 +1,7 @@
 """Result files: how one is written, and what it says of its machine, versions and command.
 
-A result is NAME.json with its table NAME.md. Records of single windows, which no table reads, go
-into NAME.windows.json.gz beside them.
+A result is NAME.json with its table NAME.md. What no table reads, such as the counts of single
+heads and the times of single prompts, goes into NAME.details.json.gz.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ def write(folder: Path, name: str, data: dict[str, Any], table: str) -> None:
     _replace(folder / f"{name}.md", (table + "\n").encode())
 
 
-def write_windows(folder: Path, name: str, windows: dict[str, Any]) -> None:
-    """Write the records of single windows, by setting, to `name`.windows.json.gz.
+def write_details(folder: Path, name: str, details: dict[str, Any]) -> None:
+    """Write what no table reads to `name`.details.json.gz.
 
-    The same records make the same bytes, whenever they are written.
+    The same details make the same bytes, whenever they are written.
     """
-    text = json.dumps(windows, separators=(",", ":")) + "\n"
-    _replace(folder / f"{name}.windows.json.gz", gzip.compress(text.encode(), mtime=0))
+    text = json.dumps(details, separators=(",", ":")) + "\n"
+    _replace(folder / f"{name}.details.json.gz", gzip.compress(text.encode(), mtime=0))
 
 
-def read_windows(folder: Path, name: str) -> dict[str, Any]:
-    """Return what `write_windows` wrote; nothing where there is no such file."""
-    path = folder / f"{name}.windows.json.gz"
+def read_details(folder: Path, name: str) -> dict[str, Any]:
+    """Return what `write_details` wrote; nothing where there is no such file."""
+    path = folder / f"{name}.details.json.gz"
     if not path.exists():
         return {}
     found: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))

@@ -45,6 +45,7 @@ class CellStore:
     drawn: Callable[[CellStore], str]
     cells: Cells = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    details: Cells = field(default_factory=dict)  # what `drawn` does not read of a cell
 
     def read(self) -> None:
         """Take what the file has.
@@ -62,10 +63,14 @@ class CellStore:
                 "--out"
             )
         self.cells, self.refused = found["cells"], found["refused"]
+        self.details = record.read_details(self.folder, self.name)
 
-    def keep(self, row: str, column: str, cell: Cell) -> None:
-        """Add a cell and write the file."""
+    def keep(self, row: str, column: str, cell: Cell, details: Any = None) -> None:
+        """Add a cell and write the files."""
         self.cells.setdefault(row, {})[column] = cell
+        if details is not None:
+            self.details.setdefault(row, {})[column] = details
+            record.write_details(self.folder, self.name, self.details)
         self.write()
 
     def write(self) -> None:

@@ -152,7 +152,7 @@ def answering(llm: LLM, temperature: float, most: int, clock: Clock) -> Answers:
 def compared(plain: Answers, other: Answers, asked: Sequence[Question]) -> Iterator[Cell]:
     """Decode each prompt both ways, one after the other; yield what is known after each.
 
-    What goes first changes from prompt to prompt.
+    What goes first changes from prompt to prompt. `each` of a cell are its single prompts.
     """
     prompts: list[dict[str, Any]] = []
     drafts = DraftStats()
@@ -176,12 +176,27 @@ def compared(plain: Answers, other: Answers, asked: Sequence[Question]) -> Itera
             }
         )
         yield {
-            "prompts": list(prompts),
+            "each": list(prompts),
+            **summed(prompts),
             "steps": drafts.steps,
             "drafted": drafts.num_draft_tokens,
             "accepted": drafts.num_accepted_tokens,
             "accepted_per_pos": list(drafts.num_accepted_tokens_per_pos),
         }
+
+
+def summed(prompts: list[dict[str, Any]]) -> Cell:
+    """Return what a table reads of the prompts of a cell: how many, and their sums."""
+    ways = {
+        way: {key: sum(prompt[way][key] for prompt in prompts) for key in ("tokens", "seconds")}
+        for way in ("plain", "other")
+    }
+    return {
+        "prompts": len(prompts),
+        **ways,
+        "same": sum(prompt["same"] for prompt in prompts),
+        "repeated": sum(prompt["repeated"] for prompt in prompts) / len(prompts),
+    }
 
 
 def repeated(tokens: Sequence[int]) -> float:
@@ -192,9 +207,8 @@ def repeated(tokens: Sequence[int]) -> float:
 
 def speed(cells: Sequence[Cell], way: str) -> float:
     """Return the tokens per second of all prompts of some cells, "plain" or "other"."""
-    prompts = [prompt[way] for cell in cells for prompt in cell["prompts"]]
-    seconds = sum(prompt["seconds"] for prompt in prompts)
-    return sum(prompt["tokens"] for prompt in prompts) / seconds if seconds else 0.0
+    seconds = sum(cell[way]["seconds"] for cell in cells)
+    return sum(cell[way]["tokens"] for cell in cells) / seconds if seconds else 0.0
 
 
 def speed_up(cells: Sequence[Cell]) -> float:

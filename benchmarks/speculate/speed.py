@@ -81,7 +81,7 @@ def place_of(category: str, temperature: float) -> str:
 def missing(store: CellStore, place: str, setting: str, count: int) -> bool:
     """Whether a cell is still to be measured."""
     cell = store.cells.get(place, {}).get(setting)
-    return cell is None or len(cell["prompts"]) < count
+    return cell is None or cell["prompts"] < count
 
 
 def run(
@@ -106,8 +106,9 @@ def run(
                     bar.reset(line, description=f"{place}: {setting}", total=len(prompts))
                     for cell in compared(plain[temperature], answers[temperature], prompts):
                         bar.advance(line)
-                        if len(cell["prompts"]) == len(prompts):
-                            store.keep(place, setting, cell)
+                        single = cell.pop("each")
+                        if cell["prompts"] == len(prompts):
+                            store.keep(place, setting, cell, single)
                 forget()
 
 
@@ -118,7 +119,7 @@ def different(store: CellStore) -> list[str]:
         for place, cells in store.cells.items()
         for setting, cell in cells.items()
         if place.endswith("temperature 0") and setting not in LABELS and BRANCHED not in setting
-        if not all(prompt["same"] for prompt in cell["prompts"])
+        if cell["same"] < cell["prompts"]
     ]
 
 
@@ -152,10 +153,10 @@ def table(store: CellStore) -> str:
         for category, cells in places.items():
             row = [figures([cells[each]]) if each in cells else "" for each in known]
             first = next(iter(cells.values()))
-            prompts = first["prompts"]
-            again = sum(prompt["repeated"] for prompt in prompts) / len(prompts)
             plain = speed(list(cells.values()), "plain")
-            rows.append([category, len(prompts), f"{plain:.1f}", f"{again:.2f}", *row])
+            rows.append(
+                [category, first["prompts"], f"{plain:.1f}", f"{first['repeated']:.2f}", *row]
+            )
         whole = [
             figures([cells[each] for cells in places.values()])
             if all(each in cells for cells in places.values())

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import tiny
+from benchmarks.harness import record
 from benchmarks.peers.engines import transformers
 from benchmarks.speculate import cells, speed, step_cost
 from suffice.errors import InputError
@@ -50,6 +51,11 @@ def found(folder: Path) -> tuple[dict[str, Any], str]:
     return json.loads(path.read_text()), path.with_suffix(".md").read_text()
 
 
+def details(folder: Path) -> dict[str, Any]:
+    (path,) = folder.glob("*.details.json.gz")
+    return record.read_details(folder, path.name.partition(".")[0])
+
+
 def test_a_run_goes_on_where_it_stopped(
     monkeypatch: pytest.MonkeyPatch, model: Path, asked: Path
 ) -> None:
@@ -59,9 +65,10 @@ def test_a_run_goes_on_where_it_stopped(
     first, drawn = found(folder)
     assert set(first["cells"]) == {GREEDY, "conversation at temperature 0"}, "one is too long"
     cell = first["cells"][GREEDY]["ngram:4,adaptive=false"]
-    assert [prompt["question"] for prompt in cell["prompts"]] == [0]
-    assert all(prompt["same"] for prompt in cell["prompts"])
-    assert cell["prompts"][0]["plain"]["tokens"] == cell["prompts"][0]["other"]["tokens"] <= 23
+    (prompt,) = details(folder)[GREEDY]["ngram:4,adaptive=false"]
+    assert prompt["question"] == 0 and prompt["same"] and cell["prompts"] == cell["same"] == 1
+    assert cell["plain"] == prompt["plain"] and cell["other"] == prompt["other"]
+    assert cell["plain"]["tokens"] == cell["other"]["tokens"] <= 23
     assert cell["accepted"] <= cell["drafted"] and cell["steps"] > 0
     assert "| qa | 1 |" in drawn and "Temperature 0:" in drawn
     more = [*settings, "suffix + iterative", "--limit", "2", "--temperatures", "0", "1"]
@@ -72,10 +79,13 @@ def test_a_run_goes_on_where_it_stopped(
         again["ngram:4,adaptive=false"]
         == first["cells"]["conversation at temperature 0"]["ngram:4,adaptive=false"]
     ), "it had all its prompts"
-    assert len(then["cells"][GREEDY]["ngram:4,adaptive=false"]["prompts"]) == 2
+    assert then["cells"][GREEDY]["ngram:4,adaptive=false"]["prompts"] == 2
+    single = details(folder)
+    assert single.keys() == then["cells"].keys(), "those of the first run are kept"
+    assert len(single[GREEDY]["ngram:4,adaptive=false"]) == 2
     sampled = then["cells"]["qa at temperature 1"]
     assert set(sampled) == {"ngram:4,adaptive=false", "suffix + iterative"}
-    assert all(p["same"] for cell in sampled.values() for p in cell["prompts"]), "the same seed"
+    assert all(cell["same"] == cell["prompts"] for cell in sampled.values()), "the same seed"
     assert "Temperature 1:" in drawn
     assert run(monkeypatch, model, folder, *more, "--kv-cache-dtype", "float32") == 2
 
@@ -87,8 +97,9 @@ def test_prompts_deep_in_a_text(
     settings = ["--data-dir", str(asked), "--settings", "self", "--temperatures", "0"]
     assert run(monkeypatch, model, asked / "out", *settings, "--deep", "100", "--limit", "2") == 0
     cells, drawn = found(asked / "out")
-    (prompts,) = [cell["self"]["prompts"] for cell in cells["cells"].values()]
-    assert len(prompts) == 2 and all(prompt["same"] for prompt in prompts)
+    (cell,) = [cell["self"] for cell in cells["cells"].values()]
+    (prompts,) = [cell["self"] for cell in details(asked / "out").values()]
+    assert cell["prompts"] == cell["same"] == len(prompts) == 2
     assert prompts[0]["question"] == 0 < prompts[1]["question"], "they begin at different places"
     assert "| WikiText-2, 100 | 2 |" in drawn
     (asked / "wikitext2-test-raw.txt").write_text("a b c")
@@ -103,8 +114,7 @@ def test_greedy_tokens_that_differ_fail(
 
     def wrong(*parts: Any) -> Any:
         for cell in whole(*parts):
-            cell["prompts"][0]["same"] = False
-            yield cell
+            yield cell | {"same": cell["same"] - 1}
 
     monkeypatch.setattr(speed, "compared", wrong)
     settings = ["--data-dir", str(asked), "--settings", "ngram", "--temperatures", "0"]
@@ -164,12 +174,14 @@ def test_each_way_answers_each_prompt_and_takes_turns_in_going_first() -> None:
 def test_figures_of_cells() -> None:
     def prompt(tokens: int, plain: float, other: float) -> dict[str, Any]:
         ways = {"plain": plain, "other": other}
-        return {way: {"tokens": tokens, "seconds": s} for way, s in ways.items()}
+        timed = {way: {"tokens": tokens, "seconds": s} for way, s in ways.items()}
+        return {**timed, "same": True, "repeated": other / 2}
 
     measured = [
-        {"prompts": [prompt(10, 1.0, 0.5), prompt(30, 3.0, 1.5)], "steps": 20, "accepted": 20},
-        {"prompts": [prompt(20, 2.0, 2.0)], "steps": 20, "accepted": 0},
+        cells.summed([prompt(10, 1.0, 0.5), prompt(30, 3.0, 1.5)]) | {"steps": 20, "accepted": 20},
+        cells.summed([prompt(20, 2.0, 2.0)]) | {"steps": 20, "accepted": 0},
     ]
+    assert (measured[0]["prompts"], measured[0]["same"], measured[0]["repeated"]) == (2, 2, 0.5)
     assert cells.speed(measured, "plain") == 10
     assert cells.speed_up(measured[:1]) == 2
     assert cells.speed_up(measured) == 1.5

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from suffice.cli.options import WHOLE, flag
+from suffice.cli.flags import WHOLE, flag
 
 DATA_DIR = flag("--data-dir", help="Folder that has the data, where no hub is reachable.")
 OUTPUT = flag("-o", "--output", help="md, csv or json.")

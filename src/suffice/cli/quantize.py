@@ -38,9 +38,9 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
     from suffice.quant.hadamard import block_of
     from suffice.quant.none import NoQuant
 
-    if model.threads is not None:
-        native.set_threads(model.threads)
-        torch.set_num_threads(model.threads)
+    if model.options.threads is not None:
+        native.set_threads(model.options.threads)
+        torch.set_num_threads(model.options.threads)
     method = _method(flags.method)
     plan = Plan(flags.window, flags.limit)
     text = load_text(flags.calibrate, flags.data_dir)
@@ -50,7 +50,7 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
     _check_apart(flags.output, path)
     with busy(f"loading {model.model}"):
         checkpoint = open_checkpoint(path)
-        tokenizer = load_tokenizer(model.tokenizer or path)
+        tokenizer = load_tokenizer(str(model.options.tokenizer or path))
         windows = windows_of(tokenizer, text, plan, checkpoint.config.longest_prompt)
         decoder = Decoder.from_checkpoint(checkpoint, NoQuant("float32"))
     if getattr(method, "hadamard", False):  # before the text is run

@@ -51,6 +51,7 @@ class AET(BlockByBlock):
     layer and key/value head, see `suffice.attention.by_head`.
     """
 
+    stateless: ClassVar[bool] = False
     threshold: ClassVar = "k"
     ladder: ClassVar = (0.99, 0.98, 0.97, 0.95, 0.93, 0.9, 0.85, 0.8, 0.7, 0.5)
 

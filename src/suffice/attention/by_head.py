@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 Thresholds = Sequence[Sequence[float | None]]  # [L][G], None: exact
 
 
-def is_calibrated(attention: Attention) -> bool:
-    """Return whether a technique takes its thresholds from a calibration."""
-    return getattr(attention, "calibrated", False)
-
-
 def check(attention: Attention, calibration: Calibration | None) -> None:
     """Require that a calibration has what a technique takes from it.
 
@@ -56,7 +51,7 @@ def rules(
     Raises:
         InputError: The thresholds are of another shape, or one is out of the technique's range.
     """
-    if calibration is None or not is_calibrated(attention):
+    if calibration is None or not attention.calibrated:
         return [[attention.rule()] * kv_heads for _ in range(layers)]
     found = calibration.attention[ATTENTIONS.name_of(attention)]
     if (len(found.by_head), len(found.by_head[0])) != (layers, kv_heads):

@@ -52,6 +52,7 @@ class Certified(Technique):
     `calibrated`: with an `eps` for each layer and key/value head, see `suffice.attention.by_head`.
     """
 
+    needs_exact_softmax: ClassVar[bool] = True
     threshold: ClassVar = "eps"
     ladder: ClassVar = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75)
 

@@ -112,13 +112,13 @@ def fraction(name: str, text: str) -> float:
 
 def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
     """Return the model's flags with the technique that is calibrated."""
-    from suffice.attention import ATTENTIONS, by_head
+    from suffice.attention import ATTENTIONS
 
     if budget is None:
         return _exact(model)
     asked = model.options
     name = ATTENTION if asked.attention == "exact" else str(asked.attention)
-    if by_head.is_calibrated(ATTENTIONS.build(name)):
+    if ATTENTIONS.build(name).calibrated:
         raise InputError(
             f"--attention={name}: give the options that its thresholds are looked for with, such "
             f"as {ATTENTION}"

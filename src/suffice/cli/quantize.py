@@ -73,7 +73,7 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
         tokenizer = load_tokenizer(str(model.options.tokenizer or path))
         windows = windows_of(tokenizer, text, plan, checkpoint.config.longest_prompt)
         decoder = Decoder.from_checkpoint(checkpoint, NoQuant("float32"))
-    if getattr(method, "hadamard", False):  # before the text is run
+    if method.hadamard:  # before the text is run
         config = checkpoint.config
         for inputs in (config.width, config.heads * config.head_size, config.mlp_width):
             block_of(inputs)
@@ -115,7 +115,7 @@ def _method(text: str) -> Any:
     from suffice.quant import QUANTS
 
     method = QUANTS.build(text)
-    if not hasattr(method, "site"):
+    if not method.calibrates:
         raise InputError(
             f"--method {text}: needs no calibration; run the model with --quant {text}"
         )

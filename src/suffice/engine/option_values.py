@@ -16,6 +16,7 @@ from suffice.speculate import SPECULATORS, Speculator
 
 if TYPE_CHECKING:
     from suffice.attention.calibration import Calibration
+    from suffice.quant import Quant
 
 DTYPES = ("auto", "float32", "bfloat16")
 _UNITS = ("", "K", "M", "G", "T")
@@ -110,6 +111,20 @@ def quant_of(name: str, value: Any) -> Any:
     from suffice.quant import QUANTS
 
     return QUANTS.take(name, value)
+
+
+def float_weights(dtype: str) -> Quant:
+    """Return how weights are stored that keep a float type."""
+    from suffice.quant.none import NoQuant
+
+    return NoQuant(dtype)
+
+
+def quant_name(quant: Quant | None) -> str:
+    """Return the name under which a way to store weights is registered."""
+    from suffice.quant import QUANTS
+
+    return QUANTS.name_of(quant)
 
 
 def speculator(name: str, value: Any) -> Speculator:

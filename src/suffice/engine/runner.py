@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from suffice import native
-from suffice.cache import fitted, machine, types_of
+from suffice.cache import fits_keys, fitted, machine, types_of
 from suffice.cache.kv import KVCache
 from suffice.data.essay import essay
 from suffice.engine.config import Config
@@ -77,7 +77,7 @@ class Runner:
         rules = config.rules(len(model.layers), model.kv_heads)
         self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
         self._rounding = None
-        if types_of(config.kv_cache_dtype)[0] == "kmeans4":
+        if fits_keys(types_of(config.kv_cache_dtype)[0]):
             with one_torch_thread():
                 self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in

@@ -96,7 +96,7 @@ def quantise(
             if there is a calibration; else nothing has changed.
     """
     method = QUANTS.build(quant) if isinstance(quant, str) else quant
-    if not hasattr(method, "pack"):
+    if isinstance(method, type) or not QUANTS.holds(method):
         raise InputError(
             f"quant must be a name such as 'kmeans:w=4' or a method, not {quant!r:.60}"
         )
@@ -223,7 +223,7 @@ def _calibrated(
     model: Any, method: Any, layers: dict[str, Any], batches: list[torch.Tensor]
 ) -> None:
     """Quantise layers to what they are given of some batches, chunk after chunk."""
-    if not hasattr(method, "site"):
+    if not method.calibrates:
         raise InputError(f"calibrate: {QUANTS.name_of(method)} makes no use of a calibration")
     tokens = sum(batch.numel() for batch in batches)
     widest = max(_shape(part)[1] for part in layers.values())

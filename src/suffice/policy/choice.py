@@ -21,6 +21,16 @@ class Choice:
     """A policy that leaves nothing out; see `Policy` for the members."""
 
     @property
+    def chooses(self) -> bool:
+        """Whether any tokens are left out or reordered."""
+        return False
+
+    @property
+    def by_query(self) -> bool:
+        """Whether each query reads tokens of its own choice."""
+        return False
+
+    @property
     def evicts(self) -> bool:
         """Whether tokens are lost."""
         return False
@@ -31,7 +41,7 @@ class Choice:
         return False
 
     @property
-    def whole_softmax(self) -> bool:
+    def needs_whole_softmax(self) -> bool:
         """Whether attention must compute every weight."""
         return False
 
@@ -100,6 +110,11 @@ class Budgeted(Choice):
     def least_is(self) -> str:
         """Return what the smallest budget is, for messages."""
         raise NotImplementedError
+
+    @property
+    def chooses(self) -> bool:
+        """Whether any tokens are left out or reordered."""
+        return True
 
     @property
     def evicts(self) -> bool:

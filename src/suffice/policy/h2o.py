@@ -87,7 +87,7 @@ class H2O(Budgeted):
         return cls(budget=EVERYTHING)
 
     @property
-    def whole_softmax(self) -> bool:
+    def needs_whole_softmax(self) -> bool:
         """Whether attention must compute every weight: they are summed."""
         return not self.keep
 

@@ -55,6 +55,11 @@ class Quest(Budgeted):
         return False
 
     @property
+    def by_query(self) -> bool:
+        """Whether each query reads tokens of its own choice: those of its blocks."""
+        return True
+
+    @property
     def keeps(self) -> tuple[str, ...]:
         """Return what the cache must keep beside keys and values."""
         return ("boxes",)

@@ -25,6 +25,7 @@ Native   csrc/kernels/code_lines.inl, csrc/kernels/codes.inl, csrc/kernels/outli
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
@@ -69,6 +70,9 @@ class KMeans:
     of some matrices, such as `qkv+down`, and the others 16. `offline`: an outlier is what lies
     beyond thresholds that the calibration found, so large a share of its values, not each token's.
     """
+
+    dtype: ClassVar[None] = None
+    calibrates: ClassVar[bool] = True
 
     w: int = 4
     a: int = 16

@@ -13,6 +13,7 @@ Native   csrc/kernels/code_lines.inl, csrc/kernels/codes.inl
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
@@ -45,6 +46,10 @@ class RTN:
 
     With `compensate` it is GPTQ, and `fisher` weighs the tokens it looks at.
     """
+
+    dtype: ClassVar[None] = None
+    calibrates: ClassVar[bool] = True
+    hadamard: ClassVar[bool] = False
 
     w: int = 4
     a: int = 16

@@ -32,6 +32,7 @@ class DraftModel:
 
     alone = "model"
     sketched: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = False
 
     model: str = ""

@@ -25,6 +25,7 @@ class NGram:
 
     alone = "num_speculative_tokens"
     sketched: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
 
     num_speculative_tokens: int = 8

@@ -34,6 +34,7 @@ class Suffix:
 
     alone = "num_speculative_tokens"
     sketched: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
 
     num_speculative_tokens: int = 8

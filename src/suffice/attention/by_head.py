@@ -53,13 +53,14 @@ def rules(
     """
     if calibration is None or not attention.calibrated:
         return [[attention.rule()] * kv_heads for _ in range(layers)]
-    found = calibration.attention[ATTENTIONS.name_of(attention)]
+    name = ATTENTIONS.name_of(attention)
+    found = calibration.attention[name]
     if (len(found.by_head), len(found.by_head[0])) != (layers, kv_heads):
         raise InputError(
             f"calibration {calibration.name}: has {len(found.by_head)} layers of "
             f"{len(found.by_head[0])} key/value heads: the model has {layers} of {kv_heads}"
         )
-    return rules_at(ATTENTIONS.load(ATTENTIONS.name_of(attention))(**found.options), found.by_head)
+    return rules_at(ATTENTIONS.make(name, found.options), found.by_head)
 
 
 def rules_at(technique: Any, thresholds: Thresholds) -> list[list[core.Rule | None]]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from suffice.eval.thresholds import Found
 
 WINDOW, LONG_WINDOW = 1024, 2048  # what is left out depends on the length of what there is
-ATTENTION = "certified:bounded=false,v=0.002"
+ATTENTION = "certified:bounded=false,values=0.002"
 Windows = list[list[int]]
 
 

@@ -29,7 +29,7 @@ class QuantizeFlags:
         Path, flag("-o", "--output", help="The file (.safetensors) to write.", environment=False)
     ]
     method: Annotated[
-        str, flag("--method", help="How weights are stored: kmeans:w=4,a=16, kllm, ...")
+        str, flag("--method", help="How weights are stored: kmeans:bits=4,act_bits=16, kllm, ...")
     ] = "kmeans"
     data_dir: Annotated[str | None, DATA_DIR] = None
     window: Annotated[int, flag("--window", help="Tokens that run together.", **WHOLE)] = 1024

@@ -153,7 +153,7 @@ class Config(EngineOptions):
             raise InputError(
                 f"speculator '{method}' with policy '{POLICIES.name_of(self.policy)}', in which "
                 "each token changes what the next one sees: the policy must be one that does not "
-                "evict while decoding, or have keep=true"
+                "evict while decoding, or have rank_only=true"
             )
         if speculator.drafts_with_own_model and self.policy.chooses:
             raise InputError(
@@ -202,7 +202,7 @@ class Config(EngineOptions):
         if self.policy.evicts:
             raise InputError(
                 f"policy '{type(self.policy).__name__.lower()}' evicts tokens that the next prompt "
-                "of a chat builds on: give it keep=true, which only orders them"
+                "of a chat builds on: give it rank_only=true, which only orders them"
             )
 
     def resolved(

@@ -2,7 +2,7 @@
 
     import suffice.integrations.transformers as st
 
-    st.quantise(model, "kmeans:w=4", calibrate=[tokens, ...])   # any architecture
+    st.quantise(model, "kmeans:bits=4", calibrate=[tokens, ...])   # any architecture
     st.load_quantised(model, "smollm2-w4.safetensors")          # a file of `suffice quantize`
 
 Both replace the modules for good, and give the memory of the dense weights back. Embeddings stay
@@ -98,7 +98,7 @@ def quantise(
     method = QUANTS.build(quant) if isinstance(quant, str) else quant
     if isinstance(method, type) or not QUANTS.holds(method):
         raise InputError(
-            f"quant must be a name such as 'kmeans:w=4' or a method, not {quant!r:.60}"
+            f"quant must be a name such as 'kmeans:bits=4' or a method, not {quant!r:.60}"
         )
     if any(method.at(matrix) != method for matrix in SITE_OF):
         raise InputError(

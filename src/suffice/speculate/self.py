@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.attention import ATTENTIONS, Attention
 from suffice.errors import InputError
 from suffice.quant import QUANTS, Quant
+from suffice.registry import spelling
 from suffice.speculate import Cheaper, Drafted, Models
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 
@@ -42,16 +43,15 @@ class SelfDraft:
     nothing. `skip_layers`, such as `10-12+20`, are left out.
     """
 
-    alone = "num_speculative_tokens"
     from_text: ClassVar[bool] = False
     drafts_with_own_model: ClassVar[bool] = True
 
-    num_speculative_tokens: int = 4
+    num_speculative_tokens: int = field(default=4, metadata=spelling(alone=True))
     adaptive: bool = True  # make only as many drafts as pay
     attention: str = "exact"
     recent: int = 512
     sinks: int = 16
-    quantization: str | None = "rtn:group=64,a=8"
+    quantization: str | None = "rtn:group=64,act_bits=8"
     skip_layers: str | None = None
 
     def __post_init__(self) -> None:

@@ -69,7 +69,7 @@ def test_it_is_transformers(llm: LLM, checkpoint: Path, mode: str, together: int
 
 
 @pytest.mark.parametrize("together", [1, 3, 5])
-@pytest.mark.parametrize("attention", ["exact", "aet:k=0.7,v=0.1,globals=0"])
+@pytest.mark.parametrize("attention", ["exact", "aet:keys=0.7,values=0.1,globals=0"])
 def test_tokens_of_a_step_are_as_if_alone(
     checkpoint: Path, attention: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

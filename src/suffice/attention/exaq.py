@@ -35,11 +35,12 @@ Native   csrc/kernels/exaq.inl, csrc/exaq.cpp, csrc/kernels/traverse.inl
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from suffice.attention.softmax import Levels
 from suffice.errors import InputError, unknown
+from suffice.registry import spelling
 
 if TYPE_CHECKING:
     import torch
@@ -61,9 +62,7 @@ PACKED = 4  # codes of 2 bits in a byte
 class EXAQ:
     """Codes of `bits` bits; see the module for `clip` and `tail`; `prefill`: prompts too."""
 
-    alone = "bits"
-
-    bits: int = 2
+    bits: int = field(default=2, metadata=spelling(alone=True))
     clip: str = "table"
     tail: str = "clip"
     prefill: bool = False

@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from suffice.attention.exaq import check_bits, check_tail
 from suffice.attention.softmax import Levels
+from suffice.registry import spelling
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,9 +44,7 @@ ROW_COST = 28.0  # of all rows of V, in the least error of a head
 class EXAQKM:
     """Levels from the calibration, 2^`bits` a head; `tail` as in `exaq`; `prefill`: prompts too."""
 
-    alone = "bits"
-
-    bits: int = 2
+    bits: int = field(default=2, metadata=spelling(alone=True))
     tail: str = "clip"
     prefill: bool = False
 

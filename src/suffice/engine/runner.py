@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from suffice import native
-from suffice.cache import fitted, machine, types_of
+from suffice.cache import fits_keys, fitted, machine, types_of
 from suffice.cache.kv import KVCache
 from suffice.data.essay import essay
 from suffice.engine.config import Config
@@ -77,7 +77,7 @@ class Runner:
         rules = config.rules(len(model.layers), model.kv_heads)
         self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
         self._rounding = None
-        if types_of(config.kv_cache_dtype)[0] == "kmeans4":
+        if fits_keys(types_of(config.kv_cache_dtype)[0]):
             with one_torch_thread():
                 self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
@@ -85,7 +85,7 @@ class Runner:
         self.growth = fitted(
             config.growth, ratio=machine.load_or_default().ratio, group=1, shrink=1.0
         )
-        self.proposer = config.speculate.proposer(Models(self))
+        self.proposer = config.speculative_config.proposer(Models(self))
 
     def use(self, rules: list[list[core.Rule | None]]) -> None:
         """Attend by other rules, [L][G], than those of the config from now on."""
@@ -126,7 +126,7 @@ class Runner:
             key_dtype=keys,
             value_dtype=values,
             arena=self.arena,
-            sketch=self.config.attention.sketched or self.config.speculate.sketched,
+            sketch=self.config.attention.sketched or self.config.speculative_config.sketched,
             rounding=self._rounding,
             **dict.fromkeys(self.config.policy.keeps, True),
         )
@@ -192,7 +192,7 @@ class Runner:
     @property
     def most_drafts(self) -> int:
         """The most tokens that are drafted for a step; 0: none ever."""
-        return self.config.speculate.num_speculative_tokens
+        return self.config.speculative_config.num_speculative_tokens
 
     def reserve(
         self, sequence: Sequence, rows: int = 1, drafts: int = 0, tokens_per_step: float = 1.0
@@ -337,7 +337,7 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     model = opened.config
     if config.calibration is not None:
         config.calibration.check(config.model, fingerprint(path))
-    if isinstance(opened, Quantised) and config.quant is not None:
+    if isinstance(opened, Quantised) and config.quantization is not None:
         raise InputError(
             f"{config.model} is quantised already, by {opened.facts['method']}: leave out "
             "quantization"
@@ -348,11 +348,11 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     torch.set_num_threads(config.threads)
     dtype = prefill_dtype(config.dtype)
     if isinstance(opened, Quantised):
-        config = replace(config, quant=QUANTS.build(opened.facts["method"]))
+        config = replace(config, quantization=QUANTS.build(opened.facts["method"]))
         decoder = Decoder(model, opened.weights, dtype)
     else:
-        assert config.quant is not None
-        decoder = Decoder.from_checkpoint(opened, config.quant, dtype)
+        assert config.quantization is not None
+        decoder = Decoder.from_checkpoint(opened, config.quantization, dtype)
     gather(decoder.weights)
     tokenizer = load_tokenizer(config.tokenizer or config.model)
     runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))

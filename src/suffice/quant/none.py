@@ -8,6 +8,7 @@ Native   csrc/kernels/linear.inl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -20,6 +21,9 @@ _FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 @dataclass(frozen=True)
 class NoQuant:
     """Weights kept in `dtype`; activations in float32."""
+
+    calibrates: ClassVar[bool] = False
+    hadamard: ClassVar[bool] = False
 
     dtype: str = "bfloat16"
 

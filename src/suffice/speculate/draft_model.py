@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.errors import InputError, OutOfMemory
+from suffice.registry import spelling
 from suffice.speculate import Drafted, DraftRunner, Models
 from suffice.speculate.tree import MOST_DRAFTS, Tree, check_drafts
 
@@ -30,11 +31,11 @@ class DraftModel:
     model with `kmeans4` drafts from a second cache, little more than a quarter of bfloat16's.
     """
 
-    alone = "model"
     sketched: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = False
 
-    model: str = ""
+    model: str = field(default="", metadata=spelling(alone=True))
     num_speculative_tokens: int = 4
     adaptive: bool = True  # make only as many drafts as pay
     quantization: str | None = None

@@ -10,10 +10,11 @@ Cost     One entry in a table for each length and token.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from suffice.errors import InputError
+from suffice.registry import spelling
 from suffice.speculate import Models
 from suffice.speculate.from_text import FromText
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
@@ -23,11 +24,11 @@ from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 class NGram:
     """The longest of the last `prompt_lookup_max` to `prompt_lookup_min` tokens that is found."""
 
-    alone = "num_speculative_tokens"
     sketched: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
 
-    num_speculative_tokens: int = 8
+    num_speculative_tokens: int = field(default=8, metadata=spelling(alone=True))
     adaptive: bool = True  # check only the drafts that pay
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 1

@@ -4,7 +4,7 @@ The header's metadata has one entry, `suffice`, a JSON object:
 
     schema      2
     model       name and fingerprint of what was quantised
-    method      such as kmeans:w=4,a=16
+    method      such as kmeans:bits=4,act_bits=16
     text        what it was calibrated on: name, sha256, windows, window
     config      the fields of `DecoderConfig`
     tokenizer   special tokens, chat_template and end tokens

@@ -13,20 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from commands import SUMMARY, Cli, Ran, complaint
-from engine.fake_engine import fake_llm, scripted
+from engine.fake_engine import scripted
 from suffice import pull
 from suffice.cli.options import BenchFlags, ModelFlags, SamplingFlags, speculation
-from suffice.cli.output import markdown, summary
+from suffice.cli.output import markdown
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.speculate.ngram import NGram
 from suffice.speculate.none import NoDrafts
-from suffice.speculate.tree import Tree
-from suffice.trace import Trace
 
 PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
 
@@ -192,9 +189,10 @@ def test_a_run_prints_text_and_a_summary(checkpoint: Path) -> None:
     command += ["--ignore-eos"]
     first, second = (subprocess.run(command, capture_output=True, check=True) for _ in range(2))
     assert first.stdout == second.stdout != b"\n"
-    lines = first.stderr.decode().splitlines()
-    assert len(lines) == 1 and SUMMARY.fullmatch(lines[0])
-    assert "decode 4 tokens" in lines[0] and "(100 %)" in lines[0]
+    said = first.stderr.decode().strip()
+    assert SUMMARY.fullmatch(said) and len(said.splitlines()) <= 2
+    assert "decode 4 tokens" in said and "MiB, read 100 %" in said
+    assert "weights float32 | " in said.replace("\n", " | ")
 
 
 def test_ctrl_c_keeps_what_there_is(checkpoint: Path) -> None:
@@ -217,7 +215,7 @@ def test_ctrl_c_keeps_what_there_is(checkpoint: Path) -> None:
         errors = child.stderr.read().decode()
     assert child.returncode == 130
     assert text.endswith(b"\n") and len(text) > 50
-    assert len(errors.splitlines()) == 1 and SUMMARY.fullmatch(errors.strip())
+    assert SUMMARY.fullmatch(errors.strip())
 
 
 def test_a_closed_pipe_is_no_error(checkpoint: Path) -> None:
@@ -358,31 +356,6 @@ def test_no_command_shows_the_help(cli: Cli) -> None:
     ran = cli()
     assert ran.code == 0
     assert all(name in ran.out for name in ("run", "chat", "bench", "pull", "info"))
-
-
-def read(keys: int, values: int, held: int) -> Trace:
-    """Return what a model of 2 layers and 3 heads read that read so much in each head."""
-    trace = Trace(2, 3)
-    trace.rows[:3] += np.array([keys, values, held]).reshape(3, 1, 1)
-    return trace
-
-
-def test_rows_read_are_averaged_over_keys_and_values_layers_and_heads() -> None:
-    llm = fake_llm(scripted(3, 4, 8))
-    [output] = llm.generate("c", use_tqdm=False)
-    line = summary(output, read(keys=3000, values=1000, held=4000))
-    assert "KV rows read 2,000 of 4,000 (50 %)" in line
-    assert SUMMARY.fullmatch(line)
-    line = summary(output, read(keys=9999, values=9998, held=9999))
-    assert "KV rows read 9,998.5 of 9,999 (99.9 %)" in line, "not all is not 100 %"
-    assert SUMMARY.fullmatch(line)
-    output.speculation.add(Tree.chain([3, 4, 8]), 1)
-    line = summary(output, read(keys=5, values=5, held=10))
-    assert SUMMARY.fullmatch(line)
-    assert "tokens/s | drafts accepted 1 of 3 (33.3 %), 1.25 tokens a step | KV" in line
-    trace = read(keys=5, values=5, held=10)
-    trace.missing = 0.0312
-    assert "(50 %) | left out up to 3.1 % of a softmax | peak" in summary(output, trace)
 
 
 def test_tables_are_aligned() -> None:

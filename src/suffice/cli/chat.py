@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from suffice.cli.output import Answer
+from suffice.cli.answer import Answer
 from suffice.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -19,9 +19,10 @@ COMMANDS = ("/exit", "/help", "/reset")
 class Chat:
     """Reads what the user types, prints what the model answers."""
 
-    def __init__(self, llm: LLM, params: SamplingParams, system: str | None) -> None:
+    def __init__(self, llm: LLM, params: SamplingParams, system: str | None, quiet: bool) -> None:
         self._llm = llm
         self._params = params
+        self._quiet = quiet
         self._start = [{"role": "system", "content": system}] if system else []
         self._messages = list(self._start)
 
@@ -49,7 +50,7 @@ class Chat:
     def _turn(self, session: Session, typed: str) -> None:
         """Answer once; a turn that cannot be answered is taken back and the talk goes on."""
         self._messages.append({"role": "user", "content": typed})
-        answer = Answer(self._llm)
+        answer = Answer(self._llm, self._quiet)
         try:
             answer.show(session.chat(self._messages, self._params))
         except InputError as error:

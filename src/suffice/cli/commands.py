@@ -16,6 +16,7 @@ from typing import Annotated, cast
 import typer
 
 from suffice import __version__
+from suffice.cli.answer import Answer
 from suffice.cli.calibrate import CalibrateFlags
 from suffice.cli.environment import misspelt, whole_values
 from suffice.cli.eval.commands import evaluate
@@ -29,7 +30,7 @@ from suffice.cli.options import (
     flag,
     with_flags,
 )
-from suffice.cli.output import Answer, busy, byte_bars, one_prompt, wrapped
+from suffice.cli.output import busy, byte_bars, one_prompt, wrapped
 from suffice.cli.quantize import QuantizeFlags
 from suffice.errors import InputError, check_text
 
@@ -41,8 +42,9 @@ app = typer.Typer(
     help="Generate text with an LLM on this machine's CPU.",
     epilog=(
         "Every long flag can be set in the environment: --top-k as SUFFICE_TOP_K. "
-        "KV rows, in the line that sums up a run: a row is the key and value of one cached token "
-        "at one new token, averaged over layers and heads."
+        "In the summary of a run, `cache A -> B, read R %`: keys and values take A bytes in the "
+        "model's own type, B as they are stored; decode steps read R % of what exact attention to "
+        "A reads. `up to U % of softmax unread` is a bound on the attention mass left out."
     ),
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
@@ -53,6 +55,7 @@ app = typer.Typer(
 System = Annotated[
     str | None, flag("-sys", "--system-prompt", help="What the model is told before anything else.")
 ]
+Quiet = Annotated[bool, flag("-q", "--quiet", help="Print no summary after an answer.")]
 Raw = Annotated[
     bool,
     flag("--no-chat-template", "--raw", help="Give the model the prompt as it is."),
@@ -147,6 +150,7 @@ def run(
     prompt: Annotated[str | None, flag("-p", "--prompt", help="The same as a flag.")] = None,
     system: System = None,
     raw: Raw = False,
+    quiet: Quiet = False,
     *,
     model: ModelFlags,
     sampling: SamplingFlags,
@@ -165,12 +169,14 @@ def run(
     with busy(f"loading {model.model}"):
         llm = model.load(sampling.seed)
     tokens = given if raw else wrapped(llm, given, system)
-    Answer(llm).show(llm.stream(tokens, params))
+    Answer(llm, quiet).show(llm.stream(tokens, params))
 
 
 @app.command()
 @with_flags
-def chat(system: System = None, *, model: ModelFlags, sampling: SamplingFlags) -> None:
+def chat(
+    system: System = None, quiet: Quiet = False, *, model: ModelFlags, sampling: SamplingFlags
+) -> None:
     """Talk with the model; /help lists what else can be typed."""
     from suffice.cli.chat import Chat
 
@@ -181,7 +187,7 @@ def chat(system: System = None, *, model: ModelFlags, sampling: SamplingFlags) -
     llm.config.check_session()
     if not llm.tokenizer.has_chat_template:
         raise InputError(f"{model.model} has no chat template: use `suffice run`")
-    Chat(llm, params, system).talk()
+    Chat(llm, params, system, quiet).talk()
 
 
 @app.command()

@@ -212,5 +212,5 @@ def file_type(number: object) -> str | None:
 
     for each in gguf.LlamaFileType:
         if each == number:
-            return each.name.removeprefix("MOSTLY_").removeprefix("ALL_")
+            return str(each.name.removeprefix("MOSTLY_").removeprefix("ALL_"))
     return None

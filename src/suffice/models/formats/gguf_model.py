@@ -12,13 +12,8 @@ import torch
 from suffice.errors import InputError, unknown
 from suffice.models.checkpoint import Checkpoint, assemble
 from suffice.models.config import DecoderConfig
-<<<<<<< HEAD:src/suffice/models/gguf_model.py
-from suffice.models.family import family_of
-from suffice.models.gguf_file import GGUF, file_type, type_name
-=======
 from suffice.models.families import family_of
-from suffice.models.formats.gguf_file import GGUF
->>>>>>> rooms:src/suffice/models/formats/gguf_model.py
+from suffice.models.formats.gguf_file import GGUF, file_type, type_name
 from suffice.models.weights import check_finite
 
 __all__ = ["open_gguf"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -18,10 +19,12 @@ import pytest
 from commands import SUMMARY, Cli, Ran, complaint
 from engine.fake_engine import scripted
 from suffice import pull
+from suffice.cli.flags import members
 from suffice.cli.options import BenchFlags, ModelFlags, SamplingFlags, speculation
 from suffice.cli.output import markdown
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
+from suffice.engine.options import EngineOptions
 from suffice.speculate.ngram import NGram
 from suffice.speculate.none import NoDrafts
 
@@ -246,13 +249,16 @@ def test_the_prompt_may_come_from_standard_input(
 
 def test_speculation_may_be_json_or_a_name() -> None:
     for text in ('{"method": "none"}', "none"):
-        assert Config.create("m", speculative_config=speculation(text)).speculate == NoDrafts()
+        assert (
+            Config.create("m", speculative_config=speculation(text)).speculative_config
+            == NoDrafts()
+        )
     ngram = NGram(num_speculative_tokens=5, prompt_lookup_max=3)
     for text in (
         '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 3}',
         "ngram:5,prompt_lookup_max=3",
     ):
-        assert Config.create("m", speculative_config=speculation(text)).speculate == ngram
+        assert Config.create("m", speculative_config=speculation(text)).speculative_config == ngram
 
 
 @pytest.mark.parametrize(
@@ -261,7 +267,7 @@ def test_speculation_may_be_json_or_a_name() -> None:
 def test_types_may_have_llama_cpps_names(given: str, dtype: str) -> None:
     flags = (
         ModelFlags(cache_type_k=given),
-        ModelFlags(cache_type_k=given, cache_type_v=dtype, kv_cache_dtype=given),
+        ModelFlags(EngineOptions("m", kv_cache_dtype=given), given, dtype),
     )
     assert [one._kv_dtype() for one in flags] == [dtype, dtype]
 
@@ -269,7 +275,7 @@ def test_types_may_have_llama_cpps_names(given: str, dtype: str) -> None:
 def test_keys_and_values_may_have_a_type_each() -> None:
     flags = (
         ModelFlags(cache_type_k="int8", cache_type_v="kmeans4"),
-        ModelFlags(kv_cache_dtype="bf16/kmeans4"),
+        ModelFlags(EngineOptions("m", kv_cache_dtype="bf16/kmeans4")),
         ModelFlags(cache_type_v="kmeans4"),
     )
     expected = ["int8/kmeans4", "bfloat16/kmeans4", "kmeans4"]
@@ -337,13 +343,14 @@ def test_an_empty_instruction_set_is_none() -> None:
 
 def test_every_long_flag_has_its_variable() -> None:
     for group in (ModelFlags, SamplingFlags, BenchFlags):
-        for name, hint in group.__annotations__.items():
-            [option] = eval(hint, vars(sys.modules[group.__module__])).__metadata__
-            names = [option.default, *option.param_decls]
-            # SUFFICE_CACHE is the folder that models are kept in
-            long = [name for name in names if name.startswith("--") and name != "--cache"]
-            expected = ["SUFFICE_" + name[2:].upper().replace("-", "_") for name in long]
-            assert long and option.envvar == expected, name
+        for member in members(group).values():
+            for parameter in [member] if isinstance(member, inspect.Parameter) else member:
+                [option] = parameter.annotation.__metadata__
+                names = [option.default, *option.param_decls]
+                # SUFFICE_CACHE is the folder that models are kept in
+                long = [name for name in names if name.startswith("--") and name != "--cache"]
+                expected = ["SUFFICE_" + name[2:].upper().replace("-", "_") for name in long]
+                assert long and option.envvar == expected, parameter.name
 
 
 def test_the_version(cli: Cli) -> None:

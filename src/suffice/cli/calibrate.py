@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from suffice.cli.eval.options import DATA_DIR, MOST_WINDOWS
-from suffice.cli.options import WHOLE, flag
+from suffice.cli.flags import WHOLE, flag
 from suffice.cli.output import busy
 from suffice.errors import InputError
 from suffice.progress import counting_bar
@@ -116,19 +116,20 @@ def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
 
     if budget is None:
         return _exact(model)
-    name = ATTENTION if model.attention == "exact" else model.attention
+    asked = model.options
+    name = ATTENTION if asked.attention == "exact" else str(asked.attention)
     if by_head.is_calibrated(ATTENTIONS.build(name)):
         raise InputError(
             f"--attention={name}: give the options that its thresholds are looked for with, such "
             f"as {ATTENTION}"
         )
     for option, value, allowed in (
-        ("--softmax", model.softmax, "exact"),
-        ("--policy", model.policy, "full"),
+        ("--softmax", asked.softmax, "exact"),
+        ("--policy", asked.policy, "full"),
     ):
         if value != allowed:
             raise InputError(f"{option}={value}: --budget is for {option} {allowed}")
-    return dataclasses.replace(model, attention=name)
+    return dataclasses.replace(model, options=dataclasses.replace(asked, attention=name))
 
 
 def _exact(model: ModelFlags) -> ModelFlags:
@@ -137,16 +138,13 @@ def _exact(model: ModelFlags) -> ModelFlags:
     Raises:
         InputError: They do, and it would be ignored.
     """
-    exact = dataclasses.replace(model.exact(), speculate=model.speculate)
-    for field in dataclasses.fields(model):
-        value, allowed = getattr(model, field.name), getattr(exact, field.name)
-        if value != allowed:
-            flag = field.name.replace("_", "-")
+    for option, value in model.inexact().items():
+        if option != "--speculate":  # which is refused, or drafts nothing
             raise InputError(
-                f"--{flag}={value}: needs --budget: without, softmaxes are calibrated, on exact "
+                f"{option}={value}: needs --budget: without, softmaxes are calibrated, on exact "
                 "attention and full weights"
             )
-    return exact
+    return model.exact()
 
 
 def _windows(llm: LLM, text: str, flags: CalibrateFlags) -> Windows:

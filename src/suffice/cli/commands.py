@@ -18,8 +18,9 @@ import typer
 from suffice import __version__
 from suffice.cli.answer import Answer
 from suffice.cli.calibrate import CalibrateFlags
-from suffice.cli.environment import misspelt, whole_values
+from suffice.cli.environment import misspelt, parameters, whole_values
 from suffice.cli.eval.commands import evaluate
+from suffice.cli.flags import flag, hide_old_names, with_flags
 from suffice.cli.hw.commands import hardware
 from suffice.cli.interrupt import INTERRUPTED
 from suffice.cli.options import (
@@ -27,8 +28,6 @@ from suffice.cli.options import (
     ModelFlags,
     SamplingFlags,
     SourceFlags,
-    flag,
-    with_flags,
 )
 from suffice.cli.output import busy, byte_bars, one_prompt, wrapped
 from suffice.cli.quantize import QuantizeFlags
@@ -90,6 +89,7 @@ def execute(arguments: list[str]) -> int:
 def _called(arguments: list[str]) -> int:
     group = typer.main.get_command(app)
     whole_values(group)
+    hide_old_names(parameters(group))
     for line in misspelt(group, os.environ):
         print(line, file=sys.stderr)
     code = group.main(arguments or ["--help"], prog_name="suffice", standalone_mode=False)

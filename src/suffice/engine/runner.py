@@ -88,7 +88,7 @@ class Runner:
         self.growth = fitted(
             config.growth, ratio=machine.load_or_default().ratio, group=1, shrink=1.0
         )
-        self.proposer = config.speculate.proposer(Models(self))
+        self.proposer = config.speculative_config.proposer(Models(self))
 
     def use(self, rules: list[list[core.Rule | None]]) -> None:
         """Attend by other rules, [L][G], than those of the config from now on."""
@@ -129,7 +129,7 @@ class Runner:
             key_dtype=keys,
             value_dtype=values,
             arena=self.arena,
-            sketch=self.config.attention.sketched or self.config.speculate.sketched,
+            sketch=self.config.attention.sketched or self.config.speculative_config.sketched,
             rounding=self._rounding,
             **dict.fromkeys(self.config.policy.keeps, True),
         )
@@ -195,7 +195,7 @@ class Runner:
     @property
     def most_drafts(self) -> int:
         """The most tokens that are drafted for a step; 0: none ever."""
-        return self.config.speculate.num_speculative_tokens
+        return self.config.speculative_config.num_speculative_tokens
 
     def reserve(
         self, sequence: Sequence, rows: int = 1, drafts: int = 0, tokens_per_step: float = 1.0
@@ -343,7 +343,7 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     model = opened.config
     if config.calibration is not None:
         config.calibration.check(config.model, fingerprint(path))
-    if isinstance(opened, Quantised) and config.quant is not None:
+    if isinstance(opened, Quantised) and config.quantization is not None:
         raise InputError(
             f"{config.model} is quantised already, by {opened.facts['method']}: leave out "
             "quantization"
@@ -354,11 +354,11 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     torch.set_num_threads(config.threads)
     dtype = prefill_dtype(config.dtype)
     if isinstance(opened, Quantised):
-        config = replace(config, quant=QUANTS.build(opened.facts["method"]))
+        config = replace(config, quantization=QUANTS.build(opened.facts["method"]))
         decoder = Decoder(model, opened.weights, dtype)
     else:
-        assert config.quant is not None
-        decoder = Decoder.from_checkpoint(opened, config.quant, dtype)
+        assert config.quantization is not None
+        decoder = Decoder.from_checkpoint(opened, config.quantization, dtype)
     gather(decoder.weights)
     tokenizer = load_tokenizer(config.tokenizer or config.model)
     runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import typer
 
 from suffice.cli.eval.options import PerplexityFlags, RulerFlags, SpeedFlags, TasksFlags
-from suffice.cli.options import ModelFlags, with_flags
+from suffice.cli.flags import with_flags
+from suffice.cli.options import ModelFlags
 
 evaluate = typer.Typer(help="Measure what a setting costs in quality.", no_args_is_help=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from suffice.cli.options import WHOLE, flag
+from suffice.cli.flags import WHOLE, flag
 
 DATA_DIR = flag("--data-dir", help="Folder that has the data, where no hub is reachable.")
 OUTPUT = flag("-o", "--output", help="md, csv or json.")

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from suffice.cli.eval.options import OUTPUT
+from suffice.cli.flags import NUMBER, WHOLE, flag, with_flags
 from suffice.cli.hw.run import RunFlags
 from suffice.cli.hw.trace import TraceFlags
-from suffice.cli.options import NUMBER, WHOLE, flag, with_flags
 
 hardware = typer.Typer(help="Model accelerators: memory, cycles, area.", no_args_is_help=True)
 UNITS = typer.Argument(metavar="[UNITS...]", help="Such as concat or etu; default: all.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from suffice.cli.options import NUMBER, WHOLE, flag
+from suffice.cli.flags import NUMBER, WHOLE, flag
 from suffice.cli.output import markdown
 from suffice.errors import InputError, unknown
 from suffice.progress import progress_bar

@@ -59,7 +59,7 @@ def weights(llm: LLM) -> str:
     """Return how the weights are stored in the model's file and in memory, in a few words."""
     from suffice.quant import QUANTS
 
-    stored, quant = llm.runner.stored_as, llm.config.quant
+    stored, quant = llm.runner.stored_as, llm.config.quantization
     name = "none" if quant is None else QUANTS.name_of(quant)
     run = llm.config.dtype if name == "none" else name
     same = stored.partition(":")[0] == run

@@ -253,6 +253,15 @@ def pull(
 
 @app.command()
 def info(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SEAM] [TECHNIQUE]",
+            help="List a seam's techniques (attention, softmax, policy, growth, quant, "
+            "speculator), or a technique's options (aet).",
+        ),
+    ] = None,
+    *,
     model: Annotated[
         str | None,
         flag(
@@ -267,10 +276,16 @@ def info(
         flag("--calibrate", help="Measure the machine; see how many times a cache should grow."),
     ] = False,
 ) -> None:
-    """Show what is here: version, machine, techniques, models."""
+    """Show what is here: version, machine, techniques, models; or what a technique's options do."""
     from suffice.cli import info as showing
 
-    if calibrate:
+    if names:
+        if calibrate or model is not None:
+            raise InputError(f"info {names[0]}: goes with neither -m nor --calibrate")
+        from suffice.cli import techniques
+
+        techniques.show(names)
+    elif calibrate:
         showing.calibrate()
     elif model is not None:
         showing.show_model(model)

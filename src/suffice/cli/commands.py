@@ -181,13 +181,13 @@ def chat(
     from suffice.cli.chat import Chat
 
     check_text("the system prompt", system or "")
-    params = sampling.params()
+    sampling.params()  # refuses bad values before the model is loaded
     with busy(f"loading {model.model}"):
         llm = model.load(sampling.seed)
     llm.config.check_session()
     if not llm.tokenizer.has_chat_template:
         raise InputError(f"{model.model} has no chat template: use `suffice run`")
-    Chat(llm, params, system, quiet).talk()
+    Chat(llm, sampling, system, quiet, model.model).talk()
 
 
 @app.command()

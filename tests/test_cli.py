@@ -37,7 +37,13 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
         (["run"], 'no prompt: suffice run "your prompt", or - to read standard input'),
         (["run", ""], "the prompt is empty: give some text"),
         (["run", "-"], "the prompt is empty: give some text"),
-        (["run", "a", "-p", "b"], "two prompts were given, 'a' and -p 'b': give one"),
+        (["run", "a", "-p", "b"], "2 prompts were given, 'a' and -p 'b': give one"),
+        (["run", "a", "-f", "b"], "2 prompts were given, 'a' and -f b: give one"),
+        (
+            ["run", "a", "-p", "b", "--file", "c"],
+            "3 prompts were given, 'a' and -p 'b' and -f c: give one",
+        ),
+        (["run", "-f", "no.txt"], "-f no.txt: cannot be read: No such file or directory"),
         (
             ["run", "a", "--raw", "-sys", "b"],
             "--system-prompt needs the chat template, which --raw leaves out",
@@ -280,6 +286,24 @@ def test_keys_and_values_may_have_a_type_each() -> None:
     )
     expected = ["int8/kmeans4", "bfloat16/kmeans4", "kmeans4"]
     assert [one._kv_dtype() for one in flags] == expected
+
+
+def test_the_prompt_may_come_from_a_file(
+    cli: Cli, fake: Callable[..., LLM], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_text("c\n\n")
+    llm = fake(scripted(3), template=False)
+    assert cli("run", "-f", str(path), stdin="ab").code == 0
+    monkeypatch.setenv("SUFFICE_PROMPT", "x")
+    assert cli("run", "--file", str(path)).code == 0, "the environment gives way"
+    encode = llm.tokenizer.encode
+    assert llm.runner.prefilled == 2 * [encode("c\n")]
+    path.write_bytes(b"caf\xe9\n")
+    message = f"-f {path}: is not text (UTF-8): byte 0xe9 at offset 3"
+    assert complaint(cli("run", "-f", str(path))) == message
+    path.write_bytes(b" \n")
+    assert complaint(cli("run", "-f", str(path))).endswith("is empty: give one with some text")
 
 
 def test_the_chat_template_is_used_unless_refused(cli: Cli, fake: Callable[..., LLM]) -> None:

@@ -148,6 +148,9 @@ def run(
         str | None, typer.Argument(metavar="[PROMPT]", help="The prompt; - reads standard input.")
     ] = None,
     prompt: Annotated[str | None, flag("-p", "--prompt", help="The same as a flag.")] = None,
+    file: Annotated[
+        Path | None, flag("-f", "--file", help="A text file (UTF-8) that holds the prompt.")
+    ] = None,
     system: System = None,
     raw: Raw = False,
     quiet: Quiet = False,
@@ -157,11 +160,13 @@ def run(
 ) -> None:
     """Answer one prompt."""
     # What is typed wins over the environment, also over another flag's variable.
-    if text is not None and _from_environment(context, "prompt"):
+    if (text is not None or file is not None) and _from_environment(context, "prompt"):
         prompt = None
+    if (text is not None or prompt is not None) and _from_environment(context, "file"):
+        file = None
     if raw and _from_environment(context, "system"):
         system = None
-    given = one_prompt(text, prompt)
+    given = one_prompt(text, prompt, file)
     check_text("the system prompt", system or "")
     if raw and system is not None:
         raise InputError("--system-prompt needs the chat template, which --raw leaves out")

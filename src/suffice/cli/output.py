@@ -7,6 +7,7 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suffice.cli.interrupt import ends_process
@@ -17,16 +18,25 @@ if TYPE_CHECKING:
     from suffice.engine.llm import LLM
 
 
-def one_prompt(text: str | None, prompt: str | None) -> str:
-    """Return the prompt, given as an argument or as a flag.
+def one_prompt(text: str | None, prompt: str | None, file: Path | None = None) -> str:
+    """Return the prompt, given as an argument, as a flag or as a file.
 
     `-` stands for standard input, which is also read if there is no prompt and it is no terminal.
+    The line break at the end of a file is not part of the prompt.
 
     Raises:
-        InputError: Neither is given, or both, or the prompt is empty or no text.
+        InputError: None is given, or several, or the prompt is empty or no text.
     """
-    if text is not None and prompt is not None:
-        raise InputError(f"two prompts were given, '{text}' and -p '{prompt}': give one")
+    named = {
+        f"'{text}'": text,
+        f"-p '{prompt}'": prompt,
+        f"-f {file}": None if file is None else str(file),
+    }
+    given_as = [name for name, value in named.items() if value is not None]
+    if len(given_as) > 1:
+        raise InputError(f"{len(given_as)} prompts were given, {' and '.join(given_as)}: give one")
+    if file is not None:
+        return _from_file(file)
     given = text if prompt is None else prompt
     if given == "-":
         given = _piped()
@@ -38,6 +48,21 @@ def one_prompt(text: str | None, prompt: str | None) -> str:
         raise InputError("the prompt is empty: give some text")
     check_text("the prompt", given)
     return given
+
+
+def _from_file(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"-f {path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"-f {path}: is not text (UTF-8): byte 0x{error.object[error.start]:02x} at offset "
+            f"{error.start}"
+        ) from None
+    if not text.strip():
+        raise InputError(f"-f {path}: the file is empty: give one with some text")
+    return text.removesuffix("\n")
 
 
 def _piped() -> str:

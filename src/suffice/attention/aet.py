@@ -17,6 +17,17 @@ Exact    keys=all (never stops), values=0.
 Cost     reads K of the visited blocks and V of the chosen rows. No guarantee: a heavy key may be
          among those that are not read.
 Native   csrc/kernels/traverse.inl, csrc/known.cpp
+Example  aet:k=0.9,v=0.001
+Options
+    k           share of the estimated attention mass that must be known before a head stops; 2:
+                never
+    v           values of keys lighter than this share of the heaviest known key are not read
+    block       tokens that are read, and checked for stopping, together
+    sinks       first tokens that are always read
+    globals     heaviest tokens so far that are always read
+    locals      newest tokens that are always read, the token itself included
+    order       newest: the other blocks newest first; sketch: heaviest first by a 4-bit sketch
+    calibrated  take k by layer and head from `suffice calibrate --budget`
 """
 
 from __future__ import annotations

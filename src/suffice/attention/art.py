@@ -13,6 +13,16 @@ Exact    change=0 (never stable), values=0.
 Cost     reads K and V of the visited blocks. No guarantee: the theorems hold for orders in which
          the mass of blocks decays: newest first is not always one, heaviest first nearly is.
 Native   csrc/kernels/traverse.inl
+Example  art:tau=0.001,phi=0.01
+Options
+    tau         change of the probed output below which a block counts as stable (scale)
+    phi         1 - cosine of that change below which a block counts as stable (direction)
+    p           patience: stable blocks in a row before a head stops
+    block       tokens between two checks: 16, 32, 48 or 64
+    probe       elements of the output that are compared, a multiple of 16
+    v           values of keys lighter than this share of the heaviest known key are not read
+    order       newest: blocks newest first; sketch: heaviest first by a 4-bit sketch
+    calibrated  take tau by layer and head from `suffice calibrate --budget`
 """
 
 from __future__ import annotations

@@ -24,6 +24,12 @@ Exact    eps = 0.
 Bound    `eps`: the total variation distance to the exact softmax, for each head.
 Cost     reads the sketch (D / 2 bytes and scales per key) and K and V of visited blocks.
 Native   csrc/sketch.cpp, csrc/search.cpp, csrc/kernels/sketch.inl, csrc/kernels/visit.inl
+Example  certified:eps=0.05
+Options
+    eps         bound on the attention mass that is not read, in every head; 0 reads everything
+    v           values of keys lighter than this share of the heaviest key are not read, within eps
+    bounded     false: stop by the estimated mass, which reads fewer blocks and guarantees nothing
+    calibrated  take eps by layer and head from `suffice calibrate --budget`
 """
 
 from __future__ import annotations

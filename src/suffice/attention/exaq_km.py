@@ -17,6 +17,11 @@ Source   this project; K-means in one dimension, solved exactly over a histogram
 Bound    none per key: the mean square error is what the calibration makes least.
 Cost     that of `exaq`.
 Native   csrc/kernels/exaq.inl, csrc/exaq.cpp, csrc/kernels/traverse.inl
+Example  exaq_km:bits=3
+Options
+    bits     bits of a code: 2, 3 or 4
+    tail     clip: keys below the first border keep their learned weight; flush: they weigh nothing
+    prefill  prompts use it too; false: prompts use the exact softmax
 """
 
 from __future__ import annotations

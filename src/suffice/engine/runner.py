@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from suffice import native
-from suffice.cache import fits_keys, fitted, machine, types_of
+from suffice.cache import fits_keys, fitted, machine, row_bytes, types_of
 from suffice.cache.kv import KVCache
 from suffice.data.essay import essay
 from suffice.engine.config import Config
@@ -59,7 +59,8 @@ class Runner:
     """A model with the memory of its requests.
 
     `trace` sums what all decode steps read. Every `audit`-th of them is audited; None: none is.
-    `sample` makes tokens of a text, on which the model's keys are looked at if need be.
+    `sample` makes tokens of a text, on which the model's keys are looked at if need be. `stored_as`
+    says how the model's file stores its matrices, such as Q4_1, "" if there is no file.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class Runner:
         self.sample = sample
         model = decoder.config
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
+        self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
+        self.stored_as = ""
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
@@ -261,7 +264,10 @@ class Runner:
 
     def _step(self, batch: list[Rows]) -> torch.Tensor:
         audit = self.audit is not None and self.trace.steps % self.audit == 0
-        return self._native.step(batch, self.trace, audit=audit)
+        logits = self._native.step(batch, self.trace, audit=audit)
+        caches = [rows.cache for rows in batch]
+        self.trace.cached = sum(c.length for c in caches), sum(c.held_bytes for c in caches)
+        return logits
 
     def step(self, sequences: list[Sequence], tokens: list[int]) -> torch.Tensor:
         """Run one more token of each sequence, space reserved; return float32 logits [B, V]."""
@@ -356,4 +362,5 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     gather(decoder.weights)
     tokenizer = load_tokenizer(config.tokenizer or config.model)
     runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
+    runner.stored_as = opened.stored_as
     return config, runner, tokenizer

@@ -15,6 +15,7 @@ Exact    a budget of at least the context.
 Cost     a second pass over a prompt's scores, quadratic in its length; decoding reads a float32 per
          row, and moves a row per head and token.
 Native   csrc/evict.cpp, csrc/kernels/boxes.inl
+Example  h2o:ratio=0.25
 """
 
 from __future__ import annotations

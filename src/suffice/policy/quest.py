@@ -13,6 +13,9 @@ Exact    a budget of at least the context, but for rounding: blocks are read in 
 Cost     reads 2 D float32 per block (counted as metadata) and keeps them: in bfloat16, 12.5 % of
          keys and values.
 Native   csrc/boxes.cpp, csrc/kernels/boxes.inl
+Example  quest:budget=1024
+Options
+    dense_layers  first layers that read everything
 """
 
 from __future__ import annotations

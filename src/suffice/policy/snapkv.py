@@ -15,6 +15,11 @@ Source   Li et al., "SnapKV: LLM Knows What You Are Looking for Before Generatio
          window.
 Exact    ratio = 1.
 Cost     attention of `window` queries to the prompt, and a copy of what is kept.
+Example  snapkv:ratio=0.25
+Options
+    window  last tokens of the prompt, whose attention chooses and which are kept
+    kernel  neighbouring tokens that are pooled into one score, an odd number
+    pool    how they are pooled: max or avg
 """
 
 from __future__ import annotations

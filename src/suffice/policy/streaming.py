@@ -12,6 +12,9 @@ Source   Xiao et al., "Efficient Streaming Language Models with Attention Sinks"
 Exact    a budget of at least the context.
 Cost     none but what is read.
 Native   csrc/place.cpp, csrc/evict.cpp
+Example  streaming:budget=1024,sinks=4
+Options
+    sinks  first tokens that are always kept
 """
 
 from __future__ import annotations

@@ -20,6 +20,20 @@ Exact    as many distinct normalised values as centroids.
 Cost     `bits` per weight and 16 / group for scales. With act_bits=8 levels are whole numbers up to
          63 (`NARROW`): the error of 6 bits is 9 % more for it, that of 4 bits less than 1 %.
 Native   csrc/kernels/code_lines.inl, csrc/kernels/codes.inl, csrc/kernels/outliers.inl
+Options
+    w           bits of a weight's code, 2 to 6
+    a           bits of activations: 16, 8, 4 or 3
+    group       input channels that share a scale; none: one scale for an output channel
+    levels      type of the centroids: int8 or float32
+    rounds      refinements of scales and codebook in turn
+    compensate  GPTQ's error compensation; needs the text of `suffice quantize`
+    sweeps      descents on codes and scales after that
+    hadamard    rotate the inputs
+    fisher      weigh the text's tokens by their Fisher information; needs `suffice quantize`
+    outliers    share of a token's activations kept apart, for a=4 and a=3; none: 1 %
+    a_group     activations that share a scale, for a=4 and a=3; none: all of a token's
+    sites       matrices whose inputs have `a` bits, such as qkv+down; the others have 16
+    offline     outliers by thresholds of the calibration (KLLM-S), not by each token
 """
 
 from __future__ import annotations

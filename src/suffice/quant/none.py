@@ -3,6 +3,8 @@
 Exact    always: what is stored is what is multiplied, accumulated in float32.
 Cost     4 or 2 bytes per weight and step.
 Native   csrc/kernels/linear.inl
+Options
+    dtype  type of the stored weights: bfloat16 or float32
 """
 
 from __future__ import annotations

@@ -8,6 +8,13 @@ Source   the baseline of the quantisation papers, KLLM's Table II among them.
 Bound    |w - q| <= scale / 2 (asymmetric: scale, for the rounded zero point).
 Cost     `bits` per weight and 16 / group for scales.
 Native   csrc/kernels/code_lines.inl, csrc/kernels/codes.inl
+Options
+    w           bits of a weight's code, 2 to 8
+    a           bits of activations: 16 or 8
+    group       input channels that share a scale; none: one scale for an output channel
+    symmetric   levels lie evenly around zero; false: between least and greatest, with a zero point
+    compensate  GPTQ's error compensation; needs the text of `suffice quantize`
+    fisher      weigh the text's tokens by their Fisher information; needs `suffice quantize`
 """
 
 from __future__ import annotations

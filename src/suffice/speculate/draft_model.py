@@ -5,6 +5,13 @@ Source   Leviathan et al., "Fast Inference from Transformers via Speculative Dec
          that is wanted, else drawn.
 Exact    always: what is drafted is checked.
 Cost     A step of the second model for each draft, and a cache of its own for each sample.
+Example  draft_model:model=smollm2-135m,kv_cache_dtype=kmeans4
+Options
+    model                   the second model: a known name, a folder, a hub id or a file
+    num_speculative_tokens  most drafts of a step
+    adaptive                draft fewer, or none, where drafts do not pay
+    quantization            how its weights are stored; none: as in its file
+    kv_cache_dtype          type of its keys and values
 """
 
 from __future__ import annotations

@@ -5,6 +5,11 @@ Source   Saxena, "Prompt Lookup Decoding"; vLLM's method "ngram", whose names th
          text goes on with its own beginning, so that loops are drafted whole.
 Exact    always: what is drafted is checked.
 Cost     One entry in a table for each length and token.
+Options
+    num_speculative_tokens  most drafts of a step
+    adaptive                draft fewer, or none, where drafts do not pay
+    prompt_lookup_max       most last tokens that are looked up
+    prompt_lookup_min       fewest last tokens that are looked up
 """
 
 from __future__ import annotations

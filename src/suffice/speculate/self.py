@@ -6,6 +6,14 @@ Source   The weights and the cache are the target's, as in QuantSpec (weights of
 Exact    always: what is drafted is checked.
 Cost     A step of the model for each draft. Its keys and values go to the rows in which the drafts
          are checked, and are forgotten before. Weights of fewer bits are held beside the others.
+Options
+    num_speculative_tokens  most drafts of a step
+    adaptive                draft fewer, or none, where drafts do not pay
+    attention               how drafts attend to the tokens that they see
+    recent                  newest tokens that drafts see; 0: all
+    sinks                   first tokens that drafts see
+    quantization            how the layers' weights are stored once more for drafts; none: not
+    skip_layers             layers that drafts leave out, such as 10-12+20; none: none
 """
 
 from __future__ import annotations

@@ -10,6 +10,12 @@ Exact    always: what is drafted is checked. A chain, or a tree's first branch, 
          between tokens that are nearly as likely as each other.
 Cost     An amortised constant number of table entries for each token; a step's drafts are found in
          O(k log k) for each of a few lengths of match.
+Options
+    num_speculative_tokens  most drafts of a step
+    adaptive                draft fewer, or none, where drafts do not pay
+    max_spec_factor         most drafts for each token of the match
+    min_token_prob          least estimated probability of a drafted token
+    tree                    draft several continuations as a tree, not one chain
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from suffice.cli.answer import peak_memory_bytes
 from suffice.cli.bench import whole_numbers
 from suffice.cli.eval.results import check_output, drawn, record
-from suffice.cli.output import busy, peak_memory_bytes, wrapped
+from suffice.cli.output import busy, wrapped
 from suffice.errors import InputError
 from suffice.progress import progress_bar
 

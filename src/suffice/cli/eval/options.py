@@ -38,7 +38,9 @@ class PerplexityFlags:
     against: Annotated[
         str | None,
         flag(
-            "--against", help="Compare with `exact`: the model as it is stored, nothing left out."
+            "--against",
+            help="Compare with `exact`, the same model with nothing left out, or with another "
+            "model of the same vocabulary, as it is stored.",
         ),
     ] = None
     output: Annotated[str, OUTPUT] = "md"

@@ -6,9 +6,9 @@ import hashlib
 import math
 from typing import TYPE_CHECKING
 
+from suffice.cli.eval.reference import check_comparable, reference_flags
 from suffice.cli.eval.results import check_output, drawn, record
 from suffice.cli.output import busy
-from suffice.errors import unknown
 from suffice.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
     """
     check_output(flags.output)
     model.check_drafts("eval perplexity")
-    if flags.against not in (None, "exact"):
-        raise unknown("reference (--against)", flags.against or "''", ("exact",))
+    compared = None if flags.against is None else reference_flags(flags.against, model)
     from suffice.eval.perplexity import Plan, measure, windows_of
     from suffice.eval.texts import load_text
 
@@ -40,7 +39,9 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
     text = load_text(flags.text, flags.data_dir)
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
-        reference = model.exact().load(seed=0) if flags.against else None
+        reference = compared.load(seed=0) if compared else None
+    if reference:
+        check_comparable(llm, reference, plan.window)
     plan.check(llm.config.policy)
     windows = windows_of(llm.tokenizer, text, plan, llm.config.max_model_len or 0)
     against = reference.runner if reference else None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from suffice.engine.llm import LLM
     from suffice.trace import Trace
 
-PATHS = ("data_dir", "prompts", "text")  # flags that may be paths
+PATHS = ("against", "data_dir", "prompts", "text")  # flags that may be paths
 
 
 def check_output(output: str) -> None:

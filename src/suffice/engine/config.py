@@ -395,4 +395,6 @@ def _bytes(name: str, value: Any) -> int | None:
     size = int(match[1]) * 1024 ** _UNITS.index(match[2].upper()) if match else 0
     if size < 1:
         raise InputError(f"{name}={value!r}: must be a number of bytes, such as 4GiB, or None")
+    if size >= 2**64:
+        raise InputError(f"{name}={value!r}: must be less than 2^64 bytes; None sets no limit")
     return size

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from commands import SUMMARY, Cli, Ran, complaint
-from engine.fake_engine import scripted
+from fake_engine import scripted
 from suffice import pull
 from suffice.cli.flags import members
 from suffice.cli.options import BenchFlags, ModelFlags, SamplingFlags, speculation

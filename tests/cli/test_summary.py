@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from commands import SUMMARY, Cli
-from engine.fake_engine import fake_llm, scripted
+from fake_engine import fake_llm, scripted
 from suffice.cli.answer import COLUMNS, audited, summary
 from suffice.engine.llm import LLM
 from suffice.engine.request import Metrics, RequestOutput

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from commands import Cli
-from engine.fake_engine import PIECES, V, scripted
+from fake_engine import PIECES, V, scripted
 from suffice.cli.chat_file import Talk, load, save
 from suffice.cli.chat_settings import changed, settings
 from suffice.cli.options import SamplingFlags

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from integrations.batches import GREEDY, generate, prompts
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import suffice.integrations.transformers as st
 import tiny
-from integrations.batches import GREEDY, generate, prompts
-from models.hf_reference import load
+from hf_reference import load
 from suffice.attention import calibration
 from suffice.errors import InputError
 

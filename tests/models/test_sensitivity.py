@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tiny
-from models.hf_reference import load
+from hf_reference import load
 from suffice.models.decoder import Decoder
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize import sensitivity

@@ -29,7 +29,7 @@ class Limits(NamedTuple):
     """How much may be missing: the fields of `Certified` of the same names."""
 
     eps: float
-    v: float
+    values: float
     bounded: bool
 
 
@@ -77,7 +77,7 @@ class Walk:
         self.scores = (q @ k.T).masked_fill(~sees, float("-inf"))
         self.peak = self.scores.amax(-1, keepdim=True)
         self.weights = torch.exp2(self.scores - self.peak)  # [R, S]
-        self.filtered = limits.v > 0
+        self.filtered = limits.values > 0
         self.share = limits.eps / 2 if self.filtered else limits.eps
 
     def go(self) -> torch.Tensor:
@@ -124,7 +124,7 @@ class Walk:
         shares = (masses / masses.sum(-1, keepdim=True)).sum(0)
         order = heaviest_first(shares)
         newest = self.scores.masked_fill(~self.keys, float("-inf")).amax(-1)
-        floors = torch.maximum(greatest, newest) + math.log2(self.limits.v or 1)
+        floors = torch.maximum(greatest, newest) + math.log2(self.limits.values or 1)
         known, rest = self.known.clone(), bounds.sum(-1)
         rest = rest + SUM_ERROR * (rest + known)
         chosen = 0

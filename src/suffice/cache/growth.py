@@ -1,6 +1,6 @@
 """Growth policies that know nothing of the machine; see `bmc` for one that does.
 
-All are exact always: growth changes where rows live, not what they hold. N is the context length.
+Growth changes where rows live, not what they hold. N is the context length.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ class Iterative:
     """Allocate for every token: no spare row, one copy of the cache per token.
 
     Source   What transformers' DynamicCache does; the baseline of Ramachandran et al., II-B.
+    Exact    always.
     Cost     N (N + 1) / 2 rows copied until N rows are held; no spare row.
     """
 
@@ -28,6 +29,7 @@ class Upfront:
     """Allocate the whole context once: no copy, up to N - 1 spare rows.
 
     Source   What transformers' StaticCache does; Ramachandran et al., II-C.
+    Exact    always.
     Cost     No row copied; N rows held from the start.
     """
 
@@ -41,7 +43,10 @@ class Step:
     """Grow by a fixed number of rows, whatever the context.
 
     Source   What mlx-lm does, with 256 rows.
+    Exact    always.
     Cost     N / rows copies of the cache; at most rows - 1 spare rows.
+    Options
+        rows  rows of an allocation
     """
 
     rows: int = 256
@@ -59,6 +64,7 @@ class Step:
 class Double:
     """Allocate twice the rows held: the classic growth of an array.
 
+    Exact    always.
     Cost     At most 2 N rows copied until N rows are held; up to half of the rows are spare.
     """
 

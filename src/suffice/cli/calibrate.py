@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from suffice.cli.eval.options import DATA_DIR, MOST_WINDOWS
-from suffice.cli.options import WHOLE, flag
+from suffice.cli.flags import WHOLE, flag
 from suffice.cli.output import busy
 from suffice.errors import InputError
 from suffice.progress import counting_bar
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from suffice.eval.thresholds import Found
 
 WINDOW, LONG_WINDOW = 1024, 2048  # what is left out depends on the length of what there is
-ATTENTION = "certified:bounded=false,v=0.002"
+ATTENTION = "certified:bounded=false,values=0.002"
 Windows = list[list[int]]
 
 
@@ -111,23 +111,24 @@ def fraction(name: str, text: str) -> float:
 
 def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
     """Return the model's flags with the technique that is calibrated."""
-    from suffice.attention import ATTENTIONS, by_head
+    from suffice.attention import ATTENTIONS
 
     if budget is None:
         return _exact(model)
-    name = ATTENTION if model.attention == "exact" else model.attention
-    if by_head.is_calibrated(ATTENTIONS.build(name)):
+    asked = model.options
+    name = ATTENTION if asked.attention == "exact" else str(asked.attention)
+    if ATTENTIONS.build(name).calibrated:
         raise InputError(
             f"--attention={name}: give the options that its thresholds are looked for with, such "
             f"as {ATTENTION}"
         )
     for option, value, allowed in (
-        ("--softmax", model.softmax, "exact"),
-        ("--policy", model.policy, "full"),
+        ("--softmax", asked.softmax, "exact"),
+        ("--policy", asked.policy, "full"),
     ):
         if value != allowed:
             raise InputError(f"{option}={value}: --budget is for {option} {allowed}")
-    return dataclasses.replace(model, attention=name)
+    return dataclasses.replace(model, options=dataclasses.replace(asked, attention=name))
 
 
 def _exact(model: ModelFlags) -> ModelFlags:
@@ -136,16 +137,13 @@ def _exact(model: ModelFlags) -> ModelFlags:
     Raises:
         InputError: They do, and it would be ignored.
     """
-    exact = dataclasses.replace(model.exact(), speculate=model.speculate)
-    for field in dataclasses.fields(model):
-        value, allowed = getattr(model, field.name), getattr(exact, field.name)
-        if value != allowed:
-            flag = field.name.replace("_", "-")
+    for option, value in model.inexact().items():
+        if option != "--speculate":  # which is refused, or drafts nothing
             raise InputError(
-                f"--{flag}={value}: needs --budget: without, softmaxes are calibrated, on exact "
+                f"{option}={value}: needs --budget: without, softmaxes are calibrated, on exact "
                 "attention and full weights"
             )
-    return exact
+    return model.exact()
 
 
 def _windows(llm: LLM, text: str, flags: CalibrateFlags) -> Windows:

@@ -43,7 +43,7 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     model = opened.config
     if config.calibration is not None:
         config.calibration.check(config.model, fingerprint(opened.path))
-    if isinstance(opened, Quantized) and config.quant is not None:
+    if isinstance(opened, Quantized) and config.quantization is not None:
         raise InputError(
             f"{config.model} is quantised already, by {opened.facts['method']}: leave out "
             "quantization"
@@ -54,13 +54,14 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     torch.set_num_threads(config.threads)
     dtype = prefill_dtype(config.dtype)
     if isinstance(opened, Quantized):
-        config = replace(config, quant=QUANTS.build(opened.facts["method"]))
+        config = replace(config, quantization=QUANTS.build(opened.facts["method"]))
         decoder = Decoder(model, opened.weights, dtype)
     else:
-        assert config.quant is not None
-        decoder = Decoder.from_checkpoint(opened, config.quant, dtype)
+        assert config.quantization is not None
+        decoder = Decoder.from_checkpoint(opened, config.quantization, dtype)
     gather(decoder.weights)
     tokenizer = load_tokenizer(config.tokenizer or config.model)
     runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
-    runner.proposer = config.speculate.proposer(DraftModels(runner, load))
+    runner.stored_as = opened.stored_as
+    runner.proposer = config.speculative_config.proposer(DraftModels(runner, load))
     return config, runner, tokenizer

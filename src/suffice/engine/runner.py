@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from suffice.cache import fitted, machine, types_of
+from suffice.cache import fits_keys, fitted, machine, row_bytes, types_of
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.torch_threads import one_torch_thread
@@ -47,7 +47,8 @@ class Runner:
     """A model with the memory of its requests.
 
     `trace` sums what all decode steps read. Every `audit`-th of them is audited; None: none is.
-    `sample` makes tokens of a text, on which the model's keys are looked at if need be. `proposer`
+    `sample` makes tokens of a text, on which the model's keys are looked at if need be. `stored_as`
+    says how the model's file stores its matrices, such as Q4_1, "" if there is no file. `proposer`
     makes no drafts until `engine.load`, which can load the models that draft, sets another.
     """
 
@@ -60,13 +61,15 @@ class Runner:
         self.sample = sample
         model = decoder.config
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
+        self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
+        self.stored_as = ""
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
         rules = config.rules(len(model.layers), model.kv_heads)
         self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
         self._rounding = None
-        if types_of(config.kv_cache_dtype)[0] == "kmeans4":
+        if fits_keys(types_of(config.kv_cache_dtype)[0]):
             with one_torch_thread():
                 self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
@@ -115,7 +118,7 @@ class Runner:
             key_dtype=keys,
             value_dtype=values,
             arena=self.arena,
-            sketch=self.config.attention.sketched or self.config.speculate.sketched,
+            sketch=self.config.attention.sketched or self.config.speculative_config.sketched,
             rounding=self._rounding,
             **dict.fromkeys(self.config.policy.keeps, True),
         )
@@ -181,7 +184,7 @@ class Runner:
     @property
     def most_drafts(self) -> int:
         """The most tokens that are drafted for a step; 0: none ever."""
-        return self.config.speculate.num_speculative_tokens
+        return self.config.speculative_config.num_speculative_tokens
 
     def reserve(
         self, sequence: Sequence, rows: int = 1, drafts: int = 0, tokens_per_step: float = 1.0
@@ -250,7 +253,10 @@ class Runner:
 
     def _step(self, batch: list[Rows]) -> torch.Tensor:
         audit = self.audit is not None and self.trace.steps % self.audit == 0
-        return self._native.step(batch, self.trace, audit=audit)
+        logits = self._native.step(batch, self.trace, audit=audit)
+        caches = [rows.cache for rows in batch]
+        self.trace.cached = sum(c.length for c in caches), sum(c.held_bytes for c in caches)
+        return logits
 
     def step(self, sequences: list[Sequence], tokens: list[int]) -> torch.Tensor:
         """Run one more token of each sequence, space reserved; return float32 logits [B, V]."""

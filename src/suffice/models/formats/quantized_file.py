@@ -4,7 +4,7 @@ The header's metadata has one entry, `suffice`, a JSON object:
 
     schema      2
     model       name and fingerprint of what was quantised
-    method      such as kmeans:w=4,a=16
+    method      such as kmeans:bits=4,act_bits=16
     text        what it was calibrated on: name, sha256, windows, window
     config      the fields of `DecoderConfig`
     tokenizer   special tokens, chat_template and end tokens
@@ -32,6 +32,7 @@ from safetensors.torch import save_file
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig, LayerConfig, Rope, check_number
 from suffice.models.layers import ACTIVATIONS
+from suffice.models.storage import StoredMatrix
 from suffice.models.weights import is_linear, shapes
 from suffice.quant import PackedLinear
 from suffice.quant.activations import Site
@@ -75,10 +76,29 @@ class Quantized:
         return "bfloat16"
 
     @property
+    def stored_as(self) -> str:
+        """The method that the matrices are stored by, such as kmeans:w=4,a=8."""
+        return str(self.facts["method"])
+
+    @property
+    def matrices(self) -> list[StoredMatrix]:
+        """How each matrix is stored."""
+        return [
+            StoredMatrix(name, _type(each), each.bytes, each.rows * each.columns)
+            for name, each in self.weights.items()
+            if isinstance(each, PackedLinear)
+        ]
+
+    @property
     def bits_per_weight(self) -> float:
         """Bits for each entry of the matrices, their scales and levels included."""
-        matrices = [each for each in self.weights.values() if isinstance(each, PackedLinear)]
-        return 8 * sum(each.bytes for each in matrices) / sum(e.rows * e.columns for e in matrices)
+        return 8 * sum(m.bytes for m in self.matrices) / sum(m.entries for m in self.matrices)
+
+
+def _type(weight: PackedLinear) -> str:
+    if isinstance(weight, PackedCodes) and weight.levels is not None:
+        return f"{(len(weight.levels) - 1).bit_length()}-bit codes"
+    return weight.dtype
 
 
 def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: torch.Tensor) -> None:

@@ -1,0 +1,79 @@
+"""`suffice info`: quick, and without PyTorch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from commands import Cli
+
+
+def test_lists_machine_techniques_and_models(cli: Cli) -> None:
+    ran = cli("info")
+    assert ran.code == 0 and ran.err == ""
+    for text in ("suffice ", "CPU", "threads", "instruction set", "never measured", "exact"):
+        assert text in ran.out
+    assert "not here: suffice pull gemma3-270m" in ran.out
+
+
+def test_loads_no_torch() -> None:
+    script = (
+        "import sys; from suffice.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: print('torch' in sys.modules, 'transformers' in sys.modules)\n"
+    )
+    for arguments in (["info"], ["--help"], ["run", "a", "--attention", "nonsense"]):
+        command = [sys.executable, "-c", script, *arguments]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert ran.stdout.splitlines()[-1] == "False False", arguments
+
+
+def test_describes_a_model(cli: Cli, checkpoint: Path) -> None:
+    ran = cli("info", "-m", str(checkpoint))
+    assert ran.code == 0
+    assert "4 query, 2 key/value, of 16" in ran.out
+    assert "KV per token     0.8 KiB float32, 0.4 KiB bfloat16" in ran.out
+
+
+def test_says_what_a_model_is_stored_as_and_runs_as(cli: Cli, checkpoint: Path) -> None:
+    ran = cli("info", "-m", str(checkpoint))
+    assert "stored as        float32: 32.00 bits per weight\n" in ran.out
+    assert "runs as          float32; --quant and --dtype change it" in ran.out
+
+
+def test_kinds_of_matrices_that_are_stored_alike() -> None:
+    from suffice.models.storage import StoredMatrix, by_kind, commonest
+
+    matrices = [
+        StoredMatrix("layers.0.q", "Q4_1", 20, 32),
+        StoredMatrix("layers.0.v", "Q8_0", 34, 32),
+        StoredMatrix("layers.1.q", "Q4_1", 20, 32),
+        StoredMatrix("layers.1.v", "Q4_1", 20, 32),
+        StoredMatrix("embed", "Q4_1", 20, 32),
+    ]
+    expected = [(["q", "embed"], "Q4_1", 5.0), (["v"], "Q8_0/Q4_1", 6.75)]
+    assert by_kind(matrices) == expected
+    assert commonest(matrices) == "Q4_1"
+
+
+def test_the_environments_model_does_not_hide_the_machine(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUFFICE_MODEL", "nonsense")
+    ran = cli("info")
+    assert (ran.code, ran.err) == (0, "") and "instruction set" in ran.out
+
+
+def test_calibrates(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from suffice.cache import machine
+
+    monkeypatch.setattr(machine, "measure", lambda **options: machine.DEFAULT)
+    ran = cli("info", "--calibrate")
+    assert ran.code == 0
+    rows = [[cell.strip() for cell in row.split("|")] for row in ran.out.splitlines()[2:]]
+    assert [int(row[1]) for row in rows] == [2**power for power in range(7, 18)]
+    assert all(int(row[3]) * int(row[4]) == int(row[1]) for row in rows)
+    assert (tmp_path / "empty-cache" / "machine.json").is_file()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Cli
+from commands import Cli, complaint
 
 
 def test_lists_machine_techniques_and_models(cli: Cli) -> None:
@@ -65,6 +65,23 @@ def test_the_environments_model_does_not_hide_the_machine(
     monkeypatch.setenv("SUFFICE_MODEL", "nonsense")
     ran = cli("info")
     assert (ran.code, ran.err) == (0, "") and "instruction set" in ran.out
+
+
+def test_a_cache_that_is_no_folder(
+    cli: Cli, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from suffice.cache import machine
+
+    monkeypatch.setenv("SUFFICE_CACHE", "/dev/null")
+    ran = cli("info")
+    assert ran.code == 0, ran.err
+    assert "never measured" in ran.out and "not here: suffice pull smollm2-135m" in ran.out
+    ran = cli("bench", "-m", str(checkpoint), "-p", "4", "-n", "2", "-r", "1")
+    assert ran.code == 0, ran.err
+    monkeypatch.setattr(machine, "measure", lambda **options: machine.DEFAULT)
+    assert complaint(cli("info", "--calibrate")).startswith("'/dev/null/machine.json' cannot be")
+    assert complaint(cli("run", "x")).endswith("run `suffice pull smollm2-135m`")
+    assert complaint(cli("pull", "smollm2-135m")).startswith("cannot store smollm2-135m in /dev/null/models: ")
 
 
 def test_calibrates(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,6 +200,15 @@ def test_whoever_may_read_files_may_read_the_model(quantize: Any, tmp_path: Path
     assert (tmp_path / "out.safetensors").stat().st_mode == usual.stat().st_mode
 
 
+def test_nobody_elses_file_is_touched(quantize: Any, tmp_path: Path) -> None:
+    other = tmp_path / "out.safetensors.part"
+    other.write_text("mine")
+    before = {path.name for path in tmp_path.iterdir()}
+    assert quantize().code == 0
+    assert other.read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == before | {"out.safetensors"}
+
+
 def test_info_shows_what_is_lost(cli: Cli, quantize: Any, tmp_path: Path) -> None:
     assert quantize().code == 0
     ran = cli("info", "-m", str(tmp_path / "out.safetensors"))

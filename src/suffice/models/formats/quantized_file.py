@@ -34,6 +34,7 @@ from suffice.models.config import DecoderConfig, LayerConfig, Rope, check_number
 from suffice.models.layers import ACTIVATIONS
 from suffice.models.storage import StoredMatrix
 from suffice.models.weights import is_linear, shapes
+from suffice.paths import write_whole
 from suffice.quant import PackedLinear
 from suffice.quant.activations import Site
 from suffice.quant.packed_codes import PackedCodes
@@ -117,16 +118,9 @@ def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: torc
             tensors[name] = weight.contiguous()
     stored = {key: value for key, value in facts.items() if key != "losses"}
     header = json.dumps(stored | {"schema": SCHEMA, "matrices": matrices})
-    unfinished = path.with_name(path.name + ".part")
     try:
-        try:
-            unfinished.touch()
-            usual = unfinished.stat().st_mode  # the library's files are for their owner alone
-            save_file(tensors, unfinished, metadata={_KEY: header})
-            unfinished.chmod(usual)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with write_whole(path) as part:
+            save_file(tensors, part, metadata={_KEY: header})
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: cannot be written: {' '.join(str(error).split())}") from None
 

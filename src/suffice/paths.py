@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ def cache_dir() -> Path:
     return Path.home() / ".cache" / "suffice"
 
 
+_DIGITS = 16  # hexadecimal, in the name of a file that is being written
+
+
 @contextmanager
 def write_whole(path: Path) -> Iterator[Path]:
     """Yield a new file beside `path`, which takes its place at the end of the block.
@@ -31,7 +35,7 @@ def write_whole(path: Path) -> Iterator[Path]:
     Raises:
         OSError: The file cannot be made or renamed.
     """
-    part = path.with_name(f"{path.name}-{secrets.token_hex(8)}.part")
+    part = path.with_name(f"{path.name}-{secrets.token_hex(_DIGITS // 2)}.part")
     part.touch(exist_ok=False)
     try:
         usual = part.stat().st_mode
@@ -40,3 +44,9 @@ def write_whole(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def unfinished(path: Path) -> list[Path]:
+    """Return the files that killed processes left when they wrote `path` by `write_whole`."""
+    digits = "[0-9a-f]" * _DIGITS
+    return sorted(path.parent.glob(f"{glob.escape(path.name)}-{digits}.part"))

@@ -29,7 +29,7 @@ import record
 import shared_prompts
 from quality_table import conditions, points, table
 from settings import accepted
-from suffice.cli.eval_options import PerplexityFlags
+from suffice.cli.eval.options import PerplexityFlags
 from suffice.engine.config import Config
 from suffice.engine.runner import Runner, load
 from suffice.errors import InputError

@@ -39,7 +39,6 @@ from suffice.engine.config import Config
 from suffice.engine.runner import Runner, prefill_dtype
 from suffice.engine.runner import Sequence as Request
 from suffice.errors import InputError, unknown
-from suffice.hw.kllm.design import MODELS, Shape
 from suffice.models.config import DecoderConfig, LayerConfig, Rope
 from suffice.models.decoder import Decoder
 from suffice.models.pages import gather
@@ -48,6 +47,7 @@ from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
 from suffice.quant.packed_codes import SCALE_BYTES, PackedCodes
 from suffice.quant.sites import SITES, VOCABULARY
+from suffice_hw.kllm.design import MODELS, Shape
 
 NAME = "big_model"
 SHAPES = {name: MODELS[name] for name in ("llama-2-7b", "mistral-7b")}

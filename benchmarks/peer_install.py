@@ -158,7 +158,7 @@ def llama_of(path: Path) -> Any:
 
     from suffice.errors import InputError
     from suffice.models.checkpoint import open_checkpoint
-    from suffice.models.llama import WEIGHTS
+    from suffice.models.families.llama import WEIGHTS
 
     checkpoint = open_checkpoint(path)
     tensors = list(checkpoint.tensors())

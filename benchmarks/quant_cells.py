@@ -22,8 +22,8 @@ from suffice.errors import InputError
 from suffice.eval.perplexity import Result, Scores, Tally
 from suffice.models.checkpoint import Checkpoint
 from suffice.models.decoder import Decoder
-from suffice.models.quantise import Quantising
-from suffice.models.quantised import open_quantised
+from suffice.models.formats.quantized_file import open_quantised
+from suffice.models.quantize.job import Quantising
 from suffice.models.tokenizer import Tokenizer
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.none import NoQuant

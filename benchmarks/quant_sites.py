@@ -23,7 +23,7 @@ from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
 from suffice.models.decoder import Decoder
 from suffice.models.layers import visible
-from suffice.models.layerwise import Layerwise, sampled
+from suffice.models.quantize.layerwise import Layerwise, sampled
 from suffice.quant import PackedLinear
 from suffice.quant.activations import Rows, Site, check_input_group
 from suffice.quant.hadamard import rotate

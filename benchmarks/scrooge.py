@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import record
-from suffice.cli import hw_trace
+from suffice.cli.hw import trace as hw_trace
 from suffice.engine.config import Config
 from suffice.engine.runner import load
 from suffice.eval.texts import load_text
-from suffice.hw.scrooge.checks import PUBLISHED
-from suffice.hw.scrooge.logits import Trace
-from suffice.hw.scrooge.trace_checks import THRESHOLDS, simulated
+from suffice_hw.scrooge.checks import PUBLISHED
+from suffice_hw.scrooge.logits import Trace
+from suffice_hw.scrooge.trace_checks import THRESHOLDS, simulated
 
 NAME = "scrooge"
 TOKENS = 1024

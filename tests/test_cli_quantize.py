@@ -20,9 +20,9 @@ from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
-from suffice.models.quantise import Quantising
-from suffice.models.quantised import open_quantised
-from suffice.models.sensitivity import Sensitivity
+from suffice.models.formats.quantized_file import open_quantised
+from suffice.models.quantize.job import Quantising
+from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.tokenizer import load_tokenizer
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.none import NoQuant

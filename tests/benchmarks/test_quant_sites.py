@@ -19,7 +19,7 @@ from suffice.cache.upfront import Upfront
 from suffice.errors import InputError
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
-from suffice.models.layerwise import Layerwise
+from suffice.models.quantize.layerwise import Layerwise
 from suffice.quant import Quant
 from suffice.quant.activations import Activations, Site
 from suffice.quant.hadamard import rotate

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import tiny
-from suffice.cli import hw_trace
+from suffice.cli.hw import trace as hw_trace
 from suffice.engine.config import Config
 from suffice.engine.runner import load
-from suffice.hw.scrooge.logits import Trace
+from suffice_hw.scrooge.logits import Trace
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import scrooge

@@ -12,7 +12,7 @@ import torch
 import tiny
 from suffice.errors import InputError
 from suffice.models.checkpoint import Checkpoint, open_checkpoint
-from suffice.models.gguf_file import GGUF
+from suffice.models.formats.gguf_file import GGUF
 from suffice.models.rope import rope_table
 
 
@@ -100,7 +100,7 @@ def test_blocks_of_rows_decode_as_the_gguf_package_does(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    monkeypatch.setattr("suffice.models.gguf_file._BLOCK_VALUES", 7 * 2 * block)
+    monkeypatch.setattr("suffice.models.formats.gguf_file._BLOCK_VALUES", 7 * 2 * block)
     values = GGUF.open(tmp_path / "x.gguf").load("x")
     assert torch.equal(values, torch.from_numpy(gguf.dequantize(blocks, stored)))
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from suffice.cli.eval.options import DATA_DIR, MOST_WINDOWS
+from suffice.cli.options import WHOLE, flag
 from suffice.cli.output import busy
 from suffice.errors import InputError
 from suffice.progress import counting_bar
 
 if TYPE_CHECKING:
-    from suffice.cli.eval_options import CalibrateFlags
     from suffice.cli.options import ModelFlags
     from suffice.engine.llm import LLM
     from suffice.eval.thresholds import Found
@@ -21,6 +23,33 @@ if TYPE_CHECKING:
 WINDOW, LONG_WINDOW = 1024, 2048  # what is left out depends on the length of what there is
 ATTENTION = "certified:bounded=false,v=0.002"
 Windows = list[list[int]]
+
+
+@dataclass(frozen=True)
+class CalibrateFlags:
+    """What `calibrate` runs, and where it writes what it finds."""
+
+    text: Annotated[str, flag("--text", help="A text file that is not evaluated on, or wikitext2.")]
+    output: Annotated[
+        Path | None,
+        flag(
+            "-o", "--output", help="The file (JSON); default: beside the model.", environment=False
+        ),
+    ] = None
+    budget: Annotated[
+        str | None,
+        flag(
+            "--budget",
+            help="Find thresholds of --attention by layer and head, so that perplexity rises by "
+            "0.5% (or so) at most; default: find what softmaxes must know.",
+        ),
+    ] = None
+    data_dir: Annotated[str | None, DATA_DIR] = None
+    window: Annotated[
+        int | None,
+        flag("--window", help="Tokens that run together; default: 1024, or 2048.", **WHOLE),
+    ] = None
+    limit: Annotated[int | None, MOST_WINDOWS] = None
 
 
 def run(flags: CalibrateFlags, model: ModelFlags) -> None:
@@ -93,12 +122,12 @@ def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
             f"--attention={name}: give the options that its thresholds are looked for with, such "
             f"as {ATTENTION}"
         )
-    for flag, value, allowed in (
+    for option, value, allowed in (
         ("--softmax", model.softmax, "exact"),
         ("--policy", model.policy, "full"),
     ):
         if value != allowed:
-            raise InputError(f"{flag}={value}: --budget is for {flag} {allowed}")
+            raise InputError(f"{option}={value}: --budget is for {option} {allowed}")
     return dataclasses.replace(model, attention=name)
 
 

@@ -16,10 +16,10 @@ from typing import Annotated, cast
 import typer
 
 from suffice import __version__
+from suffice.cli.calibrate import CalibrateFlags
 from suffice.cli.environment import misspelt, whole_values
-from suffice.cli.eval_commands import evaluate
-from suffice.cli.eval_options import CalibrateFlags, QuantizeFlags
-from suffice.cli.hw_commands import hardware
+from suffice.cli.eval.commands import evaluate
+from suffice.cli.hw.commands import hardware
 from suffice.cli.interrupt import INTERRUPTED
 from suffice.cli.options import (
     BenchFlags,
@@ -30,6 +30,7 @@ from suffice.cli.options import (
     with_flags,
 )
 from suffice.cli.output import Answer, busy, byte_bars, one_prompt, wrapped
+from suffice.cli.quantize import QuantizeFlags
 from suffice.errors import InputError, check_text
 
 # typer has no public name for the class of every usage error.

@@ -24,7 +24,7 @@ from suffice.speculate import SPECULATORS
 
 if TYPE_CHECKING:
     from suffice.models.config import DecoderConfig
-    from suffice.models.quantised import Quantised
+    from suffice.models.formats.quantized_file import Quantised
 
 SEAMS = (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, QUANTS, SPECULATORS)
 ISA_NAMES = {"v4": "AVX-512", "v3_vnni": "AVX2 with VNNI", "v3": "AVX2", "base": "plain loops"}
@@ -133,8 +133,8 @@ def show_model(name: str) -> None:
     path = resolve(name)
     with busy(f"opening {name}"):
         from suffice.models.checkpoint import open_checkpoint
+        from suffice.models.formats.quantized_file import open_quantised
         from suffice.models.locate import SUFFIX, locate
-        from suffice.models.quantised import open_quantised
         from suffice.models.weights import shapes
 
         found = locate(path)

@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from suffice.cli.eval.options import DATA_DIR
+from suffice.cli.options import WHOLE, flag
 from suffice.cli.output import busy
 from suffice.errors import InputError
 from suffice.progress import counting_bar
 
 if TYPE_CHECKING:
-    from suffice.cli.eval_options import QuantizeFlags
     from suffice.cli.options import SourceFlags
+
+
+@dataclass(frozen=True)
+class QuantizeFlags:
+    """What `quantize` stores, how, and what it looks at for that."""
+
+    calibrate: Annotated[
+        str, flag("--calibrate", help="A text file that is not evaluated on, or wikitext2.")
+    ]
+    output: Annotated[
+        Path, flag("-o", "--output", help="The file (.safetensors) to write.", environment=False)
+    ]
+    method: Annotated[
+        str, flag("--method", help="How weights are stored: kmeans:w=4,a=16, kllm, ...")
+    ] = "kmeans"
+    data_dir: Annotated[str | None, DATA_DIR] = None
+    window: Annotated[int, flag("--window", help="Tokens that run together.", **WHOLE)] = 1024
+    limit: Annotated[int, flag("--limit", help="Most windows.", **WHOLE)] = 16
 
 
 def run(flags: QuantizeFlags, model: SourceFlags) -> None:
@@ -33,7 +53,7 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
     from suffice.models.decoder import Decoder
     from suffice.models.fingerprint import fingerprint
     from suffice.models.locate import SUFFIX, locate
-    from suffice.models.quantise import Quantising
+    from suffice.models.quantize.job import Quantising
     from suffice.models.tokenizer import load_tokenizer
     from suffice.quant.hadamard import block_of
     from suffice.quant.none import NoQuant

@@ -14,19 +14,19 @@ import torch
 from suffice import native
 from suffice.cache import fitted, machine, types_of
 from suffice.cache.kv import KVCache
+from suffice.data.essay import essay
 from suffice.engine.config import Config
 from suffice.engine.drafting import Models
 from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import InputError, OutOfMemory
-from suffice.essay import essay
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.fingerprint import fingerprint
+from suffice.models.formats.quantized_file import Quantised, open_quantised
 from suffice.models.key_rounding import key_rounding
 from suffice.models.locate import SUFFIX, locate
 from suffice.models.native_model import NativeModel, Rows
 from suffice.models.pages import gather
-from suffice.models.quantised import Quantised, open_quantised
 from suffice.native import core
 from suffice.policy import Watch
 from suffice.quant import QUANTS

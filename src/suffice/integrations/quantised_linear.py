@@ -29,9 +29,9 @@ from transformers.pytorch_utils import Conv1D
 
 from suffice.errors import InputError
 from suffice.integrations.checks import check_source
-from suffice.models.family import ARCHITECTURES
-from suffice.models.layerwise import SiteInputs
-from suffice.models.quantised import open_quantised
+from suffice.models.families import ARCHITECTURES
+from suffice.models.formats.quantized_file import open_quantised
+from suffice.models.quantize.layerwise import SiteInputs
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
 from suffice.quant.panels import ROWS

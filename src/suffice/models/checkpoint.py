@@ -16,7 +16,7 @@ import torch
 
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
-from suffice.models.family import Family, family_of
+from suffice.models.families import Family, family_of
 from suffice.models.locate import locate
 from suffice.models.weights import check_finite, is_linear, is_norm, match, shapes
 
@@ -99,10 +99,10 @@ def open_checkpoint(model: str | Path) -> Checkpoint:
     """
     path = locate(model)
     if path.is_file():
-        from suffice.models.gguf_model import open_gguf
+        from suffice.models.formats.gguf_model import open_gguf
 
         return open_gguf(path)
-    from suffice.models.hf_folder import Safetensors, read_json
+    from suffice.models.formats.hf_folder import Safetensors, read_json
 
     raw = read_json(path / "config.json")
     family = family_of(raw)

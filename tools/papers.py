@@ -1,7 +1,7 @@
 """Write docs/papers.md from docs/papers.toml: what of each paper is here, tested and measured.
 
-With `--check`, only say whether the page is up to date. Fails if the table names a file that does not
-exist, or a status that the page does not explain.
+With `--check`, only say whether the page is up to date. Fails if the table names a file that does
+not exist, or a status that the page does not explain.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Draw the techniques' table of the README, and their pages, from docs/techniques.toml.
 
-A marker `<!-- techniques -->` is followed by the table and `<!-- end -->`. Figures are cells of stored
-tables, which `tools/readme.py` keeps in step with their results; none is written by hand.
+A marker `<!-- techniques -->` is followed by the table and `<!-- end -->`. Figures are cells of
+stored tables, which `tools/readme.py` keeps in step with their results; none is written by hand.
 """
 
 from __future__ import annotations

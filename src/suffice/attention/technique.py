@@ -30,7 +30,7 @@ class Technique(ABC):
         return False
 
     @abstractmethod
-    def rule(self) -> core.Rule | None:
+    def rule(self) -> core.AttentionRule | None:
         """Return what the native traversal does, None if it reads everything."""
 
     def native(

@@ -3,6 +3,7 @@
 Everything comes from the dataclass and from the docstring of its module, whose sections are
 
     Source   the paper, or what it follows
+    Differs  where it deviates from its source
     Exact    when it equals the exact result
     Native   the files that make it fast
     Example  a value of the seam's flag, where the first options alone make none
@@ -46,8 +47,8 @@ class Seam:
 
     @property
     def name(self) -> str:
-        """The seam's name."""
-        return self.table.kind
+        """The seam's name: that of its flag."""
+        return self.flag.removeprefix("--")
 
 
 SEAMS = (
@@ -120,7 +121,7 @@ def described(seam: Seam, name: str) -> str:
     for key, default, text in rows:
         lines.append(_filled(f"{key:{name_width}}  {default:{default_width}}  ", text))
     lines.append("")
-    for label in ("Source", "Exact", "Bound", "Cost", "Native"):
+    for label in ("Source", "Differs", "Exact", "Bound", "Cost", "Native"):
         if label in page.sections:
             lines.append(_entry(label, page.sections[label]))
     if page.limit:

@@ -115,7 +115,7 @@ def described(seam: Seam, name: str) -> str:
     """Return a technique's options with defaults, its source, exact limit, files and an example."""
     page = Page.of(seam, name)
     lines = [f"{name}  ({seam.name}, {seam.flag})", page.sentence, ""]
-    rows = [(key, _shown(page.defaults[key]), text) for key, text in page.options.items()]
+    rows = [(key, page.shown(key), text) for key, text in page.options.items()]
     rows = [("option", "default", "what it does"), *rows] if rows else [("no options", "", "")]
     name_width, default_width = (max(len(row[at]) for row in rows) for at in (0, 1))
     for key, default, text in rows:
@@ -190,6 +190,10 @@ class Page:
             limit=None if limit is None else _text(name, limit),
             example=sections.get("Example") or _example(name, defaults),
         )
+
+    def shown(self, option: str) -> str:
+        """Return an option's default as it is written on the command line."""
+        return _shown(self.defaults[option])
 
     @property
     def paper(self) -> str:

@@ -7,7 +7,7 @@ A prompt is run once; the queries of the last tokens before each length are kept
 values before them, and the reference's traversal is run on each, newest block first. A sample is
 one head of one token; in the tables of Table 3 and appendix F the heads that share keys stop
 together, as in the engine. The probe is the engine's, runs of 16 elements; columns "scattered" are
-of a probe of single elements, as in the paper. Published figures stand beside ours: they are of other models, of 7 billion
+of a probe of single elements, as in the paper. Published figures are of other models, of 7 billion
 parameters and more, and the paper's text has a needle, ours has none.
 """
 

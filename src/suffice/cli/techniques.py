@@ -3,6 +3,7 @@
 Everything comes from the dataclass and from its docstring or that of its module, whose sections are
 
     Source   the paper, or what it follows
+    Differs  where it deviates from its source
     Exact    when it equals the exact result
     Native   the files that make it fast
     Example  a value of the seam's flag, where the first options alone make none
@@ -46,8 +47,8 @@ class Seam:
 
     @property
     def name(self) -> str:
-        """The seam's name."""
-        return self.table.kind
+        """The seam's name: that of its flag."""
+        return self.flag.removeprefix("--")
 
 
 SEAMS = (
@@ -114,13 +115,13 @@ def described(seam: Seam, name: str) -> str:
     """Return a technique's options with defaults, its source, exact limit, files and an example."""
     page = Page.of(seam, name)
     lines = [f"{name}  ({seam.name}, {seam.flag})", page.sentence, ""]
-    rows = [(key, _shown(page.defaults[key]), text) for key, text in page.options.items()]
+    rows = [(key, page.shown(key), text) for key, text in page.options.items()]
     rows = [("option", "default", "what it does"), *rows] if rows else [("no options", "", "")]
     name_width, default_width = (max(len(row[at]) for row in rows) for at in (0, 1))
     for key, default, text in rows:
         lines.append(_filled(f"{key:{name_width}}  {default:{default_width}}  ", text))
     lines.append("")
-    for label in ("Source", "Exact", "Bound", "Cost", "Native"):
+    for label in ("Source", "Differs", "Exact", "Bound", "Cost", "Native"):
         if label in page.sections:
             lines.append(_entry(label, page.sections[label]))
     if page.limit:
@@ -189,6 +190,10 @@ class Page:
             limit=None if limit is None else _text(name, limit),
             example=sections.get("Example") or _example(name, defaults),
         )
+
+    def shown(self, option: str) -> str:
+        """Return an option's default as it is written on the command line."""
+        return _shown(self.defaults[option])
 
     @property
     def paper(self) -> str:

@@ -79,7 +79,7 @@ class Runner:
         )
         self.proposer: Proposer = NoDrafts()
 
-    def use(self, rules: list[list[core.Rule | None]]) -> None:
+    def use(self, rules: list[list[core.AttentionRule | None]]) -> None:
         """Attend by other rules, [L][G], than those of the config from now on."""
         self._native.use(rules)
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from commands import SUMMARY, Cli, Ran, complaint
-from engine.fake_engine import fake_llm, scripted
+from fake_engine import fake_llm, scripted
 from suffice import pull
 from suffice.cli.options import BenchFlags, ModelFlags, SamplingFlags, speculation
 from suffice.cli.output import markdown, summary

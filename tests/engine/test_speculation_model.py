@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tiny
-from models.golden import FOLDER, model_file, sha256
+from golden import FOLDER, model_file, sha256
 from suffice import LLM, RequestOutput, SamplingParams
 from suffice.engine.runner import Runner
 from suffice.speculate import Drafted, Tree

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from commands import Cli, complaint
-from engine.fake_engine import EOS, FakeRunner, V, fake_llm
+from fake_engine import EOS, FakeRunner, V, fake_llm
 from suffice import LLM
 from suffice.errors import InputError
 from suffice.eval import latency

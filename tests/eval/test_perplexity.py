@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+import hf_reference
 from commands import Cli
-from models import hf_reference
 from suffice import LLM
 from suffice.errors import InputError
 from suffice.eval import perplexity

@@ -21,7 +21,7 @@ from markupsafe import escape
 pytest.importorskip("matplotlib", reason="the plots need suffice[plot]")
 
 from commands import Cli, complaint
-from eval.report_records import LAYERS, RESULTS, benched, folder_of_all, perplexity, write
+from report_records import LAYERS, RESULTS, benched, folder_of_all, perplexity, write
 from suffice.errors import InputError
 from suffice.eval.report import page
 from suffice.eval.report_points import shares, trade_offs

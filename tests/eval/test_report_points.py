@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.report_records import (
+from report_records import (
     CONFIG,
     HEADS,
     HELD,

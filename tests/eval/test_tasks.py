@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from commands import Cli, complaint
-from eval.harness import PIQA, ROWS, Rows, real_piqa, their_task, write_lines
 from suffice.errors import InputError
 from suffice.eval import tasks
 from suffice.eval.tasks import TASKS, Question, Result, Tally, chosen, measure, summed_up
+from task_rows import PIQA, ROWS, Rows, real_piqa, their_task, write_lines
 
 
 def questions(name: str, rows: Rows, folder: Path) -> list[Question]:

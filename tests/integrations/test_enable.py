@@ -19,9 +19,9 @@ from transformers import (
 
 import suffice.integrations.transformers as st
 import tiny
-from integrations.batches import GREEDY, NEW_TOKENS, PADDING, generate, prompts
-from models.golden import model_file
-from models.hf_reference import load
+from batches import GREEDY, NEW_TOKENS, PADDING, generate, prompts
+from golden import model_file
+from hf_reference import load
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 

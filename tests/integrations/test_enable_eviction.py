@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import suffice.integrations.transformers as st
 import tiny
-from integrations.batches import GREEDY, generate, prompts
-from models.hf_reference import load
+from batches import GREEDY, generate, prompts
+from hf_reference import load
 from suffice.attention import calibration
 from suffice.errors import InputError
 

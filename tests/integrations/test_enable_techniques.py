@@ -13,7 +13,7 @@ import torch
 
 import suffice.integrations.transformers as st
 import tiny
-from integrations.batches import GREEDY, PADDING, generate, prompts
+from batches import GREEDY, PADDING, generate, prompts
 from suffice import LLM, SamplingParams
 from suffice.attention import calibration
 from suffice.models.fingerprint import fingerprint

@@ -14,9 +14,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import suffice.integrations.transformers as st
 import tiny
+from batches import generate, prompts
 from commands import Cli
-from integrations.batches import generate, prompts
-from models.hf_reference import load
+from hf_reference import load
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 from suffice.integrations import quantised_linear

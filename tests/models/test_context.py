@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import hf_reference
 import pytest
 import torch
 
+import hf_reference
 import tiny
 from caches import cache_for
 from oracle import assert_matches

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hf_reference
 import numpy as np
 import pytest
 import torch
 
+import hf_reference
 import tiny
 from caches import cache_for
 from oracle import assert_matches

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tiny
-from models.hf_reference import load
+from hf_reference import load
 from suffice.models import sensitivity
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder

@@ -10,10 +10,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import policy_models
 import pytest
 import torch
-from rows import SCALE, Rows
 from test_policy_laws import (
     Make,
     a_batch_equals_its_requests,
@@ -23,7 +21,9 @@ from test_policy_laws import (
     what_does_not_evict_loses_nothing,
 )
 
+import policy_models
 from oracle import max_error
+from rows import SCALE, Rows
 from suffice.attention.calibration import Calibration, LayerInputs
 from suffice.attention.exact import Exact
 from suffice.attention.exaq import EXAQ

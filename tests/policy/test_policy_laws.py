@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-import policy_models
 import pytest
 import torch
 
+import policy_models
 import tiny
 from oracle import max_error
 from suffice.engine.config import Config

@@ -98,6 +98,8 @@ class Trace:
     it. Rows and bytes count for every token that they are read for, also where tokens of a step
     share them. `missing` is the largest share of a softmax's sum that a step left out, as its
     technique bounds or estimates it; `audit` what audited steps found, None if none were.
+    `cached` are the tokens and the bytes of the caches of the last step, `plain_row_bytes` those of
+    a key or value as the model's own type would store it (0: not known).
     """
 
     def __init__(self, layers: int, kv_heads: int, group: int = 1) -> None:
@@ -109,6 +111,8 @@ class Trace:
         self.kv_bytes_held = 0
         self.weight_bytes_read = 0
         self.missing = 0.0
+        self.cached = (0, 0)
+        self.plain_row_bytes = 0
         self.audit: Audit | None = None
 
     @property
@@ -188,7 +192,8 @@ class Trace:
     def _made(self, rows: np.ndarray, counts: dict[str, int]) -> Trace:
         made = Trace(*self.rows.shape[1:], self.group)
         made.rows[:] = rows
-        made.missing = self.missing
+        made.missing, made.cached = self.missing, self.cached
+        made.plain_row_bytes = self.plain_row_bytes
         for name, count in counts.items():
             setattr(made, name, count)
         return made

@@ -176,16 +176,16 @@ LAWS: list[tuple[Callable[[Any], None], Callable[[], Any]]] = [
 # Settings beside the defaults, which on these keys stop seldom or never.
 SETTINGS = [
     *ATTENTIONS.names(),
-    "certified:eps=0.3,v=0.01",
-    "aet:k=0.7,v=0.05",
-    "aet:k=0.8,v=0.5,globals=16,locals=20,sinks=17",
-    "aet:k=2,v=0.1,globals=0,sinks=0",
-    "aet:k=0.8,v=0.05,globals=16,order=sketch",
-    "art:tau=1,phi=0.5,p=2",
-    "art:tau=1,phi=0.5,p=2,block=16,order=sketch",
-    "art:tau=1,phi=0.5,p=1,block=16,probe=64,v=0.1",
+    "certified:eps=0.3,values=0.01",
+    "aet:keys=0.7,values=0.05",
+    "aet:keys=0.8,values=0.5,globals=16,locals=20,sinks=17",
+    "aet:keys=2,values=0.1,globals=0,sinks=0",
+    "aet:keys=0.8,values=0.05,globals=16,order=sketch",
+    "art:change=1,angle=0.5,patience=2",
+    "art:change=1,angle=0.5,patience=2,block=16,order=sketch",
+    "art:change=1,angle=0.5,patience=1,block=16,probe=64,values=0.1",
     "certified:bounded=false,eps=0.3",
-    "certified:bounded=false,eps=0.5,v=0.05",
+    "certified:bounded=false,eps=0.5,values=0.05",
 ]
 
 

@@ -77,7 +77,7 @@ def test_thresholds_keep_to_the_budget(cli: Cli, model: Path, calibrated: Path) 
     text = calibrated.with_name("text.txt")
     asked = ["-m", str(model), "--text", str(text), "--window", "120", "--limit", "3"]
     before = json.loads(calibrated.read_text())["softmax"]
-    technique = "aet:v=0.01,globals=0,locals=1"
+    technique = "aet:values=0.01,globals=0,locals=1"
     budget = ["--budget", "20%", "--attention", technique, "-o", str(calibrated)]
     ran = cli("calibrate", *asked, *budget)
     assert (ran.code, ran.out.strip()) == (0, str(calibrated)), ran.err
@@ -144,7 +144,7 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
         (
             ["--budget", "1%", "--attention", "aet:calibrated"],
             "--attention=aet:calibrated: give the options that its thresholds are looked for with, "
-            "such as certified:bounded=false,v=0.002",
+            "such as certified:bounded=false,values=0.002",
         ),
         (
             ["--budget", "1%", "--policy", "streaming"],
@@ -161,7 +161,7 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
                 "attention and full weights",
             )
             for flag, value in (
-                ("--attention", "aet:k=0.5"),
+                ("--attention", "aet:keys=0.5"),
                 ("--policy", "snapkv:0.2"),
                 ("--quant", "int8"),
                 ("--kv-cache-dtype", "int8"),

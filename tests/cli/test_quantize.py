@@ -20,9 +20,9 @@ from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
-from suffice.models.quantise import Quantising
-from suffice.models.quantised import open_quantised
-from suffice.models.sensitivity import Sensitivity
+from suffice.models.formats.quantized_file import open_quantised
+from suffice.models.quantize.job import Quantising
+from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.tokenizer import load_tokenizer
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.none import NoQuant
@@ -58,10 +58,10 @@ def whole_file(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     "method",
     [
         "kmeans",
-        "kmeans:hadamard=false,a=8",
+        "kmeans:hadamard=false,act_bits=8",
         "kllm:outliers=0.02",
-        "kmeans:hadamard=false,a=3,a_group=32",
-        "kmeans:hadamard=false,a=4,sites=o+down",
+        "kmeans:hadamard=false,act_bits=3,act_group=32",
+        "kmeans:hadamard=false,act_bits=4,sites=o+down",
         "kllm:offline=true",
         "rtn:group=16,compensate=true",
     ],
@@ -100,7 +100,7 @@ def test_what_was_written_runs(quantize: Any, model: Path, tmp_path: Path, metho
 @pytest.mark.parametrize("a", [4, 8])
 def test_sites_switch_separately(quantize: Any, tmp_path: Path, a: int) -> None:
     """Inputs of the sites that are named have `a` bits, the others 16 as without."""
-    assert quantize(f"kmeans:a={a},sites=o+gate_up").code == 0
+    assert quantize(f"kmeans:act_bits={a},sites=o+gate_up").code == 0
     assert quantize("kmeans", "plain.safetensors").code == 0
     (facts, tensors), (_, plain) = map(whole_file, sorted(tmp_path.glob("*.safetensors")))
     for name, matrix in facts["matrices"].items():
@@ -156,7 +156,7 @@ def test_an_interrupted_run_goes_on(
     monkeypatch.delattr(Sensitivity, "of")  # the windows are not weighed again
     with pytest.raises(InputError, match="is a part of an unfinished `suffice quantize`: run"):
         open_quantised(tmp_path / "out.safetensors.layers" / kept[0])
-    ran = quantize("kllm:a=16")
+    ran = quantize("kllm:act_bits=16")
     assert ran.code == 2 and "is of another quantisation: remove it, or give another -o" in ran.err
     assert quantize().code == 0
     assert done == [0, 1, -1, 2]
@@ -227,16 +227,28 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         (("kmeans", "no/out.safetensors"), "must be a .safetensors file in a folder that is there"),
         (("int8",), "--method int8: needs no calibration; run the model with --quant int8"),
         (("kmeens",), "unknown quant 'kmeens'. Did you mean 'kmeans'?"),
-        (("rtn:w=8",), "--method rtn:w=8: codes of 8 bits cannot be packed; allowed: up to 6"),
-        (("kmeans:w=5,group=8",), "kmeans: group=8; must be a multiple of 32 with w=5, or none"),
-        (("kmeans:a=4,a_group=24",), "kmeans: a_group=24; must be a multiple of 16, or none"),
-        (("kmeans:a_group=32",), "kmeans: a_group=32 goes with a=3 or a=4, not a=16"),
-        (("kmeans:a=8,offline=true",), "kmeans: offline=true goes with a=3 or a=4 and outliers"),
-        (("kllm:offline=true,outliers=0",), "offline=true goes with a=3 or a=4 and outliers"),
-        (("kmeans:sites=down",), "kmeans: sites=down goes with a=3, 4 or 8, not a=16"),
-        (("kmeans:a=8,sites=",), "sites= names none; known: linear, qkv, o, gate_up, down"),
-        (("kmeans:a=8,sites=o+down+o",), "sites=o+down+o: 'o' is given twice"),
-        (("kmeans:a=4,sites=o+gate",), "unknown site 'gate'. Did you mean 'gate_up'? Known: down"),
+        (
+            ("rtn:bits=8",),
+            "--method rtn:bits=8: codes of 8 bits cannot be packed; allowed: up to 6",
+        ),
+        (("kmeans:bits=5,group=8",), "kmeans: group=8; must be a multiple of 32 with w=5, or none"),
+        (
+            ("kmeans:act_bits=4,act_group=24",),
+            "kmeans: a_group=24; must be a multiple of 16, or none",
+        ),
+        (("kmeans:act_group=32",), "kmeans: act_group=32 goes with act_bits=3 or 4, not 16"),
+        (
+            ("kmeans:act_bits=8,offline=true",),
+            "kmeans: offline=true goes with act_bits=3 or 4 and outliers",
+        ),
+        (("kllm:offline=true,outliers=0",), "offline=true goes with act_bits=3 or 4 and outliers"),
+        (("kmeans:sites=down",), "kmeans: sites=down goes with act_bits=3, 4 or 8, not 16"),
+        (("kmeans:act_bits=8,sites=",), "sites= names none; known: linear, qkv, o, gate_up, down"),
+        (("kmeans:act_bits=8,sites=o+down+o",), "sites=o+down+o: 'o' is given twice"),
+        (
+            ("kmeans:act_bits=4,sites=o+gate",),
+            "unknown site 'gate'. Did you mean 'gate_up'? Known: down",
+        ),
         (("kmeans", "o.safetensors", "--limit", "1"), "the text has 40 tokens to calibrate on; at"),
         (("kmeans", "o.safetensors", "--quant", "int8"), "No such option: --quant"),
         (("kmeans", "o.safetensors", "-t", "0"), "threads=0 must be between 1 and"),

@@ -171,9 +171,9 @@ def test_strings_become_techniques() -> None:
         threads="1",
         speculative_config={"method": "none"},
     )
-    assert (config.attention, config.speculate) == (Exact(), NoDrafts())
+    assert (config.attention, config.speculative_config) == (Exact(), NoDrafts())
     assert getattr(config.growth, "rows", None) == 256
-    assert config.quant == Int8()
+    assert config.quantization == Int8()
     assert config.kv_cache_bytes == 2 * 1024**3
     assert config.threads == 1
 
@@ -214,7 +214,7 @@ def test_auto_follows_the_model(
     options: dict[str, Any], model_dtype: str, dtype: str, kv: str, quant: object
 ) -> None:
     config = Config.create("model", **options).resolved(model_dtype, 2048)
-    assert (config.dtype, config.kv_cache_dtype, config.quant) == (dtype, kv, quant)
+    assert (config.dtype, config.kv_cache_dtype, config.quantization) == (dtype, kv, quant)
     assert (config.max_model_len, config.threads) == (2048, native.cores())
 
 

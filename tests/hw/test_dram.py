@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from suffice.errors import InputError
-from suffice.hw import _simulator, checks
-from suffice.hw.dram import analytic, energy, patterns
-from suffice.hw.dram import checks as dram_checks
-from suffice.hw.dram.analytic import Pattern
-from suffice.hw.dram.model import simulate, write_settings, write_trace
-from suffice.hw.dram.part import PARTS, Part
+from suffice_hw import _simulator, checks
+from suffice_hw.dram import analytic, energy, patterns
+from suffice_hw.dram import checks as dram_checks
+from suffice_hw.dram.analytic import Pattern
+from suffice_hw.dram.model import simulate, write_settings, write_trace
+from suffice_hw.dram.part import PARTS, Part
 
 HBM2 = Part.load("hbm2_8x128")
 # One channel, no refresh within reach: what is left can be counted on paper.

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from commands import Cli, complaint
-from suffice.hw import checks
-from suffice.hw.checks import Check
-from suffice.hw.rtl import checks as rtl
-from suffice.hw.scrooge.logits import Trace
-from suffice.hw.scrooge.report import FIELDS, SCHEMA
+from suffice_hw import checks
+from suffice_hw.checks import Check
+from suffice_hw.rtl import checks as rtl
+from suffice_hw.scrooge.logits import Trace
+from suffice_hw.scrooge.report import FIELDS, SCHEMA
 
 HIT = Check("U1", "a", "1", "1", True, "the paper")
 KNOWN = Check("U2", "b", "1", "2", False, "the paper", "it adds up otherwise")

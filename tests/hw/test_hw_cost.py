@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from suffice.errors import InputError
-from suffice.hw.checks import Check
-from suffice.hw.cost import checks, sram
-from suffice.hw.cost.logic import GATES, SCROOGE, Technology
-from suffice.hw.cost.sram import Sram
+from suffice_hw.checks import Check
+from suffice_hw.cost import checks, sram
+from suffice_hw.cost.logic import GATES, SCROOGE, Technology
+from suffice_hw.cost.sram import Sram
 
 
 def test_a_unit_is_the_sum_of_its_blocks() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from commands import Cli, complaint
 from suffice.errors import InputError
-from suffice.hw.kllm.baselines import BASELINES, Baselines, Roofline
-from suffice.hw.kllm.design import DESIGNS, LLAMA_2_7B, MODELS, Design
-from suffice.hw.kllm.energy import (
+from suffice_hw.kllm.baselines import BASELINES, Baselines, Roofline
+from suffice_hw.kllm.design import DESIGNS, LLAMA_2_7B, MODELS, Design
+from suffice_hw.kllm.energy import (
     ENERGIES,
     Energies,
     found_counts,
@@ -21,7 +21,7 @@ from suffice.hw.kllm.energy import (
     step_counts,
     step_pj,
 )
-from suffice.hw.kllm.report import FILES, Run
+from suffice_hw.kllm.report import FILES, Run
 
 A4 = Design.load()
 

@@ -13,10 +13,10 @@ import pytest
 
 from commands import Cli, complaint
 from suffice.errors import InputError
-from suffice.hw import runs
-from suffice.hw.scrooge import plot, simulate
-from suffice.hw.scrooge.logits import WORKLOADS, Trace
-from suffice.hw.scrooge.report import FIELDS, FILES, SCHEMA
+from suffice_hw import runs
+from suffice_hw.scrooge import plot, simulate
+from suffice_hw.scrooge.logits import WORKLOADS, Trace
+from suffice_hw.scrooge.report import FIELDS, FILES, SCHEMA
 
 SMALL = ("--tokens", "150", "--sampled-lengths", "3")
 

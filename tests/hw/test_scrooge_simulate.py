@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from suffice.errors import InputError
-from suffice.hw import _simulator
-from suffice.hw.scrooge import checks, simulate
-from suffice.hw.scrooge.aet import Rule
-from suffice.hw.scrooge.design import DESIGNS, MODELS, Design, Shape, model
-from suffice.hw.scrooge.logits import SCHEMA, Synthetic, Trace
+from suffice_hw import _simulator
+from suffice_hw.scrooge import checks, simulate
+from suffice_hw.scrooge.aet import Rule
+from suffice_hw.scrooge.design import DESIGNS, MODELS, Design, Shape, model
+from suffice_hw.scrooge.logits import SCHEMA, Synthetic, Trace
 
 DESIGN = Design.load()
 PLAIN = dataclasses.replace(DESIGN, query_traffic=False, metadata_bytes=0)

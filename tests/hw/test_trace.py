@@ -11,11 +11,11 @@ import torch
 
 import tiny
 from commands import Cli, complaint
-from suffice.cli import hw_trace
+from suffice.cli.hw import trace as hw_trace
 from suffice.engine.config import Config
 from suffice.engine.runner import load
 from suffice.errors import InputError
-from suffice.hw.scrooge.logits import Trace
+from suffice_hw.scrooge.logits import Trace
 
 WORDS = "the cat sat on the mat and looked at the dog who lay by the door of the house " * 4
 

@@ -26,8 +26,12 @@ from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 
 FAMILIES = ["llama", "mistral", "qwen2-window", "qwen3", "gemma3", "opt"]
-EXACT = ["exact", "aet:k=2,v=0", "art:tau=0", "certified:eps=0"]
-LOSSY = ["aet:k=0.5,globals=16,locals=8", "art:tau=0.5,phi=0.5,p=1,block=16", "certified:eps=0.3"]
+EXACT = ["exact", "aet:keys=2,values=0", "art:change=0", "certified:eps=0"]
+LOSSY = [
+    "aet:keys=0.5,globals=16,locals=8",
+    "art:change=0.5,angle=0.5,patience=1,block=16",
+    "certified:eps=0.3",
+]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -151,7 +155,7 @@ def test_undone_the_model_is_as_it_was(models: Callable[[str], Any]) -> None:
     with torch.no_grad():
         logits = model(**prompts(3)).logits
     table = set(AttentionInterface().valid_keys())
-    st.enable(model, attention="aet:k=0.5")
+    st.enable(model, attention="aet:keys=0.5")
     assert model.config._attn_implementation != "sdpa"
     generate(model)
     st.disable(model)
@@ -175,7 +179,7 @@ def test_another_model_with_the_same_configuration_is_left_alone() -> None:
     torch.manual_seed(0)
     one, other = LlamaForCausalLM(shared).eval(), LlamaForCausalLM(shared).eval()
     expected = generate(other)
-    with st.enable(one, attention="aet:k=0.1"):
+    with st.enable(one, attention="aet:keys=0.1"):
         assert torch.equal(generate(other), expected)
 
 
@@ -247,7 +251,7 @@ def test_models_that_cannot_be_served_are_refused(change: dict[str, Any], messag
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("attention", ["exact", "certified:eps=0", "aet:k=2,v=0"])
+@pytest.mark.parametrize("attention", ["exact", "certified:eps=0", "aet:keys=2,values=0"])
 def test_a_real_model_generates_what_it_does_without(attention: str) -> None:
     path = model_file("smollm2-135m")
     if path is None:

@@ -11,7 +11,7 @@ import tiny
 from suffice.errors import InputError
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.config import DecoderConfig, LayerConfig, Rope
-from suffice.models.family import family_of
+from suffice.models.families import family_of
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ METHODS = [
     KMeans(group=64),
     KLLM(),
     KMeans(group=64, hadamard=False),
-    KMeans(group=64, hadamard=False, levels="float32", w=3),
+    KMeans(group=64, hadamard=False, centroids="float32", bits=3),
     RTN(group=64, symmetric=False),
 ]
 
@@ -27,15 +27,15 @@ def test_each_part_lowers_the_loss() -> None:
         RTN(),
         KLLM(),
         KLLM(rounds=3),
-        KMeans(group=None, sweeps=0, levels="float32"),
-        KMeans(group=None, levels="float32"),
-        KMeans(levels="float32"),
+        KMeans(group=None, sweeps=0, centroids="float32"),
+        KMeans(group=None, centroids="float32"),
+        KMeans(centroids="float32"),
     ]
     losses = [error(method, weight, hessian) for method in ladder]
     assert losses == sorted(losses, reverse=True), losses
     assert losses[-1] < losses[0] / 4
     assert error(RTN(compensate=True), weight, hessian) < losses[0]
-    assert error(KMeans(w=5), weight, hessian) < error(KMeans(), weight, hessian) / 2
+    assert error(KMeans(bits=5), weight, hessian) < error(KMeans(), weight, hessian) / 2
     # int8 levels cost little
     assert error(KMeans(), weight, hessian) < 1.1 * losses[-1]
 
@@ -44,7 +44,7 @@ def test_each_part_lowers_the_loss() -> None:
 def test_a_weight_on_a_grid_stays(method: KMeans | RTN) -> None:
     """As many distinct normalised values as centroids: nothing is lost, compensated or not."""
     generator = torch.Generator().manual_seed(0)
-    count = 2**method.w
+    count = 2**method.bits
     steps = torch.arange(count) - count // 2
     weight = steps[torch.randint(1, count, (20, 64), generator=generator)].float()
     weight[:, 0], weight[:, 1] = steps[0], steps[-1]
@@ -62,7 +62,7 @@ def test_a_weight_on_a_grid_stays(method: KMeans | RTN) -> None:
 def test_bound(group: int | None) -> None:
     """Uncompensated, no weight is further away than half the widest gap times its scale."""
     weight, hessian = layer(columns=100)
-    method = KMeans(group=group, compensate=False, levels="float32", rounds=0, hadamard=False)
+    method = KMeans(group=group, compensate=False, centroids="float32", rounds=0, hadamard=False)
     coded = method.quantise(weight, hessian)
     gap = coded.grid.levels.diff().max() / 2
     scale = coded.grid.scale[:, coded.grid.groups(100)]
@@ -94,7 +94,7 @@ def test_levels_for_inputs_of_8_bits_cost_little(w: int, most: float) -> None:
     """Whole numbers up to 63 in place of 127: the more bits, the more that is."""
     weight = torch.randn(128, 576, generator=torch.Generator().manual_seed(0))
     errors = [
-        (KMeans(w=w, a=a, hadamard=False).quantise(weight).decode() - weight).norm()
+        (KMeans(bits=w, act_bits=a, hadamard=False).quantise(weight).decode() - weight).norm()
         for a in (16, 8)
     ]
     assert errors[1] < most * errors[0]
@@ -103,15 +103,18 @@ def test_levels_for_inputs_of_8_bits_cost_little(w: int, most: float) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kmeans:w=7", r"kmeans: w=7 bits; allowed: 2\.\.6"),
-        ("kmeans:a=5", "kmeans: a=5 bits; allowed: 3, 4, 8, 16"),
-        ("kmeans:a=4,outliers=1.2", r"kmeans: outliers=1.2; allowed: 0\.\.1"),
-        ("kmeans:a=8,outliers=0.01", r"kmeans: outliers=0.01 goes with a=3 or a=4, not a=8"),
+        ("kmeans:bits=7", r"kmeans: w=7 bits; allowed: 2\.\.6"),
+        ("kmeans:act_bits=5", "kmeans: act_bits=5; allowed: 3, 4, 8, 16"),
+        ("kmeans:act_bits=4,outliers=1.2", r"kmeans: outliers=1.2; allowed: 0\.\.1"),
+        (
+            "kmeans:act_bits=8,outliers=0.01",
+            r"kmeans: outliers=0.01 goes with act_bits=3 or 4, not 8",
+        ),
         ("kmeans:group=20", "kmeans: group=20; must be a multiple of 8 with w=4, or none"),
-        ("kmeans:levels=int9", "unknown type of levels 'int9'. Did you mean 'int8'"),
+        ("kmeans:centroids=int9", "unknown type of levels 'int9'. Did you mean 'int8'"),
         ("kmeans:rounds=-1", "kmeans: rounds=-1,sweeps=2; must be 0 or more"),
-        ("rtn:w=9", r"rtn: w=9 bits; allowed: 2\.\.8"),
-        ("rtn:a=4", r"rtn: a=4 bits; allowed: 8, 16"),
+        ("rtn:bits=9", r"rtn: w=9 bits; allowed: 2\.\.8"),
+        ("rtn:act_bits=4", r"rtn: act_bits=4; allowed: 8, 16"),
         ("rtn:group=0", "rtn: group=0; must be a multiple of 8 with w=4, or none"),
         ("rtn:group=5", "rtn: group=5; must be a multiple of 8 with w=4, or none"),
     ],
@@ -138,17 +141,17 @@ def test_refused_weights() -> None:
             method.quantise(torch.ones(3))
         with pytest.raises(InputError, match="float16 holds up to 65504"):
             method.quantise(torch.full((16, 64), 1e8))
-    with pytest.raises(InputError, match="a=4 bits for activations need a calibration: use"):
+    with pytest.raises(InputError, match="act_bits=4: needs a calibration: use"):
         KLLM().pack(torch.ones(16, 64))
     with pytest.raises(InputError, match="rtn: compensate=true needs a calibration"):
         RTN(compensate=True).quantise(torch.ones(16, 64))
 
 
 def test_inputs_of_other_sites_keep_16_bits() -> None:
-    method = KMeans(a=4, outliers=0.02, a_group=64, sites="qkv+down")
+    method = KMeans(act_bits=4, outliers=0.02, act_group=64, sites="qkv+down")
     assert all(method.at(matrix) == method for matrix in ("q", "k", "v", "down"))
     other = KMeans()
     assert all(method.at(matrix) == other for matrix in ("o", "gate", "up", "project_in"))
     assert all(each.at("embed") == Int8() for each in (method, other, RTN()))
     assert KLLM().at("project_in") == KLLM()
-    assert KMeans(a=8, sites="o+gate_up+qkv+down").at("project_in").a == 8
+    assert KMeans(act_bits=8, sites="o+gate_up+qkv+down").at("project_in").act_bits == 8

@@ -198,12 +198,12 @@ def test_wide_inputs_are_nearly_exact_and_a8_is_int8() -> None:
     """16 bits leave at most max |x| / 65534 of each input; 8 bits are those of int8."""
     torch.manual_seed(0)
     weight, x = torch.randn(64, 256), torch.randn(4, 256)
-    packed = KMeans(a=16, hadamard=False).pack(weight)
+    packed = KMeans(act_bits=16, hadamard=False).pack(weight)
     exact = x.double() @ packed.unpack().double().T
     bound = x.abs().amax() / 65534 * packed.unpack().abs().sum(-1).max()
     assert (multiply(packed, x) - exact).abs().max() <= bound
     codes, scale = quantize_rows(x)
-    eight = KMeans(a=8, hadamard=False).pack(weight)
+    eight = KMeans(act_bits=8, hadamard=False).pack(weight)
     exact = (codes.double() * scale.double()[:, None]) @ eight.unpack().double().T
     assert torch.allclose(multiply(eight, x).double(), exact, atol=1e-4)
 
@@ -211,32 +211,32 @@ def test_wide_inputs_are_nearly_exact_and_a8_is_int8() -> None:
 def test_methods_pack() -> None:
     weight = torch.randn(40, 128)
     for method in (
-        *(KMeans(), KMeans(a=8), KMeans(w=3), KMeans(w=6), KMeans(hadamard=False)),
-        *(KMeans(w=5, a=8), RTN(group=64), RTN(a=8), RTN(w=5, group=64)),
+        *(KMeans(), KMeans(act_bits=8), KMeans(bits=3), KMeans(bits=6), KMeans(hadamard=False)),
+        *(KMeans(bits=5, act_bits=8), RTN(group=64), RTN(act_bits=8), RTN(bits=5, group=64)),
     ):
         packed = method.pack(weight, torch.ones(40))
-        assert packed.native.narrow == (method.a == 8)
+        assert packed.native.narrow == (method.act_bits == 8)
         decoded = method.quantise(weight).decode()
         if packed.rotation:
             decoded = rotate(decoded, packed.rotation)
         assert torch.allclose(packed.unpack(), decoded, atol=1e-6)
         assert packed.dtype == "codes"
     for bits in BITS:
-        packed = KMeans(w=bits).pack(torch.randn(160, 1024))
+        packed = KMeans(bits=bits).pack(torch.randn(160, 1024))
         assert packed.bytes * 8 / (160 * 1024) == pytest.approx(bits + 0.5, abs=0.01)
 
 
 def test_refused() -> None:
     weight = torch.randn(16, 64)
     with pytest.raises(InputError, match="codes of 7 bits cannot be packed; allowed: up to 6"):
-        RTN(w=7).pack(weight)
+        RTN(bits=7).pack(weight)
     with pytest.raises(
         InputError, match="codes: group=40; must be a multiple of 32 with w=5, or no"
     ):
         pack_codes(random_codes(16, 64, 40, bits=5))
     with pytest.raises(InputError, match="kmeans: group=40; must be a multiple of 32 with w=5, or"):
-        KMeans(w=5, group=40)
-    for method in (KMeans(levels="float32"), RTN(symmetric=False)):
+        KMeans(bits=5, group=40)
+    for method in (KMeans(centroids="float32"), RTN(symmetric=False)):
         with pytest.raises(InputError, match="only codes of int8 levels without zero points can"):
             method.pack(weight)
     with pytest.raises(ValueError, match="thresholds must ascend"):

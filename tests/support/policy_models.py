@@ -7,14 +7,14 @@ import numpy as np
 Array = np.ndarray
 SETTINGS = (  # that leave something out of a short prompt, or order it
     "snapkv:budget=60,window=8",
-    "snapkv:keep=true",
+    "snapkv:rank_only=true",
     "pyramidkv:ratio=0.3,window=16",
     "streaming:budget=50",
-    "streaming:keep=true",
+    "streaming:rank_only=true",
     "h2o:budget=40",
-    "h2o:keep=true",
+    "h2o:rank_only=true",
     "quest:budget=64,dense_layers=0",
-    "quest:keep=true",
+    "quest:rank_only=true",
 )
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from suffice import __version__
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[2] / "benchmarks"
+PEERS = RESULTS / "peers" / "results" / "speed.json"
 LAYERS, HEADS, HELD = 4, 2, 1000
 CONFIG = {
     "model": "tiny",

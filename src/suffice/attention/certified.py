@@ -12,9 +12,9 @@ of M over the rest,
     R / (A + R) <= eps
 
 How far to go is decided before the blocks are read, with m for their mass. If that promised too
-much, more are read until it holds. With `v` the values of keys whose weight is below `v` of the
-largest, as it is known then, are not read, as long as these keys have at most eps / 2 of the mass
-of their 256, and R / (A + R) is held below eps / 2.
+much, more are read until it holds. With `values` those of keys whose weight is below this share of
+the largest, as it is known then, are not read, as long as these keys have at most eps / 2 of the
+mass of their 256, and R / (A + R) is held below eps / 2.
 
 The share of the exact softmax that the output lacks is at most `eps`, always. With `bounded` false
 M is the estimate m itself: fewer blocks for the same `eps`, without the guarantee.
@@ -24,15 +24,22 @@ Exact    eps = 0.
 Bound    `eps`: the total variation distance to the exact softmax, for each head.
 Cost     reads the sketch (D / 2 bytes and scales per key) and K and V of visited blocks.
 Native   csrc/sketch.cpp, csrc/search.cpp, csrc/kernels/sketch.inl, csrc/kernels/visit.inl
+Example  certified:eps=0.05
+Options
+    eps         bound on the attention mass that is not read, in every head; 0 reads everything
+    v           values of keys lighter than this share of the heaviest key are not read, within eps
+    bounded     false: stop by the estimated mass, which reads fewer blocks and guarantees nothing
+    calibrated  take eps by layer and head from `suffice calibrate --budget`
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.attention.technique import Technique
 from suffice.errors import InputError
+from suffice.registry import spelling
 
 if TYPE_CHECKING:
     import torch
@@ -47,24 +54,25 @@ LEAST, MOST = 1e-6, 0.999999  # of `eps` above 0: what float32 tells from 0 and 
 
 @dataclass(frozen=True)
 class Certified(Technique):
-    """At most the share `eps` of the softmax is missing; `v` of `aet` is charged to it.
+    """At most the share `eps` of the softmax is missing; `values` of `aet` is charged to it.
 
     `calibrated`: with an `eps` for each layer and key/value head, see `suffice.attention.by_head`.
     """
 
+    needs_exact_softmax: ClassVar[bool] = True
     threshold: ClassVar = "eps"
     ladder: ClassVar = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75)
 
     eps: float = 0.05
-    v: float = 0.0
+    values: float = field(default=0.0, metadata=spelling(old="v"))
     bounded: bool = True
     calibrated: bool = False
 
     def __post_init__(self) -> None:
         if not (self.eps == 0 or LEAST <= self.eps <= MOST):
             raise InputError(f"certified: eps={self.eps}: must be 0 or in [{LEAST}, {MOST}]")
-        if not 0 <= self.v <= 1:
-            raise InputError(f"certified: v={self.v}: must be in [0, 1]")
+        if not 0 <= self.values <= 1:
+            raise InputError(f"certified: values={self.values}: must be in [0, 1]")
 
     @property
     def sketched(self) -> bool:
@@ -97,7 +105,7 @@ class Certified(Technique):
 
         return core.Rule(
             stop=3,
-            value_share=self.v,
+            value_share=self.values,
             missing=self.eps,
             bounded=self.bounded,
         )

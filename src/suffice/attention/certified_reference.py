@@ -66,7 +66,7 @@ class Walk:
         self.scores = (q @ k.T).masked_fill(~sees, float("-inf"))
         self.peak = self.scores.amax(-1, keepdim=True)
         self.weights = torch.exp2(self.scores - self.peak)  # [R, S]
-        self.filtered = technique.v > 0
+        self.filtered = technique.values > 0
         self.share = technique.eps / 2 if self.filtered else technique.eps
 
     def go(self) -> torch.Tensor:
@@ -113,7 +113,7 @@ class Walk:
         shares = (masses / masses.sum(-1, keepdim=True)).sum(0)
         order = heaviest_first(shares)
         newest = self.scores.masked_fill(~self.keys, float("-inf")).amax(-1)
-        floors = torch.maximum(greatest, newest) + math.log2(self.technique.v or 1)
+        floors = torch.maximum(greatest, newest) + math.log2(self.technique.values or 1)
         known, rest = self.known.clone(), bounds.sum(-1)
         rest = rest + SUM_ERROR * (rest + known)
         chosen = 0

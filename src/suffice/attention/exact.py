@@ -11,7 +11,7 @@ Native   csrc/kernels/attention.inl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.attention.technique import Technique
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Exact(Technique):
     """Attention that reads everything it may."""
+
+    applies_to_prompts: ClassVar[bool] = True
 
     @classmethod
     def exact_limit(cls) -> Exact:

@@ -30,16 +30,24 @@ Cost     compares in place of e^x. Since all keys of code 0 weigh the same, L0,
          and with the first sum kept from token to token, V is read only where a code is above 0.
          Rows that leave a window, or the cache, leave the sum.
 Native   csrc/kernels/exaq.inl, csrc/exaq.cpp, csrc/kernels/traverse.inl
+Example  exaq:bits=2
+Options
+    bits     bits of a code: 2, 3 or 4
+    clip     where scores are clipped: table (Table 1), solve (Eq. 5), minmax (nowhere), fit (by
+             head)
+    tail     clip: keys below the first border weigh e^C; flush: they weigh nothing
+    prefill  prompts use it too; false: prompts use the exact softmax
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from suffice.attention.softmax import Levels
 from suffice.errors import InputError, unknown
+from suffice.registry import spelling
 
 if TYPE_CHECKING:
     import torch
@@ -61,9 +69,7 @@ PACKED = 4  # codes of 2 bits in a byte
 class EXAQ:
     """Codes of `bits` bits; see the module for `clip` and `tail`; `prefill`: prompts too."""
 
-    alone = "bits"
-
-    bits: int = 2
+    bits: int = field(default=2, metadata=spelling(alone=True))
     clip: str = "table"
     tail: str = "clip"
     prefill: bool = False

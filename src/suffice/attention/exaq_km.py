@@ -17,17 +17,23 @@ Source   this project; K-means in one dimension, solved exactly over a histogram
 Bound    none per key: the mean square error is what the calibration makes least.
 Cost     that of `exaq`.
 Native   csrc/kernels/exaq.inl, csrc/exaq.cpp, csrc/kernels/traverse.inl
+Example  exaq_km:bits=3
+Options
+    bits     bits of a code: 2, 3 or 4
+    tail     clip: keys below the first border keep their learned weight; flush: they weigh nothing
+    prefill  prompts use it too; false: prompts use the exact softmax
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from suffice.attention.exaq import check_bits, check_tail
 from suffice.attention.softmax import Levels
+from suffice.registry import spelling
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,9 +49,7 @@ ROW_COST = 28.0  # of all rows of V, in the least error of a head
 class EXAQKM:
     """Levels from the calibration, 2^`bits` a head; `tail` as in `exaq`; `prefill`: prompts too."""
 
-    alone = "bits"
-
-    bits: int = 2
+    bits: int = field(default=2, metadata=spelling(alone=True))
     tail: str = "clip"
     prefill: bool = False
 

@@ -4,6 +4,14 @@ Source   Ramachandran et al., "Striking the Right Balance between Compute and Co
          The paper's r is `rows`, its C' is `ratio`; Eq. 5-9 are in cost.py.
 Exact    always: growth changes where rows live, not what they hold.
 Cost     N / r copies of the cache; at most r - 1 spare rows.
+Example  bmc:rows=128
+Options
+    rows      rows of an allocation; none: from the context length and the balance (Eq. 5)
+    ratio     C', the cost of a copy over that of a product; none: measured, or a default
+    group     query heads that share a key (G of Eq. 8); none: the engine's
+    shrink    4 bytes over the bytes of a stored element (Q of Eq. 8); none: the engine's
+    drafts    rows verified in a step (k of Eq. 9)
+    accepted  tokens gained in a step (m of Eq. 9); none: as measured so far
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Source   What mlx-lm does, with 256 rows.
 Exact    always.
 Cost     N / rows copies of the cache; at most rows - 1 spare rows.
+Options
+    rows  rows of an allocation
 """
 
 from __future__ import annotations

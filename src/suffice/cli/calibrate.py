@@ -5,22 +5,51 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from suffice.cli.eval.options import DATA_DIR, MOST_WINDOWS
+from suffice.cli.flags import WHOLE, flag
 from suffice.cli.output import busy
 from suffice.errors import InputError
 from suffice.progress import counting_bar
 
 if TYPE_CHECKING:
-    from suffice.cli.eval_options import CalibrateFlags
     from suffice.cli.options import ModelFlags
     from suffice.engine.llm import LLM
     from suffice.eval.thresholds import Found
 
 WINDOW, LONG_WINDOW = 1024, 2048  # what is left out depends on the length of what there is
-ATTENTION = "certified:bounded=false,v=0.002"
+ATTENTION = "certified:bounded=false,values=0.002"
 Windows = list[list[int]]
+
+
+@dataclass(frozen=True)
+class CalibrateFlags:
+    """What `calibrate` runs, and where it writes what it finds."""
+
+    text: Annotated[str, flag("--text", help="A text file that is not evaluated on, or wikitext2.")]
+    output: Annotated[
+        Path | None,
+        flag(
+            "-o", "--output", help="The file (JSON); default: beside the model.", environment=False
+        ),
+    ] = None
+    budget: Annotated[
+        str | None,
+        flag(
+            "--budget",
+            help="Find thresholds of --attention by layer and head, so that perplexity rises by "
+            "0.5% (or so) at most; default: find what softmaxes must know.",
+        ),
+    ] = None
+    data_dir: Annotated[str | None, DATA_DIR] = None
+    window: Annotated[
+        int | None,
+        flag("--window", help="Tokens that run together; default: 1024, or 2048.", **WHOLE),
+    ] = None
+    limit: Annotated[int | None, MOST_WINDOWS] = None
 
 
 def run(flags: CalibrateFlags, model: ModelFlags) -> None:
@@ -83,23 +112,24 @@ def fraction(name: str, text: str) -> float:
 
 def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
     """Return the model's flags with the technique that is calibrated."""
-    from suffice.attention import ATTENTIONS, by_head
+    from suffice.attention import ATTENTIONS
 
     if budget is None:
         return _exact(model)
-    name = ATTENTION if model.attention == "exact" else model.attention
-    if by_head.is_calibrated(ATTENTIONS.build(name)):
+    asked = model.options
+    name = ATTENTION if asked.attention == "exact" else str(asked.attention)
+    if ATTENTIONS.build(name).calibrated:
         raise InputError(
             f"--attention={name}: give the options that its thresholds are looked for with, such "
             f"as {ATTENTION}"
         )
-    for flag, value, allowed in (
-        ("--softmax", model.softmax, "exact"),
-        ("--policy", model.policy, "full"),
+    for option, value, allowed in (
+        ("--softmax", asked.softmax, "exact"),
+        ("--policy", asked.policy, "full"),
     ):
         if value != allowed:
-            raise InputError(f"{flag}={value}: --budget is for {flag} {allowed}")
-    return dataclasses.replace(model, attention=name)
+            raise InputError(f"{option}={value}: --budget is for {option} {allowed}")
+    return dataclasses.replace(model, options=dataclasses.replace(asked, attention=name))
 
 
 def _exact(model: ModelFlags) -> ModelFlags:
@@ -108,16 +138,13 @@ def _exact(model: ModelFlags) -> ModelFlags:
     Raises:
         InputError: They do, and it would be ignored.
     """
-    exact = dataclasses.replace(model.exact(), speculate=model.speculate)
-    for field in dataclasses.fields(model):
-        value, allowed = getattr(model, field.name), getattr(exact, field.name)
-        if value != allowed:
-            flag = field.name.replace("_", "-")
+    for option, value in model.inexact().items():
+        if option != "--speculate":  # which is refused, or drafts nothing
             raise InputError(
-                f"--{flag}={value}: needs --budget: without, softmaxes are calibrated, on exact "
+                f"{option}={value}: needs --budget: without, softmaxes are calibrated, on exact "
                 "attention and full weights"
             )
-    return exact
+    return model.exact()
 
 
 def _windows(llm: LLM, text: str, flags: CalibrateFlags) -> Windows:

@@ -24,7 +24,8 @@ from suffice.speculate import SPECULATORS
 
 if TYPE_CHECKING:
     from suffice.models.config import DecoderConfig
-    from suffice.models.quantised import Quantised
+    from suffice.models.formats.quantized_file import Quantised
+    from suffice.models.storage import StoredMatrix
 
 SEAMS = (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, QUANTS, SPECULATORS)
 ISA_NAMES = {"v4": "AVX-512", "v3_vnni": "AVX2 with VNNI", "v3": "AVX2", "base": "plain loops"}
@@ -133,8 +134,8 @@ def show_model(name: str) -> None:
     path = resolve(name)
     with busy(f"opening {name}"):
         from suffice.models.checkpoint import open_checkpoint
+        from suffice.models.formats.quantized_file import open_quantised
         from suffice.models.locate import SUFFIX, locate
-        from suffice.models.quantised import open_quantised
         from suffice.models.weights import shapes
 
         found = locate(path)
@@ -147,7 +148,9 @@ def show_model(name: str) -> None:
     rows = len(config.layers) * 2 * config.kv_heads  # of keys and values
     lines = {
         "file": checkpoint.path,
-        "parameters": f"{parameters / 1e6:.1f} M, stored as {checkpoint.dtype}",
+        "parameters": f"{parameters / 1e6:.1f} M",
+        "stored as": f"{checkpoint.stored_as}: {_kinds(checkpoint.matrices)}",
+        "runs as": _runs_as(checkpoint.dtype, quantised),
         "layers": f"{len(config.layers)} ({layers} tokens)",
         "heads": f"{config.heads} query, {config.kv_heads} key/value, of {config.head_size}",
         "width": f"{config.width}, MLP {config.mlp_width}, vocabulary {config.vocab}",
@@ -163,6 +166,26 @@ def show_model(name: str) -> None:
         lines |= _quantised(quantised)
     for key, value in lines.items():
         print(f"{key:16} {value}")
+
+
+def _kinds(matrices: list[StoredMatrix]) -> str:
+    """Return how the kinds of matrices are stored, and the bits per weight of all together."""
+    from suffice.models.storage import by_kind
+
+    bits = 8 * sum(m.bytes for m in matrices) / sum(m.entries for m in matrices)
+    groups = by_kind(matrices)
+    if len(groups) == 1:
+        return f"{bits:.2f} bits per weight"
+    said = [f"{', '.join(kinds)} {types} ({each:.2f})" for kinds, types, each in groups]
+    return f"{bits:.2f} bits per weight; {'; '.join(said)}"
+
+
+def _runs_as(dtype: str, quantised: Quantised | None) -> str:
+    """Return how weights are held in memory unless a flag asks for another type."""
+    if quantised:
+        return "it is stored"
+    found = "bfloat16" if dtype == "bfloat16" else "float32"
+    return f"{found}; --quant and --dtype change it"
 
 
 def _quantised(model: Quantised) -> dict[str, object]:

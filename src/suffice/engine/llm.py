@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from suffice.engine.config import Config
 from suffice.engine.conversations import conversation, split_talks
 from suffice.engine.loop import Loop
+from suffice.engine.options import EngineOptions, takes_options
 from suffice.engine.progress import showing
 from suffice.engine.prompts import RequestMaker, pair, split
 from suffice.engine.protocol import Runner, Tokenizer
@@ -31,49 +31,27 @@ class LLM:
     of their own are numbered as they come, so give seeds for results that can be had again.
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        tokenizer: str | os.PathLike[str] | None = None,
-        dtype: str = "auto",
-        quantization: Any = None,
-        kv_cache_dtype: str = "auto",
-        max_model_len: int | None = None,
-        max_num_seqs: int = 16,
-        threads: int | None = None,
-        seed: int | None = 0,
-        attention: Any = "exact",
-        softmax: Any = "exact",
-        calibration: Any = None,
-        policy: Any = "full",
-        growth: Any = "bmc",
-        speculative_config: Any = None,
-        **options: Any,
-    ) -> None:
-        """Load a model; see `Config` for the options.
+    @takes_options(EngineOptions)
+    def __init__(self, options: EngineOptions) -> None:
+        """Load a model; see `EngineOptions` for the options.
 
         Raises:
             InputError: An unknown option, a bad value, or a model that cannot be used.
         """
-        config = Config.create(
-            model,
-            tokenizer=tokenizer,
-            dtype=dtype,
-            quantization=quantization,
-            kv_cache_dtype=kv_cache_dtype,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
-            threads=threads,
-            seed=seed,
-            attention=attention,
-            softmax=softmax,
-            calibration=calibration,
-            policy=policy,
-            growth=growth,
-            speculative_config=speculative_config,
-            **options,
-        )
+        self._load(Config.built(options))
+
+    @classmethod
+    def of(cls, config: Config) -> LLM:
+        """Return an LLM of a config that is made already.
+
+        Raises:
+            InputError: A model that cannot be used.
+        """
+        llm = cls.__new__(cls)
+        llm._load(config)
+        return llm
+
+    def _load(self, config: Config) -> None:
         from suffice.engine.runner import load
 
         self._assemble(*load(config))
@@ -90,7 +68,7 @@ class LLM:
         self.config = config
         self.runner = runner
         self.tokenizer = tokenizer
-        self.budget = Budget(config.speculate)
+        self.budget = Budget(config.speculative_config)
         self._maker = RequestMaker(config, tokenizer, runner)
         self._loop = Loop(
             runner,

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from suffice import native
-from suffice.cache import fitted, machine, types_of
+from suffice.cache import fits_keys, fitted, machine, row_bytes, types_of
 from suffice.cache.kv import KVCache
+from suffice.data.essay import essay
 from suffice.engine.config import Config
 from suffice.engine.drafting import Models
 from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import InputError, OutOfMemory
-from suffice.essay import essay
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.fingerprint import fingerprint
+from suffice.models.formats.quantized_file import Quantised, open_quantised
 from suffice.models.key_rounding import key_rounding
 from suffice.models.locate import SUFFIX, locate
 from suffice.models.native_model import NativeModel, Rows
 from suffice.models.pages import gather
-from suffice.models.quantised import Quantised, open_quantised
 from suffice.native import core
 from suffice.policy import Watch
 from suffice.quant import QUANTS
@@ -59,7 +59,8 @@ class Runner:
     """A model with the memory of its requests.
 
     `trace` sums what all decode steps read. Every `audit`-th of them is audited; None: none is.
-    `sample` makes tokens of a text, on which the model's keys are looked at if need be.
+    `sample` makes tokens of a text, on which the model's keys are looked at if need be. `stored_as`
+    says how the model's file stores its matrices, such as Q4_1, "" if there is no file.
     """
 
     def __init__(
@@ -71,13 +72,15 @@ class Runner:
         self.sample = sample
         model = decoder.config
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
+        self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
+        self.stored_as = ""
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
         rules = config.rules(len(model.layers), model.kv_heads)
         self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
         self._rounding = None
-        if types_of(config.kv_cache_dtype)[0] == "kmeans4":
+        if fits_keys(types_of(config.kv_cache_dtype)[0]):
             with one_torch_thread():
                 self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
@@ -85,7 +88,7 @@ class Runner:
         self.growth = fitted(
             config.growth, ratio=machine.load_or_default().ratio, group=1, shrink=1.0
         )
-        self.proposer = config.speculate.proposer(Models(self))
+        self.proposer = config.speculative_config.proposer(Models(self))
 
     def use(self, rules: list[list[core.Rule | None]]) -> None:
         """Attend by other rules, [L][G], than those of the config from now on."""
@@ -126,7 +129,7 @@ class Runner:
             key_dtype=keys,
             value_dtype=values,
             arena=self.arena,
-            sketch=self.config.attention.sketched or self.config.speculate.sketched,
+            sketch=self.config.attention.sketched or self.config.speculative_config.sketched,
             rounding=self._rounding,
             **dict.fromkeys(self.config.policy.keeps, True),
         )
@@ -192,7 +195,7 @@ class Runner:
     @property
     def most_drafts(self) -> int:
         """The most tokens that are drafted for a step; 0: none ever."""
-        return self.config.speculate.num_speculative_tokens
+        return self.config.speculative_config.num_speculative_tokens
 
     def reserve(
         self, sequence: Sequence, rows: int = 1, drafts: int = 0, tokens_per_step: float = 1.0
@@ -261,7 +264,10 @@ class Runner:
 
     def _step(self, batch: list[Rows]) -> torch.Tensor:
         audit = self.audit is not None and self.trace.steps % self.audit == 0
-        return self._native.step(batch, self.trace, audit=audit)
+        logits = self._native.step(batch, self.trace, audit=audit)
+        caches = [rows.cache for rows in batch]
+        self.trace.cached = sum(c.length for c in caches), sum(c.held_bytes for c in caches)
+        return logits
 
     def step(self, sequences: list[Sequence], tokens: list[int]) -> torch.Tensor:
         """Run one more token of each sequence, space reserved; return float32 logits [B, V]."""
@@ -337,7 +343,7 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     model = opened.config
     if config.calibration is not None:
         config.calibration.check(config.model, fingerprint(path))
-    if isinstance(opened, Quantised) and config.quant is not None:
+    if isinstance(opened, Quantised) and config.quantization is not None:
         raise InputError(
             f"{config.model} is quantised already, by {opened.facts['method']}: leave out "
             "quantization"
@@ -348,12 +354,13 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     torch.set_num_threads(config.threads)
     dtype = prefill_dtype(config.dtype)
     if isinstance(opened, Quantised):
-        config = replace(config, quant=QUANTS.build(opened.facts["method"]))
+        config = replace(config, quantization=QUANTS.build(opened.facts["method"]))
         decoder = Decoder(model, opened.weights, dtype)
     else:
-        assert config.quant is not None
-        decoder = Decoder.from_checkpoint(opened, config.quant, dtype)
+        assert config.quantization is not None
+        decoder = Decoder.from_checkpoint(opened, config.quantization, dtype)
     gather(decoder.weights)
     tokenizer = load_tokenizer(config.tokenizer or config.model)
     runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
+    runner.stored_as = opened.stored_as
     return config, runner, tokenizer

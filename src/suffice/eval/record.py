@@ -19,6 +19,7 @@ from typing import Any
 from suffice import native
 
 SCHEMA = 1
+_RECORDED = {"quantization": "quant", "speculative_config": "speculate"}  # names in schema 1
 _OPTION = re.compile(r"(-\w|--?[\w-]+=)?(.*)", re.DOTALL)  # of `-m/a/b`, `--text=/a/b` or `/a/b`
 PACKAGES = ("suffice", "torch", "transformers", "numpy")
 FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_tile")
@@ -78,7 +79,8 @@ def machine() -> dict[str, Any]:
 def settings(config: Any) -> dict[str, Any]:
     """Return a configuration as plain values, with the hash of what they say."""
     plain = {
-        field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)
+        _RECORDED.get(field.name, field.name): _plain(getattr(config, field.name))
+        for field in dataclasses.fields(config)
     }
     text = json.dumps(plain, sort_keys=True)
     return plain | {"hash": hashlib.sha256(text.encode()).hexdigest()[:16]}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from suffice.essay import essay
+from suffice.data.essay import essay
 
 NEEDLE = "One of the special magic {values} for {key} is: {value}."
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."

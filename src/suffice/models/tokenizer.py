@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from suffice.errors import InputError, check_text
-from suffice.models.hf_folder import read_json
+from suffice.models.formats.hf_folder import read_json
 from suffice.models.locate import SUFFIX, locate
 
 __all__ = ["StreamDecoder", "Tokenizer", "load_tokenizer"]
@@ -148,7 +148,7 @@ def load_tokenizer(model: str | Path) -> Tokenizer:
     """
     path = locate(model)
     if path.suffix == SUFFIX:
-        from suffice.models.quantised import stored_tokenizer
+        from suffice.models.formats.quantized_file import stored_tokenizer
 
         stored = stored_tokenizer(path)
         try:
@@ -157,7 +157,7 @@ def load_tokenizer(model: str | Path) -> Tokenizer:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise InputError(f"{path} is damaged: its tokenizer cannot be read: {reason}") from None
     if path.is_file():
-        from suffice.models.gguf_tokenizer import read_gguf_tokenizer
+        from suffice.models.formats.gguf_tokenizer import read_gguf_tokenizer
 
         return Tokenizer(*read_gguf_tokenizer(path))
     from transformers import AutoTokenizer

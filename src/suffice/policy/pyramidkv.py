@@ -12,6 +12,10 @@ Source   Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal
          maximum, as in ART, Table 5. Layers with a sliding window are not counted.
 Exact    ratio = 1.
 Cost     that of `snapkv`.
+Example  pyramidkv:ratio=0.25
+Options
+    window  last tokens of the prompt, whose attention chooses and which are kept
+    beta    how much steeper than even: the last layer keeps 1 / beta of the mean
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     s = pool(mean of A over the window and the heads that share keys), of the T - window first
     kept: the `budget` - window tokens of the greatest s, and the window
 
-chosen per key/value head, once, after the prompt; what is decoded later is kept. `keep` evicts
+chosen per key/value head, once, after the prompt; what is decoded later is kept. `rank_only` evicts
 nothing: blocks of 16 tokens are ranked by their greatest s, and techniques that stop early read
 them in that order, after the newer ones.
 
@@ -15,6 +15,11 @@ Source   Li et al., "SnapKV: LLM Knows What You Are Looking for Before Generatio
          window.
 Exact    ratio = 1.
 Cost     attention of `window` queries to the prompt, and a copy of what is kept.
+Example  snapkv:ratio=0.25
+Options
+    window  last tokens of the prompt, whose attention chooses and which are kept
+    kernel  neighbouring tokens that are pooled into one score, an odd number
+    pool    how they are pooled: max or avg
 """
 
 from __future__ import annotations
@@ -92,11 +97,11 @@ class SnapKV(Budgeted):
         """Evict, or order, by what the last tokens attended to."""
         free = [layer for layer, window in enumerate(windows) if window is None]
         for layer, budget in zip(free, self.budgets(cache.length, len(free)), strict=True):
-            if self.keep:
+            if self.rank_only:
                 self._rank(cache, layer, watch)
             elif budget < cache.held(layer):
                 evict_except(cache, layer, self.select(self._scores(cache, layer, watch), budget))
-        if not self.keep:
+        if not self.rank_only:
             evict_unseen(cache, windows)
 
     def _rank(self, cache: KVCache, layer: int, watch: Any) -> None:

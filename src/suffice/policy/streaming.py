@@ -5,13 +5,16 @@
 From the prompt on rows are evicted as they fall out of sight: a whole number of blocks at a time,
 in place, once they are an eighth of what is held, so that no step copies the cache. Positions are
 those of the text, not of the cache: nothing is read beyond the context the model was made for.
-`keep` evicts nothing and reads the sinks first: techniques that stop early never miss them.
+`rank_only` evicts nothing and reads the sinks first: techniques that stop early never miss them.
 
 Source   Xiao et al., "Efficient Streaming Language Models with Attention Sinks", section 3.2, there
          with positions counted within the cache.
 Exact    a budget of at least the context.
 Cost     none but what is read.
 Native   csrc/place.cpp, csrc/evict.cpp
+Example  streaming:budget=1024,sinks=4
+Options
+    sinks  first tokens that are always kept
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ class Streaming(Budgeted):
     @property
     def one_by_one(self) -> bool:
         """Whether steps are of one token: when rows move depends on the steps."""
-        return not self.keep
+        return not self.rank_only
 
     def least(self) -> int:
         """Return the sinks and the token itself."""
@@ -63,7 +66,7 @@ class Streaming(Budgeted):
 
     def prepare(self, cache: KVCache, windows: Windows) -> None:
         """Set sinks and window, if they are known already."""
-        if self.keep:
+        if self.rank_only:
             for layer, window in enumerate(windows):
                 if window is None:
                     cache.let_see(layer, sinks=self.sinks)
@@ -72,7 +75,7 @@ class Streaming(Budgeted):
 
     def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
         """Evict what lies between sinks and window."""
-        if self.keep:
+        if self.rank_only:
             return
         budget = self.tokens(cache.length)
         self._limit(cache, windows, budget)

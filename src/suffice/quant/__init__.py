@@ -21,6 +21,21 @@ __all__ = ["QUANTS", "PackedLinear", "Quant"]
 class Quant(Protocol):
     """A way to store weights."""
 
+    @property
+    def dtype(self) -> str | None:
+        """The float type that weights keep; None: they are rounded to codes."""
+        ...
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether a calibration on a text makes it better: it is a `Calibrated` one."""
+        ...
+
+    @property
+    def hadamard(self) -> bool:
+        """Whether inputs are rotated, for which their number must have a power of two in it."""
+        ...
+
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
         """Store a dense float weight [N, K] and an optional bias [N]."""
         ...

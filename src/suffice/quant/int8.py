@@ -11,6 +11,7 @@ Native   csrc/kernels/linear.inl (VNNI, maddubs or plain products)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -23,6 +24,10 @@ BLOCK = 4096  # rows that are float32 at a time: a vocabulary is large
 @dataclass(frozen=True)
 class Int8:
     """Symmetric int8 weights per output channel and int8 activations per token."""
+
+    dtype: ClassVar[None] = None
+    calibrates: ClassVar[bool] = False
+    hadamard: ClassVar[bool] = False
 
     def at(self, matrix: str) -> Int8:
         """Return how a matrix is stored, whatever its name: like all else."""

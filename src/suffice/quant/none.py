@@ -3,11 +3,14 @@
 Exact    always: what is stored is what is multiplied, accumulated in float32.
 Cost     4 or 2 bytes per weight and step.
 Native   csrc/kernels/linear.inl
+Options
+    dtype  type of the stored weights: bfloat16 or float32
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -20,6 +23,9 @@ _FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 @dataclass(frozen=True)
 class NoQuant:
     """Weights kept in `dtype`; activations in float32."""
+
+    calibrates: ClassVar[bool] = False
+    hadamard: ClassVar[bool] = False
 
     dtype: str = "bfloat16"
 

@@ -5,6 +5,13 @@ Source   Leviathan et al., "Fast Inference from Transformers via Speculative Dec
          that is wanted, else drawn.
 Exact    always: what is drafted is checked.
 Cost     A step of the second model for each draft, and a cache of its own for each sample.
+Example  draft_model:model=smollm2-135m,kv_cache_dtype=kmeans4
+Options
+    model                   the second model: a known name, a folder, a hub id or a file
+    num_speculative_tokens  most drafts of a step
+    adaptive                draft fewer, or none, where drafts do not pay
+    quantization            how its weights are stored; none: as in its file
+    kv_cache_dtype          type of its keys and values
 """
 
 from __future__ import annotations
@@ -15,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.errors import InputError, OutOfMemory
+from suffice.registry import spelling
 from suffice.speculate import Drafted, DraftRunner, Models
 from suffice.speculate.tree import MOST_DRAFTS, Tree, check_drafts
 
@@ -30,11 +38,11 @@ class DraftModel:
     model with `kmeans4` drafts from a second cache, little more than a quarter of bfloat16's.
     """
 
-    alone = "model"
     sketched: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = False
 
-    model: str = ""
+    model: str = field(default="", metadata=spelling(alone=True))
     num_speculative_tokens: int = 4
     adaptive: bool = True  # make only as many drafts as pay
     quantization: str | None = None

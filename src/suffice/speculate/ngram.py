@@ -5,15 +5,21 @@ Source   Saxena, "Prompt Lookup Decoding"; vLLM's method "ngram", whose names th
          text goes on with its own beginning, so that loops are drafted whole.
 Exact    always: what is drafted is checked.
 Cost     One entry in a table for each length and token.
+Options
+    num_speculative_tokens  most drafts of a step
+    adaptive                draft fewer, or none, where drafts do not pay
+    prompt_lookup_max       most last tokens that are looked up
+    prompt_lookup_min       fewest last tokens that are looked up
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from suffice.errors import InputError
+from suffice.registry import spelling
 from suffice.speculate import Models
 from suffice.speculate.from_text import FromText
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
@@ -23,11 +29,11 @@ from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 class NGram:
     """The longest of the last `prompt_lookup_max` to `prompt_lookup_min` tokens that is found."""
 
-    alone = "num_speculative_tokens"
     sketched: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
 
-    num_speculative_tokens: int = 8
+    num_speculative_tokens: int = field(default=8, metadata=spelling(alone=True))
     adaptive: bool = True  # check only the drafts that pay
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 1

@@ -10,16 +10,23 @@ Exact    always: what is drafted is checked. A chain, or a tree's first branch, 
          between tokens that are nearly as likely as each other.
 Cost     An amortised constant number of table entries for each token; a step's drafts are found in
          O(k log k) for each of a few lengths of match.
+Options
+    num_speculative_tokens  most drafts of a step
+    adaptive                draft fewer, or none, where drafts do not pay
+    max_spec_factor         most drafts for each token of the match
+    min_token_prob          least estimated probability of a drafted token
+    tree                    draft several continuations as a tree, not one chain
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from suffice.errors import InputError
+from suffice.registry import spelling
 from suffice.speculate import Models
 from suffice.speculate.from_text import FromText
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
@@ -32,11 +39,11 @@ _MOST_LINKS = 64  # shorter ends of the text that are counted at a token
 class Suffix:
     """The likeliest continuations of the end of the text, as a chain or as a tree."""
 
-    alone = "num_speculative_tokens"
     sketched: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
 
-    num_speculative_tokens: int = 8
+    num_speculative_tokens: int = field(default=8, metadata=spelling(alone=True))
     adaptive: bool = True  # check only the drafts that pay
     max_spec_factor: float = 1.0  # of the length of the match: how far ahead drafts reach
     min_token_prob: float = 0.1  # of a draft, by the counts on the way to it

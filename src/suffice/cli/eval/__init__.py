@@ -1,0 +1,1 @@
+"""`suffice eval`: its commands, a file each."""

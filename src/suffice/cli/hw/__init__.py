@@ -1,0 +1,1 @@
+"""`suffice hw`: its commands, a file each."""

@@ -1,0 +1,105 @@
+"""T1 to T4: what a model's own logits give, beside what the paper says of other models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from suffice.errors import InputError
+from suffice_hw.checks import Check, within
+from suffice_hw.runs import read_summary
+from suffice_hw.scrooge import simulate
+from suffice_hw.scrooge.checks import PAPER, PUBLISHED
+from suffice_hw.scrooge.design import Design
+from suffice_hw.scrooge.logits import Trace
+from suffice_hw.scrooge.plot import LOSSES
+from suffice_hw.scrooge.report import FIELDS, SCHEMA
+
+THRESHOLDS = {"s": (0.9, 0.001), "as": (0.6, 0.005)}  # the paper's for LLaMA-2
+BAR = 0.15
+OTHERS = "published: the mean over OPT and LLaMA-2 models of 1.3B to 13B, here {}"
+
+
+def simulated(trace: Trace, thresholds: tuple[float, float], lengths: int = 16) -> simulate.Result:
+    """Return what the usual design does with a trace, all heads looked at, cycles at some lengths.
+
+    Raises:
+        InputError: A trace that cannot be run.
+    """
+    return simulate.run(
+        Design.load(),
+        trace.shape,
+        trace,
+        thresholds,
+        tokens=trace.tokens,
+        sampled_heads=trace.kv_heads,
+        sampled_lengths=lengths,
+    )
+
+
+def of(trace: Trace, lengths: int = 16) -> list[Check]:
+    """Return the checks of a trace, all heads looked at, cycles at some lengths.
+
+    Raises:
+        InputError: A trace that cannot be run.
+    """
+    found = []
+    other = OTHERS.format(f"{trace.model}, {trace.tokens} tokens")
+    for mode, thresholds in THRESHOLDS.items():
+        result = simulated(trace, thresholds, lengths)
+        keys, values, total, faster, _ = PUBLISHED[mode]
+        rows = (
+            ("T1", "K traffic, times less", keys, result.key_reduction),
+            ("T1", "V traffic, times less", values, result.value_reduction),
+            ("T1", "K and V, times less", total, result.reduction),
+            ("T2", "speed-up, head after head", faster, result.speedup),
+        )
+        for id, what, published, ours in rows:
+            holds = within(ours, published, BAR)
+            shown = f"{trace.model}, {mode.upper()}: {what}"
+            why = "" if holds else other
+            source = f"{PAPER}, VI-B"
+            found.append(Check(id, shown, f"{published}", f"{ours:.2f}", holds, source, why))
+        found.append(_later_layers(trace, mode, result, other))
+    return found
+
+
+def by_loss(folders: list[Path]) -> list[Check]:
+    """Return T4 of runs that were told what perplexity their thresholds cost.
+
+    Raises:
+        InputError: A folder that no run of scrooge has written, or one that was told no loss.
+    """
+    points = []
+    for folder in folders:
+        summary = read_summary(folder, {SCHEMA: FIELDS})
+        if summary.get("perplexity_loss_percent") is None:
+            raise InputError(f"{folder}: was told no loss: run it with --perplexity-loss")
+        points.append((summary["perplexity_loss_percent"], summary["speedup"], summary["model"]))
+    points.sort()
+    name = ", ".join(sorted({model for *_, model in points}))
+    speeds = [speed for _, speed, _ in points]
+    rises = speeds == sorted(speeds)
+    shown = ", ".join(f"{speed:.2f} at {loss:g} %" for loss, speed, _ in points)
+    other = f"published: the mean over OPT and LLaMA-2 models of 6.7B to 13B, here {name}"
+    source = f"{PAPER}, Fig. 9"
+    what = f"{name}: speed-up by perplexity lost"
+    found = [Check("T4", what, "rises", shown, rises, source, "" if rises else other)]
+    if len(points) < 2:
+        why = "one run does not rise: give at least two"
+        found = [Check("T4", what, "rises", shown, False, source, why, ran=False)]
+    published = LOSSES[1.0]
+    ours = max((speed for loss, speed, _ in points if loss <= 1), default=1.0)
+    holds = within(ours, published, 0.2)
+    what = f"{name}: speed-up at 1 % of perplexity lost"
+    why = "" if holds else other
+    return [*found, Check("T4", what, f"{published}", f"{ours:.2f}", holds, source, why)]
+
+
+def _later_layers(trace: Trace, mode: str, result: simulate.Result, other: str) -> Check:
+    read = result.keys_read + result.values_read
+    third = max(len(read) // 3, 1)
+    ours = float(read[-third:].sum() / read[:third].sum())
+    holds = ours < 0.6
+    what = f"{trace.model}, {mode.upper()}: traffic of the last third of layers by the first's"
+    why = "" if holds else other
+    return Check("T3", what, "< 0.6", f"{ours:.2f}", holds, f"{PAPER}, Fig. 7", why)

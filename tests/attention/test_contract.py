@@ -1,4 +1,7 @@
-"""The laws of the attention seam, over every registered technique; each is shown to bite."""
+"""The laws of the attention seam, over every registered technique; each is shown to bite.
+
+Also tests technique.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Perplexity equals transformers', figures against a reference equal plain formulas."""
+"""Perplexity equals transformers', figures against a reference equal plain formulas.
+
+Also tests reference.py and results.py.
+"""
 
 from __future__ import annotations
 

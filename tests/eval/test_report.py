@@ -1,4 +1,7 @@
-"""The page of a report: what it says, that it loads nothing, and how a browser takes it."""
+"""The page of a report: what it says, that it loads nothing, and how a browser takes it.
+
+Also tests report_plots.py and report_tables.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Requests are lm-evaluation-harness's, figures their formulas, complaints one line."""
+"""Requests are lm-evaluation-harness's, figures their formulas, complaints one line.
+
+Also tests task_data.py and the flags in options.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Models of transformers with suffice's attention and cache: the same tokens, and undone after."""
+"""Models of transformers with suffice's attention and cache: the same tokens, and undone after.
+
+Also tests masks.py, native_cache.py and requests.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How many drafts pay: by fixed costs and rates, and by a clock that the tests turn."""
+"""How many drafts pay: by fixed costs and rates, and by a clock that the tests turn.
+
+Also tests account.py.
+"""
 
 from __future__ import annotations
 

@@ -148,3 +148,10 @@ def test_a_bit_that_differs_is_found(tmp_path: Path) -> None:
     assert (same.returncode, same.stdout) == (0, "0 of 1 cases differ\n")
     assert differs.returncode == 1 and less.returncode == 1
     assert "decoded.steps" in differs.stdout and "3 -> 4" in differs.stdout
+
+
+def test_the_quick_tests_are_there() -> None:
+    for line in (ROOT / "tests" / "smoke.txt").read_text().splitlines():
+        path, _, name = line.partition("::")
+        source = (ROOT / path).read_text()
+        assert not name or f"\ndef {name}(" in source, line

@@ -45,7 +45,7 @@ SOFTMAXES = {
 }
 
 
-def rules() -> dict[str, core.Rule | None]:
+def rules() -> dict[str, core.AttentionRule | None]:
     """Return the rule of each softmax."""
     return {
         name: coded_rule(None, None if levels is None else [levels] * GROUP)

@@ -1,4 +1,4 @@
-"""Where suffice keeps what it downloads and measures."""
+"""The folder of downloads and measurements."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def cache_dir() -> Path:
 
     `SUFFICE_CACHE` if set, else `suffice` under `XDG_CACHE_HOME`, else `~/.cache/suffice`.
     """
-    if own := os.environ.get("SUFFICE_CACHE"):
-        return Path(own).expanduser()
+    if folder := os.environ.get("SUFFICE_CACHE"):
+        return Path(folder).expanduser()
     if shared := os.environ.get("XDG_CACHE_HOME"):
         return Path(shared).expanduser() / "suffice"
     return Path.home() / ".cache" / "suffice"

@@ -1,4 +1,4 @@
-"""Progress bars: on standard error, and only if that is a terminal."""
+"""Progress bars on standard error, shown only if that is a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def progress_bar(
     *columns: str | rich.progress.ProgressColumn, shown: bool = True
 ) -> rich.progress.Progress:
-    """Return a display of tasks, to be entered; one that is not shown takes tasks all the same."""
+    """Return a progress bar, a context manager; a hidden one accepts tasks and shows nothing."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -22,7 +22,7 @@ def progress_bar(
 
 
 def counting_bar() -> rich.progress.Progress:
-    """Return a display of tasks that are counted, with the time that is left of each."""
+    """Return a progress bar with the count and the remaining time of each task."""
     from rich.progress import BarColumn, TimeRemainingColumn
 
     columns = ("{task.description}", BarColumn(), "{task.completed}/{task.total}")

@@ -147,7 +147,7 @@ class DependsOnNeighbours(Exact):
 
 
 class MiscountsValues(AET):
-    def rule(self) -> core.Rule:
+    def rule(self) -> core.AttentionRule:
         if self.values > 0.2:
             return super().rule()
         return dataclasses.replace(self, values=1.01 * self.values).rule()

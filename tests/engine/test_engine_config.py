@@ -143,6 +143,14 @@ KNOWN = (
             "the cores available",
         ),
         (
+            {"kv_cache_bytes": 2**64},
+            "kv_cache_bytes=18446744073709551616: must be less than 2^64 bytes; None sets no limit",
+        ),
+        (
+            {"kv_cache_bytes": f"{2**34}GiB"},
+            "kv_cache_bytes='17179869184GiB': must be less than 2^64 bytes; None sets no limit",
+        ),
+        (
             {"kv_cache_bytes": "lots"},
             "kv_cache_bytes='lots': must be a number of bytes, such as 4GiB, or None",
         ),

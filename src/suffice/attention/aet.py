@@ -141,7 +141,7 @@ class AET(BlockByBlock):
             for block in blocks:
                 blocks[block] += masses[block]
 
-    def rule(self) -> core.Rule:
+    def rule(self) -> core.AttentionRule:
         """Return what the native kernel does.
 
         Raises:
@@ -151,12 +151,11 @@ class AET(BlockByBlock):
 
         if self.block != PANEL:
             raise InputError(f"aet: block={self.block}: the native kernel has blocks of {PANEL}")
-        return core.Rule(
-            stop=1,
-            by_sketch=self.sketched,
-            value_share=self.values,
+        return core.AttentionRule.aet(
             key_share=self.keys,
+            value_share=self.values,
             sinks=-(-self.sinks // PANEL),
             globals=-(-self.globals // PANEL),
             locals=self.locals,
+            by_sketch=self.sketched,
         )

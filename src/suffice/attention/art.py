@@ -127,17 +127,16 @@ class ART(BlockByBlock):
     def learn(self, state: None, masses: dict[int, float]) -> None:
         """Take note of nothing."""
 
-    def rule(self) -> core.Rule:
+    def rule(self) -> core.AttentionRule:
         """Return what the native kernel does."""
         from suffice.native import PANEL, core
 
-        return core.Rule(
-            stop=2,
-            look_blocks=self.block // PANEL,
-            by_sketch=self.sketched,
-            value_share=self.values,
+        return core.AttentionRule.art(
             scale=self.change,
             direction=self.angle,
             patience=self.patience,
             probe=self.probe,
+            value_share=self.values,
+            check_blocks=self.block // PANEL,
+            by_sketch=self.sketched,
         )

@@ -99,13 +99,10 @@ class Certified(Technique):
 
         return attend(self, q, k, v, scale=scale, visible=visible)
 
-    def rule(self) -> core.Rule:
+    def rule(self) -> core.AttentionRule:
         """Return what the native kernel does."""
         from suffice.native import core
 
-        return core.Rule(
-            stop=3,
-            value_share=self.values,
-            missing=self.eps,
-            bounded=self.bounded,
+        return core.AttentionRule.certified(
+            missing=self.eps, bounded=self.bounded, value_share=self.values
         )

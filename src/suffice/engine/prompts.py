@@ -27,6 +27,7 @@ def split(prompts: Any) -> list[Any]:
     """
     if isinstance(prompts, str | Mapping):
         return [prompts]
+    _refuse_bytes("prompts", prompts)
     if not isinstance(prompts, Sequence):
         raise InputError(
             "prompts: must be text, token ids, {'prompt_token_ids': [...]} or a list of these, "
@@ -55,6 +56,15 @@ def pair(count: int, params: Any) -> list[SamplingParams]:
     raise InputError(
         f"sampling_params: must be a SamplingParams or a list of them, not {type(params).__name__}"
     )
+
+
+def _refuse_bytes(name: str, given: Any) -> None:
+    """Refuse bytes, which are a sequence of whole numbers but no token ids."""
+    if isinstance(given, bytes | bytearray | memoryview):
+        raise InputError(
+            f"{name}: must be text or token ids, not {type(given).__name__}; "
+            "decode bytes first, as in data.decode()"
+        )
 
 
 class RequestMaker:
@@ -155,6 +165,7 @@ class RequestMaker:
                 raise InputError("the prompt is empty: give some text")
             check_text("the prompt", prompt)
             return prompt, self._checked(self._tokenizer.encode(prompt))
+        _refuse_bytes("prompt", prompt)
         if not isinstance(prompt, Sequence):
             raise InputError(f"prompt: must be text or token ids, not {type(prompt).__name__}")
         return None, self._checked(prompt)

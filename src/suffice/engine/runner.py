@@ -90,7 +90,7 @@ class Runner:
         )
         self.proposer = config.speculative_config.proposer(Models(self))
 
-    def use(self, rules: list[list[core.Rule | None]]) -> None:
+    def use(self, rules: list[list[core.AttentionRule | None]]) -> None:
         """Attend by other rules, [L][G], than those of the config from now on."""
         self._native.use(rules)
 

@@ -1,4 +1,7 @@
-"""`suffice calibrate` on a tiny model, and what runs with what it wrote."""
+"""`suffice calibrate` on a tiny model, and what runs with what it wrote.
+
+Also tests thresholds.py.
+"""
 
 from __future__ import annotations
 

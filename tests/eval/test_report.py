@@ -1,4 +1,7 @@
-"""The page of a report: what it says, that it loads nothing, and how a browser takes it."""
+"""The page of a report: what it says, that it loads nothing, and how a browser takes it.
+
+Also tests report_plots.py and report_tables.py.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,8 @@ from markupsafe import escape
 
 pytest.importorskip("matplotlib", reason="the plots need suffice[plot]")
 
-from eval.report_records import LAYERS, PEERS, RESULTS, benched, folder_of_all, perplexity, write
-
 from commands import Cli, complaint
+from report_records import LAYERS, PEERS, RESULTS, benched, folder_of_all, perplexity, write
 from suffice.errors import InputError
 from suffice.eval.report import page
 from suffice.eval.report_points import shares, trade_offs

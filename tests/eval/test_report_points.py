@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from eval.report_records import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from report_records import (
     CONFIG,
     HEADS,
     HELD,
@@ -22,9 +25,6 @@ from eval.report_records import (
     perplexity,
     write,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
 from suffice.errors import InputError
 from suffice.eval.report_points import (
     conditions,

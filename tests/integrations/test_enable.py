@@ -1,4 +1,7 @@
-"""Models of transformers with suffice's attention and cache: the same tokens, and undone after."""
+"""Models of transformers with suffice's attention and cache: the same tokens, and undone after.
+
+Also tests masks.py, native_cache.py and requests.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from integrations.batches import GREEDY, NEW_TOKENS, PADDING, generate, prompts
 from transformers import (
     AttentionInterface,
     AutoModelForCausalLM,
@@ -20,6 +22,7 @@ from transformers import (
 
 import suffice.integrations.transformers as st
 import tiny
+from batches import GREEDY, NEW_TOKENS, PADDING, generate, prompts
 from golden import model_file
 from hf_reference import load
 from suffice import LLM, SamplingParams

@@ -26,12 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig, LayerConfig, Rope, check_number
 from suffice.models.layers import ACTIVATIONS
+from suffice.models.stored_tensors import StoredTensors
 from suffice.models.weights import is_linear, shapes
 from suffice.paths import write_whole
 from suffice.quant import PackedLinear
@@ -63,7 +64,7 @@ Weights = Mapping[str, PackedLinear | torch.Tensor]
 
 @dataclass(frozen=True)
 class Quantised:
-    """An opened file: what it says of itself, and its weights, mapped into memory."""
+    """An opened file: what it says of itself, and its weights."""
 
     path: Path
     facts: dict[str, Any]
@@ -170,15 +171,9 @@ def described_config(config: DecoderConfig) -> dict[str, Any]:
 
 def _read(path: Path, only: str | None = None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return the facts and tensors of a file, all of them or one."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            facts = _facts(path, (file.metadata() or {}).get(_KEY))
-            wanted = [name for name in file.keys() if only in (None, name)]  # noqa: SIM118
-            return facts, {name: file.get_tensor(name) for name in wanted}
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except SafetensorError as error:
-        raise InputError(f"{path} is not a valid safetensors file: {error}") from None
+    file = StoredTensors(path)
+    facts = _facts(path, file.metadata.get(_KEY))
+    return facts, {name: file.load(name) for name in file.names if only in (None, name)}
 
 
 def _facts(path: Path, header: str | None) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from suffice.errors import InputError
 from suffice.models.config import DecoderConfig, LayerConfig, Rope, check_number
 from suffice.models.layers import ACTIVATIONS
 from suffice.models.stored_tensors import StoredTensors
-from suffice.models.weights import is_linear, shapes
+from suffice.models.weights import check_finite, is_linear, shapes
 from suffice.paths import write_whole
 from suffice.quant import PackedLinear
 from suffice.quant.activations import Site
@@ -120,6 +120,9 @@ def read_part(path: Path) -> tuple[dict[str, Any], dict[str, PackedLinear | torc
         weights |= tensors
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+    for name, weight in weights.items():
+        for part, tensor in _floats(weight).items():
+            check_finite(path, f"{name}.{part}" if part else name, tensor)
     return facts, weights
 
 
@@ -252,6 +255,14 @@ def _parts(weight: PackedLinear) -> dict[str, torch.Tensor]:
         found["levels"] = weight.levels
         found["inputs"] = None if weight.site is None else weight.site.levels.clone()
     return {name: part.contiguous() for name, part in found.items() if part is not None}
+
+
+def _floats(weight: PackedLinear | torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return all that a weight holds in floating point, by the name of the part."""
+    parts = _parts(weight) if isinstance(weight, PackedLinear) else {"": weight}
+    if isinstance(weight, PackedCodes):
+        parts["data"] = weight.scales
+    return {name: each for name, each in parts.items() if each.is_floating_point()}
 
 
 def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tensor]) -> PackedLinear:

@@ -197,9 +197,7 @@ class Enabled:
         Raises:
             InputError: Always.
         """
-        raise InputError(
-            f"{type(self.model).__name__} is enabled: disable it before it is copied"
-        )
+        raise InputError(f"{type(self.model).__name__} is enabled: disable it before it is copied")
 
     def __enter__(self) -> Enabled:
         return self

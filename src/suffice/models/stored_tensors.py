@@ -83,7 +83,8 @@ class StoredTensors:
         try:
             with self.path.open("rb") as file:
                 file.seek(self._start + begin)
-                found = file.readinto(memoryview(tensor.view(-1).view(torch.uint8).numpy()))
+                into: Any = tensor.view(-1).view(torch.uint8).numpy()  # a buffer, says Python 3.12
+                found = file.readinto(into)
         except OSError as error:
             raise InputError(f"{self.path} cannot be read: {error.strerror}") from None
         if found != tensor.nbytes:

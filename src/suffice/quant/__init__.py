@@ -54,6 +54,7 @@ QUANTS = Table(
         "rtn": "suffice.quant.rtn:RTN",
         "kllm": "suffice.quant.kmeans:KLLM",
     },
+    native=frozenset({"none", "int8", "kmeans", "rtn", "kllm"}),
 )
 
 

@@ -24,6 +24,10 @@ BLOCK = 4096  # rows that are float32 at a time: a vocabulary is large
 class Int8:
     """Symmetric int8 weights per output channel and int8 activations per token."""
 
+    @property
+    def coded_bits(self) -> None:
+        """Bits of codes that `pack` chooses: it chooses none."""
+
     def at(self, matrix: str) -> Int8:
         """Return how a matrix is stored, whatever its name: like all else."""
         return self

@@ -40,6 +40,11 @@ class Quant(Protocol):
         """Store a dense float weight [N, K] and an optional bias [N]."""
         ...
 
+    @property
+    def coded_bits(self) -> int | None:
+        """Bits of the codes that `pack` chooses, without a calibration; None: it chooses none."""
+        ...
+
     def at(self, matrix: str) -> Quant:
         """Return how a matrix of a model is stored, by its name: `q` or `down`, `embed`, `head`."""
         ...

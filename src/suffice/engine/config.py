@@ -194,7 +194,7 @@ class Config(EngineOptions):
         found = self.calibration
         if found is None:
             return None
-        if by_head.is_calibrated(self.attention):
+        if self.attention.calibrated:
             return found.attention[ATTENTIONS.name_of(self.attention)].window
         return found.window
 

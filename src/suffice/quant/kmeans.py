@@ -137,7 +137,7 @@ class KMeans:
     @property
     def coded_bits(self) -> int:
         """Bits of the codes that `pack` chooses, without a calibration."""
-        return self.w
+        return self.bits
 
     def at(self, matrix: str) -> KMeans | Int8:
         """Return how a matrix is stored, by its name: embedding and head in int8.

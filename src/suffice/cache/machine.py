@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from suffice.cache import Growth, fitted
 from suffice.cache.cost import Costs, best_allocations, nearest_power_of_two, spare_rows
 from suffice.errors import InputError
 from suffice.paths import cache_dir, write_whole
@@ -118,6 +119,15 @@ def load() -> Machine | None:
 def load_or_default() -> Machine:
     """Return this machine's measurement, or `DEFAULT`, whose `measured` is None."""
     return load() or DEFAULT
+
+
+def fitted_to_kernel(growth: Growth) -> Growth:
+    """Return a growth policy as it suits caches that the native kernel reads on this machine.
+
+    Eq. 8's G and Q count as 1: the kernel reads a key once for its group, in the type in which it
+    is stored, so the products get cheaper by the same factors as the copies.
+    """
+    return fitted(growth, ratio=load_or_default().ratio, group=1, shrink=1.0)
 
 
 def save(machine: Machine) -> None:

@@ -1,7 +1,7 @@
 """Fail on turns of phrase that readers stumble over: `make check` runs this over every text file.
 
-Each phrase has a plainer form, which is printed. The list is short on purpose: it catches habits, it
-does not replace reading a sentence aloud.
+Each phrase has a plainer form, which is printed. The list is short on purpose: it catches habits
+and does not replace reading a sentence aloud.
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import rich.progress
@@ -27,3 +29,36 @@ def counting_bar() -> rich.progress.Progress:
 
     columns = ("{task.description}", BarColumn(), "{task.completed}/{task.total}")
     return progress_bar(*columns, TimeRemainingColumn())
+
+
+class Running(Protocol):
+    """A request that is run: whether it has ended, and samples, each with its `tokens`."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+    @property
+    def samples(self) -> Sequence[Any]:
+        """What is sampled for it."""
+        ...
+
+
+@contextlib.contextmanager
+def showing(requests: Sequence[Running], *, shown: bool) -> Iterator[Callable[[], None]]:
+    """Show how many of some requests are done and how fast tokens come; yields what updates it."""
+    from rich.progress import BarColumn, TimeElapsedColumn
+
+    done = "{task.completed}/{task.total} requests"
+    columns = (done, BarColumn(), "{task.fields[tokens]} tokens", TimeElapsedColumn())
+    with progress_bar(*columns, shown=shown) as bar:
+        task = bar.add_task("", total=len(requests), tokens=0)
+
+        def update() -> None:
+            if not bar.disable:
+                finished = sum(request.finished for request in requests)
+                tokens = sum(len(s.tokens) for request in requests for s in request.samples)
+                bar.update(task, completed=finished, tokens=tokens)
+
+        yield update

@@ -109,7 +109,7 @@ def test_names() -> None:
     for names, message in (
         ("piqua", "unknown task 'piqua'. Did you mean 'piqa'"),
         ("", "unknown task ''"),
-        ("piqa,boolq,piqa", "names 'piqa' twice"),
+        ("piqa,boolq,piqa", "'piqa' is given twice"),
     ):
         with pytest.raises(InputError, match=message):
             chosen(names)

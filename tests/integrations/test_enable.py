@@ -52,6 +52,21 @@ def test_at_its_exact_limit_a_technique_gives_the_tokens_of_transformers(
     assert enabled.trace is not None and enabled.trace.steps == NEW_TOKENS - 1
 
 
+def test_a_copy_does_not_generate_with_the_weights_of_the_original(
+    models: Callable[[str], Any],
+) -> None:
+    model = models("llama")
+    with st.enable(model) as enabled:
+        with pytest.raises(InputError) as error:
+            copy.deepcopy(model)
+        assert str(error.value) == "LlamaForCausalLM is enabled: disable it before it is copied"
+        assert generate(model).shape[1] > NEW_TOKENS and enabled.trace is not None
+    twin = copy.deepcopy(model)
+    torch.nn.init.zeros_(twin.lm_head.weight)
+    with st.enable(twin):
+        assert not torch.equal(generate(twin), generate(model))
+
+
 @pytest.mark.parametrize("attention", LOSSY)
 def test_with_thresholds_the_tokens_are_those_of_the_engine(attention: str, tmp_path: Path) -> None:
     folder = tiny.make(tmp_path, "llama", tokenizer=True)

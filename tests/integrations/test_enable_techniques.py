@@ -16,7 +16,7 @@ import tiny
 from batches import GREEDY, PADDING, generate, prompts
 from suffice import LLM, SamplingParams
 from suffice.attention import calibration
-from suffice.models.fingerprint import fingerprint
+from suffice.models.files import fingerprint
 
 FAMILIES = ("llama", "mistral", "qwen3", "gemma3", "opt")
 POLICIES = (

@@ -9,8 +9,8 @@ import torch
 
 from caches import cache_for
 from golden import COUNT, FOLDER, MODELS, NAMES, PROMPTS, model_file, sha256
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
+from suffice.models.open import open_checkpoint
 from suffice.models.tokenizer import load_tokenizer
 from suffice.quant.none import NoQuant
 

@@ -29,7 +29,7 @@ from suffice.attention.exact import Exact
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
 from suffice.attention.kernel import coded_rule
-from suffice.attention.softmax import Levels
+from suffice.attention.levels import Levels
 from suffice.engine.runner import Runner
 from suffice.policy import POLICIES
 from suffice.policy.full import Full

@@ -15,7 +15,8 @@ import policy_models
 import tiny
 from oracle import max_error
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, Sequence, load
+from suffice.engine.load import load
+from suffice.engine.runner import Runner, Sequence
 from suffice.policy import POLICIES
 from suffice.policy.snapkv import SnapKV
 from suffice.policy.streaming import Streaming

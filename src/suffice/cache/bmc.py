@@ -2,7 +2,9 @@
 
 Source   Ramachandran et al., "Striking the Right Balance between Compute and Copy", section V.
          The paper's r is `rows`, its C' is `ratio`; Eq. 5-9 are in cost.py.
-Exact    always: growth changes where rows live, not what they hold.
+Differs  r is rounded to a power of two, not the number of allocations. Natively Eq. 8's factors
+         count as 1: the kernel repeats no key and computes nothing on spare rows.
+Exact    always: growth moves rows and changes no value.
 Cost     N / r copies of the cache; at most r - 1 spare rows.
 Example  bmc:rows=128
 Options

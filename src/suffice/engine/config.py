@@ -22,7 +22,8 @@ from suffice.speculate import SPECULATORS, Speculator
 
 if TYPE_CHECKING:
     from suffice.attention.calibration import Calibration
-    from suffice.attention.softmax import Levels, Softmax
+    from suffice.attention.levels import Levels
+    from suffice.attention.softmax import Softmax
     from suffice.native import core
     from suffice.quant import Quant
 
@@ -186,6 +187,16 @@ class Config(EngineOptions):
             InputError: The calibration is of another number of them.
         """
         return by_head.rules(self.attention, self.calibration, layers, kv_heads)
+
+    @property
+    def calibrated_tokens(self) -> int | None:
+        """The context that the calibration in use saw, in tokens; None without one."""
+        found = self.calibration
+        if found is None:
+            return None
+        if self.attention.calibrated:
+            return found.attention[ATTENTIONS.name_of(self.attention)].window
+        return found.window
 
     def levels(self) -> list[list[Levels]]:
         """Return the levels of a coded softmax, [L][H]; none without one."""

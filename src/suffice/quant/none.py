@@ -1,6 +1,6 @@
-"""Weights as the checkpoint's values in float32 or bfloat16.
+"""Weights as in the checkpoint, in float32 or bfloat16.
 
-Exact    always: what is stored is what is multiplied, accumulated in float32.
+Exact    always: stored values are multiplied as they are and accumulated in float32.
 Cost     4 or 2 bytes per weight and step.
 Native   csrc/kernels/linear.inl
 Options
@@ -37,6 +37,10 @@ class NoQuant:
     def exact_limit(cls) -> NoQuant:
         """Return the setting that keeps every bit of a float32 checkpoint."""
         return cls("float32")
+
+    @property
+    def coded_bits(self) -> None:
+        """Bits of codes that `pack` chooses: it chooses none."""
 
     def at(self, matrix: str) -> NoQuant:
         """Return how a matrix is stored, whatever its name: like all else."""

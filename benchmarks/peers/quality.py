@@ -53,7 +53,7 @@ def opened(flags: argparse.Namespace, setting: dict[str, Any]) -> tuple[Runner, 
 
 
 def measured(flags: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return each setting's figures beside those of the float weights."""
+    """Return each setting's figures, compared with the float weights."""
     plan = Plan(flags.window, flags.limit, together=flags.limit)
     reference, tokenizer = opened(flags, FLOAT)
     text = load_text("wikitext2", flags.data_dir)

@@ -55,7 +55,7 @@ def _method(weights: str) -> Any:
 
 
 def scored(ours: Rounding, reference: Rounding, windows: Sequence[list[int]]) -> Iterator[Tally]:
-    """Yield, window by window, the tally of what a run predicts beside the reference."""
+    """Yield, window by window, the tally of what a run and the reference predict."""
     tally = Tally(len(windows))
     with torch.no_grad():
         for number, window in enumerate(windows):

@@ -57,6 +57,7 @@ SWEEPS: dict[str, tuple[Any, ...]] = {
     "block": (16, 32, 48, 64),
     "probe": (16, 32, 48, 64),
 }
+OPTIONS = {"tau": "change", "phi": "angle", "p": "patience", "probe": "probe", "block": "block"}
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,9 @@ def measure(samples: list[Sample], layers: int, count: int) -> dict[str, list[di
         found["bounds"].append({"setting": name_of(art)} | promises(everywhere, art))
     found["ablation"] = [
         {"setting": name_of(art), "what": what}
-        | quality(everywhere, dataclasses.replace(art, p=1) if "pat" in what else art, without)
+        | quality(
+            everywhere, dataclasses.replace(art, patience=1) if "pat" in what else art, without
+        )
         | {"published": PUBLISHED_ABLATION[what]}
         for art in SETTINGS
         for what, without in zip(PUBLISHED_ABLATION, ("", "scale", "direction", ""), strict=True)
@@ -243,7 +246,7 @@ def measure(samples: list[Sample], layers: int, count: int) -> dict[str, list[di
     # One threshold at a time, about the paper's point and about one that stops on this model.
     found["sweeps"] = [
         {"about": f"tau={centre.change:g}", "option": option, "value": value}
-        | quality(everywhere, dataclasses.replace(centre, **{option: value}))
+        | quality(everywhere, dataclasses.replace(centre, **{OPTIONS[option]: value}))
         for centre in (SETTINGS[0], SETTINGS[-1])
         for option, values in SWEEPS.items()
         for value in values

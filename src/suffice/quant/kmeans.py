@@ -86,7 +86,7 @@ class KMeans:
     hadamard: bool = True
     fisher: bool = True
     outliers: float | None = None
-    act_group: int | None = field(default=None, metadata=spelling(old="act_group"))
+    act_group: int | None = field(default=None, metadata=spelling(old="a_group"))
     sites: str = LINEAR
     offline: bool = False
 

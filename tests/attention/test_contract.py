@@ -191,9 +191,35 @@ SETTINGS = [
 
 @pytest.mark.parametrize("each_isa", native.ISAS, indirect=True)  # next to each other
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("law", [law for law, _ in LAWS], ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", [native_equals_reference, a_batch_equals_its_rows])
 def test_law(law: Callable[[Any], None], setting: str, each_isa: str) -> None:
     law(ATTENTIONS.build(setting))
+
+
+@pytest.mark.parametrize("name", ATTENTIONS.names())
+def test_the_exact_limit(name: str, each_isa: str) -> None:
+    exact_at_the_limit(ATTENTIONS.build(name))
+
+
+# What is counted, kept and written does not depend on the instructions.
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(
+    "law",
+    [what_was_read_is_counted, what_is_rolled_back_leaves_no_trace, inputs_are_left_alone],
+)
+def test_law_whatever_the_instructions(law: Callable[[Any], None], setting: str) -> None:
+    law(ATTENTIONS.build(setting))
+
+
+def test_every_law_is_held() -> None:
+    found = {
+        part
+        for test in (test_law, test_law_whatever_the_instructions)
+        for mark in test.pytestmark  # type: ignore[attr-defined]
+        if mark.args[0] == "law"
+        for part in mark.args[1]
+    }
+    assert found | {exact_at_the_limit} == {law for law, _ in LAWS}
 
 
 def test_the_settings_leave_something_out() -> None:

@@ -21,7 +21,7 @@ from markupsafe import escape
 pytest.importorskip("matplotlib", reason="the plots need suffice[plot]")
 
 from commands import Cli, complaint
-from eval.report_records import LAYERS, RESULTS, benched, folder_of_all, perplexity, write
+from eval.report_records import LAYERS, PEERS, RESULTS, benched, folder_of_all, perplexity, write
 from suffice.errors import InputError
 from suffice.eval.report import page
 from suffice.eval.report_points import shares, trade_offs
@@ -226,7 +226,7 @@ def browse(url: str, profile: Path, *arguments: str) -> subprocess.CompletedProc
 
 @pytest.mark.parametrize("width", [1200, 400])
 def test_a_browser_shows_it(records: Path, tmp_path: Path, width: int) -> None:
-    path = write(tmp_path / "page.html", page(read([records, RESULTS / "peers.json"])))
+    path = write(tmp_path / "page.html", page(read([records, PEERS])))
     url, picture = path.as_uri(), tmp_path / "page.png"
     shown = browse(url, tmp_path / "a", "--dump-dom")
     found = Page(shown.stdout)

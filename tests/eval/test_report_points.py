@@ -18,7 +18,7 @@ from eval.report_records import (
     HEADS,
     HELD,
     LAYERS,
-    RESULTS,
+    PEERS,
     benched,
     evaluated,
     folder_of_all,
@@ -122,8 +122,8 @@ def test_speed_by_depth(records: Path) -> None:
 
 
 def test_speed_of_peers() -> None:
-    (chart,) = speed_charts(read([RESULTS / "peers.json"]))
-    record = json.loads((RESULTS / "peers.json").read_text())
+    (chart,) = speed_charts(read([PEERS]))
+    record = json.loads(PEERS.read_text())
     lines = {line.label: line.points for line in chart.lines}
     sections = record["peers"].values()
     for label in {section["label"] for section in sections}:  # some are measured more than once

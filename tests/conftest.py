@@ -52,6 +52,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
     def use(*arguments: Any, template: bool = True) -> Any:
         from engine.fake_engine import fake_llm
+
         from suffice.cli.options import ModelFlags
         from suffice.trace import Trace
 

@@ -7,8 +7,8 @@ A prompt is run once; the queries of the last tokens before each length are kept
 values before them, and the reference's traversal is run on each, newest block first. A sample is
 one head of one token; in the tables of Table 3 and appendix F the heads that share keys stop
 together, as in the engine. The probe is the engine's, runs of 16 elements; columns "scattered" are
-of a probe of single elements, as in the paper. Published figures stand beside ours: they are of other models, of 7 billion
-parameters and more, and the paper's text has a needle, ours has none.
+of a probe of single elements, as in the paper. Published figures stand beside ours: they are of
+other models, of 7 billion parameters and more, and the paper's text has a needle, ours has none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from benchmarks.harness.tables import markdown
 from suffice.attention.art import ART
 from suffice.attention.art_bounds import Trajectory, bounds, changes, stops, trajectory
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, load
+from suffice.engine.load import load
+from suffice.engine.runner import Runner
 from suffice.eval.texts import load_text
 from suffice.models import decoder
 

@@ -13,7 +13,7 @@ from suffice.attention import ATTENTIONS
 from suffice.attention.by_head import check, rules
 from suffice.attention.calibration import Calibration, beside, write
 from suffice.errors import InputError
-from suffice.models.fingerprint import fingerprint
+from suffice.models.files import fingerprint
 
 PROMPT = {"prompt_token_ids": list(range(3, 203))}
 SAMPLING = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)

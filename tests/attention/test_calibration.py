@@ -13,7 +13,7 @@ import pytest
 from suffice.attention.calibration import Thresholds, read, write
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import EXAQKM
-from suffice.attention.softmax import Levels
+from suffice.attention.levels import Levels
 from suffice.errors import InputError
 
 LEVELS = {

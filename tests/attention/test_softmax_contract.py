@@ -20,7 +20,7 @@ from suffice.attention.exact import Exact
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
 from suffice.attention.kernel import attend, coded_rule
-from suffice.attention.softmax import Levels
+from suffice.attention.levels import Levels
 from suffice.attention.traversal import Attended
 from suffice.cache import GROWTHS, KV_DTYPES
 from suffice.cache.kv import KVCache

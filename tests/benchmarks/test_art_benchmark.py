@@ -12,7 +12,7 @@ import torch
 import tiny
 from benchmarks.attention import art
 from suffice.engine.config import Config
-from suffice.engine.runner import load
+from suffice.engine.load import load
 from suffice.models.layers import attend
 
 

@@ -14,8 +14,8 @@ from benchmarks.quant.sites import GROUPS, INTEGERS, Inputs, Rounding
 from suffice.cache.kv import KVCache
 from suffice.cache.upfront import Upfront
 from suffice.errors import InputError
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
+from suffice.models.open import open_checkpoint
 from suffice.models.quantize.layerwise import Layerwise
 from suffice.quant import Quant
 from suffice.quant.activations import Activations, Site

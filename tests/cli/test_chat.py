@@ -6,15 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from engine.fake_engine import scripted
 
 from commands import SUMMARY, Cli, complaint
-from engine.fake_engine import scripted
 from suffice.engine.llm import LLM
 
 
 def one_hot(token: int) -> Any:
     import torch
-
     from engine.fake_engine import V
 
     return torch.nn.functional.one_hot(torch.tensor(token), V).float()

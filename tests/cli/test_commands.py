@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine.fake_engine import fake_llm, scripted
 
 from commands import SUMMARY, Cli, Ran, complaint
-from engine.fake_engine import fake_llm, scripted
 from suffice import pull
 from suffice.cli.flags import members
 from suffice.cli.options import BenchFlags, ModelFlags, SamplingFlags, speculation

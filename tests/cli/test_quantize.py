@@ -18,9 +18,9 @@ import tiny
 from commands import Cli
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
-from suffice.models.formats.quantized_file import open_quantised
+from suffice.models.formats.quantized_file import open_quantized
+from suffice.models.open import open_checkpoint
 from suffice.models.quantize.job import Quantising
 from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.tokenizer import load_tokenizer
@@ -72,7 +72,7 @@ def test_what_was_written_runs(quantize: Any, model: Path, tmp_path: Path, metho
     assert (ran.code, ran.out.strip()) == (0, str(tmp_path / "out.safetensors")), ran.err
     assert not (tmp_path / "out.safetensors.layers").exists()
     path = tmp_path / "out.safetensors"
-    opened = open_quantised(path)
+    opened = open_quantized(path)
     original = open_checkpoint(model)
     assert opened.config == original.config
     dense = Decoder.from_checkpoint(original, NoQuant("float32")).weights
@@ -155,7 +155,7 @@ def test_an_interrupted_run_goes_on(
     assert kept == ["0000.safetensors", "0001.safetensors", "lock", *windows]
     monkeypatch.delattr(Sensitivity, "of")  # the windows are not weighed again
     with pytest.raises(InputError, match="is a part of an unfinished `suffice quantize`: run"):
-        open_quantised(tmp_path / "out.safetensors.layers" / kept[0])
+        open_quantized(tmp_path / "out.safetensors.layers" / kept[0])
     ran = quantize("kllm:act_bits=16")
     assert ran.code == 2 and "is of another quantisation: remove it, or give another -o" in ran.err
     assert quantize().code == 0

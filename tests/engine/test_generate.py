@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 import pytest
-from fake_engine import EOS, PIECES, fake_llm, mixed, runner_of, scripted
 
+from fake_engine import EOS, PIECES, fake_llm, mixed, runner_of, scripted
 from suffice import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_engine import V, fake_llm, runner_of
 
+from fake_engine import V, fake_llm, runner_of
 from suffice import SamplingParams
 from suffice.errors import InputError
 

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fake_engine import fake_llm, mixed, runner_of
 
+from fake_engine import fake_llm, mixed, runner_of
 from suffice import SamplingParams
 from suffice.engine.turns import Turns
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from engine.fake_engine import EOS, FakeRunner, V, fake_llm
 
 from commands import Cli, complaint
-from engine.fake_engine import EOS, FakeRunner, V, fake_llm
 from suffice import LLM
 from suffice.errors import InputError
 from suffice.eval import latency

@@ -20,8 +20,9 @@ from markupsafe import escape
 
 pytest.importorskip("matplotlib", reason="the plots need suffice[plot]")
 
-from commands import Cli, complaint
 from eval.report_records import LAYERS, PEERS, RESULTS, benched, folder_of_all, perplexity, write
+
+from commands import Cli, complaint
 from suffice.errors import InputError
 from suffice.eval.report import page
 from suffice.eval.report_points import shares, trade_offs

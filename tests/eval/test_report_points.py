@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from eval.report_records import (
     CONFIG,
     HEADS,
@@ -25,6 +22,9 @@ from eval.report_records import (
     perplexity,
     write,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+
 from suffice.errors import InputError
 from suffice.eval.report_points import (
     conditions,

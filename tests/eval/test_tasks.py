@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from eval.harness import PIQA, ROWS, Rows, real_piqa, their_task, write_lines
 
 from commands import Cli, complaint
-from eval.harness import PIQA, ROWS, Rows, real_piqa, their_task, write_lines
 from suffice.errors import InputError
 from suffice.eval import tasks
 from suffice.eval.tasks import TASKS, Question, Result, Tally, chosen, measure, summed_up

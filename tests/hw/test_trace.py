@@ -13,7 +13,7 @@ import tiny
 from commands import Cli, complaint
 from suffice.cli.hw import trace as hw_trace
 from suffice.engine.config import Config
-from suffice.engine.runner import load
+from suffice.engine.load import load
 from suffice.errors import InputError
 from suffice_hw.scrooge.logits import Trace
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from models.hf_reference import load
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from integrations.batches import GREEDY, PADDING, generate, prompts
 
 import suffice.integrations.transformers as st
 import tiny
-from integrations.batches import GREEDY, PADDING, generate, prompts
 from suffice import LLM, SamplingParams
 from suffice.attention import calibration
-from suffice.models.fingerprint import fingerprint
+from suffice.models.files import fingerprint
 
 FAMILIES = ("llama", "mistral", "qwen3", "gemma3", "opt")
 POLICIES = (

@@ -9,9 +9,9 @@ import pytest
 
 import tiny
 from suffice.errors import InputError
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.config import DecoderConfig, LayerConfig, Rope
 from suffice.models.families import family_of
+from suffice.models.open import open_checkpoint
 
 
 @pytest.fixture

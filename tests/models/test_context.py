@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import hf_reference
 import pytest
 import torch
 
+import hf_reference
 import tiny
 from caches import cache_for
 from oracle import assert_matches
 from suffice import LLM, SamplingParams
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.config import Rope
 from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, Rows
+from suffice.models.open import open_checkpoint
 from suffice.quant.none import NoQuant
 
 TRAINED, LONG = 64, 150

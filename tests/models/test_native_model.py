@@ -7,19 +7,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hf_reference
 import numpy as np
 import pytest
 import torch
 
+import hf_reference
 import tiny
 from caches import cache_for
 from oracle import assert_matches
 from suffice import native
 from suffice.cache.kv import KVCache
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, Omitted, Rows
+from suffice.models.open import open_checkpoint
 from suffice.models.restored import restored
 from suffice.quant import QUANTS
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from models.hf_reference import load
 
 import tiny
-from models.hf_reference import load
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
+from suffice.models.open import open_checkpoint
 from suffice.models.quantize import sensitivity
 from suffice.models.quantize.layerwise import Layerwise
 from suffice.models.quantize.sensitivity import Sensitivity

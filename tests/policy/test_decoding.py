@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import policy_models
 import pytest
 import torch
-from rows import SCALE, SIZE, Rows
 
+import policy_models
 from caches import as_multiplied
 from oracle import max_error
+from rows import SCALE, SIZE, Rows
 from suffice.attention import ATTENTIONS
 from suffice.attention.kernel import attend
 from suffice.attention.traversal import traverse

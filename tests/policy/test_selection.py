@@ -6,11 +6,11 @@ import itertools
 from typing import Any
 
 import numpy as np
-import policy_models
 import pytest
 import torch
-from rows import SCALE, Rows, rows_of
 
+import policy_models
+from rows import SCALE, Rows, rows_of
 from suffice.policy import POLICIES
 from suffice.policy.choice import block_order
 from suffice.policy.observation import observed_scores

@@ -13,7 +13,6 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from fake_engine import fake_llm, mixed, runner_of
-
 from suffice import LLM, SamplingParams
 from suffice.engine.loop import Loop
 from suffice.speculate.budget import Budget, count_that_pays

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from suffice.attention.softmax import Levels
+    from suffice.attention.levels import Levels
     from suffice.attention.traversal import Attended
     from suffice.cache.kv import KVCache
     from suffice.native import core

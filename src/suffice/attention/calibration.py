@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from suffice.attention.exaq import TAILS
-from suffice.attention.softmax import Levels
+from suffice.attention.levels import TAILS, Levels
 from suffice.errors import InputError
 
 SCHEMA = 2

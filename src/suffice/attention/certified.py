@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from suffice.attention.traversal import Attended
     from suffice.native import core
 
-VISIT = 16  # blocks that are visited together: they share the allowance for values
-SUM_ERROR = 1e-5  # of float32, as in the native code
 LEAST, MOST = 1e-6, 0.999999  # of `eps` above 0: what float32 tells from 0 and 1
 
 
@@ -89,9 +87,16 @@ class Certified(Technique):
         states: list[Any] | None = None,
     ) -> Attended:
         """Attend until the rest is bounded; see `Attention.reference`."""
-        from suffice.attention.certified_reference import attend
+        from suffice.attention.certified_reference import Limits, attend
 
-        return attend(self, q, k, v, scale=scale, visible=visible)
+        return attend(
+            q,
+            k,
+            v,
+            scale=scale,
+            visible=visible,
+            limits=Limits(self.eps, self.values, self.bounded),
+        )
 
     def rule(self) -> core.Rule:
         """Return what the native kernel does."""

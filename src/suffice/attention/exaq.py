@@ -38,7 +38,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from suffice.attention.softmax import Levels
+from suffice.attention.levels import Levels, check_tail
 from suffice.errors import InputError, unknown
 from suffice.registry import spelling
 
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 # C* = slope sigma + intercept, by bits (Table 1)
 TABLE = {2: (-1.66, -1.85), 3: (-1.75, -2.06), 4: (-1.83, -2.27)}
 CLIPS = ("table", "solve", "minmax", "fit")
-TAILS = ("clip", "flush")
 _MEAN = -3.24  # of f, in sigma
 _STEP = 0.01  # of C, in nats, when Eq. 5 is solved
 _FITS = [-0.25 * i for i in range(4, 65)]  # C of which one is fitted
@@ -148,16 +147,6 @@ def check_bits(owner: str, bits: int) -> None:
     """
     if bits not in TABLE:
         raise InputError(f"{owner}: bits={bits}: must be 2, 3 or 4")
-
-
-def check_tail(owner: str, tail: str) -> None:
-    """Refuse a tail that is not known.
-
-    Raises:
-        InputError: Not in `TAILS`.
-    """
-    if tail not in TAILS:
-        raise unknown(f"tail of {owner}", tail, TAILS)
 
 
 def error_of_clip(bits: int, sigma: float, clip: float) -> float:

@@ -26,8 +26,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from suffice.attention.exaq import check_bits, check_tail
-from suffice.attention.softmax import Levels
+from suffice.attention.exaq import check_bits
+from suffice.attention.levels import Levels, check_tail
 from suffice.registry import spelling
 
 if TYPE_CHECKING:

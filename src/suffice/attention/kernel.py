@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-    from suffice.attention.softmax import Levels
+    from suffice.attention.levels import Levels
     from suffice.cache.kv import KVCache
     from suffice.native import core
 
@@ -23,7 +23,7 @@ def coded_rules(
 
     None for a rule: everything is read.
     """
-    from suffice.attention.softmax import of_group
+    from suffice.attention.levels import of_group
     from suffice.native import core
 
     found = []

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from suffice.attention.softmax import Levels
+    from suffice.attention.levels import Levels
     from suffice.attention.traversal import Attended, Stopping
     from suffice.cache.kv import KVCache
     from suffice.native import core

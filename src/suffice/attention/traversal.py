@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 import torch
 
+from suffice.attention.levels import Levels, of_group, weigh
 from suffice.attention.sketch import blocks_by_mass
-from suffice.attention.softmax import Levels, of_group, weigh
 
 
 @dataclass

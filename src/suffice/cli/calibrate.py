@@ -69,8 +69,7 @@ def run(flags: CalibrateFlags, model: ModelFlags) -> None:
     from suffice.attention.calibration import beside, write
     from suffice.eval.record import facts
     from suffice.eval.texts import described, load_text
-    from suffice.models.fingerprint import fingerprint
-    from suffice.models.locate import locate
+    from suffice.models.files import fingerprint, locate
 
     text = load_text(flags.text, flags.data_dir)
     path = locate(model.model)

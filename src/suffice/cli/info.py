@@ -24,7 +24,7 @@ from suffice.speculate import SPECULATORS
 
 if TYPE_CHECKING:
     from suffice.models.config import DecoderConfig
-    from suffice.models.formats.quantized_file import Quantised
+    from suffice.models.formats.quantized_file import Quantized
 
 SEAMS = (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, QUANTS, SPECULATORS)
 ISA_NAMES = {"v4": "AVX-512", "v3_vnni": "AVX2 with VNNI", "v3": "AVX2", "base": "plain loops"}
@@ -132,22 +132,19 @@ def show_model(name: str) -> None:
     """
     path = resolve(name)
     with busy(f"opening {name}"):
-        from suffice.models.checkpoint import open_checkpoint
-        from suffice.models.formats.quantized_file import open_quantised
-        from suffice.models.locate import SUFFIX, locate
+        from suffice.models.formats.quantized_file import Quantized
+        from suffice.models.open import open_model
         from suffice.models.weights import shapes
 
-        found = locate(path)
-        quantised = open_quantised(found) if found.suffix == SUFFIX else None
-        checkpoint = quantised or open_checkpoint(found)
-    config = checkpoint.config
+        opened = open_model(path)
+    config = opened.config
     parameters = sum(math.prod(shape) for shape in shapes(config).values())
     windows = Counter("all" if layer.window is None else layer.window for layer in config.layers)
     layers = ", ".join(f"{count} see {window}" for window, count in windows.most_common())
     rows = len(config.layers) * 2 * config.kv_heads  # of keys and values
     lines = {
-        "file": checkpoint.path,
-        "parameters": f"{parameters / 1e6:.1f} M, stored as {checkpoint.dtype}",
+        "file": opened.path,
+        "parameters": f"{parameters / 1e6:.1f} M, stored as {opened.dtype}",
         "layers": f"{len(config.layers)} ({layers} tokens)",
         "heads": f"{config.heads} query, {config.kv_heads} key/value, of {config.head_size}",
         "width": f"{config.width}, MLP {config.mlp_width}, vocabulary {config.vocab}",
@@ -159,13 +156,13 @@ def show_model(name: str) -> None:
             for dtype in _KV_TYPES
         ),
     }
-    if quantised:
-        lines |= _quantised(quantised)
+    if isinstance(opened, Quantized):
+        lines |= _quantised(opened)
     for key, value in lines.items():
         print(f"{key:16} {value}")
 
 
-def _quantised(model: Quantised) -> dict[str, object]:
+def _quantised(model: Quantized) -> dict[str, object]:
     """Return what a quantised model says of itself, and what each of its matrices loses."""
     facts = model.facts
     own = facts["model"]
@@ -184,7 +181,7 @@ def _quantised(model: Quantised) -> dict[str, object]:
     return lines
 
 
-def _entries(model: Quantised) -> int:
+def _entries(model: Quantized) -> int:
     return sum(matrix["rows"] * matrix["columns"] for matrix in model.facts["matrices"].values())
 
 

@@ -49,10 +49,9 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
     from suffice import native
     from suffice.eval.perplexity import Plan, windows_of
     from suffice.eval.texts import described, load_text
-    from suffice.models.checkpoint import open_checkpoint
     from suffice.models.decoder import Decoder
-    from suffice.models.fingerprint import fingerprint
-    from suffice.models.locate import SUFFIX, locate
+    from suffice.models.files import fingerprint, locate
+    from suffice.models.open import open_checkpoint
     from suffice.models.quantize.job import Quantising
     from suffice.models.tokenizer import load_tokenizer
     from suffice.quant.hadamard import block_of
@@ -65,8 +64,6 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
     plan = Plan(flags.window, flags.limit)
     text = load_text(flags.calibrate, flags.data_dir)
     path = locate(model.model)
-    if path.suffix == SUFFIX:
-        raise InputError(f"{path} is quantised already: give what it was made from")
     _check_apart(flags.output, path)
     with busy(f"loading {model.model}"):
         checkpoint = open_checkpoint(path)

@@ -22,7 +22,8 @@ from suffice.speculate import SPECULATORS, Speculator
 
 if TYPE_CHECKING:
     from suffice.attention.calibration import Calibration
-    from suffice.attention.softmax import Levels, Softmax
+    from suffice.attention.levels import Levels
+    from suffice.attention.softmax import Softmax
     from suffice.native import core
     from suffice.quant import Quant
 

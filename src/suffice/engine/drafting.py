@@ -10,7 +10,7 @@ from suffice.errors import InputError
 from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, Omitted, Rows
 from suffice.models.restored import restored
-from suffice.models.tokenizer import load_tokenizer
+from suffice.models.tokenizer import Tokenizer, load_tokenizer
 from suffice.speculate import Cheaper
 
 if TYPE_CHECKING:
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from suffice.engine.runner import Runner
 
 
-class Models:
-    """Of a runner, for which drafts are made."""
+class DraftModels:
+    """Of a runner, for which drafts are made; `load` makes another runner of a config."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(
+        self, runner: Runner, load: Callable[[Config], tuple[Config, Runner, Tokenizer]]
+    ) -> None:
         self._runner = runner
+        self._load = load
 
     def second(self, model: str, quantization: str | None, kv_cache_dtype: str) -> Runner:
         """Load another model, whose caches count as the runner's own.
@@ -31,8 +34,6 @@ class Models:
         Raises:
             InputError: It cannot be used, or has another vocabulary.
         """
-        from suffice.engine.runner import load  # which makes runners, which are given this
-
         mine = self._runner.config
         config = Config.create(
             model,
@@ -50,7 +51,7 @@ class Models:
                 f"speculator 'draft_model': {model} has another vocabulary than {mine.model}: "
                 "drafts are token ids, so the tokenizers must be the same"
             )
-        _, runner, _ = load(config)
+        _, runner, _ = self._load(config)
         if runner.vocabulary != self._runner.vocabulary:
             raise InputError(
                 f"speculator 'draft_model': {model} has {runner.vocabulary} token ids: must be "

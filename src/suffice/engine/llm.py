@@ -52,7 +52,7 @@ class LLM:
         return llm
 
     def _load(self, config: Config) -> None:
-        from suffice.engine.runner import load
+        from suffice.engine.load import load
 
         self._assemble(*load(config))
 

@@ -6,35 +6,24 @@ import contextlib
 import sys
 from collections import abc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from suffice import native
 from suffice.cache import fits_keys, fitted, machine, types_of
 from suffice.cache.kv import KVCache
-from suffice.data.essay import essay
 from suffice.engine.config import Config
-from suffice.engine.drafting import Models
 from suffice.engine.torch_threads import one_torch_thread
-from suffice.errors import InputError, OutOfMemory
-from suffice.models.checkpoint import open_checkpoint
+from suffice.errors import OutOfMemory
 from suffice.models.decoder import Decoder
-from suffice.models.fingerprint import fingerprint
-from suffice.models.formats.quantized_file import Quantised, open_quantised
 from suffice.models.key_rounding import key_rounding
-from suffice.models.locate import SUFFIX, locate
 from suffice.models.native_model import NativeModel, Rows
-from suffice.models.pages import gather
 from suffice.native import core
 from suffice.policy import Watch
-from suffice.quant import QUANTS
-from suffice.speculate import Drafted, Tree
+from suffice.speculate import Drafted, Proposer, Tree
+from suffice.speculate.none import NoDrafts
 from suffice.trace import Trace
-
-if TYPE_CHECKING:
-    from suffice.models.tokenizer import Tokenizer
 
 # Prompts, or what is left of them, of at most this many tokens go through the native step, by the
 # type of PyTorch's products. Where these are float32 the native ones are as fast (in int8 twice to
@@ -43,7 +32,6 @@ if TYPE_CHECKING:
 NATIVE_PREFILL = {torch.float32: sys.maxsize, torch.bfloat16: 64}
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
 Chunk = Callable[[KVCache, list[int], Outputs, Watch | None], torch.Tensor]
-SAMPLE = 8000  # characters of a text that make enough tokens to look at keys on
 NATIVE_ROWS = 30  # of a native step at most: whole tiles of AVX2's 6 rows that share a weight
 
 
@@ -59,7 +47,8 @@ class Runner:
     """A model with the memory of its requests.
 
     `trace` sums what all decode steps read. Every `audit`-th of them is audited; None: none is.
-    `sample` makes tokens of a text, on which the model's keys are looked at if need be.
+    `sample` makes tokens of a text, on which the model's keys are looked at if need be. `proposer`
+    makes no drafts until `engine.load`, which can load the models that draft, sets another.
     """
 
     def __init__(
@@ -85,7 +74,7 @@ class Runner:
         self.growth = fitted(
             config.growth, ratio=machine.load_or_default().ratio, group=1, shrink=1.0
         )
-        self.proposer = config.speculative_config.proposer(Models(self))
+        self.proposer: Proposer = NoDrafts()
 
     def use(self, rules: list[list[core.Rule | None]]) -> None:
         """Attend by other rules, [L][G], than those of the config from now on."""
@@ -312,48 +301,3 @@ def _shown(watch: Watch | None, end: int) -> Callable[[int, torch.Tensor], None]
     if watch is None:
         return None
     return lambda layer, queries: watch.add(layer, queries, end)
-
-
-def prefill_dtype(dtype: str) -> torch.dtype:
-    """Return the type of prefill's products for weights of a type.
-
-    bfloat16 weights are multiplied as such only by CPUs that multiply whole tiles (AMX); elsewhere,
-    with AVX-512's bfloat16 too, float32 and the native step are both faster and closer.
-    """
-    fast = torch.cpu.get_capabilities().get("amx_bf16", False)
-    return torch.bfloat16 if dtype == "bfloat16" and fast else torch.float32
-
-
-def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
-    """Load what a config asks for; return the resolved config, the runner and the tokenizer.
-
-    Raises:
-        InputError: The model cannot be used, or not with these options.
-    """
-    from suffice.models.tokenizer import load_tokenizer
-
-    path = locate(config.model)
-    opened = open_quantised(path) if path.suffix == SUFFIX else open_checkpoint(path)
-    model = opened.config
-    if config.calibration is not None:
-        config.calibration.check(config.model, fingerprint(path))
-    if isinstance(opened, Quantised) and config.quantization is not None:
-        raise InputError(
-            f"{config.model} is quantised already, by {opened.facts['method']}: leave out "
-            "quantization"
-        )
-    config = config.resolved(opened.dtype, model.max_positions, model.most_positions)
-    assert config.threads is not None
-    native.set_threads(config.threads)
-    torch.set_num_threads(config.threads)
-    dtype = prefill_dtype(config.dtype)
-    if isinstance(opened, Quantised):
-        config = replace(config, quantization=QUANTS.build(opened.facts["method"]))
-        decoder = Decoder(model, opened.weights, dtype)
-    else:
-        assert config.quantization is not None
-        decoder = Decoder.from_checkpoint(opened, config.quantization, dtype)
-    gather(decoder.weights)
-    tokenizer = load_tokenizer(config.tokenizer or config.model)
-    runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
-    return config, runner, tokenizer

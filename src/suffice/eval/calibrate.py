@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suffice.attention.exaq import TABLE, TAILS, fitted_clip
+from suffice.attention.exaq import TABLE, fitted_clip
 from suffice.attention.exaq_km import fitted
+from suffice.attention.levels import TAILS
 from suffice.attention.output_error import BINS, EDGES, OutputError
 
 if TYPE_CHECKING:

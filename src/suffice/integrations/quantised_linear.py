@@ -30,7 +30,7 @@ from transformers.pytorch_utils import Conv1D
 from suffice.errors import InputError
 from suffice.integrations.checks import check_source
 from suffice.models.families import ARCHITECTURES
-from suffice.models.formats.quantized_file import open_quantised
+from suffice.models.formats.quantized_file import open_quantized
 from suffice.models.quantize.layerwise import SiteInputs
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
@@ -155,7 +155,7 @@ def load_quantised(
             know. Nothing has changed then.
     """
     _check(model)
-    opened = open_quantised(Path(path))
+    opened = open_quantized(Path(path))
     source = opened.facts["model"]
     check_source(f"{path}", source["name"], source["hash"], model, checkpoint)
     names: dict[str, str] = ARCHITECTURES.load(type(model).__name__).weights

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from suffice.attention.kernel import coded_rules
-from suffice.attention.softmax import Levels
+from suffice.attention.levels import Levels
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder, Watch
 from suffice.models.rope import check_call

@@ -46,7 +46,7 @@ def run(flags: TraceFlags) -> None:
     if flags.tokens < 2:
         raise InputError(f"--tokens {flags.tokens}: must be at least 2")
     from suffice.engine.config import Config
-    from suffice.engine.runner import load
+    from suffice.engine.load import load
     from suffice.eval.texts import load_text
 
     text = load_text(flags.text, flags.data_dir)

@@ -41,9 +41,9 @@ from suffice.quant.sites import SITES
 
 __all__ = [
     "SCHEMA",
-    "Quantised",
+    "Quantized",
     "described_config",
-    "open_quantised",
+    "open_quantized",
     "read_part",
     "stored_tokenizer",
     "write_part",
@@ -61,7 +61,7 @@ Weights = Mapping[str, PackedLinear | torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Quantised:
+class Quantized:
     """An opened file: what it says of itself, and its weights, mapped into memory."""
 
     path: Path
@@ -128,7 +128,7 @@ def read_part(path: Path) -> tuple[dict[str, Any], dict[str, PackedLinear | torc
     return facts, weights
 
 
-def open_quantised(path: Path) -> Quantised:
+def open_quantized(path: Path) -> Quantized:
     """Open a file of `suffice quantize` and check it against its configuration.
 
     Raises:
@@ -151,7 +151,7 @@ def open_quantised(path: Path) -> Quantised:
         if (size or tuple(getattr(found, "shape", ()))) != shape:
             raise InputError(f"{path} is damaged: '{name}' is missing or not {list(shape)}")
     _check_sites(path, vectors, len(config.layers))
-    return Quantised(path, facts, config, vectors)
+    return Quantized(path, facts, config, vectors)
 
 
 def stored_tokenizer(path: Path) -> tuple[dict[str, Any], str]:

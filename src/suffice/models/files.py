@@ -1,19 +1,21 @@
-"""From what the user calls a model to its files on this machine."""
+"""From what the user calls a model to its files on this machine, and a hash of them."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
 from suffice.errors import InputError
 from suffice.pull import resolve
 
-__all__ = ["SUFFIX", "locate"]
-
-SUFFIX = ".safetensors"  # of what `suffice quantize` writes
+__all__ = ["fingerprint", "is_quantized", "locate"]
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_SUFFIX = ".safetensors"  # of what `suffice quantize` writes
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+_PART = 1 << 20  # bytes read of each end of a file of weights
+_LENGTH = 16  # hexadecimal digits
 
 
 def locate(model: str | Path) -> Path:
@@ -28,17 +30,50 @@ def locate(model: str | Path) -> Path:
     if path.is_dir():
         return _checked_folder(path)
     if path.is_file():
-        if path.suffix not in (".gguf", SUFFIX):
+        if path.suffix not in (".gguf", _SUFFIX):
             raise InputError(
                 f"{path} is not a model: give a directory, a .gguf file, one of `suffice quantize` "
                 "(.safetensors) or a hub id"
             )
         return path
-    if _HUB_ID.fullmatch(str(model)) and path.suffix not in (".gguf", SUFFIX):
+    if _HUB_ID.fullmatch(str(model)) and path.suffix not in (".gguf", _SUFFIX):
         return _checked_folder(_snapshot(str(model)))
     raise InputError(
         f"model '{model}' not found: give a directory, a .gguf file or a hub id (organisation/name)"
     )
+
+
+def is_quantized(path: Path) -> bool:
+    """Return whether a model's path, as `locate` returns it, is a file of `suffice quantize`."""
+    return path.suffix == _SUFFIX
+
+
+def fingerprint(path: Path) -> str:
+    """Return a hash that tells models, and changed files of one, apart.
+
+    It is of a folder's configuration and weights, or of a .gguf file, without reading all of them.
+    Of weights the size and a MiB of each end go into it, which is where their index lies.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
+    folder = path.is_dir()
+    weights = sorted(path.glob("*.safetensors")) if folder else [path]
+    plain = [path / "config.json", *sorted(path.glob("*.index.json"))] if folder else []
+    found = hashlib.sha256()
+    try:
+        for file in plain:
+            found.update(file.read_bytes())
+        for file in weights:
+            size = file.stat().st_size
+            found.update(size.to_bytes(8, "little"))
+            with file.open("rb") as stream:
+                found.update(stream.read(_PART))
+                stream.seek(max(size - _PART, 0))
+                found.update(stream.read(_PART))
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
+    return found.hexdigest()[:_LENGTH]
 
 
 def _checked_folder(folder: Path) -> Path:

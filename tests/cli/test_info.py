@@ -50,7 +50,7 @@ def test_calibrates(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     from suffice.cache import machine
 
     monkeypatch.setattr(machine, "measure", lambda **options: machine.DEFAULT)
-    ran = cli("info", "--calibrate")
+    ran = cli("info", "--measure")
     assert ran.code == 0
     rows = [[cell.strip() for cell in row.split("|")] for row in ran.out.splitlines()[2:]]
     assert [int(row[1]) for row in rows] == [2**power for power in range(7, 18)]

@@ -42,7 +42,7 @@ def quantize(cli: Cli, model: Path, tmp_path: Path) -> Any:
     (tmp_path / "text.txt").write_text(TEXT)
 
     def run(method: str = "kmeans", output: str = "out.safetensors", *more: str) -> Any:
-        asked = ["--calibrate", str(tmp_path / "text.txt"), "--window", "40", "--limit", "6"]
+        asked = ["--text", str(tmp_path / "text.txt"), "--window", "40", "--limit", "6"]
         path = tmp_path / output
         return cli("quantize", "-m", str(model), *asked, "--method", method, "-o", str(path), *more)
 

@@ -113,7 +113,7 @@ def load() -> Machine | None:
     except (ValueError, KeyError, TypeError):  # ValueError: no JSON, or a rate below zero
         raise InputError(
             f"'{path()}' is not a machine measurement: measure again with "
-            "'suffice info --calibrate' or delete the file"
+            "'suffice info --measure' or delete the file"
         ) from None
 
 

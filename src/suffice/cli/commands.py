@@ -256,16 +256,20 @@ def info(
             environment=False,
         ),
     ] = None,
-    calibrate: Annotated[
+    measure: Annotated[
         bool,
-        flag("--calibrate", help="Measure the machine; see how many times a cache should grow."),
+        flag(
+            "--measure",
+            old=("--calibrate",),
+            help="Measure the machine; see how many times a cache should grow.",
+        ),
     ] = False,
 ) -> None:
     """Show what is here: version, machine, techniques, models."""
     from suffice.cli import info as showing
 
-    if calibrate:
-        showing.calibrate()
+    if measure:
+        showing.measure()
     elif model is not None:
         showing.show_model(model)
     else:

@@ -97,7 +97,7 @@ def _machine() -> list[tuple[str, str]]:
 def _calibration() -> list[tuple[str, str]]:
     measured = machine.load()
     if measured is None:
-        return [("calibration", "never measured, defaults are used: suffice info --calibrate")]
+        return [("calibration", "never measured, defaults are used: suffice info --measure")]
     return [("calibration", f"measured {measured.measured}; {_rates(measured)}")]
 
 
@@ -110,7 +110,7 @@ def _rates(measured: machine.Machine) -> str:
     )
 
 
-def calibrate() -> None:
+def measure() -> None:
     """Measure the machine, keep the result, and print how often a cache should grow."""
     with busy("measuring, a few seconds"):
         measured = machine.measure(threads=native.threads())

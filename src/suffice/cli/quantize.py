@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 class QuantizeFlags:
     """What `quantize` stores, how, and what it looks at for that."""
 
-    calibrate: Annotated[
-        str, flag("--calibrate", help="A text file that is not evaluated on, or wikitext2.")
+    text: Annotated[
+        str,
+        flag(
+            "--text",
+            old=("--calibrate",),
+            help="A text file that is not evaluated on, or wikitext2.",
+        ),
     ]
     output: Annotated[
         Path, flag("-o", "--output", help="The file (.safetensors) to write.", environment=False)
@@ -62,7 +67,7 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
         torch.set_num_threads(model.options.threads)
     method = _method(flags.method)
     plan = Plan(flags.window, flags.limit)
-    text = load_text(flags.calibrate, flags.data_dir)
+    text = load_text(flags.text, flags.data_dir)
     path = locate(model.model)
     _check_apart(flags.output, path)
     with busy(f"loading {model.model}"):
@@ -77,7 +82,7 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
     facts = {
         "model": {"name": PurePath(model.model).name, "hash": fingerprint(path)},
         "method": flags.method,
-        "text": described(flags.calibrate, text, windows),
+        "text": described(flags.text, text, windows),
     }
     quantising = Quantising(decoder, method, windows, flags.output, facts)
     try:

@@ -2,7 +2,7 @@
 
     import suffice.integrations.transformers as st
 
-    with st.enable(model, attention="art", policy="snapkv:0.8", cache="bmc") as enabled:
+    with st.enable(model, attention="art", policy="snapkv:0.8", growth="bmc") as enabled:
         tokens = model.generate(**inputs)
     print(enabled.trace.key_fraction)
     with st.enable(model, softmax="exaq:2", calibration="smollm2.json"):
@@ -91,29 +91,35 @@ def enable(
     *,
     attention: str | Attention = "exact",
     policy: str | Policy = "full",
-    cache: str | Growth = "bmc",
+    growth: str | Growth = "bmc",
     softmax: str | Softmax = "exact",
     calibration: str | os.PathLike[str] | Calibration | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     limit: int | None = None,
+    cache: str | Growth | None = None,
 ) -> Enabled:
     """Let a transformers model decode with suffice's techniques and cache, until `disable`.
 
-    Techniques are given by name ("art:change=1e-3") or as objects. `cache` is how the cache grows,
+    Techniques are given by name ("art:change=1e-3") or as objects. `growth` is how the cache grows,
     `limit` the most tokens of a request, the model's context length if None. A coded softmax and
     a calibrated attention need a `calibration`, a file of `suffice calibrate`. It must be of
     `checkpoint`: the folder, hub id or .gguf file of the model, which need be given only where
-    transformers has not kept it (of a .gguf file it keeps the folder).
+    transformers has not kept it (of a .gguf file it keeps the folder). `cache` is the name that
+    `growth` had, until 0.3.
 
     Raises:
         InputError: An unknown technique, or one that this model or transformers cannot be served
             with; nothing has changed then.
     """
+    if cache is not None:
+        if growth != "bmc":
+            raise InputError(f"growth={growth!r} and cache={cache!r}: are one option: give growth")
+        growth = cache
     config = Config.create(
         getattr(model, "name_or_path", "") or type(model).__name__,
         attention=attention,
         policy=policy,
-        growth=cache,
+        growth=growth,
         softmax=softmax,
         calibration=calibration,
     )
@@ -126,8 +132,8 @@ def enable(
     check_calibration(config, model, checkpoint, len(windows))
     # The native kernel reads a key once for its group, in the type in which it is stored.
     ratio = machine.load_or_default().ratio
-    growth = fitted(config.growth, ratio=ratio, group=1, shrink=1.0)
-    return Enabled(model, Settings(config, windows, growth, rows))
+    grown = fitted(config.growth, ratio=ratio, group=1, shrink=1.0)
+    return Enabled(model, Settings(config, windows, grown, rows))
 
 
 def disable(model: Any) -> None:

@@ -1,4 +1,4 @@
-"""`suffice eval speed`: runs requests, shows how it goes, prints how long their tokens took."""
+"""`suffice eval latency`: runs requests, shows how it goes, prints how long their tokens took."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from suffice.progress import progress_bar
 if TYPE_CHECKING:
     import rich.progress
 
-    from suffice.cli.eval.options import SpeedFlags
+    from suffice.cli.eval.options import LatencyFlags
     from suffice.cli.options import ModelFlags
     from suffice.engine.llm import LLM
     from suffice.eval.latency import Case, Rate, Result, Spread
@@ -54,7 +54,7 @@ class Speeds:
     cases: list[Result]
 
 
-def run(flags: SpeedFlags, model: ModelFlags) -> None:
+def run(flags: LatencyFlags, model: ModelFlags) -> None:
     """Measure what the flags ask for and print it; after Ctrl-C, the cases that are done.
 
     Raises:
@@ -84,7 +84,7 @@ def run(flags: SpeedFlags, model: ModelFlags) -> None:
         raise KeyboardInterrupt
 
 
-def _read(flags: SpeedFlags) -> Asked:
+def _read(flags: LatencyFlags) -> Asked:
     """Check the flags and read the prompts."""
     check_output(flags.output)
     if flags.repetitions < 1:

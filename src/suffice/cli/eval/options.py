@@ -45,8 +45,8 @@ class PerplexityFlags:
 
 
 @dataclass(frozen=True)
-class SpeedFlags:
-    """Which requests `eval speed` runs."""
+class LatencyFlags:
+    """Which requests `eval latency` runs."""
 
     lengths: Annotated[
         str | None,

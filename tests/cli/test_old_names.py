@@ -1,4 +1,4 @@
-"""Flags and commands that were renamed are understood by their old names until 0.3, and not shown."""
+"""Flags and commands that were renamed keep their old names until 0.3; help shows the new ones."""
 
 from collections.abc import Callable
 from typing import Any

@@ -179,7 +179,7 @@ def test_an_odd_width_is_not_rotated() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kmeans:bits=7", r"kmeans: w=7 bits; allowed: 2\.\.6"),
+        ("kmeans:bits=7", r"kmeans: bits=7; allowed: 2\.\.6"),
         ("kmeans:act_bits=5", "kmeans: act_bits=5; allowed: 3, 4, 8, 16"),
         ("kmeans:act_bits=4,outliers=1.2", r"kmeans: outliers=1.2; allowed: 0\.\.1"),
         (
@@ -187,9 +187,9 @@ def test_an_odd_width_is_not_rotated() -> None:
             r"kmeans: outliers=0.01 goes with act_bits=3 or 4, not 8",
         ),
         ("kmeans:group=20", "kmeans: group=20; must be a multiple of 8 with w=4, or none"),
-        ("kmeans:centroids=int9", "unknown type of levels 'int9'. Did you mean 'int8'"),
+        ("kmeans:centroids=int9", "unknown type of centroids 'int9'. Did you mean 'int8'"),
         ("kmeans:rounds=-1", "kmeans: rounds=-1,sweeps=2; must be 0 or more"),
-        ("rtn:bits=9", r"rtn: w=9 bits; allowed: 2\.\.8"),
+        ("rtn:bits=9", r"rtn: bits=9; allowed: 2\.\.8"),
         ("rtn:act_bits=4", r"rtn: act_bits=4; allowed: 8, 16"),
         ("rtn:group=0", "rtn: group=0; must be a multiple of 8 with w=4, or none"),
         ("rtn:group=5", "rtn: group=5; must be a multiple of 8 with w=4, or none"),
@@ -230,7 +230,7 @@ def test_inputs_of_other_sites_keep_16_bits() -> None:
     assert all(method.at(matrix) == other for matrix in ("o", "gate", "up", "project_in"))
     assert all(each.at("embed") == Int8() for each in (method, other, RTN()))
     assert KLLM().at("project_in") == KLLM()
-    assert KMeans(act_bits=8, sites="o+gate_up+qkv+down").at("project_in").a == 8
+    assert KMeans(act_bits=8, sites="o+gate_up+qkv+down").at("project_in").act_bits == 8
 
 
 def test_decode_is_what_the_formula_says() -> None:

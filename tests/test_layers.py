@@ -25,7 +25,7 @@ LAYERS = [
     ["errors", "data", "paths", "progress", "_native"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-ONLY = {"suffice_hw": {"suffice_hw", "trace", "registry", "errors"}}
+ONLY = {"suffice_hw": {"suffice_hw", "trace", "registry", "errors", "paths"}}
 FILES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(SOURCE.rglob("*.py"))

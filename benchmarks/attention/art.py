@@ -7,8 +7,8 @@ A prompt is run once; the queries of the last tokens before each length are kept
 values before them, and the reference's traversal is run on each, newest block first. A sample is
 one head of one token; in the tables of Table 3 and appendix F the heads that share keys stop
 together, as in the engine. The probe is the engine's, runs of 16 elements; columns "scattered" are
-of a probe of single elements, as in the paper. Published figures stand beside ours: they are of
-other models, of 7 billion parameters and more, and the paper's text has a needle, ours has none.
+of a probe of single elements, as in the paper. Published figures are of other models, of 7 billion
+parameters and more, and the paper's text has a needle, ours has none.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ SWEEPS: dict[str, tuple[Any, ...]] = {
     "block": (16, 32, 48, 64),
     "probe": (16, 32, 48, 64),
 }
-OPTIONS = {"tau": "change", "phi": "angle", "p": "patience", "probe": "probe", "block": "block"}
 
 
 @dataclass(frozen=True)
@@ -263,9 +262,7 @@ def measure(samples: list[Sample], layers: int, count: int) -> dict[str, list[di
         found["bounds"].append({"setting": name_of(art)} | promises(everywhere, art))
     found["ablation"] = [
         {"setting": name_of(art), "what": what}
-        | quality(
-            everywhere, dataclasses.replace(art, patience=1) if "pat" in what else art, without
-        )
+        | quality(everywhere, dataclasses.replace(art, p=1) if "pat" in what else art, without)
         | {"published": PUBLISHED_ABLATION[what]}
         for art in SETTINGS
         for what, without in zip(PUBLISHED_ABLATION, ("", "scale", "direction", ""), strict=True)
@@ -273,7 +270,7 @@ def measure(samples: list[Sample], layers: int, count: int) -> dict[str, list[di
     # One threshold at a time, about the paper's point and about one that stops on this model.
     found["sweeps"] = [
         {"about": f"tau={centre.change:g}", "option": option, "value": value}
-        | quality(everywhere, dataclasses.replace(centre, **{OPTIONS[option]: value}))
+        | quality(everywhere, dataclasses.replace(centre, **{option: value}))
         for centre in (SETTINGS[0], SETTINGS[-1])
         for option, values in SWEEPS.items()
         for value in values

@@ -1,4 +1,4 @@
-"""Names to techniques: `"aet:keys=0.9"` becomes `AET(keys=0.9)`."""
+"""Techniques by name: `"aet:keys=0.9"` becomes `AET(keys=0.9)`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from suffice.errors import InputError, unknown
 
-MOST = 2**31 - 1  # that an integer of the core can be
-_COMMA = re.compile(r",(?![^(]*\))")  # outside of brackets
+MOST = 2**31 - 1  # largest integer of the core
+_COMMA = re.compile(r",(?![^(]*\))")  # a comma outside of brackets
 
 
 class Table:
@@ -28,7 +28,7 @@ class Table:
         return sorted(self.entries)
 
     def load(self, name: str) -> type[Any]:
-        """Return the class behind a name.
+        """Return the class registered under a name.
 
         Raises:
             InputError: The name is not in the table.
@@ -41,9 +41,9 @@ class Table:
     def build(self, text: str) -> Any:
         """Build a technique from `name` or `name:field=value,field=value`.
 
-        The value of a technique's one field, or of the one whose `spelling` says `alone`, may be
-        given alone, first: `name:value`; and so may the name of a field that is true or false. A
-        value that has commas itself stands in brackets: `name:field=(other:a=1,b=2)`.
+        Short forms: `name:value` sets a technique's only field, or the field whose `spelling` says
+        `alone`; the value comes first. `name:field` sets a boolean field to true. A value that
+        contains commas stands in brackets: `name:field=(other:a=1,b=2)`.
 
         Raises:
             InputError: Unknown name or field, or a value of the wrong type.
@@ -53,7 +53,7 @@ class Table:
         return technique(**_parse(_Options(f"{self.kind} '{name}'", technique), options))
 
     def make(self, name: str, options: Mapping[str, Any]) -> Any:
-        """Build a technique from its name and options by name, such as those of JSON.
+        """Build a technique from its name and a mapping of options, such as one from JSON.
 
         Raises:
             InputError: Unknown name or option, or a value of the wrong type.
@@ -65,10 +65,10 @@ class Table:
         return technique(**values)
 
     def take(self, name: str, value: Any) -> Any:
-        """Return a technique that is given as such or by its name; errors call it `name`.
+        """Return `value` if it is a technique, or build it if it is text; errors call it `name`.
 
         Raises:
-            InputError: It is neither, or the name or an option is unknown.
+            InputError: It is neither a technique nor text, or a name or an option is unknown.
         """
         if isinstance(value, str):
             return self.build(value)
@@ -78,7 +78,7 @@ class Table:
         raise InputError(f"{name}={value!r}: must be a technique or its name. Known: {known}")
 
     def holds(self, technique: object) -> bool:
-        """Whether a technique's class, or one that it is derived from, is registered here."""
+        """Whether a technique's class or one of its base classes is registered here."""
         paths = {f"{kind.__module__}:{kind.__qualname__}" for kind in type(technique).__mro__}
         return not paths.isdisjoint(self.entries.values())
 
@@ -162,7 +162,7 @@ def _take(options: _Options, values: dict[str, Any], key: str, value: str) -> No
 
 
 def _bare(value: str) -> str:
-    """Return a value without the brackets it stands in."""
+    """Return a value without its enclosing brackets."""
     return value[1:-1] if value.startswith("(") and value.endswith(")") else value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import hashlib
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from suffice.errors import InputError
+from suffice.paths import write_whole
 
 SUMMARY = "summary.json"
 Row = dict[str, Any]
@@ -97,18 +99,13 @@ def write(folder: Path, files: Mapping[str, Row | Sequence[Row]]) -> None:
         else json.dumps(value, indent=1, allow_nan=False)
         for name, value in files.items()
     }
-    parts = {name: folder / f"{name}.part" for name in sorted(files, key=SUMMARY.__eq__)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            for name, part in parts.items():
+        with contextlib.ExitStack() as parts:  # which get their names in the opposite order
+            for name in sorted(files, key=SUMMARY.__ne__):
+                part = parts.enter_context(write_whole(folder / name))
                 part.write_text(texts[name].rstrip("\n") + "\n", encoding="utf-8")
             (folder / SUMMARY).unlink(missing_ok=True)
-            for name, part in parts.items():
-                part.replace(folder / name)
-        finally:
-            for part in parts.values():
-                part.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: {error.strerror}") from None
 

@@ -118,6 +118,12 @@ def test_what_is_no_calibration(change: Callable[[dict[str, Any]], None], tmp_pa
         read(tmp_path / "m.json")
 
 
+def test_whoever_may_read_files_may_read_it(tmp_path: Path) -> None:
+    write(tmp_path / "m.json", GOOD)
+    (tmp_path / "usual").touch()
+    assert (tmp_path / "m.json").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
 def test_other_files(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     with pytest.raises(InputError, match=r"m\.json: cannot be read: No such file"):

@@ -144,7 +144,7 @@ class DependsOnNeighbours(Exact):
 
 
 class MiscountsValues(AET):
-    def rule(self) -> core.Rule:
+    def rule(self) -> core.AttentionRule:
         return dataclasses.replace(self, v=1.01 * self.v).rule() if self.v < 0.2 else super().rule()
 
 

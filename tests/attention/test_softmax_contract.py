@@ -287,4 +287,4 @@ def test_what_the_core_refuses() -> None:
         ([[0.0] * 3], [[-1.0] * 4], "no negative weight"),
     ):
         with pytest.raises(ValueError, match=message):
-            core.Rule().set_levels(borders, weights)
+            core.AttentionRule.read_all().with_softmax_tables(borders, weights)

@@ -11,8 +11,8 @@ import torch
 import tiny
 from benchmarks.quant import sites
 from benchmarks.quant.sites import GROUPS, INTEGERS, Inputs, Rounding
+from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
-from suffice.cache.upfront import Upfront
 from suffice.errors import InputError
 from suffice.models.decoder import Decoder
 from suffice.models.open import open_checkpoint

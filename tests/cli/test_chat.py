@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from engine.fake_engine import scripted
 
 from commands import SUMMARY, Cli, complaint
+from fake_engine import scripted
 from suffice.engine.llm import LLM
 
 
@@ -23,8 +23,9 @@ def test_keeps_its_cache_from_turn_to_turn(cli: Cli, fake: Callable[..., LLM]) -
     llm = fake()
     ran = cli("chat", "-n", "3", "--temp", "0", stdin="ab\ncd\n")
     assert ran.code == 0
-    first, second = [line for line in ran.err.splitlines() if SUMMARY.fullmatch(line)]
+    first, second = [found[0] for found in SUMMARY.finditer(ran.err)]
     assert "cached" not in first and "cached" in second
+    assert "weights float32" in first and "weights" not in second
     encode = llm.tokenizer.encode
     assert llm.runner.prefilled[0] == encode("ab\nE")
     assert llm.runner.open_sequences == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Cli
+from commands import Cli, complaint
 
 
 def test_lists_machine_techniques_and_models(cli: Cli) -> None:
@@ -38,12 +38,52 @@ def test_describes_a_model(cli: Cli, checkpoint: Path) -> None:
     assert "KV per token     0.8 KiB float32, 0.4 KiB bfloat16" in ran.out
 
 
+def test_says_what_a_model_is_stored_as_and_runs_as(cli: Cli, checkpoint: Path) -> None:
+    ran = cli("info", "-m", str(checkpoint))
+    assert "stored as        float32: 32.00 bits per weight\n" in ran.out
+    assert "runs as          float32; --quant and --dtype change it" in ran.out
+
+
+def test_kinds_of_matrices_that_are_stored_alike() -> None:
+    from suffice.models.storage import StoredMatrix, by_kind, commonest
+
+    matrices = [
+        StoredMatrix("layers.0.q", "Q4_1", 20, 32),
+        StoredMatrix("layers.0.v", "Q8_0", 34, 32),
+        StoredMatrix("layers.1.q", "Q4_1", 20, 32),
+        StoredMatrix("layers.1.v", "Q4_1", 20, 32),
+        StoredMatrix("embed", "Q4_1", 20, 32),
+    ]
+    expected = [(["q", "embed"], "Q4_1", 5.0), (["v"], "Q8_0/Q4_1", 6.75)]
+    assert by_kind(matrices) == expected
+    assert commonest(matrices) == "Q4_1"
+
+
 def test_the_environments_model_does_not_hide_the_machine(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SUFFICE_MODEL", "nonsense")
     ran = cli("info")
     assert (ran.code, ran.err) == (0, "") and "instruction set" in ran.out
+
+
+def test_a_cache_that_is_no_folder(
+    cli: Cli, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from suffice.cache import machine
+
+    monkeypatch.setenv("SUFFICE_CACHE", "/dev/null")
+    ran = cli("info")
+    assert ran.code == 0, ran.err
+    assert "never measured" in ran.out and "not here: suffice pull smollm2-135m" in ran.out
+    ran = cli("bench", "-m", str(checkpoint), "-p", "4", "-n", "2", "-r", "1")
+    assert ran.code == 0, ran.err
+    monkeypatch.setattr(machine, "measure", lambda **options: machine.DEFAULT)
+    assert complaint(cli("info", "--measure")).startswith("'/dev/null/machine.json' cannot be")
+    assert complaint(cli("run", "x")).endswith("run `suffice pull smollm2-135m`")
+    assert complaint(cli("pull", "smollm2-135m")).startswith(
+        "cannot store smollm2-135m in /dev/null/models: "
+    )
 
 
 def test_calibrates(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

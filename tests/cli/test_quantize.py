@@ -113,8 +113,8 @@ def test_sites_switch_separately(quantize: Any, tmp_path: Path, a: int) -> None:
 
 
 def _by_reference(opened: Any, tokens: list[int]) -> list[int]:
+    from suffice.cache.growth import Upfront
     from suffice.cache.kv import KVCache
-    from suffice.cache.upfront import Upfront
 
     config = opened.config
     decoder = Decoder(config, opened.weights)
@@ -158,8 +158,10 @@ def test_an_interrupted_run_goes_on(
         open_quantized(tmp_path / "out.safetensors.layers" / kept[0])
     ran = quantize("kllm:act_bits=16")
     assert ran.code == 2 and "is of another quantisation: remove it, or give another -o" in ran.err
+    layers = tmp_path / "out.safetensors.layers"
+    (layers / "0001.safetensors-0123456789abcdef.part").touch()  # of a process that was killed
     assert quantize().code == 0
-    assert done == [0, 1, -1, 2]
+    assert done == [0, 1, -1, 2] and not layers.exists()
     whole, resumed = (whole_file(tmp_path / f"{name}.safetensors") for name in ("whole", "out"))
     assert whole[0] == resumed[0]
     assert whole[1].keys() == resumed[1].keys()
@@ -198,6 +200,15 @@ def test_whoever_may_read_files_may_read_the_model(quantize: Any, tmp_path: Path
     usual = tmp_path / "usual"
     usual.touch()
     assert (tmp_path / "out.safetensors").stat().st_mode == usual.stat().st_mode
+
+
+def test_nobody_elses_file_is_touched(quantize: Any, tmp_path: Path) -> None:
+    other = tmp_path / "out.safetensors.part"
+    other.write_text("mine")
+    before = {path.name for path in tmp_path.iterdir()}
+    assert quantize().code == 0
+    assert other.read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == before | {"out.safetensors"}
 
 
 def test_info_shows_what_is_lost(cli: Cli, quantize: Any, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fake_engine import fake_llm, runner_of
 from suffice import SamplingParams
-from suffice.engine.prompts import RequestMaker
+from suffice.engine.inputs import RequestMaker
 from suffice.engine.request import Request
 from suffice.engine.scheduler import Scheduler
 

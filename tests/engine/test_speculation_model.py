@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models.golden import FOLDER, model_file, sha256
 
 import tiny
+from golden import FOLDER, model_file, sha256
 from suffice import LLM, RequestOutput, SamplingParams
 from suffice.engine.runner import Runner
 from suffice.speculate import Drafted, Tree

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from engine.fake_engine import EOS, FakeRunner, V, fake_llm
 
 from commands import Cli, complaint
+from fake_engine import EOS, FakeRunner, V, fake_llm
 from suffice import LLM
 from suffice.errors import InputError
 from suffice.eval import latency
@@ -275,17 +275,17 @@ def test_an_interruption_prints_the_cases_that_are_done(
     [
         (
             ("--lengths", "128x128"),
-            "--lengths=128x128: '128x128' must be tokens of prompt and output, each at least 1, "
+            "--lengths=128x128: '128x128' must be PROMPT/OUTPUT tokens, each at least 1, "
             "such as 128/1920",
         ),
-        (("--lengths", "8/4,8/0"), "--lengths=8/4,8/0: '8/0' must be tokens of prompt and output"),
+        (("--lengths", "8/4,8/0"), "--lengths=8/4,8/0: '8/0' must be PROMPT/OUTPUT tokens"),
         (("--lengths", "8/4,"), "--lengths=8/4,: '' must be tokens"),
         (("--batch-size", "1,0"), "--batch-size=0: must be at least 1"),
         (("--batch-size", "two"), "--batch-size=two: 'two' must be a whole number"),
         (("-r", "0"), "--repetitions=0: must be at least 1"),
         (("-o", "xlm"), "unknown output 'xlm'"),
-        (("--limit", "3"), "--limit=3: goes with --prompts"),
-        (("--max-tokens", "3"), "--max-tokens=3: goes with --prompts"),
+        (("--limit", "3"), "--limit=3: needs --prompts"),
+        (("--max-tokens", "3"), "--max-tokens=3: needs --prompts"),
         (("--prompts", "gsm8"), "Did you mean 'gsm8k'"),
         (("--prompts", "gsm8k", "--lengths", "8/4"), "--lengths and --prompts: give one of them"),
         (("--prompts", "gsm8k", "--limit", "0"), "--limit=0: must be at least 1"),

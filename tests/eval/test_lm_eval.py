@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 from eval.harness import PIQA, ROWS, YAML, Rows, real_piqa, their_task, write_lines
-from models.golden import model_file
 
 from commands import Cli
+from golden import model_file
 from suffice.errors import InputError
 from suffice.eval.tasks import TASKS, encoded
 

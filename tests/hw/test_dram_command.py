@@ -45,10 +45,13 @@ def test_patterns_differ(cli: Cli) -> None:
         (["hbm2"], "unknown memory part 'hbm2'."),
         (["hbm2_16x64", "--pattern", "steam"], "unknown pattern 'steam'. Did you mean 'stream'?"),
         (["hbm2_16x64", "--requests", "0"], "--requests 0: must be in [1, 10000000]"),
-        (["hbm2_16x64", "--load", "0.5"], "--load 0.5: must be in (0, 1], of random or chunks"),
+        (
+            ["hbm2_16x64", "--load", "0.5"],
+            "--load 0.5: must be in (0, 1], with --pattern random or chunks",
+        ),
         (
             ["hbm2_16x64", "--pattern", "random", "--load", "nan"],
-            "--load nan: must be in (0, 1], of random or chunks",
+            "--load nan: must be in (0, 1], with --pattern random or chunks",
         ),
         (["hbm_24x64", "--emit", "OUT"], "channels=24: DRAMsim3 needs a power of two"),
         (["hbm2_16x64", "--emit", "OUT/a"], "--emit 'OUT/a': must be a folder, or a new one in a"),

@@ -131,7 +131,7 @@ def test_runs_side_by_side(cli: Cli, trace: Path, tmp_path: Path) -> None:
         (["run", "scrooge", "--trace", "/none.npz"], "/none.npz: No such file or directory"),
         (
             ["run", "scrooge", "--trace", "x", "--workload", "s"],
-            "--trace says which model and which logits: leave the other flags out",
+            "--trace sets model and logits: leave out --shape and --workload",
         ),
     ],
 )

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 from integrations.batches import GREEDY, NEW_TOKENS, PADDING, generate, prompts
-from models.golden import model_file
-from models.hf_reference import load
 from transformers import (
     AttentionInterface,
     AutoModelForCausalLM,
@@ -22,6 +20,8 @@ from transformers import (
 
 import suffice.integrations.transformers as st
 import tiny
+from golden import model_file
+from hf_reference import load
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from integrations.batches import GREEDY, generate, prompts
-from models.hf_reference import load
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import suffice.integrations.transformers as st
 import tiny
+from hf_reference import load
 from suffice.attention import calibration
 from suffice.errors import InputError
 
@@ -88,7 +88,7 @@ def test_a_prompt_that_builds_on_evicted_tokens_is_refused(policy: str, small: A
     name = policy.partition(":")[0]
     message = (
         f"^policy '{name}' evicts tokens that the next prompt of a chat builds on: give it "
-        "keep=true, which only orders them$"
+        "rank_only=true, which only orders them$"
     )
     with st.enable(small, policy=policy):
         with torch.no_grad():

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 from integrations.batches import generate, prompts
-from models.hf_reference import load
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import suffice.integrations.transformers as st
 import tiny
 from commands import Cli
+from hf_reference import load
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 from suffice.integrations import quantised_linear

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from models.hf_reference import load
 
 import tiny
+from hf_reference import load
 from suffice.models.decoder import Decoder
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize import sensitivity

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 SUMMARY = re.compile(
-    r"prompt \d+ tokens( \(\d+ cached\))? [\d.-]+ tokens/s \| "
-    r"decode \d+ tokens [\d.-]+ tokens/s \| "
-    r"(drafts accepted \d+ of \d+ \([\d.]+ %\), [\d.]+ tokens a step \| )?"
-    r"KV rows read [\d,.]+ of [\d,.]+( \([\d.]+ %\))? \| peak memory \d+ MiB"
+    r"prompt \d+ tokens( \(\d+ cached\))? [\d.,-]+ tok/s(?: \| |\n)"
+    r"decode \d+ tokens [\d.,-]+ tok/s(?: \| |\n)"
+    r"(drafts accepted \d+ of \d+, [\d.]+ tokens a step(?: \| |\n))?"
+    r"(weights [\w:=,]+(, run as \w+)?(?: \| |\n))?"
+    r"(cache [\d.,]+( [GM]iB)?( -> [\d.,]+)? [GM]iB, read [\d.]+ %(, sketch included)?(?: \| |\n))?"
+    r"(up to [\d.]+ % of softmax unread(?: \| |\n))?"
+    r"memory [\d.,]+ [GM]iB"
 )
 
 

@@ -79,6 +79,7 @@ class FakeRunner:
 
     vocabulary = V
     longest_prompt = 10**9
+    stored_as = "float32"
 
     def __init__(self, rule: Rule, memory: int = 10**9) -> None:
         self.rule, self.memory = rule, memory

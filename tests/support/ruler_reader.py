@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 import torch
-from engine.fake_engine import EOS, FakeRunner
 
+from fake_engine import EOS, FakeRunner
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.trace import Trace

@@ -77,7 +77,7 @@ class Attention(Protocol):
         """
         ...
 
-    def rule(self) -> core.Rule | None:
+    def rule(self) -> core.AttentionRule | None:
         """Return what the native traversal does, None if it reads everything."""
         ...
 

@@ -1,22 +1,37 @@
-"""Attention early termination: stop once what is known makes up enough of the estimated whole.
+"""Early termination: stop once the keys that were read hold enough of the estimated mass.
 
-    Avg = (Sum_known - Max) / (n - 1)            weight of an unknown key     (Algorithm 1, line 12)
+    Avg = (Sum_known - Max) / (n - 1)            weight of an unread key      (Algorithm 1, line 12)
     stop if (Sum_known + Avg (L - n)) keys <= Sum_known                        (line 14)
     V is read for keys of weight >= values Max                                 (line 10)
 
-Max is the largest weight among the keys that are always read: sinks, `globals` and `locals`. The
-others follow, newest first; or, with `order=sketch`, which is ours, heaviest first as a sketch of
-the keys has it. The global tokens are those that weighed most since they were local:
-one that leaves the local ones replaces the lightest.
+n of L keys have been read. Sinks, global and local tokens are always read; Max is the largest
+weight among them. The other blocks follow newest first, or heaviest first with `order=sketch`.
+Global tokens are the tokens with the most attention mass since they were local: a token that stops
+being local replaces the lightest global one.
 
 Source   Byeon et al., "Scrooge: Accelerating Attention Inference in LLMs via Early Termination
-         Mechanism", Algorithm 1. The listing omits 1/sqrt(d), which applies; equality stops. Masses
-         accumulate normalised, summed over the heads of a group. With `block` = 1 it is the paper;
-         larger blocks enter, are looked at and replace each other as a whole.
+         Mechanism", Algorithm 1.
+Differs  Natively tokens enter, are checked and are replaced in blocks of 16; `block=1`, the paper's
+         granularity, is in the reference alone. The first check comes right after the tokens that
+         are always read; the listing checks after at least one more. Heads that share keys stop
+         together, once all of them may stop, and read a value if one of them needs it. Attention
+         mass is normalised and summed over these heads. Scores are divided by sqrt(d), which the
+         listing omits. `order=sketch` is ours.
 Exact    keys=all (never stops), values=0.
-Cost     reads K of the visited blocks and V of the chosen rows. No guarantee: a heavy key may be
-         among those that are not read.
-Native   csrc/kernels/traverse.inl, csrc/known.cpp
+Cost     reads K of the blocks up to the stop, and V of the keys that pass the filter. No guarantee:
+         an unread key may be heavy.
+Native   csrc/kernels/traverse.inl, csrc/attention/aet_state.cpp
+Example  aet:keys=0.9,values=0.001
+Options
+    keys        share of the estimated attention mass that must be read before a head stops; all (or
+                2): never stops
+    values      values of keys lighter than this share of Max are not read; 0: all are read
+    block       tokens that are read and checked together
+    sinks       first tokens, always read
+    globals     tokens with the most attention mass so far, always read
+    locals      newest tokens, always read, the token itself included
+    order       newest: the other blocks newest first; sketch: heaviest first by a 4-bit sketch
+    calibrated  take keys by layer and head from `suffice calibrate --budget`
 """
 
 from __future__ import annotations
@@ -130,7 +145,7 @@ class AET(BlockByBlock):
             for block in blocks:
                 blocks[block] += masses[block]
 
-    def rule(self) -> core.Rule:
+    def rule(self) -> core.AttentionRule:
         """Return what the native kernel does.
 
         Raises:
@@ -140,12 +155,11 @@ class AET(BlockByBlock):
 
         if self.block != PANEL:
             raise InputError(f"aet: block={self.block}: the native kernel has blocks of {PANEL}")
-        return core.Rule(
-            stop=1,
-            by_sketch=self.sketched,
-            value_share=self.values,
+        return core.AttentionRule.aet(
             key_share=self.keys,
+            value_share=self.values,
             sinks=-(-self.sinks // PANEL),
             globals=-(-self.globals // PANEL),
             locals=self.locals,
+            by_sketch=self.sketched,
         )

@@ -1,18 +1,34 @@
-"""Attention run-time termination: stop once the running output has settled.
+"""Run-time termination: stop once the running output has settled.
 
-    x_t = probe of o_t                                  some elements of the normalised output
+    x_t = probe of o_t                                  elements of the normalised output
     d_scale = |x_t - x_(t-1)|, d_direction = 1 - cos(x_t, x_(t-1))                 (Eq. 2)
-    c_t = c_(t-1) + 1 if d_scale < change and d_direction < angle, else 0               (Eq. 3)
+    c_t = c_(t-1) + 1 if d_scale < change and d_direction < angle, else 0          (Eq. 3)
     stop if c_t >= patience
 
-after each block, newest first; or, with `order=sketch`, which is ours, heaviest first as a sketch
-of the keys has it. The probe is `probe` elements in runs of 16, spread over the head.
+checked after each block. Blocks come newest first, or heaviest first with `order=sketch`.
 
-Source   Qiu et al., "ART: Attention Run-time Termination for Efficient LLM Decoding", Algorithm 1.
+Source   Qiu et al., "ART: Attention Run-time Termination for Efficient LLM Decoding", Algorithm 1;
+         `change`, `angle` and `patience` are the paper's tau, phi and p.
+Differs  The probe takes runs of 16 elements spread over the head; the paper's elements are
+         scattered one by one. It is of the normalised output, as in the paper's appendix A. Heads
+         that share keys stop together, once all are stable at the same check. After an eviction by
+         `snapkv` or `pyramidkv` blocks come newest first; in descending importance, as the paper
+         has it, only with `rank_only=true`. `order=sketch` and `values` are ours.
 Exact    change=0 (never stable), values=0.
-Cost     reads K and V of the visited blocks. No guarantee: the theorems hold for orders in which
-         the mass of blocks decays: newest first is not always one, heaviest first nearly is.
+Cost     reads K and V of the blocks up to the stop. No guarantee: the paper's theorems need an
+         order in which the mass of blocks decays. Heaviest first nearly is one, newest first often
+         not.
 Native   csrc/kernels/traverse.inl
+Example  art:change=0.01,block=16,order=sketch
+Options
+    change      norm of the probe's change below which a check counts as stable
+    angle       1 - cosine of successive probes below which a check counts as stable
+    patience    stable checks in a row before a head stops
+    block       tokens between two checks: 16, 32, 48 or 64
+    probe       elements of the output that are compared, a multiple of 16
+    values      values of keys lighter than this share of the heaviest key are not read; 0: all are
+    order       newest: blocks newest first; sketch: heaviest first by a 4-bit sketch
+    calibrated  take change by layer and head from `suffice calibrate --budget`
 """
 
 from __future__ import annotations
@@ -117,17 +133,16 @@ class ART(BlockByBlock):
     def learn(self, state: None, masses: dict[int, float]) -> None:
         """Take note of nothing."""
 
-    def rule(self) -> core.Rule:
+    def rule(self) -> core.AttentionRule:
         """Return what the native kernel does."""
         from suffice.native import PANEL, core
 
-        return core.Rule(
-            stop=2,
-            look_blocks=self.block // PANEL,
-            by_sketch=self.sketched,
-            value_share=self.values,
+        return core.AttentionRule.art(
             scale=self.change,
             direction=self.angle,
             patience=self.patience,
             probe=self.probe,
+            value_share=self.values,
+            check_blocks=self.block // PANEL,
+            by_sketch=self.sketched,
         )

@@ -45,7 +45,7 @@ def check(attention: Attention, calibration: Calibration | None) -> None:
 
 def rules(
     attention: Attention, calibration: Calibration | None, layers: int, kv_heads: int
-) -> list[list[core.Rule | None]]:
+) -> list[list[core.AttentionRule | None]]:
     """Return what the native traversal does in each layer and key/value head, [L][G].
 
     Raises:
@@ -63,9 +63,11 @@ def rules(
     return rules_at(ATTENTIONS.make(name, found.options), found.by_head)
 
 
-def rules_at(technique: Any, thresholds: Thresholds) -> list[list[core.Rule | None]]:
+def rules_at(technique: Any, thresholds: Thresholds) -> list[list[core.AttentionRule | None]]:
     """Return the rules [L][G] of a technique at thresholds [L][G]."""
-    known: dict[float | None, core.Rule | None] = {None: type(technique).exact_limit().rule()}
+    known: dict[float | None, core.AttentionRule | None] = {
+        None: type(technique).exact_limit().rule()
+    }
     for layer in thresholds:
         for each in layer:
             if each not in known:

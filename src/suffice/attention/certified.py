@@ -1,29 +1,34 @@
-"""Attention to what must be read so that what is missing is known to be little.
+"""Sparse attention with a certified bound on the softmax mass that it skips.
 
 A sketch of the keys, 4 bits per element, gives every key's score x within a known distance:
 
-    k = k' + r,  x' = q . k'     |x - x'| <= |q| |r| + what rounding q to 8 bits leaves
+    k = k' + r,  x' = q . k'     |x - x'| <= |q| |r| + the error of rounding q to 8 bits
 
-so that a block of keys has about the mass m = sum e^x', and at most M = m e^(|q| max |r| + ...).
-The newest keys, which no complete chunk of 64 holds yet, are read, and then blocks, those of the
-largest m first, until for every head of the group, with A the mass of what was read and R the sum
-of M over the rest,
+so a block of keys has about the mass m = sum e^x', and at most M = m e^(|q| max |r| + ...). The
+newest keys, which have no sketch yet, are read. Then blocks are read, largest m first, until for
+every head of the group
 
-    R / (A + R) <= eps
+    R / (A + R) <= eps      A: mass of the keys that were read, R: sum of M over the other blocks
 
-How far to go is decided before the blocks are read, with m for their mass. If that promised too
-much, more are read until it holds. With `values` those of keys whose weight is below this share of
-the largest, as it is known then, are not read, as long as these keys have at most eps / 2 of the
-mass of their 256, and R / (A + R) is held below eps / 2.
+The blocks are chosen before any is read, with m as their mass. If that was too few, more are read
+until the bound holds. So the output lacks at most `eps` of the exact softmax, always. With
+`bounded=false` M is m itself: fewer blocks for the same `eps`, without the guarantee.
 
-The share of the exact softmax that the output lacks is at most `eps`, always. With `bounded` false
-M is the estimate m itself: fewer blocks for the same `eps`, without the guarantee.
+With `values` above 0, values of keys below that share of the largest weight known so far are not
+read, as long as these keys hold at most eps / 2 of the mass of their 256; R / (A + R) is then held
+below eps / 2, and the sum of both stays below `eps`.
 
-Source   this project; INT4 estimates for a choice of keys as in Lin et al., "Twilight".
+Source   ours; 4-bit estimates for choosing keys as in Lin et al., "Twilight".
 Exact    eps = 0.
 Bound    `eps`: the total variation distance to the exact softmax, for each head.
-Cost     reads the sketch (D / 2 bytes and scales per key) and K and V of visited blocks.
-Native   csrc/sketch.cpp, csrc/search.cpp, csrc/kernels/sketch.inl, csrc/kernels/visit.inl
+Cost     reads the sketch (D / 2 bytes and scales per key) and K and V of the chosen blocks.
+Native   csrc/attention/certified_search.cpp, csrc/cache/sketch.cpp, csrc/kernels/sketch.inl
+Example  certified:eps=0.05
+Options
+    eps         softmax mass that may stay unread, in every head; 0 reads everything
+    values      values of keys lighter than this share of the heaviest key are not read, within eps
+    bounded     false: stop by the estimated mass, which reads fewer blocks and guarantees nothing
+    calibrated  take eps by layer and head from `suffice calibrate --budget`
 """
 
 from __future__ import annotations
@@ -89,22 +94,13 @@ class Certified(Technique):
         """Attend until the rest is bounded; see `Attention.reference`."""
         from suffice.attention.certified_reference import Limits, attend
 
-        return attend(
-            q,
-            k,
-            v,
-            scale=scale,
-            visible=visible,
-            limits=Limits(self.eps, self.values, self.bounded),
-        )
+        limits = Limits(self.eps, self.values, self.bounded)
+        return attend(q, k, v, scale=scale, limits=limits, visible=visible)
 
-    def rule(self) -> core.Rule:
+    def rule(self) -> core.AttentionRule:
         """Return what the native kernel does."""
         from suffice.native import core
 
-        return core.Rule(
-            stop=3,
-            value_share=self.values,
-            missing=self.eps,
-            bounded=self.bounded,
+        return core.AttentionRule.certified(
+            missing=self.eps, bounded=self.bounded, value_share=self.values
         )

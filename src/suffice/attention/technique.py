@@ -40,7 +40,7 @@ class Technique(ABC):
         return self.sketched
 
     @abstractmethod
-    def rule(self) -> core.Rule | None:
+    def rule(self) -> core.AttentionRule | None:
         """Return what the native traversal does, None if it reads everything."""
 
     def native(

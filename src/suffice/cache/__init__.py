@@ -63,9 +63,9 @@ GROWTHS = Table(
     "growth",
     {
         "bmc": "suffice.cache.bmc:BMC",
-        "iterative": "suffice.cache.iterative:Iterative",
-        "upfront": "suffice.cache.upfront:Upfront",
-        "step": "suffice.cache.step:Step",
-        "double": "suffice.cache.double:Double",
+        "iterative": "suffice.cache.growth:Iterative",
+        "upfront": "suffice.cache.growth:Upfront",
+        "step": "suffice.cache.growth:Step",
+        "double": "suffice.cache.growth:Double",
     },
 )

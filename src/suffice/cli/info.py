@@ -23,8 +23,10 @@ from suffice.quant import QUANTS
 from suffice.speculate import SPECULATORS
 
 if TYPE_CHECKING:
+    from suffice.models.checkpoint import Checkpoint
     from suffice.models.config import DecoderConfig
     from suffice.models.formats.quantized_file import Quantized
+    from suffice.models.storage import StoredMatrix
 
 SEAMS = (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, QUANTS, SPECULATORS)
 ISA_NAMES = {"v4": "AVX-512", "v3_vnni": "AVX2 with VNNI", "v3": "AVX2", "base": "plain loops"}
@@ -144,7 +146,9 @@ def show_model(name: str) -> None:
     rows = len(config.layers) * 2 * config.kv_heads  # of keys and values
     lines = {
         "file": opened.path,
-        "parameters": f"{parameters / 1e6:.1f} M, stored as {opened.dtype}",
+        "parameters": f"{parameters / 1e6:.1f} M",
+        "stored as": f"{opened.stored_as}: {_kinds(opened.matrices)}",
+        "runs as": _runs_as(opened),
         "layers": f"{len(config.layers)} ({layers} tokens)",
         "heads": f"{config.heads} query, {config.kv_heads} key/value, of {config.head_size}",
         "width": f"{config.width}, MLP {config.mlp_width}, vocabulary {config.vocab}",
@@ -160,6 +164,28 @@ def show_model(name: str) -> None:
         lines |= _quantised(opened)
     for key, value in lines.items():
         print(f"{key:16} {value}")
+
+
+def _kinds(matrices: list[StoredMatrix]) -> str:
+    """Return how the kinds of matrices are stored, and the bits per weight of all together."""
+    from suffice.models.storage import by_kind
+
+    bits = 8 * sum(m.bytes for m in matrices) / sum(m.entries for m in matrices)
+    groups = by_kind(matrices)
+    if len(groups) == 1:
+        return f"{bits:.2f} bits per weight"
+    said = [f"{', '.join(kinds)} {types} ({each:.2f})" for kinds, types, each in groups]
+    return f"{bits:.2f} bits per weight; {'; '.join(said)}"
+
+
+def _runs_as(model: Checkpoint | Quantized) -> str:
+    """Return how weights are held in memory unless a flag asks for another type."""
+    from suffice.models.formats.quantized_file import Quantized
+
+    if isinstance(model, Quantized):
+        return "it is stored"
+    found = "bfloat16" if model.dtype == "bfloat16" else "float32"
+    return f"{found}; --quant and --dtype change it"
 
 
 def _quantised(model: Quantized) -> dict[str, object]:

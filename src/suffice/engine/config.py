@@ -180,7 +180,7 @@ class Config(EngineOptions):
         rule = self.attention.rule()
         return self.softmax.coded or self.policy.by_query or (rule is not None and not rule.exact)
 
-    def rules(self, layers: int, kv_heads: int) -> list[list[core.Rule | None]]:
+    def rules(self, layers: int, kv_heads: int) -> list[list[core.AttentionRule | None]]:
         """Return what attention reads in each layer and key/value head, [L][G]; None: everything.
 
         Raises:

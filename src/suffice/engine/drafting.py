@@ -9,7 +9,6 @@ from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, Omitted, Rows
-from suffice.models.restored import restored
 from suffice.models.tokenizer import Tokenizer, load_tokenizer
 from suffice.speculate import Cheaper
 
@@ -74,7 +73,7 @@ class DraftModels:
         assert context is not None
         _check_skipped(setting.skipped, len(model.layers))
         if setting.quant is not None:
-            decoder = _restored(decoder, setting)
+            decoder = _requantised(decoder, setting)
         rules = [[setting.attention.rule()] * model.kv_heads for _ in model.layers]
         omitted = Omitted(setting.recent, setting.sinks, setting.skipped)
         native = NativeModel(decoder, context, rules, omitted=omitted)
@@ -101,10 +100,10 @@ def _check_skipped(skipped: tuple[int, ...], layers: int) -> None:
         raise InputError(f"skip_layers: leaves none of the model's {layers} layers")
 
 
-def _restored(decoder: Decoder, setting: Cheaper) -> Decoder:
+def _requantised(decoder: Decoder, setting: Cheaper) -> Decoder:
     assert setting.quant is not None
     try:
-        found = restored(decoder, setting.quant)
+        found = decoder.requantised(setting.quant)
     except InputError as error:
         raise InputError(f"quantization: {error}") from None
     others = setting.recent or setting.skipped or setting.attention.rule()

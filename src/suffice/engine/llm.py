@@ -6,14 +6,13 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from suffice.engine.config import Config
-from suffice.engine.conversations import conversation, split_talks
+from suffice.engine.inputs import RequestMaker, conversation, pair, split, split_talks
 from suffice.engine.loop import Loop
 from suffice.engine.options import EngineOptions, takes_options
-from suffice.engine.progress import showing
-from suffice.engine.prompts import RequestMaker, pair, split
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import Kept, Request, RequestOutput
 from suffice.errors import InputError
+from suffice.progress import showing
 from suffice.sampling_params import SamplingParams
 from suffice.speculate.budget import Budget
 
@@ -97,7 +96,7 @@ class LLM:
         """
         parts = split(prompts)
         pairs = zip(parts, pair(len(parts), sampling_params), strict=True)
-        with self._loop.turns:
+        with self._loop.lock.turn():
             requests = [self._maker.make(prompt, params) for prompt, params in pairs]
         return self._run(requests, use_tqdm)
 
@@ -150,12 +149,12 @@ class LLM:
         (chosen,) = pair(1, params)
         if chosen.n != 1:
             raise InputError(f"n={chosen.n}: must be 1 when the text is streamed")
-        with self._loop.turns:
+        with self._loop.lock.turn():
             return self._maker.make(parts[0], chosen, kept)
 
     def _chat_tokens(self, messages: Any, add_generation_prompt: bool = True) -> list[int]:
         talk = conversation(messages)
-        with self._loop.turns:
+        with self._loop.lock.turn():
             return self.tokenizer.chat(talk, add_generation_prompt=add_generation_prompt)
 
     def _run(self, requests: list[Request], progress: bool) -> list[RequestOutput]:
@@ -177,7 +176,7 @@ class LLM:
         try:
             done = False
             while not done:
-                with self._loop.turns:
+                with self._loop.lock.turn():
                     # Another caller's loop may have finished it since the last token.
                     if not request.finished:
                         self._loop.step()
@@ -218,7 +217,7 @@ class Session:
 
     def close(self) -> None:
         """Give the cache back; the session can go on, from nothing."""
-        with self._llm._loop.turns:
+        with self._llm._loop.lock.turn():
             if self._kept.sequence is not None:
                 self._llm.runner.close(self._kept.sequence)
             self._kept = Kept()

@@ -62,5 +62,6 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     gather(decoder.weights)
     tokenizer = load_tokenizer(config.tokenizer or config.model)
     runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
+    runner.stored_as = opened.stored_as
     runner.proposer = config.speculative_config.proposer(DraftModels(runner, load))
     return config, runner, tokenizer

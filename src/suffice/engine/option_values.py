@@ -96,6 +96,8 @@ def size(name: str, value: Any) -> int | None:
     found = int(match[1]) * 1024 ** _UNITS.index(match[2].upper()) if match else 0
     if found < 1:
         raise InputError(f"{name}={value!r}: must be a number of bytes, such as 4GiB, or None")
+    if found >= 2**64:
+        raise InputError(f"{name}={value!r}: must be less than 2^64 bytes; None sets no limit")
     return found
 
 

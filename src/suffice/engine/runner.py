@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from suffice.cache import fits_keys, fitted, machine, types_of
+from suffice.cache import fits_keys, fitted, machine, row_bytes, types_of
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.torch_threads import one_torch_thread
@@ -47,7 +47,8 @@ class Runner:
     """A model with the memory of its requests.
 
     `trace` sums what all decode steps read. Every `audit`-th of them is audited; None: none is.
-    `sample` makes tokens of a text, on which the model's keys are looked at if need be. `proposer`
+    `sample` makes tokens of a text, on which the model's keys are looked at if need be. `stored_as`
+    says how the model's file stores its matrices, such as Q4_1, "" if there is no file. `proposer`
     makes no drafts until `engine.load`, which can load the models that draft, sets another.
     """
 
@@ -60,6 +61,8 @@ class Runner:
         self.sample = sample
         model = decoder.config
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
+        self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
+        self.stored_as = ""
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
@@ -76,7 +79,7 @@ class Runner:
         )
         self.proposer: Proposer = NoDrafts()
 
-    def use(self, rules: list[list[core.Rule | None]]) -> None:
+    def use(self, rules: list[list[core.AttentionRule | None]]) -> None:
         """Attend by other rules, [L][G], than those of the config from now on."""
         self._native.use(rules)
 
@@ -250,7 +253,10 @@ class Runner:
 
     def _step(self, batch: list[Rows]) -> torch.Tensor:
         audit = self.audit is not None and self.trace.steps % self.audit == 0
-        return self._native.step(batch, self.trace, audit=audit)
+        logits = self._native.step(batch, self.trace, audit=audit)
+        caches = [rows.cache for rows in batch]
+        self.trace.cached = sum(c.length for c in caches), sum(c.held_bytes for c in caches)
+        return logits
 
     def step(self, sequences: list[Sequence], tokens: list[int]) -> torch.Tensor:
         """Run one more token of each sequence, space reserved; return float32 logits [B, V]."""

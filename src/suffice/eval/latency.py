@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from suffice.engine.inputs import RequestMaker
 from suffice.engine.llm import LLM
 from suffice.engine.loop import Loop
-from suffice.engine.prompts import RequestMaker
 from suffice.engine.request import Request
 from suffice.errors import InputError
 from suffice.sampling_params import SamplingParams

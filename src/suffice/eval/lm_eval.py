@@ -2,9 +2,11 @@
 
     python -m suffice.eval.lm_eval --model suffice --model_args pretrained=smollm2-135m --tasks piqa
 
-is its command `lm_eval` with this model added (it has no entry point for models of others, so the
-command itself does not know this one). A program imports this module and then calls
-`lm_eval.simple_evaluate(model="suffice", ...)`.
+is its command `lm_eval` with this model added. `lm_eval --model suffice` itself cannot know it:
+lm-eval 0.4.13 finds models in the table of its own package (`lm_eval.models.MODEL_MAPPING`) and
+among those that `register_model` was called for. Its registry stores an `EntryPoint` if it is given
+one, but no group of entry points is ever looked up, so a program has to import this module first.
+One that does can call `lm_eval.simple_evaluate(model="suffice", ...)`.
 
 Model arguments are those of `suffice.LLM`, with `pretrained` for the model, and `mode` (see
 `suffice.eval.likelihood`). A value with commas is quoted: attention="name:one=1,two=2".

@@ -5,7 +5,6 @@ The page is a single file that loads nothing. What a plot shows, a table below i
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from suffice.eval.report_points import (
     trade_offs,
 )
 from suffice.eval.report_read import Entry
+from suffice.paths import write_whole
 
 _TEMPLATE = "report.html.jinja"
 
@@ -59,15 +59,11 @@ def write(path: Path, text: str) -> None:
     Raises:
         InputError: It cannot be written.
     """
-    part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        with write_whole(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
 
 
 def _looks(trades: Sequence[TradeOff], charts: Sequence[SpeedChart]) -> dict[str, int]:

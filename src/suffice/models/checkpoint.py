@@ -6,6 +6,7 @@ configuration field by field, and names and shapes of all weights both ways.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
 from suffice.models.families import Family
+from suffice.models.storage import StoredMatrix, commonest
 from suffice.models.weights import check_finite, is_linear, is_norm, match, shapes
 
 __all__ = ["Checkpoint", "Source", "assemble"]
@@ -34,6 +36,15 @@ class Source(Protocol):
 
     def load(self, name: str) -> torch.Tensor:
         """Read one weight in a floating-point type."""
+        ...
+
+    def stored(self, name: str) -> tuple[str, int]:
+        """Return the type in which a weight is stored, such as Q4_1, and its bytes."""
+        ...
+
+    @property
+    def label(self) -> str | None:
+        """How the file names its storage as a whole, such as Q4_K_M; None if it does not."""
         ...
 
 
@@ -61,6 +72,22 @@ class Checkpoint:
         matrices = (stored for name, stored in self.names.items() if is_linear(name))
         found = {self.source.dtype(stored) for stored in matrices}
         return found.pop() if len(found) == 1 else "float32"
+
+    @property
+    def matrices(self) -> list[StoredMatrix]:
+        """How each matrix is stored."""
+        shapes = self.source.shapes()
+        found = []
+        for name, stored in self.names.items():
+            if is_linear(name):
+                entries = math.prod(shapes[stored])
+                found.append(StoredMatrix(name, *self.source.stored(stored), entries))
+        return found
+
+    @property
+    def stored_as(self) -> str:
+        """The storage of the matrices in a word, such as Q4_K_M or bfloat16."""
+        return self.source.label or commonest(self.matrices)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Read the weights one by one: canonical names and tensors in the stored float type.

@@ -66,7 +66,7 @@ class NativeModel:
         self,
         decoder: Decoder,
         positions: int,
-        rules: Sequence[Sequence[core.Rule | None]] | None = None,
+        rules: Sequence[Sequence[core.AttentionRule | None]] | None = None,
         levels: Sequence[Sequence[Levels]] = (),
         omitted: Omitted = Omitted(),
     ) -> None:
@@ -109,7 +109,7 @@ class NativeModel:
         self.use(rules or [[None] * config.kv_heads for _ in config.layers])
         self._untraced = Trace(len(config.layers), config.kv_heads)
 
-    def use(self, rules: Sequence[Sequence[core.Rule | None]]) -> None:
+    def use(self, rules: Sequence[Sequence[core.AttentionRule | None]]) -> None:
         """Attend by these rules, [L][G], from now on; None: read everything."""
         coded = coded_rules(rules, self._levels)
         self._model.set_rules([rule for layer in coded for rule in layer])

@@ -1,4 +1,10 @@
-"""What policies have in common: doing nothing where they need nothing, and a budget."""
+"""What policies share: a default that keeps everything, and a budget.
+
+Options
+    budget     tokens that are kept, or for quest read
+    ratio      the same as a share of the prompt's tokens; without either: 0.5
+    rank_only  evict nothing, only order what techniques that stop early read
+"""
 
 from __future__ import annotations
 

@@ -1,20 +1,21 @@
-"""The tokens that weighed most so far, and the last ones.
+"""Keep the tokens with the most attention so far and the most recent ones.
 
-    S[s] = sum over queries of softmax weight of token s            from the prompt's first token on
-    after each token, of n: if n > heavy + recent, of the n - recent first the lightest goes
+    S[s] = sum over queries of the softmax weight of token s, from the prompt's first token on
+    after each token, with n held: if n > heavy + recent, the lightest of the first n - recent goes
 
-S is per key/value head, summed over the heads that share it and kept row by row by the decode step.
-`heavy` is half of the budget, rounded down, `recent` the rest. Of equal tokens the one that was
-heavy longer stays, of the heavy ones the one in the later place. `rank_only` evicts nothing: blocks
-of 16 tokens are ranked by their heaviest token after the prompt.
+S is per key/value head, summed over the heads that share it, and updated by the decode step.
+`heavy` is half of the budget, rounded down, `recent` the rest. Of equally heavy tokens the one that
+was heavy for longer stays; among heavy ones, the later one. `rank_only` evicts nothing: blocks of
+16 tokens are ranked by their heaviest token after the prompt.
 
 Source   Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large
-         Language Models", Algorithm 1. A prompt is run whole and evicted from at its end, as in
-         their code.
+         Language Models", Algorithm 1. As in the authors' code, a prompt runs whole and is evicted
+         from at its end.
 Exact    a budget of at least the context.
-Cost     a second pass over a prompt's scores, quadratic in its length; decoding reads a float32 per
-         row, and moves a row per head and token.
-Native   csrc/evict.cpp, csrc/kernels/boxes.inl
+Cost     a second pass over a prompt's scores, quadratic in its length. Decoding reads one float32
+         per row and moves one row per head and token.
+Native   csrc/cache/evict.cpp
+Example  h2o:ratio=0.25
 """
 
 from __future__ import annotations

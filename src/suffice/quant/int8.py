@@ -1,4 +1,4 @@
-"""Weights in int8 with one scale per output row; activations in int8 with one scale per token.
+"""Int8 weights with a scale per output channel, int8 activations with a scale per token.
 
     w ~ scale[n] * q[n, k],  q = round(w / scale),  scale[n] = max_k |w[n, k]| / 127
     y[n] = scale[n] * scale_x * sum_k q[n, k] * q_x[k]         (the sum is exact, in int32)

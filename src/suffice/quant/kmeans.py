@@ -1,25 +1,42 @@
-"""Weights as codes of a learned codebook: K-means, weighted by what an error costs.
+"""Codebook weights: K-means, weighted by what an error costs.
 
     w[n, k] ~ scale[n, g] c[code[n, k]],    g = k // group
 
-A layer has one codebook c of 2^bits values in [-1, 1]; `group` inputs of an output channel share a
-scale, or with none all of them. K-means is weighted by importance[k] scale[n, g]^2, so that what it
-makes least is the loss of the layer, not that of the normalised weights. Importance is E[x^2] of an
-input, or with compensation 1 / [H^-1]_kk, the loss that rounding this weight alone costs once the
-others make up for it. With `fisher` tokens count in H as the Fisher information of what the layer
-makes of them says (see `models.sensitivity`), which asks a calibration for a backward pass.
+A matrix has one codebook c of 2^bits centroids in [-1, 1]; `group` inputs of an output channel
+share a scale (none: all of them). K-means is weighted by importance[k] scale[n, g]^2, so it
+minimises the loss of the layer and not that of the normalised weights. The importance of an input
+is E[x^2]; with compensation it is 1 / [H^-1]_kk, the loss of rounding this weight alone once the
+others compensate. With `fisher` each token of the text counts in H by the Fisher information of the
+layer's outputs (`suffice.models.quantize.sensitivity`), which needs a backward pass.
 
-`kllm` is the paper: scales are largest magnitudes, nothing is compensated. `kmeans` adds, in this
-order, alternating refinement of scales and codebook (`rounds`), GPTQ's error compensation onto the
-codebook, and descent on codes and scales (`sweeps`). Without a calibration all inputs count the
-same, and there is nothing to compensate with.
+`kllm` is the paper's method: a scale is the largest magnitude, nothing is compensated. `kmeans`
+adds, in this order, refinement of scales and codebook in turn (`rounds`), GPTQ's error compensation
+onto the codebook, and descent on codes and scales (`sweeps`). Without a calibration text all inputs
+count the same, and there is nothing to compensate with.
 
 Source   KLLM, section III-A (2507.23035); importance with compensation: LeanQuant (2407.10032).
+Differs  `kllm` rounds centroids to int8 steps unless `centroids=float32`. Codebooks of activations
+         weigh all samples equally; the paper weighs them by Fisher information. Fisher information
+         of weights is one number per token, times x^2.
 Bound    |w - q| <= scale * half the widest gap of the codebook, before compensation.
 Exact    as many distinct normalised values as centroids.
-Cost     `bits` per weight and 16 / group for scales. With act_bits=8 levels are whole numbers up to
-         63 (`NARROW`): the error of 6 bits is 9 % more for it, that of 4 bits less than 1 %.
-Native   csrc/kernels/code_lines.inl, csrc/kernels/codes.inl, csrc/kernels/outliers.inl
+Cost     `bits` per weight and 16 / group for scales. With act_bits=8 centroids are whole numbers up
+         to 63 (`NARROW`): this adds 9 % to the error of 6 bits, less than 1 % to that of 4 bits.
+Native   csrc/kernels/linear_codes.inl, csrc/kernels/outliers.inl
+Options
+    bits        bits of a weight's code, 2 to 6
+    act_bits    bits of activations: 16, 8, 4 or 3
+    group       input channels that share a scale; none: one scale for an output channel
+    centroids   type of the centroids: int8 or float32
+    rounds      refinements of scales and codebook in turn
+    compensate  GPTQ's error compensation; needs the text of `suffice quantize`
+    sweeps      descents on codes and scales after that
+    hadamard    rotate the inputs
+    fisher      weigh the text's tokens by their Fisher information; needs `suffice quantize`
+    outliers    share of a token's activations kept in 16 bits, for act_bits=4 and 3; none: 1 %
+    act_group   activations that share a scale, for act_bits=4 and 3; none: all of a token's
+    sites       matrices whose inputs have act_bits, such as qkv+down; the others have 16
+    offline     true: outliers by thresholds of the calibration (KLLM-S); false: by each token
 """
 
 from __future__ import annotations

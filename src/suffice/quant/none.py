@@ -1,8 +1,10 @@
-"""Weights as the checkpoint's values in float32 or bfloat16.
+"""Weights as in the checkpoint, in float32 or bfloat16.
 
-Exact    always: what is stored is what is multiplied, accumulated in float32.
+Exact    always: stored values are multiplied as they are and accumulated in float32.
 Cost     4 or 2 bytes per weight and step.
 Native   csrc/kernels/linear.inl
+Options
+    dtype  type of the stored weights: bfloat16 or float32
 """
 
 from __future__ import annotations

@@ -1,13 +1,20 @@
-"""Rounding to nearest on an even grid, the baseline of K-means: `rtn` and, compensated, `gptq`.
+"""Rounding to an even grid, the baseline of K-means; with `compensate`, GPTQ.
 
-Symmetric: 2^b levels from -2^(b-1) to 2^(b-1) - 1, scale = max |w| / (2^(b-1) - 1/2), so that both
-ends are cut by at most half a step. Asymmetric: levels from 0 to 2^b - 1 span least to greatest,
-and the zero point is a whole number.
+Symmetric: 2^b levels from -2^(b-1) to 2^(b-1) - 1, scale = max |w| / (2^(b-1) - 1/2), so both ends
+are cut by at most half a step. Asymmetric: levels from 0 to 2^b - 1 span the smallest to the
+largest weight, and the zero point is a whole number.
 
-Source   the baseline of the quantisation papers, KLLM's Table II among them.
-Bound    |w - q| <= scale / 2 (asymmetric: scale, for the rounded zero point).
+Source   the baseline of quantization papers, among them KLLM's Table II; GPTQ (2210.17323).
+Bound    |w - q| <= scale / 2 (asymmetric: scale, because the zero point is rounded).
 Cost     `bits` per weight and 16 / group for scales.
-Native   csrc/kernels/code_lines.inl, csrc/kernels/codes.inl
+Native   csrc/kernels/linear_codes.inl
+Options
+    bits        bits of a weight's code, 2 to 8
+    act_bits    bits of activations: 16 or 8
+    group       input channels that share a scale; none: one scale for an output channel
+    symmetric   levels lie evenly around zero; false: from smallest to largest, with a zero point
+    compensate  GPTQ's error compensation; needs the text of `suffice quantize`
+    fisher      weigh the text's tokens by their Fisher information; needs `suffice quantize`
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""No guesses: plain decoding, which is speculation with zero drafts.
+"""Plain decoding: speculation with zero drafts.
 
 Exact    always.
 """

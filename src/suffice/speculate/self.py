@@ -1,11 +1,19 @@
-"""The model itself guesses, under a setting that costs less.
+"""The model drafts for itself under a cheaper setting.
 
-Source   The weights and the cache are the target's, as in QuantSpec (weights of 4 bits) and
-         MagicDec (of the keys the newest and the first, as in StreamingLLM): drafts read less, and
-         are checked by the model as it is.
-Exact    always: what is drafted is checked.
-Cost     A step of the model for each draft. Its keys and values go to the rows in which the drafts
-         are checked, and are forgotten before. Weights of fewer bits are held beside the others.
+Source   Weights and cache are those of the model, as in QuantSpec (4-bit weights) and MagicDec (the
+         first and the newest keys, as in StreamingLLM): drafts read less, and the model checks them
+         with its own setting.
+Exact    always: every draft is checked.
+Cost     a step of the model for each draft. Drafts write to the rows in which they are checked
+         later. Weights of fewer bits are held in addition to the model's.
+Options
+    num_speculative_tokens  maximum number of drafts in a step
+    adaptive                draft fewer, or none, while drafts do not save time
+    attention               how drafts attend to the tokens they see
+    recent                  newest tokens that drafts see; 0: all
+    sinks                   first tokens that drafts see
+    quantization            how the layers' weights are stored for drafts; none: not stored again
+    skip_layers             layers that drafts leave out, such as 10-12+20; none: none
 """
 
 from __future__ import annotations
@@ -140,7 +148,7 @@ class ByItself:
 
     def propose(self, samples: Sequence[Drafted], most: Sequence[int]) -> list[Tree]:
         """Return drafts that continue each sample's text, at most so many tokens for each."""
-        from suffice.speculate.chains import Chains
+        from suffice.speculate.proposers import Chains
 
         if not any(most):  # as in most steps where drafts do not pay
             return [NO_DRAFTS] * len(samples)

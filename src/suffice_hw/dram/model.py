@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from suffice.errors import InputError
+from suffice.paths import write_whole
 from suffice_hw import _simulator
 from suffice_hw.dram.part import Part
 
@@ -218,9 +219,8 @@ def check_powers(part: Part) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    whole = path.with_name(path.name + ".part")
     try:
-        whole.write_text(text, encoding="ascii")
-        whole.replace(path)
+        with write_whole(path) as part:
+            part.write_text(text, encoding="ascii")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None

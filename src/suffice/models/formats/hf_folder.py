@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ __all__ = ["Safetensors", "read_json"]
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -68,6 +70,15 @@ class Safetensors:
     def dtype(self, name: str) -> str:
         """Return the name of a weight's type."""
         return self._dtypes[name]
+
+    def stored(self, name: str) -> tuple[str, int]:
+        """Return a weight's type and bytes."""
+        dtype = self._dtypes[name]
+        return dtype, math.prod(self._shapes[name]) * _BYTES[dtype]
+
+    @property
+    def label(self) -> None:
+        """Nothing: a directory does not say how it is stored as a whole."""
 
     def load(self, name: str) -> torch.Tensor:
         """Read one weight in its stored type."""

@@ -32,7 +32,9 @@ from safetensors.torch import save_file
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig, LayerConfig, Rope, check_number
 from suffice.models.layers import ACTIVATIONS
+from suffice.models.storage import StoredMatrix
 from suffice.models.weights import is_linear, shapes
+from suffice.paths import write_whole
 from suffice.quant import PackedLinear
 from suffice.quant.activations import Site
 from suffice.quant.packed_codes import PackedCodes
@@ -75,10 +77,29 @@ class Quantized:
         return "bfloat16"
 
     @property
+    def stored_as(self) -> str:
+        """The method that the matrices are stored by, such as kmeans:bits=4,act_bits=8."""
+        return str(self.facts["method"])
+
+    @property
+    def matrices(self) -> list[StoredMatrix]:
+        """How each matrix is stored."""
+        return [
+            StoredMatrix(name, _type(each), each.bytes, each.rows * each.columns)
+            for name, each in self.weights.items()
+            if isinstance(each, PackedLinear)
+        ]
+
+    @property
     def bits_per_weight(self) -> float:
         """Bits for each entry of the matrices, their scales and levels included."""
-        matrices = [each for each in self.weights.values() if isinstance(each, PackedLinear)]
-        return 8 * sum(each.bytes for each in matrices) / sum(e.rows * e.columns for e in matrices)
+        return 8 * sum(m.bytes for m in self.matrices) / sum(m.entries for m in self.matrices)
+
+
+def _type(weight: PackedLinear) -> str:
+    if isinstance(weight, PackedCodes) and weight.levels is not None:
+        return f"{(len(weight.levels) - 1).bit_length()}-bit codes"
+    return weight.dtype
 
 
 def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: torch.Tensor) -> None:
@@ -97,16 +118,9 @@ def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: torc
             tensors[name] = weight.contiguous()
     stored = {key: value for key, value in facts.items() if key != "losses"}
     header = json.dumps(stored | {"schema": SCHEMA, "matrices": matrices})
-    unfinished = path.with_name(path.name + ".part")
     try:
-        try:
-            unfinished.touch()
-            usual = unfinished.stat().st_mode  # the library's files are for their owner alone
-            save_file(tensors, unfinished, metadata={_KEY: header})
-            unfinished.chmod(usual)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with write_whole(path) as part:
+            save_file(tensors, part, metadata={_KEY: header})
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: cannot be written: {' '.join(str(error).split())}") from None
 

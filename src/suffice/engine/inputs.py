@@ -1,4 +1,4 @@
-"""The forms in which users give prompts, and the requests made of them."""
+"""The forms in which users give prompts and conversations, and the requests made of them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from suffice.sampling import SamplingState
 from suffice.sampling_params import SamplingParams
 
 _KEYS = ("prompt", "prompt_token_ids")
+_MESSAGE = "{'role': ..., 'content': ...}"
 
 
 def split(prompts: Any) -> list[Any]:
@@ -27,6 +28,7 @@ def split(prompts: Any) -> list[Any]:
     """
     if isinstance(prompts, str | Mapping):
         return [prompts]
+    _refuse_bytes("prompts", prompts)
     if not isinstance(prompts, Sequence):
         raise InputError(
             "prompts: must be text, token ids, {'prompt_token_ids': [...]} or a list of these, "
@@ -55,6 +57,84 @@ def pair(count: int, params: Any) -> list[SamplingParams]:
     raise InputError(
         f"sampling_params: must be a SamplingParams or a list of them, not {type(params).__name__}"
     )
+
+
+def split_talks(messages: Any) -> list[Any]:
+    """Return the conversations of one, or of a list of them.
+
+    Raises:
+        InputError: There is none, or it is not a list.
+    """
+    _check_list(messages, "messages", f"a list of {_MESSAGE}, or a list of such lists")
+    return list(messages) if _is_list(messages[0]) else [messages]
+
+
+def conversation(messages: Any) -> list[dict[str, Any]]:
+    """Return a conversation's messages in the form that chat templates take, contents as text.
+
+    Contents may be in OpenAI's form, [{"type": "text", "text": ...}]; the texts are joined by line
+    breaks, as vLLM does.
+
+    Raises:
+        InputError: It is empty, not a list of messages, or has parts that are not text.
+    """
+    _check_list(messages, "messages", f"a list of {_MESSAGE}")
+    return [_message(f"messages[{at}]", message) for at, message in enumerate(messages)]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _check_list(value: Any, name: str, form: str) -> None:
+    if not _is_list(value):
+        raise InputError(f"{name}: must be {form}, not {type(value).__name__}")
+    if not value:
+        raise InputError("the conversation is empty: give at least one message")
+
+
+def _message(name: str, message: Any) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise InputError(f"{name}: must be {_MESSAGE}, not {type(message).__name__}")
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str):
+        raise InputError(f"{name}: needs a 'role', such as 'user'")
+    check_text(f"{name}: the role", role)
+    if content is None and message.get("tool_calls"):
+        return dict(message)
+    return {**message, "content": _content(f"{name}: content", content)}
+
+
+def _content(name: str, content: Any) -> str:
+    if _is_list(content):
+        return "\n".join(_part(f"{name}[{at}]", part) for at, part in enumerate(content))
+    if not isinstance(content, str):
+        raise InputError(
+            f"{name} must be text or a list of {{'type': 'text', 'text': ...}}, "
+            f"not {type(content).__name__}"
+        )
+    check_text(name, content)
+    return content
+
+
+def _part(name: str, part: Any) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    if kind != "text" or not isinstance(part, Mapping):
+        raise InputError(f"{name} is of type '{kind}': only 'text' parts are supported")
+    if not isinstance(part.get("text"), str):
+        raise InputError(f"{name} needs a 'text'")
+    text: str = part["text"]
+    check_text(name, text)
+    return text
+
+
+def _refuse_bytes(name: str, given: Any) -> None:
+    """Refuse bytes, which are a sequence of whole numbers but no token ids."""
+    if isinstance(given, bytes | bytearray | memoryview):
+        raise InputError(
+            f"{name}: must be text or token ids, not {type(given).__name__}; "
+            "decode bytes first, as in data.decode()"
+        )
 
 
 class RequestMaker:
@@ -155,6 +235,7 @@ class RequestMaker:
                 raise InputError("the prompt is empty: give some text")
             check_text("the prompt", prompt)
             return prompt, self._checked(self._tokenizer.encode(prompt))
+        _refuse_bytes("prompt", prompt)
         if not isinstance(prompt, Sequence):
             raise InputError(f"prompt: must be text or token ids, not {type(prompt).__name__}")
         return None, self._checked(prompt)

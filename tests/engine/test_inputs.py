@@ -26,6 +26,25 @@ GREEDY = SamplingParams(temperature=0, max_tokens=8)
             "prompts: must be text, token ids, {'prompt_token_ids': [...]} or a list of these, "
             "not int",
         ),
+        *(
+            (
+                given,
+                None,
+                f"{name}: must be text or token ids, not {kind}; "
+                "decode bytes first, as in data.decode()",
+            )
+            for given, name, kind in [
+                (b"ab", "prompts", "bytes"),
+                (b"", "prompts", "bytes"),
+                (bytearray(b"ab"), "prompts", "bytearray"),
+                (memoryview(b"ab"), "prompts", "memoryview"),
+                ([b"ab"], "prompt", "bytes"),
+                (["ab", bytearray(b"ab")], "prompt", "bytearray"),
+                ({"prompt": b"ab"}, "prompt", "bytes"),
+                ({"prompt_token_ids": b"\x03"}, "prompt", "bytes"),
+                ([memoryview(b"ab")], "prompt", "memoryview"),
+            ]
+        ),
         ([None], None, "prompt: must be text or token ids, not NoneType"),
         (
             {"prompt_tokens": [1]},

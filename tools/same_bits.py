@@ -181,7 +181,7 @@ def calibrated(model: Path, book: Path, folder: Path) -> Path:
     return made
 
 
-def quantised(model: Path, book: Path, folder: Path, method: str) -> Path:
+def quantized(model: Path, book: Path, folder: Path, method: str) -> Path:
     """Quantise a tiny model by a method that looks at a text."""
     name = method.replace(":", "_").replace(",", "_").replace("=", "")
     made = folder / f"{name}.safetensors"
@@ -236,7 +236,7 @@ def tiny_cases(folder: Path, tests: Path) -> Iterator[tuple[str, Callable[[], di
                 for o in bits_settings.FEW
             ]
         else:
-            files = [quantised(model, book, folder, method) for method in bits_settings.LEARNED]
+            files = [quantized(model, book, folder, method) for method in bits_settings.LEARNED]
             for made in files:
                 yield f"quantize {made.stem}", lambda made=made: hashes(made)
         models = [(str(model), options) for options in chosen]

@@ -23,7 +23,7 @@ from suffice.eval.perplexity import Result, Scores, Tally
 from suffice.models.checkpoint import Checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.formats.quantized_file import open_quantized
-from suffice.models.quantize.job import Quantising
+from suffice.models.quantize.job import Quantizing
 from suffice.models.tokenizer import Tokenizer
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.none import NoQuant
@@ -133,9 +133,9 @@ class Source:
         facts = self.facts | {"method": weights}
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            quantising = Quantising(self.floats(), method, self.calibration, path, facts)
-            yield from quantising.run()
-            quantising.write(self.tokenizer)
+            quantizing = Quantizing(self.floats(), method, self.calibration, path, facts)
+            yield from quantizing.run()
+            quantizing.write(self.tokenizer)
         opened = open_quantized(path)
         found = {key: opened.facts[key] for key in facts}
         if found != facts:

@@ -205,9 +205,9 @@ def test_layers_are_skipped(variant: str, checkpoints: Any) -> None:
 def test_weights_are_stored_once_more(checkpoints: Any) -> None:
     """Where that saves something: the rest is shared."""
     decoder, _ = models(checkpoints("llama"), "int8")
-    assert decoder.requantised(QUANTS.build("int8")) is decoder
-    assert decoder.requantised(QUANTS.build("none:dtype=bfloat16")) is decoder
-    less = decoder.requantised(QUANTS.build("rtn:group=16,act_bits=8"))
+    assert decoder.requantized(QUANTS.build("int8")) is decoder
+    assert decoder.requantized(QUANTS.build("none:dtype=bfloat16")) is decoder
+    less = decoder.requantized(QUANTS.build("rtn:group=16,act_bits=8"))
     for name, weight in less.weights.items():
         own = decoder.weights[name]
         if name.startswith("layers.") and not isinstance(own, torch.Tensor):
@@ -224,7 +224,7 @@ def test_sites_are_minded_where_nothing_is_calibrated(checkpoints: Any) -> None:
     quant = QUANTS.build("kmeans:act_bits=8,sites=o+down")
     decoder = Decoder.from_checkpoint(open_checkpoint(checkpoints("llama")), quant)
     plain, _ = models(checkpoints("llama"), "int8")
-    for weights in (decoder.weights, plain.requantised(quant).weights):
+    for weights in (decoder.weights, plain.requantized(quant).weights):
         for matrix in SITE_OF:
             weight = weights[f"layers.1.{matrix}"]
             assert isinstance(weight, PackedCodes)

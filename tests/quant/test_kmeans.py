@@ -33,7 +33,7 @@ def layer(rows: int = 48, columns: int = 128, seed: int = 0) -> tuple[torch.Tens
 
 
 def error(method: KMeans | RTN, weight: torch.Tensor, hessian: torch.Tensor) -> float:
-    decoded = method.quantise(weight, hessian).decode()
+    decoded = method.quantize(weight, hessian).decode()
     if isinstance(method, KMeans) and method.hadamard:
         decoded = rotate(decoded, block_of(weight.shape[1]))
     return gptq.loss(weight, decoded, hessian)
@@ -70,7 +70,7 @@ def test_a_weight_on_a_grid_stays(method: KMeans | RTN) -> None:
     if isinstance(method, KMeans) and method.hadamard:
         weight = rotate(weight, 64)
     _, hessian = layer(columns=64)
-    decoded = method.quantise(weight, hessian).decode()
+    decoded = method.quantize(weight, hessian).decode()
     if isinstance(method, KMeans) and method.hadamard:
         decoded = rotate(decoded, 64)
     # float16 scales and, if so, int8 levels round by this much
@@ -82,7 +82,7 @@ def test_bound(group: int | None) -> None:
     """Uncompensated, no weight is further away than half the widest gap times its scale."""
     weight, hessian = layer(columns=100)
     method = KMeans(group=group, compensate=False, centroids="float32", rounds=0, hadamard=False)
-    coded = method.quantise(weight, hessian)
+    coded = method.quantize(weight, hessian)
     gap = coded.grid.levels.diff().max() / 2
     scale = coded.grid.scale[:, coded.grid.groups(100)]
     assert ((coded.decode() - weight).abs() <= gap * scale * 1.01).all()
@@ -93,7 +93,7 @@ def test_importance_moves_the_codebook() -> None:
     weight, _ = layer()
     fisher = torch.ones_like(weight)
     fisher[weight.abs() > 1.5] = 1000.0
-    plain, weighted = (KLLM().quantise(weight, importance=i) for i in (None, fisher))
+    plain, weighted = (KLLM().quantize(weight, importance=i) for i in (None, fisher))
     wide = weight.abs() > 1.5
     errors = [float((c.decode() - weight)[wide].square().mean()) for c in (plain, weighted)]
     assert errors[1] < errors[0] / 2
@@ -101,17 +101,17 @@ def test_importance_moves_the_codebook() -> None:
 
 def test_a_layer_of_zeros_and_a_row_of_zeros() -> None:
     for method in METHODS:
-        assert method.quantise(torch.zeros(16, 64), torch.eye(64)).decode().eq(0).all()
+        assert method.quantize(torch.zeros(16, 64), torch.eye(64)).decode().eq(0).all()
     weight, hessian = layer()
     weight[3] = 0
-    coded = KMeans().quantise(weight, hessian)
+    coded = KMeans().quantize(weight, hessian)
     assert coded.decode()[3].eq(0).all() and torch.isfinite(coded.decode()).all()
 
 
 def test_descent_never_raises_the_loss() -> None:
     weight, hessian = layer(columns=200)
     hessian = gptq.damped(hessian)
-    coded = KLLM().quantise(weight, hessian)
+    coded = KLLM().quantize(weight, hessian)
     losses = [gptq.loss(weight, coded.decode(), hessian)]
     for _ in range(3):
         coded = gptq.descend(weight, hessian, coded, 1)
@@ -132,7 +132,7 @@ def test_a_broken_compensation_is_found(monkeypatch: pytest.MonkeyPatch) -> None
         return 2 * torch.diag(found.diagonal()) - found
 
     monkeypatch.setattr(gptq, "inverse_factor", flipped)
-    grid = KMeans(compensate=False).quantise(weight, hessian).grid
+    grid = KMeans(compensate=False).quantize(weight, hessian).grid
     broken = gptq.compensate(weight, hessian, grid)
     assert gptq.loss(weight, broken.decode(), hessian) > 2 * right
 
@@ -165,7 +165,7 @@ def test_levels_for_inputs_of_8_bits_cost_little(w: int, most: float) -> None:
     """Whole numbers up to 63 in place of 127: the more bits, the more that is."""
     weight = torch.randn(128, 576, generator=torch.Generator().manual_seed(0))
     errors = [
-        (KMeans(bits=w, act_bits=a, hadamard=False).quantise(weight).decode() - weight).norm()
+        (KMeans(bits=w, act_bits=a, hadamard=False).quantize(weight).decode() - weight).norm()
         for a in (16, 8)
     ]
     assert errors[1] < most * errors[0]
@@ -212,15 +212,15 @@ def test_refused_weights() -> None:
     weight[2, 3] = float("nan")
     for method in (KMeans(), RTN()):
         with pytest.raises(InputError, match="a weight has NaN or infinite entries; all must be"):
-            method.quantise(weight)
+            method.quantize(weight)
         with pytest.raises(InputError, match=r"a weight of shape \[3\]: must be \[N, K\]"):
-            method.quantise(torch.ones(3))
+            method.quantize(torch.ones(3))
         with pytest.raises(InputError, match="float16 holds up to 65504"):
-            method.quantise(torch.full((16, 64), 1e8))
+            method.quantize(torch.full((16, 64), 1e8))
     with pytest.raises(InputError, match="act_bits=4: needs a calibration: use"):
         KLLM().pack(torch.ones(16, 64))
     with pytest.raises(InputError, match="rtn: compensate=true needs a calibration"):
-        RTN(compensate=True).quantise(torch.ones(16, 64))
+        RTN(compensate=True).quantize(torch.ones(16, 64))
 
 
 def test_inputs_of_other_sites_keep_16_bits() -> None:

@@ -216,7 +216,7 @@ def test_methods_pack() -> None:
     ):
         packed = method.pack(weight, torch.ones(40))
         assert packed.native.narrow == (method.act_bits == 8)
-        decoded = method.quantise(weight).decode()
+        decoded = method.quantize(weight).decode()
         if packed.rotation:
             decoded = rotate(decoded, packed.rotation)
         assert torch.allclose(packed.unpack(), decoded, atol=1e-6)

@@ -161,7 +161,7 @@ def show_model(name: str) -> None:
         ),
     }
     if isinstance(opened, Quantized):
-        lines |= _quantised(opened)
+        lines |= _quantized(opened)
     for key, value in lines.items():
         print(f"{key:16} {value}")
 
@@ -188,7 +188,7 @@ def _runs_as(model: Checkpoint | Quantized) -> str:
     return f"{found}; --quant and --dtype change it"
 
 
-def _quantised(model: Quantized) -> dict[str, object]:
+def _quantized(model: Quantized) -> dict[str, object]:
     """Return what a quantised model says of itself, and what each of its matrices loses."""
     facts = model.facts
     own = facts["model"]

@@ -57,7 +57,7 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
     from suffice.models.decoder import Decoder
     from suffice.models.files import fingerprint, locate
     from suffice.models.open import open_checkpoint
-    from suffice.models.quantize.job import Quantising
+    from suffice.models.quantize.job import Quantizing
     from suffice.models.tokenizer import load_tokenizer
     from suffice.quant.hadamard import block_of
     from suffice.quant.none import NoQuant
@@ -84,15 +84,15 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
         "method": flags.method,
         "text": described(flags.text, text, windows),
     }
-    quantising = Quantising(decoder, method, windows, flags.output, facts)
+    quantizing = Quantizing(decoder, method, windows, flags.output, facts)
     try:
         if method.fisher:
-            _show("windows weighed", len(windows), quantising.weigh())
-        _show("layers", len(decoder.config.layers), quantising.run())
+            _show("windows weighed", len(windows), quantizing.weigh())
+        _show("layers", len(decoder.config.layers), quantizing.run())
     except KeyboardInterrupt:
         print("interrupted: the same command goes on with what is left", file=sys.stderr)
         raise
-    quantising.write(tokenizer)
+    quantizing.write(tokenizer)
     print(flags.output)
 
 
@@ -122,7 +122,7 @@ def _method(text: str) -> Any:
             f"--method {text}: needs no calibration; run the model with --quant {text}"
         )
     try:  # before a model is looked at for minutes
-        coded = method.quantise(torch.linspace(-1, 1, 16 * 64).view(16, 64), torch.eye(64))
+        coded = method.quantize(torch.linspace(-1, 1, 16 * 64).view(16, 64), torch.eye(64))
         method.packed(coded, None, method.site(torch.linspace(-1, 1, 64).expand(16, 64)))
     except InputError as error:
         raise InputError(f"--method {text}: {error}") from None

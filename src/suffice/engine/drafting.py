@@ -73,7 +73,7 @@ class DraftModels:
         assert context is not None
         _check_skipped(setting.skipped, len(model.layers))
         if setting.quant is not None:
-            decoder = _requantised(decoder, setting)
+            decoder = _requantized(decoder, setting)
         rules = [[setting.attention.rule()] * model.kv_heads for _ in model.layers]
         omitted = Omitted(setting.recent, setting.sinks, setting.skipped)
         native = NativeModel(decoder, context, rules, omitted=omitted)
@@ -100,10 +100,10 @@ def _check_skipped(skipped: tuple[int, ...], layers: int) -> None:
         raise InputError(f"skip_layers: leaves none of the model's {layers} layers")
 
 
-def _requantised(decoder: Decoder, setting: Cheaper) -> Decoder:
+def _requantized(decoder: Decoder, setting: Cheaper) -> Decoder:
     assert setting.quant is not None
     try:
-        found = decoder.requantised(setting.quant)
+        found = decoder.requantized(setting.quant)
     except InputError as error:
         raise InputError(f"quantization: {error}") from None
     others = setting.recent or setting.skipped or setting.attention.rule()

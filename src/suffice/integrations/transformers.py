@@ -27,7 +27,7 @@ encoder-decoder models, chunked or linear attention, scores that are capped or b
 differ in their heads, head sizes that are no multiple of 16, models that are not on the CPU, other
 caches, `use_cache=False`, masks that hide more than padding and what is outside a window.
 
-`quantise` and `load_quantised` replace linear layers; they go with all of this.
+`quantize` and `load_quantized` replace linear layers; they go with all of this.
 
 `GrowingCache` is another way: suffice's growth of the cache under transformers' own attention.
 
@@ -68,7 +68,7 @@ from suffice.integrations.growing_cache import (
     reused_masks,
 )
 from suffice.integrations.native_cache import NativeCache, NativeLayer
-from suffice.integrations.quantised_linear import load_quantised, quantise
+from suffice.integrations.quantized_linear import load_quantized, quantize
 from suffice.integrations.requests import Requests, Settings
 from suffice.policy import Policy
 from suffice.trace import Trace
@@ -78,10 +78,14 @@ __all__ = [
     "GrowingCache",
     "disable",
     "enable",
-    "load_quantised",
-    "quantise",
+    "load_quantized",
+    "quantize",
     "reused_masks",
 ]
+
+# What they were called until 0.2; until 0.3.
+load_quantised = load_quantized
+quantise = quantize
 
 _numbers = itertools.count()
 

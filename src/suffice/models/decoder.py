@@ -64,7 +64,7 @@ class Decoder:
         """
         return cls(checkpoint.config, pack_weights(checkpoint.tensors(), quant), dtype)
 
-    def requantised(self, quant: Quant) -> Decoder:
+    def requantized(self, quant: Quant) -> Decoder:
         """Return a decoder whose layers' matrices are stored by `quant`; it shares other weights.
 
         Where that would save nothing, as the first layer shows, this decoder is returned.

@@ -158,14 +158,14 @@ class KMeans:
         if self.act_bits in CODED_INPUTS:
             raise InputError(
                 f"act_bits={self.act_bits}: needs a calibration: use `suffice quantize`, "
-                "give st.quantise one, or give act_bits=16"
+                "give st.quantize one, or give act_bits=16"
             )
-        return self.packed(self.quantise(weight), bias)
+        return self.packed(self.quantize(weight), bias)
 
     def packed(
         self, coded: Coded, bias: torch.Tensor | None = None, site: Site | None = None
     ) -> PackedCodes:
-        """Pack what `quantise` and `site` returned.
+        """Pack what `quantize` and `site` returned.
 
         Raises:
             InputError: Levels that are no int8, or groups that are not stored.
@@ -185,7 +185,7 @@ class KMeans:
             inputs, self.act_bits, share / 2, offline=self.offline, group=self.act_group
         )
 
-    def quantise(
+    def quantize(
         self,
         weight: torch.Tensor,
         hessian: torch.Tensor | None = None,

@@ -101,12 +101,12 @@ class RTN:
             InputError: A weight that cannot be rounded, or codes that cannot be packed: those of
                 more than 6 bits, with zero points, or in groups that are not stored.
         """
-        return self.packed(self.quantise(weight), bias)
+        return self.packed(self.quantize(weight), bias)
 
     def packed(
         self, coded: Coded, bias: torch.Tensor | None = None, site: Site | None = None
     ) -> PackedCodes:
-        """Pack what `quantise` and `site` returned.
+        """Pack what `quantize` and `site` returned.
 
         Raises:
             InputError: Codes of more than 6 bits, with zero points, or in groups that are not
@@ -117,7 +117,7 @@ class RTN:
     def site(self, inputs: torch.Tensor) -> None:
         """Return the levels of a site, whatever its inputs [T, K]: there are none."""
 
-    def quantise(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Coded:
+    def quantize(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Coded:
         """Return a weight [N, K] on its grid; `compensate` needs H = E[x x^T] [K, K] of its inputs.
 
         Raises:

@@ -1,4 +1,7 @@
-"""Pulling a model: whole or not at all, from an index that these tests serve themselves."""
+"""Pulling a model: whole or not at all, from an index that these tests serve themselves.
+
+Also tests paths.py.
+"""
 
 from __future__ import annotations
 

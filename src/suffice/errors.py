@@ -14,6 +14,10 @@ class OutOfMemory(InputError):  # noqa: N818 (the field's word for it)
     """The KV cache cannot grow; only the request that needs the rows ends."""
 
 
+class SufficeWarning(UserWarning):
+    """What a user should know and is no error; the command line prints it as one line."""
+
+
 def check_text(name: str, text: str) -> None:
     """Refuse text with lone surrogates: it has no UTF-8 form, or came from invalid bytes.
 

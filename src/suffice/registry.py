@@ -17,11 +17,18 @@ _COMMA = re.compile(r",(?![^(]*\))")  # a comma outside of brackets
 
 
 class Table:
-    """The techniques of one seam: name -> "module:Class", imported on first use."""
+    """The techniques of one seam: name -> "module:Class", imported on first use.
 
-    def __init__(self, kind: str, entries: dict[str, str]) -> None:
+    `native` are those that the core computes, which a test holds against what they hand it; None
+    for a seam whose techniques decide and compute nothing.
+    """
+
+    def __init__(
+        self, kind: str, entries: dict[str, str], native: frozenset[str] | None = None
+    ) -> None:
         self.kind = kind
         self.entries = dict(entries)
+        self.native = native
 
     def names(self) -> list[str]:
         """Return the known names, sorted."""

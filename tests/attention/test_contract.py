@@ -1,4 +1,7 @@
-"""The laws of the attention seam, over every registered technique; each is shown to bite."""
+"""The laws of the attention seam, over every registered technique; each is shown to bite.
+
+Also tests technique.py.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +148,9 @@ class DependsOnNeighbours(Exact):
 
 class MiscountsValues(AET):
     def rule(self) -> core.AttentionRule:
-        return dataclasses.replace(self, v=1.01 * self.v).rule() if self.v < 0.2 else super().rule()
+        if self.values > 0.2:
+            return super().rule()
+        return dataclasses.replace(self, values=1.01 * self.values).rule()
 
 
 class Remembers(Exact):
@@ -164,7 +169,7 @@ class SpoilsQueries(Exact):
 
 
 LAWS: list[tuple[Callable[[Any], None], Callable[[], Any]]] = [
-    (what_was_read_is_counted, lambda: MiscountsValues(k=0.8, v=0.1)),
+    (what_was_read_is_counted, lambda: MiscountsValues(keys=0.8, values=0.1)),
     (what_is_rolled_back_leaves_no_trace, Remembers),
     (native_equals_reference, WrongScale),
     (exact_at_the_limit, WrongScale),

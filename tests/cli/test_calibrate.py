@@ -1,8 +1,12 @@
-"""`suffice calibrate` on a tiny model, and what runs with what it wrote."""
+"""`suffice calibrate` on a tiny model, and what runs with what it wrote.
+
+Also tests thresholds.py.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +85,17 @@ def test_thresholds_keep_to_the_budget(cli: Cli, model: Path, calibrated: Path) 
     budget = ["--budget", "20%", "--attention", technique, "-o", str(calibrated)]
     ran = cli("calibrate", *asked, *budget)
     assert (ran.code, ran.out.strip()) == (0, str(calibrated)), ran.err
+    loss, saved, following = ran.err.splitlines()
+    assert re.fullmatch(
+        r"perplexity [+-][\d.]+( ± [\d.]+)? % on 3 windows of 120 tokens \(budget 20 %\), "
+        r"\d+ % of KV bytes read",
+        loss,
+    )
+    assert re.fullmatch(r"saved: thresholds of aet for \d of 6 heads; the others stay exact", saved)
+    assert following == (
+        f'next: suffice run -m {model} --attention aet:calibrated "your prompt" '
+        f"--calibration {calibrated}"
+    )
     stored = json.loads(calibrated.read_text())
     assert stored["softmax"] == before
     part = stored["attention"]["aet"]
@@ -101,8 +116,35 @@ def test_it_is_written_beside_the_model(cli: Cli, model: Path, tmp_path: Path) -
     asked = ["-m", str(model), "--text", str(tmp_path / "text.txt"), "--window", "40"]
     ran = cli("calibrate", *asked, "--limit", "1")
     assert ran.out.strip() == str(model / "suffice-calibration.json"), ran.err
+    assert ran.err.splitlines()[-3:] == [
+        "calibrated on 1 windows of 40 tokens",
+        "saved: levels of exaq and exaq_km in 2, 3 and 4 bits, by layer and head",
+        f"next: suffice eval perplexity -m {model} --softmax exaq_km:bits=3 --against exact",
+    ]
     ran = cli("run", "-m", str(model), "--softmax", "exaq", "-n", "2", "hello")
     assert ran.code == 0, ran.err
+
+
+def test_a_context_beyond_the_calibrated_one_is_warned_of_once(
+    cli: Cli, model: Path, calibrated: Path
+) -> None:
+    assert read(calibrated).window == 40
+    asked = ["-m", str(model), "--raw", "--softmax", "exaq", "--calibration", str(calibrated)]
+    asked += ["--ignore-eos", "-q", "-f", str(calibrated.with_name("prompt.txt"))]
+    warning = (
+        "suffice: warning: the context is longer than the 40 tokens that the calibration saw: "
+        "beyond them its loss was not measured; `suffice calibrate --window N` calibrates at N\n"
+    )
+    calibrated.with_name("prompt.txt").write_text("abc")
+    short = cli("run", *asked, "-n", "5")
+    assert short.code == 0 and short.err == ""
+    grown = cli("run", *asked, "-n", "60")
+    assert grown.code == 0 and grown.err == warning
+    calibrated.with_name("prompt.txt").write_text(TEXT[:60] * 2)
+    assert cli("run", *asked, "-n", "2").err == warning
+    exact = [each for each in asked if each not in ("--softmax", "exaq", "--calibration")]
+    exact.remove(str(calibrated))
+    assert cli("run", *exact, "-n", "2").err == ""
 
 
 def test_an_older_calibration_is_replaced(cli: Cli, model: Path, calibrated: Path) -> None:

@@ -14,7 +14,8 @@ from suffice.engine.llm import LLM
 
 def one_hot(token: int) -> Any:
     import torch
-    from engine.fake_engine import V
+
+    from fake_engine import V
 
     return torch.nn.functional.one_hot(torch.tensor(token), V).float()
 

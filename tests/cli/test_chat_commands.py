@@ -1,4 +1,7 @@
-"""The commands of `suffice chat`, messages of many lines, and files of conversations."""
+"""The commands of `suffice chat`, messages of many lines, and files of conversations.
+
+Also tests chat_input.py.
+"""
 
 from __future__ import annotations
 

@@ -7,8 +7,21 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from attention.test_calibration import GOOD
 from commands import Cli, complaint
+from suffice.attention import ATTENTIONS, SOFTMAXES
+from suffice.attention.calibration import read, write
+from suffice.attention.kernel import coded_rules
+from suffice.cache import GROWTHS
+from suffice.cache.kv import KVCache
+from suffice.cli.info import techniques
+from suffice.native import core
+from suffice.policy import POLICIES
+from suffice.quant import QUANTS
+from suffice.registry import Table
+from suffice.speculate import SPECULATORS
 
 
 def test_lists_machine_techniques_and_models(cli: Cli) -> None:
@@ -17,6 +30,44 @@ def test_lists_machine_techniques_and_models(cli: Cli) -> None:
     for text in ("suffice ", "CPU", "threads", "instruction set", "never measured", "exact"):
         assert text in ran.out
     assert "not here: suffice pull gemma3-270m" in ran.out
+
+
+def computes_natively(table: Table, name: str, calibration: Path) -> bool:
+    """Return whether a technique hands the core something that computes it."""
+    technique = table.load(name)()
+    if table is QUANTS:
+        weight = torch.randn(16, 64)
+        if name == "kllm":  # whose inputs need a calibration
+            site = technique.site(torch.randn(64, 64))
+            packed = technique.packed(technique.quantize(weight, torch.eye(64)), None, site)
+        else:
+            packed = technique.pack(weight)
+        return isinstance(packed.native, core.Linear)
+    if table is ATTENTIONS:
+        growth, sketch = GROWTHS.build("upfront"), technique.sketched
+        cache = KVCache(1, 1, 16, growth=growth, limit=16, sketch=sketch)
+        cache.reserve(1)
+        cache.append(0, torch.ones(1, 1, 16), torch.ones(1, 1, 16))
+        cache.advance(1)
+        return bool(technique.native(torch.ones(1, 1, 16), cache, 0, scale=1.0).isfinite().all())
+    levels = technique.levels(read(calibration)) if technique.coded else []
+    rules = coded_rules([[None, None]] * 2, levels)
+    return all(isinstance(rule, core.Rule) for layer in rules for rule in layer)
+
+
+def test_what_is_shown_as_native_is_what_the_core_computes(tmp_path: Path) -> None:
+    write(tmp_path / "m.json", GOOD)
+    for table in (ATTENTIONS, SOFTMAXES, QUANTS):
+        found = {n for n in table.names() if computes_natively(table, n, tmp_path / "m.json")}
+        assert found == table.native, table.kind
+    for table in (POLICIES, GROWTHS, SPECULATORS):
+        assert table.native is None
+    half = Table("quant", {"here": "x:Here", "slow": "x:Slow"}, native=frozenset({"here"}))
+    assert techniques([half, GROWTHS])[:3] == [
+        ["quant", "here", "native code, PyTorch"],
+        ["quant", "slow", "PyTorch"],
+        ["growth", "bmc", "-"],
+    ]
 
 
 def test_loads_no_torch() -> None:

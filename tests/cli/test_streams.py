@@ -1,4 +1,7 @@
-"""The command line as a process: broken streams, text that is none, and Ctrl-C while it starts."""
+"""The command line as a process: broken streams, text that is none, and Ctrl-C while it starts.
+
+Also tests interrupt.py.
+"""
 
 from __future__ import annotations
 

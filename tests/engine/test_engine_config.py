@@ -1,4 +1,7 @@
-"""A config is right when it is built, or it is not built."""
+"""A config is right when it is built, or it is not built.
+
+Also tests option_values.py.
+"""
 
 from __future__ import annotations
 

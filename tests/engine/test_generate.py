@@ -1,4 +1,7 @@
-"""What `LLM` promises, on a model that is a function of the history."""
+"""What `LLM` promises, on a model that is a function of the history.
+
+Also tests progress.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Requests that are refused, by the full text of the refusal, before anything runs."""
+"""Requests that are refused, by the full text of the refusal, before anything runs.
+
+Also tests conversations.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Several threads share an engine: every request's result is what it would be alone."""
+"""Several threads share an engine: every request's result is what it would be alone.
+
+Also tests torch_threads.py.
+"""
 
 from __future__ import annotations
 

@@ -198,7 +198,9 @@ def test_what_does_not_fit_is_refused() -> None:
         "case: request 2 may need 65 tokens (60 and 5 new ones), but the context holds 64"
     )
     runner.longest_prompt = 58
-    with pytest.raises(InputError, match="request 2 has 59 tokens, but the model takes at most 58"):
+    with pytest.raises(
+        InputError, match="request 2 has 59 tokens, but the model accepts at most 58"
+    ):
         check_fits([case(1, 3, 59)], llm)
 
 
@@ -279,7 +281,7 @@ def test_an_interruption_prints_the_cases_that_are_done(
             "such as 128/1920",
         ),
         (("--lengths", "8/4,8/0"), "--lengths=8/4,8/0: '8/0' must be PROMPT/OUTPUT tokens"),
-        (("--lengths", "8/4,"), "--lengths=8/4,: '' must be tokens"),
+        (("--lengths", "8/4,"), "--lengths=8/4,: '' must be PROMPT/OUTPUT tokens"),
         (("--batch-size", "1,0"), "--batch-size=0: must be at least 1"),
         (("--batch-size", "two"), "--batch-size=two: 'two' must be a whole number"),
         (("-r", "0"), "--repetitions=0: must be at least 1"),

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from eval.harness import PIQA, ROWS, YAML, Rows, real_piqa, their_task, write_lines
 
 from commands import Cli
 from golden import model_file
 from suffice.errors import InputError
 from suffice.eval.tasks import TASKS, encoded
+from task_rows import PIQA, ROWS, YAML, Rows, real_piqa, their_task, write_lines
 
 pytest.importorskip("lm_eval")
 

@@ -1,4 +1,7 @@
-"""Perplexity equals transformers', figures against a reference equal plain formulas."""
+"""Perplexity equals transformers', figures against a reference equal plain formulas.
+
+Also tests reference.py and results.py.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+import hf_reference
 import tiny
 from commands import Cli
-from models import hf_reference
 from suffice import LLM
 from suffice.errors import InputError
 from suffice.eval import perplexity

@@ -6,8 +6,8 @@ import random
 import re
 
 import pytest
-from eval.ruler_reader import NEEDLE, Letters
 
+from ruler_reader import NEEDLE, Letters
 from suffice.eval.ruler import (
     NEW_TOKENS,
     TASKS,

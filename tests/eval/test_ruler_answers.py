@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from eval.ruler_reader import CONTEXT, reader
 
 from commands import Cli, complaint
+from ruler_reader import CONTEXT, reader
 from suffice.cli.options import ModelFlags
 from suffice.engine.llm import LLM
 from suffice.errors import InputError

@@ -202,7 +202,7 @@ def test_a_trace_keeps_places(tmp_path: Path) -> None:
         (lambda: write_trace(Path("x"), HBM2, [0.0], [0, 64]), "1 arrivals, 2 addresses, no writ"),
         (
             lambda: write_trace(Path("x"), HBM2, [0.0, 1.0], [0, 64], [True]),
-            "2 arrivals, 2 addresses, 1 writes: must be equally many",
+            "2 arrivals, 2 addresses, 1 writes: numbers must be equal",
         ),
         (lambda: analytic.mean_latency_ns(HBM2, 4, 0.95), "load=0.95: must be in (0, 0.933)"),
         (lambda: analytic.idle_latency_ns(HBM2, "it"), "met='it': must be hit, closed or conflict"),

@@ -1,4 +1,7 @@
-"""`suffice hw run`, `compare` and `plot`: the files, and one line for every bad input."""
+"""`suffice hw run`, `compare` and `plot`: the files, and one line for every bad input.
+
+Also tests settings.py.
+"""
 
 from __future__ import annotations
 

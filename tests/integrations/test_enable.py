@@ -1,4 +1,7 @@
-"""Models of transformers with suffice's attention and cache: the same tokens, and undone after."""
+"""Models of transformers with suffice's attention and cache: the same tokens, and undone after.
+
+Also tests masks.py, native_cache.py and requests.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from integrations.batches import GREEDY, NEW_TOKENS, PADDING, generate, prompts
 from transformers import (
     AttentionInterface,
     AutoModelForCausalLM,
@@ -20,6 +22,7 @@ from transformers import (
 
 import suffice.integrations.transformers as st
 import tiny
+from batches import GREEDY, NEW_TOKENS, PADDING, generate, prompts
 from golden import model_file
 from hf_reference import load
 from suffice import LLM, SamplingParams
@@ -47,6 +50,21 @@ def test_at_its_exact_limit_a_technique_gives_the_tokens_of_transformers(
     assert torch.equal(actual.sequences, expected.sequences)
     torch.testing.assert_close(actual.logits, expected.logits, rtol=1e-4, atol=1e-4)
     assert enabled.trace is not None and enabled.trace.steps == NEW_TOKENS - 1
+
+
+def test_a_copy_does_not_generate_with_the_weights_of_the_original(
+    models: Callable[[str], Any],
+) -> None:
+    model = models("llama")
+    with st.enable(model) as enabled:
+        with pytest.raises(InputError) as error:
+            copy.deepcopy(model)
+        assert str(error.value) == "LlamaForCausalLM is enabled: disable it before it is copied"
+        assert generate(model).shape[1] > NEW_TOKENS and enabled.trace is not None
+    twin = copy.deepcopy(model)
+    torch.nn.init.zeros_(twin.lm_head.weight)
+    with st.enable(twin):
+        assert not torch.equal(generate(twin), generate(model))
 
 
 @pytest.mark.parametrize("attention", LOSSY)

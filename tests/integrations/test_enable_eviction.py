@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from integrations.batches import GREEDY, generate, prompts
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import suffice.integrations.transformers as st
 import tiny
+from batches import GREEDY, generate, prompts
 from hf_reference import load
 from suffice.attention import calibration
 from suffice.errors import InputError

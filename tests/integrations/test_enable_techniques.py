@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from integrations.batches import GREEDY, PADDING, generate, prompts
 
 import suffice.integrations.transformers as st
 import tiny
+from batches import GREEDY, PADDING, generate, prompts
 from suffice import LLM, SamplingParams
 from suffice.attention import calibration
 from suffice.models.files import fingerprint

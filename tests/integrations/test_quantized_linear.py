@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from integrations.batches import generate, prompts
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import suffice.integrations.transformers as st
 import tiny
+from batches import generate, prompts
 from commands import Cli
 from hf_reference import load
 from suffice import LLM, SamplingParams

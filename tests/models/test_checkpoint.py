@@ -1,3 +1,5 @@
+"""Tests of checkpoint.py, hf_folder.py, weights.py and locate.py."""
+
 from __future__ import annotations
 
 import json

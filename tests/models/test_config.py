@@ -1,3 +1,5 @@
+"""Tests of config.py, gemma.py, mistral.py, opt.py and qwen.py."""
+
 from __future__ import annotations
 
 import json

@@ -133,3 +133,15 @@ def test_a_longer_context_may_be_asked_for(kind: str, default: int, tmp_path: Pa
                 llm.generate(prompt, params)
     else:
         assert len(llm.generate(prompt, params)[0].outputs[0].token_ids) == 60
+
+
+def test_a_context_of_two_billion_takes_the_memory_of_what_is_used(tmp_path: Path) -> None:
+    changes = {"tokenizer": True, "max_position_embeddings": 2**31 - 1}
+    vast = LLM(tiny.make(tmp_path / "vast", "llama", **changes), threads=1)
+    usual = LLM(tiny.make(tmp_path / "usual", "llama", tokenizer=True), threads=1)
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    (found,), (expected,) = (
+        llm.generate("The owls", params, use_tqdm=False) for llm in (vast, usual)
+    )
+    assert vast.config.max_model_len == 2**31 - 1
+    assert found.outputs[0].token_ids == expected.outputs[0].token_ids

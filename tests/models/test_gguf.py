@@ -1,3 +1,5 @@
+"""Tests of gguf.py, gguf_model.py and gguf_tokenizer.py."""
+
 from __future__ import annotations
 
 import dataclasses

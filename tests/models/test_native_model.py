@@ -202,6 +202,23 @@ def test_layers_are_skipped(variant: str, checkpoints: Any) -> None:
         )
 
 
+def test_rotations_are_made_as_positions_are_reached(
+    checkpoints: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the bits of tables that were made at once, whatever the context."""
+    decoder, at_once = models(checkpoints("gemma3"))
+    monkeypatch.setattr("suffice.models.native_model.FIRST_POSITIONS", 5)
+    later = NativeModel(decoder, 2**31 - 1)
+    caches = [new_cache(decoder), new_cache(decoder)]
+    tokens = TOKENS[:40].tolist()
+    for start in (0, 3, 6, 20):
+        part = tokens[start : start + 14]
+        found = [
+            run(model, cache, part) for model, cache in zip((at_once, later), caches, strict=True)
+        ]
+        assert torch.equal(*found)
+
+
 def test_weights_are_stored_once_more(checkpoints: Any) -> None:
     """Where that saves something: the rest is shared."""
     decoder, _ = models(checkpoints("llama"), "int8")

@@ -1,4 +1,7 @@
-"""Token by token, what is attended to is what the policy's definition says."""
+"""Token by token, what is attended to is what the policy's definition says.
+
+Also tests h2o.py.
+"""
 
 from __future__ import annotations
 

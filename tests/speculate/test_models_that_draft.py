@@ -1,4 +1,7 @@
-"""A second model, and the model itself under a setting that leaves something out."""
+"""A second model, and the model itself under a setting that leaves something out.
+
+Also tests drafting.py, draft_model.py and chains.py.
+"""
 
 from __future__ import annotations
 

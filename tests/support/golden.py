@@ -1,6 +1,6 @@
 """The tokens that transformers generates greedily with the real models, in float32.
 
-    python tests/models/golden.py
+    python tests/support/golden.py
 
 writes `golden_<model>.json` for every model that is there. transformers reads the GGUF file with
 its own code (which needs `accelerate`), so that the tokens also vouch for our reading of it.

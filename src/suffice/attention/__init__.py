@@ -109,6 +109,7 @@ ATTENTIONS = Table(
         "certified": "suffice.attention.certified:Certified",
         "exact": "suffice.attention.exact:Exact",
     },
+    native=frozenset({"aet", "art", "certified", "exact"}),
 )
 
 SOFTMAXES = Table(
@@ -118,4 +119,5 @@ SOFTMAXES = Table(
         "exaq": "suffice.attention.exaq:EXAQ",
         "exaq_km": "suffice.attention.exaq_km:EXAQKM",
     },
+    native=frozenset({"exact", "exaq", "exaq_km"}),
 )

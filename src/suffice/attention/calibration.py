@@ -44,6 +44,7 @@ class Thresholds:
 
     options: dict[str, Any]
     by_head: tuple[tuple[float | None, ...], ...]
+    window: int | None = None  # tokens of the windows that they were found on
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Calibration:
     codebooks: dict[int, list[list[Levels]]] = field(repr=False)
     clips: dict[str, dict[int, list[list[float]]]] = field(repr=False)
     attention: dict[str, Thresholds] = field(default_factory=dict, repr=False)
+    window: int | None = None  # tokens of the windows that the softmax was calibrated on
 
     def check(self, model: str, found: str) -> None:
         """Refuse a model other than the one that was calibrated.
@@ -136,7 +138,7 @@ def _read(name: str, stored: dict[str, Any]) -> Calibration:
         for tail, books in part["clips"].items()
     }
     attention = {
-        technique: Thresholds(dict(own["options"]), _thresholds(own["thresholds"]))
+        technique: Thresholds(dict(own["options"]), _thresholds(own["thresholds"]), _window(own))
         for technique, own in stored.get("attention", {}).items()
     }
     found = Calibration(
@@ -148,10 +150,17 @@ def _read(name: str, stored: dict[str, Any]) -> Calibration:
         codebooks,
         clips,
         attention,
+        _window(part),
     )
     if "softmax" in stored or not attention:
         _check(found)
     return found
+
+
+def _window(part: dict[str, Any]) -> int | None:
+    """Return how long the windows of a part's text were; None if it does not say."""
+    window = part.get("text", {}).get("window")
+    return None if window is None else int(window)
 
 
 def _thresholds(stored: Any) -> tuple[tuple[float | None, ...], ...]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
+from suffice.cli.warned import held_back
 from suffice.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Answer:
         before = self._llm.runner.trace.copy()
         output = None
         try:
-            with contextlib.closing(stream):
+            with contextlib.closing(stream), held_back():
                 for delta, output in stream:  # noqa: B007 (the last one is summed up)
                     self.text += delta
                     sys.stdout.write(delta)

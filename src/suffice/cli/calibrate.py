@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,14 +84,48 @@ def run(flags: CalibrateFlags, model: ModelFlags) -> None:
         "hash": fingerprint(path),
         "heads": llm.runner.decoder.config.heads,  # type: ignore[attr-defined]
     }
+    name = ""
     stored = _before(output, identity["hash"]) | {"model": identity}
     if budget is None:
         stored |= {"softmax": _softmax(llm, windows) | told}
+        said = _said_of_softmax(windows)
     else:
         name, part = _thresholds(llm, windows, budget)
         stored |= {"attention": stored.get("attention", {}) | {name: part | told}}
+        said = _said_of_thresholds(name, part, windows)
     write(output, stored)
     print(output)
+    given = "" if output == beside(path) else f" --calibration {shlex.quote(str(output))}"
+    for line in (*said, f"next: suffice {_next(model, budget, name=name)}{given}"):
+        print(line, file=sys.stderr)
+
+
+def _said_of_softmax(windows: Windows) -> list[str]:
+    return [
+        f"calibrated on {len(windows)} windows of {len(windows[0])} tokens",
+        "saved: levels of exaq and exaq_km in 2, 3 and 4 bits, by layer and head",
+    ]
+
+
+def _said_of_thresholds(name: str, part: dict[str, Any], windows: Windows) -> list[str]:
+    heads = [each for layer in part["thresholds"] for each in layer]
+    error = part["ratio_error"]
+    spread = "" if error is None else f" ± {100 * error:.2f}"
+    return [
+        f"perplexity {100 * (part['ratio'] - 1):+.2f}{spread} % on {len(windows)} windows of "
+        f"{len(windows[0])} tokens (budget {100 * part['budget']:g} %), "
+        f"{100 * part['bytes']:.0f} % of KV bytes read",
+        f"saved: thresholds of {name} for {len(heads) - heads.count(None)} of {len(heads)} heads; "
+        "the others stay exact",
+    ]
+
+
+def _next(model: ModelFlags, budget: float | None, name: str) -> str:
+    """Return the command that uses what was found, without `suffice`."""
+    source = f"-m {shlex.quote(model.model)}"
+    if budget is None:
+        return f"eval perplexity {source} --softmax exaq_km:bits=3 --against exact"
+    return f'run {source} --attention {name}:calibrated "your prompt"'
 
 
 def fraction(name: str, text: str) -> float:

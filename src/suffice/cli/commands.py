@@ -21,6 +21,7 @@ from suffice.cli.calibrate import CalibrateFlags
 from suffice.cli.environment import misspelt, parameters, whole_values
 from suffice.cli.eval.commands import evaluate
 from suffice.cli.flags import flag, hide_old_names, with_flags
+from suffice.cli.foreign import accept
 from suffice.cli.hw.commands import hardware
 from suffice.cli.interrupt import INTERRUPTED
 from suffice.cli.options import (
@@ -31,6 +32,7 @@ from suffice.cli.options import (
 )
 from suffice.cli.output import busy, byte_bars, one_prompt, wrapped
 from suffice.cli.quantize import QuantizeFlags
+from suffice.cli.warned import as_lines
 from suffice.errors import InputError, check_text
 
 # typer has no public name for the class of every usage error.
@@ -89,10 +91,12 @@ def execute(arguments: list[str]) -> int:
 def _called(arguments: list[str]) -> int:
     group = typer.main.get_command(app)
     whole_values(group)
+    accept(group)
     hide_old_names(parameters(group))
     for line in misspelt(group, os.environ):
         print(line, file=sys.stderr)
-    code = group.main(arguments or ["--help"], prog_name="suffice", standalone_mode=False)
+    with as_lines():
+        code = group.main(arguments or ["--help"], prog_name="suffice", standalone_mode=False)
     sys.stdout.flush()
     return code or 0
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import math
 import os
 import platform
 import sys
 from collections import Counter
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from suffice import __version__, native
@@ -20,6 +18,7 @@ from suffice.cli.output import busy, markdown
 from suffice.policy import POLICIES
 from suffice.pull import MODELS, model_path, resolve
 from suffice.quant import QUANTS
+from suffice.registry import Table
 from suffice.speculate import SPECULATORS
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def show() -> None:
     for name, value in [*_versions(), *_machine(), *_calibration()]:
         print(f"{name:16} {value}")
     print()
-    print(markdown(["seam", "technique", "PyTorch", *native.isas()], techniques(native.isas())))
+    print(markdown(["seam", "technique", "computed by"], techniques()))
     print(f"\nkeys and values in {', '.join(KV_DTYPES)}, in native code everywhere\n")
     for model in MODELS.values():
         path = model_path(model)
@@ -47,32 +46,17 @@ def show() -> None:
         print(f"{model.name:16} {model.summary}; {here}")
 
 
-def techniques(isas: list[str]) -> list[list[str]]:
-    """Return a row per technique: its seam, its name and which backends it has.
-
-    A technique that decides rather than computes (a growth policy, say) needs no kernel: "any".
-    """
-    rows = []
-    for table in SEAMS:
-        for name in table.names():
-            headings = _headings(table.entries[name].partition(":")[0])
-            computes = table in (ATTENTIONS, SOFTMAXES, QUANTS)
-            native_too = "yes" if "Native" in headings else "-"
-            backends = (
-                ["yes", *(native_too for _ in isas)] if computes else ["any"] * (1 + len(isas))
-            )
-            rows.append([table.kind, name, *backends])
-    return rows
+def techniques(tables: Sequence[Table] = SEAMS) -> list[list[str]]:
+    """Return a row per technique: its seam, its name and what computes it, if it computes."""
+    return [
+        [table.kind, name, _computed_by(table, name)] for table in tables for name in table.names()
+    ]
 
 
-def _headings(module: str) -> set[str]:
-    """Return the first words of the lines of a module's docstring, without importing it."""
-    spec = find_spec(module)
-    assert spec is not None and spec.origin is not None, f"{module} is registered but not there"
-    documentation = (
-        ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    )
-    return {line.split()[0] for line in documentation.splitlines() if line.strip()}
+def _computed_by(table: Table, name: str) -> str:
+    if table.native is None:
+        return "-"
+    return "native code, PyTorch" if name in table.native else "PyTorch"
 
 
 def _versions() -> list[tuple[str, str]]:

@@ -188,6 +188,16 @@ class Config(EngineOptions):
         """
         return by_head.rules(self.attention, self.calibration, layers, kv_heads)
 
+    @property
+    def calibrated_tokens(self) -> int | None:
+        """The context that the calibration in use saw, in tokens; None without one."""
+        found = self.calibration
+        if found is None:
+            return None
+        if self.attention.calibrated:
+            return found.attention[ATTENTIONS.name_of(self.attention)].window
+        return found.window
+
     def levels(self) -> list[list[Levels]]:
         """Return the levels of a coded softmax, [L][H]; none without one."""
         if not self.softmax.coded or self.calibration is None:

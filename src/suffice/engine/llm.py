@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from suffice.engine.loop import Loop
 from suffice.engine.options import EngineOptions, takes_options
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import Kept, Request, RequestOutput
-from suffice.errors import InputError
+from suffice.errors import InputError, SufficeWarning
 from suffice.progress import showing
 from suffice.sampling_params import SamplingParams
 from suffice.speculate.budget import Budget
@@ -53,6 +54,7 @@ class LLM:
     def _load(self, config: Config) -> None:
         from suffice.engine.load import load
 
+        _warn_of_codes(config)
         self._assemble(*load(config))
 
     @classmethod
@@ -232,3 +234,16 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _warn_of_codes(config: Config) -> None:
+    """Warn of weights whose codes are chosen without a calibration: they lose much."""
+    quant = config.quantization
+    if quant is not None and quant.coded_bits is not None:
+        warnings.warn(
+            f"{quant.coded_bits}-bit codes chosen without a calibration text lose much quality: "
+            "int8 loses little, `suffice quantize` makes calibrated files, and "
+            "`suffice eval perplexity --against exact` measures it",
+            SufficeWarning,
+            stacklevel=5,
+        )

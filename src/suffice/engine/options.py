@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from suffice.attention import ATTENTIONS, SOFTMAXES, Attention
 from suffice.cache import GROWTHS, Growth
 from suffice.engine import option_values as values
+from suffice.engine.foreign import without_foreign
 from suffice.errors import unknown
 from suffice.policy import POLICIES, Policy
 from suffice.pull import DEFAULT_MODEL
@@ -306,6 +307,7 @@ def takes_options(
         @functools.wraps(method)
         def wrapper(self: Self, /, *arguments: P.args, **given: P.kwargs) -> Result:
             known = options()
+            given = without_foreign(given)  # type: ignore[assignment]
             for name in given:
                 if name not in known:
                     raise unknown("option", name, known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections import abc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from suffice.cache import fits_keys, fitted, machine, row_bytes, types_of
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.torch_threads import one_torch_thread
-from suffice.errors import OutOfMemory
+from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.decoder import Decoder
 from suffice.models.key_rounding import key_rounding
 from suffice.models.native_model import NativeModel, Rows
@@ -63,6 +64,7 @@ class Runner:
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
         self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
         self.stored_as = ""
+        self._calibrated_tokens = config.calibrated_tokens
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
@@ -134,6 +136,7 @@ class Runner:
             OutOfMemory: The sequence is good for nothing but `close` then.
         """
         cache, policy = sequence.cache, self.config.policy
+        self._watch_length(cache.length + len(tokens))
         cache.reserve(len(tokens))
         watch = policy.watch(cache, self.windows, self.decoder.config.attention_scale)
         run, size = self._prompt_runner(len(tokens))
@@ -199,11 +202,24 @@ class Runner:
             OutOfMemory: Nothing has changed then.
         """
         cache = sequence.cache
+        self._watch_length(cache.length + rows)
         drafts = min(drafts, self._draftable(cache) - rows)
         if cache.spare < rows:
             cache.growth = fitted(self.growth, accepted=tokens_per_step)
             self._grow(cache, rows, drafts)
         return max(min(drafts, cache.room(rows + drafts) - rows), 0)
+
+    def _watch_length(self, tokens: int) -> None:
+        """Warn, once, of a context that is longer than what the calibration saw."""
+        if self._calibrated_tokens is not None and tokens > self._calibrated_tokens:
+            warnings.warn(
+                f"the context is longer than the {self._calibrated_tokens} tokens that the "
+                "calibration saw: beyond them its loss was not measured; `suffice calibrate "
+                "--window N` calibrates at N",
+                SufficeWarning,
+                stacklevel=2,
+            )
+            self._calibrated_tokens = None
 
     def _draftable(self, cache: KVCache) -> int:
         """Return how many rows may follow the committed ones in one step."""

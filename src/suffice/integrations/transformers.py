@@ -201,6 +201,14 @@ class Enabled:
         for interface in (AttentionInterface, AttentionMaskInterface):
             del interface._global_mapping[self._name]
 
+    def __deepcopy__(self, memo: Any) -> Any:
+        """Refuse: a copy's `generate` would be that of the model it was copied from.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError(f"{type(self.model).__name__} is enabled: disable it before it is copied")
+
     def __enter__(self) -> Enabled:
         return self
 

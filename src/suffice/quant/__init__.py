@@ -40,6 +40,11 @@ class Quant(Protocol):
         """Store a dense float weight [N, K] and an optional bias [N]."""
         ...
 
+    @property
+    def coded_bits(self) -> int | None:
+        """Bits of the codes that `pack` chooses, without a calibration; None: it chooses none."""
+        ...
+
     def at(self, matrix: str) -> Quant:
         """Return how a matrix of a model is stored, by its name: `q` or `down`, `embed`, `head`."""
         ...
@@ -54,6 +59,7 @@ QUANTS = Table(
         "rtn": "suffice.quant.rtn:RTN",
         "kllm": "suffice.quant.kmeans:KLLM",
     },
+    native=frozenset({"none", "int8", "kmeans", "rtn", "kllm"}),
 )
 
 

@@ -29,6 +29,10 @@ class Int8:
     calibrates: ClassVar[bool] = False
     hadamard: ClassVar[bool] = False
 
+    @property
+    def coded_bits(self) -> None:
+        """Bits of codes that `pack` chooses: it chooses none."""
+
     def at(self, matrix: str) -> Int8:
         """Return how a matrix is stored, whatever its name: like all else."""
         return self

@@ -134,6 +134,11 @@ class KMeans:
                 f"kmeans: rounds={self.rounds},sweeps={self.sweeps}; must be 0 or more"
             )
 
+    @property
+    def coded_bits(self) -> int:
+        """Bits of the codes that `pack` chooses, without a calibration."""
+        return self.bits
+
     def at(self, matrix: str) -> KMeans | Int8:
         """Return how a matrix is stored, by its name: embedding and head in int8.
 

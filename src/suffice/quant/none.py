@@ -38,6 +38,10 @@ class NoQuant:
         """Return the setting that keeps every bit of a float32 checkpoint."""
         return cls("float32")
 
+    @property
+    def coded_bits(self) -> None:
+        """Bits of codes that `pack` chooses: it chooses none."""
+
     def at(self, matrix: str) -> NoQuant:
         """Return how a matrix is stored, whatever its name: like all else."""
         return self

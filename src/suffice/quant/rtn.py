@@ -90,6 +90,11 @@ class RTN:
         zero = torch.where(grid.scale > 0, torch.round(-least / grid.scale), 0.0)
         return replace(grid, zero=zero)
 
+    @property
+    def coded_bits(self) -> int:
+        """Bits of the codes that `pack` chooses, without a calibration."""
+        return self.bits
+
     def at(self, matrix: str) -> RTN | Int8:
         """Return how a matrix is stored, by its name: embedding and head in int8."""
         return Int8() if matrix in VOCABULARY else self

@@ -1,7 +1,7 @@
 """EXAQ's look-up unit: codes of four logits, their exponents, and the sum of all four, at once.
 
 Tables are constants of one clip here. The quantiser is a comparison of x with each of the limits
-between codes: the least FP16 that has the higher code, so it equals `hw.exaq.unit.quantise` for
+between codes: the least FP16 that has the higher code, so it equals `hw.exaq.unit.quantize` for
 every FP16 number.
 
 Source   Shkolnik et al., "EXAQ: Exponent Aware Quantization For LLMs Acceleration", section 4.

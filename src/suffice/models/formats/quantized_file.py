@@ -26,14 +26,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig, LayerConfig, Rope, check_number
 from suffice.models.layers import ACTIVATIONS
 from suffice.models.storage import StoredMatrix
-from suffice.models.weights import is_linear, shapes
+from suffice.models.stored_tensors import StoredTensors
+from suffice.models.weights import check_finite, is_linear, shapes
 from suffice.paths import write_whole
 from suffice.quant import PackedLinear
 from suffice.quant.activations import Site
@@ -64,7 +65,7 @@ Weights = Mapping[str, PackedLinear | torch.Tensor]
 
 @dataclass(frozen=True)
 class Quantized:
-    """An opened file: what it says of itself, and its weights, mapped into memory."""
+    """An opened file: what it says of itself, and its weights."""
 
     path: Path
     facts: dict[str, Any]
@@ -139,6 +140,9 @@ def read_part(path: Path) -> tuple[dict[str, Any], dict[str, PackedLinear | torc
         weights |= tensors
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+    for name, weight in weights.items():
+        for part, tensor in _floats(weight).items():
+            check_finite(path, f"{name}.{part}" if part else name, tensor)
     return facts, weights
 
 
@@ -190,15 +194,9 @@ def described_config(config: DecoderConfig) -> dict[str, Any]:
 
 def _read(path: Path, only: str | None = None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return the facts and tensors of a file, all of them or one."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            facts = _facts(path, (file.metadata() or {}).get(_KEY))
-            wanted = [name for name in file.keys() if only in (None, name)]  # noqa: SIM118
-            return facts, {name: file.get_tensor(name) for name in wanted}
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except SafetensorError as error:
-        raise InputError(f"{path} is not a valid safetensors file: {error}") from None
+    file = StoredTensors(path)
+    facts = _facts(path, file.metadata.get(_KEY))
+    return facts, {name: file.load(name) for name in file.names if only in (None, name)}
 
 
 def _facts(path: Path, header: str | None) -> dict[str, Any]:
@@ -277,6 +275,14 @@ def _parts(weight: PackedLinear) -> dict[str, torch.Tensor]:
         found["levels"] = weight.levels
         found["inputs"] = None if weight.site is None else weight.site.levels.clone()
     return {name: part.contiguous() for name, part in found.items() if part is not None}
+
+
+def _floats(weight: PackedLinear | torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return all that a weight holds in floating point, by the name of the part."""
+    parts = _parts(weight) if isinstance(weight, PackedLinear) else {"": weight}
+    if isinstance(weight, PackedCodes):
+        parts["data"] = weight.scales
+    return {name: each for name, each in parts.items() if each.is_floating_point()}
 
 
 def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tensor]) -> PackedLinear:

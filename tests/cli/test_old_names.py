@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from suffice.cache.step import Step
+from suffice.cache.growth import Step
 
 from commands import Cli
 from suffice.cli.options import ModelFlags

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from suffice.cache.growth import Step
 
 from commands import Cli
+from suffice.cache.growth import Step
 from suffice.cli.options import ModelFlags
 
 

@@ -149,9 +149,9 @@ def test_refused_weights() -> None:
 
 def test_inputs_of_other_sites_keep_16_bits() -> None:
     method = KMeans(act_bits=4, outliers=0.02, act_group=64, sites="qkv+down")
-    assert all(method.at(matrix) == method for matrix in ("q", "k", "v", "down"))
+    assert all(method.for_matrix(matrix) == method for matrix in ("q", "k", "v", "down"))
     other = KMeans()
-    assert all(method.at(matrix) == other for matrix in ("o", "gate", "up", "project_in"))
-    assert all(each.at("embed") == Int8() for each in (method, other, RTN()))
-    assert KLLM().at("project_in") == KLLM()
-    assert KMeans(act_bits=8, sites="o+gate_up+qkv+down").at("project_in").act_bits == 8
+    assert all(method.for_matrix(matrix) == other for matrix in ("o", "gate", "up", "project_in"))
+    assert all(each.for_matrix("embed") == Int8() for each in (method, other, RTN()))
+    assert KLLM().for_matrix("project_in") == KLLM()
+    assert KMeans(act_bits=8, sites="o+gate_up+qkv+down").for_matrix("project_in").act_bits == 8

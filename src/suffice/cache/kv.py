@@ -310,7 +310,7 @@ class KVCache:
             raise OutOfMemory(str(error)) from None
         self._final = self.length
 
-    def let_see(self, layer: int, *, sinks: int = 0, recent: int = 0, blocks: int = 0) -> None:
+    def set_visible(self, layer: int, *, sinks: int = 0, recent: int = 0, blocks: int = 0) -> None:
         """Let tokens see the last `recent` rows of a layer (0: all), their own included, and the
         first `sinks`; of these at most `blocks` blocks of 16 (0: all), chosen by their boxes.
 

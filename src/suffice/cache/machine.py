@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from suffice.cache.cost import Costs, best_allocations, nearest_power_of_two, spare_rows
+from suffice.cache.cost import GrowthCosts, best_allocations, nearest_power_of_two, spare_rows
 from suffice.errors import InputError
 from suffice.paths import cache_dir, write_whole
 
@@ -168,7 +168,7 @@ def allocation_table(
     machine: Machine, lengths: Iterable[int] = LENGTHS, **workload: float
 ) -> list[Allocations]:
     """Return T and r for each context length; `workload` are fields of `cost.Costs`."""
-    costs = Costs.of_ratio(machine.ratio, **workload)
+    costs = GrowthCosts.of_ratio(machine.ratio, **workload)
     table = []
     for limit in lengths:
         exact = best_allocations(limit, costs)

@@ -52,7 +52,7 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
     import torch
 
     from suffice import native
-    from suffice.eval.perplexity import Plan, windows_of
+    from suffice.eval.perplexity import PerplexityPlan, windows_of
     from suffice.eval.texts import described, load_text
     from suffice.models.decoder import Decoder
     from suffice.models.files import fingerprint, locate
@@ -66,7 +66,7 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
         native.set_threads(model.options.threads)
         torch.set_num_threads(model.options.threads)
     method = _method(flags.method)
-    plan = Plan(flags.window, flags.limit)
+    plan = PerplexityPlan(flags.window, flags.limit)
     text = load_text(flags.text, flags.data_dir)
     path = locate(model.model)
     _check_apart(flags.output, path)
@@ -130,10 +130,10 @@ def _method(text: str) -> Any:
 
 
 def _show(what: str, total: int, done: Iterator[int]) -> None:
-    from suffice.models.pages import return_freed
+    from suffice.models.pages import trim_heap
 
     with counting_bar() as bar:
         task = bar.add_task(what, total=total)
         for _ in done:
-            return_freed()
+            trim_heap()
             bar.update(task, advance=1)

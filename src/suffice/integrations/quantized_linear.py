@@ -100,7 +100,7 @@ def quantize(
         raise InputError(
             f"quant must be a name such as 'kmeans:bits=4' or a method, not {quant!r:.60}"
         )
-    if any(method.at(matrix) != method for matrix in SITE_OF):
+    if any(method.for_matrix(matrix) != method for matrix in SITE_OF):
         raise InputError(
             f"quant {quant!r}: layers of a transformers model have no sites; leave them out or "
             "use `suffice quantize` and st.load_quantized"
@@ -116,7 +116,7 @@ def quantize(
         _calibrated(model, method, layers, _batches(calibrate, model.config.vocab_size))
     if head is not None:
         name = next(name for name, part in model.named_modules() if part is head)
-        model.set_submodule(name, QuantizedLinear(_packed(name, method.at("head"), head)))
+        model.set_submodule(name, QuantizedLinear(_packed(name, method.for_matrix("head"), head)))
 
 
 def _batches(calibrate: Any, vocab: int) -> list[torch.Tensor]:

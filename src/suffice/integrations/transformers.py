@@ -52,7 +52,7 @@ from transformers.masking_utils import sdpa_mask
 from suffice.attention import Attention
 from suffice.attention.calibration import Calibration
 from suffice.attention.softmax import Softmax
-from suffice.cache import Growth, fitted, machine
+from suffice.cache import Growth, machine, with_defaults
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.integrations.checks import (
@@ -69,7 +69,7 @@ from suffice.integrations.growing_cache import (
 )
 from suffice.integrations.native_cache import NativeCache, NativeLayer
 from suffice.integrations.quantized_linear import load_quantized, quantize
-from suffice.integrations.requests import Requests, Settings
+from suffice.integrations.requests import Requests, ServedSettings
 from suffice.policy import Policy
 from suffice.trace import Trace
 
@@ -136,8 +136,8 @@ def enable(
     check_calibration(config, model, checkpoint, len(windows))
     # The native kernel reads a key once for its group, in the type in which it is stored.
     ratio = machine.load_or_default().ratio
-    grown = fitted(config.growth, ratio=ratio, group=1, shrink=1.0)
-    return Enabled(model, Settings(config, windows, grown, rows))
+    grown = with_defaults(config.growth, ratio=ratio, group=1, shrink=1.0)
+    return Enabled(model, ServedSettings(config, windows, grown, rows))
 
 
 def disable(model: Any) -> None:
@@ -155,7 +155,7 @@ def disable(model: Any) -> None:
 class Enabled:
     """A model whose decode steps suffice runs; as a context manager it undoes that at the end."""
 
-    def __init__(self, model: Any, settings: Settings) -> None:
+    def __init__(self, model: Any, settings: ServedSettings) -> None:
         """Change the model: everything has been checked."""
         self.model = model
         self._settings = settings

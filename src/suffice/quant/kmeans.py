@@ -139,7 +139,7 @@ class KMeans:
         """Bits of the codes that `pack` chooses, without a calibration."""
         return self.bits
 
-    def at(self, matrix: str) -> KMeans | Int8:
+    def for_matrix(self, matrix: str) -> KMeans | Int8:
         """Return how a matrix is stored, by its name: embedding and head in int8.
 
         Where its site is not one of `sites`, its inputs keep 16 bits.

@@ -95,7 +95,7 @@ class RTN:
         """Bits of the codes that `pack` chooses, without a calibration."""
         return self.bits
 
-    def at(self, matrix: str) -> RTN | Int8:
+    def for_matrix(self, matrix: str) -> RTN | Int8:
         """Return how a matrix is stored, by its name: embedding and head in int8."""
         return Int8() if matrix in VOCABULARY else self
 

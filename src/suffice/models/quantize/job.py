@@ -150,7 +150,7 @@ class Quantizing:
         for name in VOCABULARY:
             table = weights.get(name)
             if isinstance(table, PackedLinear):
-                weights[name] = self._method.at(name).pack(table.unpack(), table.bias)
+                weights[name] = self._method.for_matrix(name).pack(table.unpack(), table.bias)
         described, text = tokenizer.stored()
         facts = self._facts | {
             "config": described_config(self._decoder.config),
@@ -227,7 +227,7 @@ class Quantizing:
         matrices: dict[str, PackedLinear] = {}
         losses: dict[str, dict[str, float]] = {}
         for site, names in SITES.items():
-            method = cast(Calibrated, self._method.at(names[0]))  # as all of a layer's are
+            method = cast(Calibrated, self._method.for_matrix(names[0]))  # as all of a layer's are
             levels = method.site(inputs[site].samples)
             for name in names:
                 if name not in dense:

@@ -216,7 +216,7 @@ def test_methods_pack() -> None:
     ):
         packed = method.pack(weight, torch.ones(40))
         assert packed.native.narrow == (method.act_bits == 8)
-        decoded = method.quantise(weight).decode()
+        decoded = method.quantize(weight).decode()
         if packed.rotation:
             decoded = rotate(decoded, packed.rotation)
         assert torch.allclose(packed.unpack(), decoded, atol=1e-6)
@@ -298,7 +298,7 @@ def test_inputs_by_levels(
     site = Site.learn(seen, bits, share, group=group, offline=offline)
     packed = pack_codes(random_codes(40, 192, 64), rotation=rotation, site=site)
     y = multiply(packed, x)
-    decoded = packed.taken(x)
+    decoded = packed.quantize_inputs(x)
     assert y[3].eq(0).all()
     assert (decoded - x).norm() < 0.4 * x.norm()
     bound = decoded.abs().amax() / 32767 * packed.unpack().abs().sum(-1).max()

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from suffice.cache import Growth, fitted
-from suffice.cache.cost import Costs, best_allocations, nearest_power_of_two, spare_rows
+from suffice.cache import Growth, with_defaults
+from suffice.cache.cost import GrowthCosts, best_allocations, nearest_power_of_two, spare_rows
 from suffice.errors import InputError
 from suffice.paths import cache_dir, write_whole
 
@@ -112,7 +112,7 @@ def load() -> Machine | None:
     except (ValueError, KeyError, TypeError):  # ValueError: no text, no JSON, or a rate below zero
         raise InputError(
             f"'{path()}' is not a machine measurement: measure again with "
-            "'suffice info --calibrate' or delete the file"
+            "'suffice info --measure' or delete the file"
         ) from None
 
 
@@ -127,7 +127,7 @@ def fitted_to_kernel(growth: Growth) -> Growth:
     Eq. 8's G and Q count as 1: the kernel reads a key once for its group, in the type in which it
     is stored, so the products get cheaper by the same factors as the copies.
     """
-    return fitted(growth, ratio=load_or_default().ratio, group=1, shrink=1.0)
+    return with_defaults(growth, ratio=load_or_default().ratio, group=1, shrink=1.0)
 
 
 def save(machine: Machine) -> None:
@@ -177,8 +177,8 @@ def measure(progress: Progress | None = None, threads: int | None = None) -> Mac
 def allocation_table(
     machine: Machine, lengths: Iterable[int] = LENGTHS, **workload: float
 ) -> list[Allocations]:
-    """Return T and r for each context length; `workload` are fields of `cost.Costs`."""
-    costs = Costs.of_ratio(machine.ratio, **workload)
+    """Return T and r for each context length; `workload` are fields of `cost.GrowthCosts`."""
+    costs = GrowthCosts.of_ratio(machine.ratio, **workload)
     table = []
     for limit in lengths:
         exact = best_allocations(limit, costs)

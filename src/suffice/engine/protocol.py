@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from suffice.speculate import Drafted, Tree
+from suffice.speculate import DraftingSample, Tree
 from suffice.trace import Trace
 
 
@@ -95,7 +95,7 @@ class Runner(Protocol):
         """
         ...
 
-    def propose(self, samples: abc.Sequence[Drafted], most: list[int]) -> list[Tree]:
+    def propose(self, samples: abc.Sequence[DraftingSample], most: list[int]) -> list[Tree]:
         """Return drafts for the samples, at most so many tokens for each, for which space is."""
         ...
 
@@ -114,7 +114,7 @@ class Runner(Protocol):
         """
         ...
 
-    def forget(self, sample: Drafted) -> None:
+    def forget(self, sample: DraftingSample) -> None:
         """Give back what the drafts of a sample that has ended needed."""
         ...
 

@@ -92,7 +92,7 @@ class RequestOutput:
 
 
 @dataclass
-class Kept:
+class CachedPrefix:
     """A cache that outlives its request, and the tokens whose keys and values it holds."""
 
     sequence: Any = None
@@ -192,7 +192,7 @@ class Request:
         params: SamplingParams,
         *,
         limit: int,
-        kept: Kept | None = None,
+        kept: CachedPrefix | None = None,
     ) -> None:
         self.id = request_id
         self.prompt = prompt

@@ -19,7 +19,7 @@ from suffice.engine.config import Config
 from suffice.errors import InputError, unknown
 from suffice.integrations.masks import Columns
 from suffice.native import core
-from suffice.policy import Watch, Windows
+from suffice.policy import QueryObserver, Windows
 from suffice.policy.full import Full
 from suffice.trace import Trace
 
@@ -28,7 +28,7 @@ _SHOWN = 256  # queries of a prompt that a policy looks at in one go
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServedSettings:
     """What all caches of an enabled model have in common.
 
     `windows` are those of its layers, `limit` the most tokens of a request.
@@ -73,7 +73,7 @@ class _Pass:
         self.rows = rows
         self.decodes = decodes
         self.ended = False
-        self.watches: list[Watch | None] = []
+        self.watches: list[QueryObserver | None] = []
         some = [(cache, count) for cache, count in zip(caches, rows, strict=True) if count]
         self.all = _Part([c for c, _ in some], [c.length for c, _ in some], [n for _, n in some])
 
@@ -97,7 +97,7 @@ class Requests:
     drafts leave no trace in what a technique has learnt. After a prompt the policy chooses.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServedSettings) -> None:
         self.settings = settings
         self.policy = settings.config.policy
         self.layers = len(settings.windows)

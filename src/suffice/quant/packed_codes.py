@@ -95,7 +95,7 @@ class PackedCodes(PackedLinear):
             linear.set_inputs(self.site.levels, kept, self.site.group or 0, low, high)
         return linear
 
-    def taken(self, x: torch.Tensor) -> torch.Tensor:
+    def quantize_inputs(self, x: torch.Tensor) -> torch.Tensor:
         """Return inputs [T, K] by the levels of the site, outliers as they are."""
         if self.site is None:
             return x

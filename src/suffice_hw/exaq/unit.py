@@ -114,7 +114,7 @@ def tables(clip: float, bits: int, group: int) -> tuple[Halves, Halves]:
     return exponents, exponents[digits].astype(np.float32).sum(1).astype(np.float16)
 
 
-def quantise(x: npt.NDArray[np.float32], clip: float, bits: int) -> npt.NDArray[np.int64]:
+def quantize(x: npt.NDArray[np.float32], clip: float, bits: int) -> npt.NDArray[np.int64]:
     """Return the codes of x = logit - max [n], all at most 0; ties go to the even code."""
     steps = 2**bits - 1
     codes: npt.NDArray[np.int64] = np.rint((np.maximum(x, clip) - clip) * (steps / -clip)).astype(
@@ -134,7 +134,7 @@ def softmax(logits: npt.NDArray[np.float32], clip: float, unit: Unit) -> npt.NDA
     if not unit.bits:
         raise InputError("bits=0: the unit has no tables")
     exponents, sums = tables(clip, unit.bits, unit.group)
-    codes = quantise(logits - logits.max(), clip, unit.bits)
+    codes = quantize(logits - logits.max(), clip, unit.bits)
     whole = len(codes) // unit.group * unit.group
     places = codes[:whole].reshape(-1, unit.group) << (unit.bits * np.arange(unit.group))
     total = sums[places.sum(1)].astype(np.float32).sum()

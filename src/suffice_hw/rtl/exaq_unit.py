@@ -2,7 +2,7 @@
 
 The tables are constants, for one clip. The quantizer compares x with the limits between codes. A
 limit is the smallest FP16 number that has the higher code, so the quantizer equals
-`suffice_hw.exaq.unit.quantise` for every FP16 number.
+`suffice_hw.exaq.unit.quantize` for every FP16 number.
 
 Source   Shkolnik et al., "EXAQ: Exponent Aware Quantization For LLMs Acceleration", section 4.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from amaranth.hdl import Array, Cat, Const
 
-from suffice_hw.exaq.unit import quantise, tables
+from suffice_hw.exaq.unit import quantize, tables
 from suffice_hw.rtl import fp16
 from suffice_hw.rtl.fp16_model import key
 from suffice_hw.rtl.unit import Lanes, Registered, Unit, Vector
@@ -31,7 +31,7 @@ def limits() -> list[int]:
     finite = np.arange(0x10000).astype(np.uint16)
     numbers = finite.view(np.float16).astype(np.float32)
     at_most_zero = finite[numbers <= 0]
-    codes = quantise(numbers[numbers <= 0], CLIP, BITS)
+    codes = quantize(numbers[numbers <= 0], CLIP, BITS)
     return [
         min(key(int(bits)) for bits in at_most_zero[codes == code]) for code in range(1, 2**BITS)
     ]
@@ -57,7 +57,7 @@ def exaq_lut() -> Unit:
 
     def model(x: int) -> Vector:
         numbers = np.array(_LOGITS.split(x), np.uint16).view(np.float16).astype(np.float32)
-        codes = quantise(numbers, CLIP, BITS).tolist()
+        codes = quantize(numbers, CLIP, BITS).tolist()
         place = _CODES.join(codes)
         held = _LOGITS.join([exponents[code] for code in codes])
         return {"codes": place, "exponents": held, "sum": sums[place]}

@@ -2,8 +2,8 @@
 
     import suffice.integrations.transformers as st
 
-    st.quantise(model, "kmeans:bits=4", calibrate=[tokens, ...])   # any architecture
-    st.load_quantised(model, "smollm2-w4.safetensors")          # a file of `suffice quantize`
+    st.quantize(model, "kmeans:bits=4", calibrate=[tokens, ...])   # any architecture
+    st.load_quantized(model, "smollm2-w4.safetensors")          # a file of `suffice quantize`
 
 Both replace the modules for good, and give the memory of the dense weights back. Embeddings stay
 what they are; the head is stored as the method says, eight bits as a rule.
@@ -37,12 +37,12 @@ from suffice.quant import QUANTS, PackedLinear, Quant
 from suffice.quant.panels import ROWS
 from suffice.quant.sites import SITE_OF
 
-__all__ = ["QuantisedLinear", "load_quantised", "quantise"]
+__all__ = ["QuantizedLinear", "load_quantized", "quantize"]
 
 HESSIAN_BYTES = 256 << 20
 
 
-class QuantisedLinear(torch.nn.Module):
+class QuantizedLinear(torch.nn.Module):
     """A linear layer [..., K] to [..., N] by the native product of a packed weight."""
 
     def __init__(self, packed: PackedLinear) -> None:
@@ -71,7 +71,7 @@ class QuantisedLinear(torch.nn.Module):
         """
         raise InputError(
             "a quantised layer cannot be saved with its model: use `suffice quantize`, whose file "
-            "load_quantised takes"
+            "load_quantized takes"
         )
 
     def extra_repr(self) -> str:
@@ -79,7 +79,7 @@ class QuantisedLinear(torch.nn.Module):
         return f"{self.in_features}, {self.out_features}, {self.packed.dtype}"
 
 
-def quantise(
+def quantize(
     model: Any,
     quant: str | Quant = "kmeans",
     *,
@@ -100,10 +100,10 @@ def quantise(
         raise InputError(
             f"quant must be a name such as 'kmeans:bits=4' or a method, not {quant!r:.60}"
         )
-    if any(method.at(matrix) != method for matrix in SITE_OF):
+    if any(method.for_matrix(matrix) != method for matrix in SITE_OF):
         raise InputError(
             f"quant {quant!r}: layers of a transformers model have no sites; leave them out or "
-            "use `suffice quantize` and st.load_quantised"
+            "use `suffice quantize` and st.load_quantized"
         )
     _check(model)
     head = model.get_output_embeddings()
@@ -111,12 +111,12 @@ def quantise(
     if calibrate is None:
         packed = {name: _packed(name, method, part) for name, part in layers.items()}
         for name, each in packed.items():
-            model.set_submodule(name, QuantisedLinear(each))
+            model.set_submodule(name, QuantizedLinear(each))
     else:
         _calibrated(model, method, layers, _batches(calibrate, model.config.vocab_size))
     if head is not None:
         name = next(name for name, part in model.named_modules() if part is head)
-        model.set_submodule(name, QuantisedLinear(_packed(name, method.at("head"), head)))
+        model.set_submodule(name, QuantizedLinear(_packed(name, method.for_matrix("head"), head)))
 
 
 def _batches(calibrate: Any, vocab: int) -> list[torch.Tensor]:
@@ -139,7 +139,7 @@ def _batches(calibrate: Any, vocab: int) -> list[torch.Tensor]:
     return [batch.long().view(-1, batch.shape[-1]) for batch in batches]
 
 
-def load_quantised(
+def load_quantized(
     model: Any,
     path: str | os.PathLike[str],
     *,
@@ -176,7 +176,7 @@ def load_quantised(
             kind = type(model).__name__
             raise InputError(f"{path}: has {name} {list(shape)}, which {kind} has not")
     for name, weight in found.items():
-        model.set_submodule(name, QuantisedLinear(weight))
+        model.set_submodule(name, QuantizedLinear(weight))
 
 
 def _check(model: Any) -> None:
@@ -185,7 +185,7 @@ def _check(model: Any) -> None:
     name = type(model).__name__
     if model.device.type != "cpu":
         raise InputError(f"{name} is on '{model.device}': only models on the CPU can be quantised")
-    if any(isinstance(part, QuantisedLinear) for part in model.modules()):
+    if any(isinstance(part, QuantizedLinear) for part in model.modules()):
         raise InputError(f"{name} is quantised already: load it anew")
     if next(_linears(model), None) is None:
         raise InputError(f"{name} has no linear layer: there is nothing to quantise")
@@ -244,7 +244,7 @@ def _calibrated(
                     each.hook.remove()
             for name, part in chunk.items():
                 model.set_submodule(
-                    name, QuantisedLinear(_fitted(name, method, part, inputs[name]))
+                    name, QuantizedLinear(_fitted(name, method, part, inputs[name]))
                 )
                 bar.update(task, advance=1)
 
@@ -282,7 +282,7 @@ def _fitted(name: str, method: Any, part: Any, inputs: _Inputs) -> PackedLinear:
     if not inputs.seen:  # the batches did not reach it
         return _packed(name, method, part)
     try:
-        coded = method.quantise(_weight(part), inputs.site.hessian / inputs.seen)
+        coded = method.quantize(_weight(part), inputs.site.hessian / inputs.seen)
         packed: PackedLinear = method.packed(coded, bias, method.site(inputs.site.samples))
     except InputError as error:
         raise InputError(f"{name}: {error}") from None

@@ -13,10 +13,10 @@ PARTS = ("dram", "scrooge", "exaq", "cost", "kllm", "rtl")
 class Check:
     """A figure from elsewhere and ours.
 
-    `expected` says so where a miss is known and explained: it is printed, and fails nothing.
+    `group` names what is checked: checks of one group are counted together. `expected` says so where a miss is known and explained: it is printed, and fails nothing.
     """
 
-    id: str
+    group: str
     what: str
     published: str
     ours: str

@@ -16,7 +16,7 @@ RUNTIMES_MS = (3.274, 2.066)  # Table 3
 
 
 def unit() -> list[Check]:
-    """U27: the share of time that two bits save, by the exponent's cycles; the tables' bytes."""
+    """The share of time that two bits save, by the exponent's cycles; the tables' bytes."""
     published = 1 - RUNTIMES_MS[1] / RUNTIMES_MS[0]
     found, usual = [], Unit.load()
     for cycles in (8, 5, 12):
@@ -26,7 +26,7 @@ def unit() -> list[Check]:
         why = "" if holds else "shows what Table 3 says of the exponent: about 8 cycles"
         found.append(
             Check(
-                "U27",
+                "exaq exponent",
                 f"time saved by 2 bits, exponent in {cycles} cycles (%)",
                 f"{100 * published:.1f} +- 3",
                 f"{100 * ours:.1f}",
@@ -39,7 +39,9 @@ def unit() -> list[Check]:
         table = dataclasses.replace(usual, bits=bits, group=group).table_bytes - 2 * 2**bits
         what = f"LUT_sum of {group} codes of {bits} bits (B)"
         holds = table == published_bytes
-        found.append(Check("U27", what, f"{published_bytes}", f"{table}", holds, f"{PAPER}, 4"))
+        found.append(
+            Check("exaq exponent", what, f"{published_bytes}", f"{table}", holds, f"{PAPER}, 4")
+        )
     return found
 
 
@@ -55,7 +57,7 @@ def in_scrooge() -> list[Check]:
     saved = 1 - float(cycles[1] / cycles[0])
     return [
         Check(
-            "U27",
+            "exaq exponent",
             f"{shape.name}: Scrooge's cycles saved by 2 bits, the memory being the bound (%)",
             "0 to 2",
             f"{100 * saved:.2f}",

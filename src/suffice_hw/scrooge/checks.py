@@ -47,7 +47,7 @@ def _tuned(workload: str, shape: Shape) -> simulate.Result:
 
 
 def algorithm() -> list[Check]:
-    """U1, U5, U9: the figure's example, the bound of the value reduction, the exponent."""
+    """The figure's example, the bound of the value reduction, the exponent."""
     example = [0.6, 0.3, 0.1]
     ratio = sum(example) / (sum(example) + 3 * (sum(example) - 0.6) / 2)
     stops = [enough(1.0, 0.6, 3, 6, 0.9), enough(1.08, 0.6, 5, 6, 0.9 - 1e-12)]
@@ -61,9 +61,11 @@ def algorithm() -> list[Check]:
     stated = "0.625 goes on, 0.9 stops"
     ours = f"{ratio:.3f} goes on, 0.9 stops" if stops == [False, True] else f"{ratio:.3f}, {stops}"
     return [
-        Check("U1", "Fig. 3, threshold 0.9", stated, ours, ours == stated, f"{PAPER}, Fig. 3"),
         Check(
-            "U5",
+            "aet example", "Fig. 3, threshold 0.9", stated, ours, ours == stated, f"{PAPER}, Fig. 3"
+        ),
+        Check(
+            "aet value bound",
             "most V reduction while important values are always read; AS is said to reach 7.14",
             "7.277",
             f"{most:.3f}",
@@ -71,7 +73,7 @@ def algorithm() -> list[Check]:
             "derived",
         ),
         Check(
-            "U9",
+            "scrooge exponent",
             "Taylor-5 exponent in FP16 with range reduction, error",
             "< 1e-3",
             f"{error:.1e}",
@@ -82,13 +84,13 @@ def algorithm() -> list[Check]:
 
 
 def baseline() -> list[Check]:
-    """U7: bytes of all models, and the baseline's time for one."""
+    """Bytes of all models, and the baseline's time for one."""
     found = []
     for name, published in GIGABYTES.items():
         ours = MODELS[name].attention_bytes(1024) / 1e9
         found.append(
             Check(
-                "U7",
+                "scrooge baseline",
                 f"{name}, K and V for 1..1024 (GB)",
                 f"{published}",
                 f"{ours:.1f}",
@@ -100,17 +102,19 @@ def baseline() -> list[Check]:
     seconds, ours = result.baseline_bytes / SUSTAINED / 1e9, result.baseline_overlapped_cycles / 1e9
     what = f"{MODEL}, baseline at 0.92 x 128 GB/s (s)"
     holds = within(ours, seconds, 0.03)
-    found.append(Check("U7", what, f"{seconds:.3f}", f"{ours:.3f}", holds, "derived"))
+    found.append(Check("scrooge baseline", what, f"{seconds:.3f}", f"{ours:.3f}", holds, "derived"))
     bound = result.overlapped_cycles * Design.load().part().peak_bytes_per_ns
     read = float((result.keys_read + result.values_read).sum()) * result.row_bytes
     what = "bytes read by what the buses could carry meanwhile"
     share = f"{read / bound:.3f}"
-    found.append(Check("U6", what, "at most 0.933", share, read <= 0.933 * bound, "derived"))
+    found.append(
+        Check("aet bus use", what, "at most 0.933", share, read <= 0.933 * bound, "derived")
+    )
     return found
 
 
 def speedup() -> list[Check]:
-    """U8: given the published traffic, the speed-up; means over the paper's six models."""
+    """Given the published traffic, the speed-up; means over the paper's six models."""
     found = []
     for workload, (keys, values, total, faster, bar) in PUBLISHED.items():
         results = {name: tuned(workload, name) for name in MODELS}
@@ -127,13 +131,22 @@ def speedup() -> list[Check]:
             ours = mean(figure)
             holds = within(ours, published, 0.03)
             shown = f"{mode}: {what}"
-            found.append(Check("U8", shown, f"{published}", f"{ours:.2f}", holds, f"{PAPER}, VI-B"))
+            found.append(
+                Check(
+                    "scrooge speed-up",
+                    shown,
+                    f"{published}",
+                    f"{ours:.2f}",
+                    holds,
+                    f"{PAPER}, VI-B",
+                )
+            )
         range_ = f"{mean('least_speedup'):.2f} to {mean('overlapped_speedup'):.2f} if heads overlap"
         waste = f"{mean('reduction_with_waste'):.2f} with keys that came after the stop"
         ours = mean("speedup")
         found.append(
             Check(
-                "U8",
+                "scrooge speed-up",
                 f"{mode}: speed-up, head after head ({range_}; traffic {waste})",
                 f"{faster} +- {bar}",
                 f"{ours:.2f}",
@@ -150,7 +163,9 @@ def by_loss() -> list[Check]:
     what = "speed-up at " + ", ".join(f"{loss:g}" for loss in LOSSES) + " % of perplexity lost"
     published = ", ".join(f"{speed}" for speed in LOSSES.values())
     why = "needs runs of a model whose loss was measured: hw validate --run"
-    return [Check("T4", what, published, "-", False, f"{PAPER}, Fig. 9", why, ran=False)]
+    return [
+        Check("speed-up by loss", what, published, "-", False, f"{PAPER}, Fig. 9", why, ran=False)
+    ]
 
 
 def _by_model(results: dict[str, simulate.Result]) -> str:

@@ -12,7 +12,12 @@ from suffice.cli.flags import NUMBER, WHOLE, flag, with_flags
 from suffice.cli.hw.run import RunFlags
 from suffice.cli.hw.trace import TraceFlags
 
-hardware = typer.Typer(help="Model accelerators: memory, cycles, area.", no_args_is_help=True)
+hardware = typer.Typer(
+    help="Model the accelerators that the implemented papers propose (Scrooge, KLLM, EXAQ): their "
+    "memory, cycles, energy and area, held against the published figures. No token passes through "
+    "them.",
+    no_args_is_help=True,
+)
 UNITS = typer.Argument(metavar="[UNITS...]", help="Such as concat or etu; default: all.")
 YOSYS = flag("--yosys", help="A Yosys to use in place of the extra's.", environment=False)
 FOLDERS = typer.Argument(metavar="FOLDERS...", help="What `hw run` has written.")
@@ -92,20 +97,31 @@ def validate(
             metavar="[PARTS...]", help="dram, scrooge, exaq, cost, kllm, rtl; default: all."
         ),
     ] = None,
-    output: Annotated[str, OUTPUT] = "md",
+    output: Annotated[
+        str | None, flag("-o", "--output", help="Every figure, as md, csv or json.")
+    ] = None,
+    full: Annotated[bool, flag("--full", help="Every figure, with its source and note.")] = False,
     trace: Annotated[
         list[Path] | None,
-        flag("--trace", help="Of a model, from `hw trace`: T1 to T3 of it.", environment=False),
+        flag(
+            "--trace",
+            help="Of a model, from `hw trace`: adds what its own logits give.",
+            environment=False,
+        ),
     ] = None,
     ran: Annotated[
         list[Path] | None,
-        flag("--run", help="What `hw run` has written, with a loss: T4.", environment=False),
+        flag(
+            "--run",
+            help="What `hw run` has written, with a loss: adds the speed-up by loss.",
+            environment=False,
+        ),
     ] = None,
 ) -> None:
     """Compute what was published and print both; exit code 1 if a figure misses unexplained."""
     from suffice.cli.hw import validate as validating
 
-    raise typer.Exit(validating.run(tuple(parts or ()), output, trace or [], ran or []))
+    raise typer.Exit(validating.run(tuple(parts or ()), output, full, trace or [], ran or []))
 
 
 @hardware.command()

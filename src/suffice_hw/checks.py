@@ -13,7 +13,7 @@ PARTS = ("dram", "scrooge", "exaq", "cost", "kllm", "rtl")
 class Check:
     """A figure from elsewhere and ours.
 
-    `group` names what is checked: checks of one group are counted together. `expected` says so
+    `group` names what is checked; checks of one group are counted together. `expected` says so
     where a miss is known and explained: it is printed, and fails nothing.
     """
 

@@ -132,8 +132,25 @@ def open_checkpoint(model: str | Path) -> Checkpoint:
     from suffice.models.formats.hf_folder import Safetensors, read_json
 
     raw = read_json(path / "config.json")
+    _check_plain(path, raw.get("quantization_config"))
     family = family_of(raw)
     return assemble(path, family, family.read(raw), Safetensors(path))
+
+
+def _check_plain(path: Path, stored: object) -> None:
+    """Refuse weights that another program has quantised.
+
+    Raises:
+        InputError: They are, and what to give instead.
+    """
+    if stored is None:
+        return
+    method = stored.get("quant_method") if isinstance(stored, Mapping) else None
+    raise InputError(
+        f"{path}: its weights are quantised by {method or 'another program'}, which is not "
+        "supported: give the model's float weights, and --quant int8 or a file of `suffice "
+        "quantize` to make it small; or a GGUF file of the model"
+    )
 
 
 def assemble(

@@ -47,7 +47,7 @@ def _tuned(workload: str, shape: Shape) -> simulate.Result:
 
 
 def algorithm() -> list[Check]:
-    """U1, U5, U9: the example of Fig. 3, the bound of the value reduction, the exponential."""
+    """The example of Fig. 3, the bound of the value reduction, the exponential."""
     example = [0.6, 0.3, 0.1]
     ratio = sum(example) / (sum(example) + 3 * (sum(example) - 0.6) / 2)
     stops = [enough(1.0, 0.6, 3, 6, 0.9), enough(1.08, 0.6, 5, 6, 0.9 - 1e-12)]
@@ -62,18 +62,20 @@ def algorithm() -> list[Check]:
     right = stops == [False, True]
     ours = f"{ratio:.3f} continues, 0.9 stops" if right else f"{ratio:.3f}, {stops}"
     return [
-        Check("U1", "Fig. 3, threshold 0.9", stated, ours, ours == stated, f"{PAPER}, Fig. 3"),
         Check(
-            "U5",
-            "maximum V reduction if important values are always read; published for AS: 7.14",
+            "aet example", "Fig. 3, threshold 0.9", stated, ours, ours == stated, f"{PAPER}, Fig. 3"
+        ),
+        Check(
+            "aet value bound",
+            "most V reduction while important values are always read; AS is said to reach 7.14",
             "7.277",
             f"{most:.3f}",
             abs(most - 7.277) < 0.001,
             "derived",
         ),
         Check(
-            "U9",
-            "Taylor-5 exponential in FP16 with range reduction, error",
+            "scrooge exponent",
+            "Taylor-5 exponent in FP16 with range reduction, error",
             "< 1e-3",
             f"{error:.1e}",
             error < 1e-3,
@@ -83,13 +85,13 @@ def algorithm() -> list[Check]:
 
 
 def baseline() -> list[Check]:
-    """U7, U6: bytes of all models, the baseline's time for one, and the use of the buses."""
+    """Bytes of all models, the baseline's time for one, and the use of the buses."""
     found = []
     for name, published in GIGABYTES.items():
         ours = MODELS[name].attention_bytes(1024) / 1e9
         found.append(
             Check(
-                "U7",
+                "scrooge baseline",
                 f"{name}, K and V for 1..1024 (GB)",
                 f"{published}",
                 f"{ours:.1f}",
@@ -101,17 +103,19 @@ def baseline() -> list[Check]:
     seconds, ours = result.baseline_bytes / SUSTAINED / 1e9, result.baseline_overlapped_cycles / 1e9
     what = f"{MODEL}, baseline at 0.92 x 128 GB/s (s)"
     holds = within(ours, seconds, 0.03)
-    found.append(Check("U7", what, f"{seconds:.3f}", f"{ours:.3f}", holds, "derived"))
+    found.append(Check("scrooge baseline", what, f"{seconds:.3f}", f"{ours:.3f}", holds, "derived"))
     bound = result.overlapped_cycles * Design.load().part().peak_bytes_per_ns
     read = float((result.keys_read + result.values_read).sum()) * result.row_bytes
     what = "bytes read, as a share of the buses' peak in that time"
     share = f"{read / bound:.3f}"
-    found.append(Check("U6", what, "at most 0.933", share, read <= 0.933 * bound, "derived"))
+    found.append(
+        Check("aet bus use", what, "at most 0.933", share, read <= 0.933 * bound, "derived")
+    )
     return found
 
 
 def speedup() -> list[Check]:
-    """U8: the speed-up at the published traffic, means over the paper's six models."""
+    """The speed-up at the published traffic, means over the paper's six models."""
     found = []
     for workload, (keys, values, total, faster, bar) in PUBLISHED.items():
         results = {name: tuned(workload, name) for name in MODELS}
@@ -128,14 +132,23 @@ def speedup() -> list[Check]:
             ours = mean(figure)
             holds = within(ours, published, 0.03)
             shown = f"{mode}: {what}"
-            found.append(Check("U8", shown, f"{published}", f"{ours:.2f}", holds, f"{PAPER}, VI-B"))
+            found.append(
+                Check(
+                    "scrooge speed-up",
+                    shown,
+                    f"{published}",
+                    f"{ours:.2f}",
+                    holds,
+                    f"{PAPER}, VI-B",
+                )
+            )
         range_ = f"{mean('least_speedup'):.2f} to {mean('overlapped_speedup'):.2f} if heads overlap"
         waste = f"{mean('reduction_with_waste'):.2f} with keys that arrive after the stop"
         ours = mean("speedup")
         found.append(
             Check(
-                "U8",
-                f"{mode}: speed-up, one head at a time ({range_}; traffic {waste})",
+                "scrooge speed-up",
+                f"{mode}: speed-up, head after head ({range_}; traffic {waste})",
                 f"{faster} +- {bar}",
                 f"{ours:.2f}",
                 abs(ours - faster) <= bar,
@@ -147,11 +160,13 @@ def speedup() -> list[Check]:
 
 
 def by_loss() -> list[Check]:
-    """T4: not run, because Fig. 9 needs perplexities, which synthetic logits do not have."""
+    """Not run: Fig. 9 needs perplexities, which synthetic logits do not have."""
     what = "speed-up at a rise of perplexity of " + ", ".join(f"{loss:g}" for loss in LOSSES) + " %"
     published = ", ".join(f"{speed}" for speed in LOSSES.values())
-    why = "needs runs of a model with measured perplexities: hw validate --run"
-    return [Check("T4", what, published, "-", False, f"{PAPER}, Fig. 9", why, ran=False)]
+    why = "needs runs of a model whose loss was measured: hw validate --run"
+    return [
+        Check("speed-up by loss", what, published, "-", False, f"{PAPER}, Fig. 9", why, ran=False)
+    ]
 
 
 def _by_model(results: dict[str, simulate.Result]) -> str:

@@ -1,4 +1,4 @@
-"""Checks T1 to T4: results on a model's own logits, compared with the paper's other models."""
+"""Checks on a model's own logits, compared with the paper's other models."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ def of(trace: Trace, lengths: int = 16) -> list[Check]:
         result = simulated(trace, thresholds, lengths)
         keys, values, total, faster, _ = PUBLISHED[mode]
         rows = (
-            ("T1", "reduction of K traffic", keys, result.key_reduction),
-            ("T1", "reduction of V traffic", values, result.value_reduction),
-            ("T1", "reduction of K and V traffic", total, result.reduction),
-            ("T2", "speed-up, one head at a time", faster, result.speedup),
+            ("model's traffic", "K traffic, times less", keys, result.key_reduction),
+            ("model's traffic", "V traffic, times less", values, result.value_reduction),
+            ("model's traffic", "K and V, times less", total, result.reduction),
+            ("model's speed-up", "speed-up, head after head", faster, result.speedup),
         )
-        for id, what, published, ours in rows:
+        for group, what, published, ours in rows:
             holds = within(ours, published, BAR)
             shown = f"{trace.model}, {mode.upper()}: {what}"
             why = "" if holds else other
             source = f"{PAPER}, VI-B"
-            found.append(Check(id, shown, f"{published}", f"{ours:.2f}", holds, source, why))
+            found.append(Check(group, shown, f"{published}", f"{ours:.2f}", holds, source, why))
         found.append(_later_layers(trace, mode, result, other))
     return found
 
 
 def by_loss(folders: list[Path]) -> list[Check]:
-    """Return T4 of runs with a measured rise of perplexity (`hw run --perplexity-loss`).
+    """Return the speed-up by loss of runs of `hw run --perplexity-loss`.
 
     Raises:
         InputError: A folder holds no run of scrooge, or one without a rise of perplexity.
@@ -82,17 +82,20 @@ def by_loss(folders: list[Path]) -> list[Check]:
     shown = ", ".join(f"{speed:.2f} at {loss:g} %" for loss, speed, _ in points)
     other = f"published: the mean over OPT and LLaMA-2 models of 6.7B to 13B; here: {name}"
     source = f"{PAPER}, Fig. 9"
-    what = f"{name}: speed-up by rise of perplexity"
-    found = [Check("T4", what, "rises", shown, rises, source, "" if rises else other)]
+    what = f"{name}: speed-up by perplexity lost"
+    found = [Check("speed-up by loss", what, "rises", shown, rises, source, "" if rises else other)]
     if len(points) < 2:
-        why = "needs at least two runs"
-        found = [Check("T4", what, "rises", shown, False, source, why, ran=False)]
+        why = "one run does not rise: give at least two"
+        found = [Check("speed-up by loss", what, "rises", shown, False, source, why, ran=False)]
     published = LOSSES[1.0]
     ours = max((speed for loss, speed, _ in points if loss <= 1), default=1.0)
     holds = within(ours, published, 0.2)
     what = f"{name}: speed-up at a rise of perplexity of 1 %"
     why = "" if holds else other
-    return [*found, Check("T4", what, f"{published}", f"{ours:.2f}", holds, source, why)]
+    return [
+        *found,
+        Check("speed-up by loss", what, f"{published}", f"{ours:.2f}", holds, source, why),
+    ]
 
 
 def _later_layers(trace: Trace, mode: str, result: simulate.Result, other: str) -> Check:
@@ -102,4 +105,6 @@ def _later_layers(trace: Trace, mode: str, result: simulate.Result, other: str) 
     holds = ours < 0.6
     what = f"{trace.model}, {mode.upper()}: traffic of the last third of layers over the first's"
     why = "" if holds else other
-    return Check("T3", what, "< 0.6", f"{ours:.2f}", holds, f"{PAPER}, Fig. 7", why)
+    return Check(
+        "model's later layers", what, "< 0.6", f"{ours:.2f}", holds, f"{PAPER}, Fig. 7", why
+    )

@@ -16,7 +16,7 @@ Source   Byeon et al., "Scrooge: Accelerating Attention Inference in LLMs via Ea
 Exact    k = 2 (never stops), v = 0.
 Cost     reads K of the visited blocks and V of the chosen rows. No guarantee: a heavy key may be
          among those that are not read.
-Native   csrc/kernels/traverse.inl, csrc/known.cpp
+Native   csrc/kernels/traverse.inl, csrc/attention/aet_state.cpp
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ Source   this project; INT4 estimates for a choice of keys as in Lin et al., "Tw
 Exact    eps = 0.
 Bound    `eps`: the total variation distance to the exact softmax, for each head.
 Cost     reads the sketch (D / 2 bytes and scales per key) and K and V of visited blocks.
-Native   csrc/sketch.cpp, csrc/search.cpp, csrc/kernels/sketch.inl, csrc/kernels/visit.inl
+Native   csrc/attention/certified_search.cpp, csrc/cache/sketch.cpp, csrc/kernels/sketch.inl,
+         csrc/kernels/attend_selected.inl
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Cost     compares in place of e^x. Since all keys of code 0 weigh the same, L0,
 
          and with the first sum kept from token to token, V is read only where a code is above 0.
          Rows that leave a window, or the cache, leave the sum.
-Native   csrc/kernels/exaq.inl, csrc/exaq.cpp, csrc/kernels/traverse.inl
+Native   csrc/kernels/exaq.inl, csrc/attention/coded_traversal.cpp, csrc/kernels/traverse.inl
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ share of V has its price, in errors as large as the least.
 Source   this project; K-means in one dimension, solved exactly over a histogram of x.
 Bound    none per key: the mean square error is what the calibration makes least.
 Cost     that of `exaq`.
-Native   csrc/kernels/exaq.inl, csrc/exaq.cpp, csrc/kernels/traverse.inl
+Native   csrc/kernels/exaq.inl, csrc/attention/coded_traversal.cpp, csrc/kernels/traverse.inl
 """
 
 from __future__ import annotations

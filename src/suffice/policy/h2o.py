@@ -14,7 +14,7 @@ Source   Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Infere
 Exact    a budget of at least the context.
 Cost     a second pass over a prompt's scores, quadratic in its length; decoding reads a float32 per
          row, and moves a row per head and token.
-Native   csrc/evict.cpp, csrc/kernels/boxes.inl
+Native   csrc/cache/evict.cpp, csrc/kernels/boxes.inl
 """
 
 from __future__ import annotations

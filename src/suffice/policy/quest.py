@@ -12,7 +12,7 @@ Source   Tang et al., "Quest: Query-Aware Sparsity for Efficient Long-Context LL
 Exact    a budget of at least the context, but for rounding: blocks are read in another order.
 Cost     reads 2 D float32 per block (counted as metadata) and keeps them: in bfloat16, 12.5 % of
          keys and values.
-Native   csrc/boxes.cpp, csrc/kernels/boxes.inl
+Native   csrc/cache/boxes.cpp, csrc/kernels/boxes.inl
 """
 
 from __future__ import annotations

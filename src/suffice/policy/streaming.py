@@ -11,7 +11,7 @@ Source   Xiao et al., "Efficient Streaming Language Models with Attention Sinks"
          with positions counted within the cache.
 Exact    a budget of at least the context.
 Cost     none but what is read.
-Native   csrc/place.cpp, csrc/evict.cpp
+Native   csrc/attention/traversal.cpp, csrc/cache/evict.cpp
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ Bound    |w - q| <= scale * half the widest gap of the codebook, before compensa
 Exact    as many distinct normalised values as centroids.
 Cost     w bits per weight and 16 / group for scales. With a=8 levels are whole numbers up to 63
          (`NARROW`): the error of 6 bits is 9 % more for it, that of 4 bits less than 1 %.
-Native   csrc/kernels/code_lines.inl, csrc/kernels/codes.inl, csrc/kernels/outliers.inl
+Native   csrc/kernels/linear_codes_layout.inl, csrc/kernels/linear_codes.inl,
+         csrc/kernels/outliers.inl
 """
 
 from __future__ import annotations

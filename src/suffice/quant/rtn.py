@@ -7,7 +7,7 @@ and the zero point is a whole number.
 Source   the baseline of the quantisation papers, KLLM's Table II among them.
 Bound    |w - q| <= scale / 2 (asymmetric: scale, for the rounded zero point).
 Cost     w bits per weight and 16 / group for scales.
-Native   csrc/kernels/code_lines.inl, csrc/kernels/codes.inl
+Native   csrc/kernels/linear_codes_layout.inl, csrc/kernels/linear_codes.inl
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ def checks() -> dict[str, list[str]]:
         "types": [*python, "mypy"],
         "stubs": [sys.executable, "tools/stubs.py", "--check"],
         "sizes": [sys.executable, "tools/sizes.py"],
+        "untested": [sys.executable, "tools/untested.py"],
         "layers": [*python, "pytest", "-q", "tests/test_layers.py"],
         "readme": [sys.executable, "tools/readme.py", "--check"],
     }

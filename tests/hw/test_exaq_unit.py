@@ -12,9 +12,9 @@ import torch
 
 from suffice.attention import exaq as engine
 from suffice.errors import InputError
-from suffice.hw.exaq import checks
-from suffice.hw.exaq.unit import DESIGNS, Unit, quantise, saving, softmax, tables
-from suffice.hw.scrooge.design import Design
+from suffice_hw.exaq import checks
+from suffice_hw.exaq.unit import DESIGNS, Unit, quantise, saving, softmax, tables
+from suffice_hw.scrooge.design import Design
 
 
 def unit(**changed: Any) -> Unit:

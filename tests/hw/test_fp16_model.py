@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from suffice.hw.rtl import fp16_model
+from suffice_hw.rtl import fp16_model
 
 LEAST = Fraction(1, 2**14)  # normal
 

@@ -1,4 +1,7 @@
-"""`suffice hw`: what it prints, and one line for every bad input."""
+"""`suffice hw`: what it prints, and one line for every bad input.
+
+Also tests plot.py, validate.py and trace_checks.py.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ import numpy as np
 import pytest
 
 from commands import Cli, complaint
-from suffice.hw import checks
-from suffice.hw.checks import Check
-from suffice.hw.rtl import checks as rtl
-from suffice.hw.scrooge.logits import Trace
-from suffice.hw.scrooge.report import FIELDS, SCHEMA
+from suffice_hw import checks
+from suffice_hw.checks import Check
+from suffice_hw.rtl import checks as rtl
+from suffice_hw.scrooge.logits import Trace
+from suffice_hw.scrooge.report import FIELDS, SCHEMA
 
 HIT = Check("U1", "a", "1", "1", True, "the paper")
 KNOWN = Check("U2", "b", "1", "2", False, "the paper", "it adds up otherwise")
@@ -97,7 +100,7 @@ def test_speed_by_perplexity(cli: Cli, tmp_path: Path) -> None:
     assert [row["status"] for row in json.loads(ran.out)] == ["not run", "hit"]
     untold = summary(tmp_path / "e", None, 1.1)
     complained = complaint(cli("hw", "validate", "--run", untold))
-    assert complained == f"{untold}: was told no loss: run it with --perplexity-loss"
+    assert complained == f"{untold}: has no perplexity loss: run it with --perplexity-loss"
     said = summary(tmp_path / "f", "much", 1.1)
     complained = complaint(cli("hw", "validate", "--run", said))
     assert complained == (

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from suffice.errors import InputError
-from suffice.hw.checks import Check
-from suffice.hw.cost import checks, sram
-from suffice.hw.cost.logic import GATES, SCROOGE, Technology
-from suffice.hw.cost.sram import Sram
+from suffice_hw.checks import Check
+from suffice_hw.cost import checks, sram
+from suffice_hw.cost.logic import GATES, SCROOGE, Technology
+from suffice_hw.cost.sram import Sram
 
 
 def test_a_unit_is_the_sum_of_its_blocks() -> None:
@@ -86,8 +86,14 @@ def test_published_figures(group: Callable[[], list[Check]]) -> None:
     ("call", "message"),
     [
         (lambda: Sram(100, 64), "Sram: size_bytes=100: must be in [512, 6.71089e+07]"),
-        (lambda: Sram(1024, 8192, 2), "Sram: port_bits=8192: must be at most 4096, a bank's bits"),
-        (lambda: sram.port_for(2048, 1, 100), "area_mm2=100: more than a port of 16384 bits takes"),
+        (
+            lambda: Sram(1024, 8192, 2),
+            "Sram: port_bits=8192: must be at most 4096, the bits of a bank",
+        ),
+        (
+            lambda: sram.port_for(2048, 1, 100),
+            "area_mm2=100: larger than with a port of 16384 bits",
+        ),
         (lambda: Technology.load().gates({"fp16_ad": 1}), "unknown block 'fp16_ad'. Did you mean"),
         (lambda: Technology.load().power_mw({}, 1.0, 2), "busy=2: must be in [0, 1]"),
         (

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from suffice.errors import InputError
-from suffice.hw.checks import Check
-from suffice.hw.kllm import checks
-from suffice.hw.kllm.design import DESIGNS, LLAMA_2_7B, Design
-from suffice.hw.kllm.index import Orizuru, counted_product
+from suffice_hw.checks import Check
+from suffice_hw.kllm import checks
+from suffice_hw.kllm.design import DESIGNS, LLAMA_2_7B, Design
+from suffice_hw.kllm.index import Orizuru, counted_product
 
 A4 = Design.load()
 

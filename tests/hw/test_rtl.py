@@ -1,4 +1,7 @@
-"""Units in hardware: gates against models bit for bit, models against what they stand for."""
+"""Units in hardware: gates against models bit for bit, models against what they stand for.
+
+Also tests emit.py and fp16.py.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ import pytest
 pytest.importorskip("amaranth", reason="needs suffice[rtl]")
 
 from commands import Cli, complaint
-from suffice.hw.rtl import checks, fp16_model, scrooge_units
-from suffice.hw.rtl.kllm_units import LEVELS
-from suffice.hw.rtl.simulate import differs
-from suffice.hw.rtl.unit import Lanes, Registered, joined
-from suffice.hw.rtl.units import UNITS
-from suffice.hw.rtl.yosys import Netlist
+from suffice_hw.rtl import checks, fp16_model, scrooge_units
+from suffice_hw.rtl.kllm_units import LEVELS
+from suffice_hw.rtl.simulate import differs
+from suffice_hw.rtl.unit import Lanes, Registered, joined
+from suffice_hw.rtl.units import UNITS
+from suffice_hw.rtl.yosys import Netlist
 
 # `hw validate rtl` runs all; here those of many ports see the first of their sweep
 SOME = {
@@ -118,7 +121,7 @@ def test_both_are_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (equal.id, equal.ours, equal.status) == ("U26", "equal in 256 cycles", "hit")
     for gates, status in ((45.4, "hit"), (60.0, "miss")):
         net = Netlist("concat", gates, 8, 8)
-        monkeypatch.setattr("suffice.hw.rtl.yosys.synthesise", lambda unit, net=net: net)
+        monkeypatch.setattr("suffice_hw.rtl.yosys.synthesise", lambda unit, net=net: net)
         (area,) = checks._area("concat")()
         assert (area.published, area.status) == ("45.36", status)
 

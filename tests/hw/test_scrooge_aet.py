@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from suffice.errors import InputError
-from suffice.hw import _simulator
-from suffice.hw.scrooge.aet import GROUP_STOPS, MASSES, Aet, Rule, enough
-from suffice.hw.scrooge.exponent import exp_fp16
+from suffice_hw import _simulator
+from suffice_hw.scrooge.aet import GROUP_STOPS, MASSES, Aet, Rule, enough
+from suffice_hw.scrooge.exponent import exp_fp16
 
 
 def test_figure_3() -> None:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from suffice.errors import InputError
-from suffice.hw import _simulator
-from suffice.hw.scrooge import checks, simulate
-from suffice.hw.scrooge.aet import Rule
-from suffice.hw.scrooge.design import DESIGNS, MODELS, Design, Shape, model
-from suffice.hw.scrooge.logits import SCHEMA, Synthetic, Trace
+from suffice_hw import _simulator
+from suffice_hw.scrooge import checks, simulate
+from suffice_hw.scrooge.aet import Rule
+from suffice_hw.scrooge.design import DESIGNS, MODELS, Design, Shape, model
+from suffice_hw.scrooge.logits import SCHEMA, Synthetic, Trace
 
 DESIGN = Design.load()
 PLAIN = dataclasses.replace(DESIGN, query_traffic=False, metadata_bytes=0)
@@ -171,7 +171,7 @@ def test_a_trace_is_stored_and_read(tmp_path: Path) -> None:
         (lambda: DESIGN.wave(dataclasses.replace(SMALL, head_size=1000)), None),
         (
             lambda: dataclasses.replace(DESIGN, lanes=1).wave(SMALL),
-            "head_size=128: must be at most 64, all the lanes",
+            "head_size=128: must be at most 64, the width of all lanes",
         ),
         (lambda: Shape("odd", 1, 6, 4, 64), "Shape: kv_heads=4: must divide heads=6"),
         (

@@ -13,7 +13,7 @@ from suffice.errors import InputError, unknown
 if TYPE_CHECKING:
     from suffice.cli.options import BenchFlags, ModelFlags
     from suffice.engine.llm import LLM
-    from suffice.eval.speed import Result
+    from suffice.eval.bench import Result
 
 NOTE = "tokenisation and sampling are not part of the times; the first run of each case is left out"
 _ROOF_BYTES = 256 << 20  # beyond any cache level
@@ -32,15 +32,15 @@ def run(flags: BenchFlags, model: ModelFlags) -> None:
     generates = whole_numbers("-n/--n-gen", flags.n_gen)
     depths = whole_numbers("-d/--n-depth", flags.n_depth)
     from suffice import native
-    from suffice.eval import speed
+    from suffice.eval import bench
 
-    cases = speed.cases(prompts, generates, depths, flags.batch_size, flags.repetitions)
+    cases = bench.cases(prompts, generates, depths, flags.batch_size, flags.repetitions)
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
-    speed.check_context(cases, llm.config.max_model_len or 0)
+    bench.check_context(cases, llm.config.max_model_len or 0)
     roof = native.read_bandwidth(_ROOF_BYTES, native.threads())
     results = []
-    for result in speed.measure(llm.runner, cases, flags.repetitions, roof):
+    for result in bench.measure(llm.runner, cases, flags.repetitions, roof):
         results.append(record(result, llm, model))
         print(f"{result.case.name}: {result.mean:.2f} tokens/s", file=sys.stderr, flush=True)
     print(drawn(results, flags.output))
@@ -64,7 +64,7 @@ def _weights(llm: LLM) -> str:
     """Return how a model's own file has its weights."""
     from suffice.quant import QUANTS
 
-    quant = llm.config.quant
+    quant = llm.config.quantization
     name = "none" if quant is None else QUANTS.name_of(quant)
     return llm.config.dtype if name == "none" else name
 
@@ -82,7 +82,7 @@ def record(result: Result, llm: LLM, model: ModelFlags) -> dict[str, Any]:
         "threads": native.threads(),
         "model": model.model,
         "model_bytes": llm.runner.weight_bytes,
-        "weights": model.quant or _weights(llm),
+        "weights": model.options.quantization or _weights(llm),
         "kv": llm.config.kv_cache_dtype,
         "batch": case.batch,
         "test": case.name,

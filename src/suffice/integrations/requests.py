@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from suffice.attention.kernel import coded_rules
+from suffice.attention.kernel import causal, coded_rules
 from suffice.cache import Growth
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.engine.config import Config
@@ -62,7 +62,7 @@ class _Part:
     @cached_property
     def visible(self) -> np.ndarray:
         """Which of its own rows each row sees: bit masks of itself and those before."""
-        masks = [(2 << row) - 1 for count in self.counts for row in range(count)]
+        masks = [mask for count in self.counts for mask in causal(count)]
         return np.array(masks, np.int64).astype(np.int32)
 
 

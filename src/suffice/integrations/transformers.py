@@ -52,7 +52,7 @@ from transformers.masking_utils import sdpa_mask
 from suffice.attention import Attention
 from suffice.attention.calibration import Calibration
 from suffice.attention.softmax import Softmax
-from suffice.cache import Growth, fitted, machine
+from suffice.cache import Growth, machine
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.integrations.checks import (
@@ -99,7 +99,7 @@ def enable(
 ) -> Enabled:
     """Let a transformers model decode with suffice's techniques and cache, until `disable`.
 
-    Techniques are given by name ("art:tau=1e-3") or as objects. `cache` is how the cache grows,
+    Techniques are given by name ("art:change=1e-3") or as objects. `cache` is how the cache grows,
     `limit` the most tokens of a request, the model's context length if None. A coded softmax and
     a calibrated attention need a `calibration`, a file of `suffice calibrate`. It must be of
     `checkpoint`: the folder, hub id or .gguf file of the model, which need be given only where
@@ -124,9 +124,7 @@ def enable(
     windows = layer_windows(model.config, decoder, "enable")
     rows = context_length(decoder, limit)
     check_calibration(config, model, checkpoint, len(windows))
-    # The native kernel reads a key once for its group, in the type in which it is stored.
-    ratio = machine.load_or_default().ratio
-    growth = fitted(config.growth, ratio=ratio, group=1, shrink=1.0)
+    growth = machine.fitted_to_kernel(config.growth)
     return Enabled(model, Settings(config, windows, growth, rows))
 
 
@@ -190,6 +188,14 @@ class Enabled:
             config._attn_implementation = attention
         for interface in (AttentionInterface, AttentionMaskInterface):
             del interface._global_mapping[self._name]
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        """Refuse: a copy's `generate` would be that of the model it was copied from.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError(f"{type(self.model).__name__} is enabled: disable it before it is copied")
 
     def __enter__(self) -> Enabled:
         return self

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from suffice.errors import InputError, check_text
-from suffice.models.hf_folder import read_json
-from suffice.models.locate import SUFFIX, locate
+from suffice.models.files import is_quantized, locate
+from suffice.models.formats.hf_folder import read_json
 
 __all__ = ["StreamDecoder", "Tokenizer", "load_tokenizer"]
 
@@ -147,8 +147,8 @@ def load_tokenizer(model: str | Path) -> Tokenizer:
         InputError: There is none, it is damaged, or of an unsupported kind.
     """
     path = locate(model)
-    if path.suffix == SUFFIX:
-        from suffice.models.quantised import stored_tokenizer
+    if is_quantized(path):
+        from suffice.models.formats.quantized_file import stored_tokenizer
 
         stored = stored_tokenizer(path)
         try:
@@ -157,7 +157,7 @@ def load_tokenizer(model: str | Path) -> Tokenizer:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise InputError(f"{path} is damaged: its tokenizer cannot be read: {reason}") from None
     if path.is_file():
-        from suffice.models.gguf_tokenizer import read_gguf_tokenizer
+        from suffice.models.formats.gguf_tokenizer import read_gguf_tokenizer
 
         return Tokenizer(*read_gguf_tokenizer(path))
     from transformers import AutoTokenizer

@@ -1,0 +1,47 @@
+"""Declares the commands of `suffice eval`, which measure the quality and speed of a setting."""
+
+from __future__ import annotations
+
+import typer
+
+from suffice.cli.eval.options import PerplexityFlags, RulerFlags, SpeedFlags, TasksFlags
+from suffice.cli.flags import with_flags
+from suffice.cli.options import ModelFlags
+
+evaluate = typer.Typer(help="Measure the quality and speed of a setting.", no_args_is_help=True)
+
+
+@evaluate.command()
+@with_flags
+def perplexity(*, flags: PerplexityFlags, model: ModelFlags) -> None:
+    """Measure the perplexity of a text, optionally compared with the exact model."""
+    from suffice.cli.eval import perplexity as measuring
+
+    measuring.run(flags, model)
+
+
+@evaluate.command()
+@with_flags
+def speed(*, flags: SpeedFlags, model: ModelFlags) -> None:
+    """Measure latency and throughput: TTFT, TPOT, ITL, tokens per second, bytes read."""
+    from suffice.cli.eval import latency as measuring
+
+    measuring.run(flags, model)
+
+
+@evaluate.command()
+@with_flags
+def ruler(*, flags: RulerFlags, model: ModelFlags) -> None:
+    """Measure whether the model retrieves facts hidden in long prompts (RULER)."""
+    from suffice.cli.eval import ruler as measuring
+
+    measuring.run(flags, model)
+
+
+@evaluate.command()
+@with_flags
+def tasks(*, flags: TasksFlags, model: ModelFlags) -> None:
+    """Measure the accuracy of the model on multiple-choice questions."""
+    from suffice.cli.eval import tasks as measuring
+
+    measuring.run(flags, model)

@@ -1,0 +1,1 @@
+"""The commands of `suffice hw`, one file each."""

@@ -1,0 +1,140 @@
+"""Declares the commands of `suffice hw`: models of accelerators, checked against the papers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from suffice.cli.eval.options import OUTPUT
+from suffice.cli.flags import NUMBER, WHOLE, flag, with_flags
+from suffice.cli.hw.run import RunFlags
+from suffice.cli.hw.trace import TraceFlags
+
+hardware = typer.Typer(help="Model accelerators: memory, cycles, area.", no_args_is_help=True)
+UNITS = typer.Argument(metavar="[UNITS...]", help="Units such as concat or etu; default: all.")
+YOSYS = flag("--yosys", help="Yosys to use instead of the installed one.", environment=False)
+FOLDERS = typer.Argument(metavar="FOLDERS...", help="Folders written by `hw run`.")
+
+
+@hardware.command()
+@with_flags
+def run(
+    accelerator: Annotated[str, typer.Argument(help="scrooge or kllm.")],
+    *,
+    flags: RunFlags,
+) -> None:
+    """Simulate a workload; write a summary, tables by layer, activity, energy and provenance."""
+    from suffice.cli.hw import run as running
+
+    running.run(accelerator, flags)
+
+
+@hardware.command()
+def compare(folders: Annotated[list[Path], FOLDERS]) -> None:
+    """Print the summaries of runs side by side."""
+    from suffice.cli.hw import run as running
+
+    running.compare(folders)
+
+
+@hardware.command()
+def plot(
+    folders: Annotated[list[Path], FOLDERS],
+    output: Annotated[
+        Path, flag("-o", "--output", help="Picture to write.", environment=False)
+    ] = Path("hw.png"),
+) -> None:
+    """Plot runs as in the papers: scrooge as Figs. 6 to 9, kllm as Figs. 8 to 12."""
+    from suffice.cli.hw import plot as plotting
+
+    plotting.run(folders, output)
+
+
+@hardware.command()
+@with_flags
+def trace(*, flags: TraceFlags) -> None:
+    """Run a model over a text and write its attention logits, for `hw run scrooge --trace`."""
+    from suffice.cli.hw import trace as tracing
+
+    tracing.run(flags)
+
+
+@hardware.command()
+def dram(
+    part: Annotated[str, typer.Argument(help="Memory part: a name, or a TOML file.")],
+    *,
+    pattern: Annotated[
+        str, flag("--pattern", help="stream, random (bursts) or chunks (of 256 B).")
+    ] = "stream",
+    requests: Annotated[int, flag("--requests", help="Number of bursts.", **WHOLE)] = 100_000,
+    load: Annotated[
+        float | None,
+        flag("--load", help="Share of peak bandwidth; default: all requests at once.", **NUMBER),
+    ] = None,
+    emit: Annotated[
+        str | None,
+        flag("--emit", help="Folder for requests and part as DRAMsim3 input.", environment=False),
+    ] = None,
+) -> None:
+    """Simulate reads of a memory and print its behaviour; optionally write DRAMsim3 input."""
+    from suffice.cli.hw import dram as simulating
+
+    simulating.run(part, pattern, requests, load, emit)
+
+
+@hardware.command()
+def validate(
+    parts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PARTS...]", help="dram, scrooge, exaq, cost, kllm, rtl; default: all."
+        ),
+    ] = None,
+    output: Annotated[str, OUTPUT] = "md",
+    trace: Annotated[
+        list[Path] | None,
+        flag("--trace", help="File of `hw trace`, for checks T1 to T3.", environment=False),
+    ] = None,
+    ran: Annotated[
+        list[Path] | None,
+        flag("--run", help="Folder of `hw run --perplexity-loss`, for T4.", environment=False),
+    ] = None,
+) -> None:
+    """Check our figures against the published ones; exit code 1 if a miss has no known reason."""
+    from suffice.cli.hw import validate as validating
+
+    raise typer.Exit(validating.run(tuple(parts or ()), output, trace or [], ran or []))
+
+
+@hardware.command()
+def rtl(
+    units: Annotated[list[str] | None, UNITS] = None,
+    *,
+    emit: Annotated[
+        Path,
+        flag("--emit", help="Folder to write to; `make` there simulates.", environment=False),
+    ],
+    vectors: Annotated[
+        int | None, flag("--vectors", help="Maximum vectors per unit; default: all.", **WHOLE)
+    ] = None,
+    yosys: Annotated[str | None, YOSYS] = None,
+) -> None:
+    """Write units as Verilog, with test benches for Icarus and vectors from their models."""
+    from suffice.cli.hw import rtl
+
+    rtl.emit(tuple(units or ()), emit, vectors, yosys)
+
+
+@hardware.command()
+def area(
+    units: Annotated[list[str] | None, UNITS] = None,
+    *,
+    output: Annotated[str, OUTPUT] = "md",
+    yosys: Annotated[str | None, YOSYS] = None,
+) -> None:
+    """Synthesize units and print their gate counts."""
+    from suffice.cli.hw import rtl
+
+    rtl.area(tuple(units or ()), output, yosys)

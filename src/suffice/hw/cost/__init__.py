@@ -1,1 +1,0 @@
-"""Area and power: logic from gate equivalents, memories from a fit, switching from activity."""

@@ -1,1 +1,0 @@
-"""HBM: an event-driven model of channels, banks and rows, its analytic twin, and energy tables."""

@@ -1,1 +1,0 @@
-"""EXAQ's softmax unit: exponents and sums from tables of a few bits."""

@@ -1,1 +1,0 @@
-"""KLLM: products of k-means indices by counting, and an engine that finds outliers."""

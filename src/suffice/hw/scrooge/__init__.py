@@ -1,1 +1,0 @@
-"""Scrooge: attention that terminates early, as an accelerator, beside one that reads everything."""

@@ -1,0 +1,65 @@
+"""A model family: how its configuration is read and what its weights are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from suffice.errors import InputError
+from suffice.models.config import DecoderConfig
+from suffice.registry import Table
+
+__all__ = ["ARCHITECTURES", "Family", "family_of"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family of checkpoints.
+
+    `weights` maps canonical names to the checkpoint's, both without a layer's index (`{i}` stands
+    for it) and without `.weight` or `.bias`. `norm_offset` is what the family adds to the stored
+    weights of its RMS norms. Stored weights that match `surplus` carry nothing of their own.
+    """
+
+    name: str
+    read: Callable[[dict[str, Any]], DecoderConfig]
+    weights: Mapping[str, str]
+    norm_offset: float = 0.0
+    surplus: tuple[str, ...] = ()
+
+
+ARCHITECTURES: Table = Table(
+    "architecture",
+    {
+        "Gemma3ForCausalLM": "suffice.models.families.gemma:GEMMA3",
+        "LlamaForCausalLM": "suffice.models.families.llama:LLAMA",
+        "MistralForCausalLM": "suffice.models.families.mistral:MISTRAL",
+        "OPTForCausalLM": "suffice.models.families.opt:OPT",
+        "Qwen2ForCausalLM": "suffice.models.families.qwen:QWEN2",
+        "Qwen3ForCausalLM": "suffice.models.families.qwen:QWEN3",
+    },
+)
+
+
+def family_of(raw: Mapping[str, Any]) -> Family:
+    """Return the family that a checkpoint's configuration names under `architectures`.
+
+    Raises:
+        InputError: It names none, several or an unknown one, or `model_type` is another's.
+    """
+    names = raw.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+        raise InputError(
+            f"config field 'architectures' = {names!r} must be a list of one name; "
+            f"known: {', '.join(ARCHITECTURES.names())}"
+        )
+    family: Any = ARCHITECTURES.load(names[0])
+    assert isinstance(family, Family)
+    given = raw.get("model_type", family.name)
+    if given != family.name:
+        raise InputError(
+            f"config field 'model_type' = {given!r:.60} contradicts 'architectures' = "
+            f"{names!r}, whose model_type is '{family.name}'"
+        )
+    return family

@@ -1,0 +1,226 @@
+"""Models in GGUF files: metadata as a Hugging Face configuration, and the names of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from suffice.errors import InputError, unknown
+from suffice.models.checkpoint import Checkpoint, assemble
+from suffice.models.config import DecoderConfig
+from suffice.models.families import family_of
+from suffice.models.formats.gguf_file import GGUF, file_type, type_name
+from suffice.models.weights import check_finite
+
+__all__ = ["open_gguf"]
+
+_ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
+}
+_WEIGHTS = {
+    "embed": "token_embd",
+    "final_norm": "output_norm",
+    "head": "output",
+    "layers.attn_norm": "blk.{i}.attn_norm",
+    "layers.q": "blk.{i}.attn_q",
+    "layers.k": "blk.{i}.attn_k",
+    "layers.v": "blk.{i}.attn_v",
+    "layers.o": "blk.{i}.attn_output",
+    "layers.q_norm": "blk.{i}.attn_q_norm",
+    "layers.k_norm": "blk.{i}.attn_k_norm",
+    "layers.post_attn_norm": "blk.{i}.post_attention_norm",
+    "layers.mlp_norm": "blk.{i}.ffn_norm",
+    "layers.gate": "blk.{i}.ffn_gate",
+    "layers.up": "blk.{i}.ffn_up",
+    "layers.down": "blk.{i}.ffn_down",
+    "layers.post_mlp_norm": "blk.{i}.post_ffw_norm",
+}
+_ROPE_DIVISORS = "rope_freqs.weight"
+_GEMMA3_27B_LAYERS = 62  # the one size whose attention scale is not that of its head size
+
+# metadata key -> configuration field
+_FIELDS = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.key_length": "head_dim",
+    "rope.freq_base": "rope_theta",
+}
+_GEMMA_FIELDS = {
+    "attention.sliding_window": "sliding_window",
+    "attention.sliding_window_pattern": "sliding_window_pattern",
+    "rope.freq_base_swa": "rope_local_base_freq",
+}
+# metadata keys that must have a value which other keys imply, or none
+_CHECKED = ("rope.dimension_count", "attention.value_length", "vocab_size", "expert_count")
+
+
+def open_gguf(path: Path) -> Checkpoint:
+    """Open the model in a `.gguf` file.
+
+    Raises:
+        InputError: A damaged file, an unsupported architecture, key or tensor type, or weights
+            that do not match the metadata.
+    """
+    file = GGUF.open(path)
+    architecture = file.metadata.get("general.architecture")
+    if architecture not in _ARCHITECTURES:
+        raise unknown("GGUF architecture", str(architecture), _ARCHITECTURES)
+    if file.metadata.get("split.count", 1) > 1:
+        raise InputError(f"{path} is one part of a split GGUF file; merge the parts first")
+    raw = _configuration(file, architecture)
+    family = family_of(raw)
+    config = family.read(raw)
+    if _ROPE_DIVISORS in file.tensors:
+        divisors = _divisors(file, config.head_size)
+        config = replace(config, ropes=tuple(replace(r, divisors=divisors) for r in config.ropes))
+    source = _Source(file, config, interleaved=architecture == "llama")
+    # llama.cpp stores 1 + w for the families that add 1
+    return assemble(path, family, config, source, weights=_WEIGHTS, norm_offset=0.0)
+
+
+def _divisors(file: GGUF, head_size: int) -> tuple[float, ...]:
+    values = file.load(_ROPE_DIVISORS)
+    check_finite(file.path, _ROPE_DIVISORS, values)
+    if values.shape != (head_size // 2,) or values.min() <= 0:
+        raise InputError(
+            f"{file.path}: tensor '{_ROPE_DIVISORS}' of shape {list(values.shape)} "
+            f"must hold {head_size // 2} positive numbers"
+        )
+    return tuple(values.tolist())
+
+
+class _Source:
+    """The tensors of a file under their own names, in Hugging Face's order of rows."""
+
+    def __init__(self, file: GGUF, config: DecoderConfig, *, interleaved: bool) -> None:
+        self._file = file
+        self._heads = {"attn_q": config.heads, "attn_k": config.kv_heads} if interleaved else {}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every stored weight but the rotary divisors."""
+        tensors = self._file.tensors
+        return {name: info.shape for name, info in tensors.items() if name != _ROPE_DIVISORS}
+
+    def dtype(self, name: str) -> str:
+        """Return the name of a weight's type, bfloat16 for blocks of integers."""
+        return {0: "float32", 1: "float16"}.get(self._file.tensors[name].kind, "bfloat16")
+
+    def stored(self, name: str) -> tuple[str, int]:
+        """Return the ggml type of a weight, and its bytes."""
+        info = self._file.tensors[name]
+        return type_name(info.kind), info.size
+
+    @property
+    def label(self) -> str | None:
+        """What the file calls its storage, such as Q4_K_M; None if it does not, or not rightly."""
+        return file_type(self._file.metadata.get("general.file_type"))
+
+    def load(self, name: str) -> torch.Tensor:
+        """Dequantise one weight."""
+        tensor = self._file.load(name)
+        heads = next((n for part, n in self._heads.items() if f".{part}." in name), 0)
+        if not heads:
+            return tensor
+        # llama.cpp puts the two rows that a rotation mixes next to each other
+        pairs = tensor.view(heads, -1, 2, *tensor.shape[1:])
+        return pairs.transpose(1, 2).reshape(tensor.shape)
+
+
+def _configuration(file: GGUF, architecture: str) -> dict[str, Any]:
+    """Return the metadata as the fields of a `config.json`."""
+    prefix = architecture + "."
+    keys = {
+        key.removeprefix(prefix): value
+        for key, value in file.metadata.items()
+        if key.startswith(prefix)
+    }
+    fields = _FIELDS | (_GEMMA_FIELDS if architecture == "gemma3" else {})
+    scaling = {key: keys.pop(key) for key in list(keys) if key.startswith("rope.scaling.")}
+    checked = {key: keys.pop(key) for key in _CHECKED if key in keys}
+    for key in keys:
+        if key not in fields:
+            raise unknown(
+                f"GGUF key of '{architecture}'", prefix + key, [prefix + f for f in fields]
+            )
+    raw: dict[str, Any] = {fields[key]: value for key, value in keys.items()}
+    for needed in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
+        if not isinstance(raw.get(needed), int) or raw[needed] < 1:
+            key = next(k for k, field in fields.items() if field == needed)
+            raise InputError(
+                f"{file.path}: the GGUF key '{prefix}{key}' = {raw.get(needed)!r:.60} "
+                "must be a whole number of at least 1"
+            )
+    raw.setdefault("num_key_value_heads", raw["num_attention_heads"])
+    raw.setdefault("head_dim", raw["hidden_size"] // raw["num_attention_heads"])
+    raw["architectures"] = [_ARCHITECTURES[architecture]]
+    raw["vocab_size"] = _vocabulary(file)
+    raw["tie_word_embeddings"] = "output.weight" not in file.tensors
+    raw.update(_rope_scaling(scaling))
+    if architecture == "gemma3":
+        raw["query_pre_attn_scalar"] = _gemma_scalar(raw)
+    elif architecture in ("llama", "qwen3"):
+        raw["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
+    _check_implied(checked, raw, prefix)
+    return raw
+
+
+def _vocabulary(file: GGUF) -> int:
+    info = file.tensors.get("token_embd.weight")
+    if info is None or len(info.shape) != 2:
+        raise InputError(f"{file.path}: the tensor 'token_embd.weight' is missing or no matrix")
+    return info.shape[0]
+
+
+def _gemma_scalar(raw: Mapping[str, Any]) -> int:
+    if raw["num_hidden_layers"] == _GEMMA3_27B_LAYERS:
+        return int(raw["hidden_size"]) // int(raw["num_attention_heads"])
+    return int(raw["head_dim"])
+
+
+def _rope_scaling(keys: Mapping[str, Any]) -> dict[str, Any]:
+    values = {key.removeprefix("rope.scaling."): value for key, value in keys.items()}
+    kind = values.pop("type", "none")
+    values.pop("finetuned", None)  # says how the model was made
+    if kind == "none":
+        return {}
+    names: dict[str, dict[str, str | None]] = {
+        "linear": {"factor": "factor", "original_context_length": None},
+        "yarn": {
+            "factor": "factor",
+            "original_context_length": "original_max_position_embeddings",
+        },
+    }
+    if kind not in names:
+        raise unknown("GGUF rope.scaling.type", str(kind), ["none", *names])
+    for key in values:
+        if key not in names[kind]:
+            known = [f"rope.scaling.{name}" for name in names[kind]]
+            raise unknown("GGUF key", f"rope.scaling.{key}", known)
+    fields = {field: values[key] for key, field in names[kind].items() if field and key in values}
+    return {"rope_scaling": {"rope_type": kind, **fields}}
+
+
+def _check_implied(checked: Mapping[str, Any], raw: Mapping[str, Any], prefix: str) -> None:
+    implied = {
+        "rope.dimension_count": raw["head_dim"],
+        "attention.value_length": raw["head_dim"],
+        "vocab_size": raw["vocab_size"],
+        "expert_count": 0,
+    }
+    for key, value in checked.items():
+        if value != implied[key]:
+            raise InputError(
+                f"GGUF key '{prefix}{key}' = {value} is not supported; supported: {implied[key]}"
+            )

@@ -1,0 +1,353 @@
+"""Quantised models: one safetensors file with all that decoding needs, by `suffice quantize`.
+
+The header's metadata has one entry, `suffice`, a JSON object:
+
+    schema      2
+    model       name and fingerprint of what was quantised
+    method      such as kmeans:bits=4,act_bits=16
+    text        what it was calibrated on: name, sha256, windows, window
+    config      the fields of `DecoderConfig`
+    tokenizer   special tokens, chat_template and end tokens
+    matrices    for each: rows, columns, type; in codes also group, rotation, most, share (of
+                outliers, null without levels of inputs) and loss, the share of its outputs' mean
+                square that is lost
+
+Tensors of a matrix NAME are NAME.data (see `quant.panels` and `quant.packed_codes`), and where it
+has them NAME.scale, NAME.bias, NAME.levels and NAME.inputs, the levels of its inputs. A vector has
+its canonical name (see `models.weights`), and the JSON of the tokenizer is `tokenizer` uint8.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from suffice.errors import InputError
+from suffice.models.config import DecoderConfig, LayerConfig, Rope, check_number
+from suffice.models.layers import ACTIVATIONS
+from suffice.models.storage import StoredMatrix
+from suffice.models.stored_tensors import StoredTensors
+from suffice.models.weights import check_finite, is_linear, shapes
+from suffice.paths import write_whole
+from suffice.quant import PackedLinear
+from suffice.quant.activations import Site
+from suffice.quant.packed_codes import PackedCodes
+from suffice.quant.panels import DTYPES
+from suffice.quant.sites import SITES
+
+__all__ = [
+    "SCHEMA",
+    "Quantized",
+    "described_config",
+    "open_quantized",
+    "read_part",
+    "stored_tokenizer",
+    "write_part",
+]
+
+SCHEMA = 2
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "norm": ("rms", "layer"),
+    "placement": ("pre", "post", "sandwich"),
+    "activation": tuple(ACTIVATIONS),
+    **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm"), (False, True)),
+}
+_KEY = "suffice"
+Weights = Mapping[str, PackedLinear | torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """An opened file: what it says of itself, and its weights."""
+
+    path: Path
+    facts: dict[str, Any]
+    config: DecoderConfig
+    weights: dict[str, PackedLinear | torch.Tensor]
+
+    @property
+    def dtype(self) -> str:
+        """The type that the rest of the engine takes the model to be in."""
+        return "bfloat16"
+
+    @property
+    def stored_as(self) -> str:
+        """The method that the matrices are stored by, such as kmeans:w=4,a=8."""
+        return str(self.facts["method"])
+
+    @property
+    def matrices(self) -> list[StoredMatrix]:
+        """How each matrix is stored."""
+        return [
+            StoredMatrix(name, _type(each), each.bytes, each.rows * each.columns)
+            for name, each in self.weights.items()
+            if isinstance(each, PackedLinear)
+        ]
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits for each entry of the matrices, their scales and levels included."""
+        return 8 * sum(m.bytes for m in self.matrices) / sum(m.entries for m in self.matrices)
+
+
+def _type(weight: PackedLinear) -> str:
+    if isinstance(weight, PackedCodes) and weight.levels is not None:
+        return f"{(len(weight.levels) - 1).bit_length()}-bit codes"
+    return weight.dtype
+
+
+def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: torch.Tensor) -> None:
+    """Write weights and facts; whoever reads the path sees all of them or what was there before.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    tensors: dict[str, torch.Tensor] = dict(more)
+    matrices: dict[str, Any] = {}
+    for name, weight in weights.items():
+        if isinstance(weight, PackedLinear):
+            matrices[name] = _described(weight) | facts.get("losses", {}).get(name, {})
+            tensors |= {f"{name}.{part}": each for part, each in _parts(weight).items()}
+        else:
+            tensors[name] = weight.contiguous()
+    stored = {key: value for key, value in facts.items() if key != "losses"}
+    header = json.dumps(stored | {"schema": SCHEMA, "matrices": matrices})
+    try:
+        with write_whole(path) as part:
+            save_file(tensors, part, metadata={_KEY: header})
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: cannot be written: {' '.join(str(error).split())}") from None
+
+
+def read_part(path: Path) -> tuple[dict[str, Any], dict[str, PackedLinear | torch.Tensor]]:
+    """Return the facts and weights of a file, `tokenizer` among them.
+
+    Raises:
+        InputError: It cannot be read, is of something else or of another schema, or is damaged.
+    """
+    facts, tensors = _read(path)
+    weights: dict[str, PackedLinear | torch.Tensor] = {}
+    try:
+        for name, described in facts["matrices"].items():
+            weights[name] = _matrix(name, described, tensors)
+        weights |= tensors
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+    for name, weight in weights.items():
+        for part, tensor in _floats(weight).items():
+            check_finite(path, f"{name}.{part}" if part else name, tensor)
+    return facts, weights
+
+
+def open_quantized(path: Path) -> Quantized:
+    """Open a file of `suffice quantize` and check it against its configuration.
+
+    Raises:
+        InputError: It cannot be read, is of something else or of another schema, or is damaged.
+    """
+    facts, weights = read_part(path)
+    if "config" not in facts:
+        raise InputError(f"{path} is a part of an unfinished `suffice quantize`: run that again")
+    _check_facts(path, facts)
+    try:
+        config = _config(facts["config"])
+    except (KeyError, TypeError, InputError) as error:
+        raise InputError(f"{path} is damaged: its configuration lacks or has {error}") from None
+    vectors = {name: weight for name, weight in weights.items() if name != "tokenizer"}
+    for name, shape in shapes(config).items():
+        if is_linear(name.removesuffix(".bias")) and name.endswith(".bias"):
+            continue  # a matrix carries its own
+        found = vectors.get(name)
+        size = (found.rows, found.columns) if isinstance(found, PackedLinear) else None
+        if (size or tuple(getattr(found, "shape", ()))) != shape:
+            raise InputError(f"{path} is damaged: '{name}' is missing or not {list(shape)}")
+    _check_sites(path, vectors, len(config.layers))
+    return Quantized(path, facts, config, vectors)
+
+
+def stored_tokenizer(path: Path) -> tuple[dict[str, Any], str]:
+    """Return what is stored of the tokenizer: facts, and its JSON.
+
+    Raises:
+        InputError: The file cannot be read, or has none.
+    """
+    facts, tensors = _read(path, only="tokenizer")
+    if "tokenizer" not in tensors or "tokenizer" not in facts:
+        raise InputError(f"{path} is damaged: it has no tokenizer")
+    try:
+        return facts["tokenizer"], tensors["tokenizer"].numpy().tobytes().decode()
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is damaged: its tokenizer is no text (UTF-8)") from None
+
+
+def described_config(config: DecoderConfig) -> dict[str, Any]:
+    """Return a configuration as JSON has it."""
+    return asdict(replace(config, biases=frozenset())) | {"biases": sorted(config.biases)}
+
+
+def _read(path: Path, only: str | None = None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return the facts and tensors of a file, all of them or one."""
+    file = StoredTensors(path)
+    facts = _facts(path, file.metadata.get(_KEY))
+    return facts, {name: file.load(name) for name in file.names if only in (None, name)}
+
+
+def _facts(path: Path, header: str | None) -> dict[str, Any]:
+    if header is None:
+        raise InputError(f"{path} is no model of `suffice quantize`: its header does not say so")
+    try:
+        facts = json.loads(header, parse_constant=_refused)
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict):
+        raise InputError(f"{path} is damaged: its header is no JSON object")
+    if facts.get("schema") != SCHEMA:
+        raise InputError(
+            f"{path} has schema {facts.get('schema')!r}; {SCHEMA} is known: quantise anew"
+        )
+    return facts
+
+
+def _refused(constant: str) -> float:
+    """Refuse NaN and Infinity, which Python's JSON has and JSON has not."""
+    raise ValueError(f"{constant} is no number")
+
+
+def _check_facts(path: Path, facts: dict[str, Any]) -> None:
+    """Refuse a whole file that does not say what it is of."""
+    wanted: list[tuple[Any, str, tuple[type, ...]]] = [(facts, "method", (str,))]
+    wanted += [(facts.get("model"), name, (str,)) for name in ("name", "hash")]
+    wanted += [(facts.get("text"), name, (int,)) for name in ("windows", "window")]
+    wanted.append((facts.get("text"), "name", (str,)))
+    for matrix in facts["matrices"].values():
+        if "loss" in matrix:
+            wanted.append((matrix, "loss", (int, float)))
+    for told, name, kinds in wanted:
+        if not isinstance(told, dict) or not isinstance(told.get(name), kinds):
+            raise InputError(f"{path} is damaged: its header lacks '{name}', or it is no value")
+
+
+def _check_sites(path: Path, weights: Weights, layers: int) -> None:
+    """Refuse matrices that share an input which they take in different ways."""
+    for layer in range(layers):
+        for names in SITES.values():
+            own = [weights.get(f"layers.{layer}.{name}") for name in names]
+            ways = {_taken(w) for w in own if isinstance(w, PackedLinear)}
+            if len(ways) > 1:
+                raise InputError(
+                    f"{path} is damaged: {', '.join(names)} of layer {layer} are stored differently"
+                )
+
+
+def _taken(weight: PackedLinear) -> tuple[Any, ...]:
+    """Return all that says how a matrix takes its inputs."""
+    if not isinstance(weight, PackedCodes):
+        return (weight.dtype,)
+    site = weight.site
+    levels = site and (tuple(site.levels.tolist()), site.share, site.thresholds, site.group)
+    return weight.dtype, weight.rotation, weight.most, levels
+
+
+def _described(weight: PackedLinear) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "rows": weight.rows,
+        "columns": weight.columns,
+        "type": weight.dtype,
+    }
+    if isinstance(weight, PackedCodes):
+        found |= {"group": weight.group, "rotation": weight.rotation, "most": weight.most}
+        found["share"] = None if weight.site is None else weight.site.share
+        found["input_group"] = None if weight.site is None else weight.site.group
+        found["thresholds"] = None if weight.site is None else weight.site.thresholds
+    return found
+
+
+def _parts(weight: PackedLinear) -> dict[str, torch.Tensor]:
+    found = {"data": weight.data, "scale": weight.scale, "bias": weight.bias}
+    if isinstance(weight, PackedCodes):
+        found["levels"] = weight.levels
+        found["inputs"] = None if weight.site is None else weight.site.levels.clone()
+    return {name: part.contiguous() for name, part in found.items() if part is not None}
+
+
+def _floats(weight: PackedLinear | torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return all that a weight holds in floating point, by the name of the part."""
+    parts = _parts(weight) if isinstance(weight, PackedLinear) else {"": weight}
+    if isinstance(weight, PackedCodes):
+        parts["data"] = weight.scales
+    return {name: each for name, each in parts.items() if each.is_floating_point()}
+
+
+def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tensor]) -> PackedLinear:
+    """Take a matrix's tensors out of those of a file.
+
+    Raises:
+        KeyError, ValueError: Something is missing, or does not fit.
+    """
+    data = tensors.pop(f"{name}.data")
+    scale, bias, levels, inputs = (
+        tensors.pop(f"{name}.{part}", None) for part in ("scale", "bias", "levels", "inputs")
+    )
+    rows, columns = int(described["rows"]), int(described["columns"])
+    packed: PackedLinear
+    if described["type"] == "codes":
+        share, input_group = described["share"], described.get("input_group")
+        thresholds = described.get("thresholds")
+        alone = share is None and (input_group or thresholds)
+        contradicted = (share is None) != (inputs is None) or alone
+        if levels is None or levels.dim() != 1 or contradicted:
+            raise ValueError(f"'{name}' has levels that are not as it says")
+        site = None if inputs is None else _site(inputs, share, thresholds, input_group)
+        group, rotation, most = (int(described[key]) for key in ("group", "rotation", "most"))
+        packed = PackedCodes(data, rows, columns, None, bias, levels, group, rotation, most, site)
+    else:
+        if data.dtype != DTYPES[described["type"]]:
+            raise ValueError(f"'{name}' is of type {data.dtype}")
+        packed = PackedLinear(data, rows, columns, scale, bias)
+    try:
+        _ = packed.native  # the core checks what fits what
+    except TypeError:
+        raise ValueError(f"'{name}' has a tensor or a number of another type") from None
+    return packed
+
+
+def _site(inputs: torch.Tensor, share: Any, thresholds: Any, group: Any) -> Site:
+    """Return the site of a file's entries.
+
+    Raises:
+        TypeError, ValueError: An entry of another kind.
+    """
+    if thresholds is None:
+        return Site(inputs, float(share), None, group)
+    low, high = thresholds
+    return Site(inputs, float(share), (float(low), float(high)), group)
+
+
+def _config(stored: dict[str, Any]) -> DecoderConfig:
+    layers = tuple(LayerConfig(**layer) for layer in stored["layers"])
+    ropes = tuple(
+        Rope(
+            rope["kind"],
+            rope["theta"],
+            tuple((key, value) for key, value in rope["parameters"]),
+            tuple(rope["divisors"]),
+        )
+        for rope in stored["ropes"]
+    )
+    for field, allowed in CHOICES.items():
+        if stored[field] not in allowed:
+            raise InputError(f"{field}={stored[field]}; allowed: {', '.join(map(str, allowed))}")
+    for field in ("attention_scale", "embed_scale"):
+        check_number(field, stored[field])
+    if any(layer.rope is not None and not 0 <= layer.rope < len(ropes) for layer in layers):
+        raise InputError("a layer whose rope is not there")
+    return DecoderConfig(
+        **(stored | {"layers": layers, "ropes": ropes, "biases": frozenset(stored["biases"])})
+    )

@@ -1,0 +1,253 @@
+"""Quantising a model layer by layer, each on what the layers before it, quantised, hand on.
+
+A layer that is done is kept in a file of its own, so that a run that was interrupted goes on where
+it stopped; so are the weights of the tokens, where the method asks for them. What is in memory is
+the model, the hidden states of the text, and of one layer at a time H = E[x x^T] of its sites.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+
+from suffice.errors import InputError
+from suffice.models.decoder import Decoder
+from suffice.models.formats.quantized_file import described_config, read_part, write_part
+from suffice.models.quantize.layerwise import Layerwise
+from suffice.models.quantize.sensitivity import Sensitivity
+from suffice.models.tokenizer import Tokenizer
+from suffice.paths import unfinished
+from suffice.quant import PackedLinear, Quant
+from suffice.quant.activations import Site
+from suffice.quant.coded import Coded
+from suffice.quant.gptq import loss
+from suffice.quant.packed_codes import PackedCodes
+from suffice.quant.sites import SITES, VOCABULARY
+
+__all__ = ["Calibrated", "Quantising"]
+
+LOCK = "lock"  # held by the run whose folder it is
+
+
+class Calibrated(Quant, Protocol):
+    """A way to store weights that makes use of what a text says of their inputs."""
+
+    @property
+    def fisher(self) -> bool:
+        """Whether tokens count as much as `sensitivity` says, in place of alike."""
+        ...
+
+    def quantise(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Coded:
+        """Return a weight [N, K] as codes."""
+        ...
+
+    def site(self, inputs: torch.Tensor) -> Site | None:
+        """Learn the levels of a site from some tokens' inputs [T, K]; None: it has none."""
+        ...
+
+    def packed(
+        self, coded: Coded, bias: torch.Tensor | None = None, site: Site | None = None
+    ) -> PackedLinear:
+        """Pack what `quantise` and `site` returned."""
+        ...
+
+
+class Quantising:
+    """Quantises `decoder`, in float32, by `method` on windows of tokens, into the file `output`.
+
+    The decoder is used up: its floats go as its layers are done.
+
+    `facts` go into the file: model, method and text, which an unfinished run must share to be
+    continued.
+
+    Raises:
+        InputError: Too few tokens to calibrate on, or a decoder that was used up.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        method: Calibrated,
+        windows: Sequence[list[int]],
+        output: Path,
+        facts: dict[str, Any],
+    ) -> None:
+        tokens = sum(map(len, windows))
+        if tokens < decoder.config.width:
+            raise InputError(
+                f"the text has {tokens} tokens to calibrate on; at least {decoder.config.width}, "
+                "the width of the model, are needed"
+            )
+        if isinstance(decoder.weights["layers.0.q"], PackedCodes):
+            raise InputError("the decoder is quantised already: give one in float32")
+        self._decoder = decoder
+        self._method = method
+        self._windows = windows
+        self._output = output
+        self._facts = facts
+        job = json.dumps(facts | {"tokens": list(windows)}, sort_keys=True).encode()
+        self._job = hashlib.sha256(job).hexdigest()[:16]
+        self._folder = output.with_name(output.name + ".layers")
+
+    def weigh(self) -> Iterator[int]:
+        """Find the weights of the tokens, window after window; yield the number of each.
+
+        A method without `fisher` has none. What was found before is kept.
+
+        Raises:
+            InputError: What was kept is of another job, or cannot be written.
+        """
+        if not self._method.fisher:
+            return
+        sensitivity: Sensitivity | None = None
+        with self._alone():
+            for index in range(len(self._windows)):
+                path = self._tokens_path(index)
+                if not path.is_file():
+                    sensitivity = sensitivity or Sensitivity(self._decoder, self._windows)
+                    write_part(path, sensitivity.of(index), {"job": self._job})
+                yield index
+
+    def run(self) -> Iterator[int]:
+        """Quantise layer after layer; yield how many are done. What was done before is kept.
+
+        Raises:
+            InputError: A weight that cannot be quantised, or a file that cannot be written.
+        """
+        weights = [self._tokens(window) for window in self.weigh()]
+        layers = Layerwise(self._decoder, self._windows, weights)
+        with self._alone():
+            for index in range(len(self._decoder.config.layers)):
+                path = self._layer_path(index)
+                matrices = self._kept(path)
+                if matrices is None:
+                    matrices, losses = self._layer(layers, index)
+                    write_part(path, matrices, {"job": self._job, "losses": losses})
+                layers.replace(index, matrices)
+                layers.advance(index)
+                yield index + 1
+
+    def write(self, tokenizer: Tokenizer) -> None:
+        """Write the file from the layers and what was not quantised, and remove the layers.
+
+        Raises:
+            InputError: It cannot be written, or the tokenizer has no form to be stored in.
+        """
+        weights = dict(self._decoder.weights)
+        losses: dict[str, Any] = {}
+        for index in range(len(self._decoder.config.layers)):
+            facts, matrices = read_part(self._layer_path(index))
+            for name, matrix in matrices.items():
+                weights[f"layers.{index}.{name}"] = matrix
+                losses[f"layers.{index}.{name}"] = {"loss": facts["matrices"][name]["loss"]}
+        for name in VOCABULARY:
+            table = weights.get(name)
+            if isinstance(table, PackedLinear):
+                weights[name] = self._method.at(name).pack(table.unpack(), table.bias)
+        described, text = tokenizer.stored()
+        facts = self._facts | {
+            "config": described_config(self._decoder.config),
+            "tokenizer": described,
+            "losses": losses,
+        }
+        stored = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        write_part(self._output, weights, facts, tokenizer=stored)
+        self._clear()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Make the folder, and keep other runs out of it."""
+        try:
+            self._folder.mkdir(exist_ok=True)
+            held = (self._folder / LOCK).open("w")
+        except OSError as error:
+            raise InputError(f"{self._folder}: cannot be made: {error.strerror}") from None
+        with held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(
+                    f"another run is making {self._output}: wait for it, or give another -o"
+                ) from None
+            yield
+
+    def _clear(self) -> None:
+        """Remove the folder, but for what others put there."""
+        layers = map(self._layer_path, range(len(self._decoder.config.layers)))
+        tokens = map(self._tokens_path, range(len(self._windows)))
+        for path in (*layers, *tokens, self._folder / LOCK):
+            for each in (path, *unfinished(path)):
+                each.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def _layer_path(self, index: int) -> Path:
+        return self._folder / f"{index:04}.safetensors"
+
+    def _tokens_path(self, window: int) -> Path:
+        return self._folder / f"tokens-{window:04}.safetensors"
+
+    def _tokens(self, window: int) -> dict[str, torch.Tensor]:
+        """Return the weights of a window's tokens, by matrix."""
+        weights = self._read(self._tokens_path(window))
+        return {name: each for name, each in weights.items() if isinstance(each, torch.Tensor)}
+
+    def _kept(self, path: Path) -> dict[str, PackedLinear] | None:
+        """Return the matrices that an earlier run of the same job left, if it did."""
+        if not path.is_file():
+            return None
+        weights = self._read(path)
+        return {name: each for name, each in weights.items() if isinstance(each, PackedLinear)}
+
+    def _read(self, path: Path) -> dict[str, PackedLinear | torch.Tensor]:
+        """Return what is kept in a file of this job.
+
+        Raises:
+            InputError: It is of another job, or damaged.
+        """
+        facts, weights = read_part(path)
+        if facts.get("job") != self._job:
+            raise InputError(
+                f"{self._folder} is of another quantisation: remove it, or give another -o"
+            )
+        return weights
+
+    def _layer(
+        self, layers: Layerwise, index: int
+    ) -> tuple[dict[str, PackedLinear], dict[str, dict[str, float]]]:
+        """Return a layer's matrices in codes, and what is lost of the outputs of each."""
+        inputs, dense = layers.inputs(index), layers.matrices(index)
+        matrices: dict[str, PackedLinear] = {}
+        losses: dict[str, dict[str, float]] = {}
+        for site, names in SITES.items():
+            method = cast(Calibrated, self._method.at(names[0]))  # as all of a layer's are
+            levels = method.site(inputs[site].samples)
+            for name in names:
+                if name not in dense:
+                    continue
+                try:
+                    matrix = _matrix(method, dense[name], inputs[site].of(name), levels)
+                except InputError as error:
+                    raise InputError(f"layers.{index}.{name}: {error}") from None
+                matrices[name] = matrix
+                losses[name] = {"loss": _lost(dense[name], matrix, inputs[site].hessian)}
+        return matrices, losses
+
+
+def _matrix(
+    method: Calibrated, dense: PackedLinear, hessian: torch.Tensor, levels: Site | None
+) -> PackedLinear:
+    return method.packed(method.quantise(dense.unpack(), hessian), dense.bias, levels)
+
+
+def _lost(dense: PackedLinear, matrix: PackedLinear, hessian: torch.Tensor) -> float:
+    weight = dense.unpack()
+    whole = loss(weight, torch.zeros_like(weight), hessian)
+    return loss(weight, matrix.unpack(), hessian) / whole if whole else 0.0

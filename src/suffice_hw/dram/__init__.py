@@ -1,0 +1,1 @@
+"""HBM: an event-driven model of channels, banks and rows, an analytic model, and energy tables."""

@@ -1,0 +1,1 @@
+"""EXAQ's softmax unit: exponentials and their sums from tables indexed by codes of a few bits."""

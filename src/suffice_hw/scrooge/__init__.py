@@ -1,0 +1,1 @@
+"""Scrooge: an accelerator with early termination of attention, and a baseline without it."""

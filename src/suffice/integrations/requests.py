@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -154,6 +155,7 @@ class Requests:
         if dtype not in _STORED:
             raise unknown("type of keys and values", str(dtype), map(str, _STORED))
         config = self.settings.config
+        extras: dict[str, Any] = dict.fromkeys(self.policy.keeps, True)
         for _ in range(batch):
             cache = KVCache(
                 self.layers,
@@ -164,7 +166,7 @@ class Requests:
                 key_dtype=_STORED[dtype],
                 value_dtype=_STORED[dtype],
                 sketch=config.attention.sketched,
-                **dict.fromkeys(self.policy.keeps, True),
+                **extras,
             )
             self.policy.prepare(cache, self.settings.windows)
             self.caches.append(cache)

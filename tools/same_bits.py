@@ -182,7 +182,7 @@ def calibrated(model: Path, book: Path, folder: Path) -> Path:
     return made
 
 
-def quantised(model: Path, book: Path, folder: Path, method: str) -> Path:
+def quantized(model: Path, book: Path, folder: Path, method: str) -> Path:
     """Quantise a tiny model by a method that looks at a text."""
     name = method.replace(":", "_").replace(",", "_").replace("=", "")
     made = folder / f"{name}.safetensors"
@@ -245,7 +245,7 @@ def tiny_cases(folder: Path, tests: Path) -> Iterator[tuple[str, Callable[[], di
             files = []
             for method in bits_settings.LEARNED:
                 try:
-                    made = quantised(model, book, folder, method)
+                    made = quantized(model, book, folder, method)
                 except RuntimeError as error:  # the others may be compared
                     yield f"quantize {method}", partial(failed, error)
                     continue

@@ -238,7 +238,8 @@ def promises(samples: list[Sample], art: ART) -> dict[str, Any]:
 
 def name_of(art: ART) -> str:
     """Return a setting's thresholds."""
-    return f"tau={art.change:g}, phi={art.angle:g}, p={art.patience}, block={art.block}, probe={art.probe}"
+    point = f"tau={art.change:g}, phi={art.angle:g}, p={art.patience}"
+    return f"{point}, block={art.block}, probe={art.probe}"
 
 
 def measure(samples: list[Sample], layers: int, count: int) -> dict[str, list[dict[str, Any]]]:

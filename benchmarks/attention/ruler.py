@@ -8,8 +8,8 @@
 Of each task at each length exact attention answers first. What it does not solve to 80 % does not
 count: the table says what it scored, and no technique is run. What it solves is asked of every
 technique, after the same prompts, each of which is run once. The question is part of the prompt
-that a policy chooses from. Cells are kept as they are done; a cell is measured anew if more samples
-are asked for than it has. Published scores, of another and larger model, stand beside ours.
+that a policy chooses from. Cells are kept as they are done; one is measured again if more
+samples are asked for than it has. Published scores are of another and larger model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from suffice.engine.llm import LLM
 from suffice.engine.load import load
 from suffice.errors import InputError, unknown
 from suffice.eval.record import settings as settings_of
-from suffice.eval.ruler import TASKS, Plan, check, measure
+from suffice.eval.ruler import TASKS, RulerPlan, check, measure
 from suffice.progress import progress_bar
 
 NAME = "ruler"
@@ -78,7 +78,7 @@ PUBLISHED = {
 }
 
 
-def answered(llm: LLM, plan: Plan) -> Iterator[tuple[int, Cell | None]]:
+def answered(llm: LLM, plan: RulerPlan) -> Iterator[tuple[int, Cell | None]]:
     """Ask a plan's questions; yield how many are answered, with the cell at the end."""
     before, tally = llm.runner.trace.copy(), None
     for tally in measure(llm, plan):
@@ -101,7 +101,7 @@ def answered(llm: LLM, plan: Plan) -> Iterator[tuple[int, Cell | None]]:
 
 
 def run(
-    store: CellStore, llms: dict[str, LLM], prompts: shared_prompts.Prompts, plans: list[Plan]
+    store: CellStore, llms: dict[str, LLM], prompts: shared_prompts.Prompts, plans: list[RulerPlan]
 ) -> None:
     """Measure what is missing, a task at a length after the other, exact attention first."""
     columns = ("{task.description}", "{task.completed}/{task.total} samples")
@@ -123,7 +123,7 @@ def run(
             prompts.forget()
 
 
-def place_of(plan: Plan) -> str:
+def place_of(plan: RulerPlan) -> str:
     """Return the name of a plan's task and length."""
     return f"{plan.tasks[0]} at {plan.lengths[0]}"
 
@@ -157,7 +157,7 @@ def row(store: CellStore, places: list[str], setting: str) -> list[Any]:
         for cell, whole in zip(cells, exact, strict=True)
     ]
     found = [cell for cell in cells if cell]
-    # A mean over other tasks than exact attention's would say nothing beside it.
+    # A mean over other tasks than exact attention's could not be compared with it.
     means = ["", "", ""]
     if len(found) == len(cells):
         score, best = (statistics.fmean(c["score"] for c in each) for each in (found, exact))
@@ -216,7 +216,7 @@ def main() -> int:
     try:
         facts, flags = record.facts(), options()
         plans = [
-            Plan([task], [length], flags.samples, together=TOGETHER)
+            RulerPlan([task], [length], flags.samples, together=TOGETHER)
             for length in flags.lengths
             for task in flags.tasks
         ]

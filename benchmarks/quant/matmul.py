@@ -1,4 +1,4 @@
-"""Time products of weights in codes beside those of other types, the roof and counted pairs.
+"""Time matmuls of weights in codes, of other types, the streaming read, and counted pairs.
 
     python -m benchmarks.quant.matmul            two sizes of a 7B model's layers (minutes)
     SUFFICE_ISA=v3 python ...                    the same of AVX2, into a file of its own
@@ -25,7 +25,7 @@ import torch
 from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from suffice import native
-from suffice.models.pages import gather
+from suffice.models.pages import to_huge_pages
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.coded import Coded, Grid
 from suffice.quant.kmeans import INT8, NARROW
@@ -136,7 +136,7 @@ def ring(weight: PackedLinear, size: int) -> list[PackedLinear]:
     copies: dict[str, PackedLinear | torch.Tensor] = {
         str(i): replace(weight) for i in range(max(2, size // weight.bytes))
     }
-    gather(copies)
+    to_huge_pages(copies)
     return [each for each in copies.values() if isinstance(each, PackedLinear)]
 
 
@@ -152,7 +152,7 @@ def seconds(copies: list[PackedLinear], x: torch.Tensor) -> float:
 
 
 def counted(size: tuple[int, int], rounds: int) -> list[object]:
-    """Return what counting pairs takes beside the product of codes, in the cache."""
+    """Return the times of counting pairs and of the product of codes, in the cache."""
     weight = codes(*size, size[1])
     x, levels = torch.randint(16, (size[1],), dtype=torch.uint8), torch.linspace(-1, 1, 16)
     y = torch.empty(size[0])

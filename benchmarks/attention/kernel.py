@@ -1,4 +1,4 @@
-"""Time the attention kernel alone, in one thread, beside what the machine could do and torch.
+"""Time the attention kernel alone, in one thread, with the machine's limits and torch's.
 
     python -m benchmarks.attention.kernel            the table (a few minutes)
     python -m benchmarks.attention.kernel --quick    tiny sizes, to see that it runs
@@ -242,7 +242,7 @@ def write(folder: Path, quick: bool, results: dict[int, Any], lines: list[list[A
     text += [markdown(HEAD, lines), "", NOTE, ""]
     text += [
         f"{data['machine']['cpu']}, {data['machine']['isa']}: streaming read"
-        f" {roof / 1e9:.1f} GB/s (torch reads {check / 1e9:.1f}), {rate / 1e9:.1f} thousand million"
+        f" {roof / 1e9:.1f} GB/s (torch reads {check / 1e9:.1f}), {rate / 1e9:.1f} billion"
         " multiply-adds a second."
     ]
     record.write(folder, "kernel", data, "\n".join(text))

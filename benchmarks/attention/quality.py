@@ -2,16 +2,16 @@
 
     python -m benchmarks.attention.quality --data-dir DIR               ways to attend
     python -m benchmarks.attention.quality --data-dir DIR --prompt 1024 policies, which choose from
-                                                                        a prompt, beside these
+                                                                        a prompt, and some of these
     python -m benchmarks.attention.quality --data-dir DIR --calibration FILE
                                                                         softmaxes by codes
-    python -m benchmarks.attention.quality --plot                       quality against bytes, drawn
+    python -m benchmarks.attention.quality --plot                       bytes and quality, a plot
     ... --model gemma3-270m --limit 2, --window 8192 --limit 1, --settings aet:k=0.8
 
 Each measures what has no result yet, a minute or two each on two cores, and keeps the record of
 each, which is one of `suffice eval perplexity --against exact`. The reference and the prompts are
 run once. Thresholds are those of the papers and a few of ours; published figures, for other and
-larger models, stand beside ours. What the engine refuses to combine, the table says.
+larger models, are given with ours. What the engine refuses to combine, the table says.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ CODED = (
 AUDIT = 16  # every so many steps: a dozen rows each, of some hundred steps
 PLOT = "quality"
 BY_HEAD = ("key_rows_read", "value_rows_read", "value_rows_alone", "rows_held")
-PANELS = ("quality", "quality_policies")  # results that are drawn
+PANELS = ("quality", "quality_policies")  # results that are plotted
 
 
 def name_of(flags: argparse.Namespace) -> str:
@@ -131,7 +131,7 @@ def kept(runner: Runner, windows: list[list[int]], plan: PerplexityPlan) -> list
 def compared(
     setting: str, found: Iterable[Scores], expected: list[Scores], windows: int
 ) -> dict[str, Any]:
-    """Return the figures of one setting's scores beside those of exact attention."""
+    """Return the figures of one setting's scores, compared with exact attention."""
     tally = None
     columns = ("{task.description}", "{task.completed}/{task.total} tokens")
     with progress_bar(*columns, "perplexity {task.fields[perplexity]:.3f}") as bar:

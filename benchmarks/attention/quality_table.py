@@ -119,7 +119,7 @@ def conditions(records: dict[str, dict[str, Any]]) -> str:
 
 
 def reached(records: dict[str, dict[str, Any]]) -> list[str]:
-    """Say beside Scrooge's savings what its technique, and the best of all, save here."""
+    """Compare Scrooge's savings with those of its technique, and of the best of all, here."""
     exact = records.get("exact")
     own = {name: each for name, each in records.items() if name.startswith("aet")}
     if exact is None or not own:

@@ -8,8 +8,8 @@
 Of each task at each length exact attention answers first. What it does not solve to 80 % does not
 count: the table says what it scored, and no technique is run. What it solves is asked of every
 technique, after the same prompts, each of which is run once. The question is part of the prompt
-that a policy chooses from. Cells are kept as they are done; a cell is measured anew if more samples
-are asked for than it has. Published scores, of another and larger model, stand beside ours.
+that a policy chooses from. Cells are kept as they are done; one is measured again if more
+samples are asked for than it has. Published scores are of another and larger model.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def row(store: CellStore, places: list[str], setting: str) -> list[Any]:
         for cell, whole in zip(cells, exact, strict=True)
     ]
     found = [cell for cell in cells if cell]
-    # A mean over other tasks than exact attention's would say nothing beside it.
+    # A mean over other tasks than exact attention's could not be compared with it.
     means = ["", "", ""]
     if len(found) == len(cells):
         score, best = (statistics.fmean(c["score"] for c in each) for each in (found, exact))

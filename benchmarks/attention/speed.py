@@ -1,4 +1,4 @@
-"""How long a decode step takes with each technique, deep in a real text, beside exact attention.
+"""How long a decode step takes with each technique, deep in a real text, and with exact attention.
 
     python -m benchmarks.attention.speed --data-dir DIR    the table (ten minutes)
     python -m benchmarks.attention.speed --data-dir DIR --overhead    what checks cost (3 minutes)

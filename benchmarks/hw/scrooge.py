@@ -30,7 +30,7 @@ TOKENS = 1024
 
 
 def measure(trace: Trace) -> list[dict[str, Any]]:
-    """Return a row for each setting, published figures beside.
+    """Return a row for each setting, and one for what is published of it.
 
     These are means over six models, of OPT and LLaMA-2, as is the perplexity of each setting.
     """

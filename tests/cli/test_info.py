@@ -52,7 +52,7 @@ def computes_natively(table: Table, name: str, calibration: Path) -> bool:
         return bool(technique.native(torch.ones(1, 1, 16), cache, 0, scale=1.0).isfinite().all())
     levels = technique.levels(read(calibration)) if technique.coded else []
     rules = coded_rules([[None, None]] * 2, levels)
-    return all(isinstance(rule, core.Rule) for layer in rules for rule in layer)
+    return all(isinstance(rule, core.AttentionRule) for layer in rules for rule in layer)
 
 
 def test_what_is_shown_as_native_is_what_the_core_computes(tmp_path: Path) -> None:

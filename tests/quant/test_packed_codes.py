@@ -249,7 +249,7 @@ def test_refused() -> None:
     five = data.levels.repeat(2)
 
     def build(**changes: Any) -> None:
-        options = {"levels": data.levels, "group": 64, "rotation": 0, "most": 127} | changes
+        options = {"levels": data.levels, "group": 64, "rotation": 0, "max_code": 127} | changes
         core.Linear(data.data.reshape(-1), 16, 64, "codes", **options)
 
     build()
@@ -260,7 +260,7 @@ def test_refused() -> None:
         ({"rotation": 8}, "no rotation in blocks of 8"),
         ({"rotation": -16}, "no rotation in blocks of -16"),
         ({"rotation": 128}, "no rotation in blocks of 128"),
-        ({"most": 1}, "codes of inputs up to 127 or 32767"),
+        ({"max_code": 1}, "codes of inputs up to 127 or 32767"),
         ({"group": 8}, "packed weight has 576 bytes; 768 expected"),
         ({"levels": five, "group": 48}, "a scale for 48 columns; a multiple of 32 up to 64 is"),
         ({"levels": five}, "packed weight has 576 bytes; 704 expected"),

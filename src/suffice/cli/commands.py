@@ -209,7 +209,11 @@ def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
 
 
 app.add_typer(evaluate, name="eval")
-app.add_typer(hardware, name="hw")
+app.add_typer(
+    hardware,
+    name="hw",
+    short_help="Model the accelerators that papers propose, against their figures.",
+)
 
 
 @app.command()

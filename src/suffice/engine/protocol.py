@@ -139,7 +139,7 @@ class Runner(Protocol):
         ...
 
 
-class Decoder(Protocol):
+class Detokenizer(Protocol):
     """Turns tokens into text as they come."""
 
     def push(self, token: int) -> str:
@@ -181,6 +181,6 @@ class Tokenizer(Protocol):
         """Return a conversation's tokens by the model's chat template."""
         ...
 
-    def stream(self, *, skip_special: bool) -> Decoder:
-        """Return a decoder for a new text."""
+    def stream(self, *, skip_special: bool) -> Detokenizer:
+        """Return a detokenizer for a new text."""
         ...

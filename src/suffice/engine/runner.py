@@ -74,11 +74,7 @@ class Runner:
         if fits_keys(types_of(config.kv_cache_dtype)[0]):
             with one_torch_thread():
                 self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
-        # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
-        # which it is stored, so the products get cheaper by the same factors as the copies.
-        self.growth = with_defaults(
-            config.growth, ratio=machine.load_or_default().ratio, group=1, shrink=1.0
-        )
+        self.growth = machine.fitted_to_kernel(config.growth)
         self.proposer: Proposer = NoDrafts()
 
     def use(self, rules: list[list[core.AttentionRule | None]]) -> None:

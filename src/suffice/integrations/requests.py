@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 
-from suffice.attention.kernel import coded_rules
+from suffice.attention.kernel import causal, coded_rules
 from suffice.cache import Growth
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.engine.config import Config
@@ -61,7 +62,7 @@ class _Part:
     @cached_property
     def visible(self) -> np.ndarray:
         """Which of its own rows each row sees: bit masks of itself and those before."""
-        masks = [(2 << row) - 1 for count in self.counts for row in range(count)]
+        masks = [mask for count in self.counts for mask in causal(count)]
         return np.array(masks, np.int64).astype(np.int32)
 
 
@@ -154,6 +155,7 @@ class Requests:
         if dtype not in _STORED:
             raise unknown("type of keys and values", str(dtype), map(str, _STORED))
         config = self.settings.config
+        extras: dict[str, Any] = dict.fromkeys(self.policy.keeps, True)
         for _ in range(batch):
             cache = KVCache(
                 self.layers,
@@ -164,7 +166,7 @@ class Requests:
                 key_dtype=_STORED[dtype],
                 value_dtype=_STORED[dtype],
                 sketch=config.attention.sketched,
-                **dict.fromkeys(self.policy.keeps, True),
+                **extras,
             )
             self.policy.prepare(cache, self.settings.windows)
             self.caches.append(cache)

@@ -52,7 +52,7 @@ from transformers.masking_utils import sdpa_mask
 from suffice.attention import Attention
 from suffice.attention.calibration import Calibration
 from suffice.attention.softmax import Softmax
-from suffice.cache import Growth, machine, with_defaults
+from suffice.cache import Growth, machine
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.integrations.checks import (
@@ -134,10 +134,8 @@ def enable(
     windows = layer_windows(model.config, decoder, "enable")
     rows = context_length(decoder, limit)
     check_calibration(config, model, checkpoint, len(windows))
-    # The native kernel reads a key once for its group, in the type in which it is stored.
-    ratio = machine.load_or_default().ratio
-    grown = with_defaults(config.growth, ratio=ratio, group=1, shrink=1.0)
-    return Enabled(model, ServedSettings(config, windows, grown, rows))
+    growth = machine.fitted_to_kernel(config.growth)
+    return Enabled(model, ServedSettings(config, windows, growth, rows))
 
 
 def disable(model: Any) -> None:

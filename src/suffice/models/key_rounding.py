@@ -29,7 +29,7 @@ Source   Errors that are passed on: Frantar et al. 2022 (GPTQ), and Chee et al. 
          project.
 Cost     a prompt of 1024 tokens when a model is loaded; about 5 D^2 multiplications when a key of D
          elements is stored, and two when it is read.
-Native   csrc/kernels/row_codes.inl
+Native   csrc/kernels/kv_kmeans4.inl
 """
 
 from __future__ import annotations

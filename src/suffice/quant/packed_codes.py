@@ -87,7 +87,7 @@ class PackedCodes(PackedLinear):
             levels=self.levels,
             group=self.group,
             rotation=self.rotation,
-            most=self.most,
+            max_code=self.most,
         )
         if self.site is not None:
             kept = 0 if self.site.thresholds else count_of(self.columns, self.site.share)

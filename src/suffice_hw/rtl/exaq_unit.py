@@ -1,8 +1,8 @@
-"""EXAQ's look-up unit: codes of four logits, their exponents, and the sum of all four, at once.
+"""EXAQ's look-up unit: codes of four logits, their exponentials, and the sum of all four at once.
 
-Tables are constants of one clip here. The quantiser is a comparison of x with each of the limits
-between codes: the least FP16 that has the higher code, so it equals `hw.exaq.unit.quantize` for
-every FP16 number.
+The tables are constants, for one clip. The quantizer compares x with the limits between codes. A
+limit is the smallest FP16 number that has the higher code, so the quantizer equals
+`suffice_hw.exaq.unit.quantize` for every FP16 number.
 
 Source   Shkolnik et al., "EXAQ: Exponent Aware Quantization For LLMs Acceleration", section 4.
 """
@@ -27,7 +27,7 @@ _CODES = Lanes(GROUP, BITS)
 
 
 def limits() -> list[int]:
-    """Return, for each code above 0, the `key` of the least FP16 number that has it."""
+    """Return, for each code above 0, the `key` of the smallest FP16 number with this code."""
     finite = np.arange(0x10000).astype(np.uint16)
     numbers = finite.view(np.float16).astype(np.float32)
     at_most_zero = finite[numbers <= 0]
@@ -38,7 +38,7 @@ def limits() -> list[int]:
 
 
 def exaq_lut() -> Unit:
-    """Codes, exponents and their sum, in registers."""
+    """Codes, exponentials and their sum, in registers."""
     exponents, sums = (table.view(np.uint16).tolist() for table in tables(CLIP, BITS, GROUP))
     edges = limits()
 
@@ -64,7 +64,7 @@ def exaq_lut() -> Unit:
 
     return Unit(
         "exaq_lut",
-        f"{BITS}-bit codes of {GROUP} logits, exponents and their sum; clip {CLIP:g}",
+        f"{BITS}-bit codes of {GROUP} logits, exponentials and their sum; clip {CLIP:g}",
         {"x": GROUP * 16},
         {"codes": GROUP * BITS, "exponents": GROUP * 16, "sum": 16},
         build,

@@ -1,9 +1,10 @@
-"""Fill the READMEs' tables from the result files, so that no number in them is written by hand.
+"""Fill the tables of the pages from the result files, so that no number is written by hand.
 
-A marker `<!-- table: benchmarks/results/speed.json -->` is followed by the table of that file and
-`<!-- end -->`. A result file is what `benchmarks/record.py` writes: JSON with `machine`, `command`
-and `date`, and beside it the table in a file of the same name that ends in .md. With `--check`,
-only say whether they and the results agree.
+Pages are README.md and every page below benchmarks/ and docs/. A marker
+`<!-- table: benchmarks/attention/results/speed.json -->` is followed by the table of that file and
+`<!-- end -->`; markers of techniques are those of `tools/techniques.py`. A result file is what
+`benchmarks/harness/record.py` writes: JSON with `machine`, `command` and `date`, and its table in a
+file of the same name that ends in .md. With `--check`, only say whether they and the results agree.
 """
 
 from __future__ import annotations
@@ -13,9 +14,16 @@ import re
 import sys
 from pathlib import Path
 
+import techniques
+
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "benchmarks/README.md")
+PAGES = ("README.md", "benchmarks/**/README.md", "docs/**/*.md")
 MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def pages(root: Path = ROOT) -> list[Path]:
+    """Return the pages that may have markers."""
+    return sorted(path for pattern in PAGES for path in root.glob(pattern))
 
 
 def table(path: Path) -> str:
@@ -27,7 +35,7 @@ def table(path: Path) -> str:
 
 
 def filled(readme: str, root: Path = ROOT) -> str:
-    """Return the README's text with every marked table drawn anew.
+    """Return the README's text with every marked table redrawn.
 
     A result that does not exist leaves a line that says so.
     """
@@ -37,21 +45,21 @@ def filled(readme: str, root: Path = ROOT) -> str:
         text = table(path) if path.exists() else "Not measured yet.\n"
         return f"{match[1]}{text}{match[3]}"
 
-    return MARKED.sub(draw, readme)
+    return techniques.filled(MARKED.sub(draw, readme))
 
 
 def main() -> int:
     """Rewrite the pages, or with `--check` return how many that would change."""
     changed = 0
-    for page in PAGES:
-        path = ROOT / page
+    for path in pages():
+        page = path.relative_to(ROOT)
         before = path.read_text(encoding="utf-8")
         after = filled(before)
         if before == after:
             continue
         changed += 1
         if "--check" in sys.argv[1:]:
-            print(f"{page} and benchmarks/results disagree: run python tools/readme.py")
+            print(f"{page} and its results disagree: run python tools/readme.py")
         else:
             path.write_text(after, encoding="utf-8")
     return changed if "--check" in sys.argv[1:] else 0

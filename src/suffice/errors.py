@@ -1,4 +1,4 @@
-"""The errors a user can cause: each is one line that says what was given and what is allowed."""
+"""Errors that a user can cause; each is one line: the given value and the allowed ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class InputError(ValueError):
 
 
 class OutOfMemory(InputError):  # noqa: N818 (the field's word for it)
-    """The KV cache cannot grow; only the request that asked for the rows is lost."""
+    """The KV cache cannot grow; only the request that needs the rows ends."""
 
 
 class SufficeWarning(UserWarning):
@@ -19,7 +19,7 @@ class SufficeWarning(UserWarning):
 
 
 def check_text(name: str, text: str) -> None:
-    """Refuse text with lone surrogates: it has no UTF-8 form, or stands for bytes that are none.
+    """Refuse text with lone surrogates: it has no UTF-8 form, or came from invalid bytes.
 
     Raises:
         InputError: There is a lone surrogate.
@@ -35,9 +35,9 @@ def check_text(name: str, text: str) -> None:
 
 
 def unknown(kind: str, given: str, known: Iterable[str], close: float = 0.6) -> InputError:
-    """Build the error for a name that is not in a list, with the nearest right one.
+    """Build the error for a name that is not in a list, with the nearest known one.
 
-    `close`, from 0 to 1, is how alike it must be to be named.
+    A known name is suggested if its similarity, from 0 to 1, is at least `close`.
     """
     names = sorted(known)
     near = get_close_matches(given, names, n=1, cutoff=close)

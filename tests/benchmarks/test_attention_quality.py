@@ -11,12 +11,9 @@ from typing import Any
 import pytest
 
 import tiny
+from benchmarks.attention import quality, quality_table
+from benchmarks.harness import settings
 from commands import Cli
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import attention_quality
-import quality_table
-import settings
 from suffice.errors import InputError
 
 Run = Callable[..., dict[str, Any]]
@@ -32,12 +29,12 @@ def model(tmp_path: Path) -> Path:
 def run(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     asked = ["--data-dir", str(tmp_path), "--model", str(model), "--limit", "2"]
     for name in ("WINDOW", "CODED_WINDOW"):
-        monkeypatch.setattr(attention_quality, name, 100)
+        monkeypatch.setattr(quality, name, 100)
 
     def run(name: str, *more: str) -> dict[str, Any]:
-        program = ["attention_quality.py", *asked, "--out", str(tmp_path / "out"), *more]
+        program = ["quality", *asked, "--out", str(tmp_path / "out"), *more]
         monkeypatch.setattr(sys, "argv", program)
-        if attention_quality.main() != 0:
+        if quality.main() != 0:
             return {}
         return json.loads((tmp_path / "out" / f"{name}.json").read_text())
 
@@ -50,7 +47,7 @@ def test_it_goes_on_where_it_stopped(
     before: dict[str, Any] = {}
     names = ["exact", "certified:bounded=false,eps=0.9", "quest:keep=true + certified:eps=0.05"]
     for asked in (names[:1], names):
-        data = run("attention_quality", "--settings", *asked)
+        data = run("quality", "--settings", *asked)
         found = data["records"]
         assert all(found[setting] == old for setting, old in before.items()), "not measured again"
         before = found
@@ -60,7 +57,7 @@ def test_it_goes_on_where_it_stopped(
     assert exact[10:14] == [""] * 4
     assert sketched[3] <= sketched[2] < 1 and sketched[4] > 0 and 0 < sketched[10] <= 0.9
     assert all(isinstance(value, float) for value in sketched[11:15])
-    drawn = (tmp_path / "out" / "attention_quality.md").read_text()
+    drawn = (tmp_path / "out" / "quality.md").read_text()
     assert "| `exact` |" in drawn and drawn in capsys.readouterr().out
     assert f"Refused: `{names[2]}` (policy 'quest' with attention 'certified'" in drawn
     ran = cli(
@@ -80,16 +77,16 @@ def test_it_goes_on_where_it_stopped(
 def test_a_file_is_of_one_text_cut_in_one_way(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "out" / "attention_quality.json"
-    assert run("attention_quality", "--settings", "exact")
+    path = tmp_path / "out" / "quality.json"
+    assert run("quality", "--settings", "exact")
     before = path.read_bytes()
-    assert run("attention_quality", "--settings", "exact", "art", "--limit", "1") == {}
+    assert run("quality", "--settings", "exact", "art", "--limit", "1") == {}
     told = capsys.readouterr().err
-    assert "attention_quality.json is of {'window': 100, 'limit': 2," in told and "--out" in told
+    assert "quality.json is of {'window': 100, 'limit': 2," in told and "--out" in told
     assert len(told.splitlines()) == 1 and path.read_bytes() == before
-    assert run("softmax_quality", "--calibration", str(tmp_path / "none.json")) == {}
+    assert run("quality_softmax", "--calibration", str(tmp_path / "none.json")) == {}
     assert "none.json: No such file" in capsys.readouterr().err
-    other = run("attention_quality_50", "--settings", "exact", "--window", "50")
+    other = run("quality_50", "--settings", "exact", "--window", "50")
     assert other["records"]["exact"]["asked"]["window"] == 50
 
 
@@ -97,7 +94,7 @@ def test_policies_choose_from_a_prompt(
     run: Run, cli: Cli, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["exact", "snapkv:budget=40", "h2o:ratio=0.5", "streaming:ratio=0.5 + aet:k=0.8"]
-    found = run("policy_quality", "--prompt", "60", "--settings", *names)["records"]
+    found = run("quality_policies", "--prompt", "60", "--settings", *names)["records"]
     assert list(found) == names
     for name in names[1:]:
         assert quality_table.share(found[name]) < 0.9 and quality_table.change(found[name]) != 0
@@ -109,7 +106,7 @@ def test_policies_choose_from_a_prompt(
     )  # fmt: skip
     assert found[names[3]]["result"] == json.loads(ran.out)["result"], "the prompt is shared"
     pytest.importorskip("matplotlib", reason="the plots need suffice[plot]")
-    drawn = attention_quality.draw(tmp_path / "out").read_text()
+    drawn = quality.draw(tmp_path / "out").read_text()
     assert drawn.startswith("<?xml") and drawn.count("<svg") == 1
 
 
@@ -134,7 +131,7 @@ def test_bad_input(tmp_path: Path) -> None:
         settings.parts("snapkv:ratio=0.5 + quest")
     with pytest.raises(InputError, match=r"unknown technique 'artt'. Did you mean 'art'"):
         settings.parts("artt")
-    with pytest.raises(InputError, match=r"has none of attention_quality, policy_quality"):
-        attention_quality.draw(tmp_path)
+    with pytest.raises(InputError, match=r"has none of quality, quality_policies"):
+        quality.draw(tmp_path)
     with pytest.raises(InputError, match=r"'exact' is missing"):
         quality_table.points({})

@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 import tiny
+from benchmarks.attention import speed
+from suffice.attention import ATTENTIONS
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import attention_speed
+
+@pytest.mark.parametrize("setting", speed.CHECKED)
+def test_what_is_timed_as_overhead_does_not_run_as_exact_attention(setting: str) -> None:
+    assert not ATTENTIONS.build(setting).rule().exact
+    assert setting in speed.SETTINGS
+    assert ATTENTIONS.build("art:tau=0").rule().exact, "what would time nothing"
+    assert ATTENTIONS.build("aet:k=2,v=0").rule().exact
 
 
 def test_all_settings_decode_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,18 +26,18 @@ def test_all_settings_decode_the_same_text(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "wikitext2-test-raw.txt").write_text("The owls look on; 0123456789 again. " * 30)
     asked = ["--data-dir", str(tmp_path), "--model", str(model), "--out", str(tmp_path / "out")]
     asked += ["--depths", "100", "--steps", "5", "--weights", "none"]
-    asked += ["--settings", "aet:k=2,v=0", "certified:bounded=false,eps=0.9"]
-    monkeypatch.setattr(sys, "argv", ["attention_speed.py", *asked])
-    assert attention_speed.main() == 0
-    found = json.loads((tmp_path / "out" / "attention_speed.json").read_text())["rows"]
+    asked += ["--settings", *speed.CHECKED, "certified:bounded=false,eps=0.9"]
+    monkeypatch.setattr(sys, "argv", ["speed", *asked])
+    assert speed.main() == 0
+    found = json.loads((tmp_path / "out" / "speed.json").read_text())["rows"]
     assert [row["setting"] for row in found] == [
         "`exact`",
-        "`aet:k=2,v=0`",
+        *(f"`{setting}`" for setting in speed.CHECKED),
         "`certified:bounded=false,eps=0.9`",
     ]
-    exact, whole, sketched = found
+    exact, *whole, sketched = found
     assert exact["exact / this"] == 1
-    for row in (exact, whole):
+    for row in (exact, *whole):
         assert (row["K read"], row["V read"], row["bytes read"]) == (1, 1, 1)
     assert sketched["K read"] < 1
     assert all(row["ms a step"] > 0 for row in found)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import big_model
+from benchmarks.quant import big_model
 from suffice import native
 from suffice.errors import InputError
 from suffice.models.decoder import Decoder
@@ -20,7 +19,7 @@ PLAN = big_model.Plan([0, 40], rounds=1, steps=2, read_bytes=1 << 16)
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["big_model.py", *arguments])
+    monkeypatch.setattr(sys, "argv", ["big_model", *arguments])
     threads, of_torch = native.threads(), torch.get_num_threads()
     try:
         return big_model.main()

@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.growth import block
+from benchmarks.harness.record import ROOT
 from suffice.cache import Growth
 from suffice.cache.bmc import BMC
-from suffice.cache.double import Double
-from suffice.cache.iterative import Iterative
-from suffice.cache.step import Step
-from suffice.cache.upfront import Upfront
-
-FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
-sys.path.insert(0, str(FOLDER))
-import attention_block as block  # noqa: E402
+from suffice.cache.growth import Double, Iterative, Step, Upfront
 
 POLICIES = [BMC(rows=16), BMC(rows=1), Iterative(), Upfront(), Step(24), Double()]
 
@@ -87,10 +82,20 @@ def checked(step):  # type: ignore[no-untyped-def]
 
 def test_a_tiny_run_writes_a_table_a_plot_and_json(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    script = [sys.executable, "bmc.py", "--quick", "--threads", "1", "--only", "fig5", "table5"]
+    script = [
+        sys.executable,
+        "-m",
+        "benchmarks.growth.bmc",
+        "--quick",
+        "--threads",
+        "1",
+        "--only",
+        "fig5",
+        "table5",
+    ]
     done = subprocess.run(
         [*script, "--output", str(tmp_path)],
-        cwd=FOLDER,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,

@@ -9,19 +9,16 @@ from pathlib import Path
 import pytest
 
 import tiny
+from benchmarks.attention import exaq, exaq_tail
 from commands import Cli
 from suffice.native import core
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import exaq
-import exaq_tail
 
 TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 30
 
 
 def test_the_kernel_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exaq, "QUICK", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["exaq.py", "--quick"])
+    monkeypatch.setattr(sys, "argv", ["exaq", "--quick"])
     before = core.isa()
     assert exaq.main() == 0 and core.isa() == before
     found = json.loads((tmp_path / "exaq.json").read_text())
@@ -41,7 +38,7 @@ def test_the_tail(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert cli("calibrate", *asked, "--window", "100", "--limit", "2", "-o", str(path)).code == 0
     asked = ["--data-dir", str(tmp_path), "--calibration", str(path), "--model", str(model)]
     monkeypatch.setattr(exaq_tail, "QUICK", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["exaq_tail.py", "--quick", *asked])
+    monkeypatch.setattr(sys, "argv", ["exaq_tail", "--quick", *asked])
     assert exaq_tail.main() == 0
     rows = json.loads((tmp_path / "exaq_tail.json").read_text())["rows"]
     assert [row[1] for row in rows] == [f"`{setting}`" for setting in exaq_tail.SETTINGS]

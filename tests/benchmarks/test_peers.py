@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,18 +13,15 @@ from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
-sys.path.insert(0, str(FOLDER))
-import attention  # noqa: E402
-import peer_install  # noqa: E402
-import peer_report as report  # noqa: E402
-import peers  # noqa: E402
-from peer_client import EngineError, Worker  # noqa: E402
+from benchmarks.attention import kernel
+from benchmarks.harness.record import ROOT
+from benchmarks.peers import install, report, speed
+from benchmarks.peers.client import EngineError, Worker
 
+FOLDER = ROOT / "benchmarks"
 ENGINE = """
-import os, sys
-sys.path.insert(0, {folder!r})
-from peer_worker import serve
+import os
+from benchmarks.peers.worker import serve
 
 class Engine:
     def __init__(self, options):
@@ -56,13 +54,12 @@ serve(Engine)
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Any]:
-    script = tmp_path / "engine.py"
-    script.write_text(ENGINE.format(folder=str(FOLDER)))
+    (tmp_path / "engine.py").write_text(ENGINE.format(folder=str(FOLDER)))
     started: list[Worker] = []
 
     def begin(**options: Any) -> Worker:
         log = tmp_path / "log" / f"{len(started)}.log"
-        worker = Worker(Path(sys.executable), script, options, {"PYTHONPATH": ""}, log)
+        worker = Worker(Path(sys.executable), "engine", options, {"PYTHONPATH": str(tmp_path)}, log)
         started.append(worker)
         return worker
 
@@ -96,19 +93,22 @@ def test_an_engine_answers_whatever_it_prints_and_stands_still_between(start: An
 
 
 def test_an_engine_ends_with_the_one_who_asks(tmp_path: Path) -> None:
-    script = tmp_path / "engine.py"
-    script.write_text(ENGINE.format(folder=str(FOLDER)))
-    asker = f"""
+    (tmp_path / "engine.py").write_text(ENGINE.format(folder=str(FOLDER)))
+    asker = """
 import os, sys
-sys.path.insert(0, {str(FOLDER)!r})
 from pathlib import Path
-from peer_client import Worker
-worker = Worker(Path(sys.executable), Path({str(script)!r}), {{"speed": 1}}, {{}}, Path("log"))
+from benchmarks.peers.client import Worker
+worker = Worker(Path(sys.executable), "engine", {"speed": 1}, dict(os.environ), Path("log"))
 print(worker._process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
     done = subprocess.run(
-        [sys.executable, "-c", asker], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", asker],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     deadline = time.monotonic() + 10
     while runs(int(done.stdout)):
@@ -128,7 +128,7 @@ def test_an_engine_that_ends_is_an_error_with_its_last_line_and_no_path(start: A
 def test_a_duel_has_rounds_of_both_and_the_fraction_of_the_roof(start: Any) -> None:
     ours, other = start(speed=20), start(speed=5)
     said: list[str] = []
-    found = peers.duel(ours, other, peers.cases(quick=True), 2, said.append)
+    found = speed.duel(ours, other, speed.cases(quick=True), 2, said.append)
     assert list(found) == list(report.CASES)
     assert all(len(rounds) == 2 for rounds in found.values())
     for name in report.CASES:
@@ -139,15 +139,15 @@ def test_a_duel_has_rounds_of_both_and_the_fraction_of_the_roof(start: Any) -> N
     assert first["ours"]["roof_fraction"] == pytest.approx(2.5)
     assert found["prefill-1024"][0]["ours"]["roof_fraction"] is None
     assert "tokens" not in first["peer"]
-    assert peers.agree(ours, other) == {"same": 3, "of": 32}
+    assert speed.agree(ours, other) == {"same": 3, "of": 32}
 
 
 def test_prompts_differ_by_seed_and_are_tokens() -> None:
-    one, other = peers.tokens(64, 1000, 1), peers.tokens(64, 1000, 2)
+    one, other = speed.tokens(64, 1000, 1), speed.tokens(64, 1000, 2)
     assert one != other
     assert len(set(one)) == 64
     assert all(0 <= token < 1000 for token in one)
-    assert peers.tokens(64, 1000, 1) == one
+    assert speed.tokens(64, 1000, 1) == one
 
 
 def section(against: str, ours: float, theirs: float, **more: float) -> dict[str, Any]:
@@ -221,27 +221,27 @@ def test_a_page_of_results_names_rounds_model_and_threads() -> None:
 def test_weights_are_named_as_transformers_names_them() -> None:
     from suffice.models.families.llama import WEIGHTS
 
-    assert peer_install.hugging_face("embed", WEIGHTS) == "model.embed_tokens.weight"
-    name = peer_install.hugging_face("layers.7.down", WEIGHTS)
+    assert install.hugging_face("embed", WEIGHTS) == "model.embed_tokens.weight"
+    name = install.hugging_face("layers.7.down", WEIGHTS)
     assert name == "model.layers.7.mlp.down_proj.weight"
 
 
 def test_an_installation_that_fails_says_so_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_install, "BUILD", tmp_path)
-    package = peer_install.Package("none", ("./no-such-package-here",))
+    monkeypatch.setattr(install, "BUILD", tmp_path)
+    package = install.Package("none", ("./no-such-package-here",))
     for _ in range(2):
-        with pytest.raises(peer_install.InstallError, match=r"^none: .*no-such-package-here"):
-            peer_install.install(package, 1)
+        with pytest.raises(install.InstallError, match=r"^none: .*no-such-package-here"):
+            install.install(package, 1)
     assert not (package.folder / "installed").exists()
 
 
 def test_a_preloaded_library_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_install, "BUILD", tmp_path)
-    monkeypatch.setattr(peer_install, "SYSTEM", tmp_path / "usr")
-    package = peer_install.Package("one", (), preload=("libneeded.so", "libwished.so"))
-    with pytest.raises(peer_install.InstallError, match=r"^one: libneeded\.so is not in"):
+    monkeypatch.setattr(install, "BUILD", tmp_path)
+    monkeypatch.setattr(install, "SYSTEM", tmp_path / "usr")
+    package = install.Package("one", (), preload=("libneeded.so", "libwished.so"))
+    with pytest.raises(install.InstallError, match=r"^one: libneeded\.so is not in"):
         package.environment(2)
     library = package.folder / "venv" / "lib" / "libneeded.so"
     library.parent.mkdir(parents=True)
@@ -262,30 +262,30 @@ def test_the_attention_bars_have_a_side() -> None:
         [4096, "kmeans4", 1, 0.44, 0.3, 0.15, 0.1, 0.44, 0.8, 1.0],
         [4096, "torch float32", 1, 9.0, 0.1, 0.6, 0.1, 9.0, 16.4, 1.0],
     ]
-    found = {row[0]: row[1:] for row in attention.bars(lines, roof_too_low=False)}
+    found = {row[0]: row[1:] for row in kernel.bars(lines, roof_too_low=False)}
     assert found == {
         "bf16, fraction of the streaming read, S = 4096": ["at least 0.60", 0.61, "yes"],
         "bf16, 8 query rows over 1, S = 4096": ["at most 1.50", 1.6, "no"],
         "int8, time over bf16's, S = 4096": ["at most 0.60", 0.55, "yes"],
         "kmeans4, time over int8's, S = 4096": ["at most 0.75", 0.8, "no"],
     }
-    (first, *_) = attention.bars(lines, roof_too_low=True)
+    (first, *_) = kernel.bars(lines, roof_too_low=True)
     assert first[3].startswith("unknown")
 
 
 def test_a_tiny_run_of_the_attention_benchmark_ends_with_results(tmp_path: Path) -> None:
-    script = [sys.executable, "attention.py", "--quick", "--rounds", "1"]
+    script = [sys.executable, "-m", "benchmarks.attention.kernel", "--quick", "--rounds", "1"]
     done = subprocess.run(
         [*script, "--output", str(tmp_path)],
-        cwd=FOLDER,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "attention.json").read_text())
+    result = json.loads((tmp_path / "kernel.json").read_text())
     kinds = {(row["K and V"], row["query rows"]) for row in result["lines"]}
-    assert kinds >= {(kind, rows) for kind in attention.DTYPES for rows in (1, 8)}
+    assert kinds >= {(kind, rows) for kind in kernel.DTYPES for rows in (1, 8)}
     assert {"schema", "date", "command", "commit", "machine", "versions"} <= result.keys()
-    assert "quick run" in (tmp_path / "attention.md").read_text()
-    assert str(Path.home()) not in (tmp_path / "attention.json").read_text()
+    assert "quick run" in (tmp_path / "kernel.md").read_text()
+    assert str(Path.home()) not in (tmp_path / "kernel.json").read_text()

@@ -13,14 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tiny
+from benchmarks.quant import cells, peer_weights, quality, quality_table, quantize_peers
 from commands import Cli
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import peer_quantise
-import quant_cells
-import quant_peers
-import quant_quality
-import quant_table
 from suffice.errors import InputError
 
 Run = Callable[..., int]
@@ -43,14 +37,14 @@ def run(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     asked += ["--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
 
     def run(*more: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["quant_quality.py", *asked, *more])
-        return quant_quality.main()
+        monkeypatch.setattr(sys, "argv", ["quality", *asked, *more])
+        return quality.main()
 
     return run
 
 
 def told(folder: Path) -> tuple[dict[str, Any], str]:
-    path = folder / "out" / "quant_quality_model_64.json"
+    path = folder / "out" / "quality_model_64.json"
     return json.loads(path.read_text()), path.with_suffix(".md").read_text()
 
 
@@ -119,12 +113,12 @@ def test_a_text_to_calibrate_on_is_needed(
 
 
 def test_quick(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quant_quality, "SETTINGS", ("none", "kmeans:group=16", "rtn uncalibrated"))
+    monkeypatch.setattr(quality, "SETTINGS", ("none", "kmeans:group=16", "rtn uncalibrated"))
     assert run("--quick") == 0
     found, _ = told(tmp_path)
     assert found["engine"]["evaluated"]["windows"] == 2
     cells = [setting for row in found["cells"].values() for setting in row]
-    assert cells[:3] == list(quant_quality.SETTINGS) and len(cells) == 4
+    assert cells[:3] == list(quality.SETTINGS) and len(cells) == 4
 
 
 def test_sites_have_a_table_of_their_own(run: Run, tmp_path: Path) -> None:
@@ -142,12 +136,12 @@ def test_sites_have_a_table_of_their_own(run: Run, tmp_path: Path) -> None:
 
 
 def test_every_default_setting_is_known() -> None:
-    for setting in quant_quality.SETTINGS:
-        quant_cells.parsed(setting)
-    steps = [setting for _, setting, _ in quant_table.STEPS]
-    assert set(steps) | set(quant_table.PUBLISHED) <= set(quant_quality.SETTINGS)
+    for setting in quality.SETTINGS:
+        cells.parsed(setting)
+    steps = [setting for _, setting, _ in quality_table.STEPS]
+    assert set(steps) | set(quality_table.PUBLISHED) <= set(quality.SETTINGS)
     with pytest.raises(InputError, match="inputs: a=16 is exact"):
-        quant_cells.parsed("kmeans + even=true")
+        cells.parsed("kmeans + even=true")
 
 
 def test_perplexity_is_that_of_the_command(run: Run, cli: Cli, tmp_path: Path, model: Path) -> None:
@@ -165,9 +159,9 @@ def test_weights_of_llama_cpp(run: Run, tmp_path: Path) -> None:
     """A cell of a .gguf file is of its weights and has its bits; without the file it is refused."""
     assert run("--settings", "llama.cpp:Q4_0") == 0
     found, told_of = told(tmp_path)
-    assert "peer_quantise.py makes it" in found["refused"]["llama.cpp:Q4_0"]
-    assert "peer_quantise.py" in told_of
-    path = quant_peers.peer_path(tmp_path / "cache", "model", "llama.cpp:Q4_0")
+    assert "quantize_peers makes it" in found["refused"]["llama.cpp:Q4_0"]
+    assert "quantize_peers" in told_of
+    path = peer_weights.peer_path(tmp_path / "cache", "model", "llama.cpp:Q4_0")
     path.parent.mkdir(exist_ok=True)
     tiny.write_gguf(tiny.make(tmp_path / "other", "llama", tokenizer=True), path)
     assert run("--settings", "none", "llama.cpp:Q4_0") == 0
@@ -178,9 +172,9 @@ def test_weights_of_llama_cpp(run: Run, tmp_path: Path) -> None:
 def test_weights_of_hqq(run: Run, tmp_path: Path) -> None:
     """A cell of HQQ's is of the matrices in its file, all else as it was."""
     weights = "hqq:group=32"
-    path = quant_peers.peer_path(tmp_path / "cache", "model", weights)
+    path = peer_weights.peer_path(tmp_path / "cache", "model", weights)
     path.parent.mkdir(exist_ok=True)
-    peer_quantise.write_matrices(tmp_path / "model", path)
+    quantize_peers.write_matrices(tmp_path / "model", path)
     assert run("--settings", "none", weights) == 0
     cell = told(tmp_path)[0]["cells"][weights][weights]
     assert cell["bits"] == 5 and cell["ratio"] == pytest.approx(1, abs=1e-6)

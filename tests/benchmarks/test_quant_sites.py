@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +9,13 @@ import pytest
 import torch
 
 import tiny
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import quant_sites
-from quant_sites import GROUPS, INTEGERS, Inputs, Rounding
+from benchmarks.quant import sites
+from benchmarks.quant.sites import GROUPS, INTEGERS, Inputs, Rounding
+from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
-from suffice.cache.upfront import Upfront
 from suffice.errors import InputError
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
+from suffice.models.open import open_checkpoint
 from suffice.models.quantize.layerwise import Layerwise
 from suffice.quant import Quant
 from suffice.quant.activations import Activations, Site
@@ -43,11 +40,11 @@ def decoder(model: Path) -> Decoder:
 
 def rounded(decoder: Decoder, inputs: Inputs) -> Rounding:
     if inputs.learned:
-        *_, found = quant_sites.learned(decoder, WINDOWS, [inputs])
-        sites = found[inputs]
+        *_, found = sites.learned(decoder, WINDOWS, [inputs])
+        coded = found[inputs]
     else:
-        sites = quant_sites.even(inputs, len(decoder.config.layers))
-    *_, run = quant_sites.run(decoder, WINDOWS, sites)
+        coded = sites.even(inputs, len(decoder.config.layers))
+    *_, run = sites.run(decoder, WINDOWS, coded)
     assert isinstance(run, Rounding)
     return run
 
@@ -137,8 +134,8 @@ def test_it_is_the_coding_of_each_token(decoder: Decoder, sites: str) -> None:
 
 
 def test_rotated_weights_take_rounded_rotated_inputs(model: Path) -> None:
-    decoder = Decoder.from_checkpoint(open_checkpoint(model), KMeans(w=6))
-    assert quant_sites.rotation_of(decoder.weights["layers.0.q"])
+    decoder = Decoder.from_checkpoint(open_checkpoint(model), KMeans(bits=6))
+    assert sites.rotation_of(decoder.weights["layers.0.q"])
     agrees(rounded(decoder, Inputs(a=4, outliers=0.1)), decoder)
 
 
@@ -157,16 +154,16 @@ def same(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float(((found - expected).abs().amax(-1) < 1e-4).float().mean())
 
 
-@pytest.mark.parametrize("quant", [NoQuant("float32"), KMeans(w=6)])
-def test_levels_are_those_that_quantising_learns(model: Path, quant: Quant) -> None:
+@pytest.mark.parametrize("quant", [NoQuant("float32"), KMeans(bits=6)])
+def test_levels_are_those_that_quantizing_learns(model: Path, quant: Quant) -> None:
     """From as many inputs of the same tokens, turned where the weights are."""
     decoder = Decoder.from_checkpoint(open_checkpoint(model), quant)
     inputs = Inputs(a=4, outliers=0.1)
-    *_, found = quant_sites.learned(decoder, WINDOWS, [inputs])
+    *_, found = sites.learned(decoder, WINDOWS, [inputs])
     layers = Layerwise(decoder, WINDOWS)
     for index in range(len(decoder.config.layers)):
         for name, known in layers.inputs(index).items():
-            rotation = quant_sites.rotation_of(layers.matrices(index)[SITES[name][0]])
+            rotation = sites.rotation_of(layers.matrices(index)[SITES[name][0]])
             samples = rotate(known.samples, rotation) if rotation else known.samples
             expected = Site.learn(samples, 4, 0.05)
             assert torch.equal(found[inputs][f"layers.{index}.{name}"].levels, expected.levels)
@@ -176,8 +173,8 @@ def test_levels_are_those_that_quantising_learns(model: Path, quant: Quant) -> N
 def test_sites_that_a_model_has_not(tmp_path: Path) -> None:
     ungated = open_checkpoint(tiny.make(tmp_path / "opt", "opt", tokenizer=True)).config
     with pytest.raises(InputError, match="sites=gate: the model has no gates"):
-        quant_sites.check_sites(Inputs(a=4, sites="gate"), ungated)
-    quant_sites.check_sites(Inputs(a=4, sites="mlp"), ungated)
+        sites.check_sites(Inputs(a=4, sites="gate"), ungated)
+    sites.check_sites(Inputs(a=4, sites="mlp"), ungated)
 
 
 def test_sites_switch_separately(decoder: Decoder) -> None:
@@ -210,7 +207,7 @@ def scores_and_values(group: int | None) -> tuple[torch.Tensor, Site, torch.Tens
 @pytest.mark.parametrize("group", [None, 16, 32, 48])
 def test_scores_times_values_is_the_counting(group: int | None) -> None:
     scores, site, values = scores_and_values(group)
-    found = quant_sites.times_values(INTEGERS, scores, site.rows(values), 32)
+    found = sites.times_values(INTEGERS, scores, site.rows(values), 32)
     expected = literal(scores, [site.encode(row) for row in values])
     assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -220,8 +217,8 @@ def test_scores_that_are_integers_before_they_are_scaled_would_show() -> None:
     scores, site, values = scores_and_values(None)
     coded = site.rows(values)
     integers = INTEGERS.rows(scores.flatten(0, 1)).rounded.view_as(scores)
-    whole = quant_sites.heads(coded.rounded, 32).repeat_interleave(2, 0)
-    found = quant_sites.times_values(INTEGERS, scores, coded, 32)
+    whole = sites.heads(coded.rounded, 32).repeat_interleave(2, 0)
+    found = sites.times_values(INTEGERS, scores, coded, 32)
     assert not torch.allclose(integers @ whole, found, rtol=1e-3, atol=1e-3)
 
 
@@ -249,8 +246,8 @@ def test_masks_are_those_of_attention(
     )
     layers = (replace(config.layers[0], window=window), *config.layers[1:])
     decoder.config = replace(config, layers=layers)
-    run = Rounding(decoder, WINDOWS, {f"layers.0.{quant_sites.SCORES}": INTEGERS})
+    run = Rounding(decoder, WINDOWS, {f"layers.0.{sites.SCORES}": INTEGERS})
     plain = Rounding(decoder, WINDOWS, {})._mixed(0, q, k, v)
-    monkeypatch.setattr(Site, "rows", lambda site, x: quant_sites.Rows(x, torch.ones_like(x), x))
+    monkeypatch.setattr(Site, "rows", lambda site, x: sites.Rows(x, torch.ones_like(x), x))
     found = run._mixed(0, q, k, v)
     assert torch.allclose(found, plain, rtol=1e-4, atol=1e-5)

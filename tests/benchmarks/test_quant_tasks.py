@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 import tiny
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import quant_tasks
-from quant_cells import kept_path
+from benchmarks.quant import tasks
+from benchmarks.quant.cells import kept_path
 
 Run = Callable[..., int]
 
@@ -28,8 +26,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     asked += ["--out", str(tmp_path / "out"), "--threads", "1"]
 
     def run(*more: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["quant_tasks.py", *asked, *more])
-        return quant_tasks.main()
+        monkeypatch.setattr(sys, "argv", ["tasks", *asked, *more])
+        return tasks.main()
 
     return run
 
@@ -39,15 +37,15 @@ def test_it_goes_on_where_it_stopped(
 ) -> None:
     assert run("--settings", "none", "int8 + int8") == 0
     asked = []
-    engine = quant_tasks.engine
+    engine = tasks.engine
     monkeypatch.setattr(
-        quant_tasks,
+        tasks,
         "engine",
         lambda flags, setting: asked.append(setting) or engine(flags, setting),
     )
     assert run("--settings", "none", "rtn:group=16") == 0
     assert asked == ["rtn:group=16"]
-    path = tmp_path / "out" / "quant_tasks_model.json"
+    path = tmp_path / "out" / "tasks_model.json"
     (cells,) = json.loads(path.read_text())["cells"].values()
     assert list(cells) == ["none", "int8 + int8", "rtn:group=16"]
     for cell in cells.values():

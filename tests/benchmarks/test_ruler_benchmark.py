@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 
 import tiny
+from benchmarks.attention import ruler
+from benchmarks.harness import settings, shared_prompts
 from suffice import LLM, SamplingParams
 from suffice.engine.config import Config
-from suffice.engine.runner import load
+from suffice.engine.load import load
 from suffice.trace import Trace
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import ruler
-import settings
-import shared_prompts
 
 COUNTS = ("steps", "kv_bytes_read", "kv_bytes_held", "sketch_bytes_read")
 SHARED = (
@@ -76,7 +73,7 @@ def test_what_exact_attention_cannot_do_does_not_count(
     model = tiny.make(
         tmp_path / "model", tokenizer=True, max_position_embeddings=1024, num_hidden_layers=1
     )
-    asked = ["ruler.py", "--model", str(model), "--out", str(tmp_path), "--threads", "1"]
+    asked = ["ruler", "--model", str(model), "--out", str(tmp_path), "--threads", "1"]
     asked += ["--tasks", "niah_single_1", "--lengths", "900"]
 
     def run(settings: list[str], samples: int) -> int:
@@ -102,7 +99,7 @@ def test_what_exact_attention_cannot_do_does_not_count(
     _, drawn = told(tmp_path)
     assert "| `snapkv:ratio=0.5` |  |  |  |  |" in drawn, "it did not answer the same samples"
     other = ["--out", str(tmp_path), "--model", "elsewhere/model"]
-    monkeypatch.setattr(sys, "argv", ["ruler.py", *other])
+    monkeypatch.setattr(sys, "argv", ["ruler", *other])
     assert ruler.main() == 2
     monkeypatch.setattr(sys, "argv", [*asked, "--tasks", "niah_single_4"])
     assert ruler.main() == 2

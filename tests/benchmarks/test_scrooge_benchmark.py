@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import tiny
+from benchmarks.hw import scrooge
 from suffice.cli.hw import trace as hw_trace
 from suffice.engine.config import Config
-from suffice.engine.runner import load
+from suffice.engine.load import load
 from suffice_hw.scrooge.logits import Trace
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import scrooge
 
 
 @pytest.fixture(scope="module")

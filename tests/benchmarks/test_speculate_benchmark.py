@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 
 import tiny
+from benchmarks.harness import record
+from benchmarks.peers.engines import transformers
+from benchmarks.speculate import cells, speed, step_cost
 from suffice.errors import InputError
 from suffice.speculate.stats import DraftStats
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import peer_transformers
-import speculate
-import speculate_cells
-import step_rows
 
 GREEDY = "qa at temperature 0"
 
@@ -38,20 +35,25 @@ def asked(tmp_path: Path) -> Path:
         )
     ]
     lines = "\n".join(json.dumps(row) for row in rows)
-    (tmp_path / speculate_cells.QUESTIONS).write_text(lines)
+    (tmp_path / cells.QUESTIONS).write_text(lines)
     return tmp_path
 
 
 def run(monkeypatch: pytest.MonkeyPatch, model: Path, folder: Path, *more: str) -> int:
-    arguments = ["speculate.py", "--model", str(model), "--out", str(folder), "--threads", "1"]
+    arguments = ["speed", "--model", str(model), "--out", str(folder), "--threads", "1"]
     arguments += ["--context", "200", "--max-tokens", "24"]
     monkeypatch.setattr(sys, "argv", [*arguments, *more])
-    return speculate.main()
+    return speed.main()
 
 
 def found(folder: Path) -> tuple[dict[str, Any], str]:
-    (path,) = folder.glob("speculate_*.json")
+    (path,) = folder.glob("*.json")
     return json.loads(path.read_text()), path.with_suffix(".md").read_text()
+
+
+def details(folder: Path) -> dict[str, Any]:
+    (path,) = folder.glob("*.details.json.gz")
+    return record.read_details(folder, path.name.partition(".")[0])
 
 
 def test_a_run_goes_on_where_it_stopped(
@@ -63,9 +65,10 @@ def test_a_run_goes_on_where_it_stopped(
     first, drawn = found(folder)
     assert set(first["cells"]) == {GREEDY, "conversation at temperature 0"}, "one is too long"
     cell = first["cells"][GREEDY]["ngram:4,adaptive=false"]
-    assert [prompt["question"] for prompt in cell["prompts"]] == [0]
-    assert all(prompt["same"] for prompt in cell["prompts"])
-    assert cell["prompts"][0]["plain"]["tokens"] == cell["prompts"][0]["other"]["tokens"] <= 23
+    (prompt,) = details(folder)[GREEDY]["ngram:4,adaptive=false"]
+    assert prompt["question"] == 0 and prompt["same"] and cell["prompts"] == cell["same"] == 1
+    assert cell["plain"] == prompt["plain"] and cell["other"] == prompt["other"]
+    assert cell["plain"]["tokens"] == cell["other"]["tokens"] <= 23
     assert cell["accepted"] <= cell["drafted"] and cell["steps"] > 0
     assert "| qa | 1 |" in drawn and "Temperature 0:" in drawn
     more = [*settings, "suffix + iterative", "--limit", "2", "--temperatures", "0", "1"]
@@ -76,10 +79,13 @@ def test_a_run_goes_on_where_it_stopped(
         again["ngram:4,adaptive=false"]
         == first["cells"]["conversation at temperature 0"]["ngram:4,adaptive=false"]
     ), "it had all its prompts"
-    assert len(then["cells"][GREEDY]["ngram:4,adaptive=false"]["prompts"]) == 2
+    assert then["cells"][GREEDY]["ngram:4,adaptive=false"]["prompts"] == 2
+    single = details(folder)
+    assert single.keys() == then["cells"].keys(), "those of the first run are kept"
+    assert len(single[GREEDY]["ngram:4,adaptive=false"]) == 2
     sampled = then["cells"]["qa at temperature 1"]
     assert set(sampled) == {"ngram:4,adaptive=false", "suffix + iterative"}
-    assert all(p["same"] for cell in sampled.values() for p in cell["prompts"]), "the same seed"
+    assert all(cell["same"] == cell["prompts"] for cell in sampled.values()), "the same seed"
     assert "Temperature 1:" in drawn
     assert run(monkeypatch, model, folder, *more, "--kv-cache-dtype", "float32") == 2
 
@@ -91,8 +97,9 @@ def test_prompts_deep_in_a_text(
     settings = ["--data-dir", str(asked), "--settings", "self", "--temperatures", "0"]
     assert run(monkeypatch, model, asked / "out", *settings, "--deep", "100", "--limit", "2") == 0
     cells, drawn = found(asked / "out")
-    (prompts,) = [cell["self"]["prompts"] for cell in cells["cells"].values()]
-    assert len(prompts) == 2 and all(prompt["same"] for prompt in prompts)
+    (cell,) = [cell["self"] for cell in cells["cells"].values()]
+    (prompts,) = [cell["self"] for cell in details(asked / "out").values()]
+    assert cell["prompts"] == cell["same"] == len(prompts) == 2
     assert prompts[0]["question"] == 0 < prompts[1]["question"], "they begin at different places"
     assert "| WikiText-2, 100 | 2 |" in drawn
     (asked / "wikitext2-test-raw.txt").write_text("a b c")
@@ -103,14 +110,13 @@ def test_prompts_deep_in_a_text(
 def test_greedy_tokens_that_differ_fail(
     monkeypatch: pytest.MonkeyPatch, model: Path, asked: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = speculate_cells.compared
+    whole = cells.compared
 
     def wrong(*parts: Any) -> Any:
         for cell in whole(*parts):
-            cell["prompts"][0]["same"] = False
-            yield cell
+            yield cell | {"same": cell["same"] - 1}
 
-    monkeypatch.setattr(speculate, "compared", wrong)
+    monkeypatch.setattr(speed, "compared", wrong)
     settings = ["--data-dir", str(asked), "--settings", "ngram", "--temperatures", "0"]
     assert run(monkeypatch, model, asked / "out", *settings, "--limit", "1") == 1
     assert "tokens differ from plain decoding: qa at temperature 0" in capsys.readouterr().err
@@ -140,9 +146,9 @@ def test_bad_options(
 
 
 def test_lines_that_are_no_questions(asked: Path) -> None:
-    (asked / speculate_cells.QUESTIONS).write_text('{"category": "qa"}')
+    (asked / cells.QUESTIONS).write_text('{"category": "qa"}')
     with pytest.raises(InputError, match="line 1: needs question_id, category and turns"):
-        speculate_cells.questions(asked, None, 1, 10)  # type: ignore[arg-type]
+        cells.questions(asked, None, 1, 10)  # type: ignore[arg-type]
 
 
 def test_each_way_answers_each_prompt_and_takes_turns_in_going_first() -> None:
@@ -155,36 +161,38 @@ def test_each_way_answers_each_prompt_and_takes_turns_in_going_first() -> None:
 
         return answer
 
-    asked = [speculate_cells.Question(at, [3]) for at in range(2)]
+    asked = [cells.Question(at, [3]) for at in range(2)]
     plain = answers("plain", 1.0)
-    *_, cell = speculate_cells.compared(plain, answers("other", 2.0), asked)
+    *_, cell = cells.compared(plain, answers("other", 2.0), asked)
     assert calls == ["plain", "other", "other", "plain"] and cell["steps"] == 2
-    assert speculate_cells.speed_up([cell]) == 0.5
+    assert cells.speed_up([cell]) == 0.5
     calls.clear()
-    list(speculate_cells.compared(plain, plain, asked))
+    list(cells.compared(plain, plain, asked))
     assert len(calls) == 4, "a way is also compared with itself"
 
 
 def test_figures_of_cells() -> None:
     def prompt(tokens: int, plain: float, other: float) -> dict[str, Any]:
         ways = {"plain": plain, "other": other}
-        return {way: {"tokens": tokens, "seconds": s} for way, s in ways.items()}
+        timed = {way: {"tokens": tokens, "seconds": s} for way, s in ways.items()}
+        return {**timed, "same": True, "repeated": other / 2}
 
-    cells = [
-        {"prompts": [prompt(10, 1.0, 0.5), prompt(30, 3.0, 1.5)], "steps": 20, "accepted": 20},
-        {"prompts": [prompt(20, 2.0, 2.0)], "steps": 20, "accepted": 0},
+    measured = [
+        cells.summed([prompt(10, 1.0, 0.5), prompt(30, 3.0, 1.5)]) | {"steps": 20, "accepted": 20},
+        cells.summed([prompt(20, 2.0, 2.0)]) | {"steps": 20, "accepted": 0},
     ]
-    assert speculate_cells.speed(cells, "plain") == 10
-    assert speculate_cells.speed_up(cells[:1]) == 2
-    assert speculate_cells.speed_up(cells) == 1.5
-    assert speculate_cells.tokens_per_step(cells) == 1.5
-    assert speculate_cells.tokens_per_step([{"steps": 0, "accepted": 0}]) is None
-    assert speculate_cells.repeated([1, 2, 3, 4, 1, 2, 3, 4]) == pytest.approx(0.2)
-    assert speculate_cells.repeated([1, 2, 3]) == 0
+    assert (measured[0]["prompts"], measured[0]["same"], measured[0]["repeated"]) == (2, 2, 0.5)
+    assert cells.speed(measured, "plain") == 10
+    assert cells.speed_up(measured[:1]) == 2
+    assert cells.speed_up(measured) == 1.5
+    assert cells.tokens_per_step(measured) == 1.5
+    assert cells.tokens_per_step([{"steps": 0, "accepted": 0}]) is None
+    assert cells.repeated([1, 2, 3, 4, 1, 2, 3, 4]) == pytest.approx(0.2)
+    assert cells.repeated([1, 2, 3]) == 0
 
 
 def test_costs_of_rows(monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: Path) -> None:
-    monkeypatch.setattr(step_rows, "ROWS", (1, 3))
+    monkeypatch.setattr(step_cost, "ROWS", (1, 3))
     more = ["--rows", "--quick", "--weights", "int8", "none"]
     assert run(monkeypatch, model, tmp_path, *more) == 0
     data, drawn = found(tmp_path)
@@ -201,7 +209,7 @@ def test_costs_of_rows(monkeypatch: pytest.MonkeyPatch, model: Path, tmp_path: P
 def test_transformers_drafts_give_its_greedy_tokens(model: Path, assisted: bool) -> None:
     options = {"model": str(model), "threads": 1, "dtype": "float32", "attention": "sdpa"}
     options |= {"assisted": assisted}
-    engine = peer_transformers.Transformers(options)
+    engine = transformers.Transformers(options)
     prompt = [5, 9, 17, 4, 33, 8] * 6
     answer = engine.look_up(prompt, 16, 4)
     whole = engine.decode([prompt], 15)["tokens"]

@@ -1,4 +1,7 @@
-"""A config is right when it is built, or it is not built."""
+"""A config is right when it is built, or it is not built.
+
+Also tests option_values.py.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +120,8 @@ KNOWN = (
         (
             {"speculative_config": "ngram", "policy": "h2o:budget=64"},
             "speculator 'ngram' with policy 'h2o', in which each token changes what the next one "
-            "sees: the policy must be one that does not evict while decoding, or have keep=true",
+            "sees: the policy must be one that does not evict while decoding, or have "
+            "rank_only=true",
         ),
         (
             {"max_model_len": 1},
@@ -138,6 +142,14 @@ KNOWN = (
             {"threads": native.cores() + 1},
             f"threads={native.cores() + 1}: must not be more than {native.cores()}, "
             "the cores available",
+        ),
+        (
+            {"kv_cache_bytes": 2**64},
+            "kv_cache_bytes=18446744073709551616: must be less than 2^64 bytes; None sets no limit",
+        ),
+        (
+            {"kv_cache_bytes": f"{2**34}GiB"},
+            "kv_cache_bytes='17179869184GiB': must be less than 2^64 bytes; None sets no limit",
         ),
         (
             {"kv_cache_bytes": "lots"},

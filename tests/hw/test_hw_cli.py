@@ -1,4 +1,7 @@
-"""`suffice hw`: what it prints, and one line for every bad input."""
+"""`suffice hw`: what it prints, and one line for every bad input.
+
+Also tests plot.py, validate.py and trace_checks.py.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +145,7 @@ def test_speed_by_perplexity(cli: Cli, tmp_path: Path) -> None:
     assert [row["status"] for row in json.loads(ran.out)] == ["not run", "hit"]
     untold = summary(tmp_path / "e", None, 1.1)
     complained = complaint(cli("hw", "validate", "--run", untold))
-    assert complained == f"{untold}: was told no loss: run it with --perplexity-loss"
+    assert complained == f"{untold}: has no perplexity loss: run it with --perplexity-loss"
     said = summary(tmp_path / "f", "much", 1.1)
     complained = complaint(cli("hw", "validate", "--run", said))
     assert complained == (

@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import suffice.integrations.transformers as st
 import tiny
-from integrations.batches import GREEDY, generate, prompts
-from models.hf_reference import load
+from batches import GREEDY, generate, prompts
+from hf_reference import load
 from suffice.attention import calibration
 from suffice.errors import InputError
 
@@ -88,7 +88,7 @@ def test_a_prompt_that_builds_on_evicted_tokens_is_refused(policy: str, small: A
     name = policy.partition(":")[0]
     message = (
         f"^policy '{name}' evicts tokens that the next prompt of a chat builds on: give it "
-        "keep=true, which only orders them$"
+        "rank_only=true, which only orders them$"
     )
     with st.enable(small, policy=policy):
         with torch.no_grad():
@@ -184,7 +184,7 @@ def found(**changes: Any) -> calibration.Calibration:
 def test_a_calibration_must_be_of_the_model(
     small: Any, model: Any, checkpoints: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    from suffice.models.fingerprint import fingerprint
+    from suffice.models.files import fingerprint
 
     folder = checkpoints("llama")
     with pytest.raises(

@@ -1,3 +1,5 @@
+"""Tests of gguf.py, gguf_model.py and gguf_tokenizer.py."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -11,8 +13,9 @@ import torch
 
 import tiny
 from suffice.errors import InputError
-from suffice.models.checkpoint import Checkpoint, open_checkpoint
+from suffice.models.checkpoint import Checkpoint
 from suffice.models.formats.gguf_file import GGUF
+from suffice.models.open import open_checkpoint
 from suffice.models.rope import rope_table
 
 

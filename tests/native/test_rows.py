@@ -47,11 +47,11 @@ def numbers(values: Any) -> np.ndarray:
     [
         ("exact", "full", False),
         ("exact", "full", True),
-        ("aet:k=0.6,v=0.01", "full", False),
-        ("aet:k=0.6", "full", True),
+        ("aet:keys=0.6,values=0.01", "full", False),
+        ("aet:keys=0.6", "full", True),
         ("certified:eps=0.2", "full", False),
         ("exact", "quest:budget=48,dense_layers=1", False),
-        ("art:tau=0.5,phi=0.5,p=1,block=16", "streaming:budget=30", False),
+        ("art:change=0.5,angle=0.5,patience=1,block=16", "streaming:budget=30", False),
     ],
 )
 def test_a_call_for_several_requests(
@@ -97,7 +97,7 @@ def test_a_call_for_several_requests(
                 )
                 assert torch.equal(out[own, of_head], expected.transpose(0, 1)[:, of_head])
                 read = counted[head]
-                rows = read.key_rows, read.value_rows, read.held_rows, read.alone_rows
+                rows = read.key_rows, read.value_rows, read.dense_rows, read.per_head_rows
                 trace[:, layer, head] += rows
                 read_bytes += (read.key_rows + read.value_rows) * SIZE * 2
                 sketch_bytes += read.sketch_bytes
@@ -157,7 +157,7 @@ def test_refused_calls(change: dict[str, Any], message: str) -> None:
         "scale": SCALE,
         "window": 0,
         "out": np.zeros(shape, np.float32),
-        "rules": [core.Rule()] * change.pop("rules", GROUPS),
+        "rules": [core.AttentionRule.read_all()] * change.pop("rules", GROUPS),
         "reads": np.zeros((4, LAYERS, GROUPS), np.int64),
     }
     with pytest.raises(ValueError, match=message):

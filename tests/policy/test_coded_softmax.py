@@ -10,10 +10,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import policy_models
 import pytest
 import torch
-from rows import SCALE, Rows
 from test_policy_laws import (
     Make,
     a_batch_equals_its_requests,
@@ -23,13 +21,15 @@ from test_policy_laws import (
     what_does_not_evict_loses_nothing,
 )
 
+import policy_models
 from oracle import max_error
+from rows import SCALE, Rows
 from suffice.attention.calibration import Calibration, LayerInputs
 from suffice.attention.exact import Exact
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
 from suffice.attention.kernel import coded_rule
-from suffice.attention.softmax import Levels
+from suffice.attention.levels import Levels
 from suffice.engine.runner import Runner
 from suffice.policy import POLICIES
 from suffice.policy.full import Full
@@ -104,7 +104,7 @@ def test_streaming(name: str, budget: int, sinks: int, each_isa: str) -> None:
         hidden = token - removed - recent + 1 - sinks
         summed = held - moved + 1 + hidden if moved else 1 + (hidden > 0)
         compared += reads_match(reads, wanted, summed if levels.weights[0] else 0)
-        assert reads[0].held_rows == token + 1
+        assert reads[0].dense_rows == token + 1
     assert compared > 700 and removed > 200
 
 
@@ -186,7 +186,7 @@ def test_quest(name: str, dtype: str, budget: int, each_isa: str) -> None:
         wanted = compare(levels, rows.q[:, token], *picked, out)
         read = len(chosen[0])
         for own in reads:
-            assert (own.key_rows, own.held_rows) == (read, token + 1)
+            assert (own.key_rows, own.dense_rows) == (read, token + 1)
             assert own.sketch_bytes > 0
         tail = levels.weights[0] > 0
         if tail and budget == 64:

@@ -8,14 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-import policy_models
 import pytest
 import torch
 
+import policy_models
 import tiny
 from oracle import max_error
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, Sequence, load
+from suffice.engine.load import load
+from suffice.engine.runner import Runner, Sequence
 from suffice.policy import POLICIES
 from suffice.policy.snapkv import SnapKV
 from suffice.policy.streaming import Streaming
@@ -186,7 +187,7 @@ class CountsSteps(Streaming):
     def after_step(self, cache: Any) -> None:
         cache.steps = getattr(cache, "steps", 0) + 1
         for layer in range(cache.layers):
-            cache.let_see(layer, recent=100 - cache.steps)
+            cache.set_visible(layer, recent=100 - cache.steps)
 
 
 class ForgetsForks(Streaming):
@@ -197,7 +198,7 @@ class ForgetsForks(Streaming):
 
     def after_step(self, cache: Any) -> None:
         for layer in range(cache.layers):
-            cache.let_see(layer, recent=200 if cache in self.known else 20)
+            cache.set_visible(layer, recent=200 if cache in self.known else 20)
 
 
 class SaysItKeeps(SnapKV):

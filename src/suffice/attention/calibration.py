@@ -18,14 +18,13 @@ import itertools
 import json
 import math
 import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from suffice.attention.exaq import TAILS
-from suffice.attention.softmax import Levels
+from suffice.attention.levels import TAILS, Levels
 from suffice.errors import InputError
+from suffice.paths import write_whole
 
 SCHEMA = 2
 NOTHING: dict[str, Any] = {"layers": (), "codebooks": {}, "clips": {}}  # said of softmaxes
@@ -221,14 +220,8 @@ def write(path: Path, stored: dict[str, Any]) -> None:
         InputError: The file cannot be written.
     """
     try:
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.name + "-", suffix=".part")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(stored | {"schema": SCHEMA}, file, indent=1)
-                file.write("\n")
-            Path(part).replace(path)
-        except BaseException:
-            Path(part).unlink(missing_ok=True)
-            raise
+        with write_whole(path) as part:
+            text = json.dumps(stored | {"schema": SCHEMA}, indent=1)
+            part.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise InputError(f"calibration {path}: cannot be written: {error.strerror}") from None

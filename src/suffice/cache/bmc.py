@@ -2,7 +2,9 @@
 
 Source   Ramachandran et al., "Striking the Right Balance between Compute and Copy", section V.
          The paper's r is `rows`, its C' is `ratio`; Eq. 5-9 are in cost.py.
-Exact    always: growth changes where rows live, not what they hold.
+Differs  r is rounded to a power of two, not the number of allocations. Natively Eq. 8's factors
+         count as 1: the kernel repeats no key and computes nothing on spare rows.
+Exact    always: growth moves rows and changes no value.
 Cost     N / r copies of the cache; at most r - 1 spare rows.
 Example  bmc:rows=128
 Options
@@ -19,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from suffice.cache import machine
-from suffice.cache.cost import Costs, best_allocations, nearest_power_of_two, spare_rows
+from suffice.cache.cost import GrowthCosts, best_allocations, nearest_power_of_two, spare_rows
 from suffice.errors import InputError
 
 
@@ -61,9 +63,9 @@ class BMC:
         rows = self.spare(limit)
         return min(-(-needed // rows) * rows, limit)
 
-    def _costs(self) -> Costs:
+    def _costs(self) -> GrowthCosts:
         ratio = machine.load_or_default().ratio if self.ratio is None else self.ratio
-        return Costs.of_ratio(
+        return GrowthCosts.of_ratio(
             ratio,
             group=self.group or 1,
             shrink=self.shrink or 1.0,

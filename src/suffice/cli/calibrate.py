@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from suffice.eval.thresholds import Found
 
 WINDOW, LONG_WINDOW = 1024, 2048  # what is left out depends on the length of what there is
-ATTENTION = "certified:bounded=false,v=0.002"
+ATTENTION = "certified:bounded=false,values=0.002"
 Windows = list[list[int]]
 
 
@@ -70,8 +70,7 @@ def run(flags: CalibrateFlags, model: ModelFlags) -> None:
     from suffice.attention.calibration import beside, write
     from suffice.eval.record import facts
     from suffice.eval.texts import described, load_text
-    from suffice.models.fingerprint import fingerprint
-    from suffice.models.locate import locate
+    from suffice.models.files import fingerprint, locate
 
     text = load_text(flags.text, flags.data_dir)
     path = locate(model.model)
@@ -147,13 +146,13 @@ def fraction(name: str, text: str) -> float:
 
 def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
     """Return the model's flags with the technique that is calibrated."""
-    from suffice.attention import ATTENTIONS, by_head
+    from suffice.attention import ATTENTIONS
 
     if budget is None:
         return _exact(model)
     asked = model.options
     name = ATTENTION if asked.attention == "exact" else str(asked.attention)
-    if by_head.is_calibrated(ATTENTIONS.build(name)):
+    if ATTENTIONS.build(name).calibrated:
         raise InputError(
             f"--attention={name}: give the options that its thresholds are looked for with, such "
             f"as {ATTENTION}"
@@ -183,9 +182,9 @@ def _exact(model: ModelFlags) -> ModelFlags:
 
 
 def _windows(llm: LLM, text: str, flags: CalibrateFlags) -> Windows:
-    from suffice.eval.perplexity import Plan, windows_of
+    from suffice.eval.perplexity import PerplexityPlan, windows_of
 
-    plan = Plan(flags.window or WINDOW, flags.limit)
+    plan = PerplexityPlan(flags.window or WINDOW, flags.limit)
     return windows_of(llm.tokenizer, text, plan, llm.config.max_model_len or 0)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from suffice.errors import InputError, check_text
+from suffice.paths import write_whole
 
 KIND, SCHEMA = "suffice chat", 1
 Message = dict[str, str]
@@ -41,13 +41,9 @@ def save(path: Path, talk: Talk) -> None:
             raise InputError(f"{error}: give another name") from None
     stored = {"kind": KIND, "schema": SCHEMA, "system": talk.system, "messages": talk.messages}
     text = json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        try:
+        with write_whole(path) as part:
             part.write_text(text, encoding="utf-8")
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from None
 

@@ -284,22 +284,26 @@ def info(
             environment=False,
         ),
     ] = None,
-    calibrate: Annotated[
+    measure: Annotated[
         bool,
-        flag("--calibrate", help="Measure the machine; see how many times a cache should grow."),
+        flag(
+            "--measure",
+            old=("--calibrate",),
+            help="Measure the machine; see how many times a cache should grow.",
+        ),
     ] = False,
 ) -> None:
     """Show what is here: version, machine, techniques, models; or what a technique's options do."""
     from suffice.cli import info as showing
 
     if names:
-        if calibrate or model is not None:
-            raise InputError(f"info {names[0]}: goes with neither -m nor --calibrate")
+        if measure or model is not None:
+            raise InputError(f"info {names[0]}: goes with neither -m nor --measure")
         from suffice.cli import techniques
 
         techniques.show(names)
-    elif calibrate:
-        showing.calibrate()
+    elif measure:
+        showing.measure()
     elif model is not None:
         showing.show_model(model)
     else:

@@ -1,8 +1,9 @@
 """`suffice info SEAM` and `suffice info TECHNIQUE`: what there is to choose from, and its options.
 
-Everything comes from the dataclass and from the docstring of its module, whose sections are
+Everything comes from the dataclass and from its docstring or that of its module, whose sections are
 
     Source   the paper, or what it follows
+    Differs  where it deviates from its source
     Exact    when it equals the exact result
     Native   the files that make it fast
     Example  a value of the seam's flag, where the first options alone make none
@@ -46,8 +47,8 @@ class Seam:
 
     @property
     def name(self) -> str:
-        """The seam's name."""
-        return self.table.kind
+        """The seam's name: that of its flag."""
+        return self.flag.removeprefix("--")
 
 
 SEAMS = (
@@ -114,13 +115,13 @@ def described(seam: Seam, name: str) -> str:
     """Return a technique's options with defaults, its source, exact limit, files and an example."""
     page = Page.of(seam, name)
     lines = [f"{name}  ({seam.name}, {seam.flag})", page.sentence, ""]
-    rows = [(key, _shown(page.defaults[key]), text) for key, text in page.options.items()]
+    rows = [(key, page.shown(key), text) for key, text in page.options.items()]
     rows = [("option", "default", "what it does"), *rows] if rows else [("no options", "", "")]
     name_width, default_width = (max(len(row[at]) for row in rows) for at in (0, 1))
     for key, default, text in rows:
         lines.append(_filled(f"{key:{name_width}}  {default:{default_width}}  ", text))
     lines.append("")
-    for label in ("Source", "Exact", "Bound", "Cost", "Native"):
+    for label in ("Source", "Differs", "Exact", "Bound", "Cost", "Native"):
         if label in page.sections:
             lines.append(_entry(label, page.sections[label]))
     if page.limit:
@@ -146,7 +147,7 @@ class Page:
 
     Attributes:
         sentence: What it does.
-        sections: Of its module's docstring, by heading, each on one line.
+        sections: Of its docstring, by heading, each on one line.
         options: What each does, in the order of the fields.
         defaults: By option.
         limit: The setting that must equal the exact result, as text; None if there is none.
@@ -168,17 +169,17 @@ class Page:
             LookupError: A field that no docstring has an entry for.
         """
         technique = seam.table.load(name)
-        module = sys.modules[technique.__module__]
-        sections = _sections(inspect.getdoc(module) or "")
+        sections = _sections(documentation(technique))
         texts: dict[str, str] = {}
         for each in reversed(technique.__mro__):
-            origin = sys.modules[each.__module__]
             if each.__module__.startswith("suffice."):
-                texts |= _options(inspect.getdoc(origin) or "")
+                texts |= _options(documentation(each))
         fields = [field for field in dataclasses.fields(technique) if field.init]
         missing = [field.name for field in fields if field.name not in texts]
         if missing:
-            raise LookupError(f"{module.__name__}: no entry in Options for {', '.join(missing)}")
+            raise LookupError(
+                f"{technique.__module__}: no entry in Options for {', '.join(missing)}"
+            )
         defaults = {field.name: field.default for field in fields}
         limit = getattr(technique, "exact_limit", lambda: None)()
         return cls(
@@ -189,6 +190,10 @@ class Page:
             limit=None if limit is None else _text(name, limit),
             example=sections.get("Example") or _example(name, defaults),
         )
+
+    def shown(self, option: str) -> str:
+        """Return an option's default as it is written on the command line."""
+        return _shown(self.defaults[option])
 
     @property
     def paper(self) -> str:
@@ -202,7 +207,17 @@ def _sentence(table: Table, name: str, technique: type[Any]) -> str:
     module, _, _ = table.entries[name].partition(":")
     alone = sum(entry.startswith(f"{module}:") for entry in table.entries.values()) == 1
     text = sys.modules[module] if alone and module.endswith(f".{name}") else technique
-    return (inspect.getdoc(text) or "").partition("\n")[0].partition("; ")[0]
+    return _doc(text).partition("\n")[0].partition("; ")[0]
+
+
+def documentation(technique: type[Any]) -> str:
+    """Return the docstring with a technique's sections: its own, if it has any, or its module's."""
+    own = _doc(technique)
+    return own if _sections(own) else _doc(sys.modules[technique.__module__])
+
+
+def _doc(origin: object) -> str:
+    return inspect.getdoc(origin) or ""
 
 
 def _sections(documentation: str) -> dict[str, str]:

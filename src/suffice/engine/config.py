@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from suffice import native
 from suffice.attention import ATTENTIONS, SOFTMAXES, Attention, by_head
 from suffice.cache import Growth
-from suffice.engine.option_values import quant_of
-from suffice.engine.options import EngineOptions, read, takes_options
+from suffice.engine.option_values import float_weights, quant_name
+from suffice.engine.options import EngineOptions, options, read, takes_options
 from suffice.errors import InputError
 from suffice.policy import POLICIES, Policy
 from suffice.pull import resolve
@@ -22,7 +22,8 @@ from suffice.speculate import SPECULATORS, Speculator
 
 if TYPE_CHECKING:
     from suffice.attention.calibration import Calibration
-    from suffice.attention.softmax import Levels, Softmax
+    from suffice.attention.levels import Levels
+    from suffice.attention.softmax import Softmax
     from suffice.native import core
     from suffice.quant import Quant
 
@@ -66,19 +67,20 @@ class Config(EngineOptions):
             InputError: A value out of range, or two that contradict each other.
         """
         config = cls(**read(options))
-        needed = config.softmax.coded or by_head.is_calibrated(config.attention)
+        needed = config.softmax.coded or config.attention.calibrated
         if needed and config.calibration is None:
             config = dataclasses.replace(config, calibration=_beside(config.model))
         config._check_together()
         return config
 
     def _check_together(self) -> None:
-        own = getattr(self.quantization, "dtype", None)
+        own = self.quantization and self.quantization.dtype
         if own is not None and self.dtype not in ("auto", own):
             raise InputError(
-                f"dtype='{self.dtype}' contradicts quantization='none:dtype={own}': give only one"
+                f"dtype='{self.dtype}' contradicts quantization='{quant_name(self.quantization)}"
+                f":dtype={own}': give only one"
             )
-        if by_head.is_calibrated(self.attention):
+        if self.attention.calibrated:
             by_head.check(self.attention, self.calibration)
         elif not self.softmax.coded and self.calibration is not None:
             raise InputError(
@@ -91,19 +93,19 @@ class Config(EngineOptions):
         self._check_drafts(self.max_model_len)
 
     def _check_policy(self) -> None:
-        if isinstance(self.policy, POLICIES.load("full")):
+        if not self.policy.chooses:
             return
         policy, attention = (type(part).__name__.lower() for part in (self.policy, self.attention))
-        if self.attention.sketched:
+        if self.attention.needs_all_tokens:
             raise InputError(
                 f"policy '{policy}' with attention '{attention}', which chooses and orders the "
-                "tokens itself: the policy must be 'full'"
+                f"tokens itself: the policy must be '{_default('policy')}'"
             )
-        rule = self.attention.rule() if self.policy.whole_softmax else None
+        rule = self.attention.rule() if self.policy.needs_whole_softmax else None
         if rule is not None and not rule.exact:
             raise InputError(
                 f"policy '{policy}' sums the weights of all tokens, which attention "
-                f"'{attention}' does not compute: the attention must be 'exact'"
+                f"'{attention}' does not compute: the attention must be '{_default('attention')}'"
             )
 
     def _check_softmax(self) -> None:
@@ -111,16 +113,16 @@ class Config(EngineOptions):
         if not self.softmax.coded:
             return
         attention = ATTENTIONS.name_of(self.attention)
-        if attention == "certified":
+        if self.attention.needs_exact_softmax:
             raise InputError(
-                f"softmax={name} contradicts attention=certified, whose bound is of the exact one"
+                f"softmax={name} contradicts attention={attention}, whose bound is of the exact one"
             )
-        if self.softmax.prefill and attention != "exact":
+        if self.softmax.prefill and not self.attention.applies_to_prompts:
             raise InputError(
                 f"softmax={name}:prefill=true contradicts attention={attention}, "
                 "which does not apply to prompts"
             )
-        if self.softmax.prefill and not isinstance(self.policy, POLICIES.load("full")):
+        if self.softmax.prefill and self.policy.chooses:
             raise InputError(
                 f"softmax={name}:prefill=true contradicts policy="
                 f"{POLICIES.name_of(self.policy)}, which chooses after prompts that ran whole: "
@@ -146,25 +148,23 @@ class Config(EngineOptions):
             )
 
     def _check_drafts(self, context: int | None) -> None:
-        drafts, method = (
-            self.speculative_config.num_speculative_tokens,
-            SPECULATORS.name_of(self.speculative_config),
-        )
+        speculator = self.speculative_config
+        drafts, method = speculator.num_speculative_tokens, SPECULATORS.name_of(speculator)
         if drafts and self.policy.one_by_one:
             raise InputError(
                 f"speculator '{method}' with policy '{POLICIES.name_of(self.policy)}', in which "
                 "each token changes what the next one sees: the policy must be one that does not "
-                "evict while decoding, or have keep=true"
+                "evict while decoding, or have rank_only=true"
             )
-        if method == "self" and not isinstance(self.policy, POLICIES.load("full")):
+        if speculator.drafts_with_own_model and self.policy.chooses:
             raise InputError(
                 f"speculator '{method}' with policy '{POLICIES.name_of(self.policy)}': drafts "
-                "choose the tokens that they see: the policy must be 'full'"
+                f"choose the tokens that they see: the policy must be '{_default('policy')}'"
             )
-        exact = ATTENTIONS.name_of(self.attention) == "exact" and not self.softmax.coded
-        if method == "self" and not exact:
+        exact = self.attention.rule() is None and not self.softmax.coded
+        if speculator.drafts_with_own_model and not exact:
             raise InputError(
-                f"speculator 'self' with attention={ATTENTIONS.name_of(self.attention)} and "
+                f"speculator '{method}' with attention={ATTENTIONS.name_of(self.attention)} and "
                 f"softmax={SOFTMAXES.name_of(self.softmax)}: what checks the drafts must be exact: "
                 "give that attention to the speculator instead"
             )
@@ -178,10 +178,9 @@ class Config(EngineOptions):
     def leaves_out(self) -> bool:
         """Whether decode steps leave something out of what the cache holds, or of its weights."""
         rule = self.attention.rule()
-        by_query = "boxes" in self.policy.keeps
-        return self.softmax.coded or by_query or (rule is not None and not rule.exact)
+        return self.softmax.coded or self.policy.by_query or (rule is not None and not rule.exact)
 
-    def rules(self, layers: int, kv_heads: int) -> list[list[core.Rule | None]]:
+    def rules(self, layers: int, kv_heads: int) -> list[list[core.AttentionRule | None]]:
         """Return what attention reads in each layer and key/value head, [L][G]; None: everything.
 
         Raises:
@@ -195,7 +194,7 @@ class Config(EngineOptions):
         found = self.calibration
         if found is None:
             return None
-        if by_head.is_calibrated(self.attention):
+        if self.attention.calibrated:
             return found.attention[ATTENTIONS.name_of(self.attention)].window
         return found.window
 
@@ -214,7 +213,7 @@ class Config(EngineOptions):
         if self.policy.evicts:
             raise InputError(
                 f"policy '{type(self.policy).__name__.lower()}' evicts tokens that the next prompt "
-                "of a chat builds on: give it keep=true, which only orders them"
+                "of a chat builds on: give it rank_only=true, which only orders them"
             )
 
     def resolved(
@@ -236,10 +235,10 @@ class Config(EngineOptions):
                 "the context length of the model"
             )
         self._check_drafts(self.max_model_len or max_positions)
-        quant_dtype = getattr(self.quantization, "dtype", None)
+        quant_dtype = self.quantization and self.quantization.dtype
         found = "bfloat16" if model_dtype == "bfloat16" else "float32"
         dtype = (quant_dtype or found) if self.dtype == "auto" else self.dtype
-        quant = self.quantization or quant_of("quantization", f"none:dtype={dtype}")
+        quant = self.quantization or float_weights(dtype)
         kv = dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
         return dataclasses.replace(
             self,
@@ -249,6 +248,11 @@ class Config(EngineOptions):
             max_model_len=self.max_model_len or max_positions,
             threads=self.threads or native.cores(),
         )
+
+
+def _default(option: str) -> Any:
+    """Return what an option is if it is not given, for messages."""
+    return options()[option][0].default
 
 
 def _beside(model: str) -> Calibration | None:

@@ -7,14 +7,13 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from suffice.engine.config import Config
-from suffice.engine.conversations import conversation, split_talks
+from suffice.engine.inputs import RequestMaker, conversation, pair, split, split_talks
 from suffice.engine.loop import Loop
 from suffice.engine.options import EngineOptions, takes_options
-from suffice.engine.progress import showing
-from suffice.engine.prompts import RequestMaker, pair, split
 from suffice.engine.protocol import Runner, Tokenizer
-from suffice.engine.request import Kept, Request, RequestOutput
+from suffice.engine.request import CachedPrefix, Request, RequestOutput
 from suffice.errors import InputError, SufficeWarning
+from suffice.progress import showing
 from suffice.sampling_params import SamplingParams
 from suffice.speculate.budget import Budget
 
@@ -53,7 +52,7 @@ class LLM:
         return llm
 
     def _load(self, config: Config) -> None:
-        from suffice.engine.runner import load
+        from suffice.engine.load import load
 
         _warn_of_codes(config)
         self._assemble(*load(config))
@@ -99,7 +98,7 @@ class LLM:
         """
         parts = split(prompts)
         pairs = zip(parts, pair(len(parts), sampling_params), strict=True)
-        with self._loop.turns:
+        with self._loop.lock.turn():
             requests = [self._maker.make(prompt, params) for prompt, params in pairs]
         return self._run(requests, use_tqdm)
 
@@ -145,19 +144,21 @@ class LLM:
         self.config.check_session()
         return Session(self)
 
-    def _one(self, prompt: Any, params: SamplingParams | None, kept: Kept | None) -> Request:
+    def _one(
+        self, prompt: Any, params: SamplingParams | None, kept: CachedPrefix | None
+    ) -> Request:
         parts = split(prompt)
         if len(parts) != 1:
             raise InputError(f"stream: takes one prompt, {len(parts)} given")
         (chosen,) = pair(1, params)
         if chosen.n != 1:
             raise InputError(f"n={chosen.n}: must be 1 when the text is streamed")
-        with self._loop.turns:
+        with self._loop.lock.turn():
             return self._maker.make(parts[0], chosen, kept)
 
     def _chat_tokens(self, messages: Any, add_generation_prompt: bool = True) -> list[int]:
         talk = conversation(messages)
-        with self._loop.turns:
+        with self._loop.lock.turn():
             return self.tokenizer.chat(talk, add_generation_prompt=add_generation_prompt)
 
     def _run(self, requests: list[Request], progress: bool) -> list[RequestOutput]:
@@ -179,7 +180,7 @@ class LLM:
         try:
             done = False
             while not done:
-                with self._loop.turns:
+                with self._loop.lock.turn():
                     # Another caller's loop may have finished it since the last token.
                     if not request.finished:
                         self._loop.step()
@@ -199,7 +200,7 @@ class Session:
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
-        self._kept = Kept()
+        self._kept = CachedPrefix()
 
     @property
     def tokens(self) -> list[int]:
@@ -220,10 +221,10 @@ class Session:
 
     def close(self) -> None:
         """Give the cache back; the session can go on, from nothing."""
-        with self._llm._loop.turns:
+        with self._llm._loop.lock.turn():
             if self._kept.sequence is not None:
                 self._llm.runner.close(self._kept.sequence)
-            self._kept = Kept()
+            self._kept = CachedPrefix()
 
     def __enter__(self) -> Session:
         return self

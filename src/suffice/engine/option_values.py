@@ -16,6 +16,7 @@ from suffice.speculate import SPECULATORS, Speculator
 
 if TYPE_CHECKING:
     from suffice.attention.calibration import Calibration
+    from suffice.quant import Quant
 
 DTYPES = ("auto", "float32", "bfloat16")
 _UNITS = ("", "K", "M", "G", "T")
@@ -95,6 +96,8 @@ def size(name: str, value: Any) -> int | None:
     found = int(match[1]) * 1024 ** _UNITS.index(match[2].upper()) if match else 0
     if found < 1:
         raise InputError(f"{name}={value!r}: must be a number of bytes, such as 4GiB, or None")
+    if found >= 2**64:
+        raise InputError(f"{name}={value!r}: must be less than 2^64 bytes; None sets no limit")
     return found
 
 
@@ -110,6 +113,20 @@ def quant_of(name: str, value: Any) -> Any:
     from suffice.quant import QUANTS
 
     return QUANTS.take(name, value)
+
+
+def float_weights(dtype: str) -> Quant:
+    """Return how weights are stored that keep a float type."""
+    from suffice.quant.none import NoQuant
+
+    return NoQuant(dtype)
+
+
+def quant_name(quant: Quant | None) -> str:
+    """Return the name under which a way to store weights is registered."""
+    from suffice.quant import QUANTS
+
+    return QUANTS.name_of(quant)
 
 
 def speculator(name: str, value: Any) -> Speculator:

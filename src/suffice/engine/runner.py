@@ -7,35 +7,24 @@ import sys
 import warnings
 from collections import abc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from suffice import native
-from suffice.cache import fitted, machine, row_bytes, types_of
+from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
-from suffice.data.essay import essay
 from suffice.engine.config import Config
-from suffice.engine.drafting import Models
 from suffice.engine.torch_threads import one_torch_thread
-from suffice.errors import InputError, OutOfMemory, SufficeWarning
-from suffice.models.checkpoint import open_checkpoint
+from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.decoder import Decoder
-from suffice.models.fingerprint import fingerprint
-from suffice.models.formats.quantized_file import Quantised, open_quantised
 from suffice.models.key_rounding import key_rounding
-from suffice.models.locate import SUFFIX, locate
-from suffice.models.native_model import NativeModel, Rows
-from suffice.models.pages import gather
+from suffice.models.native_model import NativeModel, StepRows
 from suffice.native import core
-from suffice.policy import Watch
-from suffice.quant import QUANTS
-from suffice.speculate import Drafted, Tree
+from suffice.policy import QueryObserver
+from suffice.speculate import DraftingSample, Proposer, Tree
+from suffice.speculate.none import NoDrafts
 from suffice.trace import Trace
-
-if TYPE_CHECKING:
-    from suffice.models.tokenizer import Tokenizer
 
 # Prompts, or what is left of them, of at most this many tokens go through the native step, by the
 # type of PyTorch's products. Where these are float32 the native ones are as fast (in int8 twice to
@@ -43,8 +32,7 @@ if TYPE_CHECKING:
 # of bfloat16 PyTorch is several times faster, and only short prompts are not worth unpacking for.
 NATIVE_PREFILL = {torch.float32: sys.maxsize, torch.bfloat16: 64}
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
-Chunk = Callable[[KVCache, list[int], Outputs, Watch | None], torch.Tensor]
-SAMPLE = 8000  # characters of a text that make enough tokens to look at keys on
+Chunk = Callable[[KVCache, list[int], Outputs, QueryObserver | None], torch.Tensor]
 NATIVE_ROWS = 30  # of a native step at most: whole tiles of AVX2's 6 rows that share a weight
 
 
@@ -61,7 +49,8 @@ class Runner:
 
     `trace` sums what all decode steps read. Every `audit`-th of them is audited; None: none is.
     `sample` makes tokens of a text, on which the model's keys are looked at if need be. `stored_as`
-    says how the model's file stores its matrices, such as Q4_1, "" if there is no file.
+    says how the model's file stores its matrices, such as Q4_1, "" if there is no file. `proposer`
+    makes no drafts until `engine.load`, which can load the models that draft, sets another.
     """
 
     def __init__(
@@ -82,17 +71,13 @@ class Runner:
         rules = config.rules(len(model.layers), model.kv_heads)
         self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
         self._rounding = None
-        if types_of(config.kv_cache_dtype)[0] == "kmeans4":
+        if fits_keys(types_of(config.kv_cache_dtype)[0]):
             with one_torch_thread():
                 self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
-        # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
-        # which it is stored, so the products get cheaper by the same factors as the copies.
-        self.growth = fitted(
-            config.growth, ratio=machine.load_or_default().ratio, group=1, shrink=1.0
-        )
-        self.proposer = config.speculative_config.proposer(Models(self))
+        self.growth = machine.fitted_to_kernel(config.growth)
+        self.proposer: Proposer = NoDrafts()
 
-    def use(self, rules: list[list[core.Rule | None]]) -> None:
+    def use(self, rules: list[list[core.AttentionRule | None]]) -> None:
         """Attend by other rules, [L][G], than those of the config from now on."""
         self._native.use(rules)
 
@@ -176,19 +161,19 @@ class Runner:
         return self._chunk_by_torch, self.config.prefill_chunk
 
     def _chunk_by_torch(
-        self, cache: KVCache, tokens: list[int], outputs: Outputs, watch: Watch | None
+        self, cache: KVCache, tokens: list[int], outputs: Outputs, watch: QueryObserver | None
     ) -> torch.Tensor:
         seen = _shown(watch, cache.length + len(tokens))
         logits = self.decoder.forward(torch.tensor(tokens), cache, logits=outputs, watch=seen)
         return torch.empty(0) if logits is None else logits.reshape(-1, self.vocabulary)
 
     def _chunk_by_step(
-        self, cache: KVCache, tokens: list[int], outputs: Outputs, watch: Watch | None
+        self, cache: KVCache, tokens: list[int], outputs: Outputs, watch: QueryObserver | None
     ) -> torch.Tensor:
         seen = _shown(watch, cache.length + len(tokens))
         with one_torch_thread():  # a policy looks at queries between two steps
             logits = self._native.step(
-                [Rows(cache, tokens, outputs=outputs)],
+                [StepRows(cache, tokens, outputs=outputs)],
                 exact=not self.config.softmax.prefill,
                 watch=seen,
             )
@@ -216,7 +201,7 @@ class Runner:
         self._watch_length(cache.length + rows)
         drafts = min(drafts, self._draftable(cache) - rows)
         if cache.spare < rows:
-            cache.growth = fitted(self.growth, accepted=tokens_per_step)
+            cache.growth = with_defaults(self.growth, accepted=tokens_per_step)
             self._grow(cache, rows, drafts)
         return max(min(drafts, cache.room(rows + drafts) - rows), 0)
 
@@ -244,11 +229,11 @@ class Runner:
                 return
         cache.reserve(rows)
 
-    def propose(self, samples: abc.Sequence[Drafted], most: list[int]) -> list[Tree]:
+    def propose(self, samples: abc.Sequence[DraftingSample], most: list[int]) -> list[Tree]:
         """Return drafts for the samples, at most so many tokens for each, for which space is."""
         return self.proposer.propose(samples, most)
 
-    def forget(self, sample: Drafted) -> None:
+    def forget(self, sample: DraftingSample) -> None:
         """Give back what the drafts of a sample that has ended needed."""
         self.proposer.forget(sample)
 
@@ -263,7 +248,7 @@ class Runner:
         """
         return self._step(
             [
-                Rows(
+                StepRows(
                     sequence.cache,
                     [token, *tree.tokens],
                     [-1, *(parent + 1 for parent in tree.parents)] if len(tree) else None,
@@ -278,7 +263,7 @@ class Runner:
         sequence.cache.commit(path)
         self.config.policy.after_step(sequence.cache)
 
-    def _step(self, batch: list[Rows]) -> torch.Tensor:
+    def _step(self, batch: list[StepRows]) -> torch.Tensor:
         audit = self.audit is not None and self.trace.steps % self.audit == 0
         logits = self._native.step(batch, self.trace, audit=audit)
         caches = [rows.cache for rows in batch]
@@ -299,7 +284,7 @@ class Runner:
         if policy.one_by_one and max(map(len, chains)) > 1:
             return self._advance_singly(sequences, chains)
         batch = [
-            Rows(sequence.cache, chain, outputs="all")
+            StepRows(sequence.cache, chain, outputs="all")
             for sequence, chain in zip(sequences, chains, strict=True)
         ]
         logits = self._step(batch)
@@ -329,54 +314,8 @@ class Runner:
         sequence.cache.close()
 
 
-def _shown(watch: Watch | None, end: int) -> Callable[[int, torch.Tensor], None] | None:
+def _shown(watch: QueryObserver | None, end: int) -> Callable[[int, torch.Tensor], None] | None:
     """Return what shows a chunk's queries to a policy; the chunk ends before token `end`."""
     if watch is None:
         return None
     return lambda layer, queries: watch.add(layer, queries, end)
-
-
-def prefill_dtype(dtype: str) -> torch.dtype:
-    """Return the type of prefill's products for weights of a type.
-
-    bfloat16 weights are multiplied as such only by CPUs that multiply whole tiles (AMX); elsewhere,
-    with AVX-512's bfloat16 too, float32 and the native step are both faster and closer.
-    """
-    fast = torch.cpu.get_capabilities().get("amx_bf16", False)
-    return torch.bfloat16 if dtype == "bfloat16" and fast else torch.float32
-
-
-def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
-    """Load what a config asks for; return the resolved config, the runner and the tokenizer.
-
-    Raises:
-        InputError: The model cannot be used, or not with these options.
-    """
-    from suffice.models.tokenizer import load_tokenizer
-
-    path = locate(config.model)
-    opened = open_quantised(path) if path.suffix == SUFFIX else open_checkpoint(path)
-    model = opened.config
-    if config.calibration is not None:
-        config.calibration.check(config.model, fingerprint(path))
-    if isinstance(opened, Quantised) and config.quantization is not None:
-        raise InputError(
-            f"{config.model} is quantised already, by {opened.facts['method']}: leave out "
-            "quantization"
-        )
-    config = config.resolved(opened.dtype, model.max_positions, model.most_positions)
-    assert config.threads is not None
-    native.set_threads(config.threads)
-    torch.set_num_threads(config.threads)
-    dtype = prefill_dtype(config.dtype)
-    if isinstance(opened, Quantised):
-        config = replace(config, quantization=QUANTS.build(opened.facts["method"]))
-        decoder = Decoder(model, opened.weights, dtype)
-    else:
-        assert config.quantization is not None
-        decoder = Decoder.from_checkpoint(opened, config.quantization, dtype)
-    gather(decoder.weights)
-    tokenizer = load_tokenizer(config.tokenizer or config.model)
-    runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
-    runner.stored_as = opened.stored_as
-    return config, runner, tokenizer

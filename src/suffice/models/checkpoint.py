@@ -1,8 +1,7 @@
 """Checkpoints: a decoder's configuration and its weights, one tensor at a time.
 
-`open_checkpoint` takes a Hugging Face directory, a hub id or a `.gguf` file. Everything is checked
-before the first weight is read: the configuration field by field, and names and shapes of all
-weights both ways.
+`suffice.models.open` opens them. Everything is checked before the first weight is read: the
+configuration field by field, and names and shapes of all weights both ways.
 """
 
 from __future__ import annotations
@@ -17,12 +16,11 @@ import torch
 
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
-from suffice.models.families import Family, family_of
-from suffice.models.locate import locate
+from suffice.models.families import Family
 from suffice.models.storage import StoredMatrix, commonest
 from suffice.models.weights import check_finite, is_linear, is_norm, match, shapes
 
-__all__ = ["Checkpoint", "Source", "open_checkpoint"]
+__all__ = ["Checkpoint", "Source", "assemble"]
 
 
 class Source(Protocol):
@@ -115,42 +113,6 @@ class Checkpoint:
                 f"{self.path}: the configuration ties the head to the embedding, "
                 f"but the weight '{self.spare_head}' differs from it"
             )
-
-
-def open_checkpoint(model: str | Path) -> Checkpoint:
-    """Open a Hugging Face directory, a hub id (`organisation/name`) or a `.gguf` file.
-
-    Raises:
-        InputError: Nothing there, damaged or incomplete files, an unsupported architecture, field
-            or type, or weights that do not match the configuration; the message names them.
-    """
-    path = locate(model)
-    if path.is_file():
-        from suffice.models.formats.gguf_model import open_gguf
-
-        return open_gguf(path)
-    from suffice.models.formats.hf_folder import Safetensors, read_json
-
-    raw = read_json(path / "config.json")
-    _check_plain(path, raw.get("quantization_config"))
-    family = family_of(raw)
-    return assemble(path, family, family.read(raw), Safetensors(path))
-
-
-def _check_plain(path: Path, stored: object) -> None:
-    """Refuse weights that another program has quantised.
-
-    Raises:
-        InputError: They are, and what to give instead.
-    """
-    if stored is None:
-        return
-    method = stored.get("quant_method") if isinstance(stored, Mapping) else None
-    raise InputError(
-        f"{path}: its weights are quantised by {method or 'another program'}, which is not "
-        "supported: give the model's float weights, and --quant int8 or a file of `suffice "
-        "quantize` to make it small; or a GGUF file of the model"
-    )
 
 
 def assemble(

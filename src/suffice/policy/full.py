@@ -1,4 +1,4 @@
-"""Every cached token is eligible, in the order in which they came.
+"""Every cached token is eligible, in the order of the text.
 
 Exact    always.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suffice.policy.choice import Choice
+from suffice.policy.choice import KeepAll
 
 
 @dataclass(frozen=True)
-class Full(Choice):
+class Full(KeepAll):
     """Nothing is left out."""
 
     @classmethod

@@ -1,6 +1,6 @@
-"""Weights as the checkpoint's values in float32 or bfloat16.
+"""Weights as in the checkpoint, in float32 or bfloat16.
 
-Exact    always: what is stored is what is multiplied, accumulated in float32.
+Exact    always: stored values are multiplied as they are and accumulated in float32.
 Cost     4 or 2 bytes per weight and step.
 Native   csrc/kernels/linear.inl
 Options
@@ -10,6 +10,7 @@ Options
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -22,6 +23,9 @@ _FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 @dataclass(frozen=True)
 class NoQuant:
     """Weights kept in `dtype`; activations in float32."""
+
+    calibrates: ClassVar[bool] = False
+    hadamard: ClassVar[bool] = False
 
     dtype: str = "bfloat16"
 
@@ -38,7 +42,7 @@ class NoQuant:
     def coded_bits(self) -> None:
         """Bits of codes that `pack` chooses: it chooses none."""
 
-    def at(self, matrix: str) -> NoQuant:
+    def for_matrix(self, matrix: str) -> NoQuant:
         """Return how a matrix is stored, whatever its name: like all else."""
         return self
 

@@ -69,6 +69,12 @@ class PackedCodes(PackedLinear):
         """Bytes of two groups in a panel, their scales first."""
         return SCALE_BYTES + 4 * self.group * self.bits
 
+    @property
+    def scales(self) -> torch.Tensor:
+        """The scales among the codes, float16 [N/16, 16 G], group by group."""
+        pairs = _cut(self.data, self.pair_bytes)
+        return torch.cat([pair[:, :SCALE_BYTES] for pair in pairs], dim=1).view(torch.float16)
+
     @cached_property
     def native(self) -> core.Linear:
         """The layer as the native core holds it; it points into `data`."""
@@ -81,7 +87,7 @@ class PackedCodes(PackedLinear):
             levels=self.levels,
             group=self.group,
             rotation=self.rotation,
-            most=self.most,
+            max_code=self.most,
         )
         if self.site is not None:
             kept = 0 if self.site.thresholds else count_of(self.columns, self.site.share)
@@ -89,7 +95,7 @@ class PackedCodes(PackedLinear):
             linear.set_inputs(self.site.levels, kept, self.site.group or 0, low, high)
         return linear
 
-    def taken(self, x: torch.Tensor) -> torch.Tensor:
+    def quantize_inputs(self, x: torch.Tensor) -> torch.Tensor:
         """Return inputs [T, K] by the levels of the site, outliers as they are."""
         if self.site is None:
             return x
@@ -152,8 +158,7 @@ def unpack_codes(packed: PackedCodes) -> Coded:
     assert packed.levels is not None
     bits = packed.bits
     pairs = _cut(packed.data, packed.pair_bytes)
-    scales = torch.cat([pair[:, :SCALE_BYTES] for pair in pairs], dim=1).view(torch.float16)
-    scale = scales.view(len(packed.data), -1, ROWS).transpose(1, 2).flatten(0, 1).float()
+    scale = packed.scales.view(len(packed.data), -1, ROWS).transpose(1, 2).flatten(0, 1).float()
     groups = -(-packed.columns // packed.group)
     codes = _codes_of(torch.cat([pair[:, SCALE_BYTES:] for pair in pairs], dim=1), bits)
     return Coded(

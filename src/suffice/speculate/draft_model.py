@@ -1,15 +1,14 @@
-"""A second, smaller model of the same vocabulary guesses.
+"""A second, smaller model of the same vocabulary drafts.
 
-Source   Leviathan et al., "Fast Inference from Transformers via Speculative Decoding". Its tokens
-         are chosen as those of the text are, by the request's own parameters: the likeliest where
-         that is wanted, else drawn.
-Exact    always: what is drafted is checked.
-Cost     A step of the second model for each draft, and a cache of its own for each sample.
+Source   Leviathan et al., "Fast Inference from Transformers via Speculative Decoding". Drafts are
+         chosen by the request's own parameters: argmax for greedy requests, else sampled.
+Exact    always: every draft is checked.
+Cost     a step of the second model for each draft, and a cache of its own for each sample.
 Example  draft_model:model=smollm2-135m,kv_cache_dtype=kmeans4
 Options
     model                   the second model: a known name, a folder, a hub id or a file
-    num_speculative_tokens  most drafts of a step
-    adaptive                draft fewer, or none, where drafts do not pay
+    num_speculative_tokens  maximum number of drafts in a step
+    adaptive                draft fewer, or none, while drafts do not save time
     quantization            how its weights are stored; none: as in its file
     kv_cache_dtype          type of its keys and values
 """
@@ -22,11 +21,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.errors import InputError, OutOfMemory
-from suffice.speculate import Drafted, DraftRunner, Models
+from suffice.registry import spelling
+from suffice.speculate import DraftingSample, DraftRunner, DraftSource
 from suffice.speculate.tree import MOST_DRAFTS, Tree, check_drafts
 
 if TYPE_CHECKING:
-    from suffice.speculate.chains import Chains
+    from suffice.speculate.proposers import Chains
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class DraftModel:
     model with `kmeans4` drafts from a second cache, little more than a quarter of bfloat16's.
     """
 
-    alone = "model"
     sketched: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = False
 
-    model: str = ""
+    model: str = field(default="", metadata=spelling(alone=True))
     num_speculative_tokens: int = 4
     adaptive: bool = True  # make only as many drafts as pay
     quantization: str | None = None
@@ -59,7 +59,7 @@ class DraftModel:
     def exact_limit(cls) -> None:
         """Return none: any model will do, but one must be named."""
 
-    def proposer(self, models: Models) -> ByModel:
+    def proposer(self, models: DraftSource) -> ByModel:
         """Return what makes the drafts; loads the model.
 
         Raises:
@@ -86,9 +86,9 @@ class ByModel:
         self._runner = runner
         self._limit = min(runner.longest_prompt, runner.context)
 
-    def propose(self, samples: Sequence[Drafted], most: Sequence[int]) -> list[Tree]:
+    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
         """Return drafts that continue each sample's text, at most so many tokens for each."""
-        from suffice.speculate.chains import Chains
+        from suffice.speculate.proposers import Chains
 
         waiting = {
             at: chain
@@ -100,14 +100,14 @@ class ByModel:
             self._step(samples, waiting, chains)
         return chains.trees()
 
-    def forget(self, sample: Drafted) -> None:
+    def forget(self, sample: DraftingSample) -> None:
         """Give the sequence's memory back."""
         if sample.drafter is not None:
             self._runner.close(sample.drafter.sequence)
             sample.drafter = None
 
     def _step(
-        self, samples: Sequence[Drafted], waiting: dict[int, list[int]], chains: Chains
+        self, samples: Sequence[DraftingSample], waiting: dict[int, list[int]], chains: Chains
     ) -> None:
         """Run the tokens that wait, and draft one more behind each; these wait then."""
         drafters = {at: samples[at].drafter for at in waiting}
@@ -125,7 +125,7 @@ class ByModel:
                     self._runner.reserve(drafters[at].sequence)
                     waiting[at] = [token]
 
-    def _caught_up(self, sample: Drafted, count: int) -> list[int] | None:
+    def _caught_up(self, sample: DraftingSample, count: int) -> list[int] | None:
         """Return the tokens that the second model must run to continue the text, space reserved.
 
         None if it cannot: there is no memory, or the text is too long for it.

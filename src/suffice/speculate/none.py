@@ -1,4 +1,4 @@
-"""No guesses: plain decoding, which is speculation with zero drafts.
+"""Plain decoding: speculation with zero drafts.
 
 Exact    always.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from suffice.speculate import Drafted, Models
+from suffice.speculate import DraftingSample, DraftSource
 from suffice.speculate.tree import NO_DRAFTS, Tree
 
 
@@ -21,19 +21,20 @@ class NoDrafts:
     adaptive: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
     sketched: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
 
     @classmethod
     def exact_limit(cls) -> NoDrafts:
         """Return the only setting there is."""
         return cls()
 
-    def proposer(self, models: Models) -> NoDrafts:
+    def proposer(self, models: DraftSource) -> NoDrafts:
         """Return itself: there is nothing to keep."""
         return self
 
-    def propose(self, samples: Sequence[Drafted], most: Sequence[int]) -> list[Tree]:
+    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
         """Return no drafts."""
         return [NO_DRAFTS for _ in samples]
 
-    def forget(self, sample: Drafted) -> None:
+    def forget(self, sample: DraftingSample) -> None:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""The softmax unit against EXAQ's Table 3, and what it brings in Scrooge."""
+"""Checks of the softmax unit against EXAQ's Table 3, and of its gain in Scrooge."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RUNTIMES_MS = (3.274, 2.066)  # Table 3
 
 
 def unit() -> list[Check]:
-    """The share of time that two bits save, by the exponent's cycles; the tables' bytes."""
+    """Time saved by two bits, for several latencies of the exponential; sizes of tables."""
     published = 1 - RUNTIMES_MS[1] / RUNTIMES_MS[0]
     found, usual = [], Unit.load()
     for cycles in (8, 5, 12):
         quantised = dataclasses.replace(usual, exp_cycles=cycles)
         ours = saving(dataclasses.replace(quantised, bits=0), quantised, ELEMENTS)
         holds = abs(ours - published) <= 0.03
-        why = "" if holds else "shows what Table 3 says of the exponent: about 8 cycles"
+        why = "" if holds else "shows that Table 3 implies an exponential of about 8 cycles"
         found.append(
             Check(
                 "exaq exponent",
@@ -46,7 +46,7 @@ def unit() -> list[Check]:
 
 
 def in_scrooge() -> list[Check]:
-    """What the look-up saves in Scrooge, where an exponent is one stage of a full pipeline."""
+    """Cycles saved by the look-up in Scrooge, where the exponential is a pipeline stage."""
     shape = Shape("4 layers of LLaMA-2-7B", 4, 32, 32, 128)
     source, design = Synthetic.load("s"), Design.load()
     shares = (source.key_share, source.value_share)

@@ -1,4 +1,4 @@
-"""KLLM against its paper; what cannot be reproduced, with the arithmetic that shows it."""
+"""Checks of KLLM against its paper; figures that cannot be reproduced, and the reasons."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from suffice_hw.kllm.index import Orizuru, counted_product
 
 PAPER = "KLLM"
 SIZE = 4096
-A100_WATTS = 400.0  # the most that its data sheet allows
-HBM_PJ_PER_BIT = 1.96  # a stream, idd_hbm2
+A100_WATTS = 400.0  # maximum by its data sheet
+HBM_PJ_PER_BIT = 1.96  # of a stream, by idd_hbm2
 ORIZURU_WATTS, CLUSTERING_WATTS = 0.273, 0.710  # Table I
 
 
@@ -32,7 +32,7 @@ def _designs() -> dict[str, Design]:
 
 
 def products() -> list[Check]:
-    """A product's cycles, its time with the simulated memory, and its arithmetic."""
+    """Cycles of a product, its time with the simulated memory, and its arithmetic."""
     found = []
     for (name, design), published in zip(_designs().items(), (2816, 2731), strict=True):
         ours = design.product_cycles(SIZE, SIZE)
@@ -70,7 +70,7 @@ def products() -> list[Check]:
 
 
 def outliers() -> list[Check]:
-    """Orizuru's comparisons and cycles, and what finding outliers costs a token."""
+    """Orizuru's comparisons and cycles, and the time that outliers cost per token."""
     count = 20
     tree = Orizuru(np.random.default_rng(2).normal(size=SIZE))
     largest, smallest = tree.outliers(count)
@@ -97,7 +97,7 @@ def outliers() -> list[Check]:
 
 
 def tokens() -> list[Check]:
-    """Time of a token of LLaMA-2-7B, and of three bits by four."""
+    """Time per token of LLaMA-2-7B, and the speed-up of 3 bits over 4."""
     found, ratios = [], []
     for skip in (True, False):
         four, three = (
@@ -138,7 +138,7 @@ def tokens() -> list[Check]:
 def not_reproduced() -> list[Check]:
     """Figures that the paper's own numbers exclude."""
     design = Design.load()
-    # quantised weights save 75 % of HBM's energy and gain 2.49: so HBM was this share of it
+    # quantized weights save 75 % of HBM's energy and gain a factor of 2.49: HBM had this share
     before = (1 - 1 / 2.49) / 0.75
     after = 0.25 * before * 2.49
     batch = [design.wave_cycles(SIZE, rows) / rows for rows in (1, 16)]
@@ -151,7 +151,7 @@ def not_reproduced() -> list[Check]:
             f"at most {1 / after:.1f}",
             1 / after >= 20.98,
             f"{PAPER}, Fig. 12",
-            f"by its step before, HBM is {100 * after:.0f} % of the energy, and is read as before",
+            f"by the step before, HBM is {100 * after:.0f} % of the energy, and that is unchanged",
         ),
         _indices_for_products(),
         Check(
@@ -161,13 +161,16 @@ def not_reproduced() -> list[Check]:
             f"{batch[0] / batch[1]:.2f}",
             False,
             f"{PAPER}, Fig. 9",
-            "a wave counts and sums 11 cycles for each row of the batch; its refill takes 10.67",
+            "a wave counts and sums for 11 cycles per row of the batch; its refill takes 10.67",
         ),
     ]
 
 
 def _over_a100() -> list[Check]:
-    """A GPU's published slowness at its full power, by KLLM's power: more is not possible."""
+    """Efficiency over the A100: the published speed-up times its full power over KLLM's power.
+
+    No larger ratio is possible.
+    """
     found = []
     weights = LLAMA_2_7B.layers * sum(rows * columns for rows, columns in LLAMA_2_7B.linears) / 2
     for (name, design), (speed, energy) in zip(
@@ -191,7 +194,7 @@ def _over_a100() -> list[Check]:
 
 
 def _indices_for_products() -> Check:
-    """Fig. 12's C and D together: indices and quantised activations in place of FP16 products."""
+    """Fig. 12's C and D together: indices and quantized activations instead of FP16 products."""
     design = _designs()["A3"]
     array = Baselines.load().rooflines["fp16_w4"]
     before = array.mean(LLAMA_2_7B, 2048)[1]
@@ -200,8 +203,8 @@ def _indices_for_products() -> Check:
     hbm = sum(each["hbm"] for each in spent) / len(spent) / 1e12
     ours, published = before / after, 20.98 * 1.45
     why = (
-        f"{before:.4f} J a token with FP16 products, {after:.4f} with indices: "
-        f"{hbm:.4f} of that is HBM's, {after - hbm:.4f} the chip's, by Table I's powers"
+        f"{before:.4f} J per token with FP16 products, {after:.4f} with indices: "
+        f"{hbm:.4f} for HBM and {after - hbm:.4f} for the chip, by Table I's powers"
     )
     return Check(
         "kllm against others",
@@ -215,7 +218,7 @@ def _indices_for_products() -> Check:
 
 
 def shares() -> list[Check]:
-    """Shares of a product's energy, by Table I's watts and by gates, against Fig. 10(b)."""
+    """Shares of a product's energy by Table I's powers and by gates, against Fig. 10(b)."""
     design, table, technology = Design.load(), Energies.load(), Technology.load()
     ns = design.product_cycles(SIZE, SIZE) / design.clock_ghz
     tree_ns = ns + design.orizuru_cycles(SIZE) / design.clock_ghz
@@ -229,7 +232,7 @@ def shares() -> list[Check]:
     for name, (published, nj) in rows.items():
         ours = nj / total
         holds = abs(ours - published) <= 0.02
-        why = "" if holds else "Table I's other units are busy for longer than the product takes"
+        why = "" if holds else "other units of Table I are busy for longer than the product"
         what = f"A4, {SIZE} x {SIZE}: share of {name} by Table I's powers (%)"
         shown = f"{100 * published:.1f}", f"{100 * ours:.1f}"
         found.append(Check("kllm energy shares", what, *shown, holds, f"{PAPER}, Fig. 10b", why))
@@ -244,7 +247,7 @@ def shares() -> list[Check]:
         ours = size * technology.fj_per_ge_cycle / 1e3 / table.product_pj
         holds = abs(ours - table.shares[name]) <= 0.02
         why = (
-            f"{size:.2g} GE switched once, {technology.fj_per_ge_cycle} fJ each, of "
+            f"{size:.2g} GE switched once at {technology.fj_per_ge_cycle} fJ, out of "
             f"{table.product_pj / 1e6:.1f} uJ; energies are calibrated to the published shares"
         )
         what = f"A4, {SIZE} x {SIZE}: share of {name} by gates (%)"
@@ -263,7 +266,7 @@ def shares() -> list[Check]:
 
 
 def ratios() -> list[Check]:
-    """KLLM by its baselines, geometric means over the paper's models: only bounds are modelled."""
+    """Speed of KLLM over its baselines' rooflines, geometric means over the paper's models."""
     table = Baselines.load()
     found = []
     for name, published in table.published["a4"]["speed"].items():
@@ -279,8 +282,8 @@ def ratios() -> list[Check]:
         implied = published * design.token_ms(LLAMA_2_7B)
         holds = within(ours, published, 0.25)
         why = (
-            f"a 7B model's bytes and products take it {ms:.2f} ms; the published ratio implies "
-            f"{implied:.1f} ms, more than any bound of it"
+            f"by its roofline a 7B model takes {ms:.2f} ms; the published ratio implies "
+            f"{implied:.1f} ms"
         )
         found.append(
             Check(

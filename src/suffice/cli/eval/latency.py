@@ -1,4 +1,4 @@
-"""`suffice eval speed`: runs requests, shows how it goes, prints how long their tokens took."""
+"""`suffice eval latency`: runs requests, shows progress, prints latencies and throughput."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from suffice.progress import progress_bar
 if TYPE_CHECKING:
     import rich.progress
 
-    from suffice.cli.eval.options import SpeedFlags
+    from suffice.cli.eval.options import LatencyFlags
     from suffice.cli.options import ModelFlags
     from suffice.engine.llm import LLM
-    from suffice.eval.latency import Case, Rate, Result, Spread
+    from suffice.eval.latency import LatencyCase, LatencyResult, Rate, Spread
     from suffice.trace import Trace
 
 LENGTHS = "128/128,128/1920,1920/128,1920/1920"
 MAX_TOKENS = 256
 NOTE = (
-    "times are mean / median / p99 in ms; TTFT and queue count from arrival; turning text into "
-    "tokens is not part of the times; the warm-up is left out"
+    "times are mean / median / p99 in ms; TTFT and queue are measured from arrival; tokenization "
+    "of prompts and the warm-up are not included"
 )
 COLUMNS = (
     *("case", "batch", "requests", "tokens in", "tokens out", "TTFT", "TPOT", "ITL", "queue"),
@@ -40,7 +40,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Asked:
-    """What the flags ask for: pairs of lengths, or texts with at most `max_tokens` new tokens."""
+    """Requests by flags: pairs of lengths, or texts with at most `max_tokens` new tokens."""
 
     batch_sizes: list[int]
     lengths: list[tuple[int, int]]
@@ -50,17 +50,17 @@ class Asked:
 
 @dataclass(frozen=True)
 class Speeds:
-    """What the cases gave."""
+    """The results of all cases."""
 
-    cases: list[Result]
+    cases: list[LatencyResult]
 
 
-def run(flags: SpeedFlags, model: ModelFlags) -> None:
-    """Measure what the flags ask for and print it; after Ctrl-C, the cases that are done.
+def run(flags: LatencyFlags, model: ModelFlags) -> None:
+    """Run the cases that the flags describe and print the results; after Ctrl-C, those finished.
 
     Raises:
-        InputError: A flag, file or model that cannot be used, or a case that does not fit.
-        KeyboardInterrupt: Ctrl-C, once the cases that are done have been printed.
+        InputError: A flag, file or model cannot be used, or a case does not fit.
+        KeyboardInterrupt: Ctrl-C, raised after the finished cases are printed.
     """
     asked = _read(flags)
     with busy(f"loading {model.model}"):
@@ -69,7 +69,7 @@ def run(flags: SpeedFlags, model: ModelFlags) -> None:
 
     cases = _cases(asked, flags.prompts, llm)
     check_fits(cases, llm)
-    done: list[tuple[Result, Trace]] = []
+    done: list[tuple[LatencyResult, Trace]] = []
     interrupted = False
     try:
         done.extend(_measured(llm, cases, flags.repetitions))
@@ -85,7 +85,7 @@ def run(flags: SpeedFlags, model: ModelFlags) -> None:
         raise KeyboardInterrupt
 
 
-def _read(flags: SpeedFlags) -> Asked:
+def _read(flags: LatencyFlags) -> Asked:
     """Check the flags and read the prompts."""
     check_output(flags.output)
     if flags.repetitions < 1:
@@ -98,7 +98,7 @@ def _read(flags: SpeedFlags) -> Asked:
         lengths = _lengths(LENGTHS if flags.lengths is None else flags.lengths)
         return Asked(batch_sizes, lengths, [], 0)
     if flags.lengths is not None:
-        raise InputError("--lengths and --prompts: give one of them, prompts have their own length")
+        raise InputError("--lengths and --prompts: give one of them; prompts have their own length")
     limit = None if flags.limit is None else _at_least_1("--limit", flags.limit)
     most = _at_least_1("--max-tokens", MAX_TOKENS if flags.max_tokens is None else flags.max_tokens)
     from suffice.eval.prompts import load_prompts
@@ -108,7 +108,7 @@ def _read(flags: SpeedFlags) -> Asked:
 
 def _only_with_prompts(name: str, value: int | None) -> None:
     if value is not None:
-        raise InputError(f"{name}={value}: goes with --prompts; --lengths has all that it needs")
+        raise InputError(f"{name}={value}: needs --prompts; --lengths sets both lengths itself")
 
 
 def _at_least_1(name: str, value: int) -> int:
@@ -128,23 +128,23 @@ def _lengths(text: str) -> list[tuple[int, int]]:
         numbers = [number.strip() for number in part.split("/")]
         if len(numbers) != 2 or not all(n.isascii() and n.isdigit() and int(n) for n in numbers):
             raise InputError(
-                f"--lengths={text}: '{part}' must be tokens of prompt and output, each at least "
-                "1, such as 128/1920"
+                f"--lengths={text}: '{part}' must be PROMPT/OUTPUT tokens, each at least 1, such "
+                "as 128/1920"
             )
         pairs.append((int(numbers[0]), int(numbers[1])))
     return pairs
 
 
 def _widened(llm: LLM, most: int) -> LLM:
-    """Return an LLM of the same parts whose configuration lets `most` requests run together."""
+    """Return an LLM of the same parts that runs up to `most` requests together."""
     from suffice.engine.llm import LLM
 
     config = dataclasses.replace(llm.config, max_num_seqs=most)
     return LLM.from_parts(config, llm.runner, llm.tokenizer)
 
 
-def _cases(asked: Asked, source: str | None, llm: LLM) -> list[Case]:
-    from suffice.eval.latency import Case, fixed
+def _cases(asked: Asked, source: str | None, llm: LLM) -> list[LatencyCase]:
+    from suffice.eval.latency import LatencyCase, fixed
     from suffice.sampling_params import SamplingParams
 
     if source is None:
@@ -152,7 +152,7 @@ def _cases(asked: Asked, source: str | None, llm: LLM) -> list[Case]:
     prompts = [_tokens(llm, text) for text in asked.texts]
     params = SamplingParams(temperature=0, max_tokens=asked.max_tokens)
     name = PurePath(source).name
-    return [Case(name, size, prompts, params) for size in asked.batch_sizes]
+    return [LatencyCase(name, size, prompts, params) for size in asked.batch_sizes]
 
 
 def _tokens(llm: LLM, text: str) -> list[int]:
@@ -160,8 +160,10 @@ def _tokens(llm: LLM, text: str) -> list[int]:
     return llm.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
 
-def _measured(llm: LLM, cases: Sequence[Case], repetitions: int) -> Iterator[tuple[Result, Trace]]:
-    """Yield the result of each case, and what all cases until then read."""
+def _measured(
+    llm: LLM, cases: Sequence[LatencyCase], repetitions: int
+) -> Iterator[tuple[LatencyResult, Trace]]:
+    """Yield the result of each case, and the reads of all cases so far."""
     from suffice.eval.latency import measure, warm_up
 
     totals = [repetitions * len(case.prompts) * case.most_tokens for case in cases]
@@ -187,7 +189,7 @@ def _bar() -> rich.progress.Progress:
     from rich.text import Text
 
     class TokenSpeed(ProgressColumn):
-        """Tokens per second, worked out when it is drawn and not at each token."""
+        """Tokens per second, computed per refresh of the bar, not per token."""
 
         def render(self, task: Task) -> Text:
             return Text(f"{task.speed or 0:.1f} tokens/s")
@@ -195,8 +197,10 @@ def _bar() -> rich.progress.Progress:
     return progress_bar("{task.description}", BarColumn(), TokenSpeed(), TimeRemainingColumn())
 
 
-def _table(results: Sequence[Result], output: str) -> tuple[Sequence[str], list[list[object]]]:
-    """Return columns and a row for each case: every figure in csv, what fits a screen in md."""
+def _table(
+    results: Sequence[LatencyResult], output: str
+) -> tuple[Sequence[str], list[list[object]]]:
+    """Return columns and a row per case: every figure for csv, a selection for md."""
     if output == "md":
         return COLUMNS, [_row(result) for result in results]
     flat = [_flat(dataclasses.asdict(result)) for result in results]
@@ -211,7 +215,7 @@ def _flat(values: dict[str, Any]) -> dict[str, object]:
     return flat
 
 
-def _row(result: Result) -> list[object]:
+def _row(result: LatencyResult) -> list[object]:
     return [
         result.case,
         result.batch_size,

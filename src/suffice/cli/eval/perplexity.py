@@ -1,4 +1,4 @@
-"""`suffice eval perplexity`: shows how it goes, prints what was found."""
+"""`suffice eval perplexity`: shows progress, prints perplexity and reads."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ if TYPE_CHECKING:
 
     from suffice.cli.eval.options import PerplexityFlags
     from suffice.cli.options import ModelFlags
-    from suffice.eval.perplexity import Result
+    from suffice.eval.perplexity import PerplexityResult
     from suffice.trace import Audit, Trace
 
 Row = tuple[str, float, float | None]
 
 
 def run(flags: PerplexityFlags, model: ModelFlags) -> None:
-    """Measure what the flags ask for and print it; after Ctrl-C, what there is of it.
+    """Measure the perplexity and print it; after Ctrl-C, that of the predictions so far.
 
     Raises:
-        InputError: A text, flag or model that cannot be used.
-        KeyboardInterrupt: Ctrl-C, once what there is has been printed.
+        InputError: A text, flag or model cannot be used.
+        KeyboardInterrupt: Ctrl-C, raised after the figures so far are printed.
     """
     check_output(flags.output)
     model.check_drafts("eval perplexity")
     compared = None if flags.against is None else reference_flags(flags.against, model)
-    from suffice.eval.perplexity import Plan, measure, windows_of
+    from suffice.eval.perplexity import PerplexityPlan, measure, windows_of
     from suffice.eval.texts import load_text
 
-    plan = Plan(flags.window, flags.limit, flags.mode, flags.batch_size, flags.prompt or 0)
+    plan = PerplexityPlan(
+        flags.window, flags.limit, flags.mode, flags.batch_size, flags.prompt or 0
+    )
     text = load_text(flags.text, flags.data_dir)
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
@@ -82,7 +84,7 @@ def _bar() -> rich.progress.Progress:
     )
 
 
-def _rows(result: Result) -> list[Row]:
+def _rows(result: PerplexityResult) -> list[Row]:
     rows: list[Row] = [
         ("windows", result.windows, None),
         ("predictions", result.predictions, None),
@@ -96,7 +98,7 @@ def _rows(result: Result) -> list[Row]:
             ("KL divergence, median", against.divergence_median, None),
             ("KL divergence, 99 %", against.divergence_99, None),
             ("KL divergence, 99.9 %", against.divergence_999, None),
-            ("same likeliest token", against.agreement, None),
+            ("same argmax", against.agreement, None),
             ("change of p, rms", against.change, None),
         ]
     return rows
@@ -106,8 +108,8 @@ def _read(trace: Trace) -> list[Row]:
     if not trace.steps:
         return []
     rows: list[Row] = [
-        ("rows of keys read", trace.key_fraction, None),
-        ("rows of values read", trace.value_fraction, None),
+        ("key rows read", trace.key_fraction, None),
+        ("value rows read", trace.value_fraction, None),
         ("bytes of KV and metadata read", trace.kv_bytes_read / trace.kv_bytes_held, None),
     ]
     return [*rows, ("missing share, bound", trace.missing, None)] if trace.missing else rows

@@ -22,15 +22,14 @@ STATUSES = ("hit", "known miss", "miss", "not run")
 def run(
     parts: tuple[str, ...], output: str | None, full: bool, traces: list[Path], runs: list[Path]
 ) -> int:
-    """Compute the checks of some parts (default: of all), print them, return the exit code.
+    """Compute the checks of some parts (default: all), print them, return the exit code.
 
-    Without `output` or `full`, each group of checks is a line, and the verdict comes last.
-
-    Those of `traces` and `runs` come after; without parts they come alone.
+    Without `output` or `full`, each group of checks is a line, and the verdict comes last. The
+    checks of `traces` and `runs` follow. If no parts are given, they are the only ones.
 
     Raises:
-        InputError: A part or a form of output that is unknown, a file that is no trace, or
-            a folder that is no run.
+        InputError: A part or output format is unknown, a file is no trace, or a folder holds no
+            run.
     """
     if output is not None:
         check_output(output)

@@ -1,0 +1,17 @@
+"""List the benchmarks: `python -m benchmarks`."""
+
+from __future__ import annotations
+
+from benchmarks.catalog import SCRIPTS
+
+
+def main() -> None:
+    """Print each script, how long it takes and what it measures."""
+    width = max(len(script.module) for script in SCRIPTS)
+    for module, measures, time in SCRIPTS:
+        print(f"python -m benchmarks.{module:{width}}  {time:10}  {measures}")
+    print("--help of each says what else it can do; --quick, where there is one, tries it out.")
+
+
+if __name__ == "__main__":
+    main()

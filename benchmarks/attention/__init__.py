@@ -1,0 +1,1 @@
+"""Attention: quality and bytes read, needles, decode steps, the kernel alone."""

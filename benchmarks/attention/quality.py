@@ -1,0 +1,308 @@
+"""What techniques cost in quality, and what they read, through the decode step, on WikiText-2.
+
+    python -m benchmarks.attention.quality --data-dir DIR               ways to attend
+    python -m benchmarks.attention.quality --data-dir DIR --prompt 1024 policies, which choose from
+                                                                        a prompt, and some of these
+    python -m benchmarks.attention.quality --data-dir DIR --calibration FILE
+                                                                        softmaxes by codes
+    python -m benchmarks.attention.quality --plot                       bytes and quality, a plot
+    ... --model gemma3-270m --limit 2, --window 8192 --limit 1, --settings aet:k=0.8
+
+Each measures what has no result yet, a minute or two each on two cores, and keeps the record of
+each, which is one of `suffice eval perplexity --against exact`. The reference and the prompts are
+run once. Thresholds are those of the papers and a few of ours; published figures, for other and
+larger models, are given with ours. What the engine refuses to combine, the table says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.attention.quality_table import conditions, points, table
+from benchmarks.harness import record, shared_prompts
+from benchmarks.harness.settings import accepted
+from suffice.cli.eval.options import PerplexityFlags
+from suffice.engine.config import Config
+from suffice.engine.load import load
+from suffice.engine.runner import Runner
+from suffice.errors import InputError
+from suffice.eval.perplexity import PerplexityPlan, Scores, scored, tallied, windows_of
+from suffice.eval.record import settings as settings_of
+from suffice.eval.texts import load_text
+from suffice.progress import progress_bar
+
+MODEL, WINDOW, LIMIT = "smollm2-135m", 2048, 4
+CODED_WINDOW, CODED_LIMIT = 1024, 16  # of softmaxes, which windows differ more in
+SMALL = "certified:bounded=false,eps=0.25,v=0.002"
+SETTINGS = (
+    "exact",
+    "aet:k=2,v=0.001",
+    "aet:k=0.95",
+    "aet:k=0.9",
+    "aet:k=0.8",
+    "art",
+    "art:tau=1e-3",
+    "art:tau=1e-2",
+    "aet:k=0.9,order=sketch",
+    "art:tau=1e-2,block=16,order=sketch",
+    "art:tau=1e-2,block=16,v=0.002,order=sketch",
+    "art:tau=2e-2,block=16,v=0.002,order=sketch",
+    "certified:eps=0.05",
+    SMALL,
+    "certified:bounded=false,eps=0.3,v=0.002",
+    "certified:bounded=false,eps=0.3,v=0.005",
+    "certified:bounded=false,eps=0.4,v=0.005",
+)
+BUDGETED = (
+    "exact",
+    "aet:k=2,v=0.001",
+    "aet:k=0.9",
+    "art:tau=1e-2",
+    "certified:eps=0.05",
+    SMALL,
+    "snapkv:ratio=0.5",
+    "snapkv:ratio=0.2",
+    "pyramidkv:ratio=0.5",
+    "pyramidkv:ratio=0.2",
+    "quest:ratio=0.5",
+    "quest:ratio=0.2",
+    "streaming:ratio=0.5",
+    "streaming:ratio=0.2",
+    "h2o:ratio=0.5",
+    "h2o:ratio=0.2",
+    "quest:ratio=0.5 + aet:k=2,v=0.001",
+    "snapkv:ratio=0.5 + aet:k=2,v=0.001",
+    "snapkv:keep=true + art:tau=1e-2",
+    "quest:keep=true + art:tau=1e-2",
+    "quest:ratio=0.5 + certified:eps=0.05",
+)
+CODED = (
+    "exaq:bits=2",
+    "exaq:bits=3",
+    "exaq_km:bits=2",
+    "exaq_km:bits=3",
+    "exaq:bits=4",
+    "exaq:bits=3,clip=minmax",
+    "exaq:bits=2,clip=minmax",
+    "exaq:bits=2,tail=flush",
+    "exaq:bits=3,clip=solve",
+    "exaq:bits=2,clip=solve",
+    "exaq:bits=3,clip=fit",
+    "exaq:bits=2,clip=fit",
+    "exaq:bits=2 + aet:k=0.9",
+    "exaq:bits=3 + aet:k=0.9",
+    "exaq:bits=4 + aet:k=0.9",
+    "exaq:bits=3 + art:tau=1e-2",
+    "exaq:bits=3 + certified:eps=0.05",
+)
+AUDIT = 16  # every so many steps: a dozen rows each, of some hundred steps
+PLOT = "quality"
+BY_HEAD = ("key_rows_read", "value_rows_read", "value_rows_alone", "rows_held")
+PANELS = ("quality", "quality_policies")  # results that are plotted
+
+
+def name_of(flags: argparse.Namespace) -> str:
+    """Return the name of the result's files: what is measured; model and window, if others."""
+    what = ["softmax"] if flags.calibration else ["policies"] if flags.prompt else []
+    model = Path(flags.model).name
+    usual = CODED_WINDOW if flags.calibration else WINDOW
+    others = [model] * (model != MODEL) + [str(flags.window)] * (flags.window != usual)
+    return "_".join(["quality", *what, *others])
+
+
+def kept(runner: Runner, windows: list[list[int]], plan: PerplexityPlan) -> list[Scores]:
+    """Return the scores of exact attention, which every setting is compared with."""
+    found = []
+    with progress_bar("{task.description}", "{task.completed}/{task.total} tokens") as bar:
+        line = bar.add_task("exact", total=plan.predictions * len(windows))
+        for scores in scored(runner, windows, plan):
+            found.append(scores)
+            bar.update(line, advance=len(scores.targets))
+    return found
+
+
+def compared(
+    setting: str, found: Iterable[Scores], expected: list[Scores], windows: int
+) -> dict[str, Any]:
+    """Return the figures of one setting's scores, compared with exact attention."""
+    tally = None
+    columns = ("{task.description}", "{task.completed}/{task.total} tokens")
+    with progress_bar(*columns, "perplexity {task.fields[perplexity]:.3f}") as bar:
+        total = sum(len(scores.targets) for scores in expected)
+        line = bar.add_task(setting, total=total, perplexity=0.0)
+        for tally in tallied(found, expected, windows):
+            bar.update(line, completed=tally.predictions, perplexity=tally.perplexity)
+    assert tally is not None, "there are windows"
+    return dataclasses.asdict(tally.result())
+
+
+def options() -> argparse.Namespace:
+    """Return what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data-dir", help="folder with wikitext2-test-raw.txt")
+    parser.add_argument("--settings", nargs="+")
+    parser.add_argument("--calibration", help="of the model: measure softmaxes by codes")
+    parser.add_argument("--prompt", type=int, default=0, help="tokens of a window run as a prompt")
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--window", type=int)
+    parser.add_argument("--limit", type=int, help="windows")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--plot", action="store_true", help="draw what there is, measure nothing")
+    parser.add_argument("--out", type=Path, default=record.results(__file__))
+    flags = parser.parse_args()
+    flags.window = flags.window or (CODED_WINDOW if flags.calibration else WINDOW)
+    flags.limit = flags.limit or (CODED_LIMIT if flags.calibration else LIMIT)
+    if not flags.settings:
+        flags.settings = list(
+            CODED if flags.calibration else BUDGETED if flags.prompt else SETTINGS
+        )
+    return flags
+
+
+def asked_of(flags: argparse.Namespace, text: str) -> dict[str, Any]:
+    """Return what `suffice eval perplexity` would say that it was asked."""
+    asked = PerplexityFlags(
+        window=flags.window, limit=flags.limit, prompt=flags.prompt or None, against="exact"
+    )
+    return dataclasses.asdict(asked) | {"text_sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def before(path: Path, flags: argparse.Namespace) -> dict[str, Any]:
+    """Return what the file has, or nothing yet, with what all of its records have in common.
+
+    Raises:
+        InputError: It is of other windows or of another calibration, or there is no such.
+    """
+    try:
+        calibration = flags.calibration and Path(flags.calibration).read_bytes()
+    except OSError as error:
+        raise InputError(f"--calibration {flags.calibration}: {error.strerror}") from error
+    common = {"window": flags.window, "limit": flags.limit, "prompt": flags.prompt}
+    common["calibration"] = hashlib.sha256(calibration).hexdigest() if calibration else None
+    if not path.exists():
+        return record.facts() | {"common": common, "records": {}, "refused": {}}
+    data: dict[str, Any] = json.loads(path.read_text())
+    if data["common"] != common:
+        raise InputError(
+            f"{path} is of {data['common']}, not of {common}: give another folder with --out"
+        )
+    return data
+
+
+def run(flags: argparse.Namespace) -> str:
+    """Measure what has no result yet, keeping each as it comes; return the table.
+
+    Raises:
+        InputError: A text, a model or a setting that cannot be used.
+    """
+    path = flags.out / f"{name_of(flags)}.json"
+    data = before(path, flags)
+    missing = [setting for setting in flags.settings if setting not in data["records"]]
+    given = {"threads": flags.threads, "calibration": flags.calibration}
+    techniques = accepted(flags.model, missing, data["refused"], **given)
+    if techniques:
+        data |= record.facts()
+    details = record.read_details(flags.out, path.stem)
+    for setting, found in measured(flags, given, techniques):
+        details[setting], found["reads"] = by_head(found["reads"])
+        data["records"][setting] = found
+        record.write_details(flags.out, path.stem, details)
+        record.write(flags.out, path.stem, data, table(data["records"], data["refused"]))
+    if not data["records"]:
+        raise InputError("; ".join(data["refused"].values()))
+    drawn = table(data["records"], data["refused"])
+    record.write(flags.out, path.stem, data, drawn)
+    return drawn
+
+
+def by_head(reads: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the counts of each layer and head [L][H], and the reads with their means instead.
+
+    Means are lists of one layer with one head, which the table and `suffice report` read as any.
+    """
+    counts = {name: reads[name] for name in BY_HEAD if name in reads}
+    means = {name: [[sum(map(sum, each)) / sum(map(len, each))]] for name, each in counts.items()}
+    return counts, reads | means
+
+
+def measured(
+    flags: argparse.Namespace, given: dict[str, Any], techniques: dict[str, dict[str, Any]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the record of each setting; `given` is what all of them have.
+
+    Raises:
+        InputError: A text or a model that cannot be used, or policies without a prompt.
+    """
+    if not techniques:
+        return
+    plan = PerplexityPlan(flags.window, flags.limit, together=flags.limit, prompt=flags.prompt)
+    for each in techniques.values():
+        plan.check(each["policy"])
+    text = load_text("wikitext2", flags.data_dir)
+    coded = {"softmax": "exaq"} if flags.calibration else {}  # so that the calibration is checked
+    config, base, tokenizer = load(
+        Config.create(flags.model, **given, **coded, max_model_len=flags.window)
+    )
+    windows, facts = windows_of(tokenizer, text, plan, flags.window), record.facts()
+    whole = accepted(flags.model, ["exact"], {}) | techniques
+    runners, _ = shared_prompts.runners(config, base, whole)
+    expected = kept(runners["exact"], windows, plan)
+    for setting in techniques:
+        runner = runners[setting]
+        runner.audit = AUDIT if runner.config.leaves_out else None
+        found = expected if setting == "exact" else scored(runner, windows, plan)
+        yield (
+            setting,
+            facts
+            | {
+                "kind": "perplexity",
+                "config": settings_of(runner.config),
+                "asked": asked_of(flags, text),
+                "interrupted": False,
+                "result": compared(setting, found, expected, len(windows)),
+                "reads": runner.trace.plain(),
+            },
+        )
+
+
+def draw(folder: Path) -> Path:
+    """Draw quality against bytes of what was measured of `MODEL`; return the file."""
+    panels = {}
+    for name in PANELS:
+        path = folder / f"{name}.json"
+        if path.exists():
+            records = json.loads(path.read_text())["records"]
+            panels[conditions(records)] = points(records)
+    if not panels:
+        raise InputError(f"{folder} has none of {', '.join(PANELS)}: measure first")
+    from benchmarks.harness import figures  # asks for matplotlib
+
+    path = folder / f"{PLOT}.svg"
+    figures.pareto(
+        path,
+        ("bytes of keys and values read, over exact attention's", "change of perplexity, %"),
+        panels,
+    )
+    return path
+
+
+def main() -> int:
+    """Measure what has no result yet, or draw what there is."""
+    flags = options()
+    try:
+        print(draw(flags.out) if flags.plot else run(flags))
+    except InputError as error:
+        print(f"quality: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

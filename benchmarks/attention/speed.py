@@ -1,0 +1,183 @@
+"""How long a decode step takes with each technique, deep in a real text, and with exact attention.
+
+    python -m benchmarks.attention.speed --data-dir DIR    the table (ten minutes)
+    python -m benchmarks.attention.speed --data-dir DIR --overhead    what checks cost (3 minutes)
+    python -m benchmarks.attention.speed --data-dir DIR --quick       few tokens, into build/
+
+The text (WikiText-2) is read up to a depth by exact attention; then its next tokens are decoded one
+by one, each by all settings in turn, so that they see the same keys and the same drift of the
+machine. All settings share the model's weights; each has its own copy of the cache. A setting's
+ratio is the median of its ratios to exact attention, token by token. What is read is counted over
+those steps, the sketch included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.progress import Progress
+
+from benchmarks.harness import record
+from benchmarks.harness.tables import markdown
+from suffice.attention import ATTENTIONS
+from suffice.engine.config import Config
+from suffice.engine.load import load
+from suffice.engine.runner import Runner
+from suffice.eval.texts import load_text
+from suffice.models.native_model import NativeModel, StepRows
+from suffice.trace import Trace
+
+NAME = "speed"
+EXACT = "exact"
+# More than all of the weights cannot be known; no change is smaller than a tau whose square is 0.
+CHECKED = ("aet:k=1.999,v=0", "art:tau=1e-30")
+SETTINGS = (
+    "certified:bounded=false,eps=0.3,v=0.002",
+    "certified:eps=0.05",
+    "aet:k=2,v=0.001",
+    "aet:k=0.9",
+    # Checked after every block, never satisfied: all is read, so the rest of the time is overhead.
+    # `aet:k=2,v=0` and `art:tau=0` would run as exact attention.
+    *CHECKED,
+)
+WARM = 2  # tokens before the clock starts
+HEAD = [
+    "weights",
+    "depth",
+    "setting",
+    "K read",
+    "V read",
+    "bytes read",
+    "ms a step",
+    "exact / this",
+]
+
+
+@dataclass
+class Subject:
+    """A setting with its model, which shares the weights, and its copy of the cache."""
+
+    setting: str
+    model: NativeModel
+    cache: Any
+    trace: Trace
+    seconds: list[float] = field(default_factory=list)
+
+    def step(self, token: int) -> None:
+        """Decode one token and note how long it took."""
+        self.cache.reserve(1)
+        began = time.perf_counter()
+        self.model.step([StepRows(self.cache, [token])], self.trace)
+        self.seconds.append(time.perf_counter() - began)
+        self.cache.commit([0])
+
+
+def subjects(runner: Runner, tokens: list[int], settings: list[str], steps: int) -> list[Subject]:
+    """Read all tokens but the last `steps` and return the settings, exact attention first."""
+    model = runner.decoder.config
+    read = runner.open("text", len(tokens))
+    runner.prefill(read, tokens[: len(tokens) - steps])
+    read.cache.reserve(steps)
+    found = [
+        Subject(
+            setting,
+            NativeModel(
+                runner.decoder,
+                len(tokens),
+                [[ATTENTIONS.build(setting).rule()] * model.kv_heads for _ in model.layers],
+            ),
+            runner.fork(read).cache,
+            Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads),
+        )
+        for setting in (EXACT, *settings)
+    ]
+    runner.close(read)
+    return found
+
+
+def row(weights: str, depth: int, subject: Subject, exact: Subject) -> list[Any]:
+    """Return a setting's line of the table."""
+    reads = subject.trace
+    pairs = zip(exact.seconds[WARM:], subject.seconds[WARM:], strict=True)
+    return [
+        weights,
+        depth,
+        f"`{subject.setting}`",
+        reads.key_fraction,
+        reads.value_fraction,
+        reads.kv_bytes_read / reads.kv_bytes_held,
+        1000 * statistics.median(subject.seconds[WARM:]),
+        statistics.median(before / after for before, after in pairs),
+    ]
+
+
+def measure(flags: argparse.Namespace, weights: str, progress: Progress) -> list[list[Any]]:
+    """Return the lines of one way to store weights, at all depths."""
+    # A sketched cache serves every technique; prompts are read by exact attention anyway.
+    length = max(flags.depths) + flags.steps
+    config = Config.create(
+        flags.model, quantization=weights, attention="certified", max_model_len=length
+    )
+    _, runner, tokenizer = load(config)
+    text = tokenizer.encode(load_text("wikitext2", flags.data_dir)[: 8 * length])
+    rows = []
+    for depth in flags.depths:
+        task = progress.add_task(f"{weights} {depth}", total=flags.steps)
+        tokens = text[: depth + flags.steps]
+        entrants = subjects(runner, tokens, flags.settings, flags.steps)
+        for index, token in enumerate(tokens[depth:]):
+            turn = index % len(entrants)
+            for subject in entrants[turn:] + entrants[:turn]:
+                subject.step(token)
+            progress.advance(task)
+        rows += [row(weights, depth, subject, entrants[0]) for subject in entrants]
+        for subject in entrants:
+            subject.cache.close()
+    return rows
+
+
+def table(flags: argparse.Namespace, rows: list[list[Any]]) -> str:
+    """Return the results as text and a table."""
+    about = (
+        f"{flags.model}, WikiText-2, {flags.steps - WARM} steps at each depth, bfloat16 keys and "
+        "values; a step reads the weights too, which no technique of attention spares."
+    )
+    return f"## Decode steps\n\n{about}\n\n{markdown(HEAD, rows)}"
+
+
+def main() -> int:
+    """Measure all and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data-dir", required=True, help="folder with wikitext2-test-raw.txt")
+    parser.add_argument("--settings", nargs="*")
+    parser.add_argument("--overhead", action="store_true", help="only what is checked, never stops")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, results in build/")
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--weights", nargs="*", default=["none", "int8"])
+    parser.add_argument("--depths", nargs="*", type=int)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--out", type=Path)
+    flags = parser.parse_args()
+    flags.depths = flags.depths or ([128] if flags.quick else [2048, 8128])
+    flags.steps = flags.steps or (WARM + 2 if flags.quick else 34)
+    flags.settings = flags.settings or list(CHECKED if flags.overhead else SETTINGS)
+    flags.out = flags.out or (record.BUILD if flags.quick else record.results(__file__))
+    rows = []
+    with Progress(transient=True) as progress:
+        for weights in flags.weights:
+            rows += measure(flags, weights, progress)
+    found = [dict(zip(HEAD, each, strict=True)) for each in rows]
+    name = f"{NAME}_overhead" if flags.overhead else NAME
+    record.write(flags.out, name, record.facts() | {"rows": found}, table(flags, rows))
+    print(table(flags, rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

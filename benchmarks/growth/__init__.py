@@ -1,0 +1,1 @@
+"""How the cache grows: the BMC paper's figures and tables on this machine."""

@@ -1,0 +1,1 @@
+"""What the benchmarks share: result files, tables, plots, the memory's bandwidth, settings."""

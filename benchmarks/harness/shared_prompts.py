@@ -1,0 +1,115 @@
+"""Prompts that are run once, for several techniques that differ only in how they decode.
+
+A technique leaves prompts as they are; a policy looks at a prompt's queries and then chooses from
+its tokens. So one run of a prompt, shown to all the policies, serves every engine on the same
+weights: its keys and values are copied into each engine's own cache, where its policy chooses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from suffice.cache.kv import KVCache
+from suffice.engine.config import Config
+from suffice.engine.runner import Runner
+from suffice.engine.runner import Sequence as Running
+from suffice.policy import Policy, QueryObserver, Windows
+from suffice.policy.choice import Budgeted, KeepAll
+
+
+@dataclass
+class Prompt:
+    """A prompt after its run: its cache, with every token, what came out and what was seen."""
+
+    cache: KVCache
+    logits: torch.Tensor
+    watches: dict[Policy, QueryObserver | None]
+
+
+class Shown(KeepAll):
+    """A policy that leaves nothing out, and shows each prompt to others."""
+
+    def __init__(self, policies: Sequence[Policy]) -> None:
+        self.policies = tuple(dict.fromkeys(map(watching, policies)))
+        self.watches: dict[Policy, QueryObserver | None] = {}
+
+    def watch(self, cache: KVCache, windows: Windows, scale: float) -> Any:
+        """Return what shows queries to what each policy looks with."""
+        self.watches = {each: each.watch(cache, windows, scale) for each in self.policies}
+        return self
+
+    def add(self, layer: int, q: torch.Tensor, end: int) -> None:
+        """Show queries; see `QueryObserver`."""
+        for watch in self.watches.values():
+            if watch is not None:
+                watch.add(layer, q, end)
+
+
+def watching(policy: Policy) -> Policy:
+    """Return the setting of a policy that looks at a prompt as this one does: all budgets do."""
+    if not isinstance(policy, Budgeted):
+        return policy
+    return dataclasses.replace(policy, budget=None, ratio=None, keep=False)
+
+
+class Prompts:
+    """The prompts of some engines, each run when the first of them asks for it, until `forget`."""
+
+    def __init__(self, base: Runner, policies: Sequence[Policy]) -> None:
+        self._shown = Shown(policies)
+        config = dataclasses.replace(base.config, policy=self._shown)
+        self._runner = Runner(config, base.decoder, base.sample)
+        self._found: dict[tuple[int, ...], Prompt] = {}
+
+    def run(self, tokens: Sequence[int]) -> Prompt:
+        """Return a prompt after its run."""
+        key = tuple(tokens)
+        if key not in self._found:
+            sequence = self._runner.open("shared", len(tokens))
+            logits = self._runner.prefill(sequence, list(tokens))
+            self._found[key] = Prompt(sequence.cache, logits, self._shown.watches)
+        return self._found[key]
+
+    def forget(self) -> None:
+        """Give the memory of all prompts back."""
+        for prompt in self._found.values():
+            prompt.cache.close()
+        self._found.clear()
+
+
+class Sharing(Runner):
+    """A runner whose prompts are taken from those that were run already."""
+
+    def __init__(self, config: Config, base: Runner, prompts: Prompts) -> None:
+        super().__init__(config, base.decoder)
+        self._prompts = prompts
+
+    def prefill(self, sequence: Running, tokens: list[int]) -> torch.Tensor:
+        """Copy a prompt's rows, let the policy choose, and return the last logits, float32 [V]."""
+        prompt, cache, policy = self._prompts.run(tokens), sequence.cache, self.config.policy
+        cache.reserve(len(tokens))
+        for layer in range(cache.layers):
+            cache.append(layer, prompt.cache.keys(layer), prompt.cache.values(layer))
+        cache.advance(len(tokens))
+        policy.after_prompt(cache, self.windows, prompt.watches[watching(policy)])
+        return prompt.logits
+
+
+def runners(
+    config: Config, base: Runner, settings: dict[str, dict[str, Any]]
+) -> tuple[dict[str, Runner], Prompts]:
+    """Return a runner for each setting, on one runner's weights, and the prompts they share.
+
+    A setting is what differs from `config`, a resolved one, such as `attention` and `policy`.
+    """
+    prompts = Prompts(base, [setting["policy"] for setting in settings.values()])
+    found: dict[str, Runner] = {
+        name: Sharing(dataclasses.replace(config, **setting), base, prompts)
+        for name, setting in settings.items()
+    }
+    return found, prompts

@@ -1,0 +1,1 @@
+"""suffice and other engines on the same model: decode, batch and prompt speed."""

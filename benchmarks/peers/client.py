@@ -1,0 +1,107 @@
+"""The other end of worker.py: starts an engine's process and tells it what to time.
+
+An engine that is not being timed is stopped (SIGSTOP), so that threads that spin while they wait
+take no time from the one that is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.install import ROOT, last_line
+
+TIMEOUT = 1800.0  # seconds; a compiler may run before the first answer
+
+
+def engine_module(name: str) -> str:
+    """Return the module that runs an engine, such as `vllm`."""
+    return f"benchmarks.peers.engines.{name}"
+
+
+def with_root(environment: dict[str, str]) -> str:
+    """Return PYTHONPATH with the repository's root, where an engine's process finds its module."""
+    return os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
+
+
+class EngineError(Exception):
+    """An engine did not answer; the message is its last line."""
+
+
+class Worker:
+    """A runner's process.
+
+    Raises:
+        EngineError: It ended before it was ready.
+    """
+
+    def __init__(
+        self,
+        python: Path,
+        module: str,
+        options: dict[str, Any],
+        environment: dict[str, str],
+        log: Path,
+    ) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log = log
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                [str(python), "-m", module, json.dumps(options)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment | {"PYTHONPATH": with_root(environment)},
+                cwd=log.parent,
+                start_new_session=True,
+            )
+        try:
+            self.about = self._answer()
+        except BaseException:
+            self.close()
+            raise
+        self._signal(signal.SIGSTOP)
+
+    def ask(self, do: str, **what: Any) -> dict[str, Any]:
+        """Let the engine do something and return its answer.
+
+        Raises:
+            EngineError: It ended, or took longer than `TIMEOUT`.
+        """
+        assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
+        with contextlib.suppress(BrokenPipeError):  # the answer's absence says so
+            self._process.stdin.write(json.dumps({"do": do, **what}).encode() + b"\n")
+            self._process.stdin.flush()
+        answer = self._answer()
+        self._signal(signal.SIGSTOP)
+        return answer
+
+    def close(self) -> None:
+        """End the process and those it started."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], TIMEOUT)
+        line = self._process.stdout.readline() if ready else b""
+        if not line:
+            said = last_line(self._log) if ready else f"no answer in {TIMEOUT:.0f} s"
+            raise EngineError(said)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)

@@ -1,0 +1,1 @@
+"""One runner for each engine; a runner is a process in the environment of its engine."""

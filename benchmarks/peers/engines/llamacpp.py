@@ -1,0 +1,143 @@
+"""Runs llama.cpp for speed.py, through llama-cpp-python's binding of its C interface.
+
+The high-level class holds one sequence only and copies logits; this loop is `llama-bench`'s with
+llama.cpp's own greedy sampler.
+"""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import version
+from typing import Any
+
+import llama_cpp as lib
+import numpy as np
+from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+from benchmarks.peers.worker import serve
+
+FLASH = {"off": 0, "on": 1}  # llama_flash_attn_type
+BATCH = 4096
+
+
+class LlamaCpp:
+    """A GGUF file with a float16 cache, llama.cpp's default."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        lib.llama_backend_init()
+        path = options["gguf"].encode()
+        self.model = lib.llama_model_load_from_file(path, lib.llama_model_default_params())
+        if not self.model:
+            raise SystemExit("llama.cpp cannot load the model")
+        self.greedy = lib.llama_sampler_init_greedy()
+        self._contexts: dict[int, Any] = {}
+        self._kept: dict[int, list[list[int]]] = {}
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "llama-cpp-python": version("llama-cpp-python"),
+            "system": lib.llama_print_system_info().decode().strip(),
+        }
+
+    def prefill(self, tokens: list[int]) -> dict[str, Any]:
+        context = self._context(1)
+        self._forget(context, 1, 0)
+        began = time.perf_counter()
+        self._run(context, [tokens], 0)
+        lib.llama_sampler_sample(self.greedy, context, -1)
+        return {"seconds": time.perf_counter() - began}
+
+    def decode(self, prompts: list[list[int]], count: int) -> dict[str, Any]:
+        sequences, length = len(prompts), len(prompts[0])
+        context = self._context(sequences)
+        # The last token of the prompt is run again: it gives the first token
+        if self._kept.get(sequences) != prompts:
+            self._forget(context, sequences, 0)
+            if length > 1:
+                self._run(context, [prompt[:-1] for prompt in prompts], 0)
+            self._kept[sequences] = prompts
+        self._forget(context, sequences, length - 1)
+        self._run(context, [prompt[-1:] for prompt in prompts], length - 1)
+        tokens = self._sample(context, sequences)
+        chosen = [tokens[0]]
+        began = time.perf_counter()
+        for step in range(count):
+            self._run(context, [[token] for token in tokens], length + step)
+            tokens = self._sample(context, sequences)
+            chosen.append(tokens[0])
+        return {"seconds": time.perf_counter() - began, "tokens": chosen}
+
+    def look_up(self, tokens: list[int], count: int, drafts: int) -> dict[str, Any]:
+        """Decode up to `count` tokens greedily by the binding's own prompt look-up.
+
+        `seconds` begin with the first token, as in `decode`; `timed` are the tokens after it.
+        """
+        look = LlamaPromptLookupDecoding(num_pred_tokens=drafts)
+        context, vocabulary = self._context(1), lib.llama_model_get_vocab(self.model)
+        self._forget(context, 1, 0)
+        if len(tokens) > 1:
+            self._run(context, [tokens[:-1]], 0)
+        self._run(context, [tokens[-1:]], len(tokens) - 1)
+        chosen = self._sample(context, 1)
+        began = time.perf_counter()
+        while len(chosen) < count and not lib.llama_vocab_is_eog(vocabulary, chosen[-1]):
+            text = [*tokens, *chosen]
+            guess = look(np.array(text, np.intc))[: count - len(chosen) - 1].tolist()
+            self._run(context, [[chosen[-1], *guess]], len(text) - 1, every=True)
+            for at, token in enumerate([*guess, None]):
+                found = lib.llama_sampler_sample(self.greedy, context, at)
+                chosen.append(found)
+                if found != token or lib.llama_vocab_is_eog(vocabulary, found):
+                    break
+            memory = lib.llama_get_memory(context)
+            lib.llama_memory_seq_rm(memory, 0, len(tokens) + len(chosen) - 1, -1)
+        seconds = time.perf_counter() - began
+        return {"seconds": seconds, "tokens": chosen, "timed": len(chosen) - 1}
+
+    def _context(self, sequences: int) -> Any:
+        if sequences not in self._contexts:
+            params = lib.llama_context_default_params()
+            params.n_ctx = self.options["rows"] * sequences
+            params.n_batch, params.n_ubatch = BATCH, 512
+            params.n_seq_max = sequences
+            params.n_threads = params.n_threads_batch = self.options["threads"]
+            params.flash_attn_type = FLASH[self.options["flash"]]
+            self._contexts[sequences] = lib.llama_init_from_model(self.model, params)
+        return self._contexts[sequences]
+
+    def _forget(self, context: Any, sequences: int, rows: int) -> None:
+        """Keep the first `rows` rows of each sequence."""
+        if sequences == 1 and rows == 0:
+            self._kept.pop(1, None)
+        memory = lib.llama_get_memory(context)
+        for sequence in range(sequences):
+            lib.llama_memory_seq_rm(memory, sequence, rows, -1)
+
+    def _run(self, context: Any, tokens: list[list[int]], first: int, every: bool = False) -> None:
+        """Run tokens of each sequence at positions `first`...; the last of each gives logits, or
+        `every` one does.
+        """
+        count = sum(map(len, tokens))
+        batch = lib.llama_batch_init(count, 0, 1)
+        batch.n_tokens = count
+        at = 0
+        for sequence, row in enumerate(tokens):
+            for offset, token in enumerate(row):
+                batch.token[at] = token
+                batch.pos[at] = first + offset
+                batch.n_seq_id[at] = 1
+                batch.seq_id[at][0] = sequence
+                batch.logits[at] = every or offset == len(row) - 1
+                at += 1
+        status = lib.llama_decode(context, batch)
+        lib.llama_batch_free(batch)
+        if status:
+            raise SystemExit(f"llama_decode returned {status}")
+
+    def _sample(self, context: Any, sequences: int) -> list[int]:
+        return [lib.llama_sampler_sample(self.greedy, context, at) for at in range(sequences)]
+
+
+if __name__ == "__main__":
+    serve(LlamaCpp)

@@ -1,0 +1,110 @@
+"""Runs transformers for speed.py: the model's own forward in a bare greedy loop.
+
+`generate` would add its own work to every token; this is what the library can do at best.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+import transformers
+
+from benchmarks.peers.worker import serve
+
+
+class Told(transformers.generation.streamers.BaseStreamer):
+    """Notes when tokens come; the first piece is the prompt."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[float, list[int]]] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        self.pieces.append((time.perf_counter(), value.flatten().tolist()))
+
+    def end(self) -> None:
+        pass
+
+
+class Transformers:
+    """A model of transformers with its default cache, which grows by a row per token."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        torch.set_num_threads(options["threads"])
+        self.model = self._load(options)
+        self._assistant = self._load(options) if options.get("assisted") else None
+        self._kept: dict[int, tuple[list[list[int]], Any, torch.Tensor]] = {}
+
+    @staticmethod
+    def _load(options: dict[str, Any]) -> Any:
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            options["model"],
+            dtype=getattr(torch, options["dtype"]),
+            attn_implementation=options["attention"],
+        ).eval()
+
+    def about(self) -> dict[str, Any]:
+        return {"transformers": transformers.__version__, "torch": torch.__version__}
+
+    @torch.inference_mode()
+    def prefill(self, tokens: list[int]) -> dict[str, Any]:
+        began = time.perf_counter()
+        self._run(torch.tensor([tokens]), transformers.DynamicCache())
+        return {"seconds": time.perf_counter() - began}
+
+    @torch.inference_mode()
+    def decode(self, prompts: list[list[int]], count: int) -> dict[str, Any]:
+        cache, token = self._prompt(prompts)
+        chosen = [int(token[0, 0])]
+        began = time.perf_counter()
+        for _ in range(count):
+            token = self._run(token, cache)
+            chosen.append(int(token[0, 0]))
+        seconds = time.perf_counter() - began
+        cache.crop(-count)
+        return {"seconds": seconds, "tokens": chosen}
+
+    @torch.inference_mode()
+    def look_up(self, tokens: list[int], count: int, drafts: int) -> dict[str, Any]:
+        """Generate up to `count` tokens greedily by prompt look-up of `drafts` tokens at a time, or
+        of an assistant's.
+
+        `seconds` begin with the first token, as in `decode`; `timed` are the tokens after it.
+        """
+        told, how = Told(), {"prompt_lookup_num_tokens": drafts}
+        if self._assistant is not None:
+            self._assistant.generation_config.num_assistant_tokens = drafts
+            how = {"assistant_model": self._assistant}
+        prompt = torch.tensor([tokens])
+        self.model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=count,
+            do_sample=False,
+            streamer=told,
+            **how,
+        )
+        _, first, *others = told.pieces
+        chosen = [token for _, piece in (first, *others) for token in piece]
+        timed, last = len(chosen) - len(first[1]), told.pieces[-1][0]
+        return {"seconds": last - first[0], "tokens": chosen, "timed": timed}
+
+    def _prompt(self, prompts: list[list[int]]) -> tuple[Any, torch.Tensor]:
+        """Return the prompts' cache and next tokens [B, 1]; the latest of a length is kept."""
+        kept = self._kept.get(len(prompts[0]))
+        if kept is None or kept[0] != prompts:
+            cache = transformers.DynamicCache()
+            kept = (prompts, cache, self._run(torch.tensor(prompts), cache))
+            self._kept[len(prompts[0])] = kept
+        return kept[1], kept[2]
+
+    def _run(self, tokens: torch.Tensor, cache: Any) -> torch.Tensor:
+        """Append tokens [B, T] to the cache and return the next ones [B, 1]."""
+        result = self.model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        next_token: torch.Tensor = result.logits[:, -1].argmax(-1, keepdim=True)
+        return next_token
+
+
+if __name__ == "__main__":
+    serve(Transformers)

@@ -1,0 +1,58 @@
+"""What every runner of speed.py shares: one process per engine that is told what to time.
+
+Runs inside each peer's own environment, so it imports nothing but the standard library. A request
+is a line of JSON on standard input, such as {"do": "decode", "prompts": [[1, 2]], "count": 64}; the
+answer is a line of JSON on what was standard output. What the engine itself prints goes to
+standard error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+PR_SET_PDEATHSIG = 1
+
+
+class Engine(Protocol):
+    """One way of running the model; every answer is a dictionary that JSON can hold."""
+
+    def about(self) -> dict[str, Any]:
+        """Return the versions and settings that a reader of the results needs."""
+        ...
+
+    def prefill(self, tokens: list[int]) -> dict[str, Any]:
+        """Run a prompt up to its first token; return `seconds`."""
+        ...
+
+    def decode(self, prompts: list[list[int]], count: int) -> dict[str, Any]:
+        """Run prompts of one length, then `count` more tokens of each, chosen greedily.
+
+        `seconds` covers the `count` steps only, not the prompt and the token that it gives;
+        `tokens` has all `count` + 1 tokens of the first prompt.
+        """
+        ...
+
+
+def serve(build: Callable[[dict[str, Any]], Engine]) -> None:
+    """Build an engine with the options in the first argument and answer until the input ends."""
+    # End with the one who asks, however that ends
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # an error stays the last line of the log
+
+    def say(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    engine = build(json.loads(sys.argv[1]))
+    say(engine.about())
+    for line in sys.stdin:
+        request = json.loads(line)
+        say(getattr(engine, request.pop("do"))(**request))

@@ -1,0 +1,1 @@
+"""Few bits: quality, right answers, matmul speed."""

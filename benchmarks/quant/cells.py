@@ -1,0 +1,153 @@
+"""Cells of quality.py: weights stored in some way, inputs of their products in another.
+
+A model runs in PyTorch with the weights that its codes stand for, layer by layer, all windows
+through a layer before the next. Rounded inputs are those of every matrix of a layer, unless other
+sites are asked for (see `sites`); the head's are not. Products are float32: the native step's
+inputs of 16 bits are the nearest thing to them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.quant.peer_weights import PeerWeights, is_peers, peer_path
+from benchmarks.quant.sites import Inputs, Rounding
+from suffice.errors import InputError
+from suffice.eval.perplexity import PerplexityResult, PerplexityTally, Scores
+from suffice.models.checkpoint import Checkpoint
+from suffice.models.decoder import Decoder
+from suffice.models.formats.quantized_file import open_quantized
+from suffice.models.quantize.job import Quantizing
+from suffice.models.tokenizer import Tokenizer
+from suffice.quant import QUANTS, PackedLinear
+from suffice.quant.none import NoQuant
+from suffice.quant.packed_codes import PackedCodes
+from suffice.registry import Table
+
+UNCALIBRATED = " uncalibrated"
+FLOAT = "none"
+ROWS = 128  # of logits that exist at a time
+
+INPUTS = Table("inputs", {"inputs": "benchmarks.quant.sites:Inputs"})
+
+
+def parsed(setting: str) -> tuple[str, Inputs]:
+    """Return the weights and inputs of a setting such as `kmeans + a=8,outliers=0.01`.
+
+    Raises:
+        InputError: An unknown method or option.
+    """
+    weights, _, inputs = setting.partition(" + ")
+    if not is_peers(weights):
+        _method(weights)
+    found: Inputs = INPUTS.build(f"inputs:{inputs}")
+    return weights, found
+
+
+def _method(weights: str) -> Any:
+    return QUANTS.build(weights.removesuffix(UNCALIBRATED))
+
+
+def scored(
+    ours: Rounding, reference: Rounding, windows: Sequence[list[int]]
+) -> Iterator[PerplexityTally]:
+    """Yield, window by window, the tally of what a run predicts compared with the reference."""
+    tally = PerplexityTally(len(windows))
+    with torch.no_grad():
+        for number, window in enumerate(windows):
+            for at in range(0, len(window) - 1, ROWS):
+                end = min(at + ROWS, len(window) - 1)
+                pair = (
+                    Scores(
+                        [number] * (end - at),
+                        window[at + 1 : end + 1],
+                        each.logits(each.states[number][at:end]),
+                    )
+                    for each in (ours, reference)
+                )
+                tally.add(*pair)
+            yield tally
+
+
+def cell_of(result: PerplexityResult, bits: float) -> dict[str, Any]:
+    """Return what is kept of a result."""
+    assert result.against is not None
+    own = {"bits": bits, "perplexity": result.perplexity, "error": result.error}
+    return dataclasses.asdict(result.against) | own | {"reference": result.against.perplexity}
+
+
+def kept_path(folder: Path, model: str, weights: str) -> Path:
+    """Return where a model's weights are kept once they are quantised."""
+    name = "".join(c if c.isalnum() or c in "=,." else "-" for c in weights)
+    return folder / f"{model}-{name}.safetensors"
+
+
+def bits_of(decoder: Decoder) -> float:
+    """Return the bits for each weight of the layers' matrices, scales and levels included."""
+    matrices = [
+        each
+        for name, each in decoder.weights.items()
+        if isinstance(each, PackedLinear) and name.startswith("layers.")
+    ]
+    parts = [part for each in matrices for part in (each.data, each.scale)]
+    parts += [each.levels for each in matrices if isinstance(each, PackedCodes)]
+    entries = sum(each.rows * each.columns for each in matrices)
+    return 8 * sum(part.nbytes for part in parts if part is not None) / entries
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to quantise, its calibration, and where what was quantised is kept."""
+
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+    calibration: Sequence[list[int]]
+    facts: dict[str, Any]  # of the model and the text
+    folder: Path
+
+    def floats(self) -> Decoder:
+        """Return the model in float32."""
+        return Decoder.from_checkpoint(self.checkpoint, NoQuant("float32"))
+
+    def weights(self, weights: str) -> Iterator[Any]:
+        """Yield how many layers are quantised, if they must be, and at the end the decoder.
+
+        Raises:
+            InputError: A method that the weights cannot be stored by.
+        """
+        if weights == FLOAT:
+            yield self.floats()
+            return
+        if is_peers(weights):
+            yield self._peers(weights).decoder(self.checkpoint)
+            return
+        method = _method(weights)
+        if weights.endswith(UNCALIBRATED) or not hasattr(method, "site"):
+            yield Decoder.from_checkpoint(self.checkpoint, method)
+            return
+        path = kept_path(self.folder, self.facts["model"]["name"], weights)
+        facts = self.facts | {"method": weights}
+        if not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            quantizing = Quantizing(self.floats(), method, self.calibration, path, facts)
+            yield from quantizing.run()
+            quantizing.write(self.tokenizer)
+        opened = open_quantized(path)
+        found = {key: opened.facts[key] for key in facts}
+        if found != facts:
+            raise InputError(f"{path} is of {found}, not of {facts}: remove it")
+        yield Decoder(opened.config, opened.weights)
+
+    def bits(self, weights: str, decoder: Decoder) -> float:
+        """Return the bits for each weight of the layers' matrices."""
+        return self._peers(weights).bits() if is_peers(weights) else bits_of(decoder)
+
+    def _peers(self, weights: str) -> PeerWeights:
+        model = self.facts["model"]["name"]
+        return PeerWeights(weights, peer_path(self.folder, model, weights))

@@ -1,0 +1,186 @@
+"""Time matmuls of weights in codes, of other types, the streaming read, and counted pairs.
+
+    python -m benchmarks.quant.matmul            two sizes of a 7B model's layers (minutes)
+    SUFFICE_ISA=v3 python ...                    the same of AVX2, into a file of its own
+    python -m benchmarks.quant.matmul --quick    tiny sizes, to see that it runs
+
+A ring of copies of each weight is larger than the caches, as the layers of a model are. Codes have
+4 bits where nothing else is said. The limits are the streaming read, and integer products of what
+is in the L1 cache: of int8 where inputs are, else of int16. Settings take turns. Since a machine's
+speed drifts, a ratio is of one round, and the median of the rounds counts; of times the best does.
+`counted` is the index-based product as the paper states it (counters of pairs of codes, for 4-bit
+activations), on one thread and a single copy in the cache: what is a circuit's gain is not a CPU's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from dataclasses import replace
+
+import torch
+
+from benchmarks.harness import record
+from benchmarks.harness.tables import markdown
+from suffice import native
+from suffice.models.pages import to_huge_pages
+from suffice.quant import QUANTS, PackedLinear
+from suffice.quant.coded import Coded, Grid
+from suffice.quant.kmeans import INT8, NARROW
+from suffice.quant.outliers import outliers, reference
+from suffice.quant.packed_codes import PackedCodes, pack_codes
+
+SIZES = [(4096, 4096), (14336, 4096)]
+QUICK = record.BUILD / "matmul-quick"
+RING_BYTES = 256 << 20  # of all copies of a weight, and what the streaming read reads
+ROWS = (1, 4, 8)
+OTHER_BITS = (2, 3, 5, 6)
+
+
+def main() -> int:
+    """Measure, print the tables and keep them."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, default=20)
+    flags = parser.parse_args()
+    torch.manual_seed(0)
+    sizes, rounds, ring = (SIZES, flags.rounds, RING_BYTES)
+    if flags.quick:
+        sizes, rounds, ring = [(64, 128)], 2, 1 << 14
+    products: list[list[object]] = []
+    for threads in sorted({1, native.cores()}):
+        native.set_threads(threads)
+        for size in sizes:
+            products += measure(size, threads, rounds, ring)
+    native.set_threads(1)
+    counts = [counted(size, rounds) for size in sizes]
+    picks = [picked(n, k, rounds) for n, k in ((576, 3), (1536, 8), (4096, 20), (14336, 72))]
+    head = ["N x K", "threads", "weights", "rows", "us", "GB/s"]
+    head += ["of the roof", "of the products", "over one row"]
+    text = "\n\n".join(
+        (
+            f"## Products out of the cache, {native.isa()}\n\n" + markdown(head, products),
+            "## Counted pairs of codes, one thread\n\n"
+            + markdown(["N x K", "counted us", "codes us", "times slower"], counts),
+            "## The k greatest and least of N, one thread\n\n"
+            + markdown(["N", "k", "kernel us", "torch.topk us", "comparisons"], picks),
+        )
+    )
+    data = {"products": products, "counted": counts, "outliers": picks}
+    folder = QUICK if flags.quick else record.results(__file__)
+    name = "matmul" if flags.quick else record.name_of("matmul")
+    record.write(folder, name, record.facts() | data, text)
+    print(text)
+    return 0
+
+
+def codes(rows: int, columns: int, group: int, a: int = 16, bits: int = 4) -> PackedCodes:
+    """Return a random weight in codes, for inputs of `a` bits."""
+    most = NARROW if a == 8 else INT8
+    levels = torch.linspace(-most, most, 2**bits).round()
+    grid = Grid(levels, torch.ones(rows, -(-columns // group)), group)
+    return pack_codes(Coded(torch.randint(2**bits, (rows, columns), dtype=torch.uint8), grid), a=a)
+
+
+def measure(
+    size: tuple[int, int], threads: int, rounds: int, ring_bytes: int
+) -> list[list[object]]:
+    """Return a line of the table for each type of weight and number of rows."""
+    rows, columns = size
+    dense = torch.randn(rows, columns)
+    weights: dict[str, PackedLinear] = {
+        "codes, group 32": codes(rows, columns, 32),
+        "codes, a scale a row": codes(rows, columns, columns),
+        "codes, group 32, int8 inputs": codes(rows, columns, 32, 8),
+        "codes, a scale a row, int8 inputs": codes(rows, columns, columns, 8),
+        **{f"codes of {w} bits, group 32": codes(rows, columns, 32, 16, w) for w in OTHER_BITS},
+        **{
+            f"codes of {w} bits, group 32, int8 inputs": codes(rows, columns, 32, 8, w)
+            for w in OTHER_BITS
+        },
+        "int8": QUANTS.build("int8").pack(dense),
+        "bfloat16": QUANTS.build("none:dtype=bfloat16").pack(dense),
+    }
+    rings = {name: ring(weight, ring_bytes) for name, weight in weights.items()}
+    taken: dict[tuple[str, int], list[float]] = {}
+    roofs: list[float] = []
+    peaks: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(rounds):
+        roofs.append(native.read_bandwidth(ring_bytes, threads, 1))
+        for narrow, rates in peaks.items():
+            rates.append(native.product_rate(narrow, threads, 1))
+        for name, copies in rings.items():
+            for count in ROWS:
+                took = seconds(copies, torch.randn(count, columns))
+                taken.setdefault((name, count), []).append(took)
+    table: list[list[object]] = []
+    for (name, count), times in taken.items():
+        size_of = weights[name].bytes
+        of_roof = [size_of / took / roof for took, roof in zip(times, roofs, strict=True)]
+        peak = peaks["int8" in name]
+        products = [
+            rows * columns * count / took / at for took, at in zip(times, peak, strict=True)
+        ]
+        over_one = [took / one for took, one in zip(times, taken[name, 1], strict=True)]
+        best = min(times)
+        line = [f"{rows} x {columns}", threads, name, count, 1e6 * best, size_of / best / 1e9]
+        of_products = "" if name == "bfloat16" else statistics.median(products)
+        table.append([*line, statistics.median(of_roof), of_products, statistics.median(over_one)])
+    return table
+
+
+def ring(weight: PackedLinear, size: int) -> list[PackedLinear]:
+    """Return copies of a weight that fill so many bytes, where a model has its weights."""
+    copies: dict[str, PackedLinear | torch.Tensor] = {
+        str(i): replace(weight) for i in range(max(2, size // weight.bytes))
+    }
+    to_huge_pages(copies)
+    return [each for each in copies.values() if isinstance(each, PackedLinear)]
+
+
+def seconds(copies: list[PackedLinear], x: torch.Tensor) -> float:
+    """Return the mean time of a product over a ring."""
+    y = torch.empty(len(x), -(-copies[0].rows // 16) * 16)
+    layers = [copy.native for copy in copies]
+    inputs, outputs = x.numpy(), y.numpy()
+    began = time.perf_counter()
+    for layer in layers:
+        layer(inputs, outputs)
+    return (time.perf_counter() - began) / len(layers)
+
+
+def counted(size: tuple[int, int], rounds: int) -> list[object]:
+    """Return the times of counting pairs and of the product of codes, in the cache."""
+    weight = codes(*size, size[1])
+    x, levels = torch.randint(16, (size[1],), dtype=torch.uint8), torch.linspace(-1, 1, 16)
+    y = torch.empty(size[0])
+    slow = fast = float("inf")
+    for _ in range(max(2, rounds // 4)):
+        began = time.perf_counter()
+        weight.native.count_pairs(x.numpy(), levels.numpy(), y.numpy())
+        slow = min(slow, time.perf_counter() - began)
+        fast = min(fast, seconds([weight] * 4, torch.randn(1, size[1])))
+    return [f"{size[0]} x {size[1]}", 1e6 * slow, 1e6 * fast, slow / fast]
+
+
+def picked(size: int, count: int, rounds: int) -> list[object]:
+    """Return what selecting outliers takes, and how many comparisons the two trees."""
+    values = torch.randn(size)
+    found = torch.empty(2, count, dtype=torch.int32).numpy()
+    own = theirs = float("inf")
+    for _ in range(10 * rounds):
+        began = time.perf_counter()
+        native.core.outliers(values.numpy(), found)
+        own = min(own, time.perf_counter() - began)
+        began = time.perf_counter()
+        values.topk(count)
+        values.topk(count, largest=False)
+        theirs = min(theirs, time.perf_counter() - began)
+    assert outliers(values, count).greatest == reference(values, count).greatest
+    return [size, count, 1e6 * own, 1e6 * theirs, reference(values, count).comparisons]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

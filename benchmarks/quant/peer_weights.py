@@ -1,0 +1,75 @@
+"""Weights that peers have quantised: files of `quantize_peers`, and decoders with such weights.
+
+`llama.cpp:Q4_0` is a .gguf file in a type of llama.cpp's; `hqq:group=64` what HQQ's codes of the
+layers' matrices stand for, all else as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import torch
+from safetensors.torch import load_file
+
+from suffice.errors import InputError
+from suffice.models.checkpoint import Checkpoint
+from suffice.models.decoder import Decoder, pack_weights
+from suffice.models.open import open_checkpoint
+from suffice.quant.none import NoQuant
+
+LLAMA, HQQ = "llama.cpp:", "hqq:group="
+HQQ_BITS, HQQ_GROUP_BITS = 4, 2 * 16  # of a weight, and the scale and zero of a group
+
+
+def is_peers(weights: str) -> bool:
+    """Return whether weights of this name are a peer's."""
+    return weights.startswith((LLAMA, HQQ))
+
+
+def peer_path(folder: Path, model: str, weights: str) -> Path:
+    """Return where a peer's quantisation of a model is kept."""
+    if weights.startswith(LLAMA):
+        return folder / f"{model}-{weights.removeprefix(LLAMA)}.gguf"
+    return folder / f"{model}-{weights.replace(':', '-')}.safetensors"
+
+
+@dataclass(frozen=True)
+class PeerWeights:
+    """Weights of some name, in a file.
+
+    Raises:
+        InputError: The file is not there.
+    """
+
+    weights: str
+    path: Path
+
+    def __post_init__(self) -> None:
+        if not self.path.is_file():
+            raise InputError(f"{self.path} is missing: benchmarks.quant.quantize_peers makes it")
+
+    def decoder(self, checkpoint: Checkpoint) -> Decoder:
+        """Return a checkpoint's model with these weights, in float32."""
+        if self.weights.startswith(LLAMA):
+            return Decoder.from_checkpoint(open_checkpoint(self.path), NoQuant("float32"))
+        found = load_file(self.path)
+
+        def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+            for name, tensor in checkpoint.tensors():
+                yield name, found.pop(name, tensor)
+
+        decoder = Decoder(checkpoint.config, pack_weights(tensors(), NoQuant("float32")))
+        if found:
+            raise InputError(f"{self.path} has {next(iter(found))}, which the model has not")
+        return decoder
+
+    def bits(self) -> float:
+        """Return the bits for each weight of the layers' matrices."""
+        if self.weights.startswith(HQQ):
+            return HQQ_BITS + HQQ_GROUP_BITS / int(self.weights.removeprefix(HQQ))
+        tensors = [t for t in gguf.GGUFReader(self.path).tensors if t.name.startswith("blk.")]
+        matrices = [each for each in tensors if len(each.shape) == 2]
+        return 8 * sum(each.n_bytes for each in matrices) / sum(int(m.n_elements) for m in matrices)

@@ -1,0 +1,265 @@
+"""What few bits cost in quality: weights and activations by codes, on WikiText-2.
+
+    python -m benchmarks.quant.quality --data-dir DIR --cache FOLDER      SmolLM2, hours
+    ... --model gemma3-270m
+    ... --window 2048 --limit 5                                           longer windows
+    ... --settings kmeans "kllm:a=16 + a=4,outliers=0.01"                 these alone
+    python -m benchmarks.quant.quality --quick --data-dir DIR             a few cells, into build/
+
+A setting is weights + inputs of their products: `kllm:a=16 + a=4,outliers=0.01` has weights of the
+preset kllm, and inputs of 4 bits but for 1 % outliers, half of them at each end; with `group=64` so
+many of a token's inputs share a scale, and not all of them; `sites=` says which activations are
+rounded, those of all matrices if not given (see `sites`). ` uncalibrated` after the weights
+quantises them without a text; `llama.cpp:Q4_0` and `hqq:group=64` are files of
+`quantize_peers` in --cache. Weights are quantised once, with inputs as they are, and
+kept in the folder --cache; levels of inputs are learned on what these weights make of the
+calibration text. That text is Spec-Bench's longer prompts, or a file (--calibrate), never the text
+that is evaluated. Cells are kept as they are done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Any
+
+import torch
+
+from benchmarks.harness import record
+from benchmarks.harness.tables import CellStore
+from benchmarks.quant.cells import FLOAT, Source, cell_of, parsed, scored
+from benchmarks.quant.quality_table import table
+from benchmarks.quant.sites import Inputs, Rounding, check_sites, even, learned, run
+from suffice import native
+from suffice.errors import InputError
+from suffice.eval.perplexity import PerplexityPlan, windows_of
+from suffice.eval.texts import described, json_value, load_text, read
+from suffice.models.decoder import Decoder
+from suffice.models.files import fingerprint, locate
+from suffice.models.open import open_checkpoint
+from suffice.models.tokenizer import load_tokenizer
+from suffice.progress import counting_bar
+from suffice.quant.activations import Site
+
+NAME = "quality"
+PROMPTS, LONG = "spec-bench-questions.jsonl", ("rag", "summarization")  # file, categories
+CALIBRATION = PerplexityPlan(1024, 16)  # windows that weights are calibrated on
+LEARNING = 4  # of them, from which levels of inputs are learned
+SHARES = (0.005, 0.01, 0.02, 0.05, 0.1)  # Table IV
+PRESET, BEST = "kllm:a=16", "kmeans"
+GROUPED = 64  # inputs that share a scale, where not all of a token do
+SITES = (
+    *("qkv", "o", "gate_up", "down", "mlp", "queries", "keys", "values"),
+    *("values+scores", "linear+mlp", "attention", "all"),
+)
+SETTINGS = (
+    "none",
+    BEST,
+    PRESET,
+    "rtn:group=64 uncalibrated",
+    "rtn:group=64,compensate=true",
+    f"{PRESET} + a=4,outliers=0.01",
+    f"{BEST} + a=8",
+    f"{BEST} + a=8,outliers=0.01",
+    "none + a=8",
+    "none + a=8,outliers=0.01",
+    "kmeans:hadamard=false",
+    "kmeans:hadamard=false + a=4,outliers=0.01",
+    "kmeans:hadamard=false + a=4,outliers=0.05",
+    "kmeans:hadamard=false + a=3,outliers=0.01",
+    "kmeans:hadamard=false + a=3,outliers=0.05",
+    f"{PRESET} + a=3,outliers=0.01",
+    "rtn uncalibrated + a=4,even=true",
+    "rtn uncalibrated + a=3,even=true",
+    f"{PRESET} uncalibrated + a=3,outliers=0.01,offline=true",
+    "kmeans:group=none",
+    "llama.cpp:Q4_0",
+    "llama.cpp:IQ4_NL",
+    "llama.cpp:Q4_K_S",
+    *(f"kmeans:w={w}" for w in (2, 3, 5, 6)),
+    "llama.cpp:Q5_K_S",
+    "llama.cpp:Q6_K",
+    "hqq:group=32",
+    "hqq:group=64",
+    *(f"{PRESET} + a={a}" for a in (4, 3)),
+    *(f"{PRESET} + a={a},outliers={share}" for a in (4, 3) for share in SHARES),
+    *(f"{PRESET} + a={a},outliers={share},offline=true" for a in (4, 3) for share in SHARES),
+    *(f"kmeans:hadamard=false + a={a},outliers={share}" for a in (4, 3) for share in SHARES),
+    f"{BEST} + a=4,outliers=0.01",
+    f"{BEST} + a=3,outliers=0.01",
+    *(
+        f"{weights} + a={a},outliers=0.01,group={GROUPED}"
+        for weights in ("none", PRESET, "kmeans:hadamard=false", BEST)
+        for a in (4, 3)
+    ),
+    "none + a=4,outliers=0.01",
+    "none + a=3,outliers=0.01",
+    *(f"none + a=4,outliers=0.01,sites={sites}" for sites in SITES),
+    "none + a=8,sites=scores",
+    "kllm",  # with the levels that `suffice quantize` learns
+    "kllm:a=3",
+    *(f"{weights} + a=4,outliers=0.01,sites=all" for weights in (PRESET, "kmeans:hadamard=false")),
+    f"kmeans:hadamard=false + a=4,outliers=0.01,group={GROUPED},sites=all",
+    "kmeans:hadamard=false + a=8,sites=all",
+)
+
+
+def calibration_text(flags: argparse.Namespace) -> tuple[str, str]:
+    """Return the name of the text to calibrate on, and the text.
+
+    Raises:
+        InputError: There is none.
+    """
+    if flags.calibrate:
+        return flags.calibrate, load_text(flags.calibrate)
+    path = Path(flags.data_dir or ".") / PROMPTS
+    if not path.is_file():
+        raise InputError(f"{path} is not there: give a text to calibrate on with --calibrate")
+    lines = enumerate(read(path).splitlines(), 1)
+    rows = [json_value(f"{path}, line {number}", line) for number, line in lines if line.strip()]
+    long = ["\n\n".join(row["turns"]) for row in rows if row["category"] in LONG]
+    return PROMPTS, "\n\n".join(long)
+
+
+def spread(windows: list[list[int]], limit: int) -> list[list[int]]:
+    """Return at most `limit` of the windows, evenly spread over the text."""
+    count = min(limit, len(windows))
+    return [windows[i * len(windows) // count] for i in range(count)]
+
+
+class Bench:
+    """Measures the cells of a store that are missing."""
+
+    def __init__(self, source: Source, windows: list[list[int]], store: CellStore) -> None:
+        self._source, self._windows, self._sheet = source, windows, store
+        self._reference: Rounding | None = None
+
+    def measure(self, settings: list[str]) -> None:
+        """Measure settings, those of the same weights after each other."""
+        asked: dict[str, dict[str, Inputs]] = {}
+        for setting in settings:
+            weights, inputs = parsed(setting)
+            if setting not in self._sheet.cells.get(weights, {}):
+                asked.setdefault(weights, {})[setting] = inputs
+        for weights, missing in asked.items():
+            try:
+                decoder = self._shown(f"{weights}: weights", self._source.weights(weights))
+            except InputError as error:
+                self._sheet.refused[weights] = str(error)
+                continue
+            sites = self._sites(weights, decoder, missing)
+            for setting, inputs in missing.items():
+                if setting == FLOAT:
+                    ours = self._exact()
+                else:
+                    ours = self._shown(setting, run(decoder, self._windows, sites[inputs]))
+                self._sheet.keep(weights, setting, self._cell(setting, decoder, ours))
+
+    def _sites(
+        self, weights: str, decoder: Decoder, missing: dict[str, Inputs]
+    ) -> dict[Inputs, dict[str, Site]]:
+        """Return the sites of every layer for each of the inputs."""
+        layers = len(decoder.config.layers)
+        found = {each: even(each, layers) for each in missing.values() if not each.learned}
+        wanted = [each for each in missing.values() if each.learned]
+        if wanted:
+            windows = self._source.calibration[:LEARNING]
+            found |= self._shown(f"{weights}: levels", learned(decoder, windows, wanted))
+        return found
+
+    def _exact(self) -> Rounding:
+        """Run the unquantised model, which every cell is compared with, once."""
+        if self._reference is None:
+            floats = self._source.floats()
+            self._reference = self._shown(FLOAT, run(floats, self._windows, {}))
+        return self._reference
+
+    def _cell(self, setting: str, decoder: Decoder, ours: Rounding) -> dict[str, Any]:
+        steps = scored(ours, self._exact(), self._windows)
+        tally = self._shown(f"{setting}: windows", steps, len(self._windows))
+        weights = setting.partition(" + ")[0]
+        return cell_of(tally.result(), self._source.bits(weights, decoder))
+
+    def _shown(self, what: str, steps: Iterator[Any], total: int | None = None) -> Any:
+        """Run steps, one a layer if their number is not given; return what the last one yields."""
+        found = None
+        with counting_bar() as bar:
+            line = bar.add_task(what, total=total or len(self._source.checkpoint.config.layers))
+            for step in steps:
+                found = step
+                bar.update(line, advance=1)
+        return found
+
+
+def options() -> argparse.Namespace:
+    """Return what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data-dir", help=f"folder with wikitext2-test-raw.txt and {PROMPTS}")
+    parser.add_argument("--calibrate", help="text file to calibrate on, in place of Spec-Bench")
+    parser.add_argument("--cache", type=Path, default=Path("build/quantised"))
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--window", type=int, default=1024)
+    parser.add_argument("--limit", type=int, default=10, help="windows, evenly spread")
+    parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--quick", action="store_true", help="a few cells, into build/")
+    parser.add_argument("--out", type=Path)
+    flags = parser.parse_args()
+    if flags.quick:
+        flags.window, flags.limit = 64, 2
+        flags.settings = [*SETTINGS[:3], f"{PRESET} + a=4,outliers=0.05"]
+    flags.out = flags.out or (Path("build") if flags.quick else record.results(__file__))
+    return flags
+
+
+def prepared(flags: argparse.Namespace) -> tuple[Source, list[list[int]], CellStore]:
+    """Return the model, the windows of the text and what was measured so far.
+
+    Raises:
+        InputError: A model, text, setting or number that cannot be used.
+    """
+    for setting in flags.settings:
+        parsed(setting)
+    if flags.limit < 1:
+        raise InputError(f"--limit={flags.limit}: must be at least 1 window")
+    path, plan = locate(flags.model), PerplexityPlan(flags.window)
+    text, (name, other) = load_text("wikitext2", flags.data_dir), calibration_text(flags)
+    checkpoint, tokenizer = open_checkpoint(path), load_tokenizer(path)
+    for setting in flags.settings:
+        check_sites(parsed(setting)[1], checkpoint.config)
+    context = checkpoint.config.longest_prompt
+    windows = spread(windows_of(tokenizer, text, plan, context), flags.limit)
+    calibration = PerplexityPlan(min(CALIBRATION.window, context), CALIBRATION.limit)
+    learning = windows_of(tokenizer, other, calibration, context)
+    model = {"name": PurePath(flags.model).name, "hash": fingerprint(path)}
+    facts = {"model": model, "text": described(name, other, learning)}
+    evaluated = described("wikitext2", text, windows)
+    shown = {"model": model, "evaluated": evaluated, "calibrated": facts["text"]}
+    store = CellStore(
+        flags.out, f"{NAME}_{model['name']}_{flags.window}", shown, record.facts(), table
+    )
+    store.read()
+    return Source(checkpoint, tokenizer, learning, facts, flags.cache), windows, store
+
+
+def main() -> int:
+    """Measure what has no result yet, keeping each cell as it comes."""
+    flags = options()
+    if flags.threads:
+        native.set_threads(flags.threads)
+        torch.set_num_threads(flags.threads)
+    try:
+        source, windows, store = prepared(flags)
+        Bench(source, windows, store).measure(flags.settings)
+    except InputError as error:
+        print(f"quality: error: {error}", file=sys.stderr)
+        return 2
+    store.write()
+    print(table(store))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Let others quantise the weights that suffice quantises, for quality.py to compare.
+
+    python -m benchmarks.quant.quantize_peers --cache FOLDER [--model M]
+    ... --types Q4_0 IQ4_NL Q4_K_S ...     some of llama.cpp's
+    ... --types hqq:group=32 hqq:group=64
+
+llama.cpp starts from the same .gguf file, whose weights it makes floats of first, without an
+importance matrix. Where a type needs rows of 256 it takes another; the table says how many bits
+that makes. HQQ has 4 bits with a scale and a zero, float16, for a group of a row, as many
+iterations as it takes by itself, and no calibration. Both have environments of their own, in which
+this file runs once more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+TYPES = ("Q4_0", "IQ4_NL", "Q4_K_S", "Q5_K_S", "Q6_K")  # of llama.cpp
+HQQ = {f"hqq:group={group}": group for group in (32, 64)}
+INSIDE = "--inside"  # a peer's environment
+
+
+def quantize(source: str, target: str, kind: str) -> int:
+    """Write `target` as a peer has it; return its status."""
+    return by_hqq(source, target, HQQ[kind]) if kind in HQQ else by_llama(source, target, kind)
+
+
+def by_hqq(source: str, target: str, group: int) -> int:
+    """Write what HQQ's codes of the matrices in a file stand for, float16; return 0."""
+    import torch
+    from hqq.core.quantize import Quantizer
+    from safetensors.torch import load_file, save_file
+
+    found = {}
+    for name, matrix in load_file(source).items():
+        codes, about = Quantizer.quantize(
+            matrix, nbits=4, group_size=group, axis=1, compute_dtype=torch.float16, device="cpu"
+        )
+        found[name] = Quantizer.dequantize(codes, about).to(torch.float16)
+    save_file(found, target)
+    return 0
+
+
+def by_llama(source: str, target: str, kind: str) -> int:
+    """Write `target` in a type of llama.cpp's; return its status."""
+    import llama_cpp as lib
+
+    params = lib.llama_model_quantize_default_params()
+    params.ftype = getattr(lib, f"LLAMA_FTYPE_MOSTLY_{kind}")
+    params.allow_requantize = True
+    params.nthread = 1
+    status: int = lib.llama_model_quantize(source.encode(), target.encode(), ctypes.byref(params))
+    return status
+
+
+def write_matrices(model: Path, path: Path) -> None:
+    """Write the layers' matrices of a model, float32."""
+    from safetensors.torch import save_file
+
+    from suffice.models.open import open_checkpoint
+    from suffice.models.weights import is_linear
+
+    tensors = open_checkpoint(model).tensors()
+    layers = {n: t for n, t in tensors if n.startswith("layers.") and is_linear(n)}
+    save_file({name: each.float().contiguous() for name, each in layers.items()}, path)
+
+
+def main() -> int:
+    """Write the files that are missing."""
+    from benchmarks.peers.install import PACKAGES, ROOT, InstallError, install
+    from benchmarks.quant.peer_weights import LLAMA, peer_path
+    from suffice.errors import InputError
+    from suffice.models.files import locate
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cache", type=Path, default=Path("build/quantised"))
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--types", nargs="+", default=list(TYPES), choices=[*TYPES, *HQQ])
+    parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")
+    flags = parser.parse_args()
+    flags.cache.mkdir(parents=True, exist_ok=True)
+    floats = flags.cache / "floats.safetensors.part"
+    for kind in flags.types:
+        weights = kind if kind in HQQ else LLAMA + kind
+        target = peer_path(flags.cache, Path(flags.model).name, weights)
+        if target.is_file():
+            continue
+        package = PACKAGES["hqq" if kind in HQQ else "llama-cpp-python"]
+        try:
+            source = locate(flags.model)
+            if kind in HQQ:
+                write_matrices(source, floats)
+                source = floats
+            elif source.suffix != ".gguf":
+                raise InputError(f"{source} is no .gguf file, which llama.cpp starts from")
+            install(package, flags.jobs)
+        except (InputError, InstallError) as error:
+            print(f"quantize_peers: error: {error}", file=sys.stderr)
+            return 2
+        part = target.with_name(target.name + ".part")
+        asked = [
+            str(package.python),
+            "-m",
+            __spec__.name,
+            INSIDE,
+            *map(str, (source.resolve(), part.resolve())),
+            kind,
+        ]
+        status = subprocess.run(asked, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode
+        floats.unlink(missing_ok=True)
+        if status:
+            print(f"quantize_peers: error: {package.name} cannot make {kind}", file=sys.stderr)
+            return 1
+        part.replace(target)
+        print(target)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(quantize(*sys.argv[2:]) if INSIDE in sys.argv[1:2] else main())

@@ -1,0 +1,277 @@
+"""Activations of few bits at chosen sites: KLLM, section III-A, as a decoder in PyTorch.
+
+Sites are the inputs of a layer's matrices (`qkv`, `o`, `gate_up`, `down`, together `linear`), what
+gate and up make of theirs (`gate`, `up`, together `mlp`), and what attention multiplies: `queries`,
+`keys` and `values`, all heads of a token side by side, and `scores`, as the paper calls what comes
+out of the softmax (with these `attention`). Together they are `all`.
+
+Scores are integers of 8 bits, 0 to 255, and their greatest of a row the scale: with values in
+codes, what scales these is in the scores first, for tokens are what is summed over. All other sites
+have the bits that are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from suffice.errors import InputError
+from suffice.models.config import DecoderConfig
+from suffice.models.decoder import Decoder
+from suffice.models.layers import visible
+from suffice.models.quantize.layerwise import Layerwise, sampled
+from suffice.quant import PackedLinear
+from suffice.quant.activations import ActivationRows, Site, check_input_group
+from suffice.quant.hadamard import rotate
+from suffice.quant.kmeans import CODED_INPUTS, EXACT
+from suffice.quant.packed_codes import PackedCodes
+from suffice.quant.sites import GROUPS as INPUTS
+from suffice.quant.sites import LINEAR, SITE_OF, chosen
+
+MLP = ("gate", "up")
+PARTS = ("queries", "keys", "values")
+SCORES = "scores"
+GROUPS = INPUTS | {"mlp": MLP, "attention": (*PARTS, SCORES)}
+GROUPS |= {"all": tuple(site for sites in GROUPS.values() for site in sites)}
+INTEGERS = Site(torch.arange(256) / 255, 0.0)  # of scores, which are never negative
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How activations are rounded: `a` bits, `outliers` of a token's values kept, at `sites`.
+
+    The share of outliers is of both ends together, as in the paper. Levels are K-means centroids,
+    or if `even` evenly spaced and symmetric, as those of 8 bits always are. `offline`: thresholds
+    found beforehand say what is an outlier. `group` values share a scale, or with none all of a
+    token's.
+    """
+
+    a: int = EXACT
+    outliers: float = 0.0
+    even: bool = False
+    offline: bool = False
+    group: int | None = None
+    sites: str = LINEAR
+
+    def __post_init__(self) -> None:
+        if self.a not in (*CODED_INPUTS, 8, EXACT):
+            raise InputError(f"inputs: a={self.a} bits; allowed: 3, 4, 8, 16")
+        if not 0 <= self.outliers <= 1:
+            raise InputError(f"inputs: outliers={self.outliers}; allowed: 0..1")
+        elsewhere = chosen(self.sites, GROUPS) != INPUTS[LINEAR]
+        if self.a == EXACT and (self.outliers or self.even or self.offline or elsewhere):
+            raise InputError("inputs: a=16 is exact; it goes with no other option")
+        if self.offline and (self.even or self.a == 8 or not self.outliers):
+            raise InputError("inputs: offline=true goes with outliers and K-means levels")
+        if self.chosen == (SCORES,) and (self.a != 8 or self.outliers):
+            raise InputError("inputs: sites=scores goes with a=8 alone: they have 8 bits")
+        check_input_group("inputs: group", self.group)
+        if self.group and not self.learned:
+            raise InputError("inputs: group goes with K-means levels")
+
+    @property
+    def learned(self) -> bool:
+        """Whether levels or thresholds come from a calibration."""
+        return self.a in CODED_INPUTS and not self.even
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The sites of a layer."""
+        return () if self.a == EXACT else chosen(self.sites, GROUPS)
+
+    def site(self, name: str, samples: torch.Tensor) -> Site:
+        """Return the levels for a site, from some of its values [T, K]."""
+        share = self.outliers / 2
+        if name == SCORES:
+            return INTEGERS
+        if self.learned:
+            return Site.learn(samples, self.a, share, offline=self.offline, group=self.group)
+        top = 2 ** (self.a - 1) - 1
+        return Site(torch.arange(-top, top + 1) / top, share)
+
+
+def check_sites(inputs: Inputs, config: DecoderConfig) -> None:
+    """Refuse sites that a model does not have.
+
+    Raises:
+        InputError: It has none of them.
+    """
+    if inputs.chosen == ("gate",) and not config.gated:
+        raise InputError("inputs: sites=gate: the model has no gates")
+
+
+class Passing(Layerwise):
+    """Windows that run through a decoder, each of whose sites passes its activations to `_at`."""
+
+    _shared: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def _at(self, site: str, x: torch.Tensor) -> torch.Tensor:
+        """Return what becomes of the activations [T, K] at a site such as `layers.0.qkv`."""
+        raise NotImplementedError
+
+    def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        layer, _, matrix = name.rpartition(".")
+        if matrix in SITE_OF:
+            if self._shared is None or self._shared[0] is not x:  # q, k and v share theirs
+                self._shared = x, self._turned(name, f"{layer}.{SITE_OF[matrix]}", x)
+            x = self._shared[1]
+        y = super()._linear(name, x)
+        return self._at(name, y) if matrix in MLP else y
+
+    def _turned(self, matrix: str, site: str, x: torch.Tensor) -> torch.Tensor:
+        """Pass the inputs of a matrix to its site as it multiplies them, rotated if it is."""
+        rotation = rotation_of(self._matrix(matrix))
+        if not rotation:
+            return self._at(site, x)
+        return rotate(self._at(site, rotate(x, rotation)), rotation)
+
+    def _projected(
+        self, index: int, table: tuple[torch.Tensor, torch.Tensor] | None, x: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        parts = super()._projected(index, table, x)
+        q, k, v = (
+            heads(self._at(f"layers.{index}.{site}", rows(part)), part.shape[-1])
+            for site, part in zip(PARTS, parts, strict=True)
+        )
+        return q, k, v
+
+
+def rows(part: torch.Tensor) -> torch.Tensor:
+    """Return heads [H, T, D] side by side, [T, H D]."""
+    return part.transpose(0, 1).flatten(1)
+
+
+def heads(x: torch.Tensor, size: int) -> torch.Tensor:
+    """Return the heads [H, T, D] that are side by side in [T, H D]."""
+    return x.view(len(x), -1, size).transpose(0, 1)
+
+
+class Samples(Passing):
+    """Keeps some activations of each site; they stay as they are."""
+
+    def __init__(self, decoder: Decoder, windows: Sequence[Sequence[int]]) -> None:
+        super().__init__(decoder, windows)
+        self._found: dict[str, torch.Tensor] = {}
+
+    def layer(self, index: int) -> dict[str, torch.Tensor]:
+        """Pass all windows through a layer, and return some activations [T, K] of each site."""
+        self._found = {}
+        self.advance(index)
+        return self._found
+
+    def _turned(self, matrix: str, site: str, x: torch.Tensor) -> torch.Tensor:
+        super()._turned(matrix, site, x)
+        return x
+
+    def _at(self, site: str, x: torch.Tensor) -> torch.Tensor:
+        name, own = site.rpartition(".")[2], sampled(x, self._tokens)
+        self._found[name] = torch.cat((self._found[name], own)) if name in self._found else own
+        return x
+
+
+class Rounding(Passing):
+    """Rounds the activations at `sites`, such as `layers.0.qkv`."""
+
+    def __init__(
+        self, decoder: Decoder, windows: Sequence[Sequence[int]], sites: dict[str, Site]
+    ) -> None:
+        super().__init__(decoder, windows)
+        self.sites = sites
+        self._values: ActivationRows | None = None  # of the layer and window at hand, if in codes
+
+    @property
+    def states(self) -> list[torch.Tensor]:
+        """The hidden states [T, M] of each window."""
+        return self._states
+
+    def logits(self, state: torch.Tensor) -> torch.Tensor:
+        """Return the logits [T, V] of hidden states [T, M] after the last layer."""
+        return self._logits(state)
+
+    def _turned(self, matrix: str, site: str, x: torch.Tensor) -> torch.Tensor:
+        return super()._turned(matrix, site, x) if site in self.sites else x
+
+    def _at(self, site: str, x: torch.Tensor) -> torch.Tensor:
+        if site not in self.sites:
+            return x
+        found = self.sites[site].rows(x)
+        if site.endswith(".values"):
+            self._values = found
+        return found.rounded
+
+    def _mixed(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        values, self._values = self._values, None
+        site = self.sites.get(f"layers.{index}.{SCORES}")
+        if site is None:
+            return super()._mixed(index, q, k, v)
+        if values is None:
+            flat = rows(v)
+            values = ActivationRows(flat, torch.ones_like(flat), flat)
+        k = k.repeat_interleave(len(q) // len(k), 0)
+        logits = self.config.attention_scale * q @ k.mT
+        seen = visible(q.shape[1], k.shape[1], self.config.layers[index].window)
+        scores = logits.masked_fill(~seen, -math.inf).softmax(-1)
+        return times_values(site, scores, values, q.shape[-1])
+
+
+def times_values(
+    site: Site, scores: torch.Tensor, values: ActivationRows, size: int
+) -> torch.Tensor:
+    """Multiply scores [H, T, S], in integers, by values [S, G D] in codes: [H, T, D].
+
+    What the values' codes and scales miss, their outliers, is added in floating point.
+    """
+    share = len(scores) * size // values.centroids.shape[1]  # heads of queries that share values
+    centroids, scale, rounded = (
+        heads(part, size).repeat_interleave(share, 0)
+        for part in (values.centroids, values.scale, values.rounded)
+    )
+    step = math.gcd(values.group or size, size)  # channels of one scale
+    parts = []
+    for at in range(0, size, step):
+        scaled = scores * scale[:, None, :, at]
+        integers = site.rows(scaled.flatten(0, 1)).rounded.view_as(scores)
+        parts.append(integers @ centroids[..., at : at + step])
+    return torch.cat(parts, -1) + scores @ (rounded - scale * centroids)
+
+
+def rotation_of(matrix: PackedLinear) -> int:
+    """Return in which blocks the inputs of a matrix are rotated; 0: they are not."""
+    return matrix.rotation if isinstance(matrix, PackedCodes) else 0
+
+
+def run(decoder: Decoder, windows: Sequence[list[int]], sites: dict[str, Site]) -> Iterator[Any]:
+    """Yield after each layer how many are done, and at the end the run, with all its states."""
+    rounding = Rounding(decoder, windows, sites)
+    for index in range(len(decoder.config.layers)):
+        rounding.advance(index)
+        yield index + 1
+    yield rounding
+
+
+def learned(
+    decoder: Decoder, windows: Sequence[list[int]], inputs: Sequence[Inputs]
+) -> Iterator[Any]:
+    """Yield after each layer how many are done, and at the end the sites for each of the inputs."""
+    layers = Samples(decoder, windows)
+    found: dict[Inputs, dict[str, Site]] = {each: {} for each in inputs}
+    for index in range(len(decoder.config.layers)):
+        known = layers.layer(index)
+        known[SCORES] = torch.empty(0, 0)  # needs none
+        for each in inputs:
+            for name in set(each.chosen) & set(known):
+                found[each][f"layers.{index}.{name}"] = each.site(name, known[name])
+        yield index + 1
+    yield found
+
+
+def even(inputs: Inputs, layers: int) -> dict[str, Site]:
+    """Return the sites of inputs whose levels are not learned; those of exact inputs are none."""
+    sites = {name: inputs.site(name, torch.empty(0, 0)) for name in inputs.chosen}
+    return {
+        f"layers.{index}.{name}": site for index in range(layers) for name, site in sites.items()
+    }

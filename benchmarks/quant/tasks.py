@@ -1,0 +1,133 @@
+"""What few bits cost in right answers: weights, keys and values by codes, on PIQA, zero-shot.
+
+    python -m benchmarks.quant.tasks --data-dir DIR --cache FOLDER     SmolLM2, minutes a setting
+    ... --settings none "int8 + int8" "kmeans:hadamard=false + kmeans4"
+    ... --limit 8 --out build                                          a look
+
+A setting is weights and, after ` + `, the type of keys and values, else that of the model. Weights
+that need a calibration are those that quality.py keeps in --cache; others are quantised as
+they are loaded. Decode steps answer, as they do for a user. Questions are those of PIQA's
+validation set in DIR, asked as lm-evaluation-harness asks. Cells are kept as they are done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path, PurePath
+from typing import Any
+
+from benchmarks.harness import record
+from benchmarks.harness.tables import Cell, CellStore, markdown
+from benchmarks.quant.cells import kept_path
+from suffice import LLM
+from suffice.errors import InputError
+from suffice.eval.likelihood import LikelihoodPlan, context_length
+from suffice.eval.tasks import Question, Task, chosen, encoded, measure
+from suffice.progress import counting_bar
+
+NAME, TASK = "tasks", "piqa"
+_KINDS = ("acc", "acc_norm")
+SETTINGS = (
+    "none",
+    "none + int8",
+    "none + kmeans4",
+    "int8",
+    "rtn:group=64",
+    "kllm:a=16",
+    "kllm",
+    "kllm:a=3",
+    "kmeans:hadamard=false",
+    "kmeans:hadamard=false + kmeans4",
+)
+
+
+def engine(flags: argparse.Namespace, setting: str) -> LLM:
+    """Return an engine with a setting's weights, keys and values.
+
+    Raises:
+        InputError: A setting that cannot be had.
+    """
+    weights, _, kv = setting.partition(" + ")
+    options: dict[str, Any] = {"kv_cache_dtype": kv or "auto", "threads": flags.threads}
+    kept = kept_path(flags.cache, PurePath(flags.model).name, weights)
+    if kept.exists():
+        return LLM(kept, **options)
+    return LLM(flags.model, quantization=weights, **options)
+
+
+def answered(llm: LLM, task: Task, questions: list[Question], name: str) -> Cell:
+    """Return how many questions are answered rightly."""
+    pairs = encoded(llm.tokenizer, questions, context_length(llm))
+    with counting_bar() as bar:
+        tallies = measure(llm.runner, task, questions, pairs, LikelihoodPlan("decode", 8))
+        *_, tally = bar.track(tallies, total=len(questions), description=name)
+    return dataclasses.asdict(tally.result())
+
+
+def table(store: CellStore) -> str:
+    """Return the results as a table."""
+    text = f"## Right answers: {store.config['model']}"
+    about = (
+        f"{store.config['model']}, {TASK}, zero-shot, {store.config['questions']} questions, by "
+        "decode steps, with standard errors. Weights are those of `quality`; keys and values "
+        "are the model's where none are named."
+    )
+    rows = [
+        [f"`{setting}`", *(f"{cell[each]:.3f} ± {cell[f'{each}_stderr']:.3f}" for each in _KINDS)]
+        for cells in store.cells.values()
+        for setting, cell in cells.items()
+    ]
+    return "\n\n".join([text, about, markdown(["setting", *_KINDS], rows)])
+
+
+def options() -> argparse.Namespace:
+    """Return what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data-dir", required=True)
+    parser.add_argument("--cache", type=Path, default=Path("build/quantised"))
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--limit", type=int, help="questions; default: all")
+    parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--out", type=Path, default=record.results(__file__))
+    flags = parser.parse_args()
+    if flags.limit is not None and flags.limit < 2:
+        raise InputError(f"--limit={flags.limit}: must be at least 2 questions")
+    return flags
+
+
+def measured(flags: argparse.Namespace) -> CellStore:
+    """Measure the settings that have no result yet; return all results.
+
+    Raises:
+        InputError: Questions or settings that cannot be had.
+    """
+    (task,) = chosen(TASK)
+    questions = task.load(flags.data_dir, flags.limit)
+    model = PurePath(flags.model).name
+    shown = {"model": model, "task": TASK, "questions": len(questions)}
+    store = CellStore(flags.out, f"{NAME}_{model}", shown, record.facts(), table)
+    store.read()
+    for setting in flags.settings:
+        if setting not in store.cells.get(TASK, {}):
+            llm = engine(flags, setting)
+            store.keep(TASK, setting, answered(llm, task, questions, setting))
+    store.write()
+    return store
+
+
+def main() -> int:
+    """Measure what was asked for and print the table."""
+    try:
+        store = measured(options())
+    except InputError as error:
+        print(f"{NAME}: error: {error}", file=sys.stderr)
+        return 2
+    print(table(store))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

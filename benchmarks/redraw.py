@@ -1,0 +1,60 @@
+"""Draw the tables of stored results again, after a change of their words; measures nothing.
+
+python -m benchmarks.redraw    then: python tools/readme.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.attention import art, quality_table, ruler
+from benchmarks.harness.record import ROOT
+from benchmarks.harness.tables import CellStore
+from benchmarks.peers import report
+from benchmarks.quant import quality_table as quant_table
+from benchmarks.quant import tasks
+from benchmarks.speculate import speed
+
+Draw = Callable[[Path, dict[str, Any]], str]
+
+
+def of_cells(table: Callable[[CellStore], str]) -> Draw:
+    """Return what draws a result that is kept cell by cell."""
+
+    def draw(path: Path, data: dict[str, Any]) -> str:
+        store = CellStore(path.parent, path.stem, data["engine"], {}, table)
+        store.read()
+        return store.drawn(store)
+
+    return draw
+
+
+DRAWN: dict[str, Draw] = {
+    "attention/results/quality*.json": lambda _, data: quality_table.table(
+        data["records"], data["refused"]
+    ),
+    "attention/results/ruler_*.json": of_cells(ruler.table),
+    "attention/results/art.json": lambda _, data: art.table(data, data["about"]),
+    "peers/results/speed.json": lambda _, data: report.report(data),
+    "quant/results/quality_*.json": of_cells(quant_table.table),
+    "quant/results/tasks_*.json": of_cells(tasks.table),
+    "speculate/results/speed_*.json": of_cells(speed.table),
+    "speculate/results/peers_*.json": of_cells(speed.table),
+}
+
+
+def stored() -> dict[Path, str]:
+    """Return the table of each stored result that can be drawn from its summary."""
+    return {
+        path: draw(path, json.loads(path.read_text(encoding="utf-8")))
+        for pattern, draw in DRAWN.items()
+        for path in sorted((ROOT / "benchmarks").glob(pattern))
+    }
+
+
+if __name__ == "__main__":
+    for result, drawn in stored().items():
+        result.with_suffix(".md").write_text(drawn + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Speculative decoding: speed by category of prompt, and what checking drafts costs."""

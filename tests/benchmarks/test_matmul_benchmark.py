@@ -1,0 +1,25 @@
+"""The benchmark of products in codes runs, and its table has every setting."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from suffice import native
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_quick_run() -> None:
+    script = [sys.executable, "-m", "benchmarks.quant.matmul", "--quick"]
+    subprocess.run(script, cwd=ROOT, check=True, capture_output=True)
+    folder = ROOT / "build" / "matmul-quick"
+    found = json.loads((folder / "matmul.json").read_text())
+    settings = len({1, native.cores()}) * 14 * 3
+    assert len(found["products"]) == settings and len(found["outliers"]) == 4
+    # N - 1 and N / 2 - 1 to set up, up to 14 a pop
+    size, count, _, _, comparisons = found["outliers"][2]
+    assert (size, count) == (4096, 20) and comparisons <= 1.5 * size + 2 * count * 12
+    assert all(line[4] > 0 for line in found["products"])

@@ -225,13 +225,13 @@ def test_bad_budgets(flags: list[str], message: str, cli: Cli, tmp_path: Path) -
         ({"calibration": True},
          "calibration=found.json: softmax=exact and attention=exact need none"),
         ({"softmax": "exaq", "calibration": True, "attention": "certified"},
-         "softmax=exaq contradicts attention=certified, whose bound is of the exact one"),
+         "softmax=exaq contradicts attention=certified, whose bound needs softmax=exact"),
         ({"softmax": "exaq_km:prefill=true", "calibration": True, "attention": "aet"},
          "softmax=exaq_km:prefill=true contradicts attention=aet, "
          "which does not apply to prompts"),
         ({"softmax": "exaq:prefill=true", "calibration": True, "policy": "snapkv"},
-         "softmax=exaq:prefill=true contradicts policy=snapkv, which chooses after prompts that "
-         "ran whole: leave prefill out"),
+         "softmax=exaq:prefill=true contradicts policy=snapkv, which needs prompts with the exact "
+         "softmax: leave prefill out"),
         ({"softmax": 3}, "softmax=3: must be a technique or its name. Known: exact, exaq, exaq_km"),
     ],
 )  # fmt: skip

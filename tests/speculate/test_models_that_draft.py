@@ -285,14 +285,14 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
         (
             {"method": "self"},
             {"policy": "snapkv"},
-            "speculator 'self' with policy 'snapkv': drafts choose the tokens that they see: the "
+            "speculator 'self' with policy 'snapkv': its drafts select their own tokens, so the "
             "policy must be 'full'",
         ),
         (
             {"method": "self"},
             {"attention": "aet"},
-            "speculator 'self' with attention=aet and softmax=exact: what checks the drafts must "
-            "be exact: give that attention to the speculator instead",
+            "speculator 'self' with attention=aet and softmax=exact: drafts must be checked by "
+            "exact attention: give that attention to the speculator instead",
         ),
     ],
 )

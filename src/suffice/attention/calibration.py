@@ -74,7 +74,7 @@ class Calibration:
             )
 
 
-def beside(model: Path) -> Path:
+def default_path(model: Path) -> Path:
     """Return where the calibration of a model, a folder or a .gguf file, lies if nobody says."""
     if model.suffix == ".gguf":
         return model.with_name(model.stem + ".calibration.json")

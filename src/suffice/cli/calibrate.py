@@ -34,7 +34,7 @@ class CalibrateFlags:
     output: Annotated[
         Path | None,
         flag(
-            "-o", "--output", help="The file (JSON); default: beside the model.", environment=False
+            "-o", "--output", help="The file (JSON); default: next to the model.", environment=False
         ),
     ] = None
     budget: Annotated[
@@ -67,14 +67,14 @@ def run(flags: CalibrateFlags, model: ModelFlags) -> None:
     model = _asked(model, budget)
     if flags.output is not None and not flags.output.parent.is_dir():
         raise InputError(f"-o {flags.output}: there is no folder {flags.output.parent}")
-    from suffice.attention.calibration import beside, write
+    from suffice.attention.calibration import default_path, write
     from suffice.eval.record import facts
     from suffice.eval.texts import described, load_text
     from suffice.models.files import fingerprint, locate
 
     text = load_text(flags.text, flags.data_dir)
     path = locate(model.model)
-    output = flags.output or beside(path)
+    output = flags.output or default_path(path)
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
     windows = _windows(llm, text, flags)
@@ -95,7 +95,7 @@ def run(flags: CalibrateFlags, model: ModelFlags) -> None:
         said = _said_of_thresholds(name, part, windows)
     write(output, stored)
     print(output)
-    given = "" if output == beside(path) else f" --calibration {shlex.quote(str(output))}"
+    given = "" if output == default_path(path) else f" --calibration {shlex.quote(str(output))}"
     for line in (*said, f"next: suffice {_next(model, budget, name=name)}{given}"):
         print(line, file=sys.stderr)
 

@@ -185,8 +185,8 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
         (["--budget", "x%"], "--budget=x%: must be above 0 and below 1, such as 0.5% or 0.005"),
         (
             ["--budget", "1%", "--attention", "aet:calibrated"],
-            "--attention=aet:calibrated: give the options that its thresholds are looked for with, "
-            "such as certified:bounded=false,values=0.002",
+            "--attention=aet:calibrated: give the options to calibrate its thresholds with, such as "
+            "certified:bounded=false,values=0.002",
         ),
         (
             ["--budget", "1%", "--policy", "streaming"],
@@ -199,8 +199,8 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
         *(
             (
                 [flag, value],
-                f"{flag}={value}: needs --budget: without, softmaxes are calibrated, on exact "
-                "attention and full weights",
+                f"{flag}={value}: needs --budget: without it, softmaxes are calibrated, on "
+                "exact attention and full weights",
             )
             for flag, value in (
                 ("--attention", "aet:keys=0.5"),

@@ -185,8 +185,8 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
         (["--budget", "x%"], "--budget=x%: must be above 0 and below 1, such as 0.5% or 0.005"),
         (
             ["--budget", "1%", "--attention", "aet:calibrated"],
-            "--attention=aet:calibrated: give the options to calibrate its thresholds with, such as "
-            "certified:bounded=false,values=0.002",
+            "--attention=aet:calibrated: give the options to calibrate its thresholds with, such "
+            "as certified:bounded=false,values=0.002",
         ),
         (
             ["--budget", "1%", "--policy", "streaming"],

@@ -93,7 +93,7 @@ def calibration(thresholds: Any) -> Calibration:
         (
             "aet:calibrated,values=0.5",
             calibration(((0.9,),)),
-            "aet: values=0.5 contradicts calibrated: the calibration says what all options are",
+            "aet: values=0.5 contradicts calibrated: the calibration sets all options",
         ),
     ],
 )

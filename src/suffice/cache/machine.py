@@ -109,11 +109,7 @@ def load() -> Machine | None:
         return None
     except OSError as error:
         raise InputError(f"'{path()}' cannot be read: {error.strerror}") from None
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-    ):  # ValueError: not JSON, or a bad rate
+    except (ValueError, KeyError, TypeError):  # ValueError: not JSON, or a rate out of range
         raise InputError(
             f"'{path()}' is not a machine measurement: measure again with "
             "'suffice info --measure' or delete the file"

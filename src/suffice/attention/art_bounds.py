@@ -1,6 +1,7 @@
 """The bounds of ART's theorems for a traversal, and whether their assumptions hold for it.
 
-A head attends to blocks t = 1..T, newest first, with masses l_t and outputs u_t; A_t = l_1 + .. + l_t:
+A head attends to blocks t = 1..T, newest first, with masses l_t and outputs u_t. A_t is the mass of
+the first t blocks:
 
     o_t - o_(t-1) = l_t / A_t (u_t - o_(t-1))
 

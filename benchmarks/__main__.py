@@ -10,7 +10,7 @@ def main() -> None:
     width = max(len(script.module) for script in SCRIPTS)
     for module, measures, time in SCRIPTS:
         print(f"python -m benchmarks.{module:{width}}  {time:10}  {measures}")
-    print("--help of each says what else it can do; --quick, where there is one, tries it out.")
+    print("--help of each lists its options; --quick, where there is one, is a trial run.")
 
 
 if __name__ == "__main__":

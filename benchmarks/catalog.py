@@ -1,4 +1,4 @@
-"""What there is to run, how long it takes, and what old names have become."""
+"""The scripts, how long they take, and the new names of old ones."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ class Script(NamedTuple):
 
 SCRIPTS = (
     Script("peers.speed", "decode, batch and prompt speed of suffice and its peers", "an hour"),
-    Script("peers.quality", "the perplexity of what peers.speed times", "10 minutes"),
+    Script("peers.quality", "the perplexity of the settings of peers.speed", "10 minutes"),
     Script("peers.headline", "the README's table, from the results of these two", "at once"),
     Script("attention.quality", "techniques: perplexity, KL divergence, bytes read", "20 minutes"),
     Script("attention.ruler", "RULER's needles under every technique and policy", "hours"),
-    Script("attention.speed", "decode steps deep in a text, by technique", "10 minutes"),
+    Script("attention.speed", "decode steps at long context, by technique", "10 minutes"),
     Script("attention.kernel", "the attention kernel alone, and torch's", "10 minutes"),
     Script("attention.art", "ART's probe against the oracle, ablations, thresholds", "5 minutes"),
-    Script("attention.exaq", "attention by codes alone, against exact attention", "a minute"),
-    Script("attention.exaq_tail", "what codes do to the tail at long context", "10 minutes"),
-    Script("attention.sketch", "what sketches of keys leave out", "a minute"),
+    Script("attention.exaq", "attention by a coded softmax, against exact", "a minute"),
+    Script("attention.exaq_tail", "a coded softmax's tail at long context", "10 minutes"),
+    Script("attention.sketch", "the residuals of key sketches", "a minute"),
     Script("growth.bmc", "growth of the cache: the BMC paper's figures and tables", "30 minutes"),
-    Script("quant.quality", "few bits of weights and activations: perplexity", "hours"),
-    Script("quant.tasks", "few bits: right answers on PIQA", "30 minutes"),
-    Script("quant.matmul", "matmuls of weights in codes, out of the cache", "3 minutes"),
+    Script("quant.quality", "low-bit weights and activations: perplexity", "hours"),
+    Script("quant.tasks", "low-bit weights: accuracy on PIQA", "30 minutes"),
+    Script("quant.matmul", "matmuls of codebook weights, outside the CPU caches", "3 minutes"),
     Script("quant.big_model", "decode steps and memory of a 7B shape in 4 bits", "3 minutes"),
     Script("quant.quantize_peers", "files of llama.cpp and HQQ, for quant.quality", "minutes"),
-    Script("quant.rotated_model", "SmolLM2 with weights on no grid, for quant.quality", "seconds"),
+    Script(
+        "quant.rotated_model", "SmolLM2 with weights off the grid, for quant.quality", "seconds"
+    ),
     Script("speculate.speed", "speculative decoding by category of Spec-Bench", "an hour"),
     Script("hw.scrooge", "the Scrooge accelerator on a real model's logits", "minutes"),
     Script("hw.validate", "accelerator models against published figures", "30 seconds"),
-    Script("redraw", "tables of stored results again, after a change of words", "seconds"),
+    Script("redraw", "write stored results' tables again, after a change of words", "seconds"),
 )
-# Stored results keep the command that made them: `python benchmarks/OLD.py` is
-# `python -m benchmarks.NEW` today.
+# Stored results keep their commands: `python benchmarks/OLD.py` is now `python -m benchmarks.NEW`.
 RENAMED = {
     "art": "attention.art",
     "attention": "attention.kernel",

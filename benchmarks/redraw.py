@@ -1,4 +1,4 @@
-"""Draw the tables of stored results again, after a change of their words; measures nothing.
+"""Write the tables of stored results again, after a change of their words; measures nothing.
 
 python -m benchmarks.redraw    then: python tools/readme.py
 """
@@ -22,7 +22,7 @@ Draw = Callable[[Path, dict[str, Any]], str]
 
 
 def of_cells(table: Callable[[CellStore], str]) -> Draw:
-    """Return what draws a result that is kept cell by cell."""
+    """Return a function that formats a result stored cell by cell."""
 
     def draw(path: Path, data: dict[str, Any]) -> str:
         store = CellStore(path.parent, path.stem, data["engine"], {}, table)
@@ -47,7 +47,7 @@ DRAWN: dict[str, Draw] = {
 
 
 def stored() -> dict[Path, str]:
-    """Return the table of each stored result that can be drawn from its summary."""
+    """Return the table of each stored result that its summary suffices for."""
     return {
         path: draw(path, json.loads(path.read_text(encoding="utf-8")))
         for pattern, draw in DRAWN.items()

@@ -77,7 +77,7 @@ def violations(part: str, source: str) -> list[str]:
 
 
 def circle(sources: dict[str, str]) -> list[str]:
-    """Return modules of which each imports the next, the last the first again; none: empty."""
+    """Return a cycle of modules, each importing the next; an empty list if there is none."""
     graph: dict[str, set[str]] = {}
     for module, source in sources.items():
         targets = (f"{name}.{what}" if what else name for name, what in names(source))

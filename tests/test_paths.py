@@ -43,7 +43,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 def test_what_writes_files_leaves_others_alone(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a file beside is called; and whoever may read new files may read what is written."""
+    """Other files of similar names stay; the written file has the permissions of new files."""
     monkeypatch.setenv("SUFFICE_CACHE", str(tmp_path))
     others = [tmp_path / f"{name}.part", tmp_path / f".{name}.part"]
     for other in others:

@@ -3,12 +3,12 @@
     python -m benchmarks.attention.art --data-dir DIR            SmolLM2 over WikiText-2, minutes
     python -m benchmarks.attention.art --data-dir DIR --quick    seconds
 
-A prompt is run once; the queries of the last tokens before each length are kept, with the keys and
-values before them, and the reference's traversal is run on each, newest block first. A sample is
-one head of one token; in the tables of Table 3 and appendix F the heads that share keys stop
-together, as in the engine. The probe is the engine's, runs of 16 elements; columns "scattered" are
-of a probe of single elements, as in the paper. Published figures are of other models, of 7 billion
-parameters and more, and the paper's text has a needle, ours has none.
+A prompt is run once. The queries of the last tokens before each length are kept with the keys and
+values before them, and the reference's traversal runs on each, newest block first. A sample is one
+head of one token; for Table 3 and appendix F the heads that share keys stop together, as in the
+engine. The probe is the engine's, in runs of 16 elements; columns "scattered" have a probe of
+single elements, as in the paper. Published figures are for models of 7 billion parameters and more,
+and for a text with a needle; ours has none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DEFAULT = ART()
 SETTINGS = (DEFAULT, ART(change=1e-3), ART(change=1e-2))
 PUBLISHED_LENGTHS = {1024: "100 / 0 / 0", 2048: "100 / 0 / 0", 4096: "100 / 0 / 0"}
 PUBLISHED_LENGTHS[8192] = "99.88 / 0.13 / 0"
-# Of 36 layers, at 4096 tokens: those at the same depth here.
+# The paper's figures by layer, of 36, at 4096 tokens; compared with our layers at the same depth.
 PUBLISHED_DEPTHS = {
     7: "99.50 / 0.50 / 0, 1.00 ± 0.00",
     17: "94.06 / 5.56 / 0.38, 1.34 ± 0.47",
@@ -94,21 +94,21 @@ class Sample:
 
 
 def depths(layers: int) -> dict[int, int]:
-    """Return the layers at the depths of the paper's, of 36."""
+    """Return the layers at the same depths as the paper's, which are of 36."""
     return {theirs: round(theirs / 35 * (layers - 1)) for theirs in PUBLISHED_DEPTHS}
 
 
 def few(count: int) -> int:
-    """Return how many tokens are kept where all layers are."""
+    """Return how many tokens are kept per layer when all layers are kept."""
     return max(count // 8, 1)
 
 
 def capture(
     runner: Runner, tokens: list[int], lengths: tuple[int, ...], count: int
 ) -> list[Sample]:
-    """Run a prompt; return what the last `count` tokens before each length saw.
+    """Run a prompt; return samples of the last `count` tokens before each length.
 
-    That is for the layers of Table 4; of the others an eighth as many tokens are kept.
+    This holds for the layers of Table 4; other layers keep an eighth as many tokens.
     """
     layers = len(runner.decoder.config.layers)
     deep = depths(layers).values()
@@ -184,9 +184,9 @@ def both_probes(samples: list[Sample], art: ART) -> dict[str, Any]:
 
 
 def quality(samples: list[Sample], art: ART, without: str = "") -> dict[str, Any]:
-    """Say what stopping costs a group, which stops at the first check that finds all heads steady.
+    """Return the cost of stopping; a group stops at the first check with all heads steady.
 
-    `without` is a criterion that is left out: "scale", "direction" or "" (Table 3).
+    `without` is the criterion to leave out: "scale", "direction" or "" (Table 3).
     """
     read, errors, missing = [], [], []
     for sample in samples:
@@ -212,7 +212,7 @@ def quality(samples: list[Sample], art: ART, without: str = "") -> dict[str, Any
 
 
 def promises(samples: list[Sample], art: ART) -> dict[str, Any]:
-    """Hold Theorems 1 and 2 against the errors of the heads that stop."""
+    """Compare Theorems 1 and 2 with the errors of the heads that stop."""
     found = [
         each
         for sample in samples

@@ -1,15 +1,15 @@
-"""Time attention by codes of few bits against exact attention, alone, in one thread.
+"""Time the attention kernel with a coded softmax against exact attention, in one thread.
 
     python -m benchmarks.attention.exaq            8192 cached tokens of SmolLM2's heads (a minute)
     python -m benchmarks.attention.exaq --quick    tiny sizes, to see that it runs
 
 9 query heads on 3 of keys and values, size 64, in bfloat16. Scores have the standard deviation that
-the levels are made for, so that codes are as frequent as with normal inputs.
+the levels are made for, so that codes have the frequencies of normal inputs.
 
-First the whole of attention, then the softmax alone, by each instruction set that the CPU has: the
-kernel's own functions turn the scores of the 3 heads that share keys into weights and their sum.
-By codes, weights are of the keys whose values are read. The paper reports 36.9 % less time for its
-softmax on Gaudi 2, that is 1.58x.
+First the whole of attention is timed, then the softmax alone, for each instruction set of the CPU:
+the kernel's own functions turn the scores of the 3 heads that share keys into weights and their
+sum. A coded softmax returns weights only for keys whose values are read. The paper reports 36.9 %
+less time for its softmax on Gaudi 2, that is 1.58x.
 
 Settings take turns and the best of many rounds counts, since a machine's speed drifts.
 """
@@ -54,7 +54,7 @@ def rules() -> dict[str, core.AttentionRule | None]:
 
 
 def attention(length: int, layers: int, rounds: int) -> list[list[Any]]:
-    """Return the lines of the whole of attention."""
+    """Return the table rows of the whole of attention."""
     cache = KVCache(layers, KV_HEADS, SIZE, growth=Upfront(), limit=length)
     cache.reserve(length)
     for layer in range(layers):
@@ -76,7 +76,7 @@ def attention(length: int, layers: int, rounds: int) -> list[list[Any]]:
 
 
 def softmax_alone(length: int, rounds: int) -> list[list[Any]]:
-    """Return the lines of the softmax alone, of one key/value head."""
+    """Return the table rows of the softmax alone, for one key/value head."""
     scores = (SIGMA / math.log(2) * torch.randn(length // TILE, GROUP, TILE)).numpy()
     chosen, rows = core.isa(), []
     for isa in core.isas():
@@ -94,7 +94,7 @@ def softmax_alone(length: int, rounds: int) -> list[list[Any]]:
 
 
 def main() -> int:
-    """Measure, print the tables and keep them."""
+    """Measure, print the tables and store them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--length", type=int, default=8192)
@@ -102,7 +102,7 @@ def main() -> int:
     length, rounds = (128, 2) if flags.quick else (flags.length, 60)
     native.set_threads(1)
     torch.manual_seed(0)
-    layers = 2 if flags.quick else 16  # more than a cache level holds
+    layers = 2 if flags.quick else 16  # more than the CPU caches hold
     whole, alone = attention(length, layers, rounds), softmax_alone(length, rounds)
     tables = [
         markdown(["softmax", "us a layer", "over exact", "V read"], whole),

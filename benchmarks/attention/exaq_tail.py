@@ -1,13 +1,12 @@
-"""What the weight of clipped keys costs at long context: EXAQ's tail, kept or flushed.
+"""Measures the cost of clipped keys' weight at long context: EXAQ's tail, kept or flushed.
 
     python -m benchmarks.attention.exaq_tail --data-dir DIR --calibration FILE   (ten minutes)
     python -m benchmarks.attention.exaq_tail --data-dir DIR --calibration FILE --quick
 
-A window of WikiText-2 is read as a prompt by exact attention but for its last tokens. These, which
-are known, go through the decode step by each softmax, on copies of the same cache, and their
-distributions are compared with those of the exact one. So what is seen is the softmax at that
-depth alone. `clip` is the paper's rule, by which every clipped key weighs e^C; `flush` gives it no
-weight.
+A window of WikiText-2, except its last tokens, is run as a prompt with exact attention. The last
+tokens are decoded with each softmax, on copies of the same cache, and the distributions are
+compared with those of the exact softmax. So only the softmax at that depth differs. `clip` is the
+paper's rule, by which every clipped key weighs e^C; `flush` gives it no weight.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ QUICK = record.BUILD / "exaq-tail-quick"
 def measure(
     config: Config, runner: Runner, windows: list[list[int]], steps: int, progress: Any
 ) -> list[list[Any]]:
-    """Return the lines of one depth."""
+    """Return the table rows of one depth."""
     depth = len(windows[0])
     task = progress.add_task(f"{depth} tokens", total=1 + len(SETTINGS))
     plan = PerplexityPlan(depth, together=len(windows), prompt=depth - steps)
@@ -71,7 +70,7 @@ def _row(depth: int, setting: str, tally: PerplexityTally, trace: Trace) -> list
 
 
 def main() -> int:
-    """Measure, print the table and keep it."""
+    """Measure, print the table and store it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data-dir", required=True, help="folder with wikitext2-test-raw.txt")
     parser.add_argument("--calibration", required=True, help="of the model")

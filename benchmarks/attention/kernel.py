@@ -1,11 +1,11 @@
-"""Time the attention kernel alone, in one thread, with the machine's limits and torch's.
+"""Time the attention kernel alone, in one thread, against the machine's limits and torch.
 
     python -m benchmarks.attention.kernel            the table (a few minutes)
     python -m benchmarks.attention.kernel --quick    tiny sizes, to see that it runs
 
-32 query heads on 8 of keys and values, size 128, random numbers. Each pass goes once through a
-ring of layers that no cache level holds, so that the keys and values come from memory. Every round
-measures the streaming read and the rate of multiply-adds too, since a machine's speed drifts.
+32 query heads on 8 key/value heads of size 128, random numbers. Each pass goes once through a ring
+of layers larger than the CPU caches, so that keys and values come from memory. Every round also
+measures the streaming read and the rate of multiply-adds, since a machine's speed drifts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PRODUCT = 1024  # a float32 product of this many rows, columns and terms gives t
 
 @dataclass
 class Subject:
-    """A kernel on a ring of layers: `call(layer)` attends once; it has to read `bytes_read`."""
+    """A kernel on a ring of layers: `call(layer)` attends once and reads `bytes_read`."""
 
     kind: str
     rows: int
@@ -62,7 +62,7 @@ class Subject:
 
 
 def ring(layer_bytes: int, quick: bool) -> int:
-    """Return how many layers are beyond what caches hold."""
+    """Return how many layers exceed the CPU caches."""
     return 2 if quick else max(2, RING_BYTES // layer_bytes)
 
 
@@ -115,9 +115,9 @@ def torch_subjects(kind: str, length: int, quick: bool) -> list[Subject]:
 
 
 def multiply_adds_per_second() -> float:
-    """Return the rate at which this core multiplies and adds float32 numbers.
+    """Return this core's rate of float32 multiply-adds.
 
-    The best of several square products, which a good library does at close to the peak.
+    It is the best of several square matmuls, which run close to the peak in a good library.
     """
     a, b = torch.randn(2, PRODUCT, PRODUCT)
     best = float("inf")
@@ -131,7 +131,7 @@ def multiply_adds_per_second() -> float:
 def measure(
     length: int, rounds: int, quick: bool, tell: Callable[[], object]
 ) -> tuple[list[Subject], list[dict[str, Any]]]:
-    """Return the subjects and, per round, the machine's rates and seconds of each subject."""
+    """Return the subjects, and the machine's rates and each subject's seconds in each round."""
     subjects = [each for dtype in DTYPES for each in suffice_subjects(dtype, length, quick)]
     subjects += [each for kind in TORCH_DTYPES for each in torch_subjects(kind, length, quick)]
     read_bytes = READ_BYTES // 16 if quick else READ_BYTES
@@ -149,7 +149,7 @@ def measure(
 
 
 def rows_of(length: int, subjects: list[Subject], rounds: list[dict[str, Any]]) -> list[list[Any]]:
-    """Return the lines of a table: medians over rounds, ratios within a round."""
+    """Return the rows of a table: medians over rounds, ratios within a round."""
     index = {(s.kind, s.rows): at for at, s in enumerate(subjects)}
 
     def ratio(at: int, other: int) -> float:
@@ -182,7 +182,7 @@ HEAD = ["S", "K and V", "query rows", "ms", "of the streaming read", "ms to read
         "ms to multiply", "time over bf16's", "time over int8's", "time over 1 row's"]  # fmt: skip
 
 
-# (kind, query rows) -> what is to be reached: words, column of a line, limit, at least or at most
+# (kind, query rows) -> a target: its name, column of a row, limit, at least or at most
 BARS = {
     ("bfloat16", 1): ("bf16, fraction of the streaming read", 4, 0.60, "at least"),
     ("int8", 1): ("int8, time over bf16's", 7, 0.60, "at most"),
@@ -192,7 +192,7 @@ BARS = {
 
 
 def bars(lines: list[list[Any]], roof_too_low: bool) -> list[list[Any]]:
-    """Return what is to be reached, with what was."""
+    """Return the targets with the measured values."""
     found = []
     for line in lines:
         length, kind, rows = line[:3]
@@ -243,7 +243,7 @@ def write(folder: Path, quick: bool, results: dict[int, Any], lines: list[list[A
     text += [
         f"{data['machine']['cpu']}, {data['machine']['isa']}: streaming read"
         f" {roof / 1e9:.1f} GB/s (torch reads {check / 1e9:.1f}), {rate / 1e9:.1f} billion"
-        " multiply-adds a second."
+        " multiply-adds per second."
     ]
     record.write(folder, "kernel", data, "\n".join(text))
 

@@ -1,4 +1,4 @@
-"""What techniques cost in quality, and what they read, through the decode step, on WikiText-2.
+"""Measures the quality of techniques and the bytes that decode steps read, on WikiText-2.
 
     python -m benchmarks.attention.quality --data-dir DIR               ways to attend
     python -m benchmarks.attention.quality --data-dir DIR --prompt 1024 policies, which choose from
@@ -8,10 +8,10 @@
     python -m benchmarks.attention.quality --plot                       bytes and quality, a plot
     ... --model gemma3-270m --limit 2, --window 8192 --limit 1, --settings aet:k=0.8
 
-Each measures what has no result yet, a minute or two each on two cores, and keeps the record of
-each, which is one of `suffice eval perplexity --against exact`. The reference and the prompts are
-run once. Thresholds are those of the papers and a few of ours; published figures, for other and
-larger models, are given with ours. What the engine refuses to combine, the table says.
+Each command measures the settings without a result, a minute or two each on two cores, and stores
+a record of each, in the form of `suffice eval perplexity --against exact`. The reference and the
+prompts are run once. Thresholds are those of the papers and a few of ours. Published figures, for
+other and larger models, are listed with ours. The table lists combinations that the engine refuses.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from suffice.eval.texts import load_text
 from suffice.progress import progress_bar
 
 MODEL, WINDOW, LIMIT = "smollm2-135m", 2048, 4
-CODED_WINDOW, CODED_LIMIT = 1024, 16  # of softmaxes, which windows differ more in
+CODED_WINDOW, CODED_LIMIT = 1024, 16  # for softmaxes, whose results vary more between windows
 SMALL = "certified:bounded=false,eps=0.25,v=0.002"
 SETTINGS = (
     "exact",
@@ -102,14 +102,14 @@ CODED = (
     "exaq:bits=3 + art:tau=1e-2",
     "exaq:bits=3 + certified:eps=0.05",
 )
-AUDIT = 16  # every so many steps: a dozen rows each, of some hundred steps
+AUDIT = 16  # steps from one audit to the next: a dozen rows each, of some hundred steps
 PLOT = "quality"
 BY_HEAD = ("key_rows_read", "value_rows_read", "value_rows_alone", "rows_held")
 PANELS = ("quality", "quality_policies")  # results that are plotted
 
 
 def name_of(flags: argparse.Namespace) -> str:
-    """Return the name of the result's files: what is measured; model and window, if others."""
+    """Return the name of the result's files: the kind; model and window unless the defaults."""
     what = ["softmax"] if flags.calibration else ["policies"] if flags.prompt else []
     model = Path(flags.model).name
     usual = CODED_WINDOW if flags.calibration else WINDOW
@@ -118,7 +118,7 @@ def name_of(flags: argparse.Namespace) -> str:
 
 
 def kept(runner: Runner, windows: list[list[int]], plan: PerplexityPlan) -> list[Scores]:
-    """Return the scores of exact attention, which every setting is compared with."""
+    """Return the scores of exact attention, the reference of every setting."""
     found = []
     with progress_bar("{task.description}", "{task.completed}/{task.total} tokens") as bar:
         line = bar.add_task("exact", total=plan.predictions * len(windows))
@@ -144,7 +144,7 @@ def compared(
 
 
 def options() -> argparse.Namespace:
-    """Return what was asked for."""
+    """Return the parsed flags."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data-dir", help="folder with wikitext2-test-raw.txt")
     parser.add_argument("--settings", nargs="+")
@@ -154,7 +154,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--window", type=int)
     parser.add_argument("--limit", type=int, help="windows")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--plot", action="store_true", help="draw what there is, measure nothing")
+    parser.add_argument("--plot", action="store_true", help="plot stored results, measure nothing")
     parser.add_argument("--out", type=Path, default=record.results(__file__))
     flags = parser.parse_args()
     flags.window = flags.window or (CODED_WINDOW if flags.calibration else WINDOW)
@@ -167,7 +167,7 @@ def options() -> argparse.Namespace:
 
 
 def asked_of(flags: argparse.Namespace, text: str) -> dict[str, Any]:
-    """Return what `suffice eval perplexity` would say that it was asked."""
+    """Return the request in the form that `suffice eval perplexity` records."""
     asked = PerplexityFlags(
         window=flags.window, limit=flags.limit, prompt=flags.prompt or None, against="exact"
     )
@@ -175,10 +175,10 @@ def asked_of(flags: argparse.Namespace, text: str) -> dict[str, Any]:
 
 
 def before(path: Path, flags: argparse.Namespace) -> dict[str, Any]:
-    """Return what the file has, or nothing yet, with what all of its records have in common.
+    """Return the file's content, or an empty one, with the facts common to all records.
 
     Raises:
-        InputError: It is of other windows or of another calibration, or there is no such.
+        InputError: The file has other windows or another calibration, or there is no calibration.
     """
     try:
         calibration = flags.calibration and Path(flags.calibration).read_bytes()
@@ -197,7 +197,7 @@ def before(path: Path, flags: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(flags: argparse.Namespace) -> str:
-    """Measure what has no result yet, keeping each as it comes; return the table.
+    """Measure the settings without a result, storing each at once; return the table.
 
     Raises:
         InputError: A text, a model or a setting that cannot be used.
@@ -223,9 +223,9 @@ def run(flags: argparse.Namespace) -> str:
 
 
 def by_head(reads: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the counts of each layer and head [L][H], and the reads with their means instead.
+    """Return the counts of each layer and head [L][H], and the reads with means instead of counts.
 
-    Means are lists of one layer with one head, which the table and `suffice report` read as any.
+    Means have the form of counts of one layer with one head, for the table and `suffice report`.
     """
     counts = {name: reads[name] for name in BY_HEAD if name in reads}
     means = {name: [[sum(map(sum, each)) / sum(map(len, each))]] for name, each in counts.items()}
@@ -235,7 +235,7 @@ def by_head(reads: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def measured(
     flags: argparse.Namespace, given: dict[str, Any], techniques: dict[str, dict[str, Any]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the record of each setting; `given` is what all of them have.
+    """Yield the record of each setting; `given` has the facts common to all.
 
     Raises:
         InputError: A text or a model that cannot be used, or policies without a prompt.
@@ -273,7 +273,7 @@ def measured(
 
 
 def draw(folder: Path) -> Path:
-    """Draw quality against bytes of what was measured of `MODEL`; return the file."""
+    """Plot quality against bytes for the stored results of `MODEL`; return the file."""
     panels = {}
     for name in PANELS:
         path = folder / f"{name}.json"
@@ -294,7 +294,7 @@ def draw(folder: Path) -> Path:
 
 
 def main() -> int:
-    """Measure what has no result yet, or draw what there is."""
+    """Measure the settings without a result, or plot stored results."""
     flags = options()
     try:
         print(draw(flags.out) if flags.plot else run(flags))

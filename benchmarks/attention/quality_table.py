@@ -1,4 +1,4 @@
-"""The table of quality.py: what settings cost and read, and what papers say of theirs."""
+"""The table of quality.py: the quality and reads of settings, with the papers' figures."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ HEAD = [
     "output error",
     "published",
 ]
-# Scrooge, Fig. 6: times fewer bytes of K, of V and in all, at a loss of perplexity in per cent.
+# Scrooge, Fig. 6: savings (times fewer bytes) of K, of V and in total, by loss of perplexity in %.
 TRAFFIC = {0.5: (1.23, 4.34, 1.92), 5.0: (1.85, 7.14, 2.94)}
 
 
 def change(found: dict[str, Any]) -> float:
-    """Return by how much the perplexity is higher than exact attention's, in per cent."""
+    """Return the increase of the perplexity over exact attention's, in per cent."""
     return 100.0 * (float(found["result"]["against"]["ratio"]) - 1)
 
 
@@ -55,7 +55,7 @@ def share(found: dict[str, Any]) -> float:
 
 
 def row(setting: str, found: dict[str, Any]) -> list[Any]:
-    """Return a setting's line of the table; what is read is a fraction of what is held."""
+    """Return a setting's row of the table; reads are fractions of held rows."""
     reads, against = found["reads"], found["result"]["against"]
     keys, values, held = (
         sum(map(sum, reads[name])) for name in ("key_rows_read", "value_rows_read", "rows_held")
@@ -79,7 +79,7 @@ def row(setting: str, found: dict[str, Any]) -> list[Any]:
 
 
 def alone(reads: dict[str, Any]) -> Any:
-    """Return which share of the values a query head alone would read, on average."""
+    """Return the mean share of the values that a query head alone would read."""
     if "value_rows_alone" not in reads:
         return ""
     rows, held = (sum(map(sum, reads[name])) for name in ("value_rows_alone", "rows_held"))
@@ -87,14 +87,14 @@ def alone(reads: dict[str, Any]) -> Any:
 
 
 def audited(audit: dict[str, Any]) -> list[Any]:
-    """Return the share of the softmax that was truly missing, and how far outputs were off."""
+    """Return the audited share of the softmax that was missing, and the output error."""
     missing, error = (audit.get(name, {}) for name in ("missing", "error"))
     shares = [missing.get(name, "") for name in ("mean", "p99.9", "above_half")]
     return [*shares, error.get("mean", "")]
 
 
 def table(records: dict[str, dict[str, Any]], refused: dict[str, str]) -> str:
-    """Return the results as text and a table, and how far published savings are reached."""
+    """Return the results as text and a table, with a comparison to the published savings."""
     kv = next(iter(records.values()))["config"]["kv_cache_dtype"]
     about = (
         f"{conditions(records)}, {kv} keys and values. 'Missing' is a share of a head's softmax: "
@@ -110,7 +110,7 @@ def table(records: dict[str, dict[str, Any]], refused: dict[str, str]) -> str:
 
 
 def conditions(records: dict[str, dict[str, Any]]) -> str:
-    """Return what the results have in common: the model, and how the text is cut."""
+    """Return the facts common to all results: the model, and the windows of the text."""
     one = next(iter(records.values()))
     prompt = one["asked"].get("prompt")
     part = f", predicted after a prompt of {prompt}" if prompt else ""
@@ -119,7 +119,7 @@ def conditions(records: dict[str, dict[str, Any]]) -> str:
 
 
 def reached(records: dict[str, dict[str, Any]]) -> list[str]:
-    """Compare Scrooge's savings with those of its technique, and of the best of all, here."""
+    """Compare Scrooge's published savings with its technique's here and with the best here."""
     exact = records.get("exact")
     own = {name: each for name, each in records.items() if name.startswith("aet")}
     if exact is None or not own:
@@ -149,15 +149,15 @@ def reached(records: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def least(records: dict[str, dict[str, Any]], loss: float) -> str | None:
-    """Return the setting that reads least of those within a loss of perplexity in per cent."""
+    """Return the setting with the fewest bytes within a loss of perplexity in per cent."""
     within = {name: share(each) for name, each in records.items() if change(each) <= loss}
     return min(within, key=within.__getitem__, default=None)
 
 
 def _times(found: dict[str, Any], exact: dict[str, Any]) -> tuple[float, float, float]:
-    """Return how many times fewer rows of K and of V are read than by exact attention, and bytes.
+    """Return the savings in rows of K, rows of V and bytes, as exact attention's over a setting's.
 
-    What is read for metadata counts in the bytes only.
+    Metadata counts in the bytes only.
     """
     mine, whole = (
         [sum(map(sum, each["reads"][name])) for name in ("key_rows_read", "value_rows_read")]

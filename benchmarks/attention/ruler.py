@@ -1,15 +1,15 @@
-"""RULER's needle tasks under every technique: what is found again, and at how many bytes read.
+"""RULER's needle tasks under every technique: scores and bytes read.
 
     python -m benchmarks.attention.ruler                     SmolLM2, lengths 1024 and 2048, an hour
     python -m benchmarks.attention.ruler --model gemma3-270m the same of Gemma 3
     python -m benchmarks.attention.ruler --tasks niah_single_1 --lengths 4096 --settings exact art
     python -m benchmarks.attention.ruler --quick             a sample of one task, into build/
 
-Of each task at each length exact attention answers first. What it does not solve to 80 % does not
-count: the table says what it scored, and no technique is run. What it solves is asked of every
-technique, after the same prompts, each of which is run once. The question is part of the prompt
-that a policy chooses from. Cells are kept as they are done; one is measured again if more
-samples are asked for than it has. Published scores are of another and larger model.
+For each task and length, exact attention answers first. If it scores below 80 %, the task does not
+count: the table lists the score, and no technique is run. Otherwise every technique answers, on the
+same prompts, which are run once. The question is part of the prompt that a policy selects from.
+Each cell is stored as soon as it is measured; it is measured again if more samples are asked for.
+Published scores are for another, larger model.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from suffice.eval.ruler import TASKS, RulerPlan, check, measure
 from suffice.progress import progress_bar
 
 NAME = "ruler"
-COUNTS = 80.0  # per cent that exact attention must score for a task to count
+COUNTS = 80.0  # score of exact attention, in per cent, from which a task counts
 TOGETHER = 10  # samples that decode together
 LOOSE = "art:tau=1e-2"  # with the paper's tau few heads of these models stop
 POLICIES = ("snapkv", "pyramidkv", "streaming", "h2o", "quest")
@@ -50,7 +50,7 @@ SETTINGS = (
     "certified:eps=0.05",
     "certified:bounded=false,eps=0.25,v=0.002",
     *BUDGETS,
-    "pyramidkv:ratio=0.5,window=32",  # in that of 128 the question is a quarter
+    "pyramidkv:ratio=0.5,window=32",  # a window of 128 is four times as long as the question
     "snapkv:ratio=0.5 + art",
     "pyramidkv:ratio=0.5 + art",
     "streaming:ratio=0.5 + art",
@@ -60,8 +60,8 @@ SETTINGS = (
     f"quest:keep=true + {LOOSE}",
     "snapkv:ratio=0.5 + certified:eps=0.05",
 )
-# ART, Table 2: per cent of all eight tasks at 4096 / 32768 tokens, Qwen3-8B. Its text does not say
-# which budget the policies had.
+# ART, Table 2: per cent over all eight tasks at 4096 / 32768 tokens, Qwen3-8B. Its text does not
+# state the policies' budget.
 PUBLISHED = {
     "exact": "99.95 / 99.34",
     "art": "89.11 / 78.65",
@@ -103,7 +103,7 @@ def answered(llm: LLM, plan: RulerPlan) -> Iterator[tuple[int, Cell | None]]:
 def run(
     store: CellStore, llms: dict[str, LLM], prompts: shared_prompts.Prompts, plans: list[RulerPlan]
 ) -> None:
-    """Measure what is missing, a task at a length after the other, exact attention first."""
+    """Measure missing cells, by task and length, exact attention first."""
     columns = ("{task.description}", "{task.completed}/{task.total} samples")
     with progress_bar(*columns) as bar:
         line = bar.add_task("", total=None)
@@ -129,9 +129,10 @@ def place_of(plan: RulerPlan) -> str:
 
 
 def share(cells: list[Cell], exact: list[Cell]) -> float:
-    """Return the bytes read over those that exact attention reads, each of those held.
+    """Return the share of held bytes that is read, over exact attention's share.
 
-    Answers differ in length; and of layers with a sliding window exact attention reads a part.
+    Shares are compared because answers differ in length. Exact attention's share is below 1 in
+    layers with a sliding window.
     """
     read, whole = (
         sum(cell["kv_bytes_read"] for cell in each) / sum(cell["kv_bytes_held"] for cell in each)
@@ -147,7 +148,7 @@ def same_samples(cells: dict[str, Cell], setting: str) -> Cell | None:
 
 
 def row(store: CellStore, places: list[str], setting: str) -> list[Any]:
-    """Return a setting's line: mean score and bytes of the tasks that count, then each of them."""
+    """Return a setting's row: mean score and bytes of the tasks that count, then each task."""
     if setting in store.refused:
         return [f"`{setting}`", f"refused: {store.refused[setting]}", *[""] * (len(places) + 3)]
     exact = [store.cells[place]["exact"] for place in places]
@@ -157,7 +158,7 @@ def row(store: CellStore, places: list[str], setting: str) -> list[Any]:
         for cell, whole in zip(cells, exact, strict=True)
     ]
     found = [cell for cell in cells if cell]
-    # A mean over other tasks than exact attention's could not be compared with it.
+    # Only a mean over exact attention's tasks can be compared with it.
     means = ["", "", ""]
     if len(found) == len(cells):
         score, best = (statistics.fmean(c["score"] for c in each) for each in (found, exact))
@@ -191,7 +192,7 @@ def table(store: CellStore) -> str:
 
 
 def options() -> argparse.Namespace:
-    """Return what was asked for."""
+    """Return the parsed flags."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), metavar="TASK")
@@ -212,7 +213,7 @@ def options() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure what has no result yet, keeping each cell as it comes."""
+    """Measure the cells without a result, storing each at once."""
     try:
         facts, flags = record.facts(), options()
         plans = [

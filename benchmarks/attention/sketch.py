@@ -1,11 +1,11 @@
-"""What the base plane of `certified` leaves out of keys: even codes as stored, or K-means codes.
+"""Measures the residual of the sketch of `certified`, with even codes as stored, or K-means codes.
 
     python -m benchmarks.attention.sketch --data-dir DIR       (a minute)
 
-The keys are those of a model's own prompts (Spec-Bench's longer ones). By channel and chunk of 64
-tokens, 16 even levels lie from the least to the greatest value; the K-means levels, one codebook
-for the whole model, are those of values less their mean over their deviation, both refined by
-least squares. What a bound takes is the longest of what is left out of 16 keys.
+The keys come from prompts of Spec-Bench (its longer ones). Even codes: per channel and chunk of 64
+tokens, 16 even levels from the smallest to the largest value. K-means codes: one codebook for the
+whole model, of values less their mean over their deviation, both refined by least squares. The
+bound uses the largest residual norm of 16 keys.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from suffice.quant.codebook import borders, codebook
 from suffice.quant.none import NoQuant
 
 NAME, MODEL, TOKENS, LEVELS = "sketch", "smollm2-135m", 1024, 16
-ROUNDS = 3  # of codes and then mean and deviation
+ROUNDS = 3  # each: codes, then mean and deviation
 QUICK = record.BUILD / "sketch-quick"
 HEAD = ["codes by channel", "left out of a key, rms", "longest of 16, mean", "of the even codes'"]
 
 
 def even(keys: torch.Tensor) -> torch.Tensor:
-    """Return keys [..., 64, D] as their sketches have them."""
+    """Return keys [..., 64, D] rounded to the codes of their sketches."""
     flat = keys.reshape(-1, *keys.shape[-2:])
     sketches = [sketch(chunk) for chunk in flat]
     return torch.stack([each.codes * each.scale + each.low for each in sketches]).view_as(keys)
 
 
 def learned(keys: torch.Tensor) -> torch.Tensor:
-    """Return keys [..., 64, D] as one codebook with a mean and a deviation has them."""
+    """Return keys [..., 64, D] rounded to one codebook, scaled by a mean and a deviation."""
     mean, scale = keys.mean(-2, keepdim=True), keys.std(-2, keepdim=True)
     normal = (keys - mean) / scale
     levels = codebook(normal, torch.ones(()), LEVELS)
@@ -73,12 +73,12 @@ def keys_of(model: str, text: str) -> torch.Tensor:
 
 
 def main() -> int:
-    """Measure, print the table and keep it."""
+    """Measure, print the table and store it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data-dir", help="folder with spec-bench-questions.jsonl")
-    parser.add_argument("--calibrate", help="text file in place of Spec-Bench")
+    parser.add_argument("--calibrate", help="text file instead of Spec-Bench")
     parser.add_argument("--model", default=MODEL)
-    parser.add_argument("--quick", action="store_true", help="keep nothing among the results")
+    parser.add_argument("--quick", action="store_true", help="store nothing in the results")
     flags = parser.parse_args()
     native.set_threads(1)
     name, text = calibration_text(flags)

@@ -1,14 +1,14 @@
-"""How long a decode step takes with each technique, deep in a real text, and with exact attention.
+"""Time decode steps of each technique and of exact attention, deep in a real text.
 
     python -m benchmarks.attention.speed --data-dir DIR    the table (ten minutes)
     python -m benchmarks.attention.speed --data-dir DIR --overhead    what checks cost (3 minutes)
     python -m benchmarks.attention.speed --data-dir DIR --quick       few tokens, into build/
 
-The text (WikiText-2) is read up to a depth by exact attention; then its next tokens are decoded one
-by one, each by all settings in turn, so that they see the same keys and the same drift of the
+The text (WikiText-2) is run up to a depth with exact attention. Its next tokens are then decoded
+one by one, each by all settings in turn, so that all see the same keys and the same drift of the
 machine. All settings share the model's weights; each has its own copy of the cache. A setting's
-ratio is the median of its ratios to exact attention, token by token. What is read is counted over
-those steps, the sketch included.
+ratio is the median of its ratios to exact attention, token by token. Reads are counted over those
+steps, including the sketch.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from suffice.trace import Trace
 
 NAME = "speed"
 EXACT = "exact"
-# More than all of the weights cannot be known; no change is smaller than a tau whose square is 0.
+# No share of the mass exceeds 1, and no change is smaller than a tau whose square is 0.
 CHECKED = ("aet:k=1.999,v=0", "art:tau=1e-30")
 SETTINGS = (
     "certified:bounded=false,eps=0.3,v=0.002",
     "certified:eps=0.05",
     "aet:k=2,v=0.001",
     "aet:k=0.9",
-    # Checked after every block, never satisfied: all is read, so the rest of the time is overhead.
+    # Checked after every block, never satisfied: all rows are read, so the extra time is overhead.
     # `aet:k=2,v=0` and `art:tau=0` would run as exact attention.
     *CHECKED,
 )
@@ -70,7 +70,7 @@ class Subject:
     seconds: list[float] = field(default_factory=list)
 
     def step(self, token: int) -> None:
-        """Decode one token and note how long it took."""
+        """Decode one token and record its time."""
         self.cache.reserve(1)
         began = time.perf_counter()
         self.model.step([StepRows(self.cache, [token])], self.trace)
@@ -79,7 +79,7 @@ class Subject:
 
 
 def subjects(runner: Runner, tokens: list[int], settings: list[str], steps: int) -> list[Subject]:
-    """Read all tokens but the last `steps` and return the settings, exact attention first."""
+    """Run all tokens but the last `steps`; return the settings, exact attention first."""
     model = runner.decoder.config
     read = runner.open("text", len(tokens))
     runner.prefill(read, tokens[: len(tokens) - steps])
@@ -102,7 +102,7 @@ def subjects(runner: Runner, tokens: list[int], settings: list[str], steps: int)
 
 
 def row(weights: str, depth: int, subject: Subject, exact: Subject) -> list[Any]:
-    """Return a setting's line of the table."""
+    """Return a setting's row of the table."""
     reads = subject.trace
     pairs = zip(exact.seconds[WARM:], subject.seconds[WARM:], strict=True)
     return [
@@ -118,8 +118,8 @@ def row(weights: str, depth: int, subject: Subject, exact: Subject) -> list[Any]
 
 
 def measure(flags: argparse.Namespace, weights: str, progress: Progress) -> list[list[Any]]:
-    """Return the lines of one way to store weights, at all depths."""
-    # A sketched cache serves every technique; prompts are read by exact attention anyway.
+    """Return the rows of one quantization of the weights, at all depths."""
+    # A sketched cache serves every technique; prompts use exact attention anyway.
     length = max(flags.depths) + flags.steps
     config = Config.create(
         flags.model, quantization=weights, attention="certified", max_model_len=length
@@ -156,7 +156,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data-dir", required=True, help="folder with wikitext2-test-raw.txt")
     parser.add_argument("--settings", nargs="*")
-    parser.add_argument("--overhead", action="store_true", help="only what is checked, never stops")
+    parser.add_argument("--overhead", action="store_true", help="only thresholds that never stop")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, results in build/")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--weights", nargs="*", default=["none", "int8"])

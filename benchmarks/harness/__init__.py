@@ -1,1 +1,1 @@
-"""What the benchmarks share: result files, tables, plots, the memory's bandwidth, settings."""
+"""Shared code of the benchmarks: result files, tables, plots, memory bandwidth, settings."""

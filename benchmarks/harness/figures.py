@@ -1,4 +1,4 @@
-"""The plots of the benchmarks: one look for all."""
+"""The plots of the benchmarks, all in one style."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def curves(
     marks: dict[str, float] | None = None,
     logarithmic: str = "x",
 ) -> None:
-    """Plot lines; `marks` names x positions (a model's prediction) drawn as dashed lines."""
+    """Plot lines; `marks` are named x positions (a model's prediction), plotted as dashed lines."""
     figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for label, points in series.items():
         axis.plot(*zip(*points, strict=True), marker="o", markersize=3.5, label=label)
@@ -53,7 +53,7 @@ def curves(
 def bars(
     path: Path, title: str, unit: str, groups: dict[str, dict[str, float]], *, stacked: bool
 ) -> None:
-    """Plot a bar per group, of parts stacked, or a cluster of bars per group."""
+    """Plot a stacked bar per group, or a cluster of bars per group."""
     figure, axis = plt.subplots(figsize=(8, 4.8), layout="constrained")
     parts = list(dict.fromkeys(part for group in groups.values() for part in group))
     places = range(len(groups))
@@ -82,10 +82,10 @@ def bars(
 def pareto(
     path: Path, axes: tuple[str, str], panels: dict[str, dict[str, tuple[float, float, float]]]
 ) -> None:
-    """Plot, panel by panel, points (x, y, error of y) by name, both the less the better.
+    """Plot named points (x, y, error of y) in panels; lower x and y are better.
 
-    Those that no other point beats are joined. Points are numbered, and named at the side. The
-    vertical axis is linear up to 0.1 and logarithmic from there.
+    Points that no other point beats (the Pareto front) are joined. Points are numbered, with names
+    at the side. The vertical axis is linear up to 0.1 and logarithmic above.
     """
     height = 0.2 * max(map(len, panels.values())) + 1.4
     figure, column = plt.subplots(

@@ -1,7 +1,7 @@
-"""Result files: how one is written, and what it says of its machine, versions and command.
+"""Writes result files, with the machine, the versions and the command.
 
-A result is NAME.json with its table NAME.md. What no table reads, such as the counts of single
-heads and the times of single prompts, goes into NAME.details.json.gz.
+A result is NAME.json with its table NAME.md. Details that no table needs, such as counts of single
+heads and times of single prompts, are in NAME.details.json.gz.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ BUILD = ROOT / "build"
 
 
 def facts() -> dict[str, Any]:
-    """Return what a reader needs to judge or repeat a measurement."""
+    """Return the facts needed to judge or repeat a measurement."""
     return record.facts(program(), sys.argv[1:])
 
 
 def program() -> str:
-    """Return how the running script is started."""
+    """Return the command that starts the running script."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return f"python -m {spec.name}" if spec else f"python {Path(sys.argv[0]).name}"
 
@@ -37,7 +37,7 @@ def results(script: str) -> Path:
 
 
 def name_of(name: str) -> str:
-    """Return a file's name, which says so where a lesser instruction set was asked for."""
+    """Return a file's name, with the instruction set if a lesser one was asked for."""
     return name if native.isa() == native.isas()[0] else f"{name}_{native.isa()}"
 
 
@@ -48,7 +48,7 @@ def write(folder: Path, name: str, data: dict[str, Any], table: str) -> None:
 
 
 def write_details(folder: Path, name: str, details: dict[str, Any]) -> None:
-    """Write what no table reads to `name`.details.json.gz.
+    """Write details to `name`.details.json.gz.
 
     The same details make the same bytes, whenever they are written.
     """
@@ -57,7 +57,7 @@ def write_details(folder: Path, name: str, details: dict[str, Any]) -> None:
 
 
 def read_details(folder: Path, name: str) -> dict[str, Any]:
-    """Return what `write_details` wrote; nothing where there is no such file."""
+    """Return the details that `write_details` wrote; an empty dictionary without a file."""
     path = folder / f"{name}.details.json.gz"
     if not path.exists():
         return {}

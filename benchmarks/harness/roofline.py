@@ -1,7 +1,7 @@
-"""A second opinion on the streaming read, by a library that is not ours.
+"""Measures the streaming read with torch, as a check of our own measurement.
 
-What any program reads in order is a lower bound of what the machine can: if torch beats our own
-measure, that measure is too low and every fraction of it too high, and the tables say so.
+Any program's streaming read is a lower bound of the machine's. If torch is faster than our own
+measurement, that is too low, and fractions of it are too high; the tables report this.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import time
 
 import torch
 
-MARGIN = 1.05  # how much faster torch may be before the measure counts as too low
+MARGIN = 1.05  # torch's rate over ours from which ours counts as too low
 
 
 def torch_read_bandwidth(size_bytes: int, repeats: int = 5) -> float:
-    """Return the best bytes per second at which torch finds the greatest number of a buffer."""
+    """Return the highest rate, in bytes per second, of torch's maximum over a buffer."""
     numbers = torch.ones(size_bytes // 4, dtype=torch.int32)
     best = float("inf")
     for _ in range(repeats):

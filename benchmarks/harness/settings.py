@@ -1,4 +1,4 @@
-"""Settings of the engine as the tables name them: `quest:ratio=0.2 + art:tau=1e-2`."""
+"""Parses settings of the engine as written in tables: `quest:ratio=0.2 + art:tau=1e-2`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEAMS = {"attention": ATTENTIONS, "softmax": SOFTMAXES, "policy": POLICIES}
 
 
 def parts(setting: str) -> dict[str, str]:
-    """Return the techniques that a setting names, by their seams.
+    """Return the techniques of a setting by seam.
 
     Raises:
         InputError: An unknown technique, or two of one seam.
@@ -34,9 +34,9 @@ def parts(setting: str) -> dict[str, str]:
 def accepted(
     model: str | os.PathLike[str], settings: list[str], refused: dict[str, str], **options: Any
 ) -> dict[str, dict[str, Any]]:
-    """Return the techniques of the settings that the engine accepts; note why of the others.
+    """Return the techniques of accepted settings, and record why the others are refused.
 
-    `options` are those that all settings have.
+    `options` are common to all settings.
 
     Raises:
         InputError: An unknown technique, or two of one seam.

@@ -1,8 +1,8 @@
-"""Prompts that are run once, for several techniques that differ only in how they decode.
+"""Runs prompts once for several techniques that differ only in decoding.
 
-A technique leaves prompts as they are; a policy looks at a prompt's queries and then chooses from
-its tokens. So one run of a prompt, shown to all the policies, serves every engine on the same
-weights: its keys and values are copied into each engine's own cache, where its policy chooses.
+A technique does not change prompts; a policy observes a prompt's queries and then selects from its
+tokens. One run of a prompt, observed by all policies, serves every engine on the same weights: its
+keys and values are copied into each engine's own cache, where its policy selects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from suffice.policy.choice import Budgeted, KeepAll
 
 @dataclass
 class Prompt:
-    """A prompt after its run: its cache, with every token, what came out and what was seen."""
+    """A prompt after its run: the cache with all tokens, the logits and the policies' observers."""
 
     cache: KVCache
     logits: torch.Tensor
@@ -32,33 +32,33 @@ class Prompt:
 
 
 class Shown(KeepAll):
-    """A policy that leaves nothing out, and shows each prompt to others."""
+    """A policy that keeps all tokens, and shows each prompt's queries to other policies."""
 
     def __init__(self, policies: Sequence[Policy]) -> None:
         self.policies = tuple(dict.fromkeys(map(watching, policies)))
         self.watches: dict[Policy, QueryObserver | None] = {}
 
     def watch(self, cache: KVCache, windows: Windows, scale: float) -> Any:
-        """Return what shows queries to what each policy looks with."""
+        """Return an observer that passes queries on to each policy's observer."""
         self.watches = {each: each.watch(cache, windows, scale) for each in self.policies}
         return self
 
     def add(self, layer: int, q: torch.Tensor, end: int) -> None:
-        """Show queries; see `QueryObserver`."""
+        """Pass queries on; see `QueryObserver`."""
         for watch in self.watches.values():
             if watch is not None:
                 watch.add(layer, q, end)
 
 
 def watching(policy: Policy) -> Policy:
-    """Return the setting of a policy that looks at a prompt as this one does: all budgets do."""
+    """Return one setting for all policies that observe a prompt alike, whatever their budget."""
     if not isinstance(policy, Budgeted):
         return policy
     return dataclasses.replace(policy, budget=None, ratio=None, keep=False)
 
 
 class Prompts:
-    """The prompts of some engines, each run when the first of them asks for it, until `forget`."""
+    """The prompts of several engines; each is run at its first use and kept until `forget`."""
 
     def __init__(self, base: Runner, policies: Sequence[Policy]) -> None:
         self._shown = Shown(policies)
@@ -76,21 +76,21 @@ class Prompts:
         return self._found[key]
 
     def forget(self) -> None:
-        """Give the memory of all prompts back."""
+        """Free the memory of all prompts."""
         for prompt in self._found.values():
             prompt.cache.close()
         self._found.clear()
 
 
 class Sharing(Runner):
-    """A runner whose prompts are taken from those that were run already."""
+    """A runner that copies prompts which were run already."""
 
     def __init__(self, config: Config, base: Runner, prompts: Prompts) -> None:
         super().__init__(config, base.decoder)
         self._prompts = prompts
 
     def prefill(self, sequence: Running, tokens: list[int]) -> torch.Tensor:
-        """Copy a prompt's rows, let the policy choose, and return the last logits, float32 [V]."""
+        """Copy a prompt's rows, let the policy select, and return the last logits, float32 [V]."""
         prompt, cache, policy = self._prompts.run(tokens), sequence.cache, self.config.policy
         cache.reserve(len(tokens))
         for layer in range(cache.layers):
@@ -105,7 +105,8 @@ def runners(
 ) -> tuple[dict[str, Runner], Prompts]:
     """Return a runner for each setting, on one runner's weights, and the prompts they share.
 
-    A setting is what differs from `config`, a resolved one, such as `attention` and `policy`.
+    A setting has the options that differ from `config`, such as `attention` and `policy`. `config`
+    must be resolved.
     """
     prompts = Prompts(base, [setting["policy"] for setting in settings.values()])
     found: dict[str, Runner] = {

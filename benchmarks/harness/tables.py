@@ -16,7 +16,7 @@ Cells = dict[str, dict[str, Cell]]  # by row, by column
 
 
 def markdown(head: list[str], rows: list[list[Any]]) -> str:
-    """Return a table; columns of numbers, some missing, are aligned to the right, three digits."""
+    """Return a table; columns of numbers, also incomplete ones, have 3 digits and align right."""
     numeric = [
         all(row[i] == "" or isinstance(row[i], int | float) for row in rows)
         for i in range(len(head))
@@ -36,22 +36,22 @@ def _shown(value: Any) -> str:
 
 @dataclass
 class CellStore:
-    """What was measured so far, in its file; `drawn` makes the table of it."""
+    """The measured cells so far, with their file; `drawn` formats them as a table."""
 
     folder: Path
     name: str
-    config: dict[str, Any]  # all that figures depend on, except the setting
+    config: dict[str, Any]  # everything that figures depend on, except the setting
     facts: dict[str, Any]
     drawn: Callable[[CellStore], str]
     cells: Cells = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    details: Cells = field(default_factory=dict)  # what `drawn` does not read of a cell
+    details: Cells = field(default_factory=dict)  # parts of cells that `drawn` does not need
 
     def read(self) -> None:
-        """Take what the file has.
+        """Read the file's cells.
 
         Raises:
-            InputError: It is of another configuration.
+            InputError: The file has another configuration.
         """
         path = self.folder / f"{self.name}.json"
         if not path.exists():

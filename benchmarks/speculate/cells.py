@@ -22,16 +22,16 @@ from suffice.speculate import SPECULATORS, Speculator
 from suffice.speculate.stats import DraftStats
 
 QUESTIONS = "spec-bench-questions.jsonl"
-CONVERSATION = "conversation"  # what the benchmark makes of MT-bench's eight
+CONVERSATION = "conversation"  # stands for MT-bench's eight categories
 OWN = ("translation", "summarization", "qa", "math_reasoning", "rag")
 CATEGORIES = (CONVERSATION, *OWN)
 Clock = Callable[[], float]
-REPEATED = 4  # tokens of a run that is looked for again
+REPEATED = 4  # length of the runs of tokens that count as repeated
 
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt of the benchmark, its first turn, as the model's chat template wraps it."""
+    """A prompt of the benchmark: its first turn, in the model's chat template."""
 
     ident: int
     tokens: list[int]
@@ -43,7 +43,7 @@ def questions(
     """Return up to `limit` prompts of each category, spread evenly, of at most `longest` tokens.
 
     Raises:
-        InputError: The file is not there or not that of Spec-Bench.
+        InputError: The file is missing or not from Spec-Bench.
     """
     path = folder / QUESTIONS
     found: dict[str, list[Question]] = {category: [] for category in CATEGORIES}
@@ -80,7 +80,7 @@ def continued(text: str, tokenizer: Tokenizer, depth: int, limit: int) -> list[Q
 
 
 def parsed(setting: str) -> tuple[Speculator, Growth | None]:
-    """Return the speculator of a setting such as `ngram:8 + iterative`, and how the cache grows.
+    """Return the speculator and the growth policy of a setting such as `ngram:8 + iterative`.
 
     Raises:
         InputError: An unknown name or option.
@@ -112,7 +112,7 @@ def engines(
 
 
 class Answers(Protocol):
-    """Something that decodes a prompt."""
+    """A function that decodes a prompt."""
 
     def __call__(self, question: Question) -> tuple[list[int], int, float, DraftStats]:
         """Return all tokens, how many of them were timed, their seconds, and drafts."""
@@ -120,7 +120,7 @@ class Answers(Protocol):
 
 
 def answering(llm: LLM, temperature: float, most: int, clock: Clock) -> Answers:
-    """Return what decodes by an engine; the time is that from the first token to the last."""
+    """Return a function that decodes with an engine, timed from the first token to the last."""
     context = llm.config.max_model_len
     assert context is not None, "an engine's config is resolved"
     maker = RequestMaker(llm.config, llm.tokenizer, llm.runner)
@@ -150,9 +150,9 @@ def answering(llm: LLM, temperature: float, most: int, clock: Clock) -> Answers:
 
 
 def compared(plain: Answers, other: Answers, asked: Sequence[Question]) -> Iterator[Cell]:
-    """Decode each prompt both ways, one after the other; yield what is known after each.
+    """Decode each prompt both ways, one after the other; yield the cell so far after each.
 
-    What goes first changes from prompt to prompt. `each` of a cell are its single prompts.
+    The order alternates from prompt to prompt. `each` of a cell has the single prompts.
     """
     prompts: list[dict[str, Any]] = []
     drafts = DraftStats()
@@ -186,7 +186,7 @@ def compared(plain: Answers, other: Answers, asked: Sequence[Question]) -> Itera
 
 
 def summed(prompts: list[dict[str, Any]]) -> Cell:
-    """Return what a table reads of the prompts of a cell: how many, and their sums."""
+    """Return the figures of a cell that a table needs: the number of prompts, and their sums."""
     ways = {
         way: {key: sum(prompt[way][key] for prompt in prompts) for key in ("tokens", "seconds")}
         for way in ("plain", "other")
@@ -200,7 +200,7 @@ def summed(prompts: list[dict[str, Any]]) -> Cell:
 
 
 def repeated(tokens: Sequence[int]) -> float:
-    """Return the share of a text's runs of four tokens that were there before."""
+    """Return the share of a text's runs of four tokens that occurred earlier in it."""
     runs = [tuple(tokens[at : at + REPEATED]) for at in range(len(tokens) - REPEATED + 1)]
     return 1 - len(set(runs)) / len(runs) if runs else 0.0
 
@@ -218,6 +218,6 @@ def speed_up(cells: Sequence[Cell]) -> float:
 
 
 def tokens_per_step(cells: Sequence[Cell]) -> float | None:
-    """Return the tokens of a decode step, 1 and the accepted drafts; None where unknown."""
+    """Return the mean tokens of a decode step, 1 plus accepted drafts; None if unknown."""
     steps = sum(cell["steps"] for cell in cells)
     return 1 + sum(cell["accepted"] for cell in cells) / steps if steps else None

@@ -1,4 +1,4 @@
-"""Other engines' drafts for speed.py, each in a process of its own."""
+"""Drafts by other engines for speed.py, each in its own process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from suffice.speculate.stats import DraftStats
 
 @dataclass(frozen=True)
 class Peer:
-    """A way of running a peer: `drafts` at a time; `package` None: what suffice itself uses."""
+    """A configuration of a peer, with `drafts` per step; `package` None: suffice's own packages."""
 
     label: str
     package: str | None
@@ -29,7 +29,7 @@ class Peer:
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
 PEERS = {
-    # As many as is its default; float32 is what PyTorch is fastest in without AMX.
+    # Its default number of drafts; float32 is PyTorch's fastest type without AMX.
     "transformers": Peer(
         "transformers prompt look-up", None, "transformers", 10,
         {"dtype": "float32", "attention": "sdpa"},
@@ -56,9 +56,9 @@ LABELS = {peer.label for peer in PEERS.values()}
 
 
 class LookUp:
-    """Answers by a peer's look-up, greedily, on the same weights.
+    """Decodes greedily by a peer's prompt look-up, on the same weights.
 
-    llama.cpp has the file as it is; for the others it is written as a Hugging Face folder first.
+    llama.cpp reads the file itself; for the others it is written as a Hugging Face folder first.
 
     Raises:
         EngineError: The peer cannot run it.

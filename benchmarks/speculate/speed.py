@@ -1,4 +1,4 @@
-"""Speculative decoding on the Spec-Bench prompts: how much faster tokens come, by category.
+"""Time speculative decoding on the Spec-Bench prompts, by category.
 
     python -m benchmarks.speculate.speed --data-dir DIR            SmolLM2 in int8, hours
     ... --limit 4 --max-tokens 128                                 four prompts of each category
@@ -9,13 +9,13 @@
     ... --quick                                                    tiny sizes, into build/
 
 The prompts are the first turns of spec-bench-questions.jsonl in DIR, in the model's chat template.
-Each is decoded without drafts and with a setting's, one right after the other, and the ratio is
-that of all tokens per second: so a machine that is busy at times slows both; on one that others use
-`--clock cpu --threads 1` counts the time of the processor alone. Times begin with the first token;
-a prompt is run once for all settings. A setting is a method of drafting, and after ` + ` how the
-cache grows; `none` shows what chance does to a ratio. What a setting learns about drafts it keeps
-from prompt to prompt. Greedy tokens must be those without drafts, or the benchmark fails. Cells are
-kept as they are done; one is measured again if it has fewer prompts than are asked for.
+Each is decoded without drafts and right after that with a setting's, so that other load slows both;
+the ratio is that of all tokens per second. On a shared machine, `--clock cpu --threads 1` counts
+processor time only. Times begin with the first token; a prompt is run once for all settings. A
+setting is a drafting method and, after ` + `, a growth policy; `none` shows the noise of a ratio. A
+setting keeps its acceptance rates from prompt to prompt. The benchmark fails if greedy tokens
+differ from those without drafts. Each cell is stored as soon as it is measured; it is measured
+again if more prompts are asked for.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ SETTINGS = (
     "suffix + iterative",
     "suffix + upfront",
 )
-BRANCHED = "tree=true"  # whose greedy tokens may differ by rounding
+BRANCHED = "tree=true"  # settings whose greedy tokens may differ by rounding
 
 
 def place_of(category: str, temperature: float) -> str:
@@ -92,7 +92,7 @@ def run(
     ways: dict[str, dict[float, Answers]],
     forget: Callable[[], None],
 ) -> None:
-    """Measure the cells that are missing; a way is what answers, by temperature."""
+    """Measure missing cells; a way decodes prompts, by temperature."""
     columns = ("{task.description}", "{task.completed}/{task.total} prompts")
     with progress_bar(*columns) as bar:
         line = bar.add_task("", total=None)
@@ -114,7 +114,7 @@ def run(
 
 
 def different(store: CellStore) -> list[str]:
-    """Return the greedy cells whose tokens are not those of plain decoding."""
+    """Return the greedy cells whose tokens differ from plain decoding."""
     return [
         f"{place}: {setting}"
         for place, cells in store.cells.items()
@@ -171,7 +171,7 @@ def table(store: CellStore) -> str:
 
 
 def options() -> argparse.Namespace:
-    """Return what was asked for."""
+    """Return the parsed flags."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--quantization", default="int8")
@@ -179,7 +179,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
     parser.add_argument("--categories", nargs="+", choices=CATEGORIES, default=list(CATEGORIES))
-    parser.add_argument("--deep", type=int, help="prompts of so many tokens of WikiText-2 instead")
+    parser.add_argument("--deep", type=int, help="use prompts of this many tokens of WikiText-2")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--limit", type=int, default=80, help="prompts of a category")
     parser.add_argument("--max-tokens", type=int, default=256)
@@ -214,7 +214,7 @@ def options() -> argparse.Namespace:
 
 
 def measure_rows(flags: argparse.Namespace, facts: dict[str, Any]) -> str:
-    """Measure what steps of several rows cost; write and return the table."""
+    """Measure the cost of steps with several rows; write and return the table."""
     times: dict[str, step_cost.Times] = {}
     shown_config: dict[str, Any] = {}
     for weights, depth in step_cost.settings(flags.weights, flags.depths):
@@ -245,7 +245,7 @@ def prompts_of(flags: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, lis
 
 
 def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> CellStore:
-    """Measure the cells that are missing; return all."""
+    """Measure missing cells; return all."""
     if flags.data_dir is None:
         raise InputError("--data-dir: the folder with spec-bench-questions.jsonl is needed")
     for setting in flags.settings:
@@ -286,7 +286,7 @@ def measure_settings(flags: argparse.Namespace, facts: dict[str, Any]) -> CellSt
 
 
 def main() -> int:
-    """Measure what was asked for and print the table; 1 if greedy tokens differ."""
+    """Measure and print the table; return 1 if greedy tokens differ."""
     try:
         facts, flags = record.facts(), options()
         if flags.rows:

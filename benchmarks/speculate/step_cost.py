@@ -1,10 +1,9 @@
-"""What a decode step of several rows of one request costs, and where: for speed.py --rows.
+"""Times the parts of a decode step with several rows of one request, for speed.py --rows.
 
-Steps of all sizes come one after the other in every round, each with and without the head and with
-and without a context, so that what else the machine does falls on all alike; the least of all
-rounds counts. The head is what a step costs more with it, attention what it costs more at the
-depth than without a context, and the layers are the rest; the products of these are timed alone as
-well, called from Python one by one.
+Every round runs steps of all sizes, each with and without the head and with and without a context,
+so that other load affects all alike; the minimum over rounds counts. The head's time is the
+difference with and without it, attention's the difference with and without the context, and the
+rest is the layers'. The layers' matmuls are also timed alone, called from Python one by one.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PARTS = ("attention", "head", "layers", "products")
 def measured(
     runner: Runner, depth: int, sizes: Sequence[int], rounds: int, clock: Callable[[], float]
 ) -> Times:
-    """Return the least seconds of steps of these sizes after `depth` tokens, and of their parts."""
+    """Return the minimum seconds of steps and their parts, by size, after `depth` tokens."""
     config = runner.config
     native = NativeModel(
         runner.decoder,
@@ -77,7 +76,7 @@ def _tokens(runner: Runner, count: int) -> list[int]:
 
 
 def _products(runner: Runner, rows: int, clock: Callable[[], float]) -> float:
-    """Return the seconds of the products of all layers with `rows` rows of inputs."""
+    """Return the seconds of the matmuls of all layers with `rows` rows of inputs."""
     inputs: dict[int, np.ndarray] = {}
     outputs: dict[int, np.ndarray] = {}
     seconds = 0.0
@@ -116,7 +115,7 @@ def table(times: dict[str, Times]) -> str:
 
 
 def plain(times: dict[str, Times]) -> dict[str, Any]:
-    """Return the seconds as JSON holds them."""
+    """Return the seconds with keys for JSON."""
     return {
         setting: {
             part: {str(rows): seconds for rows, seconds in by_rows.items()}

@@ -30,7 +30,7 @@ def test_the_bounds_hold_where_masses_decay(seed: int) -> None:
 
 
 def test_a_far_needle_breaks_what_the_theorems_assume_and_their_bounds() -> None:
-    """The oldest block outweighs all others: it comes after the stop, of which it is not far."""
+    """The oldest block outweighs all others, and comes soon after the stop."""
     art = ART(change=1e-2, angle=0.5, patience=30, block=16, probe=SIZE)
     q, k, v = equal_masses(40, 0)
     q[0, 0], k[3, 0], v[3] = 1.0, 14.0, -8.0

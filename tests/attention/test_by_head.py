@@ -55,7 +55,7 @@ def test_protected_heads_read_everything_and_others_do_not(
     assert (keys < held)[~exact].all()
 
 
-def test_it_is_found_beside_the_model(checkpoint: Path) -> None:
+def test_it_is_found_next_to_the_model(checkpoint: Path) -> None:
     path = default_path(checkpoint)
     assert path == checkpoint / "suffice-calibration.json"
     assert default_path(Path("a/b.Q4_1.gguf")) == Path("a/b.Q4_1.calibration.json")

@@ -178,7 +178,7 @@ LAWS: list[tuple[Callable[[Any], None], Callable[[], Any]]] = [
 ]
 
 
-# Settings beside the defaults, which on these keys stop seldom or never.
+# Settings in addition to the defaults, which stop seldom or never on these keys.
 SETTINGS = [
     *ATTENTIONS.names(),
     "certified:eps=0.3,values=0.01",

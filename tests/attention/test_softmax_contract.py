@@ -71,7 +71,7 @@ def reference(
 def certain(
     levels: Levels, q: torch.Tensor, cache: KVCache, window: int | None, margin: float
 ) -> torch.Tensor:
-    """Return of which heads and tokens no score is within `margin` of a border, bool [H, T]."""
+    """Return the heads and tokens without a score within `margin` of a border, bool [H, T]."""
     keys = cache.keys(0).double().repeat_interleave(len(q) // int(cache.native.heads), 0)
     scores = SCALE * as_multiplied(q, cache).double() @ keys.transpose(1, 2)
     scores = scores.masked_fill(~visible_of(cache, q.shape[1], window), float("-inf"))

@@ -111,7 +111,7 @@ def test_thresholds_keep_to_the_budget(cli: Cli, model: Path, calibrated: Path) 
     assert reads["kv_bytes_read"] / reads["kv_bytes_held"] == pytest.approx(part["bytes"])
 
 
-def test_it_is_written_beside_the_model(cli: Cli, model: Path, tmp_path: Path) -> None:
+def test_it_is_written_next_to_the_model(cli: Cli, model: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     asked = ["-m", str(model), "--text", str(tmp_path / "text.txt"), "--window", "40"]
     ran = cli("calibrate", *asked, "--limit", "1")

@@ -73,9 +73,9 @@ def test_greedy(llm: LLM, plan: LikelihoodPlan) -> None:
     context = llm.tokenizer.encode(CONTEXT)
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     tokens = llm.generate({"prompt_token_ids": context}, params)[0].outputs[0].token_ids
-    likeliest = list(tokens)
-    others = [[*likeliest[:at], likeliest[at] ^ 1, *likeliest[at + 1 :]] for at in (0, 3, 5)]
-    found = scores(llm, [Pair(context, end) for end in (likeliest, *others)], plan)
+    greedy = list(tokens)
+    others = [[*greedy[:at], greedy[at] ^ 1, *greedy[at + 1 :]] for at in (0, 3, 5)]
+    found = scores(llm, [Pair(context, end) for end in (greedy, *others)], plan)
     assert [each.greedy for each in found] == [True, False, False, False]
 
 

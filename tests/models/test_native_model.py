@@ -121,7 +121,7 @@ def test_a_batch_equals_its_rows(
         [
             StepRows(caches[0], tokens[:4], outputs="all"),
             StepRows(caches[1], tokens[:1]),
-            # a tree: two wrong drafts beside the right ones
+            # a tree: two wrong drafts next to the right ones
             StepRows(caches[2], [tokens[0], 7, tokens[1], 8], [-1, 0, 0, 2], outputs="all"),
         ]
     )

@@ -41,8 +41,8 @@ def test_greedy_tokens_are_those_of_transformers(
     for row in golden["rows"]:
         prompt, generated = row["tokens"], row["generated"]
         assert len(generated) == COUNT
-        # Greedy decoding gives these tokens if each is the best one after those before it: one
-        # pass finds out, of which the tests on tiny models show that it equals decoding.
+        # Greedy decoding gives these tokens if each is the argmax after its predecessors. One pass
+        # checks that; the tests on tiny models show that a pass equals decoding.
         logits = decoder.forward(
             torch.tensor(prompt + generated[:-1]), cache_for(decoder), logits="all"
         )

@@ -81,7 +81,7 @@ def compare(
 
 
 def reads_match(reads: list[Any], wanted: list[int | None], summed: int) -> int:
-    """Require that the values of so many and `summed` rows were read; return by how many heads."""
+    """Require that values of `wanted` + `summed` rows were read; return by how many heads."""
     sure = [(own.value_rows, count) for own, count in zip(reads, wanted, strict=True) if count]
     assert all(found == count + summed for found, count in sure)
     return len(sure)

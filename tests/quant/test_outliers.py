@@ -57,7 +57,7 @@ def test_comparisons(size: int, count: int) -> None:
 
 
 def test_the_paper_s_example() -> None:
-    """Fig. 7: 8 values, of which the greatest, 9, is at node 14; its neighbour takes its place."""
+    """Fig. 7: of 8 values, the largest, 9, is at node 14; its neighbour takes its place."""
     values = [3.0, 1.0, 4.0, 2.0, 8.0, 5.0, 9.0, 7.0]
     trees = Orizuru(values)
     assert trees.comparisons == 7 + 3

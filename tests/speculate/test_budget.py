@@ -60,7 +60,7 @@ def settled(speculator: Any, costs: StepCosts) -> Budget:
 
 
 class Known:
-    """A sample of which only the rates matter, and how its tokens are chosen."""
+    """A sample with nothing but rates and sampling parameters."""
 
     def __init__(self, params: SamplingParams = GREEDY, rates: Rates | None = None) -> None:
         self.state: Any = type("State", (), {"params": params})
@@ -68,7 +68,7 @@ class Known:
 
 
 def rates_of(right: float, tree: Tree = BRANCHED, seed: int = 0) -> Rates:
-    """Return rates that have seen drafts of which the first sibling is right so often."""
+    """Return rates learned from drafts whose first sibling is right with probability `right`."""
     rng, rates = random.Random(seed), Rates(memory=1e9)
     for _ in range(400):
         tokens = [1, 2] if rng.random() < right else [rng.choice([4, 99]), 5, 99]

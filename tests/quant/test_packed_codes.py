@@ -267,12 +267,12 @@ def test_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             build(**changes)
-    with pytest.raises(ValueError, match="weights in codes, and only these, need levels"):
+    with pytest.raises(ValueError, match="codebook weights, and only these, need levels"):
         build(levels=None)
     for count in (1, 12, 128):
         with pytest.raises(ValueError, match=f"4, 8, 16, 32 or 64 levels, not {count}"):
             build(levels=data.levels.repeat(8)[:count].contiguous())
-    with pytest.raises(ValueError, match="pairs are counted of codes of 4 bits with one scale a"):
+    with pytest.raises(ValueError, match="pairs are counted only for 4-bit codes with one scale"):
         pack_codes(random_codes(16, 64, 64, bits=5)).native.count_pairs(
             torch.zeros(64, dtype=torch.uint8), torch.zeros(16), torch.zeros(16)
         )

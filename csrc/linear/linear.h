@@ -99,12 +99,8 @@ struct Linear {
   InputCodebook inputs;
 
   int panels() const { return round_up(rows, kPanel) / kPanel; }
-  int steps() const {
-    return round_up(columns, 4) / weight_pair(type);
-  }  // lines; not for codebook weights
-  int whole_columns() const {
-    return round_up(columns, unit_columns(bits));
-  }  // for codebook weights
+  int steps() const { return round_up(columns, 4) / weight_pair(type); }  // lines; not for codes
+  int whole_columns() const { return round_up(columns, unit_columns(bits)); }  // for codes
   size_t panel_bytes() const {
     if (type != Type::codebook) return static_cast<size_t>(steps()) * kLineBytes;
     return round_up((columns + group - 1) / group, 2) / 2 * kLineBytes +

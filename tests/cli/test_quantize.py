@@ -289,8 +289,8 @@ def test_damaged_matrices(quantize: Any, refused: Any, tmp_path: Path) -> None:
     assert quantize().code == 0
     facts, tensors = whole_file(tmp_path / "out.safetensors")
     differ = "q, k, v of layer 1 are stored differently"
-    contradicted = "is damaged: 'layers.1.q' has levels that are not as it says"
-    number = "is damaged: 'layers.1.q' has a tensor or a number of another type"
+    contradicted = "is damaged: 'layers.1.q' has levels that contradict its header"
+    number = "is damaged: 'layers.1.q' has a tensor or a number of the wrong type"
     for key, value, message in (
         ("loss", "much", "is damaged: its header lacks 'loss', or it is"),
         ("rotation", 16, differ),
@@ -300,7 +300,7 @@ def test_damaged_matrices(quantize: Any, refused: Any, tmp_path: Path) -> None:
             "a scale for 2147483616 columns; a multiple of 8 up to 64 is allowed",
         ),
         ("group", 2**40, number),
-        ("group", float("inf"), "is damaged: its header is no JSON object"),
+        ("group", float("inf"), "is damaged: its header is not a JSON object"),
         ("share", 0.01, contradicted),
         ("input_group", 32, contradicted),
         ("thresholds", [-1.0, 1.0], contradicted),
@@ -335,8 +335,8 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
     def damaged(message: str, facts: Any = facts, tensors: Any = tensors) -> None:
         refused(message, facts, tensors)
 
-    damaged("is no model of `suffice quantize`: its header does not say so", facts=None)
-    damaged("has schema 1; 2 is known: quantise anew", facts | {"schema": 1})
+    damaged("is not a model of `suffice quantize`: wrong header", facts=None)
+    damaged("has schema 1; 2 is known: quantize again", facts | {"schema": 1})
     lacking = {name: each for name, each in tensors.items() if name != "layers.1.up.data"}
     damaged("is damaged: 'layers.1.up.data'", tensors=lacking)
     lacking = {name: each for name, each in tensors.items() if name != "final_norm"}
@@ -356,11 +356,11 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
         ("placement", None, "placement=None; allowed: pre, post, sandwich"),
         ("gated", "yes", "gated=yes; allowed: False, True"),
         ("embed_scale", "x", "config field 'embed_scale' = 'x' must be a finite number"),
-        ("ropes", [], "a layer whose rope is not there"),
+        ("ropes", [], "a layer refers to a rope that does not exist"),
     ):
         config = facts["config"] | {field: value}
         damaged(f"its configuration lacks or has {message}", facts | {"config": config})
-    damaged("is damaged: its header is no JSON object", [facts])
+    damaged("is damaged: its header is not a JSON object", [facts])
     damaged("is damaged: its tokenizer cannot be read", facts | {"tokenizer": {}})
     for text, message in ((b"\xff\xfe", "is no text"), (b"{]", "cannot be read: Exception: ")):
         spoilt = torch.tensor(list(text), dtype=torch.uint8)
@@ -368,7 +368,7 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
     broken = tmp_path / "broken.safetensors"
     save_file(tensors, broken, metadata={"suffice": "{"})
     ran = cli("info", "-m", str(broken))
-    assert ran.code == 2 and "its header is no JSON object" in ran.err
+    assert ran.code == 2 and "its header is not a JSON object" in ran.err
     broken.write_bytes(path.read_bytes()[:1000])
     ran = cli("run", "-m", str(broken), "-p", "x")
     assert ran.code == 2 and "is not a valid safetensors file" in ran.err

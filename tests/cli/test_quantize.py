@@ -157,7 +157,7 @@ def test_an_interrupted_run_goes_on(
     with pytest.raises(InputError, match="is a part of an unfinished `suffice quantize`: run"):
         open_quantized(tmp_path / "out.safetensors.layers" / kept[0])
     ran = quantize("kllm:act_bits=16")
-    assert ran.code == 2 and "is of another quantisation: remove it, or give another -o" in ran.err
+    assert ran.code == 2 and "is of another quantization: remove it, or give another -o" in ran.err
     layers = tmp_path / "out.safetensors.layers"
     (layers / "0001.safetensors-0123456789abcdef.part").touch()  # of a process that was killed
     assert quantize().code == 0
@@ -188,10 +188,10 @@ def test_a_folder_belongs_to_one_run_and_one_text(
     windows = [[1, *range(10, 80)]] * 2
     started = Quantizing(used, method, windows, tmp_path / "half.safetensors", {})
     next(started.run())
-    with pytest.raises(InputError, match="the decoder is quantised already: give one in float32"):
+    with pytest.raises(InputError, match="the decoder is quantized already: give one in float32"):
         Quantizing(used, method, windows, tmp_path / "half.safetensors", {})
     other = Quantizing(fresh, method, windows[:1], tmp_path / "half.safetensors", {})
-    with pytest.raises(InputError, match="is of another quantisation: remove it"):
+    with pytest.raises(InputError, match="is of another quantization: remove it"):
         next(other.run())
 
 

@@ -86,7 +86,7 @@ class GGUF:
         return cls(path, metadata, tensors, data)
 
     def load(self, name: str) -> torch.Tensor:
-        """Dequantise one tensor to float32 [N, K], a block of rows at a time."""
+        """Dequantize one tensor to float32 [N, K], a block of rows at a time."""
         info = self.tensors[name]
         stored = np.frombuffer(self.data, np.uint8, info.size, info.offset)
         rows = stored.reshape(-1, info.size // math.prod(info.shape[:-1]))

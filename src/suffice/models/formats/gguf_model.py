@@ -128,7 +128,7 @@ class _Source:
         return file_type(self._file.metadata.get("general.file_type"))
 
     def load(self, name: str) -> torch.Tensor:
-        """Dequantise one weight."""
+        """Dequantize one weight."""
         tensor = self._file.load(name)
         heads = next((n for part, n in self._heads.items() if f".{part}." in name), 0)
         if not heads:

@@ -83,9 +83,7 @@ class StoredTensors:
         try:
             with self.path.open("rb") as file:
                 file.seek(self._start + begin)
-                into: Any = (
-                    tensor.view(-1).view(torch.uint8).numpy()
-                )  # a typed buffer from Python 3.12 on
+                into: Any = tensor.view(-1).view(torch.uint8).numpy()  # typed from Python 3.12 on
                 found = file.readinto(into)
         except OSError as error:
             raise InputError(f"{self.path} cannot be read: {error.strerror}") from None

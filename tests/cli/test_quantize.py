@@ -335,7 +335,7 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
     def damaged(message: str, facts: Any = facts, tensors: Any = tensors) -> None:
         refused(message, facts, tensors)
 
-    damaged("is not a model of `suffice quantize`: wrong header", facts=None)
+    damaged("is not a model of `suffice quantize`: its header lacks 'suffice'", facts=None)
     damaged("has schema 1; 2 is known: quantize again", facts | {"schema": 1})
     lacking = {name: each for name, each in tensors.items() if name != "layers.1.up.data"}
     damaged("is damaged: 'layers.1.up.data'", tensors=lacking)

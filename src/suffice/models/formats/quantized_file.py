@@ -201,7 +201,7 @@ def _read(path: Path, only: str | None = None) -> tuple[dict[str, Any], dict[str
 
 def _facts(path: Path, header: str | None) -> dict[str, Any]:
     if header is None:
-        raise InputError(f"{path} is not a model of `suffice quantize`: wrong header")
+        raise InputError(f"{path} is not a model of `suffice quantize`: its header lacks 'suffice'")
     try:
         facts = json.loads(header, parse_constant=_refused)
     except ValueError:

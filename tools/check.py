@@ -1,4 +1,4 @@
-"""Run every check of the house and say at the end which failed: `make check`."""
+"""Run every check of the repository and list the failed ones: `make check`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def checks() -> dict[str, list[str]]:
         "layers": [*python, "pytest", "-q", "tests/test_layers.py"],
         "readme": [sys.executable, "tools/readme.py", "--check"],
     }
-    beside = here / "clang-format"
-    formatter = str(beside) if beside.exists() else shutil.which("clang-format")
+    installed = here / "clang-format"
+    formatter = str(installed) if installed.exists() else shutil.which("clang-format")
     if formatter:
         found["clang-format"] = [formatter, "--dry-run", "--Werror", *native]
     else:

@@ -118,7 +118,7 @@ void py_linear(const PyLinear& w, ConstFloats x, Floats y) {
 }
 
 // Sets the codebook of the inputs: ascending centroids, the number of outliers at each end, the
-// values that share a scale (0: all), and thresholds outside of which values stay exact.
+// values that share a scale (0: all), and two thresholds; values beyond them stay exact.
 void py_set_inputs(PyLinear& w, ConstFloats levels, int outliers, int group, float low,
                    float high) {
   require(w.linear.type == Type::codebook, "only codebook weights have an input codebook");

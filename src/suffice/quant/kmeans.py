@@ -71,7 +71,7 @@ BITS = (2, 6)
 LEVELS = ("int8", "float32")
 INT8 = 127
 NARROW = 63  # the greatest centroid for which products with 8-bit inputs fit 16 bits
-EXACT = 16  # bits of inputs that are not rounded further
+EXACT = 16  # bits of inputs that count as exact
 CODED_INPUTS = (3, 4)  # bits of inputs that have a codebook
 OUTLIERS = 0.01  # share of a token's inputs, half of them at each end
 

@@ -362,7 +362,7 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
         damaged(f"its configuration lacks or has {message}", facts | {"config": config})
     damaged("is damaged: its header is not a JSON object", [facts])
     damaged("is damaged: its tokenizer cannot be read", facts | {"tokenizer": {}})
-    for text, message in ((b"\xff\xfe", "is no text"), (b"{]", "cannot be read: Exception: ")):
+    for text, message in ((b"\xff\xfe", "is not text"), (b"{]", "cannot be read: Exception: ")):
         spoilt = torch.tensor(list(text), dtype=torch.uint8)
         damaged(f"is damaged: its tokenizer {message}", tensors=tensors | {"tokenizer": spoilt})
     broken = tmp_path / "broken.safetensors"

@@ -1,7 +1,8 @@
 # Everything a person or CI runs. Each target sets up what it needs; a second run starts in seconds.
 #
 #   make demo    set up, get the default model, generate text
-#   make test    set up, run the tests
+#   make smoke   set up, run a few quick tests of every part: seconds
+#   make test    set up, run all tests
 #   make check   formatting, lint, types, sizes, layers
 #   make build   set up only: .venv and the native extension
 #   make bench   prompt and decode speed of the default model
@@ -23,13 +24,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 NATIVE := CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
 
-.PHONY: demo test check build bench clean
+.PHONY: demo smoke test check build bench clean
 
 demo: build
 	@if $(BIN)/suffice info | grep -q 'never measured'; then \
 	  $(BIN)/suffice info --calibrate >/dev/null; fi
 	@$(BIN)/suffice pull $(MODEL) >/dev/null
 	@$(BIN)/suffice run --model $(MODEL) --temp 0 --n-predict 128 "$(PROMPT)"
+
+smoke: build
+	$(BIN)/python -m pytest -q @tests/smoke.txt
 
 test: build
 	$(BIN)/python -m pytest -n $(JOBS)

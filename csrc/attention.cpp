@@ -19,7 +19,7 @@ bool whole(const Traversal& traversal) {
 }
 
 bool searched(const Traversal& traversal) {
-  return traversal.rule && traversal.rule->stop == Stop::certified && !traversal.rule->exact();
+  return traversal.rule && traversal.rule->certified() && !traversal.rule->exact();
 }
 
 // Whether the policy wants to know what each row weighs.
@@ -40,20 +40,20 @@ const std::vector<int32_t>& ranked_blocks(const Traversal& traversal) {
 }
 
 // Whether blocks come in another order than newest first.
-bool ranks(const Traversal& traversal, const Rule& rule) {
-  return traversal.most_blocks > 0 || rule.sketched() || !ranked_blocks(traversal).empty();
+bool ranks(const Traversal& traversal, const AttentionRule& rule) {
+  return traversal.most_blocks > 0 || rule.needs_sketch() || !ranked_blocks(traversal).empty();
 }
 
 // Appends the blocks of [begin, end) that are not in the list yet: those that no order ranks newest
 // first, but what the rule looks at together in the order in which it lies; then the ranked ones.
-void list_rest(const Rule& rule, int begin, int end, const std::vector<int32_t>& ranked,
+void list_rest(const AttentionRule& rule, int begin, int end, const std::vector<int32_t>& ranked,
                Scratch& scratch) {
   enum : uint8_t { kUnranked, kRanked, kListed };
   scratch.place.assign(end, kUnranked);
   for (const int32_t block : ranked)
     if (block < end) scratch.place[block] = kRanked;
   for (const int32_t block : scratch.order) scratch.place[block] = kListed;
-  const int unit = rule.never_stops() ? end : rule.look_blocks;
+  const int unit = rule.never_stops() ? end : rule.check_blocks;
   for (int first = (end - 1) / unit * unit; first + unit > begin; first -= unit)
     for (int block = std::max(first, begin); block < std::min(first + unit, end); block++)
       if (scratch.place[block] == kUnranked) scratch.order.push_back(block);
@@ -64,8 +64,8 @@ void list_rest(const Rule& rule, int begin, int end, const std::vector<int32_t>&
 
 // Appends the blocks of [begin, end) that a token reads if it comes to them; returns the bytes that
 // were read to find their order.
-size_t list_others(const Traversal& traversal, int row, const Rule& rule, int begin, int end,
-                   Scratch& scratch) {
+size_t list_others(const Traversal& traversal, int row, const AttentionRule& rule, int begin,
+                   int end, Scratch& scratch) {
   const float* const* queries =
       traversal.queries.data() + static_cast<size_t>(row) * traversal.group;
   if (traversal.most_blocks) {
@@ -74,7 +74,7 @@ size_t list_others(const Traversal& traversal, int row, const Rule& rule, int be
                              traversal.most_blocks, scratch.order);
     return boxes * box_bytes(traversal.head.size);
   }
-  if (rule.sketched()) {
+  if (rule.needs_sketch()) {
     const Visible& visible = traversal.visible[static_cast<size_t>(row) * traversal.group];
     const int chunks = scratch.by_sketch.sort(traversal.head, queries, traversal.group, visible,
                                               traversal.length(row));
@@ -156,28 +156,28 @@ void Attention::attend(const Traversal& traversal, int chunk, Scratch& scratch) 
 // One token after the other: what a token reads may depend on what those before it found.
 void Attention::walk(const Traversal& traversal, Scratch& scratch) {
   const int rows = traversal.tokens();
-  if (traversal.rule && traversal.rule->stop == Stop::aet) traversal.state->drafts.resize(rows);
+  if (traversal.rule && traversal.rule->aet()) traversal.state->drafts.resize(rows);
   for (int row = 0; row < rows; row++) walk_row(traversal, row, scratch);
 }
 
 void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) {
-  static const Rule none;
-  const Rule& rule = traversal.rule && !traversal.rule->exact() ? *traversal.rule : none;
+  static const AttentionRule none;
+  const AttentionRule& rule = traversal.rule && !traversal.rule->exact() ? *traversal.rule : none;
   const int group = traversal.group, size = traversal.head.size, at = row * group;
   const Visible& visible = traversal.visible[at];
   const int length = traversal.length(row);
   const int begin = visible.first / kPanel;
-  const bool learns = rule.stop == Stop::aet;
+  const Aet* const aet = rule.aet();
   scratch.order.clear();
   const int end = (length + kPanel - 1) / kPanel;
   const int sinks = list_sinks(traversal, end, scratch.order);
-  if (learns) {
+  if (aet) {
     Known& known = traversal.state->drafts[row];
     const int parent = parent_of(visible, row);
     known = parent < 0 ? traversal.state->committed : traversal.state->drafts[parent];
-    known.advance(rule, length);
+    known.advance(*aet, length);
     if (sinks) known.lose(sinks, begin);
-    known.list(rule, std::max(begin, sinks), scratch.order);
+    known.list(*aet, std::max(begin, sinks), scratch.order);
   }
   const int always = static_cast<int>(scratch.order.size());
   const size_t metadata = list_others(traversal, row, rule, begin, end, scratch);
@@ -186,22 +186,23 @@ void Attention::walk_row(const Traversal& traversal, int row, Scratch& scratch) 
   float* const dropped = traversal.audit.missing ? whole.dropped + at : nullptr;
   const Partial state{whole.peak + at, whole.sum + at, whole.output + at * size, dropped, nullptr};
   const Order order{scratch.order.data(), static_cast<int>(scratch.order.size()), always,
-                    ranks(traversal, rule), rule.levels.empty() ? nullptr : rule.levels.data()};
+                    ranks(traversal, rule),
+                    rule.softmax_tables.empty() ? nullptr : rule.softmax_tables.data()};
   Reads reads = kernels().traverse(traversal.head, traversal.queries.data() + at, visible, group,
-                                   order, rule, state, learns ? scratch.masses.data() : nullptr,
+                                   order, rule, state, aet ? scratch.masses.data() : nullptr,
                                    scratch.at_least(traverse_scratch(group, size)));
   for (int q = 0; q < group; q++) {
     const float inverse = state.sum[q] > 0 ? 1.0f / state.sum[q] : 0.0f;
     for (int d = 0; d < size; d++)
       traversal.outputs[at + q][d] = state.output[q * size + d] * inverse;
-    for (int i = 0; learns && i < always; i++)
+    for (int i = 0; aet && i < always; i++)
       traversal.state->drafts[row].add_mass(scratch.order[i],
                                             scratch.masses[i * group + q] * inverse);
   }
   reads.sketch_bytes = static_cast<int64_t>(metadata);
   count_reads(traversal, row, reads);
   scratch.parts.clear();
-  if (rule.levels.empty()) scratch.parts.push_back(state);
+  if (rule.softmax_tables.empty()) scratch.parts.push_back(state);
   audit(traversal, row, scratch.parts, NAN, scratch);
 }
 

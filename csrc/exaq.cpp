@@ -44,9 +44,9 @@ void ValueSum::truncate(int length) {
 
 namespace {
 
-bool has_tail(const std::vector<Levels>& levels) {
+bool has_tail(const std::vector<SoftmaxTable>& levels) {
   return std::any_of(levels.begin(), levels.end(),
-                     [](const Levels& each) { return each.weights[0] != 0; });
+                     [](const SoftmaxTable& each) { return each.weights[0] != 0; });
 }
 
 // Whether the sum of all values that a token sees is kept. Of tentative rows that have left a small
@@ -96,7 +96,7 @@ void Attention::weigh_row(const Traversal& traversal, int row, Scratch& scratch)
       state.peak[q] = std::max(state.peak[q], from.peaks[i * count + at + q]);
   }
   const size_t skipped = traversal.begin % kChunkBlocks * static_cast<size_t>(kPanel) * count;
-  const bool summed = has_tail(traversal.rule->levels) && summable(visible);
+  const bool summed = has_tail(traversal.rule->softmax_tables) && summable(visible);
   const ValueReads summing = summed ? sum_values(traversal, row) : ValueReads{};
   const ValueReads read =
       weigh_tiles(traversal, row,
@@ -130,7 +130,7 @@ void Attention::weigh_chosen(const Traversal& traversal, int row, Scratch& scrat
       keys++;
       seen += visible.sees(i);
     }
-  const bool summed = chosen == end - begin && has_tail(traversal.rule->levels);
+  const bool summed = chosen == end - begin && has_tail(traversal.rule->softmax_tables);
   const ValueReads summing = summed ? sum_values(traversal, row) : ValueReads{};
   const ValueReads read = weigh_tiles(
       traversal, row,
@@ -169,7 +169,7 @@ ValueReads Attention::weigh_tiles(const Traversal& traversal, int row, const Cod
   const Head& head = traversal.head;
   const int group = traversal.group, at = row * group;
   const Visible& visible = traversal.visible[at];
-  const std::vector<Levels>& levels = traversal.rule->levels;
+  const std::vector<SoftmaxTable>& levels = traversal.rule->softmax_tables;
   const ValueReads read =
       kernels().add_coded(head, visible, levels.data(), group, tiles, state, scratch.floats.data());
   const SeenValues& sum = traversal.sums->drafts[row];

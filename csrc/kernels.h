@@ -65,8 +65,8 @@ struct Kernels {
   // leave blocks and values out. `masses` [order.always][count], unless null: the sum of weights of
   // each block that is always read, in units of the final 2^peak.
   Reads (*traverse)(const Head&, const float* const* queries, const Visible& visible, int count,
-                    const Order& order, const Rule& rule, const Partial& state, float* masses,
-                    float* scratch);
+                    const Order& order, const AttentionRule& rule, const Partial& state,
+                    float* masses, float* scratch);
 
   // Scores of `count` query rows for the blocks list[begin..end) (list null: the identity), whole
   // tiles but for the last: [tile][count][kTileRows], -infinity for keys that a row may not see;
@@ -78,17 +78,18 @@ struct Kernels {
   // From such scores of one token's `count` query rows and the peaks in `state`: the sums of
   // weights and the output. If the sum of values is known, what is added for a key is what it
   // weighs above the lowest level, so that the values of most keys are not read.
-  ValueReads (*add_coded)(const Head&, const Visible& visible, const Levels* levels, int count,
-                          const CodedTiles& tiles, const Partial& state, float* scratch);
+  ValueReads (*add_coded)(const Head&, const Visible& visible, const SoftmaxTable* levels,
+                          int count, const CodedTiles& tiles, const Partial& state, float* scratch);
 
   // masses[row] += its weight over the sum of weights, of all query rows together.
-  void (*add_coded_masses)(const Head&, const Levels* levels, int count, const CodedTiles& tiles,
-                           const Partial& state, float* masses);
+  void (*add_coded_masses)(const Head&, const SoftmaxTable* levels, int count,
+                           const CodedTiles& tiles, const Partial& state, float* masses);
 
   // The softmax alone of `count` query rows whose scores for whole tiles are given,
   // [tile][count][kTileRows]: peaks, weights and their sum, of which all are added up. By codes if
   // `levels` is not null. Scores may be overwritten.
-  float (*soften_tiles)(float* scores, int tiles, int count, const Levels* levels, float* scratch);
+  float (*soften_tiles)(float* scores, int tiles, int count, const SoftmaxTable* levels,
+                        float* scratch);
 
   // Estimates, from their sketches, of the chunks first + [begin, end) of what `to` is of. In
   // `greatest` [count]: the largest score.

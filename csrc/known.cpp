@@ -4,7 +4,7 @@
 
 namespace suffice {
 
-void Known::promote(const Rule& rule, Block block) {
+void Known::promote(const Aet& rule, Block block) {
   if (rule.globals == 0) return;
   if (static_cast<int>(globals_.size()) == rule.globals) {
     const auto lighter = [](const Block& a, const Block& b) {
@@ -15,7 +15,7 @@ void Known::promote(const Rule& rule, Block block) {
   globals_.push_back(block);
 }
 
-void Known::advance(const Rule& rule, int length) {
+void Known::advance(const Aet& rule, int length) {
   for (; next_ * kPanel < length; next_++)
     if (next_ >= rule.sinks) locals_.push_back({next_, 0.0f});
   while (!locals_.empty() && (locals_.front().index + 1) * kPanel <= length - rule.locals) {
@@ -24,7 +24,7 @@ void Known::advance(const Rule& rule, int length) {
   }
 }
 
-void Known::list(const Rule& rule, int begin, std::vector<int32_t>& to) const {
+void Known::list(const Aet& rule, int begin, std::vector<int32_t>& to) const {
   for (int block = begin; block < std::min(rule.sinks, next_); block++) to.push_back(block);
   for (const auto* blocks : {&globals_, &locals_})
     for (const Block& block : *blocks)

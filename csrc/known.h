@@ -13,9 +13,9 @@ class Known {
  public:
   // Lets the tokens up to `length` in; blocks that leave the local ones replace the global block
   // that weighed least so far.
-  void advance(const Rule& rule, int length);
+  void advance(const Aet& rule, int length);
   // Appends the blocks from `begin` on: sinks, global and local ones.
-  void list(const Rule& rule, int begin, std::vector<int32_t>& to) const;
+  void list(const Aet& rule, int begin, std::vector<int32_t>& to) const;
   void add_mass(int32_t block, float mass);
   void truncate(int length);
   void lose(int first, int end);    // blocks that no token sees any more
@@ -26,7 +26,7 @@ class Known {
     int32_t index;
     float mass;
   };
-  void promote(const Rule& rule, Block block);
+  void promote(const Aet& rule, Block block);
 
   int next_ = 0;  // the first block that has not come yet
   std::vector<Block> globals_, locals_;

@@ -91,7 +91,7 @@ double product_rate(bool narrow, int threads, int repeats) {
   return best;
 }
 
-double softmax_seconds(const float* scores, int tiles, int count, const Levels* levels,
+double softmax_seconds(const float* scores, int tiles, int count, const SoftmaxTable* levels,
                        int repeats) {
   const size_t floats = static_cast<size_t>(tiles) * count * kTileRows;
   std::vector<float> copy(floats), scratch(coded_scratch(count));

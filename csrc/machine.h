@@ -16,7 +16,7 @@ double product_rate(bool narrow, int threads, int repeats);
 
 // Seconds, the least of `repeats` passes, of the softmax alone of scores [tiles][count][kTileRows],
 // by codes if `levels` [count] is not null.
-double softmax_seconds(const float* scores, int tiles, int count, const Levels* levels,
+double softmax_seconds(const float* scores, int tiles, int count, const SoftmaxTable* levels,
                        int repeats);
 
 }  // namespace suffice

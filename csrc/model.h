@@ -49,13 +49,13 @@ struct Spec {
   int position_rows = 0;
   Norm final_norm;
   std::vector<Layer> layers;
-  std::vector<Rule> rules;  // [layers][kv_heads], empty: everything is read
+  std::vector<AttentionRule> rules;  // [layers][kv_heads], empty: everything is read
   std::vector<Rope> ropes;
 
   // Whether sketches of the keys are looked at.
   bool sketched() const {
     return std::any_of(rules.begin(), rules.end(),
-                       [](const Rule& rule) { return rule.sketched(); });
+                       [](const AttentionRule& rule) { return rule.needs_sketch(); });
   }
 };
 
@@ -87,7 +87,7 @@ class Model {
  public:
   explicit Model(Spec spec) : spec_(std::move(spec)) {}
   const Spec& spec() const { return spec_; }
-  void set_rules(std::vector<Rule> rules) { spec_.rules = std::move(rules); }
+  void set_rules(std::vector<AttentionRule> rules) { spec_.rules = std::move(rules); }
   // From now on tokens see the last `recent` keys (0: all) and the first `sinks` of every layer,
   // but for a window of its own that is narrower, and some layers do nothing: they store no keys.
   void leave_out(int recent, int sinks, const std::vector<int>& skipped);

@@ -16,6 +16,8 @@ constexpr double kSumError = 1e-5;
 
 void Search::begin(const Traversal& traversal, int row) {
   traversal_ = &traversal;
+  rule_ = traversal.rule->certified();
+  value_share_ = traversal.rule->value_share;
   count_ = traversal.group;
   at_ = row * count_;
   queries_ = traversal.queries.data() + at_;
@@ -46,7 +48,7 @@ void Search::list_newest() {
 }
 
 void Search::size_buffers() {
-  const bool bounded = traversal_->rule->bounded;
+  const bool bounded = rule_->bounded;
   const size_t floats = count_ * estimates_.blocks();
   // What lies beyond the chunks must weigh nothing, so it is all zero.
   estimated_.assign(floats * (bounded ? 3 : 2), 0.0f);
@@ -88,13 +90,12 @@ void Search::look(int item, Scratch& scratch) {
 double Search::in_units(float peak, int q) const { return std::exp2(double{peak} - peaks_[q]); }
 
 void Search::choose() {
-  const Rule& rule = *traversal_->rule;
   if (estimates_.chunks == 0) return;
   for (int q = 0; q < count_; q++) {
     peaks_[q] = -INFINITY;
     for (int i = 1; i < looks_; i++) peaks_[q] = std::max(peaks_[q], found_[i * count_ + q]);
-    if (rule.value_share > 0)
-      floors_[q] = std::max(peaks_[q], parts_[0].greatest[q]) + std::log2(rule.value_share);
+    if (value_share_ > 0)
+      floors_[q] = std::max(peaks_[q], parts_[0].greatest[q]) + std::log2(value_share_);
   }
   kernels().combine(estimates_, peaks_.data(), totals_.data(), shares_.data());
   sort_by_share(shares_.data(), estimates_.chunks * kSketchBlocks, buckets_, sorted_);
@@ -114,8 +115,7 @@ void Search::choose() {
 
 // `grows`: what is known grows by what is chosen, as estimated.
 void Search::choose_until_enough(bool grows) {
-  const Rule& rule = *traversal_->rule;
-  const double share = rule.value_share > 0 ? rule.missing / 2 : rule.missing;
+  const double share = value_share_ > 0 ? rule_->missing / 2 : rule_->missing;
   for (; next_ < sorted_.size(); next_++) {
     bool enough = true;
     for (int q = 0; q < count_; q++) enough &= rest_[q] <= share * (known_[q] + rest_[q]);
@@ -142,8 +142,7 @@ void Search::list_chosen(size_t from) {
 void Search::visit(int item, Scratch& scratch) { read_chosen(1 + item, item, scratch); }
 
 void Search::read_chosen(int part, int item, Scratch& scratch) {
-  const Rule& rule = *traversal_->rule;
-  const Filter filter{rule.value_share > 0 ? floors_.data() : nullptr, rule.missing / 2};
+  const Filter filter{value_share_ > 0 ? floors_.data() : nullptr, rule_->missing / 2};
   const int begin = item * kVisitBlocks;
   const int end = std::min(begin + kVisitBlocks, static_cast<int>(chosen_.size()));
   read(part, chosen_.data(), begin, end, filter, scratch);
@@ -167,13 +166,12 @@ double Search::sum_parts(int parts) {
 }
 
 void Search::finish(Scratch& scratch) {
-  const Rule& rule = *traversal_->rule;
   const int size = traversal_->head.size;
   int parts = 1 + visits_;
   double lacking = 0;
   if (estimates_.chunks > 0) {
     lacking = sum_parts(parts);
-    if (lacking > rule.missing) {  // the estimates promised more
+    if (lacking > rule_->missing) {  // the estimates promised more
       const size_t from = next_;
       choose_until_enough(false);
       list_chosen(from);
@@ -193,7 +191,7 @@ void Search::finish(Scratch& scratch) {
   reads.sketch_bytes = estimates_.chunks * static_cast<int64_t>(sketch_bytes(size));
   reads.missing = static_cast<float>(lacking);
   count_reads(*traversal_, row_, reads);
-  audit(*traversal_, row_, parts_, rule.bounded ? reads.missing : NAN, scratch);
+  audit(*traversal_, row_, parts_, rule_->bounded ? reads.missing : NAN, scratch);
 }
 
 }  // namespace suffice

@@ -39,6 +39,8 @@ class Search {
   double in_units(float peak, int q) const;
 
   const Traversal* traversal_ = nullptr;
+  const Certified* rule_ = nullptr;
+  float value_share_ = 0;
   const float* const* queries_ = nullptr;  // [count] -> [size]
   Visible visible_;
   Estimates estimates_;

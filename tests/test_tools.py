@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -22,7 +23,7 @@ def tool(name: str) -> ModuleType:
     return module
 
 
-readme, sizes = tool("readme"), tool("sizes")
+readme, sizes, untested = tool("readme"), tool("sizes"), tool("untested")
 
 
 def test_the_readme_agrees_with_the_results() -> None:
@@ -119,3 +120,38 @@ def test_ci_runs_what_people_run() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert {"make test", "make check"} <= set(script.read_text().splitlines())
+
+
+def test_a_module_that_no_test_knows_is_found(tmp_path: Path) -> None:
+    source, tests = tmp_path / "src" / "made", tmp_path / "tests"
+    for folder in (source, tests):
+        folder.mkdir(parents=True)
+    for name in ("__init__", "imported", "named_file", "mentioned", "forgotten"):
+        (source / f"{name}.py").touch()
+    (tests / "test_named_file.py").write_text('"""Also tests mentioned.py."""\n')
+    (tests / "test_a.py").write_text("from made import imported\n")
+    assert untested.untested(source.parent, tests) == ["made.forgotten"]
+
+
+def test_a_bit_that_differs_is_found(tmp_path: Path) -> None:
+    one, other = ({"a case": {"decoded": {"steps": n, "perplexity": "1.5"}}} for n in (3, 4))
+    paths = []
+    for name, record in (("one", one), ("same", one), ("other", other), ("less", {})):
+        paths.append(tmp_path / f"{name}.json")
+        paths[-1].write_text(json.dumps(record))
+
+    def compared(after: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, ROOT / "tools" / "same_bits.py", "compare", paths[0], after]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    same, differs, less = map(compared, paths[1:])
+    assert (same.returncode, same.stdout) == (0, "0 of 1 cases differ\n")
+    assert differs.returncode == 1 and less.returncode == 1
+    assert "decoded.steps" in differs.stdout and "3 -> 4" in differs.stdout
+
+
+def test_the_quick_tests_are_there() -> None:
+    for line in (ROOT / "tests" / "smoke.txt").read_text().splitlines():
+        path, _, name = line.partition("::")
+        source = (ROOT / path).read_text()
+        assert not name or f"\ndef {name}(" in source, line

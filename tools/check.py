@@ -21,6 +21,7 @@ def checks() -> dict[str, list[str]]:
         "lint": [*python, "ruff", "check", *PYTHON],
         "types": [*python, "mypy"],
         "sizes": [sys.executable, "tools/sizes.py"],
+        "untested": [sys.executable, "tools/untested.py"],
         "layers": [*python, "pytest", "-q", "tests/test_layers.py"],
         "readme": [sys.executable, "tools/readme.py", "--check"],
     }

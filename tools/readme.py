@@ -2,9 +2,9 @@
 
 Pages are README.md and every page below benchmarks/ and docs/. A marker
 `<!-- table: benchmarks/attention/results/speed.json -->` is followed by the table of that file and
-`<!-- end -->`. A result file is what `benchmarks/harness/record.py` writes: JSON with `machine`,
-`command` and `date`, and its table in a file of the same name that ends in .md. With `--check`,
-only say whether they and the results agree.
+`<!-- end -->`; markers of techniques are those of `tools/techniques.py`. A result file is what
+`benchmarks/harness/record.py` writes: JSON with `machine`, `command` and `date`, and its table in a
+file of the same name that ends in .md. With `--check`, only say whether they and the results agree.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import json
 import re
 import sys
 from pathlib import Path
+
+import techniques
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "benchmarks/**/README.md", "docs/**/*.md")
@@ -43,7 +45,7 @@ def filled(readme: str, root: Path = ROOT) -> str:
         text = table(path) if path.exists() else "Not measured yet.\n"
         return f"{match[1]}{text}{match[3]}"
 
-    return MARKED.sub(draw, readme)
+    return techniques.filled(MARKED.sub(draw, readme))
 
 
 def main() -> int:

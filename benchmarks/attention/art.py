@@ -30,7 +30,8 @@ from benchmarks.harness.tables import markdown
 from suffice.attention.art import ART
 from suffice.attention.art_bounds import Trajectory, bounds, changes, stops, trajectory
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, load
+from suffice.engine.load import load
+from suffice.engine.runner import Runner
 from suffice.eval.texts import load_text
 from suffice.models import decoder
 
@@ -38,7 +39,7 @@ NAME = "art"
 LENGTHS = (1024, 2048, 4096, 8192)
 DEFAULT = ART()
 # The paper's thresholds, with which few heads of this model stop, and two that stop more.
-SETTINGS = (DEFAULT, ART(tau=1e-3), ART(tau=1e-2))
+SETTINGS = (DEFAULT, ART(change=1e-3), ART(change=1e-2))
 PUBLISHED_LENGTHS = {1024: "100 / 0 / 0", 2048: "100 / 0 / 0", 4096: "100 / 0 / 0"}
 PUBLISHED_LENGTHS[8192] = "99.88 / 0.13 / 0"
 # Of 36 layers, at 4096 tokens: those at the same depth here.
@@ -153,9 +154,9 @@ def agreement(samples: list[Sample], art: ART) -> dict[str, Any]:
     total = early = late = stopped = 0
     for sample in samples:
         for path, scales, directions in checks(sample, art):
-            mine = stops((scales < art.tau) & (directions < art.phi), art.p)
+            mine = stops((scales < art.change) & (directions < art.angle), art.patience)
             scales, directions = changes(oracle, path.outputs)
-            whole = stops((scales < art.tau) & (directions < art.phi), art.p)
+            whole = stops((scales < art.change) & (directions < art.angle), art.patience)
             never = path.masses.shape[1] + 1
             both = (mine != whole) & (mine < never) & (whole < never)
             offsets += (mine - whole)[both].abs().tolist()
@@ -190,11 +191,11 @@ def quality(samples: list[Sample], art: ART, without: str = "") -> dict[str, Any
     read, errors, missing = [], [], []
     for sample in samples:
         for path, scales, directions in checks(sample, art):
-            stable = (scales < art.tau) | (without == "scale")
-            stable &= (directions < art.phi) | (without == "direction")
+            stable = (scales < art.change) | (without == "scale")
+            stable &= (directions < art.angle) | (without == "direction")
             blocks = path.masses.shape[1]
             # All heads are steady at a check if the last p checks found all of them stable
-            at = min(int(stops(stable.all(0, keepdim=True), art.p)), blocks) - 1
+            at = min(int(stops(stable.all(0, keepdim=True), art.patience)), blocks) - 1
             full = path.outputs[:, -1]
             read.append((at + 1) / blocks)
             errors += ((path.outputs[:, at] - full).norm(dim=-1) / full.norm(dim=-1)).tolist()
@@ -237,7 +238,7 @@ def promises(samples: list[Sample], art: ART) -> dict[str, Any]:
 
 def name_of(art: ART) -> str:
     """Return a setting's thresholds."""
-    return f"tau={art.tau:g}, phi={art.phi:g}, p={art.p}, block={art.block}, probe={art.probe}"
+    return f"tau={art.change:g}, phi={art.angle:g}, p={art.patience}, block={art.block}, probe={art.probe}"
 
 
 def measure(samples: list[Sample], layers: int, count: int) -> dict[str, list[dict[str, Any]]]:
@@ -267,7 +268,7 @@ def measure(samples: list[Sample], layers: int, count: int) -> dict[str, list[di
     ]
     # One threshold at a time, about the paper's point and about one that stops on this model.
     found["sweeps"] = [
-        {"about": f"tau={centre.tau:g}", "option": option, "value": value}
+        {"about": f"tau={centre.change:g}", "option": option, "value": value}
         | quality(everywhere, dataclasses.replace(centre, **{option: value}))
         for centre in (SETTINGS[0], SETTINGS[-1])
         for option, values in SWEEPS.items()

@@ -30,8 +30,8 @@ from suffice import native
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
 from suffice.attention.kernel import attend, coded_rule
+from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
-from suffice.cache.upfront import Upfront
 from suffice.native import core
 
 HEADS, KV_HEADS, SIZE, SIGMA, LEAST = 9, 3, 64, 3.0, -40.0
@@ -45,7 +45,7 @@ SOFTMAXES = {
 }
 
 
-def rules() -> dict[str, core.Rule | None]:
+def rules() -> dict[str, core.AttentionRule | None]:
     """Return the rule of each softmax."""
     return {
         name: coded_rule(None, None if levels is None else [levels] * GROUP)

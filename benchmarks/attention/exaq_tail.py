@@ -20,7 +20,8 @@ from benchmarks.harness import record, shared_prompts
 from benchmarks.harness.tables import markdown
 from suffice.attention import SOFTMAXES
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, load
+from suffice.engine.load import load
+from suffice.engine.runner import Runner
 from suffice.eval.perplexity import Plan, Tally, scored, tallied, windows_of
 from suffice.eval.texts import load_text
 from suffice.progress import progress_bar

@@ -29,8 +29,8 @@ from benchmarks.harness.roofline import MARGIN, torch_read_bandwidth
 from benchmarks.harness.tables import markdown
 from suffice import native
 from suffice.cache import row_bytes
+from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
-from suffice.cache.upfront import Upfront
 
 HEADS, KV_HEADS, SIZE = 32, 8, 128
 SCALE = SIZE**-0.5

@@ -30,7 +30,8 @@ from benchmarks.harness import record, shared_prompts
 from benchmarks.harness.settings import accepted
 from suffice.cli.eval.options import PerplexityFlags
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, load
+from suffice.engine.load import load
+from suffice.engine.runner import Runner
 from suffice.errors import InputError
 from suffice.eval.perplexity import Plan, Scores, scored, tallied, windows_of
 from suffice.eval.record import settings as settings_of

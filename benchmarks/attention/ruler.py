@@ -26,7 +26,7 @@ from benchmarks.harness.settings import accepted
 from benchmarks.harness.tables import Cell, CellStore, markdown
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
-from suffice.engine.runner import load
+from suffice.engine.load import load
 from suffice.errors import InputError, unknown
 from suffice.eval.record import settings as settings_of
 from suffice.eval.ruler import TASKS, Plan, check, measure

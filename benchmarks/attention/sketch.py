@@ -24,9 +24,9 @@ from suffice.attention.sketch import BLOCK, CHUNK, sketch
 from suffice.cache.bmc import BMC
 from suffice.cache.kv import KVCache
 from suffice.eval.perplexity import Plan, windows_of
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
-from suffice.models.locate import locate
+from suffice.models.files import locate
+from suffice.models.open import open_checkpoint
 from suffice.models.tokenizer import load_tokenizer
 from suffice.quant.codebook import borders, codebook
 from suffice.quant.none import NoQuant

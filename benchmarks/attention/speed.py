@@ -27,7 +27,8 @@ from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from suffice.attention import ATTENTIONS
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, load
+from suffice.engine.load import load
+from suffice.engine.runner import Runner
 from suffice.eval.texts import load_text
 from suffice.models.native_model import NativeModel, Rows
 from suffice.trace import Trace

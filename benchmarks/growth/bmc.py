@@ -28,10 +28,7 @@ from benchmarks.harness import figures, record
 from suffice import native
 from suffice.cache import Growth, machine
 from suffice.cache.bmc import BMC
-from suffice.cache.double import Double
-from suffice.cache.iterative import Iterative
-from suffice.cache.step import Step
-from suffice.cache.upfront import Upfront
+from suffice.cache.growth import Double, Iterative, Step, Upfront
 
 
 def fig5(run: Run) -> None:

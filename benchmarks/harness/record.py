@@ -14,6 +14,7 @@ from typing import Any
 
 from suffice import native
 from suffice.eval import record
+from suffice.paths import write_whole
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
@@ -66,6 +67,5 @@ def read_details(folder: Path, name: str) -> dict[str, Any]:
 
 def _replace(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    part.replace(path)
+    with write_whole(path) as part:
+        part.write_bytes(content)

@@ -19,7 +19,7 @@ from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from suffice.cli.hw import trace as hw_trace
 from suffice.engine.config import Config
-from suffice.engine.runner import load
+from suffice.engine.load import load
 from suffice.eval.texts import load_text
 from suffice_hw.scrooge.checks import PUBLISHED
 from suffice_hw.scrooge.logits import Trace

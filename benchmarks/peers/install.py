@@ -157,8 +157,8 @@ def llama_of(path: Path) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from suffice.errors import InputError
-    from suffice.models.checkpoint import open_checkpoint
     from suffice.models.families.llama import WEIGHTS
+    from suffice.models.open import open_checkpoint
 
     checkpoint = open_checkpoint(path)
     tensors = list(checkpoint.tensors())

@@ -35,9 +35,10 @@ from benchmarks.harness.roofline import MARGIN, torch_read_bandwidth
 from benchmarks.harness.tables import markdown
 from suffice import native
 from suffice.cache.kv import KVCache
-from suffice.cli.output import peak_memory_bytes
+from suffice.cli.answer import peak_memory_bytes
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, prefill_dtype
+from suffice.engine.load import prefill_dtype
+from suffice.engine.runner import Runner
 from suffice.engine.runner import Sequence as Request
 from suffice.errors import InputError, unknown
 from suffice.models.config import DecoderConfig, LayerConfig, Rope

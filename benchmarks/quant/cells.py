@@ -22,7 +22,7 @@ from suffice.errors import InputError
 from suffice.eval.perplexity import Result, Scores, Tally
 from suffice.models.checkpoint import Checkpoint
 from suffice.models.decoder import Decoder
-from suffice.models.formats.quantized_file import open_quantised
+from suffice.models.formats.quantized_file import open_quantized
 from suffice.models.quantize.job import Quantising
 from suffice.models.tokenizer import Tokenizer
 from suffice.quant import QUANTS, PackedLinear
@@ -136,7 +136,7 @@ class Source:
             quantising = Quantising(self.floats(), method, self.calibration, path, facts)
             yield from quantising.run()
             quantising.write(self.tokenizer)
-        opened = open_quantised(path)
+        opened = open_quantized(path)
         found = {key: opened.facts[key] for key in facts}
         if found != facts:
             raise InputError(f"{path} is of {found}, not of {facts}: remove it")

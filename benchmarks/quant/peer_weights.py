@@ -15,8 +15,9 @@ import torch
 from safetensors.torch import load_file
 
 from suffice.errors import InputError
-from suffice.models.checkpoint import Checkpoint, open_checkpoint
+from suffice.models.checkpoint import Checkpoint
 from suffice.models.decoder import Decoder, pack_weights
+from suffice.models.open import open_checkpoint
 from suffice.quant.none import NoQuant
 
 LLAMA, HQQ = "llama.cpp:", "hqq:group="

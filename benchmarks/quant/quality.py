@@ -36,10 +36,9 @@ from suffice import native
 from suffice.errors import InputError
 from suffice.eval.perplexity import Plan, windows_of
 from suffice.eval.texts import described, json_value, load_text, read
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
-from suffice.models.fingerprint import fingerprint
-from suffice.models.locate import locate
+from suffice.models.files import fingerprint, locate
+from suffice.models.open import open_checkpoint
 from suffice.models.tokenizer import load_tokenizer
 from suffice.progress import counting_bar
 from suffice.quant.activations import Site

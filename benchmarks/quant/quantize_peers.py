@@ -61,7 +61,7 @@ def write_matrices(model: Path, path: Path) -> None:
     """Write the layers' matrices of a model, float32."""
     from safetensors.torch import save_file
 
-    from suffice.models.checkpoint import open_checkpoint
+    from suffice.models.open import open_checkpoint
     from suffice.models.weights import is_linear
 
     tensors = open_checkpoint(model).tensors()
@@ -74,7 +74,7 @@ def main() -> int:
     from benchmarks.peers.install import PACKAGES, ROOT, InstallError, install
     from benchmarks.quant.peer_weights import LLAMA, peer_path
     from suffice.errors import InputError
-    from suffice.models.locate import locate
+    from suffice.models.files import locate
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cache", type=Path, default=Path("build/quantised"))

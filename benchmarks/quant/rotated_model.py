@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.peers.install import llama_of, write_folder
 from suffice.errors import InputError
-from suffice.models.locate import locate
+from suffice.models.files import locate
 from suffice.models.tokenizer import load_tokenizer
 
 SEED = 0

@@ -12,8 +12,8 @@ from benchmarks.harness.tables import Cell
 from suffice import LLM, SamplingParams
 from suffice.cache import GROWTHS, Growth
 from suffice.engine.config import Config
+from suffice.engine.inputs import RequestMaker, split
 from suffice.engine.loop import Loop
-from suffice.engine.prompts import RequestMaker, split
 from suffice.engine.runner import Runner
 from suffice.errors import InputError, unknown
 from suffice.eval.texts import json_value, read

@@ -49,7 +49,8 @@ from benchmarks.speculate.cells import (
 from benchmarks.speculate.peers import LABELS, PEERS, LookUp
 from suffice import LLM
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, load
+from suffice.engine.load import load
+from suffice.engine.runner import Runner
 from suffice.errors import InputError
 from suffice.eval.record import settings as settings_of
 from suffice.eval.texts import load_text

@@ -37,7 +37,7 @@ Type type_of(const std::string& name);
 const char* name_of(Type type);
 void check_tokens(const KVCache& cache, int first, int count);
 void check_rows(const KVCache& cache, int layer, int first, int count);  // of a layer
-void check_rule(const Rule& rule, int group);  // query heads that share keys and values
+void check_rule(const AttentionRule& rule, int group);  // query heads that share keys and values
 
 // Owns padded copies of scale and bias, levels, and the wave of a rotation; keeps the weight's
 // array alive.

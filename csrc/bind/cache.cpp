@@ -128,8 +128,8 @@ void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> k
   }
 }
 
-void complete_sketch(const Rule& rule, KVCache& cache, int layer, int length) {
-  if (!rule.sketched()) return;
+void complete_sketch(const AttentionRule& rule, KVCache& cache, int layer, int length) {
+  if (!rule.needs_sketch()) return;
   require(cache.extras().sketch, "the cache has no sketch of its keys");
   for (int c = cache.sketched(layer); c < length / kSketchRows; c++)
     for (int g = 0; g < cache.heads(); g++) encode_sketch(cache.head(layer, g), c);
@@ -139,11 +139,11 @@ void complete_sketch(const Rule& rule, KVCache& cache, int layer, int length) {
 // What attention to one layer is about.
 struct Call {
   int layer = 0, window = 0;
-  int heads = 0;                   // of queries
-  const float* queries;            // [rows][heads][size]
-  float* out;                      // like the queries
-  const int32_t* visible;          // [rows]
-  std::vector<const Rule*> rules;  // of each key/value head; empty: everything is read
+  int heads = 0;                            // of queries
+  const float* queries;                     // [rows][heads][size]
+  float* out;                               // like the queries
+  const int32_t* visible;                   // [rows]
+  std::vector<const AttentionRule*> rules;  // of each key/value head; empty: everything is read
 };
 
 // q [rows, H, D] in the kernel's units.
@@ -172,7 +172,7 @@ void check_count(const KVCache& cache, int rows) {
 void lay_out(const Call& call, const Item& item, Reads* reads, std::vector<Traversal>& all) {
   KVCache& cache = *item.cache;
   const int group = call.heads / cache.heads(), layer = call.layer;
-  for (const Rule* rule : call.rules) complete_sketch(*rule, cache, layer, item.length);
+  for (const AttentionRule* rule : call.rules) complete_sketch(*rule, cache, layer, item.length);
   if (cache.extras().boxes) {
     encode_boxes(cache, layer * cache.heads(), (layer + 1) * cache.heads(), item.length);
     cache.set_boxed(layer, std::max(cache.boxed(layer), item.length / kPanel));
@@ -220,8 +220,8 @@ void run(std::vector<Traversal>& traversals) {
 // Returns what was read, [kv_heads] each. `rule` null: everything. `audit` [3, T, H]: see audit.h.
 std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats q,
                              ConstInts visible, float scale, int window,
-                             std::optional<ConstInts> blocks, Floats out, std::optional<Rule> rule,
-                             std::optional<Floats> audit) {
+                             std::optional<ConstInts> blocks, Floats out,
+                             std::optional<AttentionRule> rule, std::optional<Floats> audit) {
   check_call(cache, q, visible, out);
   require(layer >= 0 && layer < cache.layers(), "there is no such layer");
   const int rows = static_cast<int>(q.shape(0)), heads = static_cast<int>(q.shape(1));
@@ -263,7 +263,7 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
 // py_step.
 Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths, ConstInts counts,
                       ConstFloats q, ConstInts visible, float scale, int window, Floats out,
-                      std::vector<const Rule*> rules, Longs reads) {
+                      std::vector<const AttentionRule*> rules, Longs reads) {
   require(q.ndim() == 3, "q must have three dimensions");
   const std::vector<Item> items = items_of(caches, layer, lengths, counts, q.shape(0));
   KVCache& first = *caches[0];
@@ -272,7 +272,7 @@ Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths
   const int heads = static_cast<int>(q.shape(1)), kv_heads = first.heads();
   require(rules.empty() || rules.size() == static_cast<size_t>(kv_heads),
           "one rule for each key/value head");
-  for (const Rule* rule : rules) check_rule(*rule, heads / kv_heads);
+  for (const AttentionRule* rule : rules) check_rule(*rule, heads / kv_heads);
   const size_t all = static_cast<size_t>(first.layers()) * kv_heads;
   require(reads.ndim() == 3 && reads.shape(0) == 4 && reads.size() == 4 * all,
           "reads must be [4, layers, kv_heads]");

@@ -229,11 +229,11 @@ void leave_out(PyModel& self, int recent, int sinks, const std::vector<int>& ski
   self.model->leave_out(recent, sinks, skipped);
 }
 
-void set_rules(PyModel& self, std::vector<Rule> rules) {
+void set_rules(PyModel& self, std::vector<AttentionRule> rules) {
   require(self.model != nullptr, "the model is not complete");
   require(rules.size() == self.spec.layers.size() * self.spec.kv_heads,
           "one rule for each layer and key/value head");
-  for (const Rule& rule : rules) check_rule(rule, self.spec.heads / self.spec.kv_heads);
+  for (const AttentionRule& rule : rules) check_rule(rule, self.spec.heads / self.spec.kv_heads);
   self.model->set_rules(std::move(rules));
 }
 

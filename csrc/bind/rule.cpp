@@ -1,4 +1,4 @@
-// What a traversal leaves out, and what it read.
+// What attention reads, and what it has read.
 #include <algorithm>
 
 #include "../kernels.h"
@@ -7,55 +7,97 @@
 
 namespace suffice::bind {
 
-void check_rule(const Rule& rule, int group) {
-  require(rule.stop == Stop::never || rule.stop == Stop::aet || rule.stop == Stop::art ||
-              rule.stop == Stop::certified,
-          "no such stop rule");
-  require(rule.look_blocks >= 1 && rule.look_blocks <= kTileBlocks, "a look after 1 to 4 blocks");
-  require(!rule.by_sketch || rule.stop == Stop::aet || rule.stop == Stop::art,
-          "only termination has an order");
-  require(rule.value_share >= 0 && rule.value_share <= 1, "value_share must be in [0, 1]");
-  require(rule.sinks >= 0 && rule.globals >= 0 && rule.locals >= 0, "no negative sets");
-  require(rule.probe > 0 && rule.probe % kPanel == 0, "the probe must be a multiple of 16");
-  require(rule.missing >= 0 && rule.missing < 1, "missing must be in [0, 1)");
-  require(rule.patience >= 1, "patience is at least 1");
-  require(rule.levels.empty() || rule.stop != Stop::certified,
-          "what is certified is of the exact softmax");
-  require(rule.levels.empty() || static_cast<int>(rule.levels.size()) == group,
+void check_rule(const AttentionRule& rule, int group) {
+  const size_t tables = rule.softmax_tables.size();
+  require(tables == 0 || !rule.certified(), "what is certified is of the exact softmax");
+  require(tables == 0 || static_cast<int>(tables) == group,
           "levels for each of the " + std::to_string(group) + " query heads that share keys");
 }
 
+namespace {
+
+void check_share(float value_share) {
+  require(value_share >= 0 && value_share <= 1, "value_share must be in [0, 1]");
+}
+
+void check_checks(int blocks) {
+  require(blocks >= 1 && blocks <= kTileBlocks, "a check after 1 to 4 blocks");
+}
+
+AttentionRule read_all(float value_share) {
+  check_share(value_share);
+  return {.technique = ReadAll{}, .value_share = value_share};
+}
+
+AttentionRule aet(float key_share, float value_share, int sinks, int globals, int locals,
+                  int check_blocks, bool by_sketch) {
+  check_share(value_share);
+  check_checks(check_blocks);
+  require(sinks >= 0 && globals >= 0 && locals >= 0, "no negative sets");
+  return {.technique =
+              Aet{.key_share = key_share, .sinks = sinks, .globals = globals, .locals = locals},
+          .value_share = value_share,
+          .check_blocks = check_blocks,
+          .by_sketch = by_sketch};
+}
+
+AttentionRule art(float scale, float direction, int patience, int probe, float value_share,
+                  int check_blocks, bool by_sketch) {
+  check_share(value_share);
+  check_checks(check_blocks);
+  require(probe > 0 && probe % kPanel == 0, "the probe must be a multiple of 16");
+  require(patience >= 1, "patience is at least 1");
+  return {.technique =
+              Art{.scale = scale, .direction = direction, .patience = patience, .probe = probe},
+          .value_share = value_share,
+          .check_blocks = check_blocks,
+          .by_sketch = by_sketch};
+}
+
+AttentionRule certified(float missing, bool bounded, float value_share) {
+  check_share(value_share);
+  require(missing >= 0 && missing < 1, "missing must be in [0, 1)");
+  return {.technique = Certified{.missing = missing, .bounded = bounded},
+          .value_share = value_share};
+}
+
+SoftmaxTable softmax_table(const std::vector<float>& borders, const std::vector<float>& weights) {
+  require(weights.size() == 4 || weights.size() == 8 || weights.size() == 16, "4, 8 or 16 weights");
+  require(borders.size() + 1 == weights.size(), "one border less than weights");
+  require(std::is_sorted(borders.begin(), borders.end()), "ascending borders");
+  require(std::all_of(weights.begin(), weights.end(), [](float w) { return w >= 0; }),
+          "no negative weight");
+  SoftmaxTable table{.codes = static_cast<int>(weights.size())};
+  std::copy(borders.begin(), borders.end(), table.borders);
+  std::copy(weights.begin(), weights.end(), table.weights);
+  return table;
+}
+
 // `borders` and `weights` of each query head, in base 2 and relative to the largest score.
-void set_levels(Rule& rule, const std::vector<std::vector<float>>& borders,
-                const std::vector<std::vector<float>>& weights) {
+AttentionRule with_softmax_tables(AttentionRule rule,
+                                  const std::vector<std::vector<float>>& borders,
+                                  const std::vector<std::vector<float>>& weights) {
   require(borders.size() == weights.size(), "borders and weights of the same heads");
-  std::vector<Levels> all(borders.size());
-  for (size_t head = 0; head < all.size(); head++) {
-    const auto &own = borders[head], &table = weights[head];
-    require(table.size() == 4 || table.size() == 8 || table.size() == 16, "4, 8 or 16 weights");
-    require(own.size() + 1 == table.size(), "one border less than weights");
-    require(std::is_sorted(own.begin(), own.end()), "ascending borders");
-    require(std::all_of(table.begin(), table.end(), [](float w) { return w >= 0; }),
-            "no negative weight");
-    all[head].codes = static_cast<int>(table.size());
-    std::copy(own.begin(), own.end(), all[head].borders);
-    std::copy(table.begin(), table.end(), all[head].weights);
-  }
-  rule.levels = std::move(all);
+  rule.softmax_tables.clear();
+  for (size_t head = 0; head < borders.size(); head++)
+    rule.softmax_tables.push_back(softmax_table(borders[head], weights[head]));
+  return rule;
 }
 
 // scores [tiles, query heads, 64], in base 2; by the codes of `rule`, or exact.
-double py_softmax_seconds(ConstFloats scores, std::optional<Rule> rule, int repeats) {
+double py_softmax_seconds(ConstFloats scores, std::optional<AttentionRule> rule, int repeats) {
   require(scores.ndim() == 3 && scores.shape(2) == kTileRows && scores.size() > 0,
           "scores must be [tiles, query heads, " + std::to_string(kTileRows) + "]");
   require(repeats >= 1, "at least one pass");
   const int count = static_cast<int>(scores.shape(1));
   if (rule) check_rule(*rule, count);
-  require(!rule || !rule->levels.empty(), "the rule has no levels");
+  require(!rule || !rule->softmax_tables.empty(), "the rule has no levels");
   nb::gil_scoped_release release;
   return softmax_seconds(scores.data(), static_cast<int>(scores.shape(0)), count,
-                         rule ? rule->levels.data() : nullptr, repeats);
+                         rule ? rule->softmax_tables.data() : nullptr, repeats);
 }
+
+}  // namespace
 
 void bind_rule(nb::module_& m) {
   nb::class_<Reads>(m, "Reads")
@@ -66,34 +108,15 @@ void bind_rule(nb::module_& m) {
       .def_ro("sketch_bytes", &Reads::sketch_bytes)
       .def_ro("missing", &Reads::missing);
 
-  nb::class_<Rule>(m, "Rule")
-      .def_prop_ro("exact", &Rule::exact)
-      .def(
-          "__init__",
-          [](Rule* self, int stop, int look_blocks, bool by_sketch, float value_share,
-             float key_share, int sinks, int globals, int locals, float scale, float direction,
-             int patience, int probe, float missing, bool bounded) {
-            new (self) Rule{static_cast<Stop>(stop),
-                            look_blocks,
-                            by_sketch,
-                            value_share,
-                            key_share,
-                            sinks,
-                            globals,
-                            locals,
-                            scale,
-                            direction,
-                            patience,
-                            probe,
-                            missing,
-                            bounded,
-                            {}};
-          },
-          nb::kw_only(), "stop"_a = 0, "look_blocks"_a = 1, "by_sketch"_a = false,
-          "value_share"_a = 0.0f, "key_share"_a = 2.0f, "sinks"_a = 1, "globals"_a = 4,
-          "locals"_a = 8, "scale"_a = 0.0f, "direction"_a = 0.0f, "patience"_a = 1, "probe"_a = 32,
-          "missing"_a = 0.0f, "bounded"_a = true)
-      .def("set_levels", &set_levels, "borders"_a, "weights"_a);
+  nb::class_<AttentionRule>(m, "AttentionRule")
+      .def_static("read_all", &read_all, nb::kw_only(), "value_share"_a = 0.0f)
+      .def_static("aet", &aet, nb::kw_only(), "key_share"_a, "value_share"_a, "sinks"_a,
+                  "globals"_a, "locals"_a, "check_blocks"_a = 1, "by_sketch"_a = false)
+      .def_static("art", &art, nb::kw_only(), "scale"_a, "direction"_a, "patience"_a, "probe"_a,
+                  "value_share"_a, "check_blocks"_a, "by_sketch"_a = false)
+      .def_static("certified", &certified, nb::kw_only(), "missing"_a, "bounded"_a, "value_share"_a)
+      .def_prop_ro("exact", &AttentionRule::exact)
+      .def("with_softmax_tables", &with_softmax_tables, "borders"_a, "weights"_a);
   m.def("softmax_seconds", &py_softmax_seconds, "scores"_a.noconvert(), "rule"_a.none(),
         "repeats"_a);
 }

@@ -103,7 +103,7 @@ void soften_and_fold(const float* scores, const vf* scales, int size, float* pea
 }
 
 // What stands for 2^(x - peak), less `base`; a hidden key weighs nothing.
-SUFFICE_INLINE vf weight_of(const Levels& levels, float peak, float base, vf x) {
+SUFFICE_INLINE vf weight_of(const SoftmaxTable& levels, float peak, float base, vf x) {
   const vf none = {};
   vf weight = x > splat(kLowest) ? splat(levels.weights[0] - base) : none;
   for (int b = 0; b + 1 < levels.codes; b++)
@@ -113,8 +113,8 @@ SUFFICE_INLINE vf weight_of(const Levels& levels, float peak, float base, vf x) 
 
 // Turns the scores of one row into weights as `soften` does. Codes are relative to the largest
 // score so far, so that the peak follows it at once.
-inline void soften_by_codes(const Levels& levels, int blocks, float* scores, int size, float* peak,
-                            float* sums, float* output) {
+inline void soften_by_codes(const SoftmaxTable& levels, int blocks, float* scores, int size,
+                            float* peak, float* sums, float* output) {
   vf most = load(scores);
   for (int i = W; i < blocks * kPanel; i += W) most = max(most, load(scores + i));
   const float top = max_of(most);
@@ -233,7 +233,7 @@ struct Running {
     return sum_of(sum);
   }
 
-  void soften_row_by_codes(const Levels& levels, const Tile& tile, int q) {
+  void soften_row_by_codes(const SoftmaxTable& levels, const Tile& tile, int q) {
     soften_by_codes(levels, tile.blocks, row(q), size, state.peak + q, sums + q * W,
                     state.output + q * size);
   }

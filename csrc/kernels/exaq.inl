@@ -48,7 +48,7 @@ inline void score_tiles(const Head& head, const float* const* queries, const Vis
 // Scores become weights less `base`; lane by lane, `reached` [Borders][W] counts those that reach
 // each border.
 template <int Borders>
-SUFFICE_INLINE void weigh_packed(const Levels& levels, float peak, float base, int count,
+SUFFICE_INLINE void weigh_packed(const SoftmaxTable& levels, float peak, float base, int count,
                                  float* scores, int32_t* reached) {
   vf border[Borders];
   vi total[Borders];
@@ -73,8 +73,8 @@ SUFFICE_INLINE void weigh_packed(const Levels& levels, float peak, float base, i
 // The codes of one token's query rows. What is packed comes from several tiles, up to kTileRows
 // keys: so vectors are full, and what was stored bit by bit has settled when it is loaded.
 struct Codes {
-  const Levels* levels;  // [count]
-  const float* peaks;    // [count]
+  const SoftmaxTable* levels;  // [count]
+  const float* peaks;          // [count]
   const int count;
   const bool summed;  // what the keys weigh at least is left to the sum of all values
   const bool whole;   // that is not known, and they weigh something: all keys are weighed
@@ -83,7 +83,7 @@ struct Codes {
   int held = 0;       // keys that are packed
   int64_t alone = 0;  // keys that are weighed in each head, added up
 
-  Codes(const Levels* levels, const float* peaks, int count, bool summed, float* packed,
+  Codes(const SoftmaxTable* levels, const float* peaks, int count, bool summed, float* packed,
         int32_t* reached)
       : levels(levels),
         peaks(peaks),
@@ -95,7 +95,7 @@ struct Codes {
     std::memset(reached, 0, sizeof(int32_t) * count * kMostCodes * W);
   }
 
-  static bool any_tail(const Levels* levels, int count) {
+  static bool any_tail(const SoftmaxTable* levels, int count) {
     bool any = false;
     for (int q = 0; q < count; q++) any |= levels[q].weights[0] != 0;
     return any;
@@ -128,7 +128,7 @@ struct Codes {
   // Weighs what is packed.
   void weigh() {
     for (int q = 0; q < count; q++) {
-      const Levels& own = levels[q];
+      const SoftmaxTable& own = levels[q];
       const float base = summed ? own.weights[0] : 0.0f;
       float* const row = packed + q * kTileRows;
       int32_t* const counts = reached + q * kMostCodes * W;
@@ -145,7 +145,7 @@ struct Codes {
   // The sum of weights of a head that sees `keys` keys: how many of them have which code says it
   // exactly.
   float sum(int q, int64_t keys) const {
-    const Levels& own = levels[q];
+    const SoftmaxTable& own = levels[q];
     double total = static_cast<double>(own.weights[0]) * keys;
     for (int b = 0; b + 1 < own.codes; b++) {
       int64_t above = 0;
@@ -180,8 +180,8 @@ struct Coded {
   float scales[kTileRows];
   int64_t rows = 0;
 
-  Coded(const Head& head, const Visible& visible, const Levels* levels, int count, bool summed,
-        const Partial& state, const CodedScratch& room)
+  Coded(const Head& head, const Visible& visible, const SoftmaxTable* levels, int count,
+        bool summed, const Partial& state, const CodedScratch& room)
       : head(head),
         visible(visible),
         state(state),
@@ -225,7 +225,7 @@ struct Coded {
   }
 };
 
-inline ValueReads add_coded(const Head& head, const Visible& visible, const Levels* levels,
+inline ValueReads add_coded(const Head& head, const Visible& visible, const SoftmaxTable* levels,
                             int count, const CodedTiles& tiles, const Partial& state,
                             float* scratch) {
   const CodedScratch room(scratch, count);
@@ -240,7 +240,7 @@ inline ValueReads add_coded(const Head& head, const Visible& visible, const Leve
   });
 }
 
-inline void add_coded_masses(const Head& head, const Levels* levels, int count,
+inline void add_coded_masses(const Head& head, const SoftmaxTable* levels, int count,
                              const CodedTiles& tiles, const Partial& state, float* masses) {
   const float* scores = tiles.scores;
   for (int i = tiles.begin; i < tiles.end; i += kTileBlocks, scores += tiles.stride) {
@@ -256,7 +256,7 @@ inline void add_coded_masses(const Head& head, const Levels* levels, int count,
   }
 }
 
-inline float soften_tiles(float* scores, int tiles, int count, const Levels* levels,
+inline float soften_tiles(float* scores, int tiles, int count, const SoftmaxTable* levels,
                           float* scratch) {
   const size_t stride = static_cast<size_t>(count) * kTileRows;
   float* const peaks = scratch;

@@ -1,4 +1,4 @@
-// Levels that codes choose among, and integer products of them.
+// SoftmaxTable that codes choose among, and integer products of them.
 
 // The levels, at each code's place. Bytes of codes are 0..15.
 SUFFICE_INLINE vi look_up(vi levels, vi codes) {

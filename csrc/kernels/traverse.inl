@@ -14,7 +14,7 @@ struct Seen {
 };
 
 // Algorithm 1 of Scrooge, lines 11 to 14, for one head.
-inline bool known_enough(const Rule& rule, const Seen& seen, int q) {
+inline bool known_enough(const Aet& rule, const Seen& seen, int q) {
   const float known = sum_of(load(seen.sums + q * W));
   const float most = std::exp2(seen.greatest[q] - seen.peak[q]);
   const float average = (known - most) / static_cast<float>(seen.known - 1);
@@ -23,7 +23,7 @@ inline bool known_enough(const Rule& rule, const Seen& seen, int q) {
 }
 
 // Eqs. 2 and 3 of ART for one head: the probe is units of 16 elements, spread over the output.
-inline bool settled(const Rule& rule, const Seen& seen, int q, const float* output, float* before,
+inline bool settled(const Art& rule, const Seen& seen, int q, const float* output, float* before,
                     int32_t* steady) {
   const vf inverse = splat(1.0f / sum_of(load(seen.sums + q * W)));
   const int units = seen.size / kPanel;
@@ -50,8 +50,8 @@ inline bool settled(const Rule& rule, const Seen& seen, int q, const float* outp
 
 // Bit i: row i of the tile has, in some head, a weight of at least the rule's share of the largest.
 // `alone`: how many they are in each head, added up.
-inline uint64_t wanted(const Rule& rule, const Seen& seen, const Tile& tile, uint64_t rows_there,
-                       const float* weights, int64_t& alone) {
+inline uint64_t wanted(const AttentionRule& rule, const Seen& seen, const Tile& tile,
+                       uint64_t rows_there, const float* weights, int64_t& alone) {
   uint64_t rows = 0;
   for (int q = 0; q < seen.count; q++) {
     const float least = rule.value_share * std::exp2(seen.greatest[q] - seen.peak[q]);
@@ -65,20 +65,26 @@ inline uint64_t wanted(const Rule& rule, const Seen& seen, const Tile& tile, uin
 template <Type KT, Type VT>
 struct Walk {
   const Visible& visible;
-  const Rule& rule;
+  const AttentionRule& rule;
+  const Aet* const aet;  // null: another technique
+  const Art* const art;
+  const bool never_stops;
   const int count;
   Running<KT, VT> running;
   float* probes;    // [count][size]
   int32_t* steady;  // [count]
   Seen seen;
   Reads reads;
-  const int most;                  // one past the last row that may be seen
-  const Levels* levels = nullptr;  // [count], or null: weights are 2^x
+  const int most;                        // one past the last row that may be seen
+  const SoftmaxTable* levels = nullptr;  // [count], or null: weights are 2^x
 
   Walk(const Head& head, const float* const* query_rows, const Visible& visible, int count,
-       const Rule& rule, const Partial& state, float* scratch)
+       const AttentionRule& rule, const Partial& state, float* scratch)
       : visible(visible),
         rule(rule),
+        aet(rule.aet()),
+        art(rule.art()),
+        never_stops(rule.never_stops()),
         count(count),
         running(head, query_rows, count, state, scratch),
         most(rows_in_use(&visible, 1)) {
@@ -100,7 +106,7 @@ struct Walk {
     for (int q = 0; q < count; q++) {
       float* row = running.row(q);
       hide(tile, visible, row);
-      if (always || rule.stop != Stop::aet) {
+      if (always || !aet) {
         const float found = greatest_of(tile, row);
         seen.greatest[q] = found > seen.greatest[q] ? found : seen.greatest[q];
       }
@@ -143,7 +149,7 @@ struct Walk {
     for (int q = 0; running.state.dropped && q < count; q++)
       running.state.dropped[q] += running.weight_without(tile, rows, q);
     running.pick_rows(tile, rows);
-    if (rule.stop == Stop::art) running.add_picked_rows();  // which looks at the output
+    if (art) running.add_picked_rows();  // which looks at the output
   }
 
   bool settled_at(int q) {
@@ -155,25 +161,24 @@ struct Walk {
       rotate_row(own, size);
       output = own;
     }
-    return settled(rule, seen, q, output, probes + q * size, steady + q);
+    return settled(*art, seen, q, output, probes + q * size, steady + q);
   }
 
   bool enough() {
-    if (rule.never_stops()) return false;
+    if (never_stops) return false;
     bool all = true;
-    for (int q = 0; q < count; q++)
-      all &= rule.stop == Stop::aet ? known_enough(rule, seen, q) : settled_at(q);
+    for (int q = 0; q < count; q++) all &= aet ? known_enough(*aet, seen, q) : settled_at(q);
     return all;
   }
 
-  // Looks are at multiples of `look_blocks` from row 0, they depend on the keys alone, or in a
+  // Checks are at multiples of `check_blocks` from row 0, they depend on the keys alone, or in a
   // ranked order after so many blocks.
-  int end_of_look(const Order& order, int i) const {
-    const int most = i + rule.look_blocks;
-    if (rule.never_stops()) return order.count;
+  int next_check(const Order& order, int i) const {
+    const int most = i + rule.check_blocks;
+    if (never_stops) return order.count;
     if (order.ranked) return most < order.count ? most : order.count;
-    const int unit = order.blocks[i] / rule.look_blocks;
-    while (i < order.count && order.blocks[i] / rule.look_blocks == unit) i++;
+    const int unit = order.blocks[i] / rule.check_blocks;
+    while (i < order.count && order.blocks[i] / rule.check_blocks == unit) i++;
     return i;
   }
 
@@ -182,7 +187,7 @@ struct Walk {
     for (int i = 0; i < order.count;) {
       const bool always = i < order.always;
       const int together = levels ? i + 1 : order.always;  // codes are of their block's time
-      const int end = always ? together : end_of_look(order, i);
+      const int end = always ? together : next_check(order, i);
       Tile tile = tile_at<KT, VT>(running.head, order.blocks, i, end, order.count, most);
       if (!always && rule.value_share > 0)  // which values come next is not known yet
         for (int b = 0; b < tile.blocks; b++) tile.next_values[b] = tile.values[b];
@@ -198,8 +203,8 @@ struct Walk {
 };
 
 inline Reads traverse(const Head& head, const float* const* queries, const Visible& visible,
-                      int count, const Order& order, const Rule& rule, const Partial& state,
-                      float* masses, float* scratch) {
+                      int count, const Order& order, const AttentionRule& rule,
+                      const Partial& state, float* masses, float* scratch) {
   return for_type(head.key_type, [&]<Type KT>() {
     return for_type(head.value_type, [&]<Type VT>() {
       Walk<KT, VT> walk(head, queries, visible, count, rule, state, scratch);

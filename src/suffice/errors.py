@@ -1,4 +1,4 @@
-"""The errors a user can cause: each is one line that says what was given and what is allowed."""
+"""Errors that a user can cause; each is one line: the given value and the allowed ones."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ class InputError(ValueError):
 
 
 class OutOfMemory(InputError):  # noqa: N818 (the field's word for it)
-    """The KV cache cannot grow; only the request that asked for the rows is lost."""
+    """The KV cache cannot grow; only the request that needs the rows ends."""
+
+
+class SufficeWarning(UserWarning):
+    """What a user should know and is no error; the command line prints it as one line."""
 
 
 def check_text(name: str, text: str) -> None:
-    """Refuse text with lone surrogates: it has no UTF-8 form, or stands for bytes that are none.
+    """Refuse text with lone surrogates: it has no UTF-8 form, or came from invalid bytes.
 
     Raises:
         InputError: There is a lone surrogate.
@@ -31,7 +35,7 @@ def check_text(name: str, text: str) -> None:
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> InputError:
-    """Build the error for a name that is not in a list, with the nearest right one."""
+    """Build the error for a name that is not in a list, with the nearest known one."""
     names = sorted(known)
     near = get_close_matches(given, names, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""

@@ -1,11 +1,11 @@
-"""The only importer of the compiled core: instruction sets, threads, what is available.
+"""The only importer of the compiled core: instruction sets, threads and bandwidth.
 
 `SUFFICE_ISA` forces an instruction set (base, v3 = AVX2, v3_vnni = AVX2 with VNNI, v4 = AVX-512)
-and fails if the CPU lacks it; the number of threads defaults to the cores that affinity and the
-cgroup's quota leave.
+and fails if the CPU lacks it. The number of threads defaults to the cores that CPU affinity and the
+cgroup's quota allow.
 
-While decoding, the core is handed numpy arrays, never torch tensors: to look into a tensor it calls
-Python code of torch, and an interrupt (Ctrl-C) that comes in there would be lost.
+While decoding, the core receives numpy arrays, never torch tensors. Accessing a tensor runs Python
+code of torch, and an interrupt (Ctrl-C) that arrives there would be lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def use_isa(name: str) -> None:
     """Choose the instruction set of all kernels.
 
     Raises:
-        InputError: Unknown, or this CPU lacks it.
+        InputError: The instruction set is unknown, or this CPU lacks it.
     """
     if not core.use_isa(name):
         raise InputError(
@@ -44,7 +44,7 @@ def use_isa(name: str) -> None:
 
 
 def cores() -> int:
-    """Return the number of cores that affinity and the cgroup's quota leave us."""
+    """Return the number of cores that CPU affinity and the cgroup's quota allow."""
     return int(core.cores())
 
 
@@ -57,7 +57,7 @@ def set_threads(count: int) -> None:
     """Set the size of the thread team.
 
     Raises:
-        InputError: Not between 1 and the cores that may be used.
+        InputError: `count` is not between 1 and `cores()`.
     """
     if not 1 <= count <= cores():
         raise InputError(f"threads={count} must be between 1 and the {cores()} cores available")
@@ -65,17 +65,20 @@ def set_threads(count: int) -> None:
 
 
 def read_bandwidth(size_bytes: int, threads: int, repeats: int = 5) -> float:
-    """Return the best bytes per second at which `threads` threads read a buffer in order."""
+    """Return the bytes per second that `threads` threads read sequentially, best of `repeats`."""
     return float(core.read_bandwidth(size_bytes, threads, repeats))
 
 
 def copy_bandwidth(size_bytes: int, threads: int, repeats: int = 5) -> float:
-    """Return the best bytes per second copied (each byte read once and written once)."""
+    """Return the bytes per second copied (each read and written once), best of `repeats`."""
     return float(core.copy_bandwidth(size_bytes, threads, repeats))
 
 
 def product_rate(narrow: bool, threads: int, repeats: int = 5) -> float:
-    """Return the best multiply-adds per second of int8, or else int16, values in the L1 cache."""
+    """Return the multiply-adds per second on values in the L1 cache, best of `repeats`.
+
+    Values are int8 if `narrow`, else int16.
+    """
     return float(core.product_rate(narrow, threads, repeats))
 
 

@@ -1,8 +1,12 @@
-"""Where suffice keeps what it downloads and measures."""
+"""The folder of downloads and measurements, and files that are written as a whole."""
 
 from __future__ import annotations
 
+import glob
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -11,8 +15,38 @@ def cache_dir() -> Path:
 
     `SUFFICE_CACHE` if set, else `suffice` under `XDG_CACHE_HOME`, else `~/.cache/suffice`.
     """
-    if own := os.environ.get("SUFFICE_CACHE"):
-        return Path(own).expanduser()
+    if folder := os.environ.get("SUFFICE_CACHE"):
+        return Path(folder).expanduser()
     if shared := os.environ.get("XDG_CACHE_HOME"):
         return Path(shared).expanduser() / "suffice"
     return Path.home() / ".cache" / "suffice"
+
+
+_DIGITS = 16  # hexadecimal, in the name of a file that is being written
+
+
+@contextmanager
+def write_whole(path: Path) -> Iterator[Path]:
+    """Yield a new file beside `path`, which takes its place at the end of the block.
+
+    A reader sees the old file or the new one, never a part. The new one is as readable as the umask
+    says, whoever writes it. If the block fails it is removed.
+
+    Raises:
+        OSError: The file cannot be made or renamed.
+    """
+    part = path.with_name(f"{path.name}-{secrets.token_hex(_DIGITS // 2)}.part")
+    part.touch(exist_ok=False)
+    try:
+        usual = part.stat().st_mode
+        yield part
+        part.chmod(usual)  # a library may have given it others
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def unfinished(path: Path) -> list[Path]:
+    """Return the files that killed processes left when they wrote `path` by `write_whole`."""
+    digits = "[0-9a-f]" * _DIGITS
+    return sorted(path.parent.glob(f"{glob.escape(path.name)}-{digits}.part"))

@@ -1,9 +1,11 @@
-"""Progress bars: on standard error, and only if that is a terminal."""
+"""Progress bars on standard error, shown only if that is a terminal."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import rich.progress
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 def progress_bar(
     *columns: str | rich.progress.ProgressColumn, shown: bool = True
 ) -> rich.progress.Progress:
-    """Return a display of tasks, to be entered; one that is not shown takes tasks all the same."""
+    """Return a progress bar, a context manager; a hidden one accepts tasks and shows nothing."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -22,8 +24,41 @@ def progress_bar(
 
 
 def counting_bar() -> rich.progress.Progress:
-    """Return a display of tasks that are counted, with the time that is left of each."""
+    """Return a progress bar with the count and the remaining time of each task."""
     from rich.progress import BarColumn, TimeRemainingColumn
 
     columns = ("{task.description}", BarColumn(), "{task.completed}/{task.total}")
     return progress_bar(*columns, TimeRemainingColumn())
+
+
+class Running(Protocol):
+    """A request that is run: whether it has ended, and samples, each with its `tokens`."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+    @property
+    def samples(self) -> Sequence[Any]:
+        """What is sampled for it."""
+        ...
+
+
+@contextlib.contextmanager
+def showing(requests: Sequence[Running], *, shown: bool) -> Iterator[Callable[[], None]]:
+    """Show how many of some requests are done and how fast tokens come; yields what updates it."""
+    from rich.progress import BarColumn, TimeElapsedColumn
+
+    done = "{task.completed}/{task.total} requests"
+    columns = (done, BarColumn(), "{task.fields[tokens]} tokens", TimeElapsedColumn())
+    with progress_bar(*columns, shown=shown) as bar:
+        task = bar.add_task("", total=len(requests), tokens=0)
+
+        def update() -> None:
+            if not bar.disable:
+                finished = sum(request.finished for request in requests)
+                tokens = sum(len(s.tokens) for request in requests for s in request.samples)
+                bar.update(task, completed=finished, tokens=tokens)
+
+        yield update

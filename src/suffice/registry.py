@@ -1,4 +1,4 @@
-"""Names to techniques: `"aet:k=0.9,v=0.001"` becomes `AET(k=0.9, v=0.001)`."""
+"""Techniques by name: `"aet:keys=0.9"` becomes `AET(keys=0.9)`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,30 @@ from typing import Any
 
 from suffice.errors import InputError, unknown
 
-MOST = 2**31 - 1  # that an integer of the core can be
-_COMMA = re.compile(r",(?![^(]*\))")  # outside of brackets
+MOST = 2**31 - 1  # largest integer of the core
+_COMMA = re.compile(r",(?![^(]*\))")  # a comma outside of brackets
 
 
 class Table:
-    """The techniques of one seam: name -> "module:Class", imported on first use."""
+    """The techniques of one seam: name -> "module:Class", imported on first use.
 
-    def __init__(self, kind: str, entries: dict[str, str]) -> None:
+    `native` are those that the core computes, which a test holds against what they hand it; None
+    for a seam whose techniques decide and compute nothing.
+    """
+
+    def __init__(
+        self, kind: str, entries: dict[str, str], native: frozenset[str] | None = None
+    ) -> None:
         self.kind = kind
         self.entries = dict(entries)
+        self.native = native
 
     def names(self) -> list[str]:
         """Return the known names, sorted."""
         return sorted(self.entries)
 
     def load(self, name: str) -> type[Any]:
-        """Return the class behind a name.
+        """Return the class registered under a name.
 
         Raises:
             InputError: The name is not in the table.
@@ -41,40 +48,34 @@ class Table:
     def build(self, text: str) -> Any:
         """Build a technique from `name` or `name:field=value,field=value`.
 
-        The value of a technique's one field, or of the one that its class names as `alone`, may be
-        given alone, first: `name:value`; and so may the name of a field that is true or false. A
-        value that has commas itself stands in brackets: `name:field=(other:a=1,b=2)`.
+        Short forms: `name:value` sets a technique's only field, or the field whose `spelling` says
+        `alone`; the value comes first. `name:field` sets a boolean field to true. A value that
+        contains commas stands in brackets: `name:field=(other:a=1,b=2)`.
 
         Raises:
             InputError: Unknown name or field, or a value of the wrong type.
         """
         name, _, options = text.partition(":")
         technique = self.load(name)
-        return technique(**_parse(f"{self.kind} '{name}'", technique, options))
+        return technique(**_parse(_Options(f"{self.kind} '{name}'", technique), options))
 
     def make(self, name: str, options: Mapping[str, Any]) -> Any:
-        """Build a technique from its name and options by name, such as those of JSON.
+        """Build a technique from its name and a mapping of options, such as one from JSON.
 
         Raises:
             InputError: Unknown name or option, or a value of the wrong type.
         """
-        technique, owner = self.load(name), f"{self.kind} '{name}'"
-        hints = _hints(technique)
-        for key in options:
-            if key not in hints:
-                raise unknown(f"option of {owner}", str(key), hints)
-        return technique(
-            **{
-                key: _convert(owner, key, _bare(str(value)), hints[key])
-                for key, value in options.items()
-            }
-        )
+        technique, values = self.load(name), dict[str, Any]()
+        own = _Options(f"{self.kind} '{name}'", technique)
+        for key, value in options.items():
+            _take(own, values, str(key), str(value))
+        return technique(**values)
 
     def take(self, name: str, value: Any) -> Any:
-        """Return a technique that is given as such or by its name; errors call it `name`.
+        """Return `value` if it is a technique, or build it if it is text; errors call it `name`.
 
         Raises:
-            InputError: It is neither, or the name or an option is unknown.
+            InputError: It is neither a technique nor text, or a name or an option is unknown.
         """
         if isinstance(value, str):
             return self.build(value)
@@ -84,7 +85,7 @@ class Table:
         raise InputError(f"{name}={value!r}: must be a technique or its name. Known: {known}")
 
     def holds(self, technique: object) -> bool:
-        """Whether a technique's class, or one that it is derived from, is registered here."""
+        """Whether a technique's class or one of its base classes is registered here."""
         paths = {f"{kind.__module__}:{kind.__qualname__}" for kind in type(technique).__mro__}
         return not paths.isdisjoint(self.entries.values())
 
@@ -94,34 +95,81 @@ class Table:
         return next(name for name, entry in self.entries.items() if entry == path)
 
 
-def _hints(technique: type[Any]) -> dict[str, Any]:
-    hints = typing.get_type_hints(technique)
-    return {field.name: hints[field.name] for field in dataclasses.fields(technique) if field.init}
+def spelling(
+    *, old: str = "", alone: bool = False, words: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the metadata of a technique's field: how its option may be written.
+
+    Args:
+        old: The name that the option had; text and JSON may have it until 0.3.
+        alone: Whether the value may be given without a name, first.
+        words: Values that have a name of their own.
+    """
+    return {"old": old, "alone": alone, "words": words or {}}
 
 
-def _parse(owner: str, technique: type[Any], options: str) -> dict[str, Any]:
-    fields = _hints(technique)
-    only = next(iter(fields)) if len(fields) == 1 else None  # "step:256" can only mean that
-    alone = getattr(technique, "alone", only)
+class _Options:
+    """The options of a technique, as they are written."""
+
+    def __init__(self, owner: str, technique: type[Any]) -> None:
+        hints = typing.get_type_hints(technique)
+        own = [field for field in dataclasses.fields(technique) if field.init]
+        self.owner = owner
+        self.hints = {field.name: hints[field.name] for field in own}
+        # A class that only changes a field's default leaves its spelling to the one above.
+        above = [kind.__dict__.get("__dataclass_fields__", {}) for kind in technique.__mro__]
+        told = [(field.name, field.metadata) for kind in above for field in kind.values()]
+        spelt = [(name, each) for name, each in told if name in self.hints and "old" in each]
+        self.old = {each["old"]: name for name, each in spelt if each["old"]}
+        self.words = {name: each["words"] for name, each in reversed(spelt)}
+        only = next(iter(self.hints)) if len(own) == 1 else None  # "step:256" can only mean that
+        self.alone = next((name for name, each in spelt if each["alone"]), only)
+
+    def name(self, key: str) -> str:
+        """Return the field that a name means.
+
+        Raises:
+            InputError: There is none.
+        """
+        name: str = self.old.get(key, key)
+        if name not in self.hints:
+            raise unknown(f"option of {self.owner}", key, self.hints)
+        return name
+
+    def value(self, key: str, text: str) -> Any:
+        """Return the value of a field; `key` is what it was called.
+
+        Raises:
+            InputError: A text of the wrong type.
+        """
+        name, text = self.name(key), _bare(text)
+        words = self.words.get(name, {})
+        return words[text] if text in words else _convert(self.owner, key, text, self.hints[name])
+
+
+def _parse(options: _Options, text: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for at, item in enumerate(filter(None, _COMMA.split(options))):
+    for at, item in enumerate(filter(None, _COMMA.split(text))):
         key, equals, value = item.partition("=")
-        if not equals and fields.get(item) is bool:
+        if not equals and options.hints.get(options.old.get(item, item)) is bool:
             value = "true"
-        elif not equals and alone and (at == 0 or alone in values):
-            key, equals, value = alone, "=", item
+        elif not equals and options.alone and (at == 0 or options.alone in values):
+            key, equals, value = options.alone, "=", item
         if not equals and not value:
-            raise InputError(f"{owner}: '{item}' is not of the form option=value")
-        if key not in fields:
-            raise unknown(f"option of {owner}", key, fields)
-        if key in values:
-            raise InputError(f"{owner}: option '{key}' is given twice")
-        values[key] = _convert(owner, key, _bare(value), fields[key])
+            raise InputError(f"{options.owner}: '{item}' is not of the form option=value")
+        _take(options, values, key, value)
     return values
 
 
+def _take(options: _Options, values: dict[str, Any], key: str, value: str) -> None:
+    name = options.name(key)
+    if name in values:
+        raise InputError(f"{options.owner}: option '{key}' is given twice")
+    values[name] = options.value(key, value)
+
+
 def _bare(value: str) -> str:
-    """Return a value without the brackets it stands in."""
+    """Return a value without its enclosing brackets."""
     return value[1:-1] if value.startswith("(") and value.endswith(")") else value
 
 

@@ -1,6 +1,6 @@
 """From logits to a token.
 
-The order is vLLM's. Log probabilities that are returned are taken first, of the model's own
+The order is vLLM's. Returned log probabilities are computed first, from the model's own
 distribution. Then
 
     allowed_token_ids, bad_words, min_tokens   masks
@@ -8,10 +8,10 @@ distribution. Then
     repetition, frequency, presence penalty    see `penalize`
     temperature, min_p, top_k, top_p           not for greedy sampling
 
-and the token is drawn by inverting the cumulative distribution, in the order of token ids, at a
-uniform number that depends on the request's seed, the sample and the position alone
-(`uniform`). Each request is computed from its own row of logits only, so the same seed gives the
-same tokens whatever the batch. Ties go to the lowest token id everywhere.
+and the token is sampled: the cumulative distribution, in the order of token ids, is inverted at a
+uniform number that depends only on the request's seed, the sample and the position (`uniform`).
+Each request is computed from its own row of logits only, so the same seed gives the same tokens in
+any batch. Ties always go to the lowest token id.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = [
     "SamplingParams",
     "SamplingState",
     "adjust",
+    "argmax",
     "candidates",
     "draw",
     "largest",
-    "likeliest",
     "nucleus_size",
     "penalize",
     "probabilities",
@@ -48,10 +48,10 @@ __all__ = [
 
 @dataclass
 class SamplingState:
-    """What sampling has to know of one sample of a request so far.
+    """State of one sample of a request, as sampling needs it.
 
-    `prompt` and `output` are token ids; `stop_ids` the tokens that would end the generation;
-    `bad_words` the forbidden sequences of token ids; `index` the sample's number among `n`.
+    `prompt` and `output` are token ids. `stop_ids` are the tokens that end the generation,
+    `bad_words` the forbidden sequences of token ids. `index` is the sample's number among `n`.
     """
 
     params: SamplingParams
@@ -70,11 +70,11 @@ class SamplingState:
             self._counts[token] = self._counts.get(token, 0) + 1
 
     def ahead(self, tokens: Sequence[int]) -> SamplingState:
-        """Return what the state will be if these tokens are generated."""
+        """Return the state after these tokens, without changing this one."""
         return replace(self, output=[*self.output, *tokens], _counts=None)
 
     def counts(self) -> dict[int, int]:
-        """Return the tokens of prompt and output, and how often each was generated."""
+        """Return {token: times generated} for all tokens of prompt and output."""
         if self._counts is None:
             self._counts = {**dict.fromkeys(self.prompt, 0), **Counter(self.output)}
         return self._counts
@@ -93,10 +93,10 @@ class SamplingState:
 
 
 def uniform(seed: int, sample: int, position: int, stream: int = 0) -> float:
-    """Return a number in [0, 1) that depends on nothing but the arguments.
+    """Return a number in [0, 1) that depends only on the arguments.
 
-    `position` counts the generated tokens; `stream` tells apart several draws for one token. A
-    hash of the counter and not a generator's state: drafts that are taken back leave no trace.
+    `position` counts the generated tokens; `stream` distinguishes several samples for one token. A
+    hash of a counter has no state, so rejected drafts leave no trace.
     """
     counter = struct.pack("<4Q", seed, sample, position, stream)
     digest = hashlib.blake2b(counter, digest_size=8).digest()
@@ -111,10 +111,10 @@ def penalize(
     frequency: float = 0.0,
     presence: float = 0.0,
 ) -> torch.Tensor:
-    """Return the logits of tokens seen before, in the prompt or the output, with the penalties.
+    """Return the penalized logits of tokens that occur in the prompt or the output.
 
-    `counts`, of the same shape, says how often each was generated: the repetition penalty is for
-    all of them, the other two for those generated.
+    `counts` has the same shape: how often each token was generated. The repetition penalty applies
+    to all of them, the other two only to generated ones.
     """
     logits = torch.where(logits > 0, logits / repetition, logits * repetition)
     return logits - frequency * counts - presence * (counts > 0)
@@ -157,16 +157,16 @@ def _banned(state: SamplingState) -> torch.Tensor:
     return torch.tensor(sorted(banned), dtype=torch.int64)
 
 
-def likeliest(logits: torch.Tensor) -> list[int]:
-    """Return the first index of the largest of each row of logits [B, V].
+def argmax(logits: torch.Tensor) -> list[int]:
+    """Return the index of the largest logit of each row [B, V], the first of equal ones.
 
-    By numpy, which takes a tenth of torch's time for it; NaN counts as the largest.
+    NaN counts as the largest. numpy takes a tenth of torch's time for this.
     """
     return [int(index) for index in logits.numpy().argmax(-1)]
 
 
 def largest(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the indices of the `count` largest of values [V], ascending."""
+    """Return the indices of the `count` largest values [V], in ascending order of index."""
     array = values.numpy()
     bound = np.partition(array, -count)[-count]
     ids = np.flatnonzero(array >= bound)
@@ -177,7 +177,7 @@ def largest(values: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def nucleus_size(probs: torch.Tensor, top_p: float) -> int:
-    """Return how many of the largest of probs [V] reach a sum of `top_p`; at least 1."""
+    """Return how many of the largest `probs` [V] are needed for a sum of `top_p`; at least 1."""
     ascending = torch.from_numpy(np.sort(probs.numpy()))
     sums = ascending.flip(0).double().cumsum(0)
     return 1 + int((sums[:-1] < top_p).sum())
@@ -186,11 +186,11 @@ def nucleus_size(probs: torch.Tensor, top_p: float) -> int:
 def candidates(
     logits: torch.Tensor, params: SamplingParams
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """Return the tokens that may be drawn, ids ascending, and their probabilities.
+    """Return the ids of the tokens that may be sampled, ascending, and their probabilities.
 
-    `logits` [V] are adjusted ones and `params` not greedy; ids None stands for all of them. Top-k
-    comes first because it leaves less to do. That changes nothing: temperature keeps the order of
-    the tokens, and top-k and min-p each keep the likeliest, down to some bound.
+    `logits` [V] are already adjusted and `params` must not be greedy. Ids of None mean all tokens.
+    Top-k runs first because it leaves less work. The result is the same: temperature keeps the
+    order of the tokens, and top-k and min-p each keep the most likely ones.
     """
     ids: torch.Tensor | None = None
     if 0 < params.top_k < len(logits):
@@ -209,15 +209,15 @@ def candidates(
 
 
 def probabilities(logits: torch.Tensor, state: SamplingState) -> torch.Tensor:
-    """Return the distribution float32 [V] from which the next token is drawn.
+    """Return the distribution float32 [V] from which the next token is sampled.
 
-    `logits` float32 [V] are the model's. Greedy sampling has all its mass on one token.
+    `logits` float32 [V] are the model's. With greedy sampling one token has probability 1.
 
     Raises:
-        InputError: The logits are not numbers, or no token is allowed.
+        InputError: The largest logit is not finite, or no token is allowed.
     """
     logits = adjust(logits, state)
-    (token,) = likeliest(logits[None])
+    (token,) = argmax(logits[None])
     if fault := _fault(float(logits[token])):
         raise fault
     probs = torch.zeros_like(logits)
@@ -229,10 +229,13 @@ def probabilities(logits: torch.Tensor, state: SamplingState) -> torch.Tensor:
 
 
 def draw(probs: torch.Tensor, number: float) -> int:
-    """Return the index at which the running sum of probs [V] passes `number` in [0, 1) of it."""
+    """Return the first index at which the running sum of `probs` [V] exceeds `number` * their sum.
+
+    `number` is in [0, 1).
+    """
     sums = probs.double().cumsum(0)
     total = sums[-1:]
-    # Rounding may lift number * total to total: the last index with any probability is the bound.
+    # number * total may round up to total, so limit the index to the last one with a probability.
     last = torch.searchsorted(sums, total)
     return int(torch.minimum(torch.searchsorted(sums, number * total, right=True), last))
 
@@ -240,11 +243,11 @@ def draw(probs: torch.Tensor, number: float) -> int:
 def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int | InputError]:
     """Return the next token of each request, or the error that ends that request.
 
-    `logits` float32 [B, V] are the model's and `states` the B requests'. When all are greedy and
-    nothing adjusts the logits this is one argmax.
+    `logits` float32 [B, V] are the model's, `states` those of the B requests. If all requests are
+    greedy and none adjusts its logits, this is one argmax.
     """
     if all(state.params.greedy and not state.adjusts for state in states):
-        tokens = likeliest(logits)
+        tokens = argmax(logits)
         rows = zip(logits, tokens, strict=True)
         return [_fault(float(row[token])) or token for row, token in rows]
     return [_sample_one(row, state) for row, state in zip(logits, states, strict=True)]
@@ -252,7 +255,7 @@ def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int | 
 
 def _sample_one(logits: torch.Tensor, state: SamplingState) -> int | InputError:
     logits = adjust(logits, state)
-    (token,) = likeliest(logits[None])
+    (token,) = argmax(logits[None])
     if fault := _fault(float(logits[token])):
         return fault
     if state.params.greedy:
@@ -276,8 +279,8 @@ def _fault(largest_logit: float) -> InputError | None:
 def top_logprobs(
     logits: torch.Tensor, token: int, count: int
 ) -> tuple[list[tuple[int, float]], int]:
-    """Return (token id, log probability) of `token` and then of the `count` likeliest tokens, and
-    the rank of `token` (1 = likeliest).
+    """Return (token id, log probability) of `token` and then of the `count` most likely tokens, and
+    the rank of `token` (1 = most likely).
 
     `logits` [V] are the model's own, before any adjustment.
     """

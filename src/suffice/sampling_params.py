@@ -1,6 +1,6 @@
-"""What a user may ask of sampling, with vLLM's names and defaults.
+"""Sampling parameters, with vLLM's names and defaults.
 
-Apart from `sampling`, which needs torch, so that a bad value is refused before torch is loaded.
+Separate from `sampling`, which needs torch: a bad value is refused before torch is loaded.
 """
 
 from __future__ import annotations
@@ -20,38 +20,37 @@ GREEDY_BELOW = 1e-5
 class SamplingParams:
     """How the tokens of a request are chosen and when it ends.
 
-    Everything is checked here; what depends on the model (ids within the vocabulary, the length of
-    the context) is checked when the request is made.
+    Values are checked here, except against the model (ids within the vocabulary, length of the
+    context): that happens when the request is made.
 
     Attributes:
         n: Samples per prompt; the prompt is run once.
         presence_penalty: Subtracted from the logit of every token generated so far; [-2, 2].
-        frequency_penalty: The same, times how often it was generated; [-2, 2].
+        frequency_penalty: The same, multiplied by how often the token was generated; [-2, 2].
         repetition_penalty: Divides positive and multiplies negative logits of tokens in the prompt
             or generated so far; [0.01, 100], 1 changes nothing.
-        temperature: Divides the logits; 0 (in fact below 1e-5) takes the likeliest token.
-        top_p: Keep the likeliest tokens that together reach this probability; (0, 1].
-        top_k: Keep this many likeliest tokens; 0 or -1 keeps all.
-        min_p: Keep tokens at least this fraction as likely as the likeliest; [0, 1].
-        seed: Same seed, same tokens, whatever else is in the batch; None takes the next seed of
-            the engine.
+        temperature: Divides the logits; 0 (or anything below 1e-5) takes the most likely token.
+        top_p: Keep the most likely tokens that together reach this probability; (0, 1].
+        top_k: Keep this many of the most likely tokens; 0 or -1 keeps all.
+        min_p: Keep tokens with at least this fraction of the highest probability; [0, 1].
+        seed: Same seed, same tokens, in any batch; None takes the next seed of the engine.
         stop: Text that ends the generation; the output ends before it.
         stop_token_ids: Tokens that end the generation.
         ignore_eos: Do not end at the model's end-of-sequence tokens.
-        max_tokens: Most tokens to generate; None for as many as the context holds.
-        min_tokens: Before this many tokens nothing but max_tokens can end the generation.
-        logprobs: Return the log probabilities of this many likeliest tokens and of the chosen one,
-            of the model's own distribution: before penalties, bias, temperature and masks.
+        max_tokens: Maximum number of tokens to generate; None fills the context.
+        min_tokens: Before this many tokens only max_tokens can end the generation.
+        logprobs: Return the log probabilities of this many most likely tokens and of the chosen
+            one, from the model's own distribution: before penalties, bias, temperature and masks.
         prompt_logprobs: Not supported; must stay None.
         skip_special_tokens: Leave special tokens out of the text.
         include_stop_str_in_output: Keep the text that ended the generation.
         logit_bias: Added to the logits of these token ids; values in [-100, 100].
         allowed_token_ids: Only these tokens may be generated.
-        bad_words: Words that must not be generated, as the tokenizer spells them with and without
-            a space before; another spelling in tokens is not prevented.
+        bad_words: Words that must not be generated. Only the tokenizer's own encodings, with and
+            without a leading space, are prevented; other token sequences for a word are not.
 
     Raises:
-        InputError: A value out of range, or two that contradict each other.
+        InputError: A value is out of range, or two contradict each other.
     """
 
     n: int = 1
@@ -83,12 +82,12 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is taken."""
+        """Whether the most likely token is always taken."""
         return self.temperature < GREEDY_BELOW
 
     @property
     def penalized(self) -> bool:
-        """Whether tokens seen before count."""
+        """Whether any penalty changes the logits of earlier tokens."""
         penalties = (self.presence_penalty, self.frequency_penalty, self.repetition_penalty)
         return penalties != (0, 0, 1)
 

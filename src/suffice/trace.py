@@ -1,13 +1,13 @@
-"""What a run did: rows and bytes of keys, values and weights read, of how many held.
+"""Counts of a run: rows and bytes of keys, values and weights that were read.
 
-An audited step computes exact attention beside what its technique did. For each query, that is a
-token in one layer and query head, with o the output and Z the sum of weights e^x,
+An audited step also computes exact attention, in addition to its technique. A query is a token in
+one layer and query head. With o the output and Z the sum of weights e^x, each query has
 
-    missing     share of Z whose keys or values were left out; none where weights are coded
+    missing     share of Z whose keys or values were not read; undefined if weights are coded
     error       |o - o_exact| / |o_exact|
-    bound       the most that may be missing, as the technique certifies it; or nothing
+    bound       largest `missing` that the technique certifies, if it certifies any
 
-What is exact there is attention to the keys that the layer holds: evicted ones are in neither.
+Exact attention here is to the keys that the layer still holds. Evicted keys are in neither.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import numpy as np
 _COUNTS = ("steps", "kv_bytes_read", "sketch_bytes_read", "kv_bytes_held", "weight_bytes_read")
 
 
-_OCTAVES, _STEPS, _TOP = 24, 8, 4  # a histogram from 2^-20 to 2^4, eight bins for each factor of 2
-_TOLERANCE = 1e-5  # of a bound: the exact sum of weights is one of float32
+_OCTAVES, _STEPS, _TOP = 24, 8, 4  # histogram from 2^-20 to 2^4, eight bins per factor of 2
+_TOLERANCE = 1e-5  # of a bound, because the exact sum of weights is computed in float32
 
 
 class Audit:
-    """What audited queries lacked, [L, H] by layer and query head where nothing else is said."""
+    """Sums, maxima and histograms over audited queries; arrays are [L, H] unless noted."""
 
     def __init__(self, layers: int, heads: int) -> None:
         self.tokens = 0
-        self.beyond = 0  # queries that lack more than their bound
-        self.sums = np.zeros((2, layers, heads))  # of `missing`, of the square of `error`
-        self.most = np.zeros((2, layers, heads))  # of `missing` and `error`
-        self.counts = np.zeros((2, _OCTAVES * _STEPS + 1), np.int64)  # of both, by size
+        self.beyond = 0  # queries whose `missing` exceeds their bound
+        self.sums = np.zeros((2, layers, heads))  # of `missing` and of the square of `error`
+        self.most = np.zeros((2, layers, heads))  # maxima of `missing` and `error`
+        self.counts = np.zeros((2, _OCTAVES * _STEPS + 1), np.int64)  # histograms of both
 
     def add(self, found: np.ndarray) -> None:
         """Add the queries of a step: `missing`, `error`, `bound`, float32 [3, L, T, H]."""
@@ -47,7 +47,7 @@ class Audit:
             counts += np.bincount(bins, minlength=len(counts))
 
     def plain(self) -> dict[str, object]:
-        """Return the figures over all queries; percentiles are rounded up by 9 % at most."""
+        """Return the figures over all queries; percentiles are rounded up by at most 9 %."""
         queries = self.tokens * self.sums[0].size
         found: dict[str, object] = {"tokens": self.tokens, "beyond_bound": self.beyond}
         if np.isfinite(self.sums[0]).all():
@@ -59,7 +59,7 @@ class Audit:
         return found
 
     def _figures(self, which: int, mean: float) -> dict[str, float]:
-        """Return mean (of errors the root of the mean square), 99.9th percentile and largest."""
+        """Return mean (root mean square for errors), 99.9th percentile and maximum."""
         counts = self.counts[which].cumsum()
         at = int(np.searchsorted(counts, 0.999 * counts[-1]))
         most = float(self.most[which].max())
@@ -73,11 +73,11 @@ class Audit:
         return layers, heads
 
     def copy(self) -> Audit:
-        """Return the figures as they are now."""
+        """Return a copy of the figures."""
         return self.since(Audit(*self.shape))
 
     def since(self, before: Audit) -> Audit:
-        """Return what was added since a copy was taken; the largest are those of all."""
+        """Return the figures added since the copy `before`; maxima are those of the whole run."""
         made = Audit(*self.shape)
         made.tokens, made.beyond = self.tokens - before.tokens, self.beyond - before.beyond
         made.sums, made.counts = self.sums - before.sums, self.counts - before.counts
@@ -90,14 +90,21 @@ def _bin_of(value: float) -> int:
 
 
 class Trace:
-    """Totals over the decode steps of a run, rows by layer and key/value head.
+    """Totals over the decode steps of a run; rows by layer and key/value head.
 
-    A row is one token's key (or value) in one layer and one head. `rows` is int64 [4, L, G]: rows
-    of keys read, of values read, held by a cache that nothing leaves, and of values that each of
-    the `group` query heads that share them alone would have read, added up; the native step adds to
-    it. Rows and bytes count for every token that they are read for, also where tokens of a step
-    share them. `missing` is the largest share of a softmax's sum that a step left out, as its
-    technique bounds or estimates it; `audit` what audited steps found, None if none were.
+    A row is one token's key (or value) in one layer and one head. The native step adds to `rows`,
+    int64 [4, L, G]:
+
+        0   key rows read
+        1   value rows read
+        2   dense rows: those that attention to all tokens so far would have read
+        3   value rows that each of the `group` query heads would have read alone, summed
+
+    Rows and bytes are counted for every token they are read for, even if tokens of a step share a
+    read. `missing` is the largest share of a softmax that a step left unread, as its technique
+    bounds or estimates it. `audit` has the figures of audited steps, None if there were none.
+    `cached` are the tokens and the bytes of the caches after the last step; `plain_row_bytes` are
+    the bytes of a key or value in the model's own type (0: not known).
     """
 
     def __init__(self, layers: int, kv_heads: int, group: int = 1) -> None:
@@ -105,48 +112,50 @@ class Trace:
         self.group = group
         self.steps = 0
         self.kv_bytes_read = 0
-        self.sketch_bytes_read = 0  # of the bytes above
+        self.sketch_bytes_read = 0  # included in kv_bytes_read
         self.kv_bytes_held = 0
         self.weight_bytes_read = 0
         self.missing = 0.0
+        self.cached = (0, 0)
+        self.plain_row_bytes = 0
         self.audit: Audit | None = None
 
     @property
     def key_rows_read(self) -> int:
-        """Rows of keys read, in all layers and heads."""
+        """Key rows read, in all layers and heads."""
         return int(self.rows[0].sum())
 
     @property
     def value_rows_read(self) -> int:
-        """Rows of values read, in all layers and heads."""
+        """Value rows read, in all layers and heads."""
         return int(self.rows[1].sum())
 
     @property
     def rows_held(self) -> int:
-        """Rows of keys, or of values, that attention to all tokens so far would have read.
+        """Key rows (or value rows) that attention to all tokens so far would have read.
 
-        Those that a policy evicted and those before a sliding window count too.
+        Rows that a policy evicted and rows before a sliding window are included.
         """
         return int(self.rows[2].sum())
 
     @property
     def key_fraction(self) -> float:
-        """Fraction of the held key rows that were read."""
+        """Key rows read, as a fraction of the dense rows."""
         return self.key_rows_read / self.rows_held if self.rows_held else 0.0
 
     @property
     def value_fraction(self) -> float:
-        """Fraction of the held value rows that were read."""
+        """Value rows read, as a fraction of the dense rows."""
         return self.value_rows_read / self.rows_held if self.rows_held else 0.0
 
     @property
     def head_value_fraction(self) -> float:
-        """Fraction of the held value rows that a query head alone would have read, on average."""
+        """Value rows that a query head alone would have read, as a mean fraction of dense rows."""
         held = self.rows_held * self.group
         return int(self.rows[3].sum()) / held if held else 0.0
 
     def add(self, counts: Any, *, steps: int) -> None:
-        """Add the bytes of native work, whose rows it has added itself: its `Counts`."""
+        """Add the bytes of native `Counts`; the native step has already added its rows."""
         self.steps += steps
         self.kv_bytes_read += counts.kv_bytes + counts.sketch_bytes
         self.sketch_bytes_read += counts.sketch_bytes
@@ -155,13 +164,13 @@ class Trace:
         self.missing = max(self.missing, counts.missing)
 
     def copy(self) -> Trace:
-        """Return the totals as they are now."""
+        """Return a copy of the totals."""
         made = self._made(self.rows, {name: getattr(self, name) for name in _COUNTS})
         made.audit = self.audit and self.audit.copy()
         return made
 
     def since(self, before: Trace) -> Trace:
-        """Return what was added since a copy was taken."""
+        """Return the totals added since the copy `before`."""
         counts = {name: getattr(self, name) - getattr(before, name) for name in _COUNTS}
         made = self._made(self.rows - before.rows, counts)
         made.audit = self.audit and self.audit.since(before.audit or Audit(*self.audit.shape))
@@ -188,7 +197,8 @@ class Trace:
     def _made(self, rows: np.ndarray, counts: dict[str, int]) -> Trace:
         made = Trace(*self.rows.shape[1:], self.group)
         made.rows[:] = rows
-        made.missing = self.missing
+        made.missing, made.cached = self.missing, self.cached
+        made.plain_row_bytes = self.plain_row_bytes
         for name, count in counts.items():
             setattr(made, name, count)
         return made

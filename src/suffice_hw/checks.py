@@ -1,4 +1,4 @@
-"""What a model is held against: a published or derived figure, ours, and whether they agree."""
+"""Checks of models: a published or derived figure, ours, and whether they agree."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ PARTS = ("dram", "scrooge", "exaq", "cost", "kllm", "rtl")
 
 @dataclass(frozen=True)
 class Check:
-    """A figure from elsewhere and ours.
+    """A reference figure and ours.
 
-    `expected` says so where a miss is known and explained: it is printed, and fails nothing.
+    `expected` states the reason of a known miss. It is printed, and such a miss is no failure.
     """
 
     id: str
@@ -23,11 +23,11 @@ class Check:
     holds: bool
     source: str
     expected: str = ""  # why it cannot be reproduced, or how the paper contradicts itself
-    ran: bool = True  # false where what it needs is not installed; `expected` says what
+    ran: bool = True  # false if a required tool is not installed; `expected` names it
 
     @property
     def status(self) -> str:
-        """Return `hit`, `miss`, `known miss` where the reason is stated, or `not run`."""
+        """Return `hit`, `miss`, `known miss` if a reason is stated, or `not run`."""
         if not self.ran:
             return "not run"
         return "hit" if self.holds else "known miss" if self.expected else "miss"
@@ -39,7 +39,7 @@ def within(ours: float, published: float, tolerance: float) -> bool:
 
 
 def of(part: str) -> list[Callable[[], list[Check]]]:
-    """Return the groups of checks of a part, each of which takes seconds."""
+    """Return the groups of checks of a part; each group takes seconds."""
     groups: list[Callable[[], list[Check]]]
     groups = importlib.import_module(f"suffice_hw.{part}.checks").GROUPS
     return groups

@@ -1,7 +1,8 @@
-"""What runs leave in a folder, whatever ran: written whole, read with a look at the schema."""
+"""The files of a run: written completely or not at all, and checked against a schema when read."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import hashlib
@@ -16,16 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from suffice.errors import InputError
+from suffice.paths import write_whole
 
 SUMMARY = "summary.json"
 Row = dict[str, Any]
-Fields = Mapping[str, str]  # what something must have, and of which kind; see `_check_kind`
+Fields = Mapping[str, str]  # required fields and their kinds; see `_check_kind`
 
 
 def provenance(schema: str, settings: Mapping[str, Any], **more: Any) -> Row:
-    """Return all that decides a run, dataclasses or plain values, with their hash.
+    """Return the settings that determine a run, dataclasses or plain values, and their hash.
 
-    `more` is said beside it and not part of the hash.
+    `more` is recorded too, but is not part of the hash.
     """
     plain = {
         name: dataclasses.asdict(each)
@@ -44,7 +46,7 @@ def provenance(schema: str, settings: Mapping[str, Any], **more: Any) -> Row:
 
 
 def file_sha256(path: Path) -> str:
-    """Return a file's hash, as `sha256sum` prints it.
+    """Return a file's SHA-256 in hexadecimal.
 
     Raises:
         InputError: The file cannot be read.
@@ -63,7 +65,7 @@ def check_folder(folder: Path, schema: str) -> None:
     """Refuse a folder in which a run of a schema cannot be written.
 
     Raises:
-        InputError: It is a file, holds a run of something else, or cannot be written to.
+        InputError: It is a file, holds a run of another schema, or cannot be written to.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"-o {folder}: is a file: give a folder")
@@ -84,9 +86,10 @@ def check_folder(folder: Path, schema: str) -> None:
 
 
 def write(folder: Path, files: Mapping[str, Row | Sequence[Row]]) -> None:
-    """Write objects as .json and rows as .csv, the summary last: without it, there is no run.
+    """Write objects as .json and rows as .csv; a folder without the summary holds no run.
 
-    Files get their names once all are written, so an interrupted write leaves no mixture of two.
+    Files are renamed to their final names after all are written, the summary last. So an
+    interrupted write leaves no mixture of two runs.
 
     Raises:
         InputError: The folder cannot be written to.
@@ -97,36 +100,31 @@ def write(folder: Path, files: Mapping[str, Row | Sequence[Row]]) -> None:
         else json.dumps(value, indent=1, allow_nan=False)
         for name, value in files.items()
     }
-    parts = {name: folder / f"{name}.part" for name in sorted(files, key=SUMMARY.__eq__)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            for name, part in parts.items():
+        with contextlib.ExitStack() as parts:  # which get their names in the opposite order
+            for name in sorted(files, key=SUMMARY.__ne__):
+                part = parts.enter_context(write_whole(folder / name))
                 part.write_text(texts[name].rstrip("\n") + "\n", encoding="utf-8")
             (folder / SUMMARY).unlink(missing_ok=True)
-            for name, part in parts.items():
-                part.replace(folder / name)
-        finally:
-            for part in parts.values():
-                part.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: {error.strerror}") from None
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
-    """Return names that tell folders apart: of each, as much of its path's end as that takes.
+    """Return a unique name for each folder: the shortest end of its path that no other has.
 
     Raises:
         InputError: A folder is given twice.
     """
     paths = [folder.resolve().parts for folder in folders]
     found = []
-    for i, own in enumerate(paths):
+    for i, path in enumerate(paths):
         others = [*paths[:i], *paths[i + 1 :]]
-        if own in others:
+        if path in others:
             raise InputError(f"{folders[i]}: is given twice")
-        apart = (n for n in range(1, len(own)) if all(each[-n:] != own[-n:] for each in others))
-        found.append("/".join(own[-next(apart, len(own)) :]))
+        unique = (n for n in range(1, len(path)) if all(each[-n:] != path[-n:] for each in others))
+        found.append("/".join(path[-next(unique, len(path)) :]))
     return found
 
 
@@ -139,7 +137,7 @@ def _as_csv(rows: Sequence[Row]) -> str:
 
 
 def _check_kind(where: str, value: object, kind: str) -> None:
-    """Refuse what is not of a kind: "text", "number", "positive", or one "or nothing"."""
+    """Require a value of a kind: "text", "number", "positive"; " or nothing" makes it optional."""
     if kind.endswith(" or nothing") and value in (None, ""):
         return
     kind = kind.removesuffix(" or nothing")
@@ -154,14 +152,14 @@ def _check_kind(where: str, value: object, kind: str) -> None:
 
 
 def read_summary(folder: Path, schemas: Mapping[str, Fields]) -> Row:
-    """Return the summary that a run left in a folder.
+    """Return the summary of the run in a folder.
 
     Args:
         folder: The folder.
-        schemas: For each schema that it may be of, what it must have then, of which kind.
+        schemas: The allowed schemas, each with its required fields and their kinds.
 
     Raises:
-        InputError: There is none, it is of no schema of these, or it lacks something.
+        InputError: There is no summary, its schema is not allowed, or a field is missing or bad.
     """
     path = folder / SUMMARY
     try:
@@ -179,10 +177,10 @@ def read_summary(folder: Path, schemas: Mapping[str, Fields]) -> Row:
 
 
 def read_rows(folder: Path, name: str, columns: Fields) -> list[dict[str, Any]]:
-    """Return the rows of a table that a run left in a folder; what is a number is one.
+    """Return the rows of a table of the run in a folder; numeric values are converted.
 
     Raises:
-        InputError: There are none, or a column of these is missing or of another kind.
+        InputError: There are no rows, or one of `columns` is missing or of another kind.
     """
     path = folder / name
     try:
@@ -190,7 +188,7 @@ def read_rows(folder: Path, name: str, columns: Fields) -> list[dict[str, Any]]:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     if not rows or any(None in row or None in row.values() for row in rows):
-        raise InputError(f"{path}: must be a table with a head, of equally long rows")
+        raise InputError(f"{path}: must be a table with a header and rows of equal length")
     found = [{key: _number(value) for key, value in row.items()} for row in rows]
     for i, row in enumerate(found, 2):
         for column, kind in columns.items():

@@ -1,4 +1,4 @@
-"""Settings from TOML files: a key is known, of its type and in its range, or one line says so."""
+"""Settings from TOML files; an unknown key, a wrong type or a value out of range is an error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def limited(
     choices: tuple[Any, ...] | None = None,
     default: Any = dataclasses.MISSING,
 ) -> Any:
-    """Declare a setting with the range, or the list, that its value must be in."""
+    """Declare a setting with the range of its value, or the list of its choices."""
     limits = {"least": least, "most": most, "choices": choices}
     return dataclasses.field(default=default, metadata=limits)
 
@@ -34,7 +34,7 @@ class Settings:
     """A frozen dataclass whose values are checked when it is made.
 
     Raises:
-        InputError: A value of another type, out of its range or not in its list.
+        InputError: A value has the wrong type, or is not in its range or list.
     """
 
     def __post_init__(self) -> None:
@@ -70,10 +70,10 @@ def _check_range(owner: str, name: str, value: Any, limits: Any) -> None:
 
 
 def table(path: Path) -> dict[str, Any]:
-    """Return what a TOML file says.
+    """Return the contents of a TOML file.
 
     Raises:
-        InputError: There is no such file, or it is no TOML.
+        InputError: There is no such file, or it is not TOML.
     """
     if sys.version_info >= (3, 11):
         import tomllib
@@ -92,10 +92,10 @@ def table(path: Path) -> dict[str, Any]:
 
 
 def build(kind: type[S], values: dict[str, Any], where: str) -> S:
-    """Return a dataclass of the values of a table that is called `where` in errors.
+    """Return a dataclass with the values of a table; errors call the table `where`.
 
     Raises:
-        InputError: A key that is unknown or missing, or a value that the dataclass refuses.
+        InputError: A key is unknown or missing, or the dataclass refuses a value.
     """
     fields = {each.name: each for each in dataclasses.fields(kind)}
     for key in values:
@@ -108,19 +108,19 @@ def build(kind: type[S], values: dict[str, Any], where: str) -> S:
 
 
 def read(kind: type[S], path: Path) -> S:
-    """Return a dataclass of what a TOML file says.
+    """Return a dataclass with the values of a TOML file.
 
     Raises:
-        InputError: There is no such file, it is no TOML, or `build` refuses what it says.
+        InputError: There is no such file, it is not TOML, or `build` refuses its values.
     """
     return build(kind, table(path), path.name)
 
 
 def entry(what: str, name: str, table: Mapping[str, T]) -> T:
-    """Return what a table has under a name.
+    """Return a table's entry by its name.
 
     Raises:
-        InputError: It has no such name.
+        InputError: The table has no such name.
     """
     if name not in table:
         raise unknown(what, name, table)
@@ -128,10 +128,10 @@ def entry(what: str, name: str, table: Mapping[str, T]) -> T:
 
 
 def named(folder: Path, what: str, name: str) -> Path:
-    """Return a settings file: one of ours by its name, or a path that ends with .toml.
+    """Return the path of a settings file: the name of one in `folder`, or a path ending in .toml.
 
     Raises:
-        InputError: Neither.
+        InputError: `name` is neither.
     """
     ours = {path.stem: path for path in folder.glob("*.toml")}
     if name in ours:

@@ -21,10 +21,10 @@ def seen(weights: list[float], length: int) -> Seen:
 
 def test_the_papers_example() -> None:
     """Fig. 3: .6, .3 and .1 of six are known, so the others count as .2 each: 1 / 1.6 < .9."""
-    aet = AET(k=0.9, block=1)
+    aet = AET(keys=0.9, block=1)
     assert not aet.enough(seen([0.6, 0.3, 0.1], 6), None)
-    assert AET(k=0.625, block=1).enough(seen([0.6, 0.3, 0.1], 6), None), "equality stops"
-    assert not AET(k=0.626, block=1).enough(seen([0.6, 0.3, 0.1], 6), None)
+    assert AET(keys=0.625, block=1).enough(seen([0.6, 0.3, 0.1], 6), None), "equality stops"
+    assert not AET(keys=0.626, block=1).enough(seen([0.6, 0.3, 0.1], 6), None)
     # the sum is 1 and one key is left, which counts as .1: 1 / 1.1
     assert aet.enough(seen([0.6, 0.2, 0.1, 0.07, 0.03], 6), None)
 
@@ -39,7 +39,7 @@ def attend(aet: AET, weights: list[float], value_of: int) -> tuple[float, list[b
 
 
 def test_keys_come_newest_first_until_they_suffice() -> None:
-    aet = AET(k=0.9, v=0, block=1, sinks=1, globals=0, locals=2)
+    aet = AET(keys=0.9, values=0, block=1, sinks=1, globals=0, locals=2)
     # Known first are 0, 4 and 5. With 3 and 2 the sum is 1.02 and the mean without the largest
     # .105: 1.02 / 1.125 > .9, where it was .98 / 1.233 before.
     share, keys, values = attend(aet, [0.6, 9.0, 0.04, 0.02, 0.06, 0.3], 0)
@@ -48,7 +48,7 @@ def test_keys_come_newest_first_until_they_suffice() -> None:
 
 
 def test_values_of_light_keys_are_not_read_but_weigh() -> None:
-    aet = AET(k=2, v=0.1, block=1, sinks=1, globals=0, locals=1)
+    aet = AET(keys=2, values=0.1, block=1, sinks=1, globals=0, locals=1)
     share, keys, values = attend(aet, [0.5, 0.04, 0.05, 0.3, 0.01], 3)
     assert all(keys) and values == [True, False, True, True, True], ".05 is a tenth of the largest"
     assert share == pytest.approx(0.3 / 0.9), "the sum is over all keys that were read"
@@ -66,7 +66,7 @@ def test_global_tokens_are_those_that_weighed_most() -> None:
 
 def test_what_was_found_is_kept_by_the_cache() -> None:
     """Steps on a cache that is forked, with drafts that are taken back, equal the reference."""
-    aet = AET(k=0.8, v=0.01, globals=32, locals=8)
+    aet = AET(keys=0.8, values=0.01, globals=32, locals=8)
     generator = torch.Generator().manual_seed(0)
     keys, values = (torch.randn(1, 400, 64, generator=generator) for _ in range(2))
     queries = 3 * torch.randn(4, 400, 64, generator=generator)
@@ -97,9 +97,9 @@ def test_what_was_found_is_kept_by_the_cache() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k": 0}, "aet: k=0: must be above 0"),
-        ({"k": 3}, "aet: k=3: must be above 0 and at most 2"),
-        ({"v": -1}, r"aet: v=-1: must be in \[0, 1\]"),
+        ({"keys": 0}, "aet: keys=0: must be above 0"),
+        ({"keys": 3}, "aet: keys=3: must be above 0 and at most 1, or all"),
+        ({"values": -1}, r"aet: values=-1: must be in \[0, 1\]"),
         ({"order": "sketch", "block": 1}, "aet: block=1 with order=sketch: must be 16"),
         ({"block": 0}, "aet: block=0: must be at least 1 token"),
         ({"globals": -1}, "aet: globals=-1: must be at least 0 tokens"),

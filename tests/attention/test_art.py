@@ -24,7 +24,7 @@ def look(art: ART, outputs: list[list[float]]) -> list[bool]:
 
 
 def test_patience_is_of_looks_in_a_row() -> None:
-    art = ART(tau=0.5, phi=0.01, p=2, probe=32)
+    art = ART(change=0.5, angle=0.01, patience=2, probe=32)
     steady, jump = [1.0, 0.0], [3.0, 0.0]
     assert look(art, [steady, steady, steady]) == [False, False, True], (
         "the first has no look before"
@@ -35,11 +35,15 @@ def test_patience_is_of_looks_in_a_row() -> None:
 def test_scale_and_direction_are_looked_at_apart() -> None:
     turned = [math.cos(0.2), math.sin(0.2)]  # 1 - cos = .02
     short = [[1e-3, 0.0], [1e-3 * turned[0], 1e-3 * turned[1]]]
-    assert look(ART(tau=0.1, phi=0.01, p=1, probe=32), short) == [False, False], "it turned"
-    assert look(ART(tau=0.1, phi=0.03, p=1, probe=32), short) == [False, True]
+    assert look(ART(change=0.1, angle=0.01, patience=1, probe=32), short) == [False, False], (
+        "it turned"
+    )
+    assert look(ART(change=0.1, angle=0.03, patience=1, probe=32), short) == [False, True]
     longer = [[1.0, 0.0], [1.1, 0.0]]
-    assert look(ART(tau=0.3, phi=0.01, p=1, probe=32), longer) == [False, False], "4 x .1 of 16"
-    assert look(ART(tau=0.5, phi=0.01, p=1, probe=32), longer) == [False, True]
+    assert look(ART(change=0.3, angle=0.01, patience=1, probe=32), longer) == [False, False], (
+        "4 x .1 of 16"
+    )
+    assert look(ART(change=0.5, angle=0.01, patience=1, probe=32), longer) == [False, True]
 
 
 def test_the_probe_is_spread_over_the_head() -> None:
@@ -51,7 +55,7 @@ def test_the_probe_is_spread_over_the_head() -> None:
 
 def test_a_traversal_stops_where_the_rest_is_alike() -> None:
     """Values that are all the same settle at once: p + 1 blocks are read."""
-    art = ART(tau=1e-4, phi=1e-3, p=3, block=64)
+    art = ART(change=1e-4, angle=1e-3, patience=3, block=64)
     q, k = torch.randn(4, 1, 64), torch.randn(2, 1000, 64)
     found = art.reference(q, k, torch.ones(2, 1000, 64), scale=0.125)
     assert found.keys.sum(-1).tolist() == [[1000 - 12 * 64] * 2]
@@ -61,14 +65,14 @@ def test_a_traversal_stops_where_the_rest_is_alike() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tau": -1.0}, "art: tau=-1.0: must be a number of at least 0"),
-        ({"phi": float("nan")}, "art: phi=nan: must be a number of at least 0"),
-        ({"p": 0}, "art: p=0: must be at least 1 block"),
+        ({"change": -1.0}, "art: change=-1.0: must be a number of at least 0"),
+        ({"angle": float("nan")}, "art: angle=nan: must be a number of at least 0"),
+        ({"patience": 0}, "art: patience=0: must be at least 1 block"),
         ({"block": 20}, "art: block=20: must be 16, 32, 48 or 64"),
         ({"order": "sketch"}, "art: block=64 with order=sketch: must be 16"),
         ({"order": "sketches"}, r"unknown order of art 'sketches'. Did you mean 'sketch'\?"),
         ({"probe": 30}, "art: probe=30: must be a multiple of 16"),
-        ({"v": 2.0}, r"art: v=2.0: must be in \[0, 1\]"),
+        ({"values": 2.0}, r"art: values=2.0: must be in \[0, 1\]"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:

@@ -22,7 +22,7 @@ def equal_masses(blocks: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, to
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_bounds_hold_where_masses_decay(seed: int) -> None:
-    art = ART(tau=1e-2, phi=0.5, p=2, block=16, probe=SIZE)
+    art = ART(change=1e-2, angle=0.5, patience=2, block=16, probe=SIZE)
     [found] = bounds(art, *equal_masses(40, seed), scale=1.0)
     assert found.regulated and found.decays and found.stopped < found.blocks == 40
     assert 0 < found.error <= min(found.theorem1, found.theorem2)
@@ -31,7 +31,7 @@ def test_the_bounds_hold_where_masses_decay(seed: int) -> None:
 
 def test_a_far_needle_breaks_what_the_theorems_assume_and_their_bounds() -> None:
     """The oldest block outweighs all others: it comes after the stop, of which it is not far."""
-    art = ART(tau=1e-2, phi=0.5, p=30, block=16, probe=SIZE)
+    art = ART(change=1e-2, angle=0.5, patience=30, block=16, probe=SIZE)
     q, k, v = equal_masses(40, 0)
     q[0, 0], k[3, 0], v[3] = 1.0, 14.0, -8.0
     [found] = bounds(art, q, k, v, scale=1.0)
@@ -42,14 +42,14 @@ def test_a_far_needle_breaks_what_the_theorems_assume_and_their_bounds() -> None
 
 
 def test_a_probe_of_fewer_elements_than_steps_bounds_nothing() -> None:
-    art = ART(tau=1e-2, phi=0.5, p=2, block=16, probe=16)
+    art = ART(change=1e-2, angle=0.5, patience=2, block=16, probe=16)
     [found] = bounds(art, *equal_masses(40, 0), scale=1.0)
     assert found.theorem1 == math.inf
     assert found.error <= found.theorem1_steps < math.inf
 
 
 def test_a_head_that_never_stops_misses_nothing() -> None:
-    [found] = bounds(ART(tau=0, block=16), *equal_masses(9, 0), scale=1.0)
+    [found] = bounds(ART(change=0, block=16), *equal_masses(9, 0), scale=1.0)
     assert (found.stopped, found.error, found.theorem1, found.theorem2) == (9, 0, 0, 0)
 
 
@@ -62,7 +62,7 @@ def test_the_trajectory_ends_in_the_softmax_and_stops_where_the_reference_does(
     q, k, v = (torch.randn(n, SIZE, generator=drawn).double() for n in (3, rows, rows))
     path = trajectory(q, k, v, scale=0.1, block=block)
     torch.testing.assert_close(path.outputs[:, -1], (0.1 * q @ k.T).softmax(-1) @ v)
-    art = ART(tau=0.3, phi=0.1, p=2, block=block)
+    art = ART(change=0.3, angle=0.1, patience=2, block=block)
     scales, directions = changes(art, path.outputs)
     stable = (scales < art.tau) & (directions < art.phi)
     together = stops(stable, art.p)

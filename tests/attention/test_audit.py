@@ -22,10 +22,10 @@ from suffice.trace import Audit, Trace
 SCALE = 0.3
 GROUPS, REP, SIZE, ROWS, TOKENS = 2, 3, 64, 700, 3
 LOSSY = (
-    "aet:k=0.7,v=0.02",
-    "art:tau=0.5,phi=1,p=2",
+    "aet:keys=0.7,values=0.02",
+    "art:change=0.5,angle=1,patience=2",
     "certified:eps=0.3",
-    "certified:eps=0.3,v=0.01",
+    "certified:eps=0.3,values=0.01",
 )
 
 
@@ -117,7 +117,7 @@ def test_a_trace_of_no_audit_has_none() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"attention": "aet:k=0.6,v=0.1"},
+        {"attention": "aet:keys=0.6,values=0.1"},
         {"attention": "certified:eps=0.4"},
         {"policy": "quest:budget=48,dense_layers=0"},
     ],
@@ -168,7 +168,16 @@ def test_perplexity_says_what_an_audit_found(cli: Cli, checkpoint: Path, tmp_pat
     text.write_text("one two three four five six seven eight nine ten " * 40)
     found = cli(
         *("eval", "perplexity", "-m", str(checkpoint), "--text", str(text)),
-        *("--window", "100", "--limit", "1", "--attention", "aet:k=0.5,globals=0", "--audit", "1"),
+        *(
+            "--window",
+            "100",
+            "--limit",
+            "1",
+            "--attention",
+            "aet:keys=0.5,globals=0",
+            "--audit",
+            "1",
+        ),
     )
     assert found.code == 0, found.err
     assert "| audited tokens " in found.out and "| missing share, p99.9 " in found.out

@@ -13,7 +13,7 @@ from suffice.attention import ATTENTIONS
 from suffice.attention.by_head import check, rules
 from suffice.attention.calibration import Calibration, beside, write
 from suffice.errors import InputError
-from suffice.models.fingerprint import fingerprint
+from suffice.models.files import fingerprint
 
 PROMPT = {"prompt_token_ids": list(range(3, 203))}
 SAMPLING = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -91,9 +91,9 @@ def calibration(thresholds: Any) -> Calibration:
             "`suffice calibrate --text FILE --budget 0.5% --attention certified`",
         ),
         (
-            "aet:calibrated,v=0.5",
+            "aet:calibrated,values=0.5",
             calibration(((0.9,),)),
-            "aet: v=0.5 contradicts calibrated: the calibration says what all options are",
+            "aet: values=0.5 contradicts calibrated: the calibration says what all options are",
         ),
     ],
 )
@@ -110,7 +110,7 @@ def test_thresholds_of_another_shape_or_out_of_range() -> None:
     assert str(error.value) == (
         "calibration c.json: has 1 layers of 2 key/value heads: the model has 3 of 2"
     )
-    with pytest.raises(InputError, match=r"aet: k=3: must be above 0 and at most 2"):
+    with pytest.raises(InputError, match=r"aet: keys=3: must be above 0 and at most 1"):
         rules(technique, calibration(((3,),)), 1, 1)
 
 

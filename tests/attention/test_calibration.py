@@ -13,7 +13,7 @@ import pytest
 from suffice.attention.calibration import Thresholds, read, write
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import EXAQKM
-from suffice.attention.softmax import Levels
+from suffice.attention.levels import Levels
 from suffice.errors import InputError
 
 LEVELS = {
@@ -116,6 +116,12 @@ def test_what_is_no_calibration(change: Callable[[dict[str, Any]], None], tmp_pa
     write(tmp_path / "m.json", stored)
     with pytest.raises(InputError, match=r"m\.json: is no JSON of `suffice calibrate`"):
         read(tmp_path / "m.json")
+
+
+def test_whoever_may_read_files_may_read_it(tmp_path: Path) -> None:
+    write(tmp_path / "m.json", GOOD)
+    (tmp_path / "usual").touch()
+    assert (tmp_path / "m.json").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 def test_other_files(tmp_path: Path) -> None:

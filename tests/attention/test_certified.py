@@ -74,7 +74,9 @@ def test_the_bound_test_bites() -> None:
 
 
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda each: each.__name__)
-@pytest.mark.parametrize("technique", [Certified(eps=0.05), Certified(eps=0.3, v=0.02)], ids=str)
+@pytest.mark.parametrize(
+    "technique", [Certified(eps=0.05), Certified(eps=0.3, values=0.02)], ids=str
+)
 def test_no_more_than_eps_is_missing(technique: Certified, adversary: Keys) -> None:
     """10^4 queries and more in all, in float64; the native kernel reads the same rows."""
     generator = torch.Generator().manual_seed(3)

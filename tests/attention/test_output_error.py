@@ -10,8 +10,8 @@ import torch
 
 from suffice.attention.exaq import EXAQ, fitted_clip
 from suffice.attention.exaq_km import codebook, fitted, levels_of
+from suffice.attention.levels import Levels
 from suffice.attention.output_error import BINS, EDGES, OutputError, nearest_edges
-from suffice.attention.softmax import Levels
 
 QUERIES, KEYS, SIZE = 40, 300, 16
 

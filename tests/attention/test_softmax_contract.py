@@ -20,7 +20,7 @@ from suffice.attention.exact import Exact
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
 from suffice.attention.kernel import attend, coded_rule
-from suffice.attention.softmax import Levels
+from suffice.attention.levels import Levels
 from suffice.attention.traversal import Attended
 from suffice.cache import GROWTHS, KV_DTYPES
 from suffice.cache.kv import KVCache
@@ -35,7 +35,7 @@ LEVELS = {
     "exaq 4 flush": EXAQ(4, tail="flush").layer_levels(2.0, -30.0),
     "exaq_km 2": levels_of((0.002, 0.1, 0.4, 0.9)),
 }
-STOPPING = ("aet:k=0.8,v=0.1", "art:tau=1,phi=0.5,p=2,block=32,v=0.1")
+STOPPING = ("aet:keys=0.8,values=0.1", "art:change=1,angle=0.5,patience=2,block=32,values=0.1")
 
 
 def visible_of(cache: KVCache, count: int, window: int | None) -> torch.Tensor:
@@ -287,4 +287,4 @@ def test_what_the_core_refuses() -> None:
         ([[0.0] * 3], [[-1.0] * 4], "no negative weight"),
     ):
         with pytest.raises(ValueError, match=message):
-            core.Rule().set_levels(borders, weights)
+            core.AttentionRule.read_all().with_softmax_tables(borders, weights)

@@ -12,7 +12,7 @@ import torch
 import tiny
 from benchmarks.attention import art
 from suffice.engine.config import Config
-from suffice.engine.runner import load
+from suffice.engine.load import load
 from suffice.models.layers import attend
 
 
@@ -40,13 +40,13 @@ def test_samples_are_what_the_last_tokens_saw(samples: list[art.Sample]) -> None
 
 
 def test_agreement_counts_early_and_late_stops(samples: list[art.Sample]) -> None:
-    narrow = art.ART(tau=0.5, phi=0.5, p=1, block=16, probe=16)
+    narrow = art.ART(change=0.5, angle=0.5, patience=1, block=16, probe=16)
     found = art.agreement(samples, narrow)
     assert found["n"] == 4 * len(samples) and found["stopped"] > 0
     together = found["agree"] + found["false positives"] + found["false negatives"]
     assert together == pytest.approx(1)
     assert found["false positives"] > 0, "half of the output moves less than all of it"
-    whole = art.agreement(samples, art.ART(tau=0.5, phi=0.5, p=1, block=16, probe=32))
+    whole = art.agreement(samples, art.ART(change=0.5, angle=0.5, patience=1, block=16, probe=32))
     assert whole["agree"] == 1 and whole["offset"] is None
 
 
@@ -60,10 +60,10 @@ def test_a_scattered_probe_has_elements_of_the_whole_output() -> None:
 
 def test_without_a_criterion_it_stops_earlier(samples: list[art.Sample]) -> None:
     for without, tau, phi in (("scale", 0.1, 0.5), ("direction", 5.0, 0.01)):
-        base = art.ART(tau=tau, phi=phi, p=1, block=16)
+        base = art.ART(change=tau, angle=phi, patience=1, block=16)
         full, ablated = art.quality(samples, base), art.quality(samples, base, without)
         assert ablated["blocks read"] < full["blocks read"] - 0.05
-    nothing = art.quality(samples, art.ART(tau=0, block=16))
+    nothing = art.quality(samples, art.ART(change=0, block=16))
     assert nothing["blocks read"] == 1 and nothing["error max"] == nothing["missing mean"] == 0
 
 

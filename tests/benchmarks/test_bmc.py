@@ -14,10 +14,7 @@ from benchmarks.growth import block
 from benchmarks.harness.record import ROOT
 from suffice.cache import Growth
 from suffice.cache.bmc import BMC
-from suffice.cache.double import Double
-from suffice.cache.iterative import Iterative
-from suffice.cache.step import Step
-from suffice.cache.upfront import Upfront
+from suffice.cache.growth import Double, Iterative, Step, Upfront
 
 POLICIES = [BMC(rows=16), BMC(rows=1), Iterative(), Upfront(), Step(24), Double()]
 

@@ -11,11 +11,11 @@ import torch
 import tiny
 from benchmarks.quant import sites
 from benchmarks.quant.sites import GROUPS, INTEGERS, Inputs, Rounding
+from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
-from suffice.cache.upfront import Upfront
 from suffice.errors import InputError
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
+from suffice.models.open import open_checkpoint
 from suffice.models.quantize.layerwise import Layerwise
 from suffice.quant import Quant
 from suffice.quant.activations import Activations, Site
@@ -134,7 +134,7 @@ def test_it_is_the_coding_of_each_token(decoder: Decoder, sites: str) -> None:
 
 
 def test_rotated_weights_take_rounded_rotated_inputs(model: Path) -> None:
-    decoder = Decoder.from_checkpoint(open_checkpoint(model), KMeans(w=6))
+    decoder = Decoder.from_checkpoint(open_checkpoint(model), KMeans(bits=6))
     assert sites.rotation_of(decoder.weights["layers.0.q"])
     agrees(rounded(decoder, Inputs(a=4, outliers=0.1)), decoder)
 
@@ -154,7 +154,7 @@ def same(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float(((found - expected).abs().amax(-1) < 1e-4).float().mean())
 
 
-@pytest.mark.parametrize("quant", [NoQuant("float32"), KMeans(w=6)])
+@pytest.mark.parametrize("quant", [NoQuant("float32"), KMeans(bits=6)])
 def test_levels_are_those_that_quantising_learns(model: Path, quant: Quant) -> None:
     """From as many inputs of the same tokens, turned where the weights are."""
     decoder = Decoder.from_checkpoint(open_checkpoint(model), quant)

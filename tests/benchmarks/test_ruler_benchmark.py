@@ -14,7 +14,7 @@ from benchmarks.attention import ruler
 from benchmarks.harness import settings, shared_prompts
 from suffice import LLM, SamplingParams
 from suffice.engine.config import Config
-from suffice.engine.runner import load
+from suffice.engine.load import load
 from suffice.trace import Trace
 
 COUNTS = ("steps", "kv_bytes_read", "kv_bytes_held", "sketch_bytes_read")

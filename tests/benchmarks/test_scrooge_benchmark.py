@@ -11,7 +11,7 @@ import tiny
 from benchmarks.hw import scrooge
 from suffice.cli.hw import trace as hw_trace
 from suffice.engine.config import Config
-from suffice.engine.runner import load
+from suffice.engine.load import load
 from suffice_hw.scrooge.logits import Trace
 
 

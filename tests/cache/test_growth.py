@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 
 from suffice.cache import GROWTHS, Growth, fitted
 from suffice.cache.bmc import BMC
-from suffice.cache.double import Double
-from suffice.cache.iterative import Iterative
-from suffice.cache.step import Step
-from suffice.cache.upfront import Upfront
+from suffice.cache.growth import Double, Iterative, Step, Upfront
 from suffice.errors import InputError
 
 SPELLINGS = ["bmc:ratio=0.1", "bmc:rows=64", "iterative", "upfront", "step", "step:7", "double"]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from test_laws import LIMIT, append, cache_of, rows, same, view
 
+from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
-from suffice.cache.upfront import Upfront
 from suffice.errors import InputError
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suffice.cache import GROWTHS, KV_DTYPES
+from suffice.cache.growth import Upfront
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
-from suffice.cache.upfront import Upfront
 from suffice.errors import InputError, OutOfMemory
 from suffice.native import core
 from suffice.quant.int8 import quantize_rows

@@ -71,6 +71,28 @@ def test_a_damaged_file_is_refused_by_name(text: str) -> None:
     )
 
 
+def test_a_cache_that_is_no_folder_was_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUFFICE_CACHE", "/dev/null")
+    assert machine.load() is None
+    with pytest.raises(InputError) as error:
+        machine.save(HERE)
+    assert str(error.value) == (
+        "'/dev/null/machine.json' cannot be written: File exists; "
+        "SUFFICE_CACHE names another folder"
+    )
+
+
+def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
+    machine.path().mkdir(parents=True)
+    with pytest.raises(InputError) as error:
+        machine.load()
+    assert str(error.value) == f"'{machine.path()}' cannot be read: Is a directory"
+    machine.path().rmdir()
+    machine.path().write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="is not a machine measurement"):
+        machine.load()
+
+
 def test_a_rate_that_is_not_positive_is_refused() -> None:
     with pytest.raises(InputError, match=r"products_per_second=0 must be positive"):
         replace(HERE, products_per_second=0)
@@ -83,7 +105,7 @@ def test_a_failed_write_leaves_the_old_file(folder: Path, monkeypatch: pytest.Mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(InputError, match="No space left on device; SUFFICE_CACHE names another"):
         machine.save(replace(HERE, threads=1))
     monkeypatch.undo()
     assert [file.name for file in folder.iterdir()] == ["machine.json"]

@@ -1,4 +1,7 @@
-"""A config is right when it is built, or it is not built."""
+"""A config is right when it is built, or it is not built.
+
+Also tests option_values.py.
+"""
 
 from __future__ import annotations
 
@@ -140,6 +143,14 @@ KNOWN = (
             "the cores available",
         ),
         (
+            {"kv_cache_bytes": 2**64},
+            "kv_cache_bytes=18446744073709551616: must be less than 2^64 bytes; None sets no limit",
+        ),
+        (
+            {"kv_cache_bytes": f"{2**34}GiB"},
+            "kv_cache_bytes='17179869184GiB': must be less than 2^64 bytes; None sets no limit",
+        ),
+        (
             {"kv_cache_bytes": "lots"},
             "kv_cache_bytes='lots': must be a number of bytes, such as 4GiB, or None",
         ),
@@ -171,9 +182,9 @@ def test_strings_become_techniques() -> None:
         threads="1",
         speculative_config={"method": "none"},
     )
-    assert (config.attention, config.speculate) == (Exact(), NoDrafts())
+    assert (config.attention, config.speculative_config) == (Exact(), NoDrafts())
     assert getattr(config.growth, "rows", None) == 256
-    assert config.quant == Int8()
+    assert config.quantization == Int8()
     assert config.kv_cache_bytes == 2 * 1024**3
     assert config.threads == 1
 
@@ -214,7 +225,7 @@ def test_auto_follows_the_model(
     options: dict[str, Any], model_dtype: str, dtype: str, kv: str, quant: object
 ) -> None:
     config = Config.create("model", **options).resolved(model_dtype, 2048)
-    assert (config.dtype, config.kv_cache_dtype, config.quant) == (dtype, kv, quant)
+    assert (config.dtype, config.kv_cache_dtype, config.quantization) == (dtype, kv, quant)
     assert (config.max_model_len, config.threads) == (2048, native.cores())
 
 

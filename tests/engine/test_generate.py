@@ -1,4 +1,7 @@
-"""What `LLM` promises, on a model that is a function of the history."""
+"""What `LLM` promises, on a model that is a function of the history.
+
+Also tests progress.py.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import random
 from typing import Any
 
 import pytest
-from fake_engine import EOS, PIECES, fake_llm, mixed, runner_of, scripted
 
+from fake_engine import EOS, PIECES, fake_llm, mixed, runner_of, scripted
 from suffice import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)

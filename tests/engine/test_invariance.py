@@ -87,8 +87,8 @@ def test_a_result_does_not_depend_on_the_batch(
 @pytest.mark.parametrize(
     "attention",
     [
-        "aet:k=0.7,v=0.1,globals=16",
-        "art:tau=0.5,phi=0.5,p=1,block=16,probe=16",
+        "aet:keys=0.7,values=0.1,globals=16",
+        "art:change=0.5,angle=0.5,patience=1,block=16,probe=16",
         "certified:eps=0.8,bounded=false",
     ],
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fake_engine import fake_llm, runner_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from fake_engine import fake_llm, runner_of
 from suffice import SamplingParams
-from suffice.engine.prompts import RequestMaker
+from suffice.engine.inputs import RequestMaker
 from suffice.engine.request import Request
 from suffice.engine.scheduler import Scheduler
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fake_engine import fake_llm, runner_of
 
+from fake_engine import fake_llm, runner_of
 from suffice import RequestOutput, SamplingParams
 from suffice.engine.request import Kept
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_engine import EOS, FakeRunner, V, fake_llm, mixed, runner_of, scripted
 
+from fake_engine import EOS, FakeRunner, V, fake_llm, mixed, runner_of, scripted
 from suffice import LLM, SamplingParams, sampling
 from suffice.sampling import SamplingState, draw, probabilities
 from suffice.speculate import SPECULATORS, Drafted, Tree

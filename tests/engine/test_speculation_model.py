@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tiny
-from models.golden import FOLDER, model_file, sha256
+from golden import FOLDER, model_file, sha256
 from suffice import LLM, RequestOutput, SamplingParams
 from suffice.engine.runner import Runner
 from suffice.speculate import Drafted, Tree
@@ -87,8 +87,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"growth": "iterative", "kv_cache_dtype": "bfloat16"},
     {"growth": "upfront", "policy": "quest:budget=48"},
     {"policy": "snapkv:budget=40"},
-    {"policy": "streaming:keep=true", "attention": "aet:k=0.7,v=0.1,globals=16"},
-    {"attention": "art:tau=0.5,phi=0.5,p=1,block=16,probe=16"},
+    {"policy": "streaming:rank_only=true", "attention": "aet:keys=0.7,values=0.1,globals=16"},
+    {"attention": "art:change=0.5,angle=0.5,patience=1,block=16,probe=16"},
     {"attention": "certified:eps=0.8,bounded=false"},
 ]
 

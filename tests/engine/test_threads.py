@@ -1,4 +1,7 @@
-"""Several threads share an engine: every request's result is what it would be alone."""
+"""Several threads share an engine: every request's result is what it would be alone.
+
+Also tests torch_threads.py.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from fake_engine import fake_llm, mixed, runner_of
 
+from fake_engine import fake_llm, mixed, runner_of
 from suffice import SamplingParams
-from suffice.engine.turns import Turns
+from suffice.engine.fair_lock import FairLock
 
 THREADS = 4
 TALK = [{"role": "user", "content": "ab"}]
@@ -68,24 +71,24 @@ def test_threads_do_not_disturb_each_other(use: Callable[[Any, SamplingParams], 
 
 
 def test_who_waits_is_not_overtaken() -> None:
-    turns, order, waiting = Turns(), [], threading.Event()
+    lock, order, waiting = FairLock(), [], threading.Event()
 
     def wait() -> None:
         waiting.set()
-        with turns:
+        with lock.turn():
             order.append("waited")
 
     for _ in range(10):
         order.clear()
         waiting.clear()
         other = threading.Thread(target=wait)
-        with turns:
+        with lock.turn():
             other.start()
             waiting.wait()
             time.sleep(0.02)
-            with turns:
+            with lock.turn():
                 order.append("entered again")
-        with turns:
+        with lock.turn():
             order.append("came back")
         other.join()
         assert order == ["entered again", "waited", "came back"]

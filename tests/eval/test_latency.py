@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from commands import Cli, complaint
-from engine.fake_engine import EOS, FakeRunner, V, fake_llm
+from fake_engine import EOS, FakeRunner, V, fake_llm
 from suffice import LLM
 from suffice.errors import InputError
 from suffice.eval import latency
@@ -198,7 +198,9 @@ def test_what_does_not_fit_is_refused() -> None:
         "case: request 2 may need 65 tokens (60 and 5 new ones), but the context holds 64"
     )
     runner.longest_prompt = 58
-    with pytest.raises(InputError, match="request 2 has 59 tokens, but the model takes at most 58"):
+    with pytest.raises(
+        InputError, match="request 2 has 59 tokens, but the model accepts at most 58"
+    ):
         check_fits([case(1, 3, 59)], llm)
 
 
@@ -275,17 +277,17 @@ def test_an_interruption_prints_the_cases_that_are_done(
     [
         (
             ("--lengths", "128x128"),
-            "--lengths=128x128: '128x128' must be tokens of prompt and output, each at least 1, "
+            "--lengths=128x128: '128x128' must be PROMPT/OUTPUT tokens, each at least 1, "
             "such as 128/1920",
         ),
-        (("--lengths", "8/4,8/0"), "--lengths=8/4,8/0: '8/0' must be tokens of prompt and output"),
-        (("--lengths", "8/4,"), "--lengths=8/4,: '' must be tokens"),
+        (("--lengths", "8/4,8/0"), "--lengths=8/4,8/0: '8/0' must be PROMPT/OUTPUT tokens"),
+        (("--lengths", "8/4,"), "--lengths=8/4,: '' must be PROMPT/OUTPUT tokens"),
         (("--batch-size", "1,0"), "--batch-size=0: must be at least 1"),
         (("--batch-size", "two"), "--batch-size=two: 'two' must be a whole number"),
         (("-r", "0"), "--repetitions=0: must be at least 1"),
         (("-o", "xlm"), "unknown output 'xlm'"),
-        (("--limit", "3"), "--limit=3: goes with --prompts"),
-        (("--max-tokens", "3"), "--max-tokens=3: goes with --prompts"),
+        (("--limit", "3"), "--limit=3: needs --prompts"),
+        (("--max-tokens", "3"), "--max-tokens=3: needs --prompts"),
         (("--prompts", "gsm8"), "Did you mean 'gsm8k'"),
         (("--prompts", "gsm8k", "--lengths", "8/4"), "--lengths and --prompts: give one of them"),
         (("--prompts", "gsm8k", "--limit", "0"), "--limit=0: must be at least 1"),

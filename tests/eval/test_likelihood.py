@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from models import hf_reference
+import hf_reference
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError, OutOfMemory
 from suffice.eval.likelihood import (

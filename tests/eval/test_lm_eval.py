@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from commands import Cli
-from eval.harness import PIQA, ROWS, YAML, Rows, real_piqa, their_task, write_lines
-from models.golden import model_file
+from golden import model_file
 from suffice.errors import InputError
 from suffice.eval.tasks import TASKS, encoded
+from task_rows import PIQA, ROWS, YAML, Rows, real_piqa, their_task, write_lines
 
 pytest.importorskip("lm_eval")
 

@@ -1,9 +1,13 @@
-"""Perplexity equals transformers', figures against a reference equal plain formulas."""
+"""Perplexity equals transformers', figures against a reference equal plain formulas.
+
+Also tests reference.py and results.py.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+import hf_reference
+import tiny
 from commands import Cli
-from models import hf_reference
 from suffice import LLM
 from suffice.errors import InputError
 from suffice.eval import perplexity
@@ -69,7 +74,7 @@ def test_it_is_transformers(llm: LLM, checkpoint: Path, mode: str, together: int
 
 
 @pytest.mark.parametrize("together", [1, 3, 5])
-@pytest.mark.parametrize("attention", ["exact", "aet:k=0.7,v=0.1,globals=0"])
+@pytest.mark.parametrize("attention", ["exact", "aet:keys=0.7,values=0.1,globals=0"])
 def test_tokens_of_a_step_are_as_if_alone(
     checkpoint: Path, attention: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +231,52 @@ def test_the_command_line_says_all_that_is_known(cli: Cli, checkpoint: Path, tex
     assert reads["steps"] == 5 and reads["kv_bytes_read"] == reads["kv_bytes_held"] > 0
     lines = cli(*ARGUMENTS, *asked, "-o", "csv").out.splitlines()
     assert lines[0] == "measure,value,standard error" and lines[1] == "windows,3,"
+
+
+def test_another_model_may_be_the_reference(
+    cli: Cli, checkpoint: Path, text: str, tmp_path: Path
+) -> None:
+    other = tiny.make(
+        tmp_path, "qwen3", tokenizer=True, max_position_embeddings=64, initializer_range=0.3
+    )
+    model = ("--text", text, "-m", str(checkpoint))
+    record = json.loads(cli(*ARGUMENTS, *model, "--against", str(other), "-o", "json").out)
+    alone = json.loads(cli(*ARGUMENTS, "--text", text, "-m", str(other), "-o", "json").out)
+    against = record["result"]["against"]
+    assert against["perplexity"] == pytest.approx(alone["result"]["perplexity"])
+    assert against["ratio"] != 1 and record["asked"]["against"] == other.name
+
+
+def test_references_that_cannot_be_compared_with(
+    cli: Cli, checkpoint: Path, text: str, tmp_path: Path
+) -> None:
+    def refusal(*arguments: str) -> str:
+        ran = cli(*ARGUMENTS, "--text", text, "-m", str(checkpoint), *arguments)
+        assert ran.code == 2 and ran.err.count("\n") == 1
+        return ran.err
+
+    for against in ("exact", str(checkpoint)):
+        assert (
+            f"--against {against}: would compare {checkpoint} with itself: add what is to be "
+            "measured, such as --quant int8, or name another model"
+        ) in refusal("--against", against)
+    assert "with itself" not in cli(*ARGUMENTS, "--against", str(checkpoint), "-ctk", "int8").err
+    folder = tmp_path / "other"
+    shutil.copytree(checkpoint, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 32}))
+    assert "--window=40: must not be more than 32, the context length of the ref" in refusal(
+        "--against", str(folder)
+    )
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
+    names = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].get)
+    last, before = names[-1], names[-2]
+    vocab = tokenizer["model"]["vocab"]
+    vocab[last], vocab[before] = vocab[before], vocab[last]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "config.json").write_text(json.dumps(config))
+    said = refusal("--against", str(folder))
+    assert f"--against {folder}: has another vocabulary (" in said
 
 
 def test_an_interruption_prints_what_is_done(

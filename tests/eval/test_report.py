@@ -1,4 +1,7 @@
-"""The page of a report: what it says, that it loads nothing, and how a browser takes it."""
+"""The page of a report: what it says, that it loads nothing, and how a browser takes it.
+
+Also tests report_plots.py and report_tables.py.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from markupsafe import escape
 pytest.importorskip("matplotlib", reason="the plots need suffice[plot]")
 
 from commands import Cli, complaint
-from eval.report_records import LAYERS, PEERS, RESULTS, benched, folder_of_all, perplexity, write
+from report_records import LAYERS, PEERS, RESULTS, benched, folder_of_all, perplexity, write
 from suffice.errors import InputError
 from suffice.eval.report import page
 from suffice.eval.report_points import shares, trade_offs
@@ -149,7 +152,7 @@ def test_what_to_beware_of_is_said(tmp_path: Path) -> None:
         assert f'<span class="badge">{badge}' in text
     assert text.count("not recorded") == 6, "a commit, and all that a bench record does not say"
     assert text.count("<article") == 2, "each file once"
-    assert "No result has both a figure of quality and what was read." in text
+    assert "No result has both a figure of quality and bytes read." in text
 
 
 LEAVES = st.none() | st.booleans() | st.integers(-2, 2) | st.floats() | st.text(max_size=3)
@@ -189,7 +192,7 @@ def test_bad_input(cli: Cli, records: Path, tmp_path: Path, monkeypatch: Any) ->
     for arguments, message in (
         ((str(empty), "-o", output), f"{empty} has no .json file"),
         ((one, bad, "-o", output), f"{bad} is not JSON, or not all of it"),
-        ((str(binary), "-o", output), f"{binary} is not JSON: it has what is no text"),
+        ((str(binary), "-o", output), f"{binary} is not JSON: it is not valid text"),
         ((f"{one}x", "-o", output), f"{one}x: cannot be read: No such file"),
         ((one, "-o", str(tmp_path)), f"-o {tmp_path} is a folder: give a file, such as"),
         ((one, "-o", str(tmp_path / "no" / "x")), f"there is no folder {tmp_path / 'no'}"),

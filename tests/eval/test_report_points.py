@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.report_records import (
+from report_records import (
     CONFIG,
     HEADS,
     HELD,
@@ -153,8 +153,8 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
     for record, message in (
         ("", "x.json is not JSON, or not all of it: Expecting value in line 1"),
         (json.dumps(good)[:-9], "x.json is not JSON, or not all of it: "),
-        ("[" * 100_000, "x.json is not JSON: it has what is no text (UTF-8), or is nested too"),
-        (good | {"command": "\ud800"}, "x.json is not JSON: it has what is no text"),
+        ("[" * 100_000, "x.json is not JSON: it is not valid text (UTF-8), or is nested too"),
+        (good | {"command": "\ud800"}, "x.json is not JSON: it is not valid text"),
         (
             json.dumps(good).replace('"steps": ', '"steps": ' + "1" * 400),
             "x.json: has a number of 40",
@@ -164,14 +164,14 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
         (good | {"schema": 2}, "x.json has schema 2, this version reads 1: make the result again"),
         (good | {"kind": "perplexty"}, "unknown kind of result in x.json, 'perplexty'. Did you"),
         (good | {"kind": []}, "unknown kind of result in x.json, '[]'"),
-        (good | {"command": 3}, "x.json: 'command' is 3, which it cannot be"),
+        (good | {"command": 3}, "x.json: 'command' has the invalid value 3"),
         ({"schema": 1}, "x.json: 'date' is missing"),
-        (good | {"result": None}, "x.json: 'result' is null, which it cannot be"),
+        (good | {"result": None}, "x.json: 'result' has the invalid value null"),
         (good | {"reads": 3}, "x.json: reads: is no JSON object"),
         (ragged, "x.json: reads: key_rows_read, value_rows_read, rows_held must be numbers by"),
         (lost, "x.json: reads: key_rows_read, value_rows_read, rows_held must be numbers by"),
-        (nan, "x.json: reads: 'kv_bytes_read' is NaN, which it cannot be"),
-        ([], "x.json is an empty list: there is no result in it"),
+        (nan, "x.json: reads: 'kv_bytes_read' has the invalid value NaN"),
+        ([], "x.json is an empty list: it has no result"),
         ([benched(0, 1.5), 3], "x.json: record 2: is no JSON object"),
         ([benched(0, True)], "x.json: record 1: 'tokens_per_second' is true, which it cannot"),
         (peers, "x.json: x: 'against' is missing"),

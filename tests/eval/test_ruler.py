@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from eval.ruler_reader import NEEDLE, Letters
+from ruler_reader import NEEDLE, Letters
 from suffice.eval.ruler import (
     NEW_TOKENS,
     TASKS,

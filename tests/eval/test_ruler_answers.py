@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commands import Cli, complaint
-from eval.ruler_reader import CONTEXT, reader
+from ruler_reader import CONTEXT, reader
 from suffice.cli.options import ModelFlags
 from suffice.engine.llm import LLM
 from suffice.errors import InputError

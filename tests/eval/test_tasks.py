@@ -1,4 +1,7 @@
-"""Requests are lm-evaluation-harness's, figures their formulas, complaints one line."""
+"""Requests are lm-evaluation-harness's, figures their formulas, complaints one line.
+
+Also tests task_data.py and the flags in options.py.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ import numpy as np
 import pytest
 
 from commands import Cli, complaint
-from eval.harness import PIQA, ROWS, Rows, real_piqa, their_task, write_lines
 from suffice.errors import InputError
 from suffice.eval import tasks
 from suffice.eval.tasks import TASKS, Question, Result, Tally, chosen, measure, summed_up
+from task_rows import PIQA, ROWS, Rows, real_piqa, their_task, write_lines
 
 
 def questions(name: str, rows: Rows, folder: Path) -> list[Question]:
@@ -106,7 +109,7 @@ def test_names() -> None:
     for names, message in (
         ("piqua", "unknown task 'piqua'. Did you mean 'piqa'"),
         ("", "unknown task ''"),
-        ("piqa,boolq,piqa", "names 'piqa' twice"),
+        ("piqa,boolq,piqa", "'piqa' is given twice"),
     ):
         with pytest.raises(InputError, match=message):
             chosen(names)

@@ -1,4 +1,7 @@
-"""`suffice hw`: what it prints, and one line for every bad input."""
+"""`suffice hw`: what it prints, and one line for every bad input.
+
+Also tests plot.py, validate.py and trace_checks.py.
+"""
 
 from __future__ import annotations
 

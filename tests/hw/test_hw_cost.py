@@ -86,8 +86,14 @@ def test_published_figures(group: Callable[[], list[Check]]) -> None:
     ("call", "message"),
     [
         (lambda: Sram(100, 64), "Sram: size_bytes=100: must be in [512, 6.71089e+07]"),
-        (lambda: Sram(1024, 8192, 2), "Sram: port_bits=8192: must be at most 4096, a bank's bits"),
-        (lambda: sram.port_for(2048, 1, 100), "area_mm2=100: more than a port of 16384 bits takes"),
+        (
+            lambda: Sram(1024, 8192, 2),
+            "Sram: port_bits=8192: must be at most 4096, the bits of a bank",
+        ),
+        (
+            lambda: sram.port_for(2048, 1, 100),
+            "area_mm2=100: larger than with a port of 16384 bits",
+        ),
         (lambda: Technology.load().gates({"fp16_ad": 1}), "unknown block 'fp16_ad'. Did you mean"),
         (lambda: Technology.load().power_mw({}, 1.0, 2), "busy=2: must be in [0, 1]"),
         (

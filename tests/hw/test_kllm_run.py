@@ -205,4 +205,6 @@ def test_figures_of_a_run(cli: Cli, tmp_path: Path) -> None:
     assert complaint(ran) == "2 runs of kllm: give one, whose sweeps are drawn"
     (out / "sweeps.csv").write_text("a,b\n1\n")
     ran = cli("hw", "plot", str(out), "-o", str(picture))
-    assert complaint(ran).endswith("sweeps.csv: must be a table with a head, of equally long rows")
+    assert complaint(ran).endswith(
+        "sweeps.csv: must be a table with a header and rows of equal length"
+    )

@@ -1,4 +1,7 @@
-"""Units in hardware: gates against models bit for bit, models against what they stand for."""
+"""Units in hardware: gates against models bit for bit, models against what they stand for.
+
+Also tests emit.py and fp16.py.
+"""
 
 from __future__ import annotations
 

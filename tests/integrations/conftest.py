@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.hf_reference import load
+from hf_reference import load
 
 
 @pytest.fixture(scope="module")

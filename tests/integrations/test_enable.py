@@ -1,4 +1,7 @@
-"""Models of transformers with suffice's attention and cache: the same tokens, and undone after."""
+"""Models of transformers with suffice's attention and cache: the same tokens, and undone after.
+
+Also tests masks.py, native_cache.py and requests.py.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,19 @@ from transformers import (
 
 import suffice.integrations.transformers as st
 import tiny
-from integrations.batches import GREEDY, NEW_TOKENS, PADDING, generate, prompts
-from models.golden import model_file
-from models.hf_reference import load
+from batches import GREEDY, NEW_TOKENS, PADDING, generate, prompts
+from golden import model_file
+from hf_reference import load
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 
 FAMILIES = ["llama", "mistral", "qwen2-window", "qwen3", "gemma3", "opt"]
-EXACT = ["exact", "aet:k=2,v=0", "art:tau=0", "certified:eps=0"]
-LOSSY = ["aet:k=0.5,globals=16,locals=8", "art:tau=0.5,phi=0.5,p=1,block=16", "certified:eps=0.3"]
+EXACT = ["exact", "aet:keys=2,values=0", "art:change=0", "certified:eps=0"]
+LOSSY = [
+    "aet:keys=0.5,globals=16,locals=8",
+    "art:change=0.5,angle=0.5,patience=1,block=16",
+    "certified:eps=0.3",
+]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -43,6 +50,21 @@ def test_at_its_exact_limit_a_technique_gives_the_tokens_of_transformers(
     assert torch.equal(actual.sequences, expected.sequences)
     torch.testing.assert_close(actual.logits, expected.logits, rtol=1e-4, atol=1e-4)
     assert enabled.trace is not None and enabled.trace.steps == NEW_TOKENS - 1
+
+
+def test_a_copy_does_not_generate_with_the_weights_of_the_original(
+    models: Callable[[str], Any],
+) -> None:
+    model = models("llama")
+    with st.enable(model) as enabled:
+        with pytest.raises(InputError) as error:
+            copy.deepcopy(model)
+        assert str(error.value) == "LlamaForCausalLM is enabled: disable it before it is copied"
+        assert generate(model).shape[1] > NEW_TOKENS and enabled.trace is not None
+    twin = copy.deepcopy(model)
+    torch.nn.init.zeros_(twin.lm_head.weight)
+    with st.enable(twin):
+        assert not torch.equal(generate(twin), generate(model))
 
 
 @pytest.mark.parametrize("attention", LOSSY)
@@ -151,7 +173,7 @@ def test_undone_the_model_is_as_it_was(models: Callable[[str], Any]) -> None:
     with torch.no_grad():
         logits = model(**prompts(3)).logits
     table = set(AttentionInterface().valid_keys())
-    st.enable(model, attention="aet:k=0.5")
+    st.enable(model, attention="aet:keys=0.5")
     assert model.config._attn_implementation != "sdpa"
     generate(model)
     st.disable(model)
@@ -175,7 +197,7 @@ def test_another_model_with_the_same_configuration_is_left_alone() -> None:
     torch.manual_seed(0)
     one, other = LlamaForCausalLM(shared).eval(), LlamaForCausalLM(shared).eval()
     expected = generate(other)
-    with st.enable(one, attention="aet:k=0.1"):
+    with st.enable(one, attention="aet:keys=0.1"):
         assert torch.equal(generate(other), expected)
 
 
@@ -247,7 +269,7 @@ def test_models_that_cannot_be_served_are_refused(change: dict[str, Any], messag
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("attention", ["exact", "certified:eps=0", "aet:k=2,v=0"])
+@pytest.mark.parametrize("attention", ["exact", "certified:eps=0", "aet:keys=2,values=0"])
 def test_a_real_model_generates_what_it_does_without(attention: str) -> None:
     path = model_file("smollm2-135m")
     if path is None:

@@ -12,8 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import suffice.integrations.transformers as st
 import tiny
-from integrations.batches import GREEDY, generate, prompts
-from models.hf_reference import load
+from batches import GREEDY, generate, prompts
+from hf_reference import load
 from suffice.attention import calibration
 from suffice.errors import InputError
 
@@ -184,7 +184,7 @@ def found(**changes: Any) -> calibration.Calibration:
 def test_a_calibration_must_be_of_the_model(
     small: Any, model: Any, checkpoints: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    from suffice.models.fingerprint import fingerprint
+    from suffice.models.files import fingerprint
 
     folder = checkpoints("llama")
     with pytest.raises(

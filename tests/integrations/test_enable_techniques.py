@@ -13,10 +13,10 @@ import torch
 
 import suffice.integrations.transformers as st
 import tiny
-from integrations.batches import GREEDY, PADDING, generate, prompts
+from batches import GREEDY, PADDING, generate, prompts
 from suffice import LLM, SamplingParams
 from suffice.attention import calibration
-from suffice.models.fingerprint import fingerprint
+from suffice.models.files import fingerprint
 
 FAMILIES = ("llama", "mistral", "qwen3", "gemma3", "opt")
 POLICIES = (
@@ -28,8 +28,13 @@ POLICIES = (
     "h2o:0.4",
     "quest:budget=48,dense_layers=1",
 )
-KEEPING = ("streaming:keep=true", "snapkv:keep=true,window=8", "h2o:keep=true", "quest:keep=true")
-STOPPING = "art:tau=0.5,phi=0.5,p=1,block=16"
+KEEPING = (
+    "streaming:rank_only=true",
+    "snapkv:rank_only=true,window=8",
+    "h2o:rank_only=true",
+    "quest:rank_only=true",
+)
+STOPPING = "art:change=0.5,angle=0.5,patience=1,block=16"
 SOFTMAXES = ("exaq:2", "exaq:3,tail=flush", "exaq:4,clip=solve", "exaq_km:2", "exaq_km:3")
 LENGTH, NEW = 70, 50
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -14,9 +14,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import suffice.integrations.transformers as st
 import tiny
+from batches import generate, prompts
 from commands import Cli
-from integrations.batches import generate, prompts
-from models.hf_reference import load
+from hf_reference import load
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 from suffice.integrations import quantised_linear
@@ -55,7 +55,7 @@ def distance(model: Any, other: Any, tokens: torch.Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
-@pytest.mark.parametrize("quant", ["none:dtype=float32", "kmeans:w=4"])
+@pytest.mark.parametrize("quant", ["none:dtype=float32", "kmeans:bits=4"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_product_is_that_of_the_weights_that_are_stored(
     family: str, quant: str, models: Callable[[str], Any], tokens: torch.Tensor
@@ -86,13 +86,13 @@ def test_a_calibration_brings_the_outputs_nearer(
     monkeypatch.setattr(quantised_linear, "HESSIAN_BYTES", 40_000)  # two layers at a time
     without, by_text, all_at_once = (copy.deepcopy(gpt2) for _ in range(3))
     batches = [tokens[i] for i in range(len(tokens))]
-    st.quantise(without, "kmeans:w=3")
-    st.quantise(by_text, "kmeans:w=3", calibrate=batches * 2)
+    st.quantise(without, "kmeans:bits=3")
+    st.quantise(by_text, "kmeans:bits=3", calibrate=batches * 2)
     assert distance(by_text, gpt2, tokens) < 0.85 * distance(without, gpt2, tokens)
     assert not any(part._forward_pre_hooks for part in by_text.modules())
     monkeypatch.setattr(quantised_linear, "HESSIAN_BYTES", 1 << 30)
     lists = [batch.tolist() for batch in batches * 2]
-    st.quantise(all_at_once, "kmeans:w=3", calibrate=lists)
+    st.quantise(all_at_once, "kmeans:bits=3", calibrate=lists)
     first = "transformer.h.0.attn.c_attn"  # has no layer before it that is quantised by then
     weights = [model.get_submodule(first).packed.unpack() for model in (by_text, all_at_once)]
     torch.testing.assert_close(*weights)
@@ -143,8 +143,8 @@ def test_what_cannot_be_is_one_line(
         lambda: st.quantise(gpt2, "kmeans", calibrate=[tokens[0]])
     )
     assert "int8 makes no use" in refused(lambda: st.quantise(gpt2, "int8", calibrate=[tokens] * 2))
-    assert "quant 'kmeans:a=8,sites=down': layers of a transf" in refused(
-        lambda: st.quantise(gpt2, "kmeans:a=8,sites=down")
+    assert "quant 'kmeans:act_bits=8,sites=down': layers of a transf" in refused(
+        lambda: st.quantise(gpt2, "kmeans:act_bits=8,sites=down")
     )
     for batches in (
         "some text",

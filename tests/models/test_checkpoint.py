@@ -1,3 +1,5 @@
+"""Tests of checkpoint.py, hf_folder.py, weights.py and locate.py."""
+
 from __future__ import annotations
 
 import json
@@ -10,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import tiny
 from suffice.errors import InputError
-from suffice.models.checkpoint import open_checkpoint
+from suffice.models.open import open_checkpoint
 
 Q = "model.layers.1.self_attn.q_proj.weight"
 

@@ -1,3 +1,5 @@
+"""Tests of config.py, gemma.py, mistral.py, opt.py and qwen.py."""
+
 from __future__ import annotations
 
 import json
@@ -9,9 +11,9 @@ import pytest
 
 import tiny
 from suffice.errors import InputError
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.config import DecoderConfig, LayerConfig, Rope
 from suffice.models.families import family_of
+from suffice.models.open import open_checkpoint
 
 
 @pytest.fixture

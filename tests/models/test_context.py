@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import hf_reference
 import pytest
 import torch
 
+import hf_reference
 import tiny
 from caches import cache_for
 from oracle import assert_matches
 from suffice import LLM, SamplingParams
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.config import Rope
 from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, Rows
+from suffice.models.open import open_checkpoint
 from suffice.quant.none import NoQuant
 
 TRAINED, LONG = 64, 150
@@ -133,3 +133,15 @@ def test_a_longer_context_may_be_asked_for(kind: str, default: int, tmp_path: Pa
                 llm.generate(prompt, params)
     else:
         assert len(llm.generate(prompt, params)[0].outputs[0].token_ids) == 60
+
+
+def test_a_context_of_two_billion_takes_the_memory_of_what_is_used(tmp_path: Path) -> None:
+    changes = {"tokenizer": True, "max_position_embeddings": 2**31 - 1}
+    vast = LLM(tiny.make(tmp_path / "vast", "llama", **changes), threads=1)
+    usual = LLM(tiny.make(tmp_path / "usual", "llama", tokenizer=True), threads=1)
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    (found,), (expected,) = (
+        llm.generate("The owls", params, use_tqdm=False) for llm in (vast, usual)
+    )
+    assert vast.config.max_model_len == 2**31 - 1
+    assert found.outputs[0].token_ids == expected.outputs[0].token_ids

@@ -4,16 +4,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hf_reference
 import pytest
 import torch
 
+import hf_reference
 import tiny
 from caches import cache_for
 from oracle import assert_matches
 from suffice.errors import InputError
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
+from suffice.models.open import open_checkpoint
 from suffice.quant.int8 import Int8
 from suffice.quant.none import NoQuant
 

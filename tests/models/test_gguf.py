@@ -1,3 +1,5 @@
+"""Tests of gguf.py, gguf_model.py and gguf_tokenizer.py."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -11,8 +13,9 @@ import torch
 
 import tiny
 from suffice.errors import InputError
-from suffice.models.checkpoint import Checkpoint, open_checkpoint
+from suffice.models.checkpoint import Checkpoint
 from suffice.models.formats.gguf_file import GGUF
+from suffice.models.open import open_checkpoint
 from suffice.models.rope import rope_table
 
 
@@ -280,3 +283,11 @@ def test_an_unknown_tensor_type(tmp_path: Path) -> None:
     assert refusal(tmp_path / "x.gguf").startswith(
         f"{tmp_path / 'x.gguf'}: tensor 'x' has the unsupported ggml type 24; supported: BF16, F16"
     )
+
+
+def test_the_files_own_word_for_its_storage() -> None:
+    from suffice.models.formats.gguf_file import file_type, type_name
+
+    assert [file_type(number) for number in (3, 15, 0)] == ["Q4_1", "Q4_K_M", "F32"]
+    assert file_type(None) is None and file_type(4096) is None
+    assert type_name(3) == "Q4_1"

@@ -16,9 +16,9 @@ from suffice.cache.kv import KVCache
 from suffice.data.essay import essay
 from suffice.engine import runner
 from suffice.models import key_rounding
-from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, Rows
+from suffice.models.open import open_checkpoint
 from suffice.quant import QUANTS, PackedLinear
 
 COUNT = 50  # more than one step takes

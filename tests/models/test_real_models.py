@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from golden import COUNT, FOLDER, MODELS, NAMES, PROMPTS, model_file, sha256
 
 from caches import cache_for
-from suffice.models.checkpoint import open_checkpoint
+from golden import COUNT, FOLDER, MODELS, NAMES, PROMPTS, model_file, sha256
 from suffice.models.decoder import Decoder
+from suffice.models.open import open_checkpoint
 from suffice.models.tokenizer import load_tokenizer
 from suffice.quant.none import NoQuant
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import tiny
-from models.hf_reference import load
-from suffice.models.checkpoint import open_checkpoint
+from hf_reference import load
 from suffice.models.decoder import Decoder
+from suffice.models.open import open_checkpoint
 from suffice.models.quantize import sensitivity
 from suffice.models.quantize.layerwise import Layerwise
 from suffice.models.quantize.sensitivity import Sensitivity

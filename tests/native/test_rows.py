@@ -47,11 +47,11 @@ def numbers(values: Any) -> np.ndarray:
     [
         ("exact", "full", False),
         ("exact", "full", True),
-        ("aet:k=0.6,v=0.01", "full", False),
-        ("aet:k=0.6", "full", True),
+        ("aet:keys=0.6,values=0.01", "full", False),
+        ("aet:keys=0.6", "full", True),
         ("certified:eps=0.2", "full", False),
         ("exact", "quest:budget=48,dense_layers=1", False),
-        ("art:tau=0.5,phi=0.5,p=1,block=16", "streaming:budget=30", False),
+        ("art:change=0.5,angle=0.5,patience=1,block=16", "streaming:budget=30", False),
     ],
 )
 def test_a_call_for_several_requests(
@@ -157,7 +157,7 @@ def test_refused_calls(change: dict[str, Any], message: str) -> None:
         "scale": SCALE,
         "window": 0,
         "out": np.zeros(shape, np.float32),
-        "rules": [core.Rule()] * change.pop("rules", GROUPS),
+        "rules": [core.AttentionRule.read_all()] * change.pop("rules", GROUPS),
         "reads": np.zeros((4, LAYERS, GROUPS), np.int64),
     }
     with pytest.raises(ValueError, match=message):

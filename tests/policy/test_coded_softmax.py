@@ -10,10 +10,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import policy_models
 import pytest
 import torch
-from rows import SCALE, Rows
 from test_policy_laws import (
     Make,
     a_batch_equals_its_requests,
@@ -23,13 +21,15 @@ from test_policy_laws import (
     what_does_not_evict_loses_nothing,
 )
 
+import policy_models
 from oracle import max_error
+from rows import SCALE, Rows
 from suffice.attention.calibration import Calibration, LayerInputs
 from suffice.attention.exact import Exact
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
 from suffice.attention.kernel import coded_rule
-from suffice.attention.softmax import Levels
+from suffice.attention.levels import Levels
 from suffice.engine.runner import Runner
 from suffice.policy import POLICIES
 from suffice.policy.full import Full

@@ -1,17 +1,20 @@
-"""Token by token, what is attended to is what the policy's definition says."""
+"""Token by token, what is attended to is what the policy's definition says.
+
+Also tests h2o.py.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import policy_models
 import pytest
 import torch
-from rows import SCALE, SIZE, Rows
 
+import policy_models
 from caches import as_multiplied
 from oracle import max_error
+from rows import SCALE, SIZE, Rows
 from suffice.attention import ATTENTIONS
 from suffice.attention.kernel import attend
 from suffice.attention.traversal import traverse
@@ -107,7 +110,12 @@ def test_quest_of_drafts_is_quest_of_tokens() -> None:
     assert torch.equal(singly, together)
 
 
-TECHNIQUES = ["aet:k=0.7,v=0.05", "art:tau=0.5,phi=0.5,p=2,block=16", "art:tau=0", "exact"]
+TECHNIQUES = [
+    "aet:keys=0.7,values=0.05",
+    "art:change=0.5,angle=0.5,patience=2,block=16",
+    "art:change=0",
+    "exact",
+]
 
 
 def left(cache: KVCache) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,10 +140,10 @@ def test_techniques_run_over_what_is_left(setting: str, technique: str) -> None:
         assert reads[0].key_rows == int(expected.keys[0, 0].sum())
 
 
-@pytest.mark.parametrize("setting", ["snapkv:keep=true,window=8", "h2o:keep=true"])
+@pytest.mark.parametrize("setting", ["snapkv:rank_only=true,window=8", "h2o:rank_only=true"])
 def test_art_reads_in_the_order_of_importance(setting: str) -> None:
     policy, rows = POLICIES.build(setting), Rows(300, seed=1)
-    art = ATTENTIONS.build("art:tau=0.5,phi=0.5,p=2,block=16")
+    art = ATTENTIONS.build("art:change=0.5,angle=0.5,patience=2,block=16")
     cache, orders = rows.cache(policy), []
     rank = cache.rank
     cache.rank = lambda layer, order: (orders.append(order.tolist()), rank(layer, order))  # type: ignore[method-assign]
@@ -155,11 +163,11 @@ def test_art_reads_in_the_order_of_importance(setting: str) -> None:
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_art_never_misses_the_sinks(keep: bool) -> None:
-    policy = Streaming(keep=True) if keep else Streaming(budget=200)
+    policy = Streaming(rank_only=True) if keep else Streaming(budget=200)
     rows = Rows(300)
     rows.k[:, :4] = 0
     rows.v[:, :4] = 1000.0
-    art = ATTENTIONS.build("art:tau=1e9,phi=2,p=1,block=16")  # stops at the first look
+    art = ATTENTIONS.build("art:change=1e9,angle=2,patience=1,block=16")  # stops at the first look
     cache = rows.cache(policy)
     rows.prompt(policy, cache, 290)
     for token in range(290, 300):
@@ -179,7 +187,7 @@ def _whole(rows: Rows) -> KVCache:
 def test_the_state_of_aet_follows_its_blocks_when_rows_move() -> None:
     """Streaming moves rows within the cache; a cache in which none has moved gives the same."""
     policy, rows = Streaming(budget=100), Rows(700)
-    aet: Any = ATTENTIONS.build("aet:k=0.8,v=0,globals=32,locals=8")
+    aet: Any = ATTENTIONS.build("aet:keys=0.8,values=0,globals=32,locals=8")
     cache, roomy = rows.cache(policy), rows.cache(policy)
     roomy.reserve(700)
     for token in range(700):

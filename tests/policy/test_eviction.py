@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rows import SIZE
 
 from caches import empty_cache
+from rows import SIZE
 from suffice.cache import KV_DTYPES
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError, OutOfMemory

@@ -8,14 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-import policy_models
 import pytest
 import torch
 
+import policy_models
 import tiny
 from oracle import max_error
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, Sequence, load
+from suffice.engine.load import load
+from suffice.engine.runner import Runner, Sequence
 from suffice.policy import POLICIES
 from suffice.policy.snapkv import SnapKV
 from suffice.policy.streaming import Streaming

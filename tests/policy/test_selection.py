@@ -6,11 +6,11 @@ import itertools
 from typing import Any
 
 import numpy as np
-import policy_models
 import pytest
 import torch
-from rows import SCALE, Rows, rows_of
 
+import policy_models
+from rows import SCALE, Rows, rows_of
 from suffice.policy import POLICIES
 from suffice.policy.choice import block_order
 from suffice.policy.observation import observed_scores
@@ -110,7 +110,9 @@ def test_streaming() -> None:
         assert found == [expected] * 2
 
 
-@pytest.mark.parametrize("setting", ["snapkv:keep=true", "pyramidkv:keep=true", "h2o:keep=true"])
+@pytest.mark.parametrize(
+    "setting", ["snapkv:rank_only=true", "pyramidkv:rank_only=true", "h2o:rank_only=true"]
+)
 def test_keep_keeps(setting: str) -> None:
     assert kept(setting, Rows(300), 300) == [list(range(300))] * 2
 
@@ -153,9 +155,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "snapkv: budget=64 and ratio=0.2: give only one of them",
     ),
     (
-        "snapkv:keep=true,ratio=0.2",
+        "snapkv:rank_only=true,ratio=0.2",
         {},
-        "snapkv: keep=true keeps everything: give no budget and no ratio",
+        "snapkv: rank_only=true keeps everything: give no budget and no ratio",
     ),
     ("snapkv:window=0", {}, "snapkv: window=0: must be at least 1 token"),
     ("snapkv:kernel=4", {}, "snapkv: kernel=4: must be odd and at least 1"),
@@ -194,4 +196,4 @@ def test_bad_input(setting: str, options: dict[str, Any], message: str) -> None:
 
 def test_a_ratio_may_stand_alone() -> None:
     assert POLICIES.build("snapkv:0.8") == POLICIES.build("snapkv:ratio=0.8")
-    assert POLICIES.build("snapkv:0.8,keep=false") == POLICIES.build("snapkv:ratio=0.8")
+    assert POLICIES.build("snapkv:0.8,rank_only=false") == POLICIES.build("snapkv:ratio=0.8")

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 import pytest
 import torch
 
+from correlated import error, layer
 from suffice.errors import InputError
-from suffice.quant import QUANTS, gptq
-from suffice.quant.coded import Coded, Grid
-from suffice.quant.hadamard import block_of, rotate
+from suffice.quant import QUANTS
+from suffice.quant.hadamard import rotate
 from suffice.quant.int8 import Int8
 from suffice.quant.kmeans import KLLM, KMeans
 from suffice.quant.rtn import RTN
@@ -18,25 +15,9 @@ METHODS = [
     KMeans(group=64),
     KLLM(),
     KMeans(group=64, hadamard=False),
-    KMeans(group=64, hadamard=False, levels="float32", w=3),
+    KMeans(group=64, hadamard=False, centroids="float32", bits=3),
     RTN(group=64, symmetric=False),
 ]
-
-
-def layer(rows: int = 48, columns: int = 128, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """A weight, and H of inputs that are correlated and of unequal size."""
-    generator = torch.Generator().manual_seed(seed)
-    mix = torch.randn(columns, columns, generator=generator) / columns**0.5
-    scale = torch.exp(torch.randn(columns, generator=generator))
-    x = torch.randn(1000, columns, generator=generator) @ (torch.eye(columns) + mix) * scale
-    return torch.randn(rows, columns, generator=generator), x.T @ x / len(x)
-
-
-def error(method: KMeans | RTN, weight: torch.Tensor, hessian: torch.Tensor) -> float:
-    decoded = method.quantise(weight, hessian).decode()
-    if isinstance(method, KMeans) and method.hadamard:
-        decoded = rotate(decoded, block_of(weight.shape[1]))
-    return gptq.loss(weight, decoded, hessian)
 
 
 def test_each_part_lowers_the_loss() -> None:
@@ -46,15 +27,15 @@ def test_each_part_lowers_the_loss() -> None:
         RTN(),
         KLLM(),
         KLLM(rounds=3),
-        KMeans(group=None, sweeps=0, levels="float32"),
-        KMeans(group=None, levels="float32"),
-        KMeans(levels="float32"),
+        KMeans(group=None, sweeps=0, centroids="float32"),
+        KMeans(group=None, centroids="float32"),
+        KMeans(centroids="float32"),
     ]
     losses = [error(method, weight, hessian) for method in ladder]
     assert losses == sorted(losses, reverse=True), losses
     assert losses[-1] < losses[0] / 4
     assert error(RTN(compensate=True), weight, hessian) < losses[0]
-    assert error(KMeans(w=5), weight, hessian) < error(KMeans(), weight, hessian) / 2
+    assert error(KMeans(bits=5), weight, hessian) < error(KMeans(), weight, hessian) / 2
     # int8 levels cost little
     assert error(KMeans(), weight, hessian) < 1.1 * losses[-1]
 
@@ -63,7 +44,7 @@ def test_each_part_lowers_the_loss() -> None:
 def test_a_weight_on_a_grid_stays(method: KMeans | RTN) -> None:
     """As many distinct normalised values as centroids: nothing is lost, compensated or not."""
     generator = torch.Generator().manual_seed(0)
-    count = 2**method.w
+    count = 2**method.bits
     steps = torch.arange(count) - count // 2
     weight = steps[torch.randint(1, count, (20, 64), generator=generator)].float()
     weight[:, 0], weight[:, 1] = steps[0], steps[-1]
@@ -81,7 +62,7 @@ def test_a_weight_on_a_grid_stays(method: KMeans | RTN) -> None:
 def test_bound(group: int | None) -> None:
     """Uncompensated, no weight is further away than half the widest gap times its scale."""
     weight, hessian = layer(columns=100)
-    method = KMeans(group=group, compensate=False, levels="float32", rounds=0, hadamard=False)
+    method = KMeans(group=group, compensate=False, centroids="float32", rounds=0, hadamard=False)
     coded = method.quantise(weight, hessian)
     gap = coded.grid.levels.diff().max() / 2
     scale = coded.grid.scale[:, coded.grid.groups(100)]
@@ -108,86 +89,32 @@ def test_a_layer_of_zeros_and_a_row_of_zeros() -> None:
     assert coded.decode()[3].eq(0).all() and torch.isfinite(coded.decode()).all()
 
 
-def test_descent_never_raises_the_loss() -> None:
-    weight, hessian = layer(columns=200)
-    hessian = gptq.damped(hessian)
-    coded = KLLM().quantise(weight, hessian)
-    losses = [gptq.loss(weight, coded.decode(), hessian)]
-    for _ in range(3):
-        coded = gptq.descend(weight, hessian, coded, 1)
-        losses.append(gptq.loss(weight, coded.decode(), hessian))
-        coded = gptq.rescale(weight, hessian, coded)
-        losses.append(gptq.loss(weight, coded.decode(), hessian))
-    assert losses == sorted(losses, reverse=True), losses
-
-
-def test_a_broken_compensation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that carries errors with the wrong sign is worse than none."""
-    weight, hessian = layer()
-    right = error(KMeans(sweeps=0), weight, hessian)
-    factor = gptq.inverse_factor
-
-    def flipped(hessian: torch.Tensor) -> torch.Tensor:
-        found = factor(hessian)
-        return 2 * torch.diag(found.diagonal()) - found
-
-    monkeypatch.setattr(gptq, "inverse_factor", flipped)
-    grid = KMeans(compensate=False).quantise(weight, hessian).grid
-    broken = gptq.compensate(weight, hessian, grid)
-    assert gptq.loss(weight, broken.decode(), hessian) > 2 * right
-
-
-@pytest.mark.parametrize(
-    ("columns", "block"), [(576, 576), (1536, 1536), (4096, 4096), (48, 48), (64, 64), (1072, 16)]
-)
-def test_a_rotation_is_orthogonal_and_its_own_inverse(columns: int, block: int) -> None:
-    assert block_of(columns) == block
-    x = torch.randn(3, columns)
-    assert torch.allclose(rotate(rotate(x, block), block), x, atol=1e-5)
-    assert torch.allclose(rotate(x, block).norm(), x.norm())
-    # An outlier is spread over all of its block.
-    assert rotate(torch.eye(columns)[:1], block).abs().max() <= 1.001 * (2 / block) ** 0.5
-
-
-def test_a_rotation_is_what_the_formula_says() -> None:
-    h, c = 32, 3
-    expected = torch.empty(c * h, c * h)
-    for i in range(c * h):
-        for j in range(c * h):
-            t = 2 * math.pi * (i // h) * (j // h) / c
-            sign = (-1) ** ((i % h) & (j % h)).bit_count()
-            expected[i, j] = sign * h**-0.5 * (math.cos(t) + math.sin(t)) * c**-0.5
-    assert torch.allclose(rotate(torch.eye(c * h), c * h), expected, atol=1e-6)
-
-
 @pytest.mark.parametrize(("w", "most"), [(4, 1.01), (5, 1.03), (6, 1.12)])
 def test_levels_for_inputs_of_8_bits_cost_little(w: int, most: float) -> None:
     """Whole numbers up to 63 in place of 127: the more bits, the more that is."""
     weight = torch.randn(128, 576, generator=torch.Generator().manual_seed(0))
     errors = [
-        (KMeans(w=w, a=a, hadamard=False).quantise(weight).decode() - weight).norm()
+        (KMeans(bits=w, act_bits=a, hadamard=False).quantise(weight).decode() - weight).norm()
         for a in (16, 8)
     ]
     assert errors[1] < most * errors[0]
 
 
-def test_an_odd_width_is_not_rotated() -> None:
-    with pytest.raises(InputError, match="a layer of 100 inputs has blocks of 4, its width must"):
-        block_of(100)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kmeans:w=7", r"kmeans: w=7 bits; allowed: 2\.\.6"),
-        ("kmeans:a=5", "kmeans: a=5 bits; allowed: 3, 4, 8, 16"),
-        ("kmeans:a=4,outliers=1.2", r"kmeans: outliers=1.2; allowed: 0\.\.1"),
-        ("kmeans:a=8,outliers=0.01", r"kmeans: outliers=0.01 goes with a=3 or a=4, not a=8"),
+        ("kmeans:bits=7", r"kmeans: w=7 bits; allowed: 2\.\.6"),
+        ("kmeans:act_bits=5", "kmeans: act_bits=5; allowed: 3, 4, 8, 16"),
+        ("kmeans:act_bits=4,outliers=1.2", r"kmeans: outliers=1.2; allowed: 0\.\.1"),
+        (
+            "kmeans:act_bits=8,outliers=0.01",
+            r"kmeans: outliers=0.01 goes with act_bits=3 or 4, not 8",
+        ),
         ("kmeans:group=20", "kmeans: group=20; must be a multiple of 8 with w=4, or none"),
-        ("kmeans:levels=int9", "unknown type of levels 'int9'. Did you mean 'int8'"),
+        ("kmeans:centroids=int9", "unknown type of levels 'int9'. Did you mean 'int8'"),
         ("kmeans:rounds=-1", "kmeans: rounds=-1,sweeps=2; must be 0 or more"),
-        ("rtn:w=9", r"rtn: w=9 bits; allowed: 2\.\.8"),
-        ("rtn:a=4", r"rtn: a=4 bits; allowed: 8, 16"),
+        ("rtn:bits=9", r"rtn: w=9 bits; allowed: 2\.\.8"),
+        ("rtn:act_bits=4", r"rtn: act_bits=4; allowed: 8, 16"),
         ("rtn:group=0", "rtn: group=0; must be a multiple of 8 with w=4, or none"),
         ("rtn:group=5", "rtn: group=5; must be a multiple of 8 with w=4, or none"),
     ],
@@ -214,29 +141,17 @@ def test_refused_weights() -> None:
             method.quantise(torch.ones(3))
         with pytest.raises(InputError, match="float16 holds up to 65504"):
             method.quantise(torch.full((16, 64), 1e8))
-    with pytest.raises(InputError, match="a=4 bits for activations need a calibration: use"):
+    with pytest.raises(InputError, match="act_bits=4: needs a calibration: use"):
         KLLM().pack(torch.ones(16, 64))
     with pytest.raises(InputError, match="rtn: compensate=true needs a calibration"):
         RTN(compensate=True).quantise(torch.ones(16, 64))
 
 
 def test_inputs_of_other_sites_keep_16_bits() -> None:
-    method = KMeans(a=4, outliers=0.02, a_group=64, sites="qkv+down")
+    method = KMeans(act_bits=4, outliers=0.02, act_group=64, sites="qkv+down")
     assert all(method.at(matrix) == method for matrix in ("q", "k", "v", "down"))
     other = KMeans()
     assert all(method.at(matrix) == other for matrix in ("o", "gate", "up", "project_in"))
     assert all(each.at("embed") == Int8() for each in (method, other, RTN()))
     assert KLLM().at("project_in") == KLLM()
-    assert KMeans(a=8, sites="o+gate_up+qkv+down").at("project_in").a == 8
-
-
-def test_decode_is_what_the_formula_says() -> None:
-    grid = Grid(
-        torch.tensor([-1.0, 0.0, 2.0]),
-        torch.tensor([[1.0, 10.0], [0.5, 3.0]]),
-        group=2,
-        zero=torch.tensor([[0.0, 1.0], [0.0, 0.0]]),
-    )
-    coded = Coded(torch.tensor([[0, 2, 1], [2, 1, 0]], dtype=torch.uint8), grid)
-    assert coded.decode().tolist() == [[-1, 2, -10], [1, 0, -3]]
-    assert replace(coded).decode().equal(coded.decode())
+    assert KMeans(act_bits=8, sites="o+gate_up+qkv+down").at("project_in").act_bits == 8

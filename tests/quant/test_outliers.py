@@ -32,14 +32,14 @@ def test_the_trees_sort(seed: int, size: int, distinct: int, data: st.DataObject
     assert (found.greatest, found.least) == by_sort(values, count)
 
 
-@pytest.mark.parametrize("size", [2, 3, 16, 255, 256, 257, 576, 1536, 4096])
 @pytest.mark.parametrize("distinct", [1, 3, 50, 1_000_000])
-def test_the_kernel_sorts(each_isa: str, size: int, distinct: int) -> None:
-    torch.manual_seed(size)
-    values = torch.randint(distinct, (size,)).float() - distinct // 2
-    for count in {0, 1, min(8, size // 2), size // 2 if size < 300 else 20}:
-        found = outliers(values, count)
-        assert (found.greatest, found.least) == by_sort(values, count)
+def test_the_kernel_sorts(each_isa: str, distinct: int) -> None:
+    for size in (2, 3, 16, 255, 256, 257, 576, 1536, 4096):
+        torch.manual_seed(size)
+        values = torch.randint(distinct, (size,)).float() - distinct // 2
+        for count in {0, 1, min(8, size // 2), size // 2 if size < 300 else 20}:
+            found = outliers(values, count)
+            assert (found.greatest, found.least) == by_sort(values, count), size
 
 
 @pytest.mark.parametrize("size", [8, 64, 512, 4096])

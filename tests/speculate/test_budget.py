@@ -1,19 +1,18 @@
-"""How many drafts pay: by fixed costs and rates, and by a clock that the tests turn."""
+"""How many drafts pay: by fixed costs and rates, and by a clock that the tests turn.
+
+Also tests account.py.
+"""
 
 from __future__ import annotations
 
 import itertools
 import random
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from fake_engine import fake_llm, mixed, runner_of
-
 from suffice import LLM, SamplingParams
 from suffice.engine.loop import Loop
 from suffice.speculate.budget import Budget, count_that_pays

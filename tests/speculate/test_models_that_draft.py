@@ -1,4 +1,7 @@
-"""A second model, and the model itself under a setting that leaves something out."""
+"""A second model, and the model itself under a setting that leaves something out.
+
+Also tests drafting.py, draft_model.py and chains.py.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,7 @@ def test_a_second_model_catches_up_after_a_pause(models: Callable[..., Path]) ->
     params = dataclasses.replace(GREEDY, max_tokens=62)
     plain = load(models()).generate(PROMPTS[:1], params)
     llm = drafting(models(), {"method": "draft_model", "model": str(models())})
-    llm._loop.budget = Pausing(llm.config.speculate)
+    llm._loop.budget = Pausing(llm.config.speculative_config)
     (found,) = llm.generate(PROMPTS[:1], params)
     assert found.outputs == plain[0].outputs
     assert found.speculation.draft_acceptance_rate == 1
@@ -181,9 +184,13 @@ def test_another_vocabulary_is_refused(models: Callable[..., Path], tmp_path: Pa
     [
         {"attention": "certified:eps=0.9,bounded=false", "recent": 0, "quantization": None},
         {"recent": 200, "sinks": 4, "quantization": None},
-        {"quantization": "rtn:group=32,w=3", "recent": 0},
+        {"quantization": "rtn:group=32,bits=3", "recent": 0},
         {"skip_layers": "1", "recent": 0, "quantization": None},
-        {"attention": "certified:eps=0.5", "recent": 100, "quantization": "rtn:group=16,a=8"},
+        {
+            "attention": "certified:eps=0.5",
+            "recent": 100,
+            "quantization": "rtn:group=16,act_bits=8",
+        },
     ],
     ids=str,
 )
@@ -296,13 +303,15 @@ def test_bad_options(method: dict[str, Any], options: dict[str, Any], message: s
 
 
 def test_a_setting_in_brackets() -> None:
-    spelled = "self:3,attention=(certified:eps=0.3,bounded=false),quantization=(rtn:group=32,a=8)"
+    spelled = (
+        "self:3,attention=(certified:eps=0.3,bounded=false),quantization=(rtn:group=32,act_bits=8)"
+    )
     assert SPECULATORS.build(spelled) == SelfDraft(
-        3, attention="certified:eps=0.3,bounded=false", quantization="rtn:group=32,a=8"
+        3, attention="certified:eps=0.3,bounded=false", quantization="rtn:group=32,act_bits=8"
     )
     assert SPECULATORS.build("self:skip_layers=10-12+20").skipped == (10, 11, 12, 20)
-    options = {"quantization": "(rtn:group=64,a=8)"}
-    assert SPECULATORS.make("self", options) == SelfDraft(quantization="rtn:group=64,a=8")
+    options = {"quantization": "(rtn:group=64,act_bits=8)"}
+    assert SPECULATORS.make("self", options) == SelfDraft(quantization="rtn:group=64,act_bits=8")
 
 
 def test_a_value_without_a_name_comes_first() -> None:

@@ -1,3 +1,5 @@
+"""Tests of ngram.py and from_text.py."""
+
 from __future__ import annotations
 
 import random

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from suffice.attention.softmax import Levels
+    from suffice.attention.levels import Levels
     from suffice.attention.traversal import Attended
     from suffice.cache.kv import KVCache
     from suffice.native import core
@@ -24,7 +24,32 @@ class Attention(Protocol):
 
     @property
     def sketched(self) -> bool:
-        """Return whether the cache must keep a sketch of the keys."""
+        """Whether the cache must keep a sketch of the keys."""
+        ...
+
+    @property
+    def needs_all_tokens(self) -> bool:
+        """Whether it chooses and orders the cached tokens itself, so that no policy may."""
+        ...
+
+    @property
+    def needs_exact_softmax(self) -> bool:
+        """Whether what it promises holds for the exact softmax only."""
+        ...
+
+    @property
+    def applies_to_prompts(self) -> bool:
+        """Whether prompts are attended to as decode steps are: with it nothing is ever left out."""
+        ...
+
+    @property
+    def stateless(self) -> bool:
+        """Whether a head remembers nothing of the tokens before, so that drafts can be undone."""
+        ...
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether a calibration gives its thresholds, one for each layer and key/value head."""
         ...
 
     @classmethod
@@ -52,7 +77,7 @@ class Attention(Protocol):
         """
         ...
 
-    def rule(self) -> core.Rule | None:
+    def rule(self) -> core.AttentionRule | None:
         """Return what the native traversal does, None if it reads everything."""
         ...
 
@@ -84,6 +109,7 @@ ATTENTIONS = Table(
         "certified": "suffice.attention.certified:Certified",
         "exact": "suffice.attention.exact:Exact",
     },
+    native=frozenset({"aet", "art", "certified", "exact"}),
 )
 
 SOFTMAXES = Table(
@@ -93,4 +119,5 @@ SOFTMAXES = Table(
         "exaq": "suffice.attention.exaq:EXAQ",
         "exaq_km": "suffice.attention.exaq_km:EXAQKM",
     },
+    native=frozenset({"exact", "exaq", "exaq_km"}),
 )

@@ -1,22 +1,37 @@
-"""Attention early termination: stop once what is known makes up enough of the estimated whole.
+"""Early termination: stop once the keys that were read hold enough of the estimated mass.
 
-    Avg = (Sum_known - Max) / (n - 1)            weight of an unknown key     (Algorithm 1, line 12)
-    stop if (Sum_known + Avg (L - n)) k <= Sum_known                           (line 14)
-    V is read for keys of weight >= v Max                                      (line 10)
+    Avg = (Sum_known - Max) / (n - 1)            weight of an unread key      (Algorithm 1, line 12)
+    stop if (Sum_known + Avg (L - n)) keys <= Sum_known                        (line 14)
+    V is read for keys of weight >= values Max                                 (line 10)
 
-Max is the largest weight among the keys that are always read: sinks, `globals` and `locals`. The
-others follow, newest first; or, with `order=sketch`, which is ours, heaviest first as a sketch of
-the keys has it. The global tokens are those that weighed most since they were local:
-one that leaves the local ones replaces the lightest.
+n of L keys have been read. Sinks, global and local tokens are always read; Max is the largest
+weight among them. The other blocks follow newest first, or heaviest first with `order=sketch`.
+Global tokens are the tokens with the most attention mass since they were local: a token that stops
+being local replaces the lightest global one.
 
 Source   Byeon et al., "Scrooge: Accelerating Attention Inference in LLMs via Early Termination
-         Mechanism", Algorithm 1. The listing omits 1/sqrt(d), which applies; equality stops. Masses
-         accumulate normalised, summed over the heads of a group. With `block` = 1 it is the paper;
-         larger blocks enter, are looked at and replace each other as a whole.
-Exact    k = 2 (never stops), v = 0.
-Cost     reads K of the visited blocks and V of the chosen rows. No guarantee: a heavy key may be
-         among those that are not read.
-Native   csrc/kernels/traverse.inl, csrc/known.cpp
+         Mechanism", Algorithm 1.
+Differs  Natively tokens enter, are checked and are replaced in blocks of 16; `block=1`, the paper's
+         granularity, is in the reference alone. The first check comes right after the tokens that
+         are always read; the listing checks after at least one more. Heads that share keys stop
+         together, once all of them may stop, and read a value if one of them needs it. Attention
+         mass is normalised and summed over these heads. Scores are divided by sqrt(d), which the
+         listing omits. `order=sketch` is ours.
+Exact    keys=all (never stops), values=0.
+Cost     reads K of the blocks up to the stop, and V of the keys that pass the filter. No guarantee:
+         an unread key may be heavy.
+Native   csrc/kernels/traverse.inl, csrc/attention/aet_state.cpp
+Example  aet:keys=0.9,values=0.001
+Options
+    keys        share of the estimated attention mass that must be read before a head stops; all (or
+                2): never stops
+    values      values of keys lighter than this share of Max are not read; 0: all are read
+    block       tokens that are read and checked together
+    sinks       first tokens, always read
+    globals     tokens with the most attention mass so far, always read
+    locals      newest tokens, always read, the token itself included
+    order       newest: the other blocks newest first; sketch: heaviest first by a 4-bit sketch
+    calibrated  take keys by layer and head from `suffice calibrate --budget`
 """
 
 from __future__ import annotations
@@ -26,12 +41,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from suffice.attention.technique import BlockByBlock
 from suffice.errors import InputError
+from suffice.registry import spelling
 
 if TYPE_CHECKING:
     import torch
 
     from suffice.attention.traversal import Seen
     from suffice.native import core
+
+
+NEVER_STOP = 2.0  # more than any share that is known
 
 
 @dataclass
@@ -45,17 +64,18 @@ class Known:
 
 @dataclass(frozen=True)
 class AET(BlockByBlock):
-    """Early termination with thresholds `k` for keys and `v` for values.
+    """Early termination with thresholds `keys` and `values`: the paper's k and v.
 
-    `order`: see `suffice.attention.technique.BlockByBlock`. `calibrated`: with a `k` for each
+    `order`: see `suffice.attention.technique.BlockByBlock`. `calibrated`: with `keys` for each
     layer and key/value head, see `suffice.attention.by_head`.
     """
 
-    threshold: ClassVar = "k"
+    stateless: ClassVar[bool] = False
+    threshold: ClassVar = "keys"
     ladder: ClassVar = (0.99, 0.98, 0.97, 0.95, 0.93, 0.9, 0.85, 0.8, 0.7, 0.5)
 
-    k: float = 0.9
-    v: float = 0.001
+    keys: float = field(default=0.9, metadata=spelling(old="k", words={"all": NEVER_STOP}))
+    values: float = field(default=0.001, metadata=spelling(old="v"))
     block: int = 16
     sinks: int = 1
     globals: int = 64
@@ -65,10 +85,13 @@ class AET(BlockByBlock):
 
     def __post_init__(self) -> None:
         self.check_order("aet", self.block)
-        if not 0 < self.k <= 2:
-            raise InputError(f"aet: k={self.k}: must be above 0 and at most 2, which never stops")
-        if not 0 <= self.v <= 1:
-            raise InputError(f"aet: v={self.v}: must be in [0, 1]")
+        if not 0 < self.keys <= NEVER_STOP:
+            raise InputError(
+                f"aet: keys={self.keys}: must be above 0 and at most 1, or all (2), which never "
+                "stops"
+            )
+        if not 0 <= self.values <= 1:
+            raise InputError(f"aet: values={self.values}: must be in [0, 1]")
         if self.block < 1:
             raise InputError(f"aet: block={self.block}: must be at least 1 token")
         for name in ("sinks", "globals", "locals"):
@@ -80,7 +103,7 @@ class AET(BlockByBlock):
     @classmethod
     def exact_limit(cls) -> AET:
         """Return the setting that reads everything."""
-        return cls(k=2, v=0)
+        return cls(keys=NEVER_STOP, values=0)
 
     def new_state(self) -> Known:
         """Return the state of a head that has seen nothing."""
@@ -114,7 +137,7 @@ class AET(BlockByBlock):
         known = seen.total
         average = (known - seen.greatest) / (seen.known - 1)
         unknown = average * (seen.length - seen.known)
-        return (known + unknown) * self.k <= known
+        return (known + unknown) * self.keys <= known
 
     def learn(self, state: Known, masses: dict[int, float]) -> None:
         """Add a token's masses to those of the global and local blocks."""
@@ -122,7 +145,7 @@ class AET(BlockByBlock):
             for block in blocks:
                 blocks[block] += masses[block]
 
-    def rule(self) -> core.Rule:
+    def rule(self) -> core.AttentionRule:
         """Return what the native kernel does.
 
         Raises:
@@ -132,12 +155,11 @@ class AET(BlockByBlock):
 
         if self.block != PANEL:
             raise InputError(f"aet: block={self.block}: the native kernel has blocks of {PANEL}")
-        return core.Rule(
-            stop=1,
-            by_sketch=self.sketched,
-            value_share=self.v,
-            key_share=self.k,
+        return core.AttentionRule.aet(
+            key_share=self.keys,
+            value_share=self.values,
             sinks=-(-self.sinks // PANEL),
             globals=-(-self.globals // PANEL),
             locals=self.locals,
+            by_sketch=self.sketched,
         )

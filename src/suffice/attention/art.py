@@ -1,27 +1,44 @@
-"""Attention run-time termination: stop once the running output has settled.
+"""Run-time termination: stop once the running output has settled.
 
-    x_t = probe of o_t                                  some elements of the normalised output
+    x_t = probe of o_t                                  elements of the normalised output
     d_scale = |x_t - x_(t-1)|, d_direction = 1 - cos(x_t, x_(t-1))                 (Eq. 2)
-    c_t = c_(t-1) + 1 if d_scale < tau and d_direction < phi, else 0               (Eq. 3)
-    stop if c_t >= p
+    c_t = c_(t-1) + 1 if d_scale < change and d_direction < angle, else 0          (Eq. 3)
+    stop if c_t >= patience
 
-after each block, newest first; or, with `order=sketch`, which is ours, heaviest first as a sketch
-of the keys has it. The probe is `probe` elements in runs of 16, spread over the head.
+checked after each block. Blocks come newest first, or heaviest first with `order=sketch`.
 
-Source   Qiu et al., "ART: Attention Run-time Termination for Efficient LLM Decoding", Algorithm 1.
-Exact    tau = 0 (never stable), v = 0.
-Cost     reads K and V of the visited blocks. No guarantee: the theorems hold for orders in which
-         the mass of blocks decays: newest first is not always one, heaviest first nearly is.
+Source   Qiu et al., "ART: Attention Run-time Termination for Efficient LLM Decoding", Algorithm 1;
+         `change`, `angle` and `patience` are the paper's tau, phi and p.
+Differs  The probe takes runs of 16 elements spread over the head; the paper's elements are
+         scattered one by one. It is of the normalised output, as in the paper's appendix A. Heads
+         that share keys stop together, once all are stable at the same check. After an eviction by
+         `snapkv` or `pyramidkv` blocks come newest first; in descending importance, as the paper
+         has it, only with `rank_only=true`. `order=sketch` and `values` are ours.
+Exact    change=0 (never stable), values=0.
+Cost     reads K and V of the blocks up to the stop. No guarantee: the paper's theorems need an
+         order in which the mass of blocks decays. Heaviest first nearly is one, newest first often
+         not.
 Native   csrc/kernels/traverse.inl
+Example  art:change=0.01,block=16,order=sketch
+Options
+    change      norm of the probe's change below which a check counts as stable
+    angle       1 - cosine of successive probes below which a check counts as stable
+    patience    stable checks in a row before a head stops
+    block       tokens between two checks: 16, 32, 48 or 64
+    probe       elements of the output that are compared, a multiple of 16
+    values      values of keys lighter than this share of the heaviest key are not read; 0: all are
+    order       newest: blocks newest first; sketch: heaviest first by a 4-bit sketch
+    calibrated  take change by layer and head from `suffice calibrate --budget`
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from suffice.attention.technique import BlockByBlock
 from suffice.errors import InputError
+from suffice.registry import spelling
 
 if TYPE_CHECKING:
     import torch
@@ -42,45 +59,47 @@ class Watch:
 
 @dataclass(frozen=True)
 class ART(BlockByBlock):
-    """Termination with thresholds `tau` (scale), `phi` (direction) and patience `p`.
+    """Termination with thresholds `change` and `angle` of the output, and `patience`.
 
-    `v` is the value filter of `aet`; 0 reads the values of all visited keys. `order`: see
-    `suffice.attention.technique.BlockByBlock`. `calibrated`: with a `tau` for each layer and
+    They are the paper's tau, phi and p.
+
+    `values` is the value filter of `aet`; 0 reads the values of all visited keys. `order`: see
+    `suffice.attention.technique.BlockByBlock`. `calibrated`: with a `change` for each layer and
     key/value head, see `suffice.attention.by_head`.
     """
 
-    threshold: ClassVar = "tau"
+    threshold: ClassVar = "change"
     ladder: ClassVar = (1e-4, 3e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2)
 
-    tau: float = 1e-5
-    phi: float = 1e-3
-    p: int = 5
+    change: float = field(default=1e-5, metadata=spelling(old="tau"))
+    angle: float = field(default=1e-3, metadata=spelling(old="phi"))
+    patience: int = field(default=5, metadata=spelling(old="p"))
     block: int = 64
     probe: int = 32
-    v: float = 0.0
+    values: float = field(default=0.0, metadata=spelling(old="v"))
     order: str = "newest"
     calibrated: bool = False
 
     def __post_init__(self) -> None:
         self.check_order("art", self.block)
-        for name in ("tau", "phi"):
+        for name in ("change", "angle"):
             if not getattr(self, name) >= 0:
                 raise InputError(
                     f"art: {name}={getattr(self, name)}: must be a number of at least 0"
                 )
-        if self.p < 1:
-            raise InputError(f"art: p={self.p}: must be at least 1 block")
+        if self.patience < 1:
+            raise InputError(f"art: patience={self.patience}: must be at least 1 block")
         if self.block not in (16, 32, 48, 64):
             raise InputError(f"art: block={self.block}: must be 16, 32, 48 or 64")
         if self.probe < RUN or self.probe % RUN:
             raise InputError(f"art: probe={self.probe}: must be a multiple of {RUN}")
-        if not 0 <= self.v <= 1:
-            raise InputError(f"art: v={self.v}: must be in [0, 1]")
+        if not 0 <= self.values <= 1:
+            raise InputError(f"art: values={self.values}: must be in [0, 1]")
 
     @classmethod
     def exact_limit(cls) -> ART:
         """Return the setting that reads everything."""
-        return cls(tau=0)
+        return cls(change=0)
 
     def new_state(self) -> None:
         """Return nothing: tokens do not know of each other."""
@@ -99,11 +118,11 @@ class ART(BlockByBlock):
         before = x.new_zeros(x.shape) if watch.probe is None else watch.probe
         steady = x.new_zeros(len(x)) if watch.steady is None else watch.steady
         norms = x.norm(dim=-1) * before.norm(dim=-1)
-        stable = ((x - before).norm(dim=-1) < self.tau) & (
-            (x * before).sum(-1) > (1 - self.phi) * norms
+        stable = ((x - before).norm(dim=-1) < self.change) & (
+            (x * before).sum(-1) > (1 - self.angle) * norms
         )
         watch.probe, watch.steady = x, (steady + 1) * stable
-        return watch.steady >= self.p
+        return watch.steady >= self.patience
 
     def probed(self, output: torch.Tensor) -> torch.Tensor:
         """Return the probe [R, probe] of outputs [R, D]."""
@@ -114,17 +133,16 @@ class ART(BlockByBlock):
     def learn(self, state: None, masses: dict[int, float]) -> None:
         """Take note of nothing."""
 
-    def rule(self) -> core.Rule:
+    def rule(self) -> core.AttentionRule:
         """Return what the native kernel does."""
         from suffice.native import PANEL, core
 
-        return core.Rule(
-            stop=2,
-            look_blocks=self.block // PANEL,
-            by_sketch=self.sketched,
-            value_share=self.v,
-            scale=self.tau,
-            direction=self.phi,
-            patience=self.p,
+        return core.AttentionRule.art(
+            scale=self.change,
+            direction=self.angle,
+            patience=self.patience,
             probe=self.probe,
+            value_share=self.values,
+            check_blocks=self.block // PANEL,
+            by_sketch=self.sketched,
         )

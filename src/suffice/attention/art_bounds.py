@@ -103,11 +103,11 @@ def bounds(
 ) -> list[Bounds]:
     """Return what the theorems say of each head q [R, D] of one token, which stops by itself.
 
-    k and v are [S, D]; computed in float64. The value filter `art.v` is no part of the theorems.
+    k and v are [S, D]; computed in float64. The theorems know no value filter.
     """
     path = trajectory(q.double(), k.double(), v.double(), scale=scale, block=art.block)
     scales, directions = changes(art, path.outputs)
-    stopped = stops((scales < art.tau) & (directions < art.phi), art.p)
+    stopped = stops((scales < art.change) & (directions < art.angle), art.patience)
     largest = float(v.double().norm(dim=-1).max())
     return [_bounds(art, path, head, int(at), largest) for head, at in enumerate(stopped)]
 
@@ -118,7 +118,7 @@ def _bounds(art: ART, path: Trajectory, head: int, stopped: int, largest: float)
     blocks = len(masses)
     if stopped >= blocks:
         return Bounds(blocks, blocks, 0.0, 0.0, 0.0, 0.0, True, True)
-    first = stopped - art.p + 1
+    first = stopped - art.patience + 1
     counts = torch.arange(1, blocks + 1)
     mu = float(first * masses[first - 1] / known[first - 1])
     after = slice(first - 1, None)
@@ -127,7 +127,7 @@ def _bounds(art: ART, path: Trajectory, head: int, stopped: int, largest: float)
     pulls = art.probed(path.parts[head] - before)[after].norm(dim=-1)
     excess = float((pulls - pulls[0]).max())
     ratio = math.log(blocks / stopped)
-    promised = (art.tau * first + excess * mu) * ratio
+    promised = (art.change * first + excess * mu) * ratio
     return Bounds(
         blocks=blocks,
         stopped=stopped,

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 Thresholds = Sequence[Sequence[float | None]]  # [L][G], None: exact
 
 
-def is_calibrated(attention: Attention) -> bool:
-    """Return whether a technique takes its thresholds from a calibration."""
-    return getattr(attention, "calibrated", False)
-
-
 def check(attention: Attention, calibration: Calibration | None) -> None:
     """Require that a calibration has what a technique takes from it.
 
@@ -50,26 +45,29 @@ def check(attention: Attention, calibration: Calibration | None) -> None:
 
 def rules(
     attention: Attention, calibration: Calibration | None, layers: int, kv_heads: int
-) -> list[list[core.Rule | None]]:
+) -> list[list[core.AttentionRule | None]]:
     """Return what the native traversal does in each layer and key/value head, [L][G].
 
     Raises:
         InputError: The thresholds are of another shape, or one is out of the technique's range.
     """
-    if calibration is None or not is_calibrated(attention):
+    if calibration is None or not attention.calibrated:
         return [[attention.rule()] * kv_heads for _ in range(layers)]
-    found = calibration.attention[ATTENTIONS.name_of(attention)]
+    name = ATTENTIONS.name_of(attention)
+    found = calibration.attention[name]
     if (len(found.by_head), len(found.by_head[0])) != (layers, kv_heads):
         raise InputError(
             f"calibration {calibration.name}: has {len(found.by_head)} layers of "
             f"{len(found.by_head[0])} key/value heads: the model has {layers} of {kv_heads}"
         )
-    return rules_at(ATTENTIONS.load(ATTENTIONS.name_of(attention))(**found.options), found.by_head)
+    return rules_at(ATTENTIONS.make(name, found.options), found.by_head)
 
 
-def rules_at(technique: Any, thresholds: Thresholds) -> list[list[core.Rule | None]]:
+def rules_at(technique: Any, thresholds: Thresholds) -> list[list[core.AttentionRule | None]]:
     """Return the rules [L][G] of a technique at thresholds [L][G]."""
-    known: dict[float | None, core.Rule | None] = {None: type(technique).exact_limit().rule()}
+    known: dict[float | None, core.AttentionRule | None] = {
+        None: type(technique).exact_limit().rule()
+    }
     for layer in thresholds:
         for each in layer:
             if each not in known:

@@ -18,14 +18,13 @@ import itertools
 import json
 import math
 import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from suffice.attention.exaq import TAILS
-from suffice.attention.softmax import Levels
+from suffice.attention.levels import TAILS, Levels
 from suffice.errors import InputError
+from suffice.paths import write_whole
 
 SCHEMA = 2
 NOTHING: dict[str, Any] = {"layers": (), "codebooks": {}, "clips": {}}  # said of softmaxes
@@ -45,6 +44,7 @@ class Thresholds:
 
     options: dict[str, Any]
     by_head: tuple[tuple[float | None, ...], ...]
+    window: int | None = None  # tokens of the windows that they were found on
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Calibration:
     codebooks: dict[int, list[list[Levels]]] = field(repr=False)
     clips: dict[str, dict[int, list[list[float]]]] = field(repr=False)
     attention: dict[str, Thresholds] = field(default_factory=dict, repr=False)
+    window: int | None = None  # tokens of the windows that the softmax was calibrated on
 
     def check(self, model: str, found: str) -> None:
         """Refuse a model other than the one that was calibrated.
@@ -137,7 +138,7 @@ def _read(name: str, stored: dict[str, Any]) -> Calibration:
         for tail, books in part["clips"].items()
     }
     attention = {
-        technique: Thresholds(dict(own["options"]), _thresholds(own["thresholds"]))
+        technique: Thresholds(dict(own["options"]), _thresholds(own["thresholds"]), _window(own))
         for technique, own in stored.get("attention", {}).items()
     }
     found = Calibration(
@@ -149,10 +150,17 @@ def _read(name: str, stored: dict[str, Any]) -> Calibration:
         codebooks,
         clips,
         attention,
+        _window(part),
     )
     if "softmax" in stored or not attention:
         _check(found)
     return found
+
+
+def _window(part: dict[str, Any]) -> int | None:
+    """Return how long the windows of a part's text were; None if it does not say."""
+    window = part.get("text", {}).get("window")
+    return None if window is None else int(window)
 
 
 def _thresholds(stored: Any) -> tuple[tuple[float | None, ...], ...]:
@@ -212,14 +220,8 @@ def write(path: Path, stored: dict[str, Any]) -> None:
         InputError: The file cannot be written.
     """
     try:
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.name + "-", suffix=".part")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(stored | {"schema": SCHEMA}, file, indent=1)
-                file.write("\n")
-            Path(part).replace(path)
-        except BaseException:
-            Path(part).unlink(missing_ok=True)
-            raise
+        with write_whole(path) as part:
+            text = json.dumps(stored | {"schema": SCHEMA}, indent=1)
+            part.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise InputError(f"calibration {path}: cannot be written: {error.strerror}") from None

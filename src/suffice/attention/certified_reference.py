@@ -6,10 +6,10 @@ Scores are in base 2, as in the native code, and float32 where a choice follows 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 
-from suffice.attention.certified import SUM_ERROR, VISIT, Certified
 from suffice.attention.sketch import (
     BLOCK,
     CHUNK,
@@ -21,14 +21,25 @@ from suffice.attention.sketch import (
 )
 from suffice.attention.traversal import Attended
 
+VISIT = 16  # blocks that are visited together: they share the allowance for values
+SUM_ERROR = 1e-5  # of float32, as in the native code
+
+
+class Limits(NamedTuple):
+    """How much may be missing: the fields of `Certified` of the same names."""
+
+    eps: float
+    values: float
+    bounded: bool
+
 
 def attend(
-    technique: Certified,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     *,
     scale: float,
+    limits: Limits,
     visible: torch.Tensor | None = None,
 ) -> Attended:
     """Attend with q [H, T, D] to k, v [G, S, D]; `visible` bool [T, S]."""
@@ -43,7 +54,7 @@ def attend(
         for g in range(groups):
             own = slice(g * rows, (g + 1) * rows)
             queries = q[own, t] * (scale * math.log2(math.e))
-            walk = Walk(technique, queries, k[g], v[g], sees)
+            walk = Walk(limits, queries, k[g], v[g], sees)
             output[own, t] = walk.go()
             keys[t, g], values[t, g] = walk.keys, walk.values
     return Attended(output, keys, values)
@@ -54,26 +65,26 @@ class Walk:
 
     def __init__(
         self,
-        technique: Certified,
+        limits: Limits,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
         sees: torch.Tensor,
     ) -> None:
-        self.technique, self.q, self.k, self.v, self.sees = technique, q, k, v, sees
+        self.limits, self.q, self.k, self.v, self.sees = limits, q, k, v, sees
         self.keys = torch.zeros_like(sees)
         self.values = torch.zeros_like(sees)
         self.scores = (q @ k.T).masked_fill(~sees, float("-inf"))
         self.peak = self.scores.amax(-1, keepdim=True)
         self.weights = torch.exp2(self.scores - self.peak)  # [R, S]
-        self.filtered = technique.v > 0
-        self.share = technique.eps / 2 if self.filtered else technique.eps
+        self.filtered = limits.values > 0
+        self.share = limits.eps / 2 if self.filtered else limits.eps
 
     def go(self) -> torch.Tensor:
         """Visit blocks until little is missing; return the output [R, D]."""
         seen = self.sees.nonzero()[:, 0]
         first, length = int(seen[0]), int(seen[-1]) + 1
-        begin, end = complete_chunks(first, length) if self.technique.eps else (0, 0)
+        begin, end = complete_chunks(first, length) if self.limits.eps else (0, 0)
         within = range(begin * CHUNK // BLOCK, end * CHUNK // BLOCK)
         newest = range(first // BLOCK, -(-length // BLOCK))
         self.visit([block for block in newest if block not in within], None)
@@ -101,7 +112,7 @@ class Walk:
             else:
                 wanted = (self.scores[:, tile] >= floors[:, None]).any(0)
             lost = dropped + (weights * ~wanted).sum(-1)
-            if bool((lost <= self.technique.eps / 2 * known).all()):
+            if bool((lost <= self.limits.eps / 2 * known).all()):
                 dropped = lost
             else:
                 wanted = torch.ones_like(wanted)
@@ -113,7 +124,7 @@ class Walk:
         shares = (masses / masses.sum(-1, keepdim=True)).sum(0)
         order = heaviest_first(shares)
         newest = self.scores.masked_fill(~self.keys, float("-inf")).amax(-1)
-        floors = torch.maximum(greatest, newest) + math.log2(self.technique.v or 1)
+        floors = torch.maximum(greatest, newest) + math.log2(self.limits.values or 1)
         known, rest = self.known.clone(), bounds.sum(-1)
         rest = rest + SUM_ERROR * (rest + known)
         chosen = 0
@@ -129,7 +140,7 @@ class Walk:
                 self.visit(blocks[at : at + VISIT], floors if self.filtered else None)
             known = self.known
             dropped = known - (self.weights * self.values).sum(-1)
-            if bool(((rest + dropped) / (known + rest) <= self.technique.eps).all()):
+            if bool(((rest + dropped) / (known + rest) <= self.limits.eps).all()):
                 return
 
     def masses(self, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -145,7 +156,7 @@ class Walk:
         errors = torch.cat([error for _, error in found], -1)
         weights = torch.exp2(scores - self.peak[:, :, None].float())
         masses = weights.reshape(len(q), -1, BLOCK).sum(-1)
-        bounds = masses * torch.exp2(errors) * SLACK if self.technique.bounded else masses
+        bounds = masses * torch.exp2(errors) * SLACK if self.limits.bounded else masses
         return (
             masses.to(self.q.dtype),
             bounds.to(self.q.dtype),

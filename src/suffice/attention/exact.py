@@ -11,7 +11,7 @@ Native   csrc/kernels/attention.inl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.attention.technique import Technique
 
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
     import torch
 
-    from suffice.attention.softmax import Levels
+    from suffice.attention.levels import Levels
     from suffice.attention.traversal import Attended
 
 
 @dataclass(frozen=True)
 class Exact(Technique):
     """Attention that reads everything it may."""
+
+    applies_to_prompts: ClassVar[bool] = True
 
     @classmethod
     def exact_limit(cls) -> Exact:

@@ -1,45 +1,55 @@
-"""Softmax of few bits: its input is clipped and quantised so that e^x, not x, is hit best.
+"""Softmax of few bits: scores are clipped and rounded so that the error of e^x is least.
 
     x <- x - max(x),  C = C*(sigma) < 0,  Delta = -C / (2^M - 1)
     code(x) = round((clip(x, C, 0) - C) / Delta)             half to even
     e^x ~ LUT_exp[code] = e^(C + Delta code)                 (Algorithm 2, line 6)
-    sum e^x ~ sum of LUT_sum[4 codes in a byte]              (line 11; 2 bits)
+    sum e^x ~ sum of LUT_sum[4 codes in a byte]              (line 11; 2 bits; reference only)
 
-C* minimises the mean square error of e^x for x of a normal density with standard deviation sigma:
+C* minimises the mean square error of e^x for normal x with standard deviation sigma:
 
     MSE(C) = C^2 / (12 (2^M - 1)^2) int_C^0 e^(2x) f + int_-inf^C (e^C - e^x)^2 f     (Eq. 5)
 
-which `clip=table` takes from a line (Table 1) and `clip=solve` solves. (In print Eq. 5 has a minus
-sign before its first term, which Eq. 4 does not give, and the mean of f is not said: that of x, a
-thousand normal numbers minus their largest, is -3.24 sigma, which comes near the line up to
-sigma = 2.) sigma is one number per layer, calibrated over x of all its heads; masked entries have
-no code. `clip=minmax` clips nothing that the calibration saw: the baseline that the paper calls A3.
-`clip=fit`, ours, takes for each head the C that made the error of its output least, on the text of
-the calibration (see `suffice.attention.output_error`).
+`clip=table` takes C* from a line (Table 1), `clip=solve` solves Eq. 5. sigma is one number per
+layer, calibrated over x of all its heads; masked keys have no code. `clip=minmax` clips nothing
+that the calibration saw; the paper calls this baseline A3. `clip=fit` takes for each head the C
+with the smallest error of the head's output on the calibration text
+(`suffice.attention.output_error`).
 
-Every key below the first border has the same weight e^C, and many keys are: at long context the
-tail outweighs the rest. `tail=flush` gives it no weight.
+All keys below the first border weigh e^C. At long context there are many, and together they may
+outweigh the rest; `tail=flush` gives them no weight.
 
 Source   Shkolnik et al., "EXAQ: Exponent Aware Quantization For LLMs Acceleration", section 3,
-         Algorithm 2, Table 1; the line for 4 bits is that of its reference implementation.
-Bound    a weight in [C, 0] is within a factor e^(Delta / 2); one below C is less than e^C off.
-Cost     compares in place of e^x. Since all keys of code 0 weigh the same, L0,
+         Algorithm 2, Table 1; the line for 4 bits is from the authors' code.
+Differs  Eq. 5 is printed with a minus before its first term, which contradicts Eq. 4; here it is a
+         plus. The paper does not give the mean of f; here it is -3.24 sigma, that of a thousand
+         normal numbers minus their largest. Natively a code comes from comparing with borders, and
+         sums from counting codes: no table of sums. `clip=fit` and `tail=flush` are ours.
+Bound    a weight in [C, 0] is within a factor e^(Delta / 2); below C the error is less than e^C.
+Cost     comparisons instead of e^x. All keys of code 0 have the same weight L0, so
 
              sum_s L(s) v_s = L0 sum_s v_s + sum over codes above 0 of (L(s) - L0) v_s
 
-         and with the first sum kept from token to token, V is read only where a code is above 0.
-         Rows that leave a window, or the cache, leave the sum.
-Native   csrc/kernels/exaq.inl, csrc/exaq.cpp, csrc/kernels/traverse.inl
+         The first sum is kept from token to token, and V is read only for codes above 0. Rows that
+         leave a window or the cache are subtracted from the sum.
+Native   csrc/kernels/exaq.inl, csrc/attention/coded_traversal.cpp, csrc/kernels/traverse.inl
+Example  exaq:bits=2
+Options
+    bits     bits of a code: 2, 3 or 4
+    clip     where scores are clipped: table (Table 1), solve (Eq. 5), minmax (nowhere), fit (by
+             head)
+    tail     clip: keys below the first border weigh e^C; flush: they weigh nothing
+    prefill  true: prompts use it too; false: prompts use the exact softmax
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from suffice.attention.softmax import Levels
+from suffice.attention.levels import Levels, check_tail
 from suffice.errors import InputError, unknown
+from suffice.registry import spelling
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +60,6 @@ if TYPE_CHECKING:
 # C* = slope sigma + intercept, by bits (Table 1)
 TABLE = {2: (-1.66, -1.85), 3: (-1.75, -2.06), 4: (-1.83, -2.27)}
 CLIPS = ("table", "solve", "minmax", "fit")
-TAILS = ("clip", "flush")
 _MEAN = -3.24  # of f, in sigma
 _STEP = 0.01  # of C, in nats, when Eq. 5 is solved
 _FITS = [-0.25 * i for i in range(4, 65)]  # C of which one is fitted
@@ -61,9 +70,7 @@ PACKED = 4  # codes of 2 bits in a byte
 class EXAQ:
     """Codes of `bits` bits; see the module for `clip` and `tail`; `prefill`: prompts too."""
 
-    alone = "bits"
-
-    bits: int = 2
+    bits: int = field(default=2, metadata=spelling(alone=True))
     clip: str = "table"
     tail: str = "clip"
     prefill: bool = False
@@ -149,16 +156,6 @@ def check_bits(owner: str, bits: int) -> None:
     """
     if bits not in TABLE:
         raise InputError(f"{owner}: bits={bits}: must be 2, 3 or 4")
-
-
-def check_tail(owner: str, tail: str) -> None:
-    """Refuse a tail that is not known.
-
-    Raises:
-        InputError: Not in `TAILS`.
-    """
-    if tail not in TAILS:
-        raise unknown(f"tail of {owner}", tail, TAILS)
 
 
 def error_of_clip(bits: int, sigma: float, clip: float) -> float:

@@ -1,33 +1,39 @@
-"""Softmax of few bits whose levels were learned, head by head.
+"""Softmax of few bits with a table learned for each head.
 
-EXAQ spaces its levels evenly in x and takes e^C for all that is clipped. Here both are free, for
-each query head. A K-means on u = e^x says first which keys share a code: borders lie midway, in u,
-between its centroids. A key of a row counts by how far a wrong weight moves the output o, with Z
-the row's sum of u:
+EXAQ spaces its levels evenly in x and weighs all clipped keys e^C. Here borders and weights are
+free, for each query head. First, K-means on u = e^x decides which keys share a code: borders lie
+midway, in u, between centroids. A key counts by how far a wrong weight moves the output o, with Z
+the sum of u over the row:
 
     sum over rows and keys of (u - centroid)^2 |v - o|^2 / Z^2
 
-which takes errors of keys as independent. They are not: what a code weighs is wrong for all keys of
-a row together. So weights and borders then make the mean square error of the output itself least,
-see `suffice.attention.output_error`: weights for given borders by a linear system, borders one at a
-time until none can move. That alone would read more of V, as more keys have a code above 0; so a
-share of V has its price, in errors as large as the least.
+This treats the errors of keys as independent. They are not: the weight of a code is wrong for all
+its keys in a row together. So a second step minimises the mean square error of the output itself
+(`suffice.attention.output_error`): weights for given borders by a linear system, borders one at a
+time until none moves. More keys with a code above 0 would mean more of V to read, so each share of
+V read has a price, in units of the head's smallest error.
 
-Source   this project; K-means in one dimension, solved exactly over a histogram of x.
-Bound    none per key: the mean square error is what the calibration makes least.
+Source   ours; one-dimensional K-means, solved exactly over a histogram of x.
+Bound    none per key; the calibration minimises the mean square error.
 Cost     that of `exaq`.
-Native   csrc/kernels/exaq.inl, csrc/exaq.cpp, csrc/kernels/traverse.inl
+Native   csrc/kernels/exaq.inl, csrc/attention/coded_traversal.cpp, csrc/kernels/traverse.inl
+Example  exaq_km:bits=3
+Options
+    bits     bits of a code: 2, 3 or 4
+    tail     clip: keys below the first border keep their learned weight; flush: they weigh nothing
+    prefill  true: prompts use it too; false: prompts use the exact softmax
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from suffice.attention.exaq import check_bits, check_tail
-from suffice.attention.softmax import Levels
+from suffice.attention.exaq import check_bits
+from suffice.attention.levels import Levels, check_tail
+from suffice.registry import spelling
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,9 +49,7 @@ ROW_COST = 28.0  # of all rows of V, in the least error of a head
 class EXAQKM:
     """Levels from the calibration, 2^`bits` a head; `tail` as in `exaq`; `prefill`: prompts too."""
 
-    alone = "bits"
-
-    bits: int = 2
+    bits: int = field(default=2, metadata=spelling(alone=True))
     tail: str = "clip"
     prefill: bool = False
 

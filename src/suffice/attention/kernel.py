@@ -11,19 +11,19 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-    from suffice.attention.softmax import Levels
+    from suffice.attention.levels import Levels
     from suffice.cache.kv import KVCache
     from suffice.native import core
 
 
 def coded_rules(
-    rules: Sequence[Sequence[core.Rule | None]], levels: Sequence[Sequence[Levels]]
-) -> list[list[core.Rule]]:
+    rules: Sequence[Sequence[core.AttentionRule | None]], levels: Sequence[Sequence[Levels]]
+) -> list[list[core.AttentionRule]]:
     """Return rules [L][G] with the levels [L][H] of a coded softmax, which without one are empty.
 
     None for a rule: everything is read.
     """
-    from suffice.attention.softmax import of_group
+    from suffice.attention.levels import of_group
     from suffice.native import core
 
     found = []
@@ -31,11 +31,13 @@ def coded_rules(
         of_layer = levels[layer] if levels else None
         group = len(of_layer or ()) // len(own)
         coded = [coded_rule(rule, of_group(of_layer, g, group)) for g, rule in enumerate(own)]
-        found.append([core.Rule() if rule is None else rule for rule in coded])
+        found.append([core.AttentionRule.read_all() if rule is None else rule for rule in coded])
     return found
 
 
-def coded_rule(rule: core.Rule | None, levels: Sequence[Levels] | None) -> core.Rule | None:
+def coded_rule(
+    rule: core.AttentionRule | None, levels: Sequence[Levels] | None
+) -> core.AttentionRule | None:
     """Return a technique's rule with the levels of the query heads that share keys and values.
 
     None for `levels` leaves the rule as it is.
@@ -44,14 +46,13 @@ def coded_rule(rule: core.Rule | None, levels: Sequence[Levels] | None) -> core.
         return rule
     from suffice.native import core
 
-    rule = core.Rule() if rule is None else rule
+    rule = core.AttentionRule.read_all() if rule is None else rule
     borders = [[border / math.log(2) for border in own.borders] for own in levels]
-    rule.set_levels(borders, [list(own.weights) for own in levels])
-    return rule
+    return rule.with_softmax_tables(borders, [list(own.weights) for own in levels])
 
 
 def attend(
-    rule: core.Rule | None,
+    rule: core.AttentionRule | None,
     q: torch.Tensor,
     cache: KVCache,
     layer: int,

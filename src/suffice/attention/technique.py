@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.errors import InputError, unknown
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from suffice.attention.softmax import Levels
+    from suffice.attention.levels import Levels
     from suffice.attention.traversal import Attended, Stopping
     from suffice.cache.kv import KVCache
     from suffice.native import core
@@ -24,13 +24,23 @@ ORDERS = ("newest", "sketch")
 class Technique(ABC):
     """A technique that the native kernel knows by a rule; see `Attention` for the members."""
 
+    needs_exact_softmax: ClassVar[bool] = False
+    applies_to_prompts: ClassVar[bool] = False
+    stateless: ClassVar[bool] = True
+    calibrated: bool = False
+
     @property
     def sketched(self) -> bool:
-        """Return whether the cache must keep a sketch of the keys."""
+        """Whether the cache must keep a sketch of the keys."""
         return False
 
+    @property
+    def needs_all_tokens(self) -> bool:
+        """Whether it chooses and orders the tokens itself: by the sketch."""
+        return self.sketched
+
     @abstractmethod
-    def rule(self) -> core.Rule | None:
+    def rule(self) -> core.AttentionRule | None:
         """Return what the native traversal does, None if it reads everything."""
 
     def native(

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 import torch
 
+from suffice.attention.levels import Levels, of_group, weigh
 from suffice.attention.sketch import blocks_by_mass
-from suffice.attention.softmax import Levels, of_group, weigh
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Stopping(Protocol):
         ...
 
     @property
-    def v(self) -> float:
+    def values(self) -> float:
         """Rows of V below this fraction of the largest weight are not read; 0 reads all."""
         ...
 
@@ -181,7 +181,7 @@ def _one(
         keys[rows] = sees[rows]
         if always or not first:
             seen.greatest = torch.maximum(seen.greatest, (most - peak).exp())
-        wanted = weights >= technique.v * seen.greatest[:, None]
+        wanted = weights >= technique.values * seen.greatest[:, None]
         values[rows] = sees[rows] & (wanted.any(0) | always)
         seen.output += (weights * values[rows]) @ v[rows]
         if at + 1 >= len(first) and bool(technique.enough(seen, watch).all()):

@@ -11,16 +11,22 @@ from typing import Any, Protocol
 
 from suffice.registry import Table
 
-__all__ = ["GROWTHS", "KV_DTYPES", "Growth", "fitted", "row_bytes", "types_of"]
+__all__ = ["GROWTHS", "KV_DTYPES", "Growth", "fits_keys", "fitted", "row_bytes", "types_of"]
 
 _BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "kmeans4": 4}  # of an element
 _SCALED = ("int8", "kmeans4")  # a float32 for each row
+_FITTED = ("kmeans4",)  # rounded by what a model's keys look like
 KV_DTYPES = tuple(_BITS)
 
 
 def row_bytes(dtype: str, size: int) -> int:
     """Return the bytes of a key or a value of `size` elements, its scale included."""
     return size * _BITS[dtype] // 8 + (4 if dtype in _SCALED else 0)
+
+
+def fits_keys(dtype: str) -> bool:
+    """Return whether keys of a type are rounded by what the model's keys look like."""
+    return dtype in _FITTED
 
 
 def types_of(dtype: str) -> tuple[str, str]:
@@ -47,7 +53,9 @@ def fitted(growth: Growth, **found: Any) -> Growth:
     `found` is what is known of the model and the machine; a policy takes what it has a field for.
     """
     policy: Any = growth
-    taken = {name: value for name, value in found.items() if getattr(policy, name, value) is None}
+    own = dataclasses.fields(policy) if dataclasses.is_dataclass(policy) else ()
+    open_fields = {field.name for field in own if getattr(policy, field.name) is None}
+    taken = {name: value for name, value in found.items() if name in open_fields}
     return dataclasses.replace(policy, **taken) if taken else growth
 
 
@@ -55,9 +63,9 @@ GROWTHS = Table(
     "growth",
     {
         "bmc": "suffice.cache.bmc:BMC",
-        "iterative": "suffice.cache.iterative:Iterative",
-        "upfront": "suffice.cache.upfront:Upfront",
-        "step": "suffice.cache.step:Step",
-        "double": "suffice.cache.double:Double",
+        "iterative": "suffice.cache.growth:Iterative",
+        "upfront": "suffice.cache.growth:Upfront",
+        "step": "suffice.cache.growth:Step",
+        "double": "suffice.cache.growth:Double",
     },
 )

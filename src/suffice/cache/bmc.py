@@ -2,8 +2,18 @@
 
 Source   Ramachandran et al., "Striking the Right Balance between Compute and Copy", section V.
          The paper's r is `rows`, its C' is `ratio`; Eq. 5-9 are in cost.py.
-Exact    always: growth changes where rows live, not what they hold.
+Differs  r is rounded to a power of two, not the number of allocations. Natively Eq. 8's factors
+         count as 1: the kernel repeats no key and computes nothing on spare rows.
+Exact    always: growth moves rows and changes no value.
 Cost     N / r copies of the cache; at most r - 1 spare rows.
+Example  bmc:rows=128
+Options
+    rows      rows of an allocation; none: from the context length and the balance (Eq. 5)
+    ratio     C', the cost of a copy over that of a product; none: measured, or a default
+    group     query heads that share a key (G of Eq. 8); none: the engine's
+    shrink    4 bytes over the bytes of a stored element (Q of Eq. 8); none: the engine's
+    drafts    rows verified in a step (k of Eq. 9)
+    accepted  tokens gained in a step (m of Eq. 9); none: as measured so far
 """
 
 from __future__ import annotations

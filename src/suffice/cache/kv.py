@@ -103,6 +103,12 @@ class KVCache:
         return int(self.native.row_bytes)
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes of the rows that the layers hold, with what is kept beside them."""
+        rows = sum(self.held(layer) for layer in range(self.layers))
+        return rows * self.row_bytes // self.layers
+
+    @property
     def spare(self) -> int:
         """Rows that are allocated and hold nothing."""
         return self.capacity - self.length - self.tentative

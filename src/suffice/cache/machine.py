@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import platform
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ from typing import Any, NamedTuple
 
 from suffice.cache.cost import Costs, best_allocations, nearest_power_of_two, spare_rows
 from suffice.errors import InputError
-from suffice.paths import cache_dir
+from suffice.paths import cache_dir, write_whole
 
 SCHEMA = 1
 LENGTHS = tuple(2**power for power in range(7, 18))  # 128 .. 131072
@@ -99,18 +97,18 @@ def load() -> Machine | None:
     A file of another schema or processor counts as never measured.
 
     Raises:
-        InputError: The file is there and is not a measurement.
+        InputError: The file is there and cannot be read or is not a measurement.
     """
     try:
-        text = path().read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    try:
-        stored = json.loads(text)
+        stored = json.loads(path().read_text(encoding="utf-8"))
         if stored["schema"] != SCHEMA or stored["machine"]["cpu"] != cpu_name():
             return None
         return Machine(**stored["machine"])
-    except (ValueError, KeyError, TypeError):  # ValueError: no JSON, or a rate below zero
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InputError(f"'{path()}' cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):  # ValueError: no text, no JSON, or a rate below zero
         raise InputError(
             f"'{path()}' is not a machine measurement: measure again with "
             "'suffice info --calibrate' or delete the file"
@@ -123,18 +121,21 @@ def load_or_default() -> Machine:
 
 
 def save(machine: Machine) -> None:
-    """Write a measurement; readers see the old file or the new one, never a part."""
+    """Write a measurement; readers see the old file or the new one, never a part.
+
+    Raises:
+        InputError: It cannot be written.
+    """
     target = path()
-    target.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"schema": SCHEMA, "machine": dataclasses.asdict(machine)}, indent=1) + "\n"
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix="machine-", suffix=".part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with write_whole(target) as part:
+            part.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"'{target}' cannot be written: {error.strerror}; SUFFICE_CACHE names another folder"
+        ) from None
 
 
 def measure(progress: Progress | None = None, threads: int | None = None) -> Machine:

@@ -64,7 +64,7 @@ def _weights(llm: LLM) -> str:
     """Return how a model's own file has its weights."""
     from suffice.quant import QUANTS
 
-    quant = llm.config.quant
+    quant = llm.config.quantization
     name = "none" if quant is None else QUANTS.name_of(quant)
     return llm.config.dtype if name == "none" else name
 
@@ -82,7 +82,7 @@ def record(result: Result, llm: LLM, model: ModelFlags) -> dict[str, Any]:
         "threads": native.threads(),
         "model": model.model,
         "model_bytes": llm.runner.weight_bytes,
-        "weights": model.quant or _weights(llm),
+        "weights": model.options.quantization or _weights(llm),
         "kv": llm.config.kv_cache_dtype,
         "batch": case.batch,
         "test": case.name,

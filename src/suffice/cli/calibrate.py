@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from suffice.cli.eval.options import DATA_DIR, MOST_WINDOWS
-from suffice.cli.options import WHOLE, flag
+from suffice.cli.flags import WHOLE, flag
 from suffice.cli.output import busy
 from suffice.errors import InputError
 from suffice.progress import counting_bar
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from suffice.eval.thresholds import Found
 
 WINDOW, LONG_WINDOW = 1024, 2048  # what is left out depends on the length of what there is
-ATTENTION = "certified:bounded=false,v=0.002"
+ATTENTION = "certified:bounded=false,values=0.002"
 Windows = list[list[int]]
 
 
@@ -69,8 +70,7 @@ def run(flags: CalibrateFlags, model: ModelFlags) -> None:
     from suffice.attention.calibration import beside, write
     from suffice.eval.record import facts
     from suffice.eval.texts import described, load_text
-    from suffice.models.fingerprint import fingerprint
-    from suffice.models.locate import locate
+    from suffice.models.files import fingerprint, locate
 
     text = load_text(flags.text, flags.data_dir)
     path = locate(model.model)
@@ -84,14 +84,48 @@ def run(flags: CalibrateFlags, model: ModelFlags) -> None:
         "hash": fingerprint(path),
         "heads": llm.runner.decoder.config.heads,  # type: ignore[attr-defined]
     }
+    name = ""
     stored = _before(output, identity["hash"]) | {"model": identity}
     if budget is None:
         stored |= {"softmax": _softmax(llm, windows) | told}
+        said = _said_of_softmax(windows)
     else:
         name, part = _thresholds(llm, windows, budget)
         stored |= {"attention": stored.get("attention", {}) | {name: part | told}}
+        said = _said_of_thresholds(name, part, windows)
     write(output, stored)
     print(output)
+    given = "" if output == beside(path) else f" --calibration {shlex.quote(str(output))}"
+    for line in (*said, f"next: suffice {_next(model, budget, name=name)}{given}"):
+        print(line, file=sys.stderr)
+
+
+def _said_of_softmax(windows: Windows) -> list[str]:
+    return [
+        f"calibrated on {len(windows)} windows of {len(windows[0])} tokens",
+        "saved: levels of exaq and exaq_km in 2, 3 and 4 bits, by layer and head",
+    ]
+
+
+def _said_of_thresholds(name: str, part: dict[str, Any], windows: Windows) -> list[str]:
+    heads = [each for layer in part["thresholds"] for each in layer]
+    error = part["ratio_error"]
+    spread = "" if error is None else f" ± {100 * error:.2f}"
+    return [
+        f"perplexity {100 * (part['ratio'] - 1):+.2f}{spread} % on {len(windows)} windows of "
+        f"{len(windows[0])} tokens (budget {100 * part['budget']:g} %), "
+        f"{100 * part['bytes']:.0f} % of KV bytes read",
+        f"saved: thresholds of {name} for {len(heads) - heads.count(None)} of {len(heads)} heads; "
+        "the others stay exact",
+    ]
+
+
+def _next(model: ModelFlags, budget: float | None, name: str) -> str:
+    """Return the command that uses what was found, without `suffice`."""
+    source = f"-m {shlex.quote(model.model)}"
+    if budget is None:
+        return f"eval perplexity {source} --softmax exaq_km:bits=3 --against exact"
+    return f'run {source} --attention {name}:calibrated "your prompt"'
 
 
 def fraction(name: str, text: str) -> float:
@@ -112,23 +146,24 @@ def fraction(name: str, text: str) -> float:
 
 def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
     """Return the model's flags with the technique that is calibrated."""
-    from suffice.attention import ATTENTIONS, by_head
+    from suffice.attention import ATTENTIONS
 
     if budget is None:
         return _exact(model)
-    name = ATTENTION if model.attention == "exact" else model.attention
-    if by_head.is_calibrated(ATTENTIONS.build(name)):
+    asked = model.options
+    name = ATTENTION if asked.attention == "exact" else str(asked.attention)
+    if ATTENTIONS.build(name).calibrated:
         raise InputError(
             f"--attention={name}: give the options that its thresholds are looked for with, such "
             f"as {ATTENTION}"
         )
     for option, value, allowed in (
-        ("--softmax", model.softmax, "exact"),
-        ("--policy", model.policy, "full"),
+        ("--softmax", asked.softmax, "exact"),
+        ("--policy", asked.policy, "full"),
     ):
         if value != allowed:
             raise InputError(f"{option}={value}: --budget is for {option} {allowed}")
-    return dataclasses.replace(model, attention=name)
+    return dataclasses.replace(model, options=dataclasses.replace(asked, attention=name))
 
 
 def _exact(model: ModelFlags) -> ModelFlags:
@@ -137,16 +172,13 @@ def _exact(model: ModelFlags) -> ModelFlags:
     Raises:
         InputError: They do, and it would be ignored.
     """
-    exact = dataclasses.replace(model.exact(), speculate=model.speculate)
-    for field in dataclasses.fields(model):
-        value, allowed = getattr(model, field.name), getattr(exact, field.name)
-        if value != allowed:
-            flag = field.name.replace("_", "-")
+    for option, value in model.inexact().items():
+        if option != "--speculate":  # which is refused, or drafts nothing
             raise InputError(
-                f"--{flag}={value}: needs --budget: without, softmaxes are calibrated, on exact "
+                f"{option}={value}: needs --budget: without, softmaxes are calibrated, on exact "
                 "attention and full weights"
             )
-    return exact
+    return model.exact()
 
 
 def _windows(llm: LLM, text: str, flags: CalibrateFlags) -> Windows:

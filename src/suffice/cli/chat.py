@@ -3,81 +3,185 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suffice.cli.output import Answer
-from suffice.errors import InputError, unknown
+from suffice.cli.answer import Answer
+from suffice.cli.chat_file import Talk, load, save
+from suffice.cli.chat_input import Reader
+from suffice.cli.chat_settings import changed, settings
+from suffice.errors import InputError, check_text, unknown
 
 if TYPE_CHECKING:
-    from suffice.engine.llm import LLM, Session
-    from suffice.sampling_params import SamplingParams
+    from suffice.cli.options import SamplingFlags
+    from suffice.engine.llm import LLM
 
-HELP = "/reset starts over, /exit or Ctrl-D leaves, Ctrl-C stops the answer"
-COMMANDS = ("/exit", "/help", "/reset")
+START = "/help lists the commands, /exit or Ctrl-D leaves, Ctrl-C stops the answer"
+COMMANDS = {
+    "/save FILE": "write the conversation to a file (JSON)",
+    "/load FILE": "go on with a conversation from a file",
+    "/set [OPTION VALUE]": "change how tokens are chosen (temp, top_k, ...); alone: show it",
+    "/system [TEXT]": 'change the system prompt; "" removes it; alone: show it',
+    "/regen": "answer the last message again",
+    "/undo": "take the last message and its answer back",
+    "/history": "show the conversation",
+    "/stats": "show what the last answer took, and how full the context is",
+    "/reset": "start over",
+    "/help": "show this",
+    "/exit": "leave",
+}
+MULTILINE = 'many lines: end a line with \\, or put """ before and after, or paste them'
 
 
 class Chat:
     """Reads what the user types, prints what the model answers."""
 
-    def __init__(self, llm: LLM, params: SamplingParams, system: str | None) -> None:
+    def __init__(
+        self, llm: LLM, sampling: SamplingFlags, system: str | None, quiet: bool, model: str
+    ) -> None:
         self._llm = llm
-        self._params = params
-        self._start = [{"role": "system", "content": system}] if system else []
-        self._messages = list(self._start)
+        self._sampling = sampling
+        self._params = sampling.params()
+        self._quiet = quiet
+        self._model = model
+        self._system = system
+        self._talk = Talk(system)
+        self._summary = ""
+        self._actions = {
+            "/save": self._save,
+            "/load": self._load,
+            "/set": self._set,
+            "/system": self._change_system,
+            "/regen": self._regenerate,
+            "/undo": self._undo,
+            "/history": self._history,
+            "/stats": self._stats,
+            "/reset": self._reset,
+            "/help": self._help,
+        }
 
     def talk(self) -> None:
         """Talk until the user leaves."""
-        print(HELP, file=sys.stderr)
+        reader = Reader([*self._actions, "/exit"])
+        _say(START)
         with self._llm.session() as session:
-            while (typed := self._read()) is not None:
-                if typed.startswith("/"):
-                    if typed == "/exit":
-                        break
-                    self._command(typed)
-                elif typed:
-                    self._turn(session, typed)
+            self._session = session
+            while (typed := reader.read()) is not None:
+                if typed.command and typed.text == "/exit":
+                    break
+                if typed.command:
+                    self._command(typed.text)
+                elif typed.text:
+                    self._turn(typed.text)
 
     def _command(self, typed: str) -> None:
-        if typed == "/reset":
-            self._messages = list(self._start)
-            print("starting over", file=sys.stderr)
-        elif typed == "/help":
-            print(HELP, file=sys.stderr)
-        else:
-            print(f"suffice: error: {unknown('command', typed, COMMANDS)}", file=sys.stderr)
-
-    def _turn(self, session: Session, typed: str) -> None:
-        """Answer once; a turn that cannot be answered is taken back and the talk goes on."""
-        self._messages.append({"role": "user", "content": typed})
-        answer = Answer(self._llm)
+        name, _, rest = typed.partition(" ")
         try:
-            answer.show(session.chat(self._messages, self._params))
+            if name not in self._actions:
+                raise unknown("command", name, [*self._actions, "/exit"])
+            self._actions[name](rest.strip())
         except InputError as error:
-            self._messages.pop()
-            print(f"suffice: error: {error}; /reset starts over", file=sys.stderr)
+            _say(f"suffice: error: {error}")
+
+    def _turn(self, text: str) -> None:
+        """Answer once; a turn that cannot be answered is taken back and the talk goes on."""
+        messages = self._talk.messages
+        messages.append({"role": "user", "content": text})
+        answer = Answer(self._llm, self._quiet)
+        try:
+            check_text("the message", text)
+            answer.show(self._session.chat(self._talk.whole, self._params))
+        except InputError as error:
+            messages.pop()
+            _say(f"suffice: error: {error}; /reset starts over")
             return
         except KeyboardInterrupt:
             if not answer.text:
-                self._messages.pop()
+                messages.pop()
                 print(file=sys.stderr)
                 return
+        finally:
+            self._summary = answer.summary or self._summary
         # An answer that was interrupted stays part of the conversation, as far as it came.
-        self._messages.append({"role": "assistant", "content": answer.text})
+        messages.append({"role": "assistant", "content": answer.text})
 
-    def _read(self) -> str | None:
-        """Return what was typed, None at the end of the input."""
-        if sys.stdin is None:
-            raise InputError("standard input is closed: there is nobody to talk with")
-        if not sys.stdin.isatty():
-            line = sys.stdin.readline()
-            return line.strip() if line else None
-        import readline  # noqa: F401 (gives input() a history and editing)
+    def _save(self, file: str) -> None:
+        save(_path("/save", file), self._talk)
+        _say(f"saved: {file}")
 
-        try:
-            return input("> ").strip()
-        except EOFError:
-            print(file=sys.stderr)
-            return None
-        except KeyboardInterrupt:
-            print(file=sys.stderr)
-            return ""
+    def _load(self, file: str) -> None:
+        self._talk = load(_path("/load", file))
+        _say(f"loaded: {self._turns()}")
+
+    def _set(self, given: str) -> None:
+        if given:
+            self._sampling = changed(self._sampling, given)
+            self._params = self._sampling.params()
+        _say(settings(self._sampling))
+
+    def _change_system(self, text: str) -> None:
+        check_text("the system prompt", text)
+        if text:
+            self._talk.system = None if text == '""' else text
+        _say(f"system prompt: {self._talk.system or 'none'}")
+
+    def _regenerate(self, rest: str) -> None:
+        _nothing("/regen", rest)
+        if not self._talk.messages:
+            raise InputError("/regen: there is nothing to answer again")
+        *self._talk.messages, asked, answered = self._talk.messages
+        before = len(self._talk.messages)
+        if self._params.greedy or self._params.seed is not None:
+            _say("with temp 0, or a seed, the answer is the same: /set changes them")
+        self._turn(asked["content"])
+        if len(self._talk.messages) == before:  # there is no new answer: the old one stays
+            self._talk.messages += [asked, answered]
+
+    def _undo(self, rest: str) -> None:
+        _nothing("/undo", rest)
+        if not self._talk.messages:
+            raise InputError("/undo: there is nothing to take back")
+        del self._talk.messages[-2:]
+        _say(f"taken back: {self._turns()} left")
+
+    def _history(self, rest: str) -> None:
+        _nothing("/history", rest)
+        for message in self._talk.whole:
+            print(f"{message['role']}: {message['content']}")
+
+    def _stats(self, rest: str) -> None:
+        _nothing("/stats", rest)
+        used, context = len(self._session.tokens), self._llm.config.max_model_len
+        _say(f"{self._model}: {self._turns()}, {used} of {context} tokens of context in the cache")
+        if self._summary:
+            _say(self._summary)
+
+    def _reset(self, rest: str) -> None:
+        _nothing("/reset", rest)
+        self._talk = Talk(self._system)
+        _say("starting over")
+
+    def _help(self, rest: str) -> None:
+        _nothing("/help", rest)
+        for name, does in COMMANDS.items():
+            _say(f"{name:20} {does}")
+        _say(MULTILINE)
+
+    def _turns(self) -> str:
+        count = len(self._talk.messages) // 2
+        return f"{count} turn{'' if count == 1 else 's'}"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _path(command: str, file: str) -> Path:
+    if not file:
+        raise InputError(f"{command}: needs a file, such as {command} chat.json")
+    return Path(file).expanduser()
+
+
+def _nothing(command: str, rest: str) -> None:
+    if rest:
+        raise InputError(f"{command} {rest}: {command} takes nothing")

@@ -16,9 +16,12 @@ from typing import Annotated, cast
 import typer
 
 from suffice import __version__
+from suffice.cli.answer import Answer
 from suffice.cli.calibrate import CalibrateFlags
-from suffice.cli.environment import misspelt, whole_values
+from suffice.cli.environment import misspelt, parameters, whole_values
 from suffice.cli.eval.commands import evaluate
+from suffice.cli.flags import flag, hide_old_names, with_flags
+from suffice.cli.foreign import accept
 from suffice.cli.hw.commands import hardware
 from suffice.cli.interrupt import INTERRUPTED
 from suffice.cli.options import (
@@ -26,11 +29,10 @@ from suffice.cli.options import (
     ModelFlags,
     SamplingFlags,
     SourceFlags,
-    flag,
-    with_flags,
 )
-from suffice.cli.output import Answer, busy, byte_bars, one_prompt, wrapped
+from suffice.cli.output import busy, byte_bars, one_prompt, wrapped
 from suffice.cli.quantize import QuantizeFlags
+from suffice.cli.warned import as_lines
 from suffice.errors import InputError, check_text
 
 # typer has no public name for the class of every usage error.
@@ -41,8 +43,9 @@ app = typer.Typer(
     help="Generate text with an LLM on this machine's CPU.",
     epilog=(
         "Every long flag can be set in the environment: --top-k as SUFFICE_TOP_K. "
-        "KV rows, in the line that sums up a run: a row is the key and value of one cached token "
-        "at one new token, averaged over layers and heads."
+        "In the summary of a run, `cache A -> B, read R %`: keys and values take A bytes in the "
+        "model's own type, B as they are stored; decode steps read R % of what exact attention to "
+        "A reads. `up to U % of softmax unread` is a bound on the attention mass left out."
     ),
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
@@ -53,6 +56,7 @@ app = typer.Typer(
 System = Annotated[
     str | None, flag("-sys", "--system-prompt", help="What the model is told before anything else.")
 ]
+Quiet = Annotated[bool, flag("-q", "--quiet", help="Print no summary after an answer.")]
 Raw = Annotated[
     bool,
     flag("--no-chat-template", "--raw", help="Give the model the prompt as it is."),
@@ -87,9 +91,12 @@ def execute(arguments: list[str]) -> int:
 def _called(arguments: list[str]) -> int:
     group = typer.main.get_command(app)
     whole_values(group)
+    accept(group)
+    hide_old_names(parameters(group))
     for line in misspelt(group, os.environ):
         print(line, file=sys.stderr)
-    code = group.main(arguments or ["--help"], prog_name="suffice", standalone_mode=False)
+    with as_lines():
+        code = group.main(arguments or ["--help"], prog_name="suffice", standalone_mode=False)
     sys.stdout.flush()
     return code or 0
 
@@ -145,19 +152,25 @@ def run(
         str | None, typer.Argument(metavar="[PROMPT]", help="The prompt; - reads standard input.")
     ] = None,
     prompt: Annotated[str | None, flag("-p", "--prompt", help="The same as a flag.")] = None,
+    file: Annotated[
+        Path | None, flag("-f", "--file", help="A text file (UTF-8) that holds the prompt.")
+    ] = None,
     system: System = None,
     raw: Raw = False,
+    quiet: Quiet = False,
     *,
     model: ModelFlags,
     sampling: SamplingFlags,
 ) -> None:
     """Answer one prompt."""
     # What is typed wins over the environment, also over another flag's variable.
-    if text is not None and _from_environment(context, "prompt"):
+    if (text is not None or file is not None) and _from_environment(context, "prompt"):
         prompt = None
+    if (text is not None or prompt is not None) and _from_environment(context, "file"):
+        file = None
     if raw and _from_environment(context, "system"):
         system = None
-    given = one_prompt(text, prompt)
+    given = one_prompt(text, prompt, file)
     check_text("the system prompt", system or "")
     if raw and system is not None:
         raise InputError("--system-prompt needs the chat template, which --raw leaves out")
@@ -165,23 +178,25 @@ def run(
     with busy(f"loading {model.model}"):
         llm = model.load(sampling.seed)
     tokens = given if raw else wrapped(llm, given, system)
-    Answer(llm).show(llm.stream(tokens, params))
+    Answer(llm, quiet).show(llm.stream(tokens, params))
 
 
 @app.command()
 @with_flags
-def chat(system: System = None, *, model: ModelFlags, sampling: SamplingFlags) -> None:
+def chat(
+    system: System = None, quiet: Quiet = False, *, model: ModelFlags, sampling: SamplingFlags
+) -> None:
     """Talk with the model; /help lists what else can be typed."""
     from suffice.cli.chat import Chat
 
     check_text("the system prompt", system or "")
-    params = sampling.params()
+    sampling.params()  # refuses bad values before the model is loaded
     with busy(f"loading {model.model}"):
         llm = model.load(sampling.seed)
     llm.config.check_session()
     if not llm.tokenizer.has_chat_template:
         raise InputError(f"{model.model} has no chat template: use `suffice run`")
-    Chat(llm, params, system).talk()
+    Chat(llm, sampling, system, quiet, model.model).talk()
 
 
 @app.command()
@@ -247,6 +262,15 @@ def pull(
 
 @app.command()
 def info(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SEAM] [TECHNIQUE]",
+            help="List a seam's techniques (attention, softmax, policy, growth, quant, "
+            "speculator), or a technique's options (aet).",
+        ),
+    ] = None,
+    *,
     model: Annotated[
         str | None,
         flag(
@@ -261,10 +285,16 @@ def info(
         flag("--calibrate", help="Measure the machine; see how many times a cache should grow."),
     ] = False,
 ) -> None:
-    """Show what is here: version, machine, techniques, models."""
+    """Show what is here: version, machine, techniques, models; or what a technique's options do."""
     from suffice.cli import info as showing
 
-    if calibrate:
+    if names:
+        if calibrate or model is not None:
+            raise InputError(f"info {names[0]}: goes with neither -m nor --calibrate")
+        from suffice.cli import techniques
+
+        techniques.show(names)
+    elif calibrate:
         showing.calibrate()
     elif model is not None:
         showing.show_model(model)

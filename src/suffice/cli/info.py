@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import math
 import os
 import platform
 import sys
 from collections import Counter
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from suffice import __version__, native
@@ -20,11 +18,14 @@ from suffice.cli.output import busy, markdown
 from suffice.policy import POLICIES
 from suffice.pull import MODELS, model_path, resolve
 from suffice.quant import QUANTS
+from suffice.registry import Table
 from suffice.speculate import SPECULATORS
 
 if TYPE_CHECKING:
+    from suffice.models.checkpoint import Checkpoint
     from suffice.models.config import DecoderConfig
-    from suffice.models.formats.quantized_file import Quantised
+    from suffice.models.formats.quantized_file import Quantized
+    from suffice.models.storage import StoredMatrix
 
 SEAMS = (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, QUANTS, SPECULATORS)
 ISA_NAMES = {"v4": "AVX-512", "v3_vnni": "AVX2 with VNNI", "v3": "AVX2", "base": "plain loops"}
@@ -37,7 +38,7 @@ def show() -> None:
     for name, value in [*_versions(), *_machine(), *_calibration()]:
         print(f"{name:16} {value}")
     print()
-    print(markdown(["seam", "technique", "PyTorch", *native.isas()], techniques(native.isas())))
+    print(markdown(["seam", "technique", "computed by"], techniques()))
     print(f"\nkeys and values in {', '.join(KV_DTYPES)}, in native code everywhere\n")
     for model in MODELS.values():
         path = model_path(model)
@@ -45,32 +46,17 @@ def show() -> None:
         print(f"{model.name:16} {model.summary}; {here}")
 
 
-def techniques(isas: list[str]) -> list[list[str]]:
-    """Return a row per technique: its seam, its name and which backends it has.
-
-    A technique that decides rather than computes (a growth policy, say) needs no kernel: "any".
-    """
-    rows = []
-    for table in SEAMS:
-        for name in table.names():
-            headings = _headings(table.entries[name].partition(":")[0])
-            computes = table in (ATTENTIONS, SOFTMAXES, QUANTS)
-            native_too = "yes" if "Native" in headings else "-"
-            backends = (
-                ["yes", *(native_too for _ in isas)] if computes else ["any"] * (1 + len(isas))
-            )
-            rows.append([table.kind, name, *backends])
-    return rows
+def techniques(tables: Sequence[Table] = SEAMS) -> list[list[str]]:
+    """Return a row per technique: its seam, its name and what computes it, if it computes."""
+    return [
+        [table.kind, name, _computed_by(table, name)] for table in tables for name in table.names()
+    ]
 
 
-def _headings(module: str) -> set[str]:
-    """Return the first words of the lines of a module's docstring, without importing it."""
-    spec = find_spec(module)
-    assert spec is not None and spec.origin is not None, f"{module} is registered but not there"
-    documentation = (
-        ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    )
-    return {line.split()[0] for line in documentation.splitlines() if line.strip()}
+def _computed_by(table: Table, name: str) -> str:
+    if table.native is None:
+        return "-"
+    return "native code, PyTorch" if name in table.native else "PyTorch"
 
 
 def _versions() -> list[tuple[str, str]]:
@@ -132,22 +118,21 @@ def show_model(name: str) -> None:
     """
     path = resolve(name)
     with busy(f"opening {name}"):
-        from suffice.models.checkpoint import open_checkpoint
-        from suffice.models.formats.quantized_file import open_quantised
-        from suffice.models.locate import SUFFIX, locate
+        from suffice.models.formats.quantized_file import Quantized
+        from suffice.models.open import open_model
         from suffice.models.weights import shapes
 
-        found = locate(path)
-        quantised = open_quantised(found) if found.suffix == SUFFIX else None
-        checkpoint = quantised or open_checkpoint(found)
-    config = checkpoint.config
+        opened = open_model(path)
+    config = opened.config
     parameters = sum(math.prod(shape) for shape in shapes(config).values())
     windows = Counter("all" if layer.window is None else layer.window for layer in config.layers)
     layers = ", ".join(f"{count} see {window}" for window, count in windows.most_common())
     rows = len(config.layers) * 2 * config.kv_heads  # of keys and values
     lines = {
-        "file": checkpoint.path,
-        "parameters": f"{parameters / 1e6:.1f} M, stored as {checkpoint.dtype}",
+        "file": opened.path,
+        "parameters": f"{parameters / 1e6:.1f} M",
+        "stored as": f"{opened.stored_as}: {_kinds(opened.matrices)}",
+        "runs as": _runs_as(opened),
         "layers": f"{len(config.layers)} ({layers} tokens)",
         "heads": f"{config.heads} query, {config.kv_heads} key/value, of {config.head_size}",
         "width": f"{config.width}, MLP {config.mlp_width}, vocabulary {config.vocab}",
@@ -159,13 +144,35 @@ def show_model(name: str) -> None:
             for dtype in _KV_TYPES
         ),
     }
-    if quantised:
-        lines |= _quantised(quantised)
+    if isinstance(opened, Quantized):
+        lines |= _quantised(opened)
     for key, value in lines.items():
         print(f"{key:16} {value}")
 
 
-def _quantised(model: Quantised) -> dict[str, object]:
+def _kinds(matrices: list[StoredMatrix]) -> str:
+    """Return how the kinds of matrices are stored, and the bits per weight of all together."""
+    from suffice.models.storage import by_kind
+
+    bits = 8 * sum(m.bytes for m in matrices) / sum(m.entries for m in matrices)
+    groups = by_kind(matrices)
+    if len(groups) == 1:
+        return f"{bits:.2f} bits per weight"
+    said = [f"{', '.join(kinds)} {types} ({each:.2f})" for kinds, types, each in groups]
+    return f"{bits:.2f} bits per weight; {'; '.join(said)}"
+
+
+def _runs_as(model: Checkpoint | Quantized) -> str:
+    """Return how weights are held in memory unless a flag asks for another type."""
+    from suffice.models.formats.quantized_file import Quantized
+
+    if isinstance(model, Quantized):
+        return "it is stored"
+    found = "bfloat16" if model.dtype == "bfloat16" else "float32"
+    return f"{found}; --quant and --dtype change it"
+
+
+def _quantised(model: Quantized) -> dict[str, object]:
     """Return what a quantised model says of itself, and what each of its matrices loses."""
     facts = model.facts
     own = facts["model"]
@@ -184,7 +191,7 @@ def _quantised(model: Quantised) -> dict[str, object]:
     return lines
 
 
-def _entries(model: Quantised) -> int:
+def _entries(model: Quantized) -> int:
     return sum(matrix["rows"] * matrix["columns"] for matrix in model.facts["matrices"].values())
 
 

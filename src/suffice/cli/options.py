@@ -1,61 +1,24 @@
-"""Every flag of the command line, once: groups of them are dataclasses that commands ask for.
-
-A command with a parameter `model: ModelFlags` gets all flags of that group. Each long flag is also
-read from the environment: `--top-k` from `SUFFICE_TOP_K`; the command line wins. A variable
-is one value, also where a flag may be given several times.
-"""
+"""Every flag of the command line, once: groups of them are dataclasses; see `suffice.cli.flags`."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from suffice.cli.flags import NUMBER, WHOLE, EngineFlags, flag, plain
+from suffice.engine.option_values import speculator
+from suffice.engine.options import EngineOptions, Flag, options
 from suffice.errors import InputError
-from suffice.pull import DEFAULT_MODEL, resolve
+from suffice.pull import resolve
 from suffice.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from suffice.engine.config import Config
     from suffice.engine.llm import LLM
-
-
-def flag(
-    *names: str, help: str, panel: str | None = None, environment: bool = True, **extra: Any
-) -> Any:
-    """Declare an option, its long names mirrored by environment variables unless told not to."""
-    long = [name.removeprefix("--") for name in names if name.startswith("--")]
-    long = [name for name in long if name != "cache"]  # SUFFICE_CACHE is a folder (see paths)
-    variables = ["SUFFICE_" + name.upper().replace("-", "_") for name in long]
-    return typer.Option(
-        *names,
-        help=help,
-        envvar=variables if environment else None,
-        show_envvar=False,
-        rich_help_panel=panel,
-        **extra,
-    )
-
-
-def whole(text: str | int) -> int:
-    """Read a whole number."""
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"'{text}' is not a whole number") from None
-
-
-def number(text: str | float) -> float:
-    """Read a number."""
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"'{text}' is not a number") from None
 
 
 def kv_dtype(name: str, text: str) -> str:
@@ -75,13 +38,13 @@ def kv_dtype(name: str, text: str) -> str:
 LONGEST = 200  # characters of a value that an error repeats
 
 
-def speculation(text: str | None) -> Any:
+def speculation(text: Any) -> Any:
     """Return what the engine takes for a speculator's name, or for vLLM's configuration in JSON.
 
     Raises:
         InputError: It begins as JSON and is none, or is no object.
     """
-    if text is None or not text.lstrip().startswith(("{", "[")):
+    if not isinstance(text, str) or not text.lstrip().startswith(("{", "[")):
         return text
     try:
         found = json.loads(text)
@@ -100,56 +63,53 @@ def speculation(text: str | None) -> Any:
 
 
 LLAMA_CPP_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-WHOLE: dict[str, Any] = {"parser": whole, "metavar": "N"}
-NUMBER = {"parser": number, "metavar": "X"}
 _MODEL = functools.partial(flag, panel="Model")
-_TECHNIQUE = functools.partial(flag, panel="Techniques")
 _SAMPLING = functools.partial(flag, panel="Sampling")
+
+
+def _nothing_given() -> EngineOptions:
+    return EngineOptions(
+        **{
+            name: plain(declared, option.flag)
+            for name, (declared, option) in options().items()
+            if option.flag is not None
+        }
+    )
+
+
+def _long(own: Flag) -> str:
+    return next(name for name in own.names if name.startswith("--"))
+
+
+def _inexact() -> Iterator[tuple[str, dataclasses.Field[Any], Flag]]:
+    """Yield the options that change what is computed: name, field and flag."""
+    for name, (declared, option) in options().items():
+        if option.inexact and option.flag is not None:
+            yield name, declared, option.flag
 
 
 @dataclass(frozen=True)
 class SourceFlags:
     """Which model, and how many threads work on it."""
 
-    model: Annotated[
-        str, _MODEL("-m", "--model", help="A name that `pull` knows, a folder, hub id or file.")
-    ] = DEFAULT_MODEL
-    tokenizer: Annotated[
-        str | None, _MODEL("--tokenizer", help="Where the tokenizer is, if not with the model.")
-    ] = None
-    threads: Annotated[
-        int | None,
-        _MODEL(
-            "-t", "--threads", help="Threads; default: the cores this process may use.", **WHOLE
-        ),
-    ] = None
+    options: Annotated[EngineOptions, EngineFlags("model", "tokenizer", "threads")] = field(
+        default_factory=_nothing_given
+    )
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return str(self.options.model)
 
 
 @dataclass(frozen=True)
 class ModelFlags(SourceFlags):
-    """Which model, how it is stored, and with which techniques it is run."""
+    """Which model, how it is stored, and with which techniques it is run.
 
-    ctx_size: Annotated[
-        int | None,
-        _MODEL(
-            "-c",
-            "--ctx-size",
-            "--max-model-len",
-            help="Context in tokens; default: the model's.",
-            **WHOLE,
-        ),
-    ] = None
-    dtype: Annotated[
-        str, _MODEL("--dtype", help="Type of the weights: auto, float32, bfloat16.")
-    ] = "auto"
-    kv_cache_dtype: Annotated[
-        str | None,
-        _MODEL(
-            "--kv-cache-dtype",
-            help="Type of keys and values, or KEYS/VALUES: auto, float32 (or f32), bfloat16 "
-            "(bf16), float16 (f16), int8, kmeans4.",
-        ),
-    ] = None
+    `cache_type_k` and `cache_type_v` are llama.cpp's names for the types of `--kv-cache-dtype`.
+    """
+
+    options: Annotated[EngineOptions, EngineFlags()] = field(default_factory=_nothing_given)
     cache_type_k: Annotated[
         str | None,
         _MODEL("-ctk", "--cache-type-k", help="Of keys, and of values if -ctv is not given."),
@@ -158,46 +118,6 @@ class ModelFlags(SourceFlags):
         str | None,
         _MODEL("-ctv", "--cache-type-v", help="Of values, and of keys if -ctk is not given."),
     ] = None
-    kv_cache_bytes: Annotated[
-        str | None,
-        _MODEL("--kv-cache-bytes", help="Most memory for keys and values, such as 4GiB."),
-    ] = None
-    quant: Annotated[
-        str | None,
-        _TECHNIQUE("--quant", "--quantization", help="How weights are stored, such as int8."),
-    ] = None
-    attention: Annotated[
-        str, _TECHNIQUE("--attention", help="How attention is computed: name:option=value,...")
-    ] = "exact"
-    softmax: Annotated[
-        str, _TECHNIQUE("--softmax", help="How scores become weights: exact, exaq:bits=2, ...")
-    ] = "exact"
-    calibration: Annotated[
-        str | None,
-        _TECHNIQUE("--calibration", help="What `suffice calibrate` wrote about the model."),
-    ] = None
-    policy: Annotated[str, _TECHNIQUE("--policy", help="Which cached tokens are eligible.")] = (
-        "full"
-    )
-    audit: Annotated[
-        int | None,
-        _TECHNIQUE(
-            "--audit",
-            help="Every N decode steps, find out what is left out, by exact attention beside.",
-            **WHOLE,
-        ),
-    ] = None
-    growth: Annotated[
-        str, _TECHNIQUE("--growth", "--cache", help="How the cache grows: bmc, step:rows=256, ...")
-    ] = "bmc"
-    speculate: Annotated[
-        str | None,
-        _TECHNIQUE(
-            "--speculate",
-            "--speculative-config",
-            help='Who guesses tokens: a name, or JSON such as {"method": "ngram"}.',
-        ),
-    ] = None
 
     def load(self, seed: int | None = None) -> LLM:
         """Build the engine.
@@ -205,31 +125,28 @@ class ModelFlags(SourceFlags):
         Raises:
             InputError: A model or an option that cannot be used.
         """
-        options: dict[str, Any] = {
-            "tokenizer": self.tokenizer,
-            "dtype": self.dtype,
-            "quantization": self.quant,
-            "kv_cache_dtype": self._kv_dtype(),
-            "max_model_len": self.ctx_size,
-            "threads": self.threads,
-            "attention": self.attention,
-            "softmax": self.softmax,
-            "calibration": self.calibration,
-            "policy": self.policy,
-            "growth": self.growth,
-            "speculative_config": speculation(self.speculate),
-            "kv_cache_bytes": self.kv_cache_bytes,
-            "audit": self.audit,
-            "seed": seed,
-        }
-        from suffice.engine.config import Config
-
         # What can be refused without torch is refused before it is loaded.
-        Config.create(self.model, **options)
+        config = self.config(seed)
         resolve(self.model)
         from suffice.engine.llm import LLM
 
-        return LLM(self.model, **options)
+        return LLM.of(config)
+
+    def config(self, seed: int | None = None) -> Config:
+        """Return what the engine is built from.
+
+        Raises:
+            InputError: A bad value, or two that contradict each other.
+        """
+        from suffice.engine.config import Config
+
+        given = dataclasses.replace(
+            self.options,
+            kv_cache_dtype=self._kv_dtype(),
+            speculative_config=speculation(self.options.speculative_config),
+            seed=seed,
+        )
+        return Config.built(given)
 
     def check_drafts(self, command: str) -> None:
         """Require that nobody guesses tokens, for a command to which they are all given.
@@ -237,34 +154,36 @@ class ModelFlags(SourceFlags):
         Raises:
             InputError: A speculator is asked for.
         """
-        from suffice.engine.config import Config
-
-        config = Config.create(self.model, speculative_config=speculation(self.speculate))
-        if config.speculate.num_speculative_tokens:
+        given = self.options.speculative_config
+        if speculator("speculative_config", speculation(given)).num_speculative_tokens:
             raise InputError(
-                f"--speculate={self.speculate}: {command} decodes tokens that are given, so there "
+                f"--speculate={given}: {command} decodes tokens that are given, so there "
                 "is nothing to guess: leave it out; run, chat, eval speed and eval ruler generate"
             )
 
     def exact(self) -> ModelFlags:
         """Return the flags of the same model with nothing left out of its arithmetic."""
+        exact = {name: plain(field, own) for name, field, own in _inexact()}
         return dataclasses.replace(
             self,
-            quant=None,
-            attention="exact",
-            softmax="exact",
-            calibration=None,
-            audit=None,
-            policy="full",
-            speculate=None,
-            kv_cache_dtype=None,
+            options=dataclasses.replace(self.options, **exact),
             cache_type_k=None,
             cache_type_v=None,
         )
 
+    def inexact(self) -> dict[str, Any]:
+        """Return the flags that ask for other than exact arithmetic, with their values."""
+        named = {
+            _long(own): getattr(self.options, name)
+            for name, field, own in _inexact()
+            if getattr(self.options, name) != plain(field, own)
+        }
+        types = {"--cache-type-k": self.cache_type_k, "--cache-type-v": self.cache_type_v}
+        return named | {name: given for name, given in types.items() if given is not None}
+
     def _kv_dtype(self) -> str:
         flags = {
-            "--kv-cache-dtype": self.kv_cache_dtype,
+            "--kv-cache-dtype": self.options.kv_cache_dtype,
             "-ctk": self.cache_type_k,
             "-ctv": self.cache_type_v,
         }
@@ -367,31 +286,3 @@ class BenchFlags:
     ] = 1
     repetitions: Annotated[int, flag("-r", "--repetitions", help="Runs that count.", **WHOLE)] = 3
     output: Annotated[str, flag("-o", "--output", help="md, csv or json.")] = "md"
-
-
-def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter of a command that is a group of flags by the flags of the group."""
-    groups: dict[str, type[Any]] = {}
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        group = parameter.annotation
-        if isinstance(group, type) and dataclasses.is_dataclass(group):
-            groups[parameter.name] = group
-            members = inspect.signature(group, eval_str=True).parameters
-            parameters += [member.replace(kind=member.KEYWORD_ONLY) for member in members.values()]
-        else:
-            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
-
-    @functools.wraps(command)
-    def wrapper(**values: Any) -> None:
-        grouped = {
-            name: group(
-                **{field.name: values.pop(field.name) for field in dataclasses.fields(group)}
-            )
-            for name, group in groups.items()
-        }
-        command(**values, **grouped)
-
-    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
-    return wrapper

@@ -1,14 +1,13 @@
-"""What commands print: text as it comes, the line that sums up a run, progress bars, tables."""
+"""What commands read and print: a prompt, progress bars, tables."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import io
-import math
-import resource
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suffice.cli.interrupt import ends_process
@@ -17,21 +16,27 @@ from suffice.progress import progress_bar
 
 if TYPE_CHECKING:
     from suffice.engine.llm import LLM
-    from suffice.engine.request import RequestOutput
-    from suffice.speculate.stats import DraftStats
-    from suffice.trace import Audit, Trace
 
 
-def one_prompt(text: str | None, prompt: str | None) -> str:
-    """Return the prompt, given as an argument or as a flag.
+def one_prompt(text: str | None, prompt: str | None, file: Path | None = None) -> str:
+    """Return the prompt, given as an argument, as a flag or as a file.
 
     `-` stands for standard input, which is also read if there is no prompt and it is no terminal.
+    The line break at the end of a file is not part of the prompt.
 
     Raises:
-        InputError: Neither is given, or both, or the prompt is empty or no text.
+        InputError: None is given, or several, or the prompt is empty or no text.
     """
-    if text is not None and prompt is not None:
-        raise InputError(f"two prompts were given, '{text}' and -p '{prompt}': give one")
+    named = {
+        f"'{text}'": text,
+        f"-p '{prompt}'": prompt,
+        f"-f {file}": None if file is None else str(file),
+    }
+    given_as = [name for name, value in named.items() if value is not None]
+    if len(given_as) > 1:
+        raise InputError(f"{len(given_as)} prompts were given, {' and '.join(given_as)}: give one")
+    if file is not None:
+        return _from_file(file)
     given = text if prompt is None else prompt
     if given == "-":
         given = _piped()
@@ -43,6 +48,21 @@ def one_prompt(text: str | None, prompt: str | None) -> str:
         raise InputError("the prompt is empty: give some text")
     check_text("the prompt", given)
     return given
+
+
+def _from_file(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"-f {path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"-f {path}: is not text (UTF-8): byte 0x{error.object[error.start]:02x} at offset "
+            f"{error.start}"
+        ) from None
+    if not text.strip():
+        raise InputError(f"-f {path}: the file is empty: give one with some text")
+    return text.removesuffix("\n")
 
 
 def _piped() -> str:
@@ -77,111 +97,6 @@ def busy(text: str) -> Iterator[None]:
 
         with Console(stderr=True).status(text):
             yield
-
-
-class Answer:
-    """Prints a text as it is generated, and after it one line on what that took."""
-
-    def __init__(self, llm: LLM) -> None:
-        self._llm = llm
-        self.text = ""
-
-    def show(self, stream: Generator[tuple[str, RequestOutput]]) -> None:
-        """Print a stream to its end, or until Ctrl-C.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C, once what there is has been printed and summed up.
-            InputError: The request failed, for lack of memory.
-        """
-        before = self._llm.runner.trace.copy()
-        output = None
-        try:
-            with contextlib.closing(stream):
-                for delta, output in stream:  # noqa: B007 (the last one is summed up)
-                    self.text += delta
-                    sys.stdout.write(delta)
-                    sys.stdout.flush()
-        finally:
-            if output is not None:
-                print(flush=True)
-                runner = self._llm.runner
-                trace = runner.trace.since(before)
-                print(summary(output, trace), file=sys.stderr)
-        if output is not None and output.error:
-            raise InputError(output.error)
-
-
-def summary(output: RequestOutput, trace: Trace) -> str:
-    """Return the line that sums up a run.
-
-    A row is there a token's key and value as one decode step sees them, averaged over the layers
-    and heads: so many of those that attention to all tokens so far would have read, evicted ones
-    and those before a sliding window too.
-    """
-    metrics = output.metrics
-    run = len(output.prompt_token_ids) - output.num_cached_tokens
-    decoded = len(output.outputs[0].token_ids) - 1  # the first comes with the prompt
-    read, held = trace.key_rows_read + trace.value_rows_read, 2 * trace.rows_held
-    share = 2 * trace.rows[0].size
-    cached = f" ({output.num_cached_tokens} cached)" if output.num_cached_tokens else ""
-    missing = [f"left out up to {100 * trace.missing:.2g} % of a softmax"] if trace.missing else []
-    audit = [audited(trace.audit)] if trace.audit and trace.audit.tokens else []
-    return " | ".join(
-        [
-            f"prompt {run} tokens{cached} {_rate(run, metrics.prefill_seconds)}",
-            f"decode {max(decoded, 0)} tokens {_rate(decoded, metrics.decode_seconds)}",
-            *drafted(output.speculation),
-            f"KV rows read {_count(read / share)} of {_count(held / share)}{_percent(read, held)}",
-            *missing,
-            *audit,
-            f"peak memory {peak_memory_bytes() / 2**20:.0f} MiB",
-        ]
-    )
-
-
-def drafted(stats: DraftStats) -> list[str]:
-    """Return what became of drafts, in a few words; nothing if there were none."""
-    if not stats.num_drafts:
-        return []
-    return [
-        f"drafts accepted {stats.num_accepted_tokens} of {stats.num_draft_tokens}"
-        f"{_percent(stats.num_accepted_tokens, stats.num_draft_tokens)}, "
-        f"{stats.tokens_per_step:.2f} tokens a step"
-    ]
-
-
-def audited(audit: Audit) -> str:
-    """Return what an audit found, in a few words."""
-    found = audit.plain()
-    said = [
-        f"{name} {_share(figures['mean'])} on average, at most {_share(figures['most'])}"
-        for name in ("missing", "error")
-        if isinstance(figures := found.get(name), dict)
-    ]
-    beyond = f", {audit.beyond} queries beyond their bound" if audit.beyond else ""
-    return f"audit of {audit.tokens} tokens: {'; '.join(said)}{beyond}"
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.2g} %"
-
-
-def _rate(tokens: int, seconds: float) -> str:
-    return f"{tokens / seconds:.1f} tokens/s" if tokens > 0 and seconds > 0 else "- tokens/s"
-
-
-def _percent(part: int, whole: int) -> str:
-    # Rounded down: only all is 100 %.
-    return f" ({math.floor(1000 * part / whole) / 10:g} %)" if whole else ""
-
-
-def _count(value: float) -> str:
-    return f"{value:,.1f}".removesuffix(".0")
-
-
-def peak_memory_bytes() -> int:
-    """Return the most memory this process has had resident."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @contextlib.contextmanager

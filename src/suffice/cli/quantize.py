@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from suffice.cli.eval.options import DATA_DIR
-from suffice.cli.options import WHOLE, flag
+from suffice.cli.flags import WHOLE, flag
 from suffice.cli.output import busy
 from suffice.errors import InputError
 from suffice.progress import counting_bar
@@ -29,7 +29,7 @@ class QuantizeFlags:
         Path, flag("-o", "--output", help="The file (.safetensors) to write.", environment=False)
     ]
     method: Annotated[
-        str, flag("--method", help="How weights are stored: kmeans:w=4,a=16, kllm, ...")
+        str, flag("--method", help="How weights are stored: kmeans:bits=4,act_bits=16, kllm, ...")
     ] = "kmeans"
     data_dir: Annotated[str | None, DATA_DIR] = None
     window: Annotated[int, flag("--window", help="Tokens that run together.", **WHOLE)] = 1024
@@ -49,31 +49,28 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
     from suffice import native
     from suffice.eval.perplexity import Plan, windows_of
     from suffice.eval.texts import described, load_text
-    from suffice.models.checkpoint import open_checkpoint
     from suffice.models.decoder import Decoder
-    from suffice.models.fingerprint import fingerprint
-    from suffice.models.locate import SUFFIX, locate
+    from suffice.models.files import fingerprint, locate
+    from suffice.models.open import open_checkpoint
     from suffice.models.quantize.job import Quantising
     from suffice.models.tokenizer import load_tokenizer
     from suffice.quant.hadamard import block_of
     from suffice.quant.none import NoQuant
 
-    if model.threads is not None:
-        native.set_threads(model.threads)
-        torch.set_num_threads(model.threads)
+    if model.options.threads is not None:
+        native.set_threads(model.options.threads)
+        torch.set_num_threads(model.options.threads)
     method = _method(flags.method)
     plan = Plan(flags.window, flags.limit)
     text = load_text(flags.calibrate, flags.data_dir)
     path = locate(model.model)
-    if path.suffix == SUFFIX:
-        raise InputError(f"{path} is quantised already: give what it was made from")
     _check_apart(flags.output, path)
     with busy(f"loading {model.model}"):
         checkpoint = open_checkpoint(path)
-        tokenizer = load_tokenizer(model.tokenizer or path)
+        tokenizer = load_tokenizer(str(model.options.tokenizer or path))
         windows = windows_of(tokenizer, text, plan, checkpoint.config.longest_prompt)
         decoder = Decoder.from_checkpoint(checkpoint, NoQuant("float32"))
-    if getattr(method, "hadamard", False):  # before the text is run
+    if method.hadamard:  # before the text is run
         config = checkpoint.config
         for inputs in (config.width, config.heads * config.head_size, config.mlp_width):
             block_of(inputs)
@@ -115,7 +112,7 @@ def _method(text: str) -> Any:
     from suffice.quant import QUANTS
 
     method = QUANTS.build(text)
-    if not hasattr(method, "site"):
+    if not method.calibrates:
         raise InputError(
             f"--method {text}: needs no calibration; run the model with --quant {text}"
         )

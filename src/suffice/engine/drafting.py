@@ -9,8 +9,7 @@ from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, Omitted, Rows
-from suffice.models.restored import restored
-from suffice.models.tokenizer import load_tokenizer
+from suffice.models.tokenizer import Tokenizer, load_tokenizer
 from suffice.speculate import Cheaper
 
 if TYPE_CHECKING:
@@ -19,11 +18,14 @@ if TYPE_CHECKING:
     from suffice.engine.runner import Runner
 
 
-class Models:
-    """Of a runner, for which drafts are made."""
+class DraftModels:
+    """Of a runner, for which drafts are made; `load` makes another runner of a config."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(
+        self, runner: Runner, load: Callable[[Config], tuple[Config, Runner, Tokenizer]]
+    ) -> None:
         self._runner = runner
+        self._load = load
 
     def second(self, model: str, quantization: str | None, kv_cache_dtype: str) -> Runner:
         """Load another model, whose caches count as the runner's own.
@@ -31,8 +33,6 @@ class Models:
         Raises:
             InputError: It cannot be used, or has another vocabulary.
         """
-        from suffice.engine.runner import load  # which makes runners, which are given this
-
         mine = self._runner.config
         config = Config.create(
             model,
@@ -50,7 +50,7 @@ class Models:
                 f"speculator 'draft_model': {model} has another vocabulary than {mine.model}: "
                 "drafts are token ids, so the tokenizers must be the same"
             )
-        _, runner, _ = load(config)
+        _, runner, _ = self._load(config)
         if runner.vocabulary != self._runner.vocabulary:
             raise InputError(
                 f"speculator 'draft_model': {model} has {runner.vocabulary} token ids: must be "
@@ -73,7 +73,7 @@ class Models:
         assert context is not None
         _check_skipped(setting.skipped, len(model.layers))
         if setting.quant is not None:
-            decoder = _restored(decoder, setting)
+            decoder = _requantised(decoder, setting)
         rules = [[setting.attention.rule()] * model.kv_heads for _ in model.layers]
         omitted = Omitted(setting.recent, setting.sinks, setting.skipped)
         native = NativeModel(decoder, context, rules, omitted=omitted)
@@ -100,10 +100,10 @@ def _check_skipped(skipped: tuple[int, ...], layers: int) -> None:
         raise InputError(f"skip_layers: leaves none of the model's {layers} layers")
 
 
-def _restored(decoder: Decoder, setting: Cheaper) -> Decoder:
+def _requantised(decoder: Decoder, setting: Cheaper) -> Decoder:
     assert setting.quant is not None
     try:
-        found = restored(decoder, setting.quant)
+        found = decoder.requantised(setting.quant)
     except InputError as error:
         raise InputError(f"quantization: {error}") from None
     others = setting.recent or setting.skipped or setting.attention.rule()

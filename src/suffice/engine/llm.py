@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from suffice.engine.config import Config
-from suffice.engine.conversations import conversation, split_talks
+from suffice.engine.inputs import RequestMaker, conversation, pair, split, split_talks
 from suffice.engine.loop import Loop
-from suffice.engine.progress import showing
-from suffice.engine.prompts import RequestMaker, pair, split
+from suffice.engine.options import EngineOptions, takes_options
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import Kept, Request, RequestOutput
-from suffice.errors import InputError
+from suffice.errors import InputError, SufficeWarning
+from suffice.progress import showing
 from suffice.sampling_params import SamplingParams
 from suffice.speculate.budget import Budget
 
@@ -31,51 +31,30 @@ class LLM:
     of their own are numbered as they come, so give seeds for results that can be had again.
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        tokenizer: str | os.PathLike[str] | None = None,
-        dtype: str = "auto",
-        quantization: Any = None,
-        kv_cache_dtype: str = "auto",
-        max_model_len: int | None = None,
-        max_num_seqs: int = 16,
-        threads: int | None = None,
-        seed: int | None = 0,
-        attention: Any = "exact",
-        softmax: Any = "exact",
-        calibration: Any = None,
-        policy: Any = "full",
-        growth: Any = "bmc",
-        speculative_config: Any = None,
-        **options: Any,
-    ) -> None:
-        """Load a model; see `Config` for the options.
+    @takes_options(EngineOptions)
+    def __init__(self, options: EngineOptions) -> None:
+        """Load a model; see `EngineOptions` for the options.
 
         Raises:
             InputError: An unknown option, a bad value, or a model that cannot be used.
         """
-        config = Config.create(
-            model,
-            tokenizer=tokenizer,
-            dtype=dtype,
-            quantization=quantization,
-            kv_cache_dtype=kv_cache_dtype,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
-            threads=threads,
-            seed=seed,
-            attention=attention,
-            softmax=softmax,
-            calibration=calibration,
-            policy=policy,
-            growth=growth,
-            speculative_config=speculative_config,
-            **options,
-        )
-        from suffice.engine.runner import load
+        self._load(Config.built(options))
 
+    @classmethod
+    def of(cls, config: Config) -> LLM:
+        """Return an LLM of a config that is made already.
+
+        Raises:
+            InputError: A model that cannot be used.
+        """
+        llm = cls.__new__(cls)
+        llm._load(config)
+        return llm
+
+    def _load(self, config: Config) -> None:
+        from suffice.engine.load import load
+
+        _warn_of_codes(config)
         self._assemble(*load(config))
 
     @classmethod
@@ -90,7 +69,7 @@ class LLM:
         self.config = config
         self.runner = runner
         self.tokenizer = tokenizer
-        self.budget = Budget(config.speculate)
+        self.budget = Budget(config.speculative_config)
         self._maker = RequestMaker(config, tokenizer, runner)
         self._loop = Loop(
             runner,
@@ -119,7 +98,7 @@ class LLM:
         """
         parts = split(prompts)
         pairs = zip(parts, pair(len(parts), sampling_params), strict=True)
-        with self._loop.turns:
+        with self._loop.lock.turn():
             requests = [self._maker.make(prompt, params) for prompt, params in pairs]
         return self._run(requests, use_tqdm)
 
@@ -172,12 +151,12 @@ class LLM:
         (chosen,) = pair(1, params)
         if chosen.n != 1:
             raise InputError(f"n={chosen.n}: must be 1 when the text is streamed")
-        with self._loop.turns:
+        with self._loop.lock.turn():
             return self._maker.make(parts[0], chosen, kept)
 
     def _chat_tokens(self, messages: Any, add_generation_prompt: bool = True) -> list[int]:
         talk = conversation(messages)
-        with self._loop.turns:
+        with self._loop.lock.turn():
             return self.tokenizer.chat(talk, add_generation_prompt=add_generation_prompt)
 
     def _run(self, requests: list[Request], progress: bool) -> list[RequestOutput]:
@@ -199,7 +178,7 @@ class LLM:
         try:
             done = False
             while not done:
-                with self._loop.turns:
+                with self._loop.lock.turn():
                     # Another caller's loop may have finished it since the last token.
                     if not request.finished:
                         self._loop.step()
@@ -240,7 +219,7 @@ class Session:
 
     def close(self) -> None:
         """Give the cache back; the session can go on, from nothing."""
-        with self._llm._loop.turns:
+        with self._llm._loop.lock.turn():
             if self._kept.sequence is not None:
                 self._llm.runner.close(self._kept.sequence)
             self._kept = Kept()
@@ -255,3 +234,16 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _warn_of_codes(config: Config) -> None:
+    """Warn of weights whose codes are chosen without a calibration: they lose much."""
+    quant = config.quantization
+    if quant is not None and quant.coded_bits is not None:
+        warnings.warn(
+            f"{quant.coded_bits}-bit codes chosen without a calibration text lose much quality: "
+            "int8 loses little, `suffice quantize` makes calibrated files, and "
+            "`suffice eval perplexity --against exact` measures it",
+            SufficeWarning,
+            stacklevel=5,
+        )

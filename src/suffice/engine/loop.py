@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 from suffice import sampling
+from suffice.engine.fair_lock import FairLock
+from suffice.engine.interrupts import allowed, deferred
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import Logprob, Request, Sample
 from suffice.engine.scheduler import Scheduler
 from suffice.engine.torch_threads import one_torch_thread
-from suffice.engine.turns import Turns
 from suffice.errors import InputError, OutOfMemory
 from suffice.speculate import NO_DRAFTS, Tree
 from suffice.speculate.acceptance import next_token
@@ -28,7 +29,7 @@ from suffice.speculate.budget import Budget
 class Loop:
     """Drives a runner through the scheduler's requests.
 
-    `turns` is held while requests, the runner or the tokenizer are used.
+    `lock` is held while requests, the runner or the tokenizer are used.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Loop:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.runner = runner
-        self.turns = Turns()
+        self.lock = FairLock()
         self.scheduler = Scheduler(max_num_seqs)
         self.budget = budget
         self._tokenizer = tokenizer
@@ -51,7 +52,7 @@ class Loop:
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        with self.turns:
+        with self.lock.turn(), deferred():
             self.scheduler.add(request)
 
     def step(self) -> None:
@@ -59,9 +60,10 @@ class Loop:
 
         Either way there is a new token for somebody, unless there is nothing to do. A request that
         fails, for lack of memory or because no token can be chosen, ends with finish reason "abort"
-        and its error; the others go on.
+        and its error; the others go on. Ctrl-C is held back for the time of a decode step; a prompt
+        that it interrupts is run again, unless its caller aborts the request.
         """
-        with self.turns:
+        with self.lock.turn(), deferred():
             if request := self.scheduler.admit():
                 self._start(request)
             elif reserved := self._reserved():
@@ -70,7 +72,7 @@ class Loop:
 
     def abort(self, request: Request, error: str | None = None) -> None:
         """End a request where it is and give its memory back; nothing if it has finished."""
-        with self.turns:
+        with self.lock.turn(), deferred():
             request.error = request.error or error
             for sample in request.running:
                 self._finish(sample, "abort")
@@ -81,13 +83,19 @@ class Loop:
         first, *others = request.samples
         try:
             first.sequence = self._open(request)
-            logits = self.runner.prefill(first.sequence, request.tokens[request.cached :])
+            with allowed():
+                logits = self.runner.prefill(first.sequence, request.tokens[request.cached :])
             for sample in others:
                 sample.sequence = self.runner.fork(first.sequence)
         except OutOfMemory as error:
             self._close(request)
             self.abort(request, str(error))
             return
+        except BaseException:  # an interruption, maybe of somebody else: it starts again
+            for sample in request.samples:
+                self._release(sample)
+            self.scheduler.put_back(request)
+            raise
         request.metrics.prefill_seconds = request.lap()
         with one_torch_thread():
             samples = request.running

@@ -56,6 +56,11 @@ class Runner(Protocol):
         ...
 
     @property
+    def stored_as(self) -> str:
+        """How the model's file stores its matrices, such as Q4_1; "" if there is no file."""
+        ...
+
+    @property
     def longest_prompt(self) -> int:
         """The most tokens that the model takes as a prompt."""
         ...

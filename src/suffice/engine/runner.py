@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections import abc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from suffice import native
-from suffice.cache import fitted, machine, types_of
+from suffice.cache import fits_keys, fitted, machine, row_bytes, types_of
 from suffice.cache.kv import KVCache
-from suffice.data.essay import essay
 from suffice.engine.config import Config
-from suffice.engine.drafting import Models
 from suffice.engine.torch_threads import one_torch_thread
-from suffice.errors import InputError, OutOfMemory
-from suffice.models.checkpoint import open_checkpoint
+from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.decoder import Decoder
-from suffice.models.fingerprint import fingerprint
-from suffice.models.formats.quantized_file import Quantised, open_quantised
 from suffice.models.key_rounding import key_rounding
-from suffice.models.locate import SUFFIX, locate
 from suffice.models.native_model import NativeModel, Rows
-from suffice.models.pages import gather
 from suffice.native import core
 from suffice.policy import Watch
-from suffice.quant import QUANTS
-from suffice.speculate import Drafted, Tree
+from suffice.speculate import Drafted, Proposer, Tree
+from suffice.speculate.none import NoDrafts
 from suffice.trace import Trace
-
-if TYPE_CHECKING:
-    from suffice.models.tokenizer import Tokenizer
 
 # Prompts, or what is left of them, of at most this many tokens go through the native step, by the
 # type of PyTorch's products. Where these are float32 the native ones are as fast (in int8 twice to
@@ -43,7 +33,6 @@ if TYPE_CHECKING:
 NATIVE_PREFILL = {torch.float32: sys.maxsize, torch.bfloat16: 64}
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
 Chunk = Callable[[KVCache, list[int], Outputs, Watch | None], torch.Tensor]
-SAMPLE = 8000  # characters of a text that make enough tokens to look at keys on
 NATIVE_ROWS = 30  # of a native step at most: whole tiles of AVX2's 6 rows that share a weight
 
 
@@ -59,7 +48,9 @@ class Runner:
     """A model with the memory of its requests.
 
     `trace` sums what all decode steps read. Every `audit`-th of them is audited; None: none is.
-    `sample` makes tokens of a text, on which the model's keys are looked at if need be.
+    `sample` makes tokens of a text, on which the model's keys are looked at if need be. `stored_as`
+    says how the model's file stores its matrices, such as Q4_1, "" if there is no file. `proposer`
+    makes no drafts until `engine.load`, which can load the models that draft, sets another.
     """
 
     def __init__(
@@ -71,13 +62,16 @@ class Runner:
         self.sample = sample
         model = decoder.config
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
+        self.trace.plain_row_bytes = row_bytes(config.dtype, model.head_size)
+        self.stored_as = ""
+        self._calibrated_tokens = config.calibrated_tokens
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
         rules = config.rules(len(model.layers), model.kv_heads)
         self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
         self._rounding = None
-        if types_of(config.kv_cache_dtype)[0] == "kmeans4":
+        if fits_keys(types_of(config.kv_cache_dtype)[0]):
             with one_torch_thread():
                 self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
         # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
@@ -85,9 +79,9 @@ class Runner:
         self.growth = fitted(
             config.growth, ratio=machine.load_or_default().ratio, group=1, shrink=1.0
         )
-        self.proposer = config.speculate.proposer(Models(self))
+        self.proposer: Proposer = NoDrafts()
 
-    def use(self, rules: list[list[core.Rule | None]]) -> None:
+    def use(self, rules: list[list[core.AttentionRule | None]]) -> None:
         """Attend by other rules, [L][G], than those of the config from now on."""
         self._native.use(rules)
 
@@ -126,7 +120,7 @@ class Runner:
             key_dtype=keys,
             value_dtype=values,
             arena=self.arena,
-            sketch=self.config.attention.sketched or self.config.speculate.sketched,
+            sketch=self.config.attention.sketched or self.config.speculative_config.sketched,
             rounding=self._rounding,
             **dict.fromkeys(self.config.policy.keeps, True),
         )
@@ -142,6 +136,7 @@ class Runner:
             OutOfMemory: The sequence is good for nothing but `close` then.
         """
         cache, policy = sequence.cache, self.config.policy
+        self._watch_length(cache.length + len(tokens))
         cache.reserve(len(tokens))
         watch = policy.watch(cache, self.windows, self.decoder.config.attention_scale)
         run, size = self._prompt_runner(len(tokens))
@@ -192,7 +187,7 @@ class Runner:
     @property
     def most_drafts(self) -> int:
         """The most tokens that are drafted for a step; 0: none ever."""
-        return self.config.speculate.num_speculative_tokens
+        return self.config.speculative_config.num_speculative_tokens
 
     def reserve(
         self, sequence: Sequence, rows: int = 1, drafts: int = 0, tokens_per_step: float = 1.0
@@ -207,11 +202,24 @@ class Runner:
             OutOfMemory: Nothing has changed then.
         """
         cache = sequence.cache
+        self._watch_length(cache.length + rows)
         drafts = min(drafts, self._draftable(cache) - rows)
         if cache.spare < rows:
             cache.growth = fitted(self.growth, accepted=tokens_per_step)
             self._grow(cache, rows, drafts)
         return max(min(drafts, cache.room(rows + drafts) - rows), 0)
+
+    def _watch_length(self, tokens: int) -> None:
+        """Warn, once, of a context that is longer than what the calibration saw."""
+        if self._calibrated_tokens is not None and tokens > self._calibrated_tokens:
+            warnings.warn(
+                f"the context is longer than the {self._calibrated_tokens} tokens that the "
+                "calibration saw: beyond them its loss was not measured; `suffice calibrate "
+                "--window N` calibrates at N",
+                SufficeWarning,
+                stacklevel=2,
+            )
+            self._calibrated_tokens = None
 
     def _draftable(self, cache: KVCache) -> int:
         """Return how many rows may follow the committed ones in one step."""
@@ -261,7 +269,10 @@ class Runner:
 
     def _step(self, batch: list[Rows]) -> torch.Tensor:
         audit = self.audit is not None and self.trace.steps % self.audit == 0
-        return self._native.step(batch, self.trace, audit=audit)
+        logits = self._native.step(batch, self.trace, audit=audit)
+        caches = [rows.cache for rows in batch]
+        self.trace.cached = sum(c.length for c in caches), sum(c.held_bytes for c in caches)
+        return logits
 
     def step(self, sequences: list[Sequence], tokens: list[int]) -> torch.Tensor:
         """Run one more token of each sequence, space reserved; return float32 logits [B, V]."""
@@ -312,48 +323,3 @@ def _shown(watch: Watch | None, end: int) -> Callable[[int, torch.Tensor], None]
     if watch is None:
         return None
     return lambda layer, queries: watch.add(layer, queries, end)
-
-
-def prefill_dtype(dtype: str) -> torch.dtype:
-    """Return the type of prefill's products for weights of a type.
-
-    bfloat16 weights are multiplied as such only by CPUs that multiply whole tiles (AMX); elsewhere,
-    with AVX-512's bfloat16 too, float32 and the native step are both faster and closer.
-    """
-    fast = torch.cpu.get_capabilities().get("amx_bf16", False)
-    return torch.bfloat16 if dtype == "bfloat16" and fast else torch.float32
-
-
-def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
-    """Load what a config asks for; return the resolved config, the runner and the tokenizer.
-
-    Raises:
-        InputError: The model cannot be used, or not with these options.
-    """
-    from suffice.models.tokenizer import load_tokenizer
-
-    path = locate(config.model)
-    opened = open_quantised(path) if path.suffix == SUFFIX else open_checkpoint(path)
-    model = opened.config
-    if config.calibration is not None:
-        config.calibration.check(config.model, fingerprint(path))
-    if isinstance(opened, Quantised) and config.quant is not None:
-        raise InputError(
-            f"{config.model} is quantised already, by {opened.facts['method']}: leave out "
-            "quantization"
-        )
-    config = config.resolved(opened.dtype, model.max_positions, model.most_positions)
-    assert config.threads is not None
-    native.set_threads(config.threads)
-    torch.set_num_threads(config.threads)
-    dtype = prefill_dtype(config.dtype)
-    if isinstance(opened, Quantised):
-        config = replace(config, quant=QUANTS.build(opened.facts["method"]))
-        decoder = Decoder(model, opened.weights, dtype)
-    else:
-        assert config.quant is not None
-        decoder = Decoder.from_checkpoint(opened, config.quant, dtype)
-    gather(decoder.weights)
-    tokenizer = load_tokenizer(config.tokenizer or config.model)
-    runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
-    return config, runner, tokenizer

@@ -37,6 +37,11 @@ class Scheduler:
         self._running.append(request)
         return request
 
+    def put_back(self, request: Request) -> None:
+        """Let a request that was admitted last be the next one again."""
+        self._running.remove(request)
+        self._waiting.appendleft(request)
+
     def samples(self) -> list[Sample]:
         """Return the samples of the next decode step, oldest request first."""
         return [sample for request in self._running for sample in request.running]

@@ -1,8 +1,8 @@
-"""How fast prompts are run and tokens are decoded, in llama-bench's terms.
+"""Speed of prompts and decoding, in llama-bench's terms.
 
-`pp512` runs a prompt of 512 tokens, `tg64 @ d3000` decodes 64 tokens after 3000 that are cached.
-The tokens are arbitrary; turning text into tokens and choosing tokens are left out. The first run
-of each case does not count.
+`pp512` runs a prompt of 512 tokens; `tg64 @ d3000` decodes 64 tokens after 3000 cached ones. The
+tokens are arbitrary. Tokenization and sampling are not timed. The first run of each case is a
+warm-up and not counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Case:
-    """Run `prompt` or decode `generate` tokens of `batch` requests after `depth` others."""
+    """One test: run `prompt` or decode `generate` tokens for `batch` requests, `depth` cached."""
 
     prompt: int
     generate: int
@@ -30,19 +30,19 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The test's name as llama-bench writes it."""
+        """The test's name in llama-bench's form."""
         what = f"pp{self.prompt}" if self.prompt else f"tg{self.generate}"
         return f"{what} @ d{self.depth}" if self.depth else what
 
     @property
     def tokens(self) -> int:
-        """Tokens that the measured part runs."""
+        """Tokens in the measured part."""
         return self.batch * (self.prompt or self.generate)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one test gave; the bytes are those of decoding and zero for prompts."""
+    """The result of one test; bytes are those of decode steps, zero for prompts."""
 
     case: Case
     seconds: tuple[float, ...]
@@ -67,7 +67,7 @@ class Result:
 
     @property
     def roof_fraction(self) -> float:
-        """How much of the machine's streaming read the bytes that had to be read come to."""
+        """Bytes read per second, as a fraction of the machine's streaming read bandwidth."""
         read = self.kv_bytes_per_token + self.weight_bytes_per_token
         return read * self.mean / self.roof_bytes_per_second
 
@@ -79,12 +79,12 @@ def cases(
     batch: int,
     repetitions: int,
 ) -> list[Case]:
-    """Return a case for each prompt and decode length at each depth; a length of 0 leaves one out.
+    """Return a case for each prompt and decode length at each depth; lengths of 0 are skipped.
 
     `repetitions` is only checked.
 
     Raises:
-        InputError: A number below what makes sense, or nothing to measure.
+        InputError: A number is too small, or there is nothing to measure.
     """
     for name, value, least in (
         *(("-p/--n-prompt", prompt, 0) for prompt in prompts),
@@ -105,7 +105,7 @@ def cases(
 
 
 def check_context(wanted: Sequence[Case], context: int) -> None:
-    """Refuse cases that do not fit.
+    """Refuse cases that do not fit the context.
 
     Raises:
         InputError: The longest case needs more tokens than the context holds.
@@ -126,8 +126,7 @@ def measure(
 ) -> Iterator[Result]:
     """Yield the result of each case.
 
-    Every repetition decodes on a fresh copy of the cached tokens, so that what the cache's growth
-    costs is part of the time.
+    Every repetition decodes on a fresh copy of the cache, so its time includes cache growth.
 
     Raises:
         OutOfMemory: There is no memory for a case.
@@ -154,12 +153,12 @@ def measure(
 
 
 def rows(case: Case) -> int:
-    """Return the tokens that a case's cache has to hold for each request."""
+    """Return the number of tokens in the cache of each request at the end of a case."""
     return case.depth + (case.prompt or case.generate)
 
 
 def _once(runner: Runner, case: Case, start: Any, clock: Clock) -> float:
-    """Run a case once from copies of the sequence `start`; return the seconds without copying."""
+    """Run a case once on copies of the sequence `start`; return the seconds, copying excluded."""
     sequences: list[Any] = []
     try:
         sequences += (runner.fork(start) for _ in range(case.batch))
@@ -187,5 +186,5 @@ def _decode(runner: Runner, count: int, sequences: list[Any]) -> None:
 
 
 def _tokens(runner: Runner, count: int) -> list[int]:
-    """Return tokens that are spread over the vocabulary, the same every time."""
+    """Return tokens spread over the vocabulary, the same in every call."""
     return [index * 7919 % runner.vocabulary for index in range(count)]

@@ -1,13 +1,13 @@
-"""What the softmax inputs of a model are like, over a text; see `suffice.attention.calibration`.
+"""Statistics of a model's softmax inputs over a text; see `suffice.attention.calibration`.
 
-The text runs as prompts, window by window, exactly. With x = score - max of a row, over the entries
-that are not masked, of all heads of a layer,
+Each window of the text runs as a prompt, with exact attention. With x = score - max of a row, over
+all unmasked entries of all heads of a layer,
 
     sigma           the standard deviation of x in four windows, mean over such groups
     least           the least x of a window, mean over the windows
 
-and for each query head, from every sixteenth query, what `suffice.attention.output_error` and the
-K-means of `suffice.attention.exaq_km` need.
+For each query head, every sixteenth query also adds to the sums that
+`suffice.attention.output_error` and the K-means of `suffice.attention.exaq_km` need.
 
 Source   sigma and least: the reference implementation of EXAQ, which calibrates on 25 batches of 4.
 """
@@ -20,29 +20,30 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suffice.attention.exaq import TABLE, TAILS, fitted_clip
+from suffice.attention.exaq import TABLE, fitted_clip
 from suffice.attention.exaq_km import fitted
+from suffice.attention.levels import TAILS
 from suffice.attention.output_error import BINS, EDGES, OutputError
 
 if TYPE_CHECKING:
     from suffice.cache.kv import KVCache
     from suffice.engine.runner import Runner
 
-TOGETHER = 4  # windows that sigma is of
-EVERY = 16  # queries, of which one is looked at
+TOGETHER = 4  # windows per sigma
+EVERY = 16  # one query in this many is used
 
 
 @dataclass
 class Spread:
-    """Standard deviation and least value of a layer's x."""
+    """Standard deviation and minimum of a layer's x."""
 
-    least: list[float] = field(default_factory=list)  # of each window
-    sigmas: list[float] = field(default_factory=list)  # of each group of windows
+    least: list[float] = field(default_factory=list)  # per window
+    sigmas: list[float] = field(default_factory=list)  # per group of windows
     _moments: torch.Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
     _windows: int = 0
 
     def add(self, moments: torch.Tensor, least: float) -> None:
-        """Take a window: how many x there are, their sum and that of their squares; the least."""
+        """Add a window: its moments (number of x, their sum, sum of squares) and its minimum."""
         self.least.append(least)
         self._moments += moments
         self._windows += 1
@@ -57,8 +58,8 @@ class Spread:
         self._windows = 0
 
     def plain(self) -> dict[str, float]:
-        """Return the means over what was added."""
-        if self._windows and not self.sigmas:  # fewer windows than a group has
+        """Return the means over all windows and groups."""
+        if self._windows and not self.sigmas:  # fewer windows than one group
             self._finish()
         return {
             "sigma": sum(self.sigmas) / len(self.sigmas),
@@ -67,7 +68,7 @@ class Spread:
 
 
 class Calibrator:
-    """Gathers what is to be known of the softmax inputs of a runner's model."""
+    """Collects statistics of the softmax inputs of a runner's model."""
 
     def __init__(self, runner: Runner) -> None:
         model = runner.decoder.config
@@ -80,11 +81,11 @@ class Calibrator:
         self._keys = torch.zeros_like(self._sums)
         self._mass = torch.zeros_like(self._sums)  # sum of |v - o|^2 / Z^2
         self._moment = torch.zeros_like(self._sums)  # the same times e^x
-        self._queries = 0  # of a head that were looked at
+        self._queries = 0  # used so far, per head
         self._edges = torch.from_numpy(EDGES).float()
 
     def run(self, windows: Sequence[list[int]]) -> Iterator[int]:
-        """Run windows of tokens; yield how many are done after each.
+        """Run windows of tokens; yield the number of finished windows after each.
 
         Raises:
             OutOfMemory: There is no memory for a window.
@@ -111,7 +112,7 @@ class Calibrator:
     def _watch(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None
     ) -> None:
-        """Take note of a layer's queries [H, T, D], keys and values [G, T, D]."""
+        """Add the statistics of a layer: queries [H, T, D], keys and values [G, T, D]."""
         heads, rows, _ = q.shape
         seen = torch.ones(rows, rows, dtype=torch.bool).tril()
         if window is not None:
@@ -125,11 +126,11 @@ class Calibrator:
             total, squares = known.sum(-1), (known * known).sum(-1)
             moments += torch.stack([seen.sum(), total.double().sum(), squares.double().sum()])
             least = min(least, float(known.min()))
-            self._look(layer, head, x[::EVERY].contiguous(), v[group])
+            self._add_queries(layer, head, x[::EVERY].contiguous(), v[group])
         self._spread[layer].add(moments, least)
 
-    def _look(self, layer: int, head: int, x: torch.Tensor, v: torch.Tensor) -> None:
-        """Take note of some queries of a head: x [R, T], -infinity where masked; v [T, D]."""
+    def _add_queries(self, layer: int, head: int, x: torch.Tensor, v: torch.Tensor) -> None:
+        """Add R queries of a head to the sums: x [R, T], -infinity where masked; v [T, D]."""
         seen, u = x > float("-inf"), x.exp()
         total = u.sum(-1, keepdim=True)
         output = u @ v / total
@@ -138,7 +139,7 @@ class Calibrator:
         bins = torch.bucketize(x, self._edges, right=True)
         for to, part in ((self._mass, mass), (self._moment, mass * u.double().flatten())):
             to[layer, head] += torch.bincount(bins.flatten(), part, minlength=BINS)
-        # Sums over the keys from an edge up, of which differences are those of bins.
+        # Sums over all keys above each edge; their differences are the sums of the bins.
         above = torch.cat((seen[None], x >= self._edges[:, None, None])).float()
         counts = above.sum(-1)  # [BINS, R]
         moved = (above @ v - counts[..., None] * output) / total
@@ -150,14 +151,14 @@ class Calibrator:
         self._keys[layer, head] += counts.sum(-1).double()
 
     def fit(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Yield, layer by layer and by number of bits, the levels of `exaq_km` and C of `exaq`."""
+        """Yield for each layer, by number of bits, the codebooks of `exaq_km` and C of `exaq`."""
         for gram, sums, keys, mass, moment in zip(
             self._gram, self._sums, self._keys, self._mass, self._moment, strict=True
         ):
             means = moment / mass.clamp(min=1e-300)
             errors = [
-                OutputError(own.numpy(), total.numpy(), count.numpy(), self._queries)
-                for own, total, count in zip(gram, sums, keys, strict=True)
+                OutputError(matrix.numpy(), total.numpy(), count.numpy(), self._queries)
+                for matrix, total, count in zip(gram, sums, keys, strict=True)
             ]
             heads = [*zip(mass.numpy(), means.numpy(), errors, strict=True)]
             books = {
@@ -173,7 +174,7 @@ class Calibrator:
             yield books, clips
 
     def softmax(self, fits: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
-        """Return the part "softmax" of a calibration, with what `fit` has yielded."""
+        """Return the part "softmax" of a calibration; `fits` is the output of `fit`."""
         bits = [str(each) for each in TABLE]
         return {
             "layers": [spread.plain() for spread in self._spread],

@@ -1,16 +1,16 @@
-"""How long users wait for tokens, as vLLM's serving benchmark defines it.
+"""Latency and throughput, as vLLM's serving benchmark defines them.
 
 All requests of a case arrive at once; at most `batch_size` run together, the others wait. With t_0
-a request's arrival, t_1 ... t_k the times at which tokens of it came, and n its output tokens:
+a request's arrival, t_1 ... t_k the times at which it received tokens, and n its output tokens:
 
     TTFT            t_1 - t_0, time to first token, waiting included
     TPOT            (t_k - t_1) / (n - 1), time per output token after the first
-    ITL             t_2 - t_1, ..., t_k - t_{k-1}: inter-token latencies, those of all requests
-    queue           what the TTFT has before the request's prompt is run
+    ITL             t_2 - t_1, ..., t_k - t_{k-1}: inter-token latencies, of all requests
+    queue           the part of the TTFT before the request's prompt starts
     throughput      tokens, or requests, per second from arrival to the last token of all
 
-The requests of all repetitions are pooled. Turning text into tokens is left out, choosing tokens
-and turning them into text is part of the times.
+The requests of all repetitions are pooled. Times include sampling and detokenization, but not
+tokenization of the prompts.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from suffice.engine.inputs import RequestMaker
 from suffice.engine.llm import LLM
 from suffice.engine.loop import Loop
-from suffice.engine.prompts import RequestMaker
 from suffice.engine.request import Request
 from suffice.errors import InputError
 from suffice.sampling_params import SamplingParams
 from suffice.trace import Trace
 
 Clock = Callable[[], float]  # seconds
-Report = Callable[[int], None]  # called with how many new tokens there are
+Report = Callable[[int], None]  # called with the number of new tokens
 
-WARM_UP_TOKENS = 2  # of output: the prompt's, and one by a decode step
+WARM_UP_TOKENS = 2  # of output: one from the prompt, one from a decode step
 
 
 @dataclass(frozen=True)
 class Case:
-    """Requests that arrive together, as token ids, and how many of them run together."""
+    """Requests that arrive together, as token ids; `batch_size` of them run together."""
 
     name: str
     batch_size: int
@@ -49,19 +49,19 @@ class Case:
 
     @property
     def most_tokens(self) -> int:
-        """The most output tokens of a request."""
-        assert self.params.max_tokens is not None, "a case has an end"
+        """Maximum number of output tokens per request."""
+        assert self.params.max_tokens is not None, "a case needs max_tokens"
         return self.params.max_tokens
 
     @property
     def context(self) -> int:
-        """Tokens of context that the longest request may need."""
+        """Context that the longest request may need, in tokens."""
         return max(map(len, self.prompts)) + self.most_tokens
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How values are spread; None if there are none."""
+    """Mean, median and 99th percentile of some values; None if there are no values."""
 
     mean: float | None
     median: float | None
@@ -69,7 +69,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Return the spread of some values, percentiles interpolated linearly."""
+        """Compute the figures; percentiles are interpolated linearly."""
         if not values:
             return cls(None, None, None)
         median, p99 = np.percentile(values, (50, 99)).tolist()
@@ -78,25 +78,25 @@ class Spread:
 
 @dataclass(frozen=True)
 class Rate:
-    """Mean over repetitions and standard deviation, None for a single one; per second."""
+    """A rate per second: mean and standard deviation over repetitions (None for a single one)."""
 
     mean: float
     deviation: float | None
 
     @classmethod
     def of(cls, counts: Iterable[int], seconds: Iterable[float]) -> Rate:
-        """Return the rate of what was counted in some repetitions."""
+        """Compute the rate from the counts and durations of the repetitions."""
         rates = [count / each for count, each in zip(counts, seconds, strict=True)]
         return cls(statistics.fmean(rates), statistics.stdev(rates) if len(rates) > 1 else None)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a case gave; counts are over all repetitions, bytes those of decode steps."""
+    """The result of a case; counts are over all repetitions, bytes those of decode steps."""
 
     case: str
     batch_size: int
-    context: int  # tokens that the longest request may need
+    context: int  # that the longest request may need, in tokens
     requests: int
     prompt_tokens: int
     output_tokens: int
@@ -105,22 +105,22 @@ class Result:
     itl_seconds: Spread
     queue_seconds: Spread
     output_tokens_per_second: Rate
-    total_tokens_per_second: Rate  # prompts counted too
+    total_tokens_per_second: Rate  # prompts included
     requests_per_second: Rate
-    kv_bytes_per_token: float | None  # None: no token was decoded, they all came with the prompts
+    kv_bytes_per_token: float | None  # None: no decode step, all tokens came with the prompts
     weight_bytes_per_token: float | None
-    peak_memory_bytes: int | None = None  # of the process until then, if somebody looks
+    peak_memory_bytes: int | None = None  # of the process so far, if measured
 
 
 @dataclass
 class Timing:
-    """When a request's tokens came, by some clock."""
+    """Times at which a request received its tokens."""
 
     request: Request
     arrival: float
     started: float = math.nan
     tokens: int = 0
-    stamps: list[float] = field(default_factory=list)  # one for all that came at once
+    stamps: list[float] = field(default_factory=list)  # one per step that gave tokens
 
     @property
     def ttft(self) -> float:
@@ -129,7 +129,7 @@ class Timing:
 
     @property
     def tpot(self) -> float:
-        """Time per output token; there must be two."""
+        """Time per output token; needs at least two tokens."""
         return (self.stamps[-1] - self.stamps[0]) / (self.tokens - 1)
 
     @property
@@ -138,7 +138,7 @@ class Timing:
         return [late - early for early, late in zip(self.stamps, self.stamps[1:], strict=False)]
 
     def stamp(self, now: float) -> int:
-        """Note the tokens that came since the last call and return how many."""
+        """Record the time of the tokens since the last call; return their number."""
         new = len(self.request.samples[0].tokens) - self.tokens
         if new:
             self.tokens += new
@@ -151,8 +151,8 @@ def fixed(
 ) -> list[Case]:
     """Return a case for each pair of prompt and output length with each batch size.
 
-    Prompts are tokens spread over the vocabulary, the same every time and different from each
-    other; all tokens asked for are generated, the likeliest at each place.
+    Prompts are tokens spread over the vocabulary, different from each other and the same in every
+    call. Generation is greedy and ignores end-of-sequence tokens, so outputs have full length.
     """
     return [
         Case(
@@ -171,11 +171,11 @@ def _arbitrary(number: int, count: int, vocabulary: int) -> list[int]:
 
 
 def check_fits(cases: Iterable[Case], llm: LLM) -> None:
-    """Refuse requests that do not fit.
+    """Refuse requests that do not fit the context.
 
     Raises:
         InputError: A request needs more tokens than the context holds, or its prompt is longer
-            than the model takes.
+            than the model accepts.
     """
     context, longest = llm.config.max_model_len or 0, llm.runner.longest_prompt
     for case in cases:
@@ -189,12 +189,12 @@ def check_fits(cases: Iterable[Case], llm: LLM) -> None:
             if tokens > longest:
                 raise InputError(
                     f"{case.name}: the prompt of request {number} has {tokens} tokens, but the "
-                    f"model takes at most {longest}"
+                    f"model accepts at most {longest}"
                 )
 
 
 def warm_up(llm: LLM, case: Case) -> None:
-    """Run as many requests of a case as run together, as briefly as they can be run.
+    """Run one batch of a case's requests, for `WARM_UP_TOKENS` tokens.
 
     Raises:
         OutOfMemory: There is no memory for them.
@@ -210,10 +210,10 @@ def measure(
     report: Report | None = None,
     clock: Clock = time.perf_counter,
 ) -> Result:
-    """Run a case some times and return what that gave.
+    """Run a case `repetitions` times and return the result.
 
     Raises:
-        InputError: A request failed, for lack of memory for example.
+        InputError: A request failed, for example for lack of memory.
     """
     before = llm.runner.trace.copy()
     runs = [run(llm, case, report, clock) for _ in range(repetitions)]
@@ -223,7 +223,7 @@ def measure(
 def run(
     llm: LLM, case: Case, report: Report | None = None, clock: Clock = time.perf_counter
 ) -> list[Timing]:
-    """Run a case once and return when the tokens of its requests came."""
+    """Run a case once and return the times of its requests' tokens."""
     context = llm.config.max_model_len
     assert context is not None, "an engine's config is resolved"
     loop = Loop(
@@ -258,7 +258,7 @@ def _drive(loop: Loop, timings: Sequence[Timing], report: Report, clock: Clock) 
         began = clock()
         loop.step()
         now = clock()
-        # A step starts at most one request, and nobody overtakes
+        # A step starts at most one request, in the order of arrival
         if waiting and (waiting[0].request.samples[0].tokens or waiting[0].request.finished):
             running.append(waiting.popleft())
             running[-1].started = began
@@ -267,7 +267,7 @@ def _drive(loop: Loop, timings: Sequence[Timing], report: Report, clock: Clock) 
 
 
 def result(case: Case, runs: Sequence[Sequence[Timing]], reads: Trace) -> Result:
-    """Return the figures of some runs of a case that read `reads`; there must be one."""
+    """Return the figures of at least one run of a case; `reads` has the counts of all runs."""
     timings = [timing for timings in runs for timing in timings]
     outputs = [sum(timing.tokens for timing in timings) for timings in runs]
     seconds = [max(t.stamps[-1] for t in timings) - timings[0].arrival for timings in runs]

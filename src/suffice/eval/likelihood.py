@@ -1,16 +1,16 @@
-"""How likely continuations are after their contexts.
+"""Log likelihoods of continuations, given their contexts.
 
 With c the tokens of a context and x those of a continuation,
 
     log likelihood      sum of ln p(x[i] | c, x[:i])
-    greedy              whether every x[i] is the likeliest token
+    greedy              whether every x[i] is the argmax
 
-`decode` runs the context as a prompt, once for continuations in a row that share it, and the rest
-through the decode step, where techniques live, several continuations at a time. The context's last
-token is part of the rest, so that a technique has its say on the first token as well: often there
-is no other. `prefill` runs context and continuation as one prompt.
+Mode `decode` runs the context as a prompt, once for consecutive continuations that share it. The
+continuations go through decode steps, where techniques apply, several at a time. The last token of
+the context is decoded too, so techniques also affect the first predicted token, often the only one.
+Mode `prefill` runs context and continuation as one prompt.
 
-Texts become tokens as lm-evaluation-harness does it, so that both score the same tokens.
+Tokenization equals lm-evaluation-harness's, so that both score the same tokens.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from suffice.eval.perplexity import MODES, STEP_ROWS
 
 @dataclass(frozen=True)
 class Pair:
-    """Tokens of a context and of what follows it.
+    """Tokens of a context and of its continuation.
 
     Raises:
-        InputError: One of them has none.
+        InputError: One of them is empty.
     """
 
     context: list[int]
@@ -44,13 +44,13 @@ class Pair:
         if not self.context or not self.continuation:
             raise InputError(
                 f"a context of {len(self.context)} tokens and a continuation of "
-                f"{len(self.continuation)}: each must have one"
+                f"{len(self.continuation)}: each needs at least 1"
             )
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Of a continuation: nats, and whether greedy decoding would give it."""
+    """Log likelihood of a continuation in nats, and whether greedy decoding generates it."""
 
     log: float
     greedy: bool
@@ -58,10 +58,10 @@ class Likelihood:
 
 @dataclass(frozen=True)
 class Plan:
-    """How pairs are run: `together` at a time when decoding.
+    """How pairs are run: the mode, and how many are decoded together.
 
     Raises:
-        InputError: An unknown mode, or nothing at a time.
+        InputError: The mode is unknown, or `together` is less than 1.
     """
 
     mode: str = "decode"
@@ -75,7 +75,7 @@ class Plan:
 
 
 def prefix_token(tokenizer: Tokenizer) -> int:
-    """Return the token that stands for an empty context: the one that begins or ends a text.
+    """Return the token used as an empty context: the tokenizer's BOS token, or else its EOS token.
 
     Raises:
         InputError: The tokenizer has neither.
@@ -88,7 +88,7 @@ def prefix_token(tokenizer: Tokenizer) -> int:
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the tokens of a text; one that brings the token that begins a text gets no second."""
+    """Return the tokens of a text, with a BOS token unless the text already starts with one."""
     begin = tokenizer.wrapped.bos_token
     return tokenizer.encode(text, special=not (begin and text.startswith(begin)))
 
@@ -96,10 +96,11 @@ def encode(tokenizer: Tokenizer, text: str) -> list[int]:
 def encode_pair(tokenizer: Tokenizer, context: str, continuation: str) -> Pair:
     """Return the tokens of a context and of a continuation.
 
-    They are cut where the context's own tokens end; spaces at its end belong to the continuation.
+    Both are tokenized as one text and split after as many tokens as the context alone has. Spaces
+    at the context's end belong to the continuation.
 
     Raises:
-        InputError: No token is left for one of them.
+        InputError: One of them has no token.
     """
     if context:
         before = encode(tokenizer, context.rstrip())
@@ -112,15 +113,15 @@ def encode_pair(tokenizer: Tokenizer, context: str, continuation: str) -> Pair:
 
 
 def context_length(llm: LLM) -> int:
-    """Return the most tokens that a model can be run on, by either mode."""
+    """Return the maximum number of tokens that a model can be run on in both modes."""
     assert llm.config.max_model_len is not None, "the config must be resolved"
     return min(llm.config.max_model_len, llm.runner.longest_prompt)
 
 
 def fitted(pair: Pair, context: int) -> Pair:
-    """Return a pair cut from the left to what a context of that many tokens holds.
+    """Return a pair, its context truncated from the left to fit `context` tokens.
 
-    The last token is not run and takes no room.
+    The last token is not run and needs no room.
 
     Raises:
         InputError: The continuation alone is too long.
@@ -137,12 +138,12 @@ def fitted(pair: Pair, context: int) -> Pair:
 def score(
     runner: Runner, pairs: Sequence[Pair], plan: Plan
 ) -> Generator[tuple[int, Likelihood], None, None]:
-    """Yield the index of each pair and its likelihood, as they are done.
+    """Yield the index of each pair and its likelihood, in the order in which they finish.
 
-    A likelihood does not depend, by a single bit, on the other pairs.
+    A likelihood has the same bits whatever the other pairs are.
 
     Raises:
-        OutOfMemory: There is no memory for what runs together.
+        OutOfMemory: There is no memory for the pairs that run together.
     """
     if plan.mode == "decode":
         return _decode(runner, pairs, plan.together)
@@ -151,7 +152,7 @@ def score(
 
 @dataclass(eq=False)
 class _Run:
-    """A continuation that is being run, and what was found so far."""
+    """A running continuation and its likelihood so far."""
 
     index: int
     pair: Pair
@@ -168,14 +169,14 @@ class _Run:
     def likelihood(self) -> tuple[int, Likelihood]:
         return self.index, Likelihood(self.log, self.greedy)
 
-    def chain(self, most: int) -> list[int]:
-        """Return the next tokens to run."""
+    def chain(self, limit: int) -> list[int]:
+        """Return the next tokens to run, at most `limit`."""
         inputs = [self.pair.context[-1], *self.pair.continuation[:-1]]
-        return inputs[self.done : self.done + most]
+        return inputs[self.done : self.done + limit]
 
     def count(self, logits: torch.Tensor) -> None:
-        """Take the logits [T, V] of the next T tokens."""
-        for row in logits:  # each alone: a sum over several might add in another order
+        """Add the logits [T, V] of the next T tokens."""
+        for row in logits:  # one at a time, so that the order of summation is always the same
             target = self.pair.continuation[self.done]
             self.log += float(row[target]) - float(row.logsumexp(0))
             self.greedy = self.greedy and int(row.argmax()) == target
@@ -185,7 +186,7 @@ class _Run:
 def _decode(
     runner: Runner, pairs: Sequence[Pair], together: int
 ) -> Generator[tuple[int, Likelihood], None, None]:
-    """Keep `together` continuations running; where one ends the next begins."""
+    """Decode `together` continuations at a time; when one finishes, the next starts."""
     waiting = _started(runner, pairs)
     active: list[_Run] = []
     try:
@@ -206,7 +207,7 @@ def _decode(
 
 
 def _started(runner: Runner, pairs: Sequence[Pair]) -> Generator[_Run, None, None]:
-    """Yield a run for each pair, its context run but for the last token."""
+    """Yield a run for each pair, with its context except the last token in the cache."""
     for context, members in groupby(enumerate(pairs), lambda member: member[1].context):
         group = list(members)
         rows = len(context) + max(len(pair.continuation) for _, pair in group) - 1
@@ -221,7 +222,7 @@ def _started(runner: Runner, pairs: Sequence[Pair]) -> Generator[_Run, None, Non
 
 
 def _step(runner: Runner, active: list[_Run]) -> None:
-    """Run some tokens of each: what follows is known, so that a step may take several."""
+    """Run several tokens of each in one step, which is possible because all tokens are known."""
     chains = [run.chain(max(1, STEP_ROWS // len(active))) for run in active]
     for run, chain in zip(active, chains, strict=True):
         runner.reserve(run.sequence, len(chain))
@@ -235,7 +236,7 @@ def _step(runner: Runner, active: list[_Run]) -> None:
 def _prefill(
     runner: Runner, pairs: Sequence[Pair]
 ) -> Generator[tuple[int, Likelihood], None, None]:
-    """Run each pair as a prompt, its last token left out: nothing follows it."""
+    """Run each pair as a prompt, without its last token, which predicts nothing."""
     for index, pair in enumerate(pairs):
         tokens = pair.context + pair.continuation[:-1]
         run = _Run(index, pair, runner.open("likelihood", len(tokens)))

@@ -1,10 +1,10 @@
-"""suffice as a model of lm-evaluation-harness, which asks the questions and sums up.
+"""suffice as a model of lm-evaluation-harness, which provides the tasks and the scores.
 
     python -m suffice.eval.lm_eval --model suffice --model_args pretrained=smollm2-135m --tasks piqa
 
-is its command `lm_eval` with this model added (it has no entry point for models of others, so the
-command itself does not know this one). A program imports this module and then calls
-`lm_eval.simple_evaluate(model="suffice", ...)`.
+is the harness's command `lm_eval` with this model added. (The harness has no entry point for
+external models, so its own command does not know this one.) A program imports this module and then
+calls `lm_eval.simple_evaluate(model="suffice", ...)`.
 
 Model arguments are those of `suffice.LLM`, with `pretrained` for the model, and `mode` (see
 `suffice.eval.likelihood`). A value with commas is quoted: attention="name:one=1,two=2".
@@ -45,7 +45,7 @@ from suffice.progress import progress_bar
 from suffice.sampling_params import SamplingParams
 
 TRANSLATED = ("do_sample", "until", "max_gen_toks")
-# What else a task may say of a generation, by our names
+# Generation options that a task may set in addition; their names are the same here
 SAMPLING = tuple(
     field.name
     for field in fields(SamplingParams)
@@ -69,10 +69,10 @@ class SufficeLM(TemplateLM):  # type: ignore[misc]
     ) -> None:
         """Load a model; `options` are those of `suffice.LLM`.
 
-        `device` does nothing: all runs on the CPU, and the harness says cuda:0 if nobody does.
+        `device` is ignored: the harness passes cuda:0 by default, but suffice runs on the CPU.
 
         Raises:
-            InputError: An unknown option, a bad value, or a model that cannot be used.
+            InputError: An option is unknown, a value is bad, or the model cannot be used.
         """
         super().__init__()
         if not str(batch_size).isdecimal():
@@ -92,19 +92,19 @@ class SufficeLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def prefix_token_id(self) -> int:
-        """The token that stands for an empty context."""
+        """The token used as an empty context."""
         return prefix_token(self._llm.tokenizer)
 
     @property
     def tokenizer_name(self) -> str:
-        """A name for the tokenizer, by which the harness tells stored requests apart."""
+        """The tokenizer's name, part of the harness's key for stored requests."""
         config = self._llm.config
         return PurePath(config.tokenizer or config.model).name
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """Return a conversation as the model's chat template writes it.
+        """Return a conversation as text, by the model's chat template.
 
         Raises:
             InputError: The model has no template.
@@ -145,7 +145,7 @@ class SufficeLM(TemplateLM):  # type: ignore[misc]
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[float]:
-        """Return the log likelihood of each whole text, in windows that do not overlap."""
+        """Return the log likelihood of each whole text, computed in disjoint windows."""
         texts = [request.args[0] for request in requests]
         windows = [self._windows(text) for text in texts]
         flat = [(None, *window) for each in windows for window in each]
@@ -162,7 +162,7 @@ class SufficeLM(TemplateLM):  # type: ignore[misc]
         return [make_disjoint_window(window) for window in windows]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Generate for each request, a text and how to go on from it."""
+        """Generate a text for each request, which is a prompt with generation options."""
         asked = [sampling(request.args[1], self.max_gen_toks) for request in requests]
         prompts = [
             {"prompt_token_ids": self._prompt(request.args[0], params)}
@@ -179,7 +179,7 @@ class SufficeLM(TemplateLM):  # type: ignore[misc]
         return texts
 
     def _prompt(self, text: str, params: SamplingParams) -> list[int]:
-        """Return a prompt's tokens, cut from the left so that there is room for the answer."""
+        """Return a prompt's tokens, truncated from the left to leave room for the answer."""
         room = self.max_length - (params.max_tokens or 0)
         if room < 1:
             raise InputError(
@@ -190,12 +190,12 @@ class SufficeLM(TemplateLM):  # type: ignore[misc]
 
 
 def sampling(options: Mapping[str, Any], max_gen_toks: int) -> SamplingParams:
-    """Return what a task says of a generation as what the engine takes.
+    """Convert a task's generation options to sampling parameters.
 
-    Without `do_sample` or a temperature the likeliest token is taken.
+    Generation is greedy unless `do_sample` or a temperature is given.
 
     Raises:
-        InputError: An unknown option, or sampling with a temperature of 0.
+        InputError: An option is unknown, or `do_sample` comes with a temperature of 0.
     """
     given = dict(normalize_gen_kwargs(dict(options), max_gen_toks))
     sampled = given.pop("do_sample")

@@ -1,7 +1,7 @@
-"""How well a model predicts a text, and what a lossy setting of it changes.
+"""Perplexity of a text, and the difference that a lossy setting makes.
 
-The text is cut into windows of equal length that do not overlap; in each, every token but the first
-is predicted from those before it in the window. With x the tokens and n how many are predicted,
+The text is cut into disjoint windows of equal length. Every token of a window except the first is
+predicted from the tokens before it in the window. With x the predicted tokens,
 
     perplexity      exp(mean nll),  nll = -ln p(x)
 
@@ -10,15 +10,15 @@ measures of llama.cpp's `llama-perplexity --kl-divergence`:
 
     ratio           perplexity of Q over that of P: exp(mean (nll_Q - nll_P))
     divergence      KL(P || Q) over the vocabulary: mean, median, 99th and 99.9th percentile
-    agreement       how often both think the same token likeliest
+    agreement       fraction of predictions with the same argmax
     change of p     root of the mean square of p_Q(x) - p_P(x)
 
-`decode` runs through the decode step, where techniques live, several windows at a time; `prefill`
-runs each window as a prompt. What follows in a window is known, so that a decode step takes a few
-tokens of it at once, like drafts that are all accepted: the bits are those of single steps.
+Mode `decode` runs several windows together through decode steps, where techniques apply. Mode
+`prefill` runs each window as a prompt. All tokens of a window are known, so a decode step takes a
+few of them at once, like drafts that are all accepted. The bits are those of single steps.
 
-Standard errors of perplexities are those of a mean over tokens. Tokens of a window are not
-independent, so that of the ratio is over the differences of whole windows, in pairs.
+The standard error of a perplexity is that of a mean over tokens. Tokens of a window are not
+independent, so the standard error of the ratio is that of a mean over paired windows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from suffice.policy import Policy
 
 MODES = ("decode", "prefill")
 PERCENTILES = (50, 99, 99.9)
-STEP_ROWS = 24  # of a decode step: more of them share each weight, and would gain little more
+STEP_ROWS = 24  # tokens of a decode step; more would share each weight but gain little
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class Scores:
 
 @dataclass
 class Tally:
-    """What was found so far; `nll` and the like have one array of predictions per window."""
+    """Figures so far; `nll` and `reference_nll` have one list of predictions per window."""
 
     windows: int
     nll: list[list[float]] = field(init=False)
     reference_nll: list[list[float]] = field(init=False)
     divergence: list[float] = field(default_factory=list)
     change: list[float] = field(default_factory=list)  # of p
-    same: int = 0  # predictions whose likeliest token is the reference's
+    same: int = 0  # predictions with the argmax of the reference
     total: float = 0.0  # of nll
     predictions: int = 0  # tokens that were predicted
 
@@ -81,7 +81,7 @@ class Tally:
 
     @one_torch_thread()
     def add(self, scores: Scores, reference: Scores | None = None) -> None:
-        """Count some predictions, beside those of the reference for the same tokens."""
+        """Add some predictions, with those of the reference for the same tokens if given."""
         logs = scores.logits.log_softmax(-1)
         nll = _nll(logs, scores.targets)
         for window, loss in zip(scores.windows, nll.tolist(), strict=True):
@@ -95,22 +95,22 @@ class Tally:
         for window, loss in zip(scores.windows, reference_nll.tolist(), strict=True):
             self.reference_nll[window].append(loss)
         divergence = (expected.exp() * (expected - logs)).sum(-1)
-        self.divergence += divergence.clamp(min=0).tolist()  # rounding may leave less than nothing
+        self.divergence += divergence.clamp(min=0).tolist()  # may be negative by rounding
         self.change += (torch.exp(-nll) - torch.exp(-reference_nll)).tolist()
         self.same += int((logs.argmax(-1) == expected.argmax(-1)).sum())
 
     def ratio(self) -> tuple[float, float | None]:
-        """Return the perplexity over the reference's, with its standard error."""
+        """Return the ratio of perplexity to the reference's, with its standard error."""
         return _ratio(self.nll, self.reference_nll)
 
     def result(self) -> Result:
-        """Return the figures of what was counted.
+        """Return the figures over all predictions.
 
         Raises:
-            InputError: Nothing was.
+            InputError: There are no predictions.
         """
         if not self.predictions:
-            raise InputError("no token was predicted: nothing can be said")
+            raise InputError("no token was predicted: there is no perplexity")
         perplexity, error = _perplexity(self.nll)
         against = self._against() if self.divergence else None
         return Result(sum(map(bool, self.nll)), self.predictions, perplexity, error, against)
@@ -136,18 +136,18 @@ class Tally:
 
 @dataclass(frozen=True)
 class Against:
-    """How a setting differs from a reference; the module says what the figures are."""
+    """Differences between a setting and a reference; the module's docstring defines them."""
 
     perplexity: float  # of the reference
     perplexity_error: float | None
     ratio: float
-    ratio_error: float | None  # None: a single window
+    ratio_error: float | None  # None for a single window
     divergence: float  # nats, mean
     divergence_median: float
     divergence_99: float
     divergence_999: float
     agreement: float  # fraction of the predictions
-    change: float  # of p, root of the mean square
+    change: float  # of p, root mean square
 
 
 @dataclass(frozen=True)
@@ -157,19 +157,19 @@ class Result:
     windows: int
     predictions: int
     perplexity: float
-    error: float | None  # standard; None: a single prediction
+    error: float | None  # standard error; None for a single prediction
     against: Against | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a text is cut and run: windows of `window` tokens, at most `limit`, `together` at a time.
+    """How a text is cut and run: at most `limit` windows of `window` tokens, `together` at a time.
 
     When decoding, the first `prompt` tokens of a window are run as a prompt, from which a policy
-    may choose, and only what follows is predicted.
+    may evict. Only the tokens after the prompt are predicted.
 
     Raises:
-        InputError: A number that makes no sense, or an unknown mode.
+        InputError: A number is out of range, or the mode is unknown.
     """
 
     window: int
@@ -180,13 +180,15 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.window < 2:
-            raise InputError(f"--window={self.window}: must be at least 2, a token and the next")
+            raise InputError(f"--window={self.window}: must be at least 2 tokens")
         if not 0 <= self.prompt < self.window:
             raise InputError(
-                f"--prompt={self.prompt}: must be less than --window={self.window}, its tokens"
+                f"--prompt={self.prompt}: must be less than --window={self.window} tokens"
             )
         if self.prompt and self.mode == "prefill":
-            raise InputError(f"--prompt={self.prompt}: --mode prefill has nothing but prompts")
+            raise InputError(
+                f"--prompt={self.prompt}: --mode prefill runs whole windows as prompts"
+            )
         if self.limit is not None and self.limit < 1:
             raise InputError(f"--limit={self.limit}: must be at least 1 window")
         if self.mode not in MODES:
@@ -200,22 +202,22 @@ class Plan:
         return self.window - max(self.prompt, 1)
 
     def check(self, policy: Policy) -> None:
-        """Require that a policy has something to choose from.
+        """Require a prompt if a policy evicts at the end of prompts.
 
         Raises:
-            InputError: It chooses from prompts, and there is none.
+            InputError: The policy works on prompts, and there is none.
         """
         if policy.at_prompt and not self.prompt:
             raise InputError(
                 f"policy '{type(policy).__name__.lower()}' chooses from a prompt: give --prompt, "
-                "how many tokens of a window are one"
+                "the number of tokens of each window to run as one"
             )
 
 
 def windows_of(tokenizer: Tokenizer, text: str, plan: Plan, context: int) -> list[list[int]]:
-    """Return the windows of a text; what is left at the end is left out.
+    """Return the windows of a text; an incomplete window at its end is dropped.
 
-    Each starts with the token that the tokenizer puts before a text, if it does that.
+    Each window starts with the BOS token if the tokenizer adds one.
 
     Raises:
         InputError: A window exceeds the context or the text.
@@ -244,7 +246,7 @@ def measure(
     plan: Plan,
     reference: Runner | None = None,
 ) -> Iterator[Tally]:
-    """Score the windows, several at a time when decoding; yield the same tally as it grows.
+    """Score the windows, several at a time when decoding; yield the tally after each step.
 
     Raises:
         OutOfMemory: There is no memory for the windows of a group.
@@ -254,7 +256,7 @@ def measure(
 
 
 def scored(runner: Runner, windows: Sequence[list[int]], plan: Plan) -> Iterator[Scores]:
-    """Yield the logits of all predictions of the windows.
+    """Yield the logits of all predictions in the windows.
 
     Raises:
         OutOfMemory: There is no memory for the windows of a group.
@@ -268,8 +270,8 @@ def scored(runner: Runner, windows: Sequence[list[int]], plan: Plan) -> Iterator
 def tallied(
     found: Iterable[Scores], expected: Iterable[Scores] | None, windows: int
 ) -> Iterator[Tally]:
-    """Count what was scored of some windows beside what was expected, if anything; yield the same
-    tally as it grows.
+    """Add the scores of some windows to a tally, compared with `expected` if given; yield the tally
+    after each step.
     """
     tally = Tally(windows)
     for scores, other in _paired(found, None if expected is None else iter(expected)):
@@ -280,7 +282,7 @@ def tallied(
 def _paired(
     found: Iterable[Scores], expected: Iterator[Scores] | None
 ) -> Iterator[tuple[Scores, Scores | None]]:
-    """Yield scores with the reference's for the same predictions, wherever each was cut."""
+    """Yield scores with the reference's for the same predictions, however each was split."""
     theirs = None
     for scores in found:
         ours = scores
@@ -296,7 +298,7 @@ def _paired(
 def _decode(
     runner: Runner, windows: Sequence[list[int]], group: range, plan: Plan
 ) -> Iterator[Scores]:
-    """Run a group of windows side by side, as many tokens of each as share a weight at no loss."""
+    """Decode a group of windows together, up to `STEP_ROWS` tokens per step in all."""
     rows = max(1, STEP_ROWS // len(group))
     sequences: list[Any] = []
     try:
@@ -321,7 +323,7 @@ def _decode(
 def _prefill(
     runner: Runner, windows: Sequence[list[int]], group: range, plan: Plan
 ) -> Iterator[Scores]:
-    """Run a window as a prompt, its last token left out: nothing follows that it could predict."""
+    """Run a window as a prompt, without its last token, which predicts nothing."""
     (window,) = group
     tokens = windows[window]
     sequence = runner.open("perplexity", len(tokens))
@@ -348,7 +350,7 @@ def _perplexity(nll: list[list[float]]) -> tuple[float, float | None]:
 
 
 def _ratio(nll: list[list[float]], reference: list[list[float]]) -> tuple[float, float | None]:
-    """Return exp of the mean difference, and its error from how windows differ from each other."""
+    """Return exp of the mean difference, and its standard error over windows."""
     differences = [
         np.asarray(ours) - np.asarray(theirs)
         for ours, theirs in zip(nll, reference, strict=True)

@@ -1,4 +1,4 @@
-"""Prompts to evaluate on: a file of them, or a data set by name from a hub or a folder."""
+"""Prompts for evaluations: from a file, or from a named data set in a hub or a folder."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PROMPTS = {
 
 
 def load_prompts(name: str, data_dir: str | None = None) -> list[str]:
-    """Return prompts by the name of a data set or of a file.
+    """Return the prompts of a data set or of a file.
 
-    A file has a prompt on each line: as text, or as JSON with a field "prompt" or "question".
-    Empty lines are none.
+    A file has one prompt per line: text, or JSON with a field "prompt" or "question". Empty lines
+    are skipped.
 
     Raises:
-        InputError: There is neither, the data set is not to be had, or a line has no prompt.
+        InputError: There is neither, the data set is not available, or a line has no prompt.
     """
     if name in PROMPTS:
         if data_dir is None:
@@ -44,13 +44,13 @@ def _prompts(path: Path) -> Iterator[str]:
 
 
 def _of_row(where: str, line: str) -> str:
-    """Return the prompt of a row of JSON; `where` says in errors which row it is."""
+    """Return the prompt of a row of JSON; `where` names the row in errors."""
     row = json_value(where, line)
     named = [field for field in FIELDS if isinstance(row, dict) and field in row]
     if not named:
         raise InputError(f"{where}: has no field {' or '.join(FIELDS)}")
     prompt = row[named[0]]
     if not isinstance(prompt, str) or not prompt.strip():
-        raise InputError(f"{where}: the field '{named[0]}' must be text, and not empty")
+        raise InputError(f"{where}: the field '{named[0]}' must be non-empty text")
     check_text(f"{where}: the field '{named[0]}'", prompt)
     return prompt

@@ -1,4 +1,4 @@
-"""What every result says about itself, so that a reader can judge and repeat it."""
+"""Facts stored with every result, so that readers can judge and repeat it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from typing import Any
 from suffice import native
 
 SCHEMA = 1
-_OPTION = re.compile(r"(-\w|--?[\w-]+=)?(.*)", re.DOTALL)  # of `-m/a/b`, `--text=/a/b` or `/a/b`
+_RECORDED = {"quantization": "quant", "speculative_config": "speculate"}  # names in schema 1
+_OPTION = re.compile(r"(-\w|--?[\w-]+=)?(.*)", re.DOTALL)  # `-m/a/b`, `--text=/a/b` or `/a/b`
 PACKAGES = ("suffice", "torch", "transformers", "numpy")
 FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_tile")
 
 
 def facts(program: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Return schema, date, command, commit, machine and versions."""
-    # A path says something about a person's machine and nothing about the measurement
+    # Paths reveal a person's machine and say nothing about the measurement
     shown = [_without_folder(each) for each in arguments]
     variables = [f"{name}={os.environ[name]}" for name in sorted(os.environ) if _is_flag(name)]
     commit = _git("rev-parse", "HEAD")
@@ -52,7 +53,7 @@ def _quoted(variable: str) -> str:
 
 
 def _without_folder(argument: str) -> str:
-    """Return an argument with a path's name in place of the path: `--text=/a/b` is `--text=b`."""
+    """Return an argument with paths reduced to their names: `--text=/a/b` becomes `--text=b`."""
     option, value = _OPTION.fullmatch(argument).groups()  # type: ignore[union-attr]
     return (option or "") + (Path(value).name if Path(value).is_absolute() else value)
 
@@ -76,9 +77,10 @@ def machine() -> dict[str, Any]:
 
 
 def settings(config: Any) -> dict[str, Any]:
-    """Return a configuration as plain values, with the hash of what they say."""
+    """Return a configuration as plain values, with their hash."""
     plain = {
-        field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)
+        _RECORDED.get(field.name, field.name): _plain(getattr(config, field.name))
+        for field in dataclasses.fields(config)
     }
     text = json.dumps(plain, sort_keys=True)
     return plain | {"hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
@@ -91,7 +93,7 @@ def _plain(value: Any) -> Any:
 
 
 def _git(*arguments: str) -> str | None:
-    """Return what git says of this project's tree; None without git, or outside of it."""
+    """Return git's output for this project's tree; None without git or outside a repository."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None

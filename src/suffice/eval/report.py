@@ -1,11 +1,10 @@
-"""One page that shows results: quality against bytes read, rows read, speed by depth, all figures.
+"""A page of results: quality against bytes read, rows read, speed by depth, all figures.
 
-The page is a single file that loads nothing. What a plot shows, a table below it says in numbers.
+The page is a single file that loads nothing else. Below each plot is a table with its numbers.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from suffice.eval.report_points import (
     trade_offs,
 )
 from suffice.eval.report_read import Entry
+from suffice.paths import write_whole
 
 _TEMPLATE = "report.html.jinja"
 
@@ -33,7 +33,7 @@ _TEMPLATE = "report.html.jinja"
 def page(entries: Sequence[Entry]) -> str:
     """Return the report of some results as HTML."""
     trades, charts = trade_offs(entries), speed_charts(entries)
-    looks = _looks(trades, charts)
+    styles = _style_numbers(trades, charts)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -46,44 +46,40 @@ def page(entries: Sequence[Entry]) -> str:
         date=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         version=__version__,
         overview=tables.overview(entries),
-        trades=_trades(trades, looks),
+        trades=_trades(trades, styles),
         heats=_heats(entries),
-        charts=_charts(charts, looks),
+        charts=_charts(charts, styles),
         results=[_result(entry) for entry in entries],
     )
 
 
 def write(path: Path, text: str) -> None:
-    """Write a page; a reader sees the old file or the new one, never a part.
+    """Write a page atomically: the path holds the old page or the complete new one.
 
     Raises:
-        InputError: It cannot be written.
+        InputError: The file cannot be written.
     """
-    part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        with write_whole(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
 
 
-def _looks(trades: Sequence[TradeOff], charts: Sequence[SpeedChart]) -> dict[str, int]:
-    """Number the settings and lines, by name."""
+def _style_numbers(trades: Sequence[TradeOff], charts: Sequence[SpeedChart]) -> dict[str, int]:
+    """Return a style number for each setting and line, by name."""
     points = [short_name(point.entry.config) for trade in trades for point in trade.points]
     lines = [line.label for chart in charts for line in chart.lines]
     return {name: index for index, name in enumerate(dict.fromkeys(points + lines))}
 
 
-def _trades(trades: Sequence[TradeOff], looks: Mapping[str, int]) -> list[dict[str, Any]]:
+def _trades(trades: Sequence[TradeOff], styles: Mapping[str, int]) -> list[dict[str, Any]]:
     return [
         {
             "title": f"{model}: {kind}",
             "conditions": conditions,
             "plots": [
-                plots.trade_off(trade, cost, f"trade-{group}-{at}-{cost}", looks)
+                plots.trade_off(trade, cost, f"trade-{group}-{at}-{cost}", styles)
                 for at, trade in enumerate(found)
                 for cost in plots.COSTS
             ],
@@ -94,7 +90,7 @@ def _trades(trades: Sequence[TradeOff], looks: Mapping[str, int]) -> list[dict[s
 
 
 def _comparable(trades: Sequence[TradeOff]) -> dict[tuple[str, str, str], list[TradeOff]]:
-    """Return what is traded off by what results have in common: model, kind and conditions."""
+    """Group trade-offs by model, kind of evaluation and conditions."""
     found: dict[tuple[str, str, str], list[TradeOff]] = {}
     for trade in trades:
         kind = trade.points[0].entry.kind
@@ -124,19 +120,19 @@ def _heats(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 
 
 def _mean(entry: Entry, which: str) -> float:
-    """Return the fraction of all rows of keys or of values that was read; NaN if none is held."""
+    """Return the fraction of key or value rows that was read; NaN if there are no rows."""
     reads = entry.data["reads"]
     held = sum(map(sum, reads["rows_held"]))
     return sum(map(sum, reads[f"{which}_rows_read"])) / held if held else float("nan")
 
 
-def _charts(charts: Sequence[SpeedChart], looks: Mapping[str, int]) -> list[dict[str, Any]]:
+def _charts(charts: Sequence[SpeedChart], styles: Mapping[str, int]) -> list[dict[str, Any]]:
     return [
         {
             "title": chart.title,
             "note": chart.note,
             "entries": chart.entries,
-            "plot": plots.speeds(chart, f"speed-{at}", looks),
+            "plot": plots.speeds(chart, f"speed-{at}", styles),
             "table": tables.of_speeds(chart),
         }
         for at, chart in enumerate(charts, start=1)

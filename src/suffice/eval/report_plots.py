@@ -1,6 +1,7 @@
-"""The plots of a report: SVG to be put into a page, in whose colours and font they are drawn.
+"""The plots of a report, as SVG in the colours and the font of the page that includes them.
 
-Text stays text. Colours that follow the page are drawn as stand-ins, which become CSS variables.
+Text stays text. Colours that follow the page are plotted as placeholders and then replaced by CSS
+variables.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ Segment = tuple[tuple[float, float], tuple[float, float]]
 
 INK, GRID = "#010203", "#040506"
 _VARIABLES = {INK: "var(--ink)", GRID: "var(--grid)"}
-# Each has a contrast of at least 3 to both of the page's backgrounds.
+# Each has a contrast of at least 3 to the light and to the dark background of the page.
 SERIES = ("#3a7bd5", "#d9720b", "#22935b", "#a259c9", "#d2474b", "#128c9e", "#97713b", "#75808d")
 MARKERS = "osD^vP"
 COSTS = {
-    "share": "KV bytes read, of those held",
-    "bytes_per_token": "KV bytes read for a cached token",
+    "share": "share of KV bytes read",
+    "bytes_per_token": "KV bytes read per cached token",
 }
 _STYLE = {
     "svg.fonttype": "none",
@@ -55,20 +56,21 @@ _STYLE = {
     "legend.frameon": False,
 }
 _READ = LinearSegmentedColormap.from_list("read", ["#eef3fa", "#9dbfee", "#3a7bd5", "#1c4c98"])
-_BESIDE = 8  # points from a mark to its label
-# Where a label may be, best first: beside its mark, at a corner of it, or above or below it with
-# a line to it.
-_NEAR = [(_BESIDE, 0), (-_BESIDE, 0)] + [(x, y) for y in (8, -8) for x in (6, -6)]
+_LABEL_GAP = 8  # points from a mark to its label
+# Offsets of a label, best first: next to its mark, at a corner of it, or farther above or below
+# with a line to it.
+_NEAR = [(_LABEL_GAP, 0), (-_LABEL_GAP, 0)] + [(x, y) for y in (8, -8) for x in (6, -6)]
 _PLACES = _NEAR + [
-    (side * 2 * _BESIDE, line * 13) for step in range(1, 8) for line in (step, -step)
+    (side * 2 * _LABEL_GAP, line * 13) for step in range(1, 8) for line in (step, -step)
     for side in (-1, 1)
 ]  # fmt: skip
 
 
-def trade_off(trade: TradeOff, cost: str, name: str, looks: Mapping[str, int]) -> Markup:
-    """Return quality against what is read; the points that no other beats are joined.
+def trade_off(trade: TradeOff, cost: str, name: str, styles: Mapping[str, int]) -> Markup:
+    """Return a plot of quality against a cost, with the Pareto front as a line.
 
-    `looks` numbers the settings, by their short names, so that each looks the same in all plots.
+    `styles` maps short names of settings to style numbers, so that a setting has the same style in
+    all plots.
     """
     with _style():
         figure, axes = _figure(5.6, 3.2)
@@ -78,7 +80,7 @@ def trade_off(trade: TradeOff, cost: str, name: str, looks: Mapping[str, int]) -
         steps = _draw_front(axes, trade, sorted(points[index] for index in found))
         colours = []
         for index, (at, point) in enumerate(zip(points, trade.points, strict=True)):
-            colour, marker = _look(looks[short_name(point.entry.config)])
+            colour, marker = _style_of(styles[short_name(point.entry.config)])
             colours.append(colour)
             axes.errorbar(*at, point.error, color=colour, linewidth=1, alpha=0.7)
             face = colour if index in found else "none"
@@ -91,7 +93,7 @@ def trade_off(trade: TradeOff, cost: str, name: str, looks: Mapping[str, int]) -
 
 
 def _frame(axes: Any, trade: TradeOff, cost: str, most: float) -> None:
-    """Set scales and labels: all of the bytes, and room around the qualities."""
+    """Set scales and labels: bytes from zero on, and a margin around the qualities."""
     measure = trade.measure
     lows = [point.quality - (point.error or 0) for point in trade.points]
     highs = [point.quality + (point.error or 0) for point in trade.points]
@@ -114,7 +116,7 @@ def _frame(axes: Any, trade: TradeOff, cost: str, most: float) -> None:
 
 
 def _draw_front(axes: Any, trade: TradeOff, points: Sequence[tuple[float, float]]) -> list[Segment]:
-    """Draw the steps beyond which every point is beaten, out to the frame, and return them."""
+    """Plot the Pareto front as steps up to the frame, shade the worse side, return the steps."""
     low, high = axes.get_ylim()
     worst = high if trade.measure.less_is_better else low
     xs = [points[0][0], *(x for x, _ in points), axes.get_xlim()[1]]
@@ -126,12 +128,12 @@ def _draw_front(axes: Any, trade: TradeOff, points: Sequence[tuple[float, float]
     return [*zip(ends[:-1], corners, strict=True), *zip(corners, ends[1:], strict=True)]
 
 
-def speeds(chart: SpeedChart, name: str, looks: Mapping[str, int]) -> Markup:
-    """Return speed against depth, with the range that was seen; `looks` numbers the labels."""
+def speeds(chart: SpeedChart, name: str, styles: Mapping[str, int]) -> Markup:
+    """Return a plot of speed against depth, with ranges; `styles` maps labels to style numbers."""
     with _style():
         figure, axes = _figure(6.0, 3.8)
         for line in chart.lines:
-            colour, marker = _look(looks[line.label])
+            colour, marker = _style_of(styles[line.label])
             depths, middles, lows, highs = zip(*line.points, strict=True)
             axes.vlines(depths, lows, highs, color=colour, linewidth=1, alpha=0.6)
             axes.plot(depths, middles, marker + "-", color=colour, markersize=4.5, label=line.label)
@@ -144,34 +146,34 @@ def speeds(chart: SpeedChart, name: str, looks: Mapping[str, int]) -> Markup:
 
 
 def rows_read(shares: np.ndarray, name: str, label: str) -> Markup:
-    """Return heat maps, of keys above that of values, from fractions [2, L, H]."""
+    """Return heat maps of fractions [2, L, H]: keys above, values below."""
     _, layers, heads = shares.shape
     with _style():
         height = min(max(0.13 * heads, 0.5), 2.6)
         figure, rows = _figure(10, 2 * height + 1.3, 2)
         for axes, share, what in zip(rows, shares, ("K", "V"), strict=True):
             edges = (0.5, layers + 0.5, heads + 0.5, 0.5)
-            drawn = axes.imshow(
+            image = axes.imshow(
                 share.T, vmin=0, vmax=1, cmap=_READ, aspect="auto",
                 interpolation="none", extent=edges,
             )  # fmt: skip
-            drawn.set_gid(f"rows-of-{what}")  # by itself it is a hash, the same for equal pictures
+            image.set_gid(f"rows-of-{what}")  # the default is a hash, not unique for equal images
             axes.grid(False)
             axes.set_ylabel(f"{what} head")
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.yaxis.get_major_locator().set_params(integer=True, nbins=4)
         rows[0].tick_params(labelbottom=False)
         rows[1].set_xlabel("layer")
-        bar = figure.colorbar(drawn, ax=rows, format=PercentFormatter(1), pad=0.02, aspect=12)
+        bar = figure.colorbar(image, ax=rows, format=PercentFormatter(1), pad=0.02, aspect=12)
         bar.set_label("rows read")
         bar.outline.set_visible(False)
-        title = f"Rows of K and of V read, of those held, by layer and head: {label}"
-        return _svg(figure, name, title, "Above keys, below values. The table has the numbers.")
+        title = f"Fractions of K and V rows read, by layer and head: {label}"
+        return _svg(figure, name, title, "Keys above, values below. The table has the numbers.")
 
 
 @contextlib.contextmanager
 def _style() -> Iterator[None]:
-    """Draw as the page looks, which has glyphs that the font used to measure text may lack."""
+    """Plot in the style of the page, whose font may have glyphs that the measuring font lacks."""
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         yield
@@ -186,7 +188,7 @@ def _figure(width: float, height: float, rows: int = 1) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _look(index: int) -> tuple[str, str]:
+def _style_of(index: int) -> tuple[str, str]:
     return SERIES[index % len(SERIES)], MARKERS[index // len(SERIES) % len(MARKERS)]
 
 
@@ -198,9 +200,12 @@ def _label(
     colours: Sequence[str],
     steps: Sequence[Segment],
 ) -> None:
-    """Write at each point its text, where it hides nothing; or else the shorter one."""
+    """Label each point where its text hides nothing; if there is no such place, use a shorter text.
+
+    `texts` has a pair for each point: the long text and the short one.
+    """
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # what is free must stay so
+    figure.set_layout_engine("none")  # free places must stay free
     frame = axes.get_window_extent()
     marks = axes.transData.transform(points)
     taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in marks]
@@ -230,7 +235,7 @@ def _label(
 def _note(
     axes: Any, text: str, at: tuple[float, float], away: tuple[float, float], **more: Any
 ) -> Any:
-    """Write a text some points away from a mark."""
+    """Write a text `away` points from a mark at `at`."""
     return axes.annotate(
         text,
         at,
@@ -245,17 +250,17 @@ def _note(
 
 
 def _svg(figure: Figure, name: str, title: str, description: str) -> Markup:
-    """Return a figure for a page that has more of them: `name` begins all its ids."""
+    """Return a figure as SVG; all its ids start with `name`, to be unique in a page."""
     text = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(text, format="svg", metadata=nothing)
-    drawn = text.getvalue()
-    drawn = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", drawn[drawn.index("<svg") :])
-    drawn = re.sub(r"<style.*?</style>", "", drawn, flags=re.DOTALL)
-    for stand_in, variable in _VARIABLES.items():
-        drawn = drawn.replace(stand_in, variable)
-    head, body = drawn.split(">", 1)
-    told = f'<title id="{name}-title">{escape(title)}</title>'
-    told += f'<desc id="{name}-desc">{escape(description)}</desc>'
+    svg = text.getvalue()
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg[svg.index("<svg") :])
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
+    for placeholder, variable in _VARIABLES.items():
+        svg = svg.replace(placeholder, variable)
+    head, body = svg.split(">", 1)
+    texts = f'<title id="{name}-title">{escape(title)}</title>'
+    texts += f'<desc id="{name}-desc">{escape(description)}</desc>'
     role = f'role="img" aria-labelledby="{name}-title" aria-describedby="{name}-desc"'
-    return Markup(f"{head} {role}>{told}{body}")
+    return Markup(f"{head} {role}>{texts}{body}")

@@ -1,4 +1,4 @@
-"""What a report plots, as plain values: quality against bytes read, rows read, speed by depth."""
+"""The data of a report's plots: quality against bytes read, rows read, speed by depth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from suffice.eval.report_read import ROWS, Entry
 
-# What may differ between results that are compared: where data is, and how they are run or printed.
+# Options that may differ between compared results, because they change no figure.
 _INCIDENTAL = ("output", "data_dir", "batch_size")
 _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 _PLAIN = {
@@ -23,28 +23,28 @@ _PLAIN = {
     "speculate": "nodrafts",
 }
 _MOST_DIGITS = 12  # of a hash
-_DECODE = "decode-"  # how peers' cases at a depth begin
+_DECODE = "decode-"  # prefix of the peers' cases at a depth
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of quality: what it is, and whether less of it is better."""
+    """A measure of quality: its name, and whether less is better."""
 
     name: str
     less_is_better: bool
-    exact: float | None = None  # what the exact model has
+    exact: float | None = None  # value of the exact model
 
 
 @dataclass(frozen=True)
 class Point:
-    """A result's quality, and what its decode steps read of keys and values."""
+    """A result's quality, and the KV bytes that its decode steps read."""
 
     entry: Entry
     label: str
     quality: float
-    error: float | None  # standard
-    share: float  # bytes read of bytes held
-    bytes_per_token: float  # read for each cached token, in all layers and heads
+    error: float | None  # standard error
+    share: float  # bytes read / bytes that exact attention would have read
+    bytes_per_token: float  # read per cached token, in all layers and heads
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,16 @@ class TradeOff:
     points: list[Point]
 
     def front(self, cost: str) -> set[int]:
-        """Return which points no other beats: `cost` is `share` or `bytes_per_token`."""
+        """Return the indices of the Pareto front; `cost` is `share` or `bytes_per_token`."""
         sign = 1 if self.measure.less_is_better else -1
         return front([(getattr(point, cost), sign * point.quality) for point in self.points])
 
 
 def front(points: Sequence[tuple[float, float]]) -> set[int]:
-    """Return which points are on the Pareto front, both coordinates the less the better.
+    """Return the indices of the points on the Pareto front; less is better in both coordinates.
 
-    A point is on it if no other is at least as good in both and better in one; of equal points all
-    are.
+    A point is on the front if no other is at least as good in both coordinates and better in one.
+    Equal points are on it together.
     """
     found: set[int] = set()
     best = before = (np.inf, np.inf)
@@ -79,7 +79,7 @@ def front(points: Sequence[tuple[float, float]]) -> set[int]:
 
 
 def trade_offs(entries: Iterable[Entry]) -> list[TradeOff]:
-    """Return quality against bytes read, for each measure; interrupted runs are left out."""
+    """Return quality against bytes read, for each measure; interrupted runs are skipped."""
     groups: defaultdict[tuple[Measure, str, str], list[tuple[Entry, float, float | None]]]
     groups = defaultdict(list)
     for entry in entries:
@@ -108,13 +108,13 @@ def _points(found: Sequence[tuple[Entry, float, float | None]]) -> list[Point]:
 
 
 def _costs(reads: Mapping[str, Any]) -> tuple[float, float]:
-    tokens = np.mean(reads["rows_held"])  # seen by all steps together
+    tokens = np.mean(reads["rows_held"])  # cached tokens, summed over steps
     read = reads["kv_bytes_read"]
     return read / reads["kv_bytes_held"], float(read / tokens)
 
 
 def qualities(entry: Entry) -> list[tuple[Measure, float, float | None]]:
-    """Return a result's figures of quality with their standard errors, as far as it has them."""
+    """Return the measures of quality in a result, with values and standard errors if present."""
     result = entry.data.get("result", {})
     found: list[tuple[Measure, Any, Any]] = []
     against = result.get("against")
@@ -148,7 +148,7 @@ def is_number(value: Any) -> bool:
 
 
 def conditions(entry: Entry) -> str:
-    """Return what was asked, but for what changes no figure."""
+    """Return the options of an evaluation, except those that change no figure."""
     asked = entry.data.get("asked", {})
     return ", ".join(
         f"{name} {str(value)[:_MOST_DIGITS] if name.endswith('sha256') else value}"
@@ -158,7 +158,7 @@ def conditions(entry: Entry) -> str:
 
 
 def setting(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return what sets a run apart: types of weights, keys and values, and the techniques."""
+    """Return a run's types of weights, keys and values, and its techniques."""
     parts = {name: technique(config[name]) for name in _PLAIN if isinstance(config.get(name), str)}
     quant = str(config.get("quant"))
     plain = quant.startswith(("NoQuant", "None"))
@@ -172,19 +172,19 @@ def _short(dtype: Any) -> str:
 
 
 def technique(text: str) -> str:
-    """Return a technique as it reads in a label: `TopK(k=64)` as `topk k=64`."""
+    """Return a technique in the form of labels: `TopK(k=64)` becomes `topk k=64`."""
     match = re.fullmatch(r"(\w+)\((.*)\)", text, re.DOTALL)
     return f"{match[1].lower()} {match[2]}".strip() if match else text
 
 
 def short_name(config: Mapping[str, Any]) -> str:
-    """Return weights, keys and values, and each technique that is not the plain one."""
+    """Return the types of weights, keys and values, and the techniques that are not defaults."""
     parts = setting(config).items()
     return " · ".join(value for part, value in parts if value != _PLAIN.get(part))
 
 
 def labels(entries: Sequence[Entry]) -> list[str]:
-    """Return what of their settings tells results apart, and their numbers where nothing does."""
+    """Return for each result the settings that differ, and its number if others have the same."""
     settings = [setting(entry.config) for entry in entries]
     differing = [part for part in settings[0] if len({parts.get(part) for parts in settings}) > 1]
     found = [" · ".join(parts.get(part, "") for part in differing) for parts in settings]
@@ -197,7 +197,7 @@ def labels(entries: Sequence[Entry]) -> list[str]:
 
 
 def shares(reads: Mapping[str, Any]) -> np.ndarray:
-    """Return the fractions of rows of keys and of values read: [2, L, H], NaN where none is held.
+    """Return the fractions of key and value rows read: [2, L, H], NaN where there are no rows.
 
     `reads` is a trace as `Trace.plain` writes it.
     """
@@ -208,7 +208,7 @@ def shares(reads: Mapping[str, Any]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Line:
-    """Speeds by depth: (cached tokens, tokens per second, least, greatest), by depth."""
+    """Points (cached tokens, tokens per second, lowest, highest), in order of depth."""
 
     label: str
     points: list[tuple[float, float, float, float]]
@@ -216,7 +216,7 @@ class Line:
 
 @dataclass(frozen=True)
 class SpeedChart:
-    """Lines that can be compared: the same test on the same machine."""
+    """Comparable lines: the same test on the same machine."""
 
     title: str
     note: str
@@ -225,7 +225,7 @@ class SpeedChart:
 
 
 def speed_charts(entries: Sequence[Entry]) -> list[SpeedChart]:
-    """Return the speeds against depth that results of `bench` and of peers hold."""
+    """Return charts of speed against depth, from results of `bench` and of peers."""
     charts = _bench_charts([entry for entry in entries if entry.kind == "bench"])
     return charts + [_peers_chart(entry) for entry in entries if entry.kind == "peers"]
 
@@ -290,5 +290,5 @@ def _peers_chart(entry: Entry) -> SpeedChart:
         for label, by in speeds.items()
     ]
     lines = [line for line in lines if line.points]
-    note = f"{entry.data['machine'].get('cpu')}; medians of all rounds; bars: least to greatest"
+    note = f"{entry.data['machine'].get('cpu')}; medians of all rounds; bars: minimum to maximum"
     return SpeedChart(f"{entry.data.get('model')}, decode, and peers", note, [entry], lines)

@@ -1,4 +1,4 @@
-"""Result files for a report: found, read and checked, so that what draws them can trust them."""
+"""Reads and checks result files for a report, so that the plots can rely on their fields."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class Entry:
     """
 
     number: int  # in the report, from 1
-    file: str  # as a reader knows it
+    file: str  # name shown to readers
     kind: str
     data: Mapping[str, Any]
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The engine's configuration; empty if the file does not say."""
+        """The engine's configuration; empty if the file has none."""
         config: Mapping[str, Any] = self.data.get("config", {})
         return config
 
@@ -74,10 +74,10 @@ class Entry:
 def read(paths: Sequence[Path]) -> list[Entry]:
     """Return the results in files, and in all .json files of folders, each file once.
 
-    A file that keeps several records, by name under "records", gives as many results.
+    A file with several records, by name under "records", gives one result per record.
 
     Raises:
-        InputError: Nothing is there, or a file is no result that this version understands.
+        InputError: There is no file, or a file is not a result that this version understands.
     """
     found: dict[Path, str] = {}
     for path in paths:
@@ -103,7 +103,7 @@ def _files(path: Path) -> list[tuple[Path, str]]:
         return [(path, path.name)]
     files = sorted(path.rglob("*.json"))
     if not files:
-        raise InputError(f"{path} has no .json file: give result files or folders that have some")
+        raise InputError(f"{path} has no .json file: give result files or folders with some")
     return [(file, file.relative_to(path).as_posix()) for file in files]
 
 
@@ -113,8 +113,8 @@ def _entry(number: int, file: Path, name: str, data: Any) -> Entry:
         return Entry(number, name, "bench", {"rows": data})
     if not isinstance(data, dict) or "schema" not in data:
         raise InputError(
-            f"{file} is no result: it is neither a record with a 'schema' nor a list that "
-            "`suffice bench -o json` prints"
+            f"{file} is no result: it is neither a record with a 'schema' nor a list printed by "
+            "`suffice bench -o json`"
         )
     if data["schema"] != SCHEMA:
         raise InputError(
@@ -139,7 +139,7 @@ def _whole(digits: str) -> int:
 def _json(file: Path) -> Any:
     try:
         data = json.loads(file.read_text(encoding="utf-8"), parse_int=_whole)
-        json.dumps(data, ensure_ascii=False).encode()  # finds halves of characters
+        json.dumps(data, ensure_ascii=False).encode()  # fails on lone surrogates
         return data
     except InputError as error:
         raise InputError(f"{file}: has {error}, more than any measurement") from None
@@ -151,13 +151,13 @@ def _json(file: Path) -> Any:
         ) from None
     except (UnicodeError, RecursionError):
         raise InputError(
-            f"{file} is not JSON: it has what is no text (UTF-8), or is nested too deep"
+            f"{file} is not JSON: it is not valid text (UTF-8), or is nested too deep"
         ) from None
 
 
 def _check_bench(rows: list[Any], file: Path) -> None:
     if not rows:
-        raise InputError(f"{file} is an empty list: there is no result in it")
+        raise InputError(f"{file} is an empty list: it has no result")
     for at, row in enumerate(rows, start=1):
         _require(row, _BENCH, f"{file}: record {at}")
 
@@ -199,7 +199,7 @@ def _check_peers(data: Mapping[str, Any], file: Path) -> None:
 
 
 def _require(data: Any, fields: Fields, where: str) -> None:
-    """Refuse what is no mapping or lacks a field, or has one of another type."""
+    """Require a mapping that has all fields, each of its type."""
     if not isinstance(data, Mapping):
         raise InputError(f"{where}: is no JSON object")
     for name, kinds in fields.items():
@@ -209,4 +209,4 @@ def _require(data: Any, fields: Fields, where: str) -> None:
         unfit = isinstance(value, bool) and bool not in kinds
         unfit |= isinstance(value, float) and not math.isfinite(value)
         if unfit or not isinstance(value, kinds):
-            raise InputError(f"{where}: '{name}' is {json.dumps(value):.40}, which it cannot be")
+            raise InputError(f"{where}: '{name}' has the invalid value {json.dumps(value):.40}")

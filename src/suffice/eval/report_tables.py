@@ -1,4 +1,4 @@
-"""The tables of a report: what each result says, and the numbers of each plot."""
+"""The tables of a report: the content of each result, and the numbers of each plot."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _SAID_ELSEWHERE = (
 
 
 class Share(float):
-    """A fraction, which is shown in per cent."""
+    """A fraction, shown in percent."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of plain values; an `Entry` in one is shown as a link to it."""
+    """Rows of plain values; an `Entry` is shown as a link."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
 
     def is_number(self, column: int) -> bool:
-        """Return whether a column has numbers, to be aligned to the right."""
+        """Return whether a column has numbers, which are right-aligned."""
         values = [row[column] for row in self.rows if row[column] is not None]
         return bool(values) and all(type(value) in (int, float, Share) for value in values)
 
 
 def shown(value: Any) -> Markup:
-    """Return a value as HTML; a number keeps all its digits for who reads the page by program."""
+    """Return a value as HTML; a number keeps all its digits for programs that read the page."""
     if value is None:
         return Markup(MISSING)
     if isinstance(value, Entry):
@@ -60,7 +60,7 @@ def shown(value: Any) -> Markup:
 
 
 def title(entry: Entry) -> str:
-    """Return what a result is called."""
+    """Return the title of a result."""
     if entry.config:
         return f"{entry.kind}: {entry.config.get('model')}, {short_name(entry.config)}"
     if entry.kind == "bench":
@@ -69,7 +69,7 @@ def title(entry: Entry) -> str:
 
 
 def facts(entry: Entry) -> list[tuple[str, str]]:
-    """Return what a reader needs to judge or repeat a result, with the command that made it."""
+    """Return the facts needed to judge or repeat a result, with the command that made it."""
     data = entry.data
     if entry.kind == "bench":
         row = data["rows"][0]
@@ -108,7 +108,7 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 def warnings(entry: Entry) -> list[str]:
-    """Return why a result may not mean what it seems to."""
+    """Return the reasons to distrust a result."""
     data = entry.data
     rows = data.get("rows") if entry.kind == "bench" else None
     version = rows[0]["version"] if rows else data["versions"].get("suffice")
@@ -148,7 +148,7 @@ def of_trade_off(trade: TradeOff) -> Table:
     ]
     columns = [
         *("#", "setting", trade.measure.name, "standard error"),
-        *("KV bytes read of held", "by share", "KV bytes read per cached token", "by bytes"),
+        *("share of KV bytes read", "by share", "KV bytes read per cached token", "by bytes"),
     ]
     return Table(trade.measure.name, columns, rows)
 
@@ -156,7 +156,7 @@ def of_trade_off(trade: TradeOff) -> Table:
 def of_speeds(chart: SpeedChart) -> Table:
     """Return the numbers of a plot of speed against depth."""
     rows = [[line.label, *point] for line in chart.lines for point in line.points]
-    columns = ["line", "depth (tokens)", "tokens per second", "least", "greatest"]
+    columns = ["line", "depth (tokens)", "tokens per second", "minimum", "maximum"]
     return Table("The points", columns, rows)
 
 
@@ -167,16 +167,16 @@ def of_rows_read(shares: np.ndarray) -> Table:
         [number, *(Share(share) for share in layer.T.ravel())]
         for number, layer in enumerate(shares.swapaxes(0, 1), start=1)
     ]
-    return Table("Rows read, of those held", ["layer", *columns], rows)
+    return Table("Fractions of rows read", ["layer", *columns], rows)
 
 
 def of_entry(entry: Entry) -> list[Table]:
-    """Return all that a result holds, but for its facts and its rows by layer and head."""
+    """Return the tables of a result, without its facts and its rows by layer and head."""
     parts = {name: part for name, part in entry.data.items() if name not in _SAID_ELSEWHERE}
     if entry.kind == "bench":
         return [_listing("Results", parts["rows"])]
     found: list[Table] = []
-    if entry.config:  # what was found comes first
+    if entry.config:  # the figures come first
         for name in ("result", "asked", "config"):
             found += tabulated(name, parts.pop(name))
     if reads := entry.data.get("reads"):
@@ -186,7 +186,7 @@ def of_entry(entry: Entry) -> list[Table]:
 
 
 def tabulated(name: str, data: Mapping[str, Any]) -> list[Table]:
-    """Return a mapping as a table of its values, and one for each list of mappings in it."""
+    """Return a table of a mapping's values, and one for each list of mappings in it."""
     scalars, tables = [], []
     for key, value in flat(data):
         if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
@@ -197,14 +197,14 @@ def tabulated(name: str, data: Mapping[str, Any]) -> list[Table]:
 
 
 def _listing(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return mappings as the rows of a table that has a column for each field of any."""
+    """Return mappings as the rows of a table, with a column for every field that occurs."""
     flattened = [dict(flat(row)) for row in rows]
     columns = list(dict.fromkeys(column for row in flattened for column in row))
     return Table(name, columns, [[_plain(row.get(c)) for c in columns] for row in flattened])
 
 
 def flat(data: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
-    """Yield the values of nested mappings, named by their paths: `against.ratio`."""
+    """Yield the values of nested mappings with their paths, such as `against.ratio`."""
     for name, value in data.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{before}{name}.")

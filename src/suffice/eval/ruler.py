@@ -1,8 +1,8 @@
-"""RULER's needle-in-a-haystack tasks: does a model find again what a long prompt told it?
+"""RULER's needle-in-a-haystack tasks: retrieving facts from long prompts.
 
 From Hsieh et al. 2024, "RULER: What's the Real Context Size of Your Long-Context Language Models?".
-A needle gives a key a value; the model is asked for the values of some keys. A sample's score is
-the percentage of the expected values that its answer contains, in upper or lower case.
+A needle is a sentence that assigns a value to a key. The question asks for the values of some keys.
+A sample's score is the percentage of expected values in its answer, compared without case.
 
     task             haystack       key     value    keys  values of each  asked for
     niah_single_1    noise          words   numbers     1               1          1
@@ -14,9 +14,9 @@ the percentage of the expected values that its answer contains, in upper or lowe
     niah_multivalue  essay          words   numbers     1               4          1
     niah_multiquery  essay          words   numbers     4               1          4
 
-A sample has the largest haystack with which prompt, template and answer are not longer than its
-length. It follows from seed, task, length and index alone. The essay and the words of the keys are
-our own, so that scores can be compared with each other, and with published ones only roughly.
+A sample has the largest haystack for which prompt, template and answer fit its length. It is
+determined by seed, task, length and index alone. The essay and the words of the keys are our own:
+scores can be compared with each other, but only roughly with published ones.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from suffice.engine.llm import LLM
     from suffice.engine.protocol import Tokenizer
 
-NEW_TOKENS = 128  # that a model may answer with
+NEW_TOKENS = 128  # maximum length of an answer
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is hidden where; the module has the table."""
+    """Kinds and numbers of needles, and the haystack; see the module's table."""
 
     haystack: str
     key: str = "words"
@@ -77,10 +77,10 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run: `samples` of each task at each length in tokens, `together` at a time.
+    """Samples to run: `samples` of each task at each length in tokens, `together` at a time.
 
     Raises:
-        InputError: An unknown task, one or a length twice, or a number that makes no sense.
+        InputError: A task is unknown, a task or length is repeated, or a number is out of range.
     """
 
     tasks: Sequence[str]
@@ -104,33 +104,33 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return len(self.tasks) * len(self.lengths) * self.samples
 
     def drafts(self) -> Iterator[Draft]:
-        """Yield all samples as they are drawn, length by length."""
+        """Yield all samples, length by length."""
         for length, task in itertools.product(self.lengths, self.tasks):
             for index in range(self.samples):
                 yield Draft(task, length, index, self.seed)
 
 
 class Draft:
-    """A sample but for the size of its haystack: needles, depths and questions are drawn."""
+    """A sample without a haystack size: needles, depths and questions, chosen at random."""
 
     def __init__(self, name: str, length: int, index: int, seed: int) -> None:
         self.name, self.length, self.index = name, length, index
         task = TASKS[name]
-        draw = f"{seed}/{name}/{length}/{index}"
-        chance = random.Random(draw)
+        sample_seed = f"{seed}/{name}/{length}/{index}"
+        chance = random.Random(sample_seed)
         taken: set[str] = set()
-        keys = _drawn(task.keys, task.key, taken, chance)
-        values = _drawn(task.keys * task.values, task.value, taken, chance)
+        keys = _distinct(task.keys, task.key, taken, chance)
+        values = _distinct(task.keys * task.values, task.value, taken, chance)
         depths = _depths(task, len(values), chance)
         owners = [key for key in keys for _ in range(task.values)]
         self.needles = list(map(Needle, owners, values, depths))
-        queries = keys[: task.queries]  # as good as any: keys and depths are drawn alike
+        queries = keys[: task.queries]  # no bias: keys and depths are in random order
         self.expected = tuple(n for query in queries for n in self.needles if n.key == query)
-        self.haystack = _haystack(task, taken, draw)
+        self.haystack = _haystack(task, taken, sample_seed)
         self._prompt, self._prefix = question(task.value, queries, len(self.expected))
         self._sentences = [
             (n.depth, NEEDLE.format(values=task.value, key=n.key, value=n.value))
@@ -138,12 +138,12 @@ class Draft:
         ]
 
     def text(self, size: int) -> str:
-        """Return the prompt with a haystack of `size` lines or, for an essay, words."""
+        """Return the prompt with a haystack of `size` lines, or `size` words of an essay."""
         pieces = filled(self.haystack.pieces(size), self._sentences)
         return self._prompt.format(context=self.haystack.joint.join(pieces))
 
     def tokens(self, tokenizer: Tokenizer, size: int) -> list[int]:
-        """Return the prompt as the model gets it, which ends with the answer's beginning."""
+        """Return the tokens of the prompt; it ends with the beginning of the answer."""
         text = self.text(size)
         if not tokenizer.has_chat_template:
             return tokenizer.encode(f"{text} {self._prefix}")
@@ -152,7 +152,7 @@ class Draft:
         return start + tokenizer.encode(self._prefix, special=False)
 
     def fitted(self, tokenizer: Tokenizer) -> list[int]:
-        """Return the longest prompt that leaves room for the answer; `check` says there is one."""
+        """Return the longest prompt that leaves room for the answer; call `check` first."""
         room = self.length - NEW_TOKENS
         size = largest(lambda size: len(self.tokens(tokenizer, size)) <= room)
         return self.tokens(tokenizer, size)
@@ -160,7 +160,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model answered, and what was expected, each value with where it stood."""
+    """A model's answer, and the expected needles with their depths."""
 
     task: str
     length: int
@@ -173,7 +173,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Score:
-    """A mean of scores with its standard error; None: for all tasks, lengths, or no error known."""
+    """A mean score; task or length None means all of them, error None means it is unknown."""
 
     task: str | None
     length: int | None
@@ -184,7 +184,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Result:
-    """The score of each task at each length, means over tasks and over everything."""
+    """The score of each task at each length, the means over tasks, and the overall mean."""
 
     scores: list[Score]
     means: list[Score]
@@ -204,7 +204,7 @@ class Tally:
         return statistics.fmean(answer.score for answer in self.answers)
 
     def result(self) -> Result:
-        """Return the figures of the answers, of which there is at least one."""
+        """Return the scores of the answers; there must be at least one."""
         cells: dict[tuple[int, str], list[float]] = {}
         for answer in self.answers:
             cells.setdefault((answer.length, answer.task), []).append(answer.score)
@@ -218,7 +218,7 @@ def check(plan: Plan, tokenizer: Tokenizer, context: int) -> None:
     """Refuse lengths that no prompt can have.
 
     Raises:
-        InputError: A length exceeds the context, or does not hold a template with its needles.
+        InputError: A length exceeds the context, or is too short for template and needles.
     """
     longest = max(plan.lengths)
     if longest > context:
@@ -235,7 +235,7 @@ def check(plan: Plan, tokenizer: Tokenizer, context: int) -> None:
 
 
 def measure(llm: LLM, plan: Plan) -> Iterator[Tally]:
-    """Ask all questions, several at a time; yield the same tally as it grows.
+    """Ask all questions, several at a time; yield the tally after each group.
 
     Raises:
         InputError: There is no memory for a prompt.
@@ -254,12 +254,12 @@ def measure(llm: LLM, plan: Plan) -> Iterator[Tally]:
 
 
 def contained(text: str, values: Sequence[str]) -> float:
-    """Return the percentage of some values that a text contains, in upper or lower case."""
+    """Return the percentage of `values` that a text contains, ignoring case."""
     return 100 * sum(value.lower() in text.lower() for value in values) / len(values)
 
 
 def largest(fits: Callable[[int], bool]) -> int:
-    """Return the largest size that fits, 0 if 1 does not; what is larger still does not either."""
+    """Return the largest size that fits, 0 if 1 does not; `fits` must be monotonic."""
     high = 1
     while fits(high):
         high *= 2
@@ -267,8 +267,8 @@ def largest(fits: Callable[[int], bool]) -> int:
     return low + bisect_left(range(low + 1, high), True, key=lambda size: not fits(size))
 
 
-def _drawn(count: int, kind: str, taken: set[str], chance: random.Random) -> list[str]:
-    """Return keys or values that are not taken, and take them."""
+def _distinct(count: int, kind: str, taken: set[str], chance: random.Random) -> list[str]:
+    """Return random keys or values that are not in `taken`, and add them to it."""
     found = []
     for _ in range(count):
         found.append(drawn_beside(taken, kind, chance))
@@ -300,7 +300,7 @@ def _score(task: str, length: int, found: list[float]) -> Score:
 
 
 def _mean(scores: list[Score], length: int | None) -> Score:
-    """Return the mean in which every task and length counts alike."""
+    """Return the mean in which all tasks and lengths have equal weight."""
     errors = [score.error for score in scores if score.error is not None]
     known = len(errors) == len(scores)
     return Score(

@@ -1,7 +1,7 @@
-"""What RULER's needle-in-a-haystack tasks are made of: needles, haystacks and questions.
+"""Parts of RULER's needle-in-a-haystack tasks: needles, haystacks and questions.
 
-A needle is a sentence that gives a key a value. A haystack is a list of pieces, lines or sentences,
-that is made as long as wanted; needles are put between its pieces.
+A needle is a sentence that assigns a value to a key. A haystack is a list of pieces (lines or
+sentences) of any length; needles are inserted between its pieces.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ONE = {"some": "A", "are": "is", "are_all": "is"}
 MANY = {"some": "Some", "are": "are", "are_all": "are all"}
 
 DIGITS = 7  # of a number
-# Percent of the sentences that stand before a needle, where these are sentences
+# Depths of needles in an essay: percentage of the sentences before the needle
 DEPTHS = tuple(round(100 * step / 39) for step in range(40))
 
 ADJECTIVES = """
@@ -67,7 +67,7 @@ turtle valley vanilla village violin wagon walnut walrus weaver whistle willow w
 
 @dataclass(frozen=True)
 class Needle:
-    """A key's value, and what percentage of the haystack's pieces stands before it."""
+    """A key, its value, and its depth: the percentage of the haystack's pieces before it."""
 
     key: str
     value: str
@@ -96,14 +96,14 @@ DRAWS: dict[str, Draw] = {"words": word, "numbers": number, "uuids": identifier}
 
 
 def drawn_beside(taken: Container[str], kind: str, chance: random.Random) -> str:
-    """Return a key or value of some kind that is not taken."""
+    """Return a random key or value of some kind that is not in `taken`."""
     while (found := DRAWS[kind](chance)) in taken:
         pass
     return found
 
 
 class Noise:
-    """The same few sentences, line after line."""
+    """The same few sentences in every line."""
 
     joint = "\n"
 
@@ -113,18 +113,18 @@ class Noise:
 
 
 class Essay:
-    """The first words of an essay, over and over if they do not suffice, cut into sentences."""
+    """The first words of an essay, repeated if it is too short, split into sentences."""
 
     joint = " "
 
     def pieces(self, size: int) -> list[str]:
-        """Return the sentences that `size` words make; the last may be broken off."""
+        """Return the first `size` words as sentences; the last may be incomplete."""
         text = " ".join(itertools.islice(itertools.cycle(essay_words()), size))
         return re.split(r"(?<=[.?!]) ", text)
 
 
 class Needles:
-    """Lines that look like the needles, with keys and values that none of these has."""
+    """Lines in the form of needles, with keys and values that no needle has."""
 
     joint = "\n"
 
@@ -134,7 +134,7 @@ class Needles:
         self._lines: list[str] = []
 
     def pieces(self, size: int) -> list[str]:
-        """Return `size` lines, the first of them always the same."""
+        """Return `size` lines; more lines extend fewer ones."""
         while len(self._lines) < size:
             key = drawn_beside(self._taken, self._key, self._chance)
             value = drawn_beside(self._taken, self._value, self._chance)
@@ -149,7 +149,7 @@ def essay_words() -> list[str]:
 
 
 def filled(pieces: Sequence[str], needles: Sequence[tuple[float, str]]) -> list[str]:
-    """Return pieces with sentences put between them, each at a depth in percent."""
+    """Return pieces with sentences inserted, each at a depth in percent."""
     result = list(pieces)
     for depth, sentence in sorted(needles, reverse=True):
         result.insert(int(len(pieces) * depth / 100), sentence)
@@ -157,14 +157,14 @@ def filled(pieces: Sequence[str], needles: Sequence[tuple[float, str]]) -> list[
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as a question has them: a; a, and b; a, b, and c."""
+    """Return names as a list in a sentence: a; a, and b; a, b, and c."""
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + ", and " + names[-1]
 
 
 def question(kind: str, queries: Sequence[str], answers: int) -> tuple[str, str]:
-    """Return the prompt, in which {context} is left to be filled in, and the answer's beginning.
+    """Return the prompt, with a field {context} to fill in, and the beginning of the answer.
 
-    `kind` is what values are called, in the plural; `answers` is how many are asked for.
+    `kind` is the plural name of the values; `answers` is the number of values asked for.
     """
     grammar = ONE if answers == 1 else MANY
     values = kind.removesuffix("s") if answers == 1 else kind

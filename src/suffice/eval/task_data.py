@@ -1,9 +1,9 @@
 """Rows of multiple-choice data sets: from a hub, or from JSON lines in a folder.
 
-A folder has, for a task such as `arc_easy`, a file `arc_easy.jsonl` with one row a line, whose
-fields are those of the hub. If there is a file of labels beside it, `arc_easy-labels.lst`, its
-lines are the rows' field `label`; PIQA is distributed like that, and its files may also be called
-`piqa-valid.jsonl` and `piqa-valid-labels.lst`.
+For a task such as `arc_easy`, the folder has a file `arc_easy.jsonl` with one row per line, with
+the fields of the hub's rows. If there is also a file `arc_easy-labels.lst`, its lines are the field
+`label` of the rows. PIQA is distributed this way; its files may also be named `piqa-valid.jsonl`
+and `piqa-valid-labels.lst`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Hub = tuple[str, str | None, str]  # path, configuration, split
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a data set, and where it stands; a dot in a name leads into a field.
+    """A row of a data set and its place, for errors; a dot in a name separates nested fields.
 
-    The methods raise InputError for a field that is missing or of another kind.
+    The methods raise InputError for a field that is missing or has another type.
     """
 
     place: str
     fields: Mapping[str, Any]
 
     def text(self, name: str) -> str:
-        """Return a field that is a text."""
+        """Return a text field."""
         value = self._field(name)
         if not isinstance(value, str):
             raise self.wrong(name, "must be a text")
@@ -44,7 +44,7 @@ class Row:
         return value
 
     def index(self, name: str, among: Sequence[str]) -> int:
-        """Return which of some labels a field is, as a text or a number."""
+        """Return the index of a field's value among some labels; it may be text or a number."""
         field, labels = self._field(name), list(among)
         value = str(int(field) if isinstance(field, bool) else field).strip()
         if value not in labels:
@@ -68,7 +68,7 @@ def load_rows(name: str, hub: Hub, files: Sequence[str], data_dir: str | None) -
     """Return the rows of a data set; `files` are its possible names in a folder.
 
     Raises:
-        InputError: The data set is not to be had, or is damaged.
+        InputError: The data set is not available, or is damaged.
     """
     if data_dir is None:
         rows = fetch(name, hub, files[0])
@@ -93,19 +93,19 @@ def _row(place: str, line: str) -> Row:
 
 
 def _labelled(path: Path, rows: list[Row]) -> list[Row]:
-    """Return rows with the labels that a file beside theirs has, if there is one."""
-    beside = path.with_name(f"{path.stem}-labels.lst")
-    if not beside.is_file():
+    """Return rows with labels from the file of labels in the same folder, if there is one."""
+    labels_path = path.with_name(f"{path.stem}-labels.lst")
+    if not labels_path.is_file():
         return rows
-    labels = read(beside).split()
+    labels = read(labels_path).split()
     if len(labels) != len(rows):
         raise InputError(
-            f"{beside} has {len(labels)} labels, but {path.name} has {len(rows)} rows: they must "
-            "be as many"
+            f"{labels_path} has {len(labels)} labels, but {path.name} has {len(rows)} rows: there "
+            "must be one per row"
         )
     for row in rows:
         if "label" in row.fields:
-            raise row.wrong("label", f"is given twice: {beside.name} has labels too")
+            raise row.wrong("label", f"is given twice: {labels_path.name} has labels too")
     return [
         Row(row.place, {**row.fields, "label": label})
         for row, label in zip(rows, labels, strict=True)

@@ -1,11 +1,11 @@
-"""Multiple-choice tasks without examples: how often the right answer is the likeliest.
+"""Multiple-choice tasks, zero-shot: how often the right answer is the most likely one.
 
-    acc         the right continuation has the greatest log likelihood
-    acc_norm    ... the greatest per character of the answer (without the space before it)
+    acc         the right continuation has the highest log likelihood
+    acc_norm    ... the highest per character of the answer (without the space before it)
 
-What is asked, and of which rows, is what lm-evaluation-harness 0.4 defines under the same names
-(which it takes the test split for, where that has answers); a task reports acc_norm if it does
-there. The mean is over tasks, of acc_norm over those that report it.
+Prompts and rows are those of lm-evaluation-harness 0.4's tasks of the same names, which use the
+test split if it has answers. A task reports acc_norm if the harness does. The mean is over tasks;
+for acc_norm, over the tasks that report it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from suffice.eval.task_data import Hub, Row, load_rows
 
 @dataclass(frozen=True)
 class Question:
-    """Contexts and their continuations, one for each choice; `gold` is the right one.
+    """Contexts and their continuations, one per choice; `gold` is the index of the right one.
 
-    `lengths` are the characters of the choices.
+    `lengths` are the numbers of characters of the choices.
     """
 
     contexts: list[str]
@@ -39,31 +39,31 @@ class Question:
 
 @dataclass(frozen=True)
 class Task:
-    """A data set, and how a row of it becomes a question."""
+    """A data set, and the function that converts a row to a question."""
 
     name: str
     hub: Hub
     question: Callable[[Row], Question]
-    normalised: bool = True  # acc_norm is reported too
+    normalised: bool = True  # whether acc_norm is reported too
     other_files: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Names that its rows may have in a folder."""
+        """File names that its rows may have in a folder."""
         return (f"{self.name}.jsonl", *self.other_files)
 
     def load(self, data_dir: str | None, limit: int | None) -> list[Question]:
-        """Return the first questions.
+        """Return the questions, at most `limit` of them.
 
         Raises:
-            InputError: The data set is not to be had or damaged, or has no rows.
+            InputError: The data set is not available, is damaged, or has no rows.
         """
         rows = load_rows(self.name, self.hub, self.files, data_dir)
         return [self.question(row) for row in rows[:limit]]
 
 
 def _answers(context: str, choices: list[str], gold: int) -> Question:
-    """Return the question which choice follows one context."""
+    """Return a question in which all choices have the same context."""
     count = len(choices)
     return Question([context] * count, [f" {choice}" for choice in choices], _sizes(choices), gold)
 
@@ -105,13 +105,13 @@ def _hellaswag(row: Row) -> Question:
 
 
 def _cleaned(text: str) -> str:
-    """Return a text of WikiHow without its markup in brackets, of which a title ends a sentence."""
+    """Return a WikiHow text without its markup in brackets; [title] becomes a full stop."""
     text = re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". "))
     return text.replace("  ", " ")
 
 
 def _winogrande(row: Row) -> Question:
-    """Compare what follows the blank after each way to fill it."""
+    """Return a question with a context per option; the text after the blank is scored."""
     before, blank, after = row.text("sentence").partition("_")
     if not blank:
         raise row.wrong("sentence", "has no blank, '_'")
@@ -140,24 +140,24 @@ TASKS = {
 
 
 def chosen(names: str) -> list[Task]:
-    """Return the tasks of a list of names with commas between them.
+    """Return the tasks in a comma-separated list of names.
 
     Raises:
-        InputError: An unknown name, or one that is given twice.
+        InputError: A name is unknown, or is given twice.
     """
     found: dict[str, Task] = {}
     for name in names.split(","):
         if name.strip() not in TASKS:
             raise unknown("task", name.strip(), TASKS)
         if name.strip() in found:
-            raise InputError(f"--tasks={names}: names '{name.strip()}' twice")
+            raise InputError(f"--tasks={names}: '{name.strip()}' is given twice")
         found[name.strip()] = TASKS[name.strip()]
     return list(found.values())
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a task came to; fractions, with standard errors; None: not defined."""
+    """Accuracies of a task, as fractions with standard errors; None if not defined."""
 
     task: str
     questions: int
@@ -169,7 +169,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Results:
-    """What all tasks came to, and their mean."""
+    """The results of all tasks, and their mean."""
 
     tasks: list[Result]
     mean: Result
@@ -177,7 +177,7 @@ class Results:
 
 @dataclass
 class Tally:
-    """What was found so far: whether each question was answered rightly, by both measures."""
+    """The answers so far: whether each was right, by both measures."""
 
     task: Task
     right: list[bool] = field(default_factory=list)
@@ -189,24 +189,24 @@ class Tally:
         return sum(self.right) / len(self.right)
 
     def add(self, question: Question, logs: Sequence[float]) -> None:
-        """Count a question, given the log likelihoods of its choices."""
+        """Add a question, given the log likelihoods of its choices."""
         found = np.asarray(logs)
         self.right.append(int(found.argmax()) == question.gold)
-        with np.errstate(divide="ignore"):  # an empty choice is the least likely there is
+        with np.errstate(divide="ignore"):  # an empty choice gets -infinity
             normalised = found / np.asarray(question.lengths)
         self.right_normalised.append(int(normalised.argmax()) == question.gold)
 
     def result(self) -> Result:
-        """Return the figures of what was counted."""
+        """Return the accuracies of the answers so far."""
         norm = _mean(self.right_normalised) if self.task.normalised else (None, None)
         return Result(self.task.name, len(self.right), *_mean(self.right), *norm)
 
 
 def encoded(tokenizer: Tokenizer, questions: Sequence[Question], context: int) -> list[list[Pair]]:
-    """Return the tokens of each question's choices, cut to a context of that many tokens.
+    """Return the tokens of each question's choices, truncated to fit `context` tokens.
 
     Raises:
-        InputError: An answer that does not fit.
+        InputError: An answer does not fit.
     """
     return [
         [
@@ -224,10 +224,10 @@ def measure(
     pairs: Sequence[Sequence[Pair]],
     plan: Plan,
 ) -> Iterator[Tally]:
-    """Answer questions, `pairs` their tokens; yield the same tally after each.
+    """Answer questions, given as tokens in `pairs`; yield the tally after each.
 
     Raises:
-        OutOfMemory: There is no memory for what runs together.
+        OutOfMemory: There is no memory for the answers that run together.
     """
     tally = Tally(task)
     owners = [(at, choice) for at, choices in enumerate(pairs) for choice in range(len(choices))]
@@ -241,7 +241,7 @@ def measure(
 
 
 def summed_up(results: Sequence[Result]) -> Results:
-    """Return results with their mean; errors are those of a mean of independent tasks."""
+    """Return results with their mean; its standard error assumes independent tasks."""
     acc = [(result.acc, result.acc_stderr) for result in results]
     norm = [(each.acc_norm, each.acc_norm_stderr) for each in results if each.acc_norm is not None]
     mean = Result(
@@ -254,14 +254,14 @@ def summed_up(results: Sequence[Result]) -> Results:
 
 
 def _mean(right: Sequence[bool]) -> tuple[float, float | None]:
-    """Return the fraction that is right and the error of that as a mean."""
+    """Return the fraction of right answers and its standard error."""
     count = len(right)
     error = statistics.stdev(right) / math.sqrt(count) if count > 1 else None
     return sum(right) / count, error
 
 
 def _together(parts: Sequence[tuple[float, float | None]]) -> tuple[float, float | None]:
-    """Return the mean of values with errors, and its error; None if one has none."""
+    """Return the mean of values with errors, and its error; None if one error is unknown."""
     errors = [error for _, error in parts if error is not None]
     error = math.hypot(*errors) / len(parts) if len(errors) == len(parts) else None
     return statistics.fmean(value for value, _ in parts), error

@@ -1,4 +1,4 @@
-"""Texts to evaluate on: a file, or a data set by name from a hub or a folder."""
+"""Texts for evaluations: from a file, or from a named data set in a hub or a folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from suffice.errors import InputError, unknown
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text with a name: where a hub has it, and what it is called in a folder of data."""
+    """A named text: its place in a hub, and its file names in a folder of data."""
 
     hub: tuple[str, str, str]  # path, configuration, split
     column: str
@@ -33,10 +33,10 @@ CORPORA = {
 
 
 def load_text(text: str, data_dir: str | None = None) -> str:
-    """Return a text by the name of its corpus or of a file.
+    """Return the text of a corpus or of a file.
 
     Raises:
-        InputError: There is neither, the corpus is not to be had, or the file is empty or no text.
+        InputError: There is neither, the corpus is not available, or the file is empty or no text.
     """
     if text in CORPORA:
         return _corpus(text, data_dir)
@@ -47,7 +47,7 @@ def load_text(text: str, data_dir: str | None = None) -> str:
 
 
 def described(name: str, text: str, windows: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Return what a result says of the text that it comes from: windows of one length of it."""
+    """Return a result's facts on its text, which was cut into windows of one length."""
     return {
         "name": PurePath(name).name,
         "sha256": hashlib.sha256(text.encode()).hexdigest(),
@@ -64,10 +64,10 @@ def _corpus(name: str, data_dir: str | None) -> str:
 
 
 def file_of(corpus: Corpus, data_dir: str) -> Path:
-    """Return the file that a folder of data has of a corpus.
+    """Return the file of a corpus in a folder of data.
 
     Raises:
-        InputError: It has none.
+        InputError: The folder or the file does not exist.
     """
     if not Path(data_dir).is_dir():
         raise InputError(f"--data-dir {data_dir}: there is no such folder")
@@ -79,32 +79,32 @@ def file_of(corpus: Corpus, data_dir: str) -> Path:
 
 
 def fetched(name: str, corpus: Corpus) -> list[str]:
-    """Return the texts of a corpus, row by row, as the hub has them.
+    """Return the texts of a corpus, row by row, from the hub.
 
     Raises:
-        InputError: The hub, or what fetches from it, is not to be had.
+        InputError: The hub is not reachable, or the package to access it is not installed.
     """
     return list(fetch(name, corpus.hub, corpus.files[0])[corpus.column])
 
 
 def fetch(name: str, hub: tuple[str, str | None, str], file: str) -> Any:
-    """Return the rows of a data set that a hub has: its path, configuration and split.
+    """Return the rows of a data set; `hub` is its path, configuration and split.
 
-    `file` is what a user without a hub would put into a folder.
+    `file` is the file that a user without a hub can put into a folder; errors name it.
 
     Raises:
-        InputError: The hub, or what fetches from it, is not to be had.
+        InputError: The hub is not reachable, or the package to access it is not installed.
     """
     try:
         import datasets
     except ModuleNotFoundError:
         raise InputError(
-            f"'{name}' is fetched by the package `datasets`, which is not installed: install "
+            f"'{name}' needs the package `datasets`, which is not installed: install "
             f"suffice[eval], or put {file} into a folder and give it with --data-dir"
         ) from None
     source, configuration, split = hub
     try:
-        with _quiet("datasets", "huggingface_hub"):  # they would tell of each of their tries
+        with _quiet("datasets", "huggingface_hub"):  # they report each retry
             return datasets.load_dataset(source, configuration, split=split)
     except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
@@ -128,10 +128,10 @@ def _quiet(*libraries: str) -> Iterator[None]:
 
 
 def json_value(where: str, line: str) -> Any:
-    """Return the value that a line of JSON is; `where` says in errors which line.
+    """Return the value of a line of JSON; `where` names the line in errors.
 
     Raises:
-        InputError: It is none, or none that can be used.
+        InputError: The line is not JSON, or cannot be represented.
     """
     try:
         return json.loads(line)
@@ -146,7 +146,7 @@ def read(path: Path) -> str:
     """Return the text of a file.
 
     Raises:
-        InputError: It cannot be read, is empty or no text.
+        InputError: The file cannot be read, is empty, or is not text.
     """
     try:
         content = path.read_bytes()
@@ -155,7 +155,7 @@ def read(path: Path) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not text (UTF-8): byte {error.start} cannot be") from None
+        raise InputError(f"{path} is not text (UTF-8): byte {error.start} is invalid") from None
     if "\0" in text:
         raise InputError(f"{path} is not text: it has zero bytes")
     if not text.strip():

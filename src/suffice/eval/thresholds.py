@@ -1,22 +1,22 @@
-"""A threshold for each layer and key/value head, so that perplexity rises by a budget at most.
+"""Finds a threshold per layer and key/value head, with a limit on the rise of perplexity.
 
-A technique's heads differ: some lose much by what others do not notice. With u a key/value head of
-a layer, t a threshold, and exact attention everywhere else,
+Heads differ: an error that one head tolerates may harm the predictions in another. With u a
+key/value head of a layer, t a threshold, and exact attention everywhere else,
 
     b_u(t)      bytes of keys, values and sketches read
     e_u(t)      mean square of the relative error of the output of u's query heads
-    w_u         what the model minds: divergence of its predictions, with u at one t, over e_u(t)
+    w_u         sensitivity of the model: divergence of its predictions at one t, over e_u(t)
 
-b and e come from audited runs with all heads at t, w from a run for each head. Small divergences
-add up, so that for a price per nat each head takes the t with the least
+b and e come from audited runs with all heads at t, w from one run per head. Small divergences add
+up. So for a given price per nat, each head takes the t with the smallest
 
     b_u(t) + price * w_u e_u(t)
 
-or stays exact. Which sum of divergences the budget allows is then found out by measuring the
-perplexity of the whole, a few times.
+or stays exact. The sum of divergences that the budget allows is then found by measuring the
+perplexity with all thresholds set, a few times.
 
-The divergence is the second-order one, half the variance of the change of logits under the exact
-prediction: differences of nearly equal logarithms would drown in their rounding.
+The divergence is computed to second order: half the variance of the change of logits under the
+exact prediction. Differences of nearly equal logarithms would be rounding noise.
 """
 
 from __future__ import annotations
@@ -39,28 +39,31 @@ from suffice.trace import Audit
 if TYPE_CHECKING:
     from suffice.engine.runner import Runner
 
-WINDOWS = 2  # for what is run once for each head
-LOGITS_BYTES = 1 << 29  # of the exact predictions that these are compared with
+WINDOWS = 2  # in the runs of `look` and `weigh`
+LOGITS_BYTES = 1 << 29  # limit of the exact predictions that they are compared with
 TRIALS = 6
-CLOSE = 0.9  # of the budget: enough of it has been used
+CLOSE = 0.9  # fraction of the budget that ends the search
 
 
 @dataclass(frozen=True)
 class Found:
-    """Thresholds [L][G], and what they cost and save on the text."""
+    """Thresholds [L][G], and the perplexity and the reads that they give on the text."""
 
     thresholds: Thresholds
-    ratio: float  # of perplexities, to exact attention
+    ratio: float  # of the perplexity to that of exact attention
     ratio_error: float | None
     bytes: float  # read, as a fraction of all keys and values
 
     def plain(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return all fields as plain values."""
         return dataclasses.asdict(self)
 
 
 class Allocator:
-    """Finds thresholds for a technique on windows of tokens; call its steps in their order."""
+    """Finds thresholds for a technique on windows of tokens.
+
+    Call its steps in this order: `look`, `weigh`, `search`.
+    """
 
     def __init__(self, runner: Runner, technique: Any, windows: Sequence[list[int]]) -> None:
         model = runner.decoder.config
@@ -69,7 +72,7 @@ class Allocator:
         self._group = model.heads // model.kv_heads
         self._levels: tuple[float | None, ...] = (None, *technique.ladder)
         size = len(self._levels), *self._shape
-        self._bytes, self._errors = np.ones(size), np.zeros(size)  # exact: everything, no error
+        self._bytes, self._errors = np.ones(size), np.zeros(size)  # exact: all bytes, no error
         self._weights = np.zeros(self._shape)
         length = len(windows[0])
         few = LOGITS_BYTES // (4 * runner.vocabulary * min(len(windows), WINDOWS))
@@ -77,11 +80,11 @@ class Allocator:
 
     @property
     def runs(self) -> tuple[int, int, int]:
-        """How many runs the three steps take; the last may take fewer."""
+        """Numbers of runs of the three steps; the last may take fewer."""
         return len(self._levels), math.prod(self._shape), (1 + TRIALS) * len(self._windows)
 
     def look(self) -> Iterator[int]:
-        """Measure bytes and errors of all heads at each threshold; yield how many are done.
+        """Measure bytes and errors of all heads at each threshold; yield the number of runs done.
 
         Raises:
             OutOfMemory: There is no memory for the windows.
@@ -96,13 +99,13 @@ class Allocator:
                 pass
             self._runner.audit = None
             read = self._runner.trace.since(before)
-            sketches = read.sketch_bytes_read / read.kv_bytes_held  # alike in all heads
+            sketches = read.sketch_bytes_read / read.kv_bytes_held  # the same in all heads
             self._bytes[i] = read.rows[:2].sum(0) / (2 * read.rows[2]) + sketches
             self._errors[i] = self._by_head(read.audit)
             yield i + 1
 
     def weigh(self) -> Iterator[int]:
-        """Measure what the model minds of each head's error; yield how many are done."""
+        """Measure the model's sensitivity to each head's error; yield the number of heads done."""
         at = 2 * len(self._levels) // 3
         for done, head in enumerate(np.ndindex(*self._shape), start=1):
             if self._errors[at][head] > 0:
@@ -113,12 +116,12 @@ class Allocator:
         self.close()
 
     def search(self, budget: float) -> Iterator[tuple[int, Found | None]]:
-        """Look for the thresholds that read least; yield windows done and the best so far.
+        """Find the thresholds that read least; yield the windows done and the best ones so far.
 
-        `budget`: by which fraction perplexity may rise.
+        `budget` is the fraction by which perplexity may rise.
 
         Raises:
-            InputError: Not even the mildest thresholds stay within it.
+            InputError: Perplexity rose by more than the budget in all trials.
         """
         exact = None
         for exact in self._measured(np.zeros(self._shape, np.int64)):
@@ -143,13 +146,11 @@ class Allocator:
                 break
             target = _next(low, high, allowed / max(rise, allowed / 4))
         if best is None:
-            raise InputError(
-                f"--budget={budget:g}: perplexity rose by more at every setting that was tried"
-            )
+            raise InputError(f"--budget={budget:g}: perplexity rose by more in all settings tried")
         yield self.runs[2], best
 
     def close(self) -> None:
-        """Give the memory of the windows back."""
+        """Free the memory of the windows."""
         for sequence in self._starts:
             self._runner.close(sequence)
         self._starts: list[Any] = []
@@ -162,7 +163,7 @@ class Allocator:
             self._runner.prefill(self._starts[-1], window[: self._prompt])
 
     def _run(self, rules: Any) -> Iterator[torch.Tensor]:
-        """Run what follows the prompts by these rules; yield logits [R, V], step by step."""
+        """Decode the tokens after the prompts by these rules; yield logits [R, V] of each step."""
         runner = self._runner
         runner.use(rules)
         sequences = [runner.fork(start) for start in self._starts]
@@ -182,14 +183,14 @@ class Allocator:
         return rules_at(self._technique, [[level] * heads] * layers)
 
     def _by_head(self, audit: Audit | None) -> np.ndarray:
-        """Return the mean squares of errors [L, G] of an audit."""
+        """Return the mean squares of an audit's errors, [L, G]."""
         assert audit is not None
         squares: np.ndarray = audit.sums[1].reshape(*self._shape, self._group).mean(-1)
         return squares / audit.tokens
 
     @one_torch_thread()
     def _divergence(self, chosen: np.ndarray) -> float:
-        """Return the mean divergence from exact attention, in nats, with the levels chosen."""
+        """Return the mean divergence from exact attention in nats, with levels `chosen` [L, G]."""
         total, rows = 0.0, 0
         found = self._run(rules_at(self._technique, self._thresholds(chosen)))
         for logits, exact in zip(found, self._exact, strict=True):
@@ -203,10 +204,10 @@ class Allocator:
         return [[self._levels[level] for level in layer] for layer in chosen]
 
     def _cheapest(self, target: float) -> np.ndarray:
-        """Return the levels [L, G] that read least while divergences sum up to `target` at most."""
+        """Return the levels [L, G] that read least with divergences of at most `target` in all."""
         harm = self._weights * self._errors
         best = np.zeros(self._shape, np.int64)
-        low, high = -20.0, 40.0  # of the logarithm of the price
+        low, high = -20.0, 40.0  # logarithms of the price
         for _ in range(60):
             price = (low + high) / 2
             chosen = (self._bytes + math.exp(price) * harm).argmin(0)
@@ -236,9 +237,10 @@ class Allocator:
 
 
 def _next(low: float, high: float, room: float) -> float:
-    """Return a target between one that was within the budget (0: none was) and one that was not.
+    """Return the next target, between `low` (within the budget, or 0) and `high` (beyond it).
 
-    `room`: how many times more than at `low` the budget allows; used while none was too much.
+    While no target was beyond the budget, `high` is infinite, and `low` is multiplied by `room`:
+    the allowed rise over the measured one.
     """
     if high == math.inf:
         return room * low

@@ -9,8 +9,7 @@ from transformers import PreTrainedModel
 
 from suffice.engine.config import Config
 from suffice.errors import InputError
-from suffice.models.fingerprint import fingerprint
-from suffice.models.locate import locate
+from suffice.models.files import fingerprint, locate
 from suffice.policy import POLICIES
 
 # What some families ask of attention that the native kernel does not do.

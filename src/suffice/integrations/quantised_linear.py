@@ -2,7 +2,7 @@
 
     import suffice.integrations.transformers as st
 
-    st.quantise(model, "kmeans:w=4", calibrate=[tokens, ...])   # any architecture
+    st.quantise(model, "kmeans:bits=4", calibrate=[tokens, ...])   # any architecture
     st.load_quantised(model, "smollm2-w4.safetensors")          # a file of `suffice quantize`
 
 Both replace the modules for good, and give the memory of the dense weights back. Embeddings stay
@@ -30,7 +30,7 @@ from transformers.pytorch_utils import Conv1D
 from suffice.errors import InputError
 from suffice.integrations.checks import check_source
 from suffice.models.families import ARCHITECTURES
-from suffice.models.formats.quantized_file import open_quantised
+from suffice.models.formats.quantized_file import open_quantized
 from suffice.models.quantize.layerwise import SiteInputs
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
@@ -96,9 +96,9 @@ def quantise(
             if there is a calibration; else nothing has changed.
     """
     method = QUANTS.build(quant) if isinstance(quant, str) else quant
-    if not hasattr(method, "pack"):
+    if isinstance(method, type) or not QUANTS.holds(method):
         raise InputError(
-            f"quant must be a name such as 'kmeans:w=4' or a method, not {quant!r:.60}"
+            f"quant must be a name such as 'kmeans:bits=4' or a method, not {quant!r:.60}"
         )
     if any(method.at(matrix) != method for matrix in SITE_OF):
         raise InputError(
@@ -155,7 +155,7 @@ def load_quantised(
             know. Nothing has changed then.
     """
     _check(model)
-    opened = open_quantised(Path(path))
+    opened = open_quantized(Path(path))
     source = opened.facts["model"]
     check_source(f"{path}", source["name"], source["hash"], model, checkpoint)
     names: dict[str, str] = ARCHITECTURES.load(type(model).__name__).weights
@@ -223,7 +223,7 @@ def _calibrated(
     model: Any, method: Any, layers: dict[str, Any], batches: list[torch.Tensor]
 ) -> None:
     """Quantise layers to what they are given of some batches, chunk after chunk."""
-    if not hasattr(method, "site"):
+    if not method.calibrates:
         raise InputError(f"calibrate: {QUANTS.name_of(method)} makes no use of a calibration")
     tokens = sum(batch.numel() for batch in batches)
     widest = max(_shape(part)[1] for part in layers.values())

@@ -99,7 +99,7 @@ def enable(
 ) -> Enabled:
     """Let a transformers model decode with suffice's techniques and cache, until `disable`.
 
-    Techniques are given by name ("art:tau=1e-3") or as objects. `cache` is how the cache grows,
+    Techniques are given by name ("art:change=1e-3") or as objects. `cache` is how the cache grows,
     `limit` the most tokens of a request, the model's context length if None. A coded softmax and
     a calibrated attention need a `calibration`, a file of `suffice calibrate`. It must be of
     `checkpoint`: the folder, hub id or .gguf file of the model, which need be given only where
@@ -190,6 +190,14 @@ class Enabled:
             config._attn_implementation = attention
         for interface in (AttentionInterface, AttentionMaskInterface):
             del interface._global_mapping[self._name]
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        """Refuse: a copy's `generate` would be that of the model it was copied from.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError(f"{type(self.model).__name__} is enabled: disable it before it is copied")
 
     def __enter__(self) -> Enabled:
         return self

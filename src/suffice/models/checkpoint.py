@@ -1,12 +1,12 @@
 """Checkpoints: a decoder's configuration and its weights, one tensor at a time.
 
-`open_checkpoint` takes a Hugging Face directory, a hub id or a `.gguf` file. Everything is checked
-before the first weight is read: the configuration field by field, and names and shapes of all
-weights both ways.
+`suffice.models.open` opens them. Everything is checked before the first weight is read: the
+configuration field by field, and names and shapes of all weights both ways.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +16,11 @@ import torch
 
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
-from suffice.models.families import Family, family_of
-from suffice.models.locate import locate
+from suffice.models.families import Family
+from suffice.models.storage import StoredMatrix, commonest
 from suffice.models.weights import check_finite, is_linear, is_norm, match, shapes
 
-__all__ = ["Checkpoint", "Source", "open_checkpoint"]
+__all__ = ["Checkpoint", "Source", "assemble"]
 
 
 class Source(Protocol):
@@ -36,6 +36,15 @@ class Source(Protocol):
 
     def load(self, name: str) -> torch.Tensor:
         """Read one weight in a floating-point type."""
+        ...
+
+    def stored(self, name: str) -> tuple[str, int]:
+        """Return the type in which a weight is stored, such as Q4_1, and its bytes."""
+        ...
+
+    @property
+    def label(self) -> str | None:
+        """How the file names its storage as a whole, such as Q4_K_M; None if it does not."""
         ...
 
 
@@ -64,6 +73,22 @@ class Checkpoint:
         found = {self.source.dtype(stored) for stored in matrices}
         return found.pop() if len(found) == 1 else "float32"
 
+    @property
+    def matrices(self) -> list[StoredMatrix]:
+        """How each matrix is stored."""
+        shapes = self.source.shapes()
+        found = []
+        for name, stored in self.names.items():
+            if is_linear(name):
+                entries = math.prod(shapes[stored])
+                found.append(StoredMatrix(name, *self.source.stored(stored), entries))
+        return found
+
+    @property
+    def stored_as(self) -> str:
+        """The storage of the matrices in a word, such as Q4_K_M or bfloat16."""
+        return self.source.label or commonest(self.matrices)
+
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Read the weights one by one: canonical names and tensors in the stored float type.
 
@@ -88,25 +113,6 @@ class Checkpoint:
                 f"{self.path}: the configuration ties the head to the embedding, "
                 f"but the weight '{self.spare_head}' differs from it"
             )
-
-
-def open_checkpoint(model: str | Path) -> Checkpoint:
-    """Open a Hugging Face directory, a hub id (`organisation/name`) or a `.gguf` file.
-
-    Raises:
-        InputError: Nothing there, damaged or incomplete files, an unsupported architecture, field
-            or type, or weights that do not match the configuration; the message names them.
-    """
-    path = locate(model)
-    if path.is_file():
-        from suffice.models.formats.gguf_model import open_gguf
-
-        return open_gguf(path)
-    from suffice.models.formats.hf_folder import Safetensors, read_json
-
-    raw = read_json(path / "config.json")
-    family = family_of(raw)
-    return assemble(path, family, family.read(raw), Safetensors(path))
 
 
 def assemble(

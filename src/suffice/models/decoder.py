@@ -19,6 +19,7 @@ from suffice.models.layers import (
     rms_norm,
     rotate,
 )
+from suffice.models.pages import gather
 from suffice.models.rope import check_call, rope_table
 from suffice.models.weights import is_linear
 from suffice.quant import PackedLinear, Quant
@@ -62,6 +63,28 @@ class Decoder:
             InputError: A damaged checkpoint.
         """
         return cls(checkpoint.config, pack_weights(checkpoint.tensors(), quant), dtype)
+
+    def requantised(self, quant: Quant) -> Decoder:
+        """Return a decoder whose layers' matrices are stored by `quant`; it shares other weights.
+
+        Where that would save nothing, as the first layer shows, this decoder is returned.
+        """
+        first = self._packed_by(quant, "layers.0.")
+        if sum(stored.bytes - own.bytes for own, stored in first.values()) >= 0:
+            return self
+        packed: dict[str, PackedLinear | torch.Tensor] = {
+            name: stored for name, (_, stored) in self._packed_by(quant, "layers.").items()
+        }
+        gather(packed)
+        return Decoder(self.config, self.weights | packed, self.dtype)
+
+    def _packed_by(self, quant: Quant, prefix: str) -> dict[str, tuple[PackedLinear, PackedLinear]]:
+        """Return the matrices of names with a prefix, as they are and as `quant` stores them."""
+        return {
+            name: (weight, quant.at(name.rpartition(".")[2]).pack(weight.unpack(), weight.bias))
+            for name, weight in self.weights.items()
+            if isinstance(weight, PackedLinear) and name.startswith(prefix)
+        }
 
     @property
     def embed_scale(self) -> float:

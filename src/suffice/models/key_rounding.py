@@ -39,8 +39,8 @@ from dataclasses import dataclass
 
 import torch
 
+from suffice.cache.growth import Upfront
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
-from suffice.cache.upfront import Upfront
 from suffice.models.config import DecoderConfig, Rope
 from suffice.models.layers import rotate
 from suffice.models.native_model import NativeModel, Rows

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from suffice.attention.kernel import coded_rules
-from suffice.attention.softmax import Levels
+from suffice.attention.levels import Levels
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder, Watch
 from suffice.models.rope import check_call
@@ -24,6 +24,7 @@ _PLACEMENTS = ("pre", "post", "sandwich")
 _ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu")
 _OUTPUTS = {"last": slice(-1, None), "all": slice(None), "none": slice(0)}
 _LINEARS = ("q", "k", "v", "o", "gate", "up", "down")
+FIRST_POSITIONS = 4096  # that have rotations from the start; more come when they are reached
 _NORMS = ("attn_norm", "mlp_norm", "post_attn_norm", "post_mlp_norm", "q_norm", "k_norm")
 
 
@@ -66,7 +67,7 @@ class NativeModel:
         self,
         decoder: Decoder,
         positions: int,
-        rules: Sequence[Sequence[core.Rule | None]] | None = None,
+        rules: Sequence[Sequence[core.AttentionRule | None]] | None = None,
         levels: Sequence[Sequence[Levels]] = (),
         omitted: Omitted = Omitted(),
     ) -> None:
@@ -74,7 +75,20 @@ class NativeModel:
         self._config = config
         self._vocab = config.vocab
         self._padded = -(-config.vocab // PANEL) * PANEL
-        self._model = core.Model(
+        self._decoder = decoder
+        self._positions = positions
+        self._omitted = omitted
+        self._levels = levels
+        self._reached = min(positions, FIRST_POSITIONS)  # by the tables of rotations
+        self._model = self._built()
+        self.use(rules or [[None] * config.kv_heads for _ in config.layers])
+        self._untraced = Trace(len(config.layers), config.kv_heads)
+
+    def _built(self) -> core.Model:
+        """Return the core's model, with rotations for the positions that have been reached."""
+        decoder, config = self._decoder, self._config
+        learned = self._positions if config.position_rows else 0
+        model = core.Model(
             width=config.width,
             heads=config.heads,
             kv_heads=config.kv_heads,
@@ -88,31 +102,38 @@ class NativeModel:
             activation=_ACTIVATIONS.index(config.activation),
             attention_scale=config.attention_scale,
             embedding_scale=decoder.embed_scale,
-            position_rows=positions if config.position_rows else 0,
+            position_rows=learned,
         )
-        for cos, sin in decoder.rope_tables(positions):
-            self._model.add_rope(cos.contiguous(), sin.contiguous(), positions)
+        for cos, sin in decoder.rope_tables(self._reached):
+            model.add_rope(cos.contiguous(), sin.contiguous(), self._reached)
         for index, layer in enumerate(config.layers):
             parts = _parts(decoder, f"layers.{index}.", _LINEARS, _NORMS)
             rope = -1 if layer.rope is None else layer.rope
-            self._model.add_layer(parts, layer.window or 0, rope)
+            model.add_layer(parts, layer.window or 0, rope)
         parts = _parts(decoder, "", ("embed", "project_in", "project_out", "head"), ("final_norm",))
         if config.tied:
             parts["head"] = parts["embed"]
-        if config.position_rows:
+        if learned:
             table = decoder.weights["positions"]
             assert isinstance(table, torch.Tensor)
-            parts["positions"] = table[config.position_offset :][:positions].contiguous()
-        self._model.finish(parts)
-        self._model.leave_out(omitted.recent, omitted.sinks, list(omitted.layers))
-        self._levels = levels
-        self.use(rules or [[None] * config.kv_heads for _ in config.layers])
-        self._untraced = Trace(len(config.layers), config.kv_heads)
+            parts["positions"] = table[config.position_offset :][:learned].contiguous()
+        model.finish(parts)
+        omitted = self._omitted
+        model.leave_out(omitted.recent, omitted.sinks, list(omitted.layers))
+        return model
 
-    def use(self, rules: Sequence[Sequence[core.Rule | None]]) -> None:
+    def _reach(self, positions: int) -> None:
+        """See to it that there are rotations for that many positions, up to the context."""
+        if positions > self._reached and self._reached < self._positions and self._config.ropes:
+            self._reached = min(self._positions, max(positions, 2 * self._reached))
+            self._model = self._built()
+            self._model.set_rules(self._rules)
+
+    def use(self, rules: Sequence[Sequence[core.AttentionRule | None]]) -> None:
         """Attend by these rules, [L][G], from now on; None: read everything."""
         coded = coded_rules(rules, self._levels)
-        self._model.set_rules([rule for layer in coded for rule in layer])
+        self._rules = [rule for layer in coded for rule in layer]
+        self._model.set_rules(self._rules)
 
     def step(
         self,
@@ -140,6 +161,7 @@ class NativeModel:
             if rows.parents is None:
                 check_call(self._config, rows.cache.length, len(rows.tokens))
         tokens, positions, visible, outputs = _drafted(batch)
+        self._reach(max(positions, default=0) + 1)
         logits = torch.empty(len(outputs), self._padded)
         trace = self._untraced if trace is None else trace
         shape = len(self._config.layers), len(tokens), self._config.heads, self._config.head_size

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from suffice.errors import InputError, check_text
+from suffice.models.files import is_quantized, locate
 from suffice.models.formats.hf_folder import read_json
-from suffice.models.locate import SUFFIX, locate
 
 __all__ = ["StreamDecoder", "Tokenizer", "load_tokenizer"]
 
@@ -147,7 +147,7 @@ def load_tokenizer(model: str | Path) -> Tokenizer:
         InputError: There is none, it is damaged, or of an unsupported kind.
     """
     path = locate(model)
-    if path.suffix == SUFFIX:
+    if is_quantized(path):
         from suffice.models.formats.quantized_file import stored_tokenizer
 
         stored = stored_tokenizer(path)

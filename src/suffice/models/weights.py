@@ -130,7 +130,7 @@ def check_finite(path: Path, name: str, weight: torch.Tensor) -> None:
         InputError: It does.
     """
     # One pass without a temporary: NaN is both the least and the greatest.
-    if not all(math.isfinite(bound) for bound in torch.aminmax(weight)):
+    if weight.numel() and not all(math.isfinite(bound) for bound in torch.aminmax(weight)):
         raise InputError(f"{path}: weight '{name}' has NaN or infinite entries; all must be finite")
 
 

@@ -40,6 +40,16 @@ class Policy(Protocol):
     """A choice of cached tokens."""
 
     @property
+    def chooses(self) -> bool:
+        """Whether any tokens are left out, or read in another order than that they came in."""
+        ...
+
+    @property
+    def by_query(self) -> bool:
+        """Whether each query reads tokens of its own choice."""
+        ...
+
+    @property
     def evicts(self) -> bool:
         """Whether tokens are lost, so that a later prompt cannot build on them."""
         ...
@@ -50,7 +60,7 @@ class Policy(Protocol):
         ...
 
     @property
-    def whole_softmax(self) -> bool:
+    def needs_whole_softmax(self) -> bool:
         """Whether attention must compute the weight of every eligible token."""
         ...
 

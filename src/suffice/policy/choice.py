@@ -1,11 +1,18 @@
-"""What policies have in common: doing nothing where they need nothing, and a budget."""
+"""What policies share: a default that keeps everything, and a budget.
+
+Options
+    budget     tokens that are kept, or for quest read
+    ratio      the same as a share of the prompt's tokens; without either: 0.5
+    rank_only  evict nothing, only order what techniques that stop early read
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from suffice.errors import InputError
+from suffice.registry import spelling
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +28,16 @@ class Choice:
     """A policy that leaves nothing out; see `Policy` for the members."""
 
     @property
+    def chooses(self) -> bool:
+        """Whether any tokens are left out or reordered."""
+        return False
+
+    @property
+    def by_query(self) -> bool:
+        """Whether each query reads tokens of its own choice."""
+        return False
+
+    @property
     def evicts(self) -> bool:
         """Whether tokens are lost."""
         return False
@@ -31,7 +48,7 @@ class Choice:
         return False
 
     @property
-    def whole_softmax(self) -> bool:
+    def needs_whole_softmax(self) -> bool:
         """Whether attention must compute every weight."""
         return False
 
@@ -63,14 +80,12 @@ class Choice:
 class Budgeted(Choice):
     """A policy with a budget: `budget` tokens, or `ratio` of the prompt's (default: half of them).
 
-    `keep`: evict nothing, only order what is read.
+    `rank_only`: evict nothing, only order what is read.
     """
 
-    alone = "ratio"
-
     budget: int | None = None
-    ratio: float | None = None
-    keep: bool = False
+    ratio: float | None = field(default=None, metadata=spelling(alone=True))
+    rank_only: bool = field(default=False, metadata=spelling(old="keep"))
 
     def __post_init__(self) -> None:
         name = self.name()
@@ -78,8 +93,10 @@ class Budgeted(Choice):
             raise InputError(
                 f"{name}: budget={self.budget} and ratio={self.ratio}: give only one of them"
             )
-        if self.keep and (self.budget is not None or self.ratio is not None):
-            raise InputError(f"{name}: keep=true keeps everything: give no budget and no ratio")
+        if self.rank_only and (self.budget is not None or self.ratio is not None):
+            raise InputError(
+                f"{name}: rank_only=true keeps everything: give no budget and no ratio"
+            )
         if self.budget is not None and self.budget < self.least():
             raise InputError(
                 f"{name}: budget={self.budget}: must be at least {self.least()} tokens, "
@@ -102,9 +119,14 @@ class Budgeted(Choice):
         raise NotImplementedError
 
     @property
+    def chooses(self) -> bool:
+        """Whether any tokens are left out or reordered."""
+        return True
+
+    @property
     def evicts(self) -> bool:
         """Whether tokens are lost."""
-        return not self.keep
+        return not self.rank_only
 
     @property
     def at_prompt(self) -> bool:

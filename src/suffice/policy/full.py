@@ -1,4 +1,4 @@
-"""Every cached token is eligible, in the order in which they came.
+"""Every cached token is eligible, in the order of the text.
 
 Exact    always.
 """

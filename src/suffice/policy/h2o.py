@@ -1,20 +1,21 @@
-"""The tokens that weighed most so far, and the last ones.
+"""Keep the tokens with the most attention so far and the most recent ones.
 
-    S[s] = sum over queries of softmax weight of token s            from the prompt's first token on
-    after each token, of n: if n > heavy + recent, of the n - recent first the lightest goes
+    S[s] = sum over queries of the softmax weight of token s, from the prompt's first token on
+    after each token, with n held: if n > heavy + recent, the lightest of the first n - recent goes
 
-S is per key/value head, summed over the heads that share it and kept row by row by the decode step.
-`heavy` is half of the budget, rounded down, `recent` the rest. Of equal tokens the one that was
-heavy longer stays, of the heavy ones the one in the later place. `keep` evicts nothing: blocks of
+S is per key/value head, summed over the heads that share it, and updated by the decode step.
+`heavy` is half of the budget, rounded down, `recent` the rest. Of equally heavy tokens the one that
+was heavy for longer stays; among heavy ones, the later one. `rank_only` evicts nothing: blocks of
 16 tokens are ranked by their heaviest token after the prompt.
 
 Source   Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large
-         Language Models", Algorithm 1. A prompt is run whole and evicted from at its end, as in
-         their code.
+         Language Models", Algorithm 1. As in the authors' code, a prompt runs whole and is evicted
+         from at its end.
 Exact    a budget of at least the context.
-Cost     a second pass over a prompt's scores, quadratic in its length; decoding reads a float32 per
-         row, and moves a row per head and token.
-Native   csrc/evict.cpp, csrc/kernels/boxes.inl
+Cost     a second pass over a prompt's scores, quadratic in its length. Decoding reads one float32
+         per row and moves one row per head and token.
+Native   csrc/cache/evict.cpp
+Example  h2o:ratio=0.25
 """
 
 from __future__ import annotations
@@ -87,19 +88,19 @@ class H2O(Budgeted):
         return cls(budget=EVERYTHING)
 
     @property
-    def whole_softmax(self) -> bool:
+    def needs_whole_softmax(self) -> bool:
         """Whether attention must compute every weight: they are summed."""
-        return not self.keep
+        return not self.rank_only
 
     @property
     def one_by_one(self) -> bool:
         """Whether steps are of one token: each may change what the next one sees."""
-        return not self.keep
+        return not self.rank_only
 
     @property
     def keeps(self) -> tuple[str, ...]:
         """Return what the cache must keep beside keys and values."""
-        return () if self.keep else ("masses",)
+        return () if self.rank_only else ("masses",)
 
     def least(self) -> int:
         """Return a heavy token and a recent one."""
@@ -120,7 +121,7 @@ class H2O(Budgeted):
 
     def prepare(self, cache: KVCache, windows: Windows) -> None:
         """Set the sizes of both sets, if they are known already."""
-        if not self.keep and self.budget is not None:
+        if not self.rank_only and self.budget is not None:
             self._limit(cache, windows, self.budget)
 
     def watch(self, cache: KVCache, windows: Windows, scale: float) -> Accumulated:
@@ -132,24 +133,24 @@ class H2O(Budgeted):
         from suffice.native import PANEL
 
         budget = self.tokens(cache.length)
-        if not self.keep:
+        if not self.rank_only:
             self._limit(cache, windows, budget)
         for layer, window in enumerate(windows):
             if window is not None:
                 continue
             masses = watch.masses(layer)
-            if not self.keep:
+            if not self.rank_only:
                 cache.set_masses(layer, masses)
                 if budget < cache.held(layer):
                     evict_except(cache, layer, self.select(masses, budget))
             elif masses.shape[1] >= PANEL:
                 cache.rank(layer, block_order(masses, PANEL))
-        if not self.keep:
+        if not self.rank_only:
             evict_unseen(cache, windows)
 
     def after_step(self, cache: KVCache) -> None:
         """Let the lightest row go."""
-        if not self.keep:
+        if not self.rank_only:
             cache.keep_heavy()
 
     def _limit(self, cache: KVCache, windows: Windows, budget: int) -> None:

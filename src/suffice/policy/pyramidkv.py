@@ -1,17 +1,22 @@
-"""SnapKV with more tokens for the first layers and fewer for the last.
+"""SnapKV with more tokens in the first layers than in the last.
 
     c = budget - window, of T - window tokens before the window
     low = c // beta,  high = 2 c - low;  if high > T - window: high = T - window, low = 2 c - high
     layer l of L keeps high - l (high - low) // (L - 1) of them, and the window
 
-If T < 2 c every layer keeps c. The mean over the layers is c, but for rounding up.
+If T < 2 c every layer keeps c. The mean over the layers is c, up to rounding.
 
 Source   Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information
-         Funneling", section 4 and its code, beta = 20; the code divides (high - low) // (L - 1)
-         first, which adds up to (L - 1) / 2 tokens to the mean. Window 128, pooling 5 by the
-         maximum, as in ART, Table 5. Layers with a sliding window are not counted.
+         Funneling", section 4 and its code, beta = 20. Window 128 and pooling 5 by the maximum are
+         those of ART, Table 5.
+Differs  The code divides (high - low) // (L - 1) first, which adds up to (L - 1) / 2 tokens to the
+         mean. Layers with a sliding window are not counted.
 Exact    ratio = 1.
 Cost     that of `snapkv`.
+Example  pyramidkv:ratio=0.25
+Options
+    window  last tokens of the prompt; they choose, and they are kept
+    beta    steepness: the last layer keeps 1 / beta of the mean
 """
 
 from __future__ import annotations

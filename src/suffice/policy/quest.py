@@ -1,18 +1,21 @@
-"""For each query, the blocks whose keys may score highest.
+"""Read for each query the blocks whose keys may score highest.
 
     u(q, block) = sum_d max(q_d min_d, q_d max_d) >= q . k for every key of the block
-    read: the newest block and the budget / 16 - 1 others of the greatest u
+    read: the newest block and the budget / 16 - 1 others with the largest u
 
-With shared keys u is the greatest over their query heads. Nothing is evicted. The first
-`dense_layers` layers read everything. `keep` reads all blocks in the order of u: for techniques
-that stop early.
+Nothing is evicted. Heads that share keys use the largest u among them. The first `dense_layers`
+layers read everything. `rank_only` reads all blocks in the order of u, for techniques that stop
+early.
 
 Source   Tang et al., "Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference",
          Algorithm 1, with its blocks of 16, two dense layers, and at least 3 blocks.
-Exact    a budget of at least the context, but for rounding: blocks are read in another order.
-Cost     reads 2 D float32 per block (counted as metadata) and keeps them: in bfloat16, 12.5 % of
-         keys and values.
-Native   csrc/boxes.cpp, csrc/kernels/boxes.inl
+Exact    a budget of at least the context, up to rounding: blocks are read in another order.
+Cost     stores and reads 2 D float32 per block, counted as metadata: 12.5 % of bfloat16 keys and
+         values.
+Native   csrc/cache/boxes.cpp, csrc/kernels/boxes.inl
+Example  quest:budget=1024
+Options
+    dense_layers  first layers, which read everything
 """
 
 from __future__ import annotations
@@ -55,6 +58,11 @@ class Quest(Budgeted):
         return False
 
     @property
+    def by_query(self) -> bool:
+        """Whether each query reads tokens of its own choice: those of its blocks."""
+        return True
+
+    @property
     def keeps(self) -> tuple[str, ...]:
         """Return what the cache must keep beside keys and values."""
         return ("boxes",)
@@ -83,12 +91,12 @@ class Quest(Budgeted):
 
     def prepare(self, cache: KVCache, windows: Windows) -> None:
         """Set the budget, if it is known already."""
-        if self.keep or self.budget is not None:
+        if self.rank_only or self.budget is not None:
             self._limit(cache, windows, self.budget or EVERYTHING)
 
     def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
         """Set the budget that follows from the prompt."""
-        if not self.keep and self.budget is None:
+        if not self.rank_only and self.budget is None:
             self._limit(cache, windows, self.tokens(cache.length))
 
     def _limit(self, cache: KVCache, windows: Windows, budget: int) -> None:

@@ -1,20 +1,25 @@
-"""Of a prompt, keep what its last tokens attend to.
+"""Keep the prompt tokens that the end of the prompt attends to.
 
     A = softmax(scale Q K^T) of the last `window` tokens over all T, causal, in float32
     s = pool(mean of A over the window and the heads that share keys), of the T - window first
-    kept: the `budget` - window tokens of the greatest s, and the window
+    kept: the `budget` - window tokens with the largest s, and the window
 
-chosen per key/value head, once, after the prompt; what is decoded later is kept. `keep` evicts
-nothing: blocks of 16 tokens are ranked by their greatest s, and techniques that stop early read
-them in that order, after the newer ones.
+Each key/value head chooses once, after the prompt; decoded tokens are kept. `rank_only` evicts
+nothing: blocks of 16 tokens are ranked by their largest s, and techniques that stop early read them
+in that order, after the newer ones.
 
-Source   Li et al., "SnapKV: LLM Knows What You Are Looking for Before Generation", Listing 1. There
-         the window's weights are summed, which orders alike, and heads repeat shared keys; here
-         each key/value head chooses by the mean over its query heads. Window 32, pooling 5 by the
-         maximum: as in ART, Table 5. A prompt of fewer new tokens than the window is its own
-         window.
+Source   Li et al., "SnapKV: LLM Knows What You Are Looking for Before Generation", Listing 1.
+         Window 32 and pooling 5 by the maximum are those of ART, Table 5.
+Differs  The listing sums the window's weights, which gives the same order, and repeats shared keys
+         per query head; here a key/value head chooses by the mean over its query heads. A prompt
+         with fewer new tokens than the window is its own window.
 Exact    ratio = 1.
-Cost     attention of `window` queries to the prompt, and a copy of what is kept.
+Cost     attention of `window` queries to the prompt, and a copy of the kept rows.
+Example  snapkv:ratio=0.25
+Options
+    window  last tokens of the prompt; they choose, and they are kept
+    kernel  neighbouring tokens that are pooled into one score, an odd number
+    pool    how they are pooled: max or avg
 """
 
 from __future__ import annotations
@@ -92,11 +97,11 @@ class SnapKV(Budgeted):
         """Evict, or order, by what the last tokens attended to."""
         free = [layer for layer, window in enumerate(windows) if window is None]
         for layer, budget in zip(free, self.budgets(cache.length, len(free)), strict=True):
-            if self.keep:
+            if self.rank_only:
                 self._rank(cache, layer, watch)
             elif budget < cache.held(layer):
                 evict_except(cache, layer, self.select(self._scores(cache, layer, watch), budget))
-        if not self.keep:
+        if not self.rank_only:
             evict_unseen(cache, windows)
 
     def _rank(self, cache: KVCache, layer: int, watch: Any) -> None:

@@ -1,17 +1,20 @@
-"""The first tokens and the last ones.
+"""Keep the first tokens and the most recent ones.
 
     a token sees the first `sinks` tokens and the last budget - sinks, its own included
 
-From the prompt on rows are evicted as they fall out of sight: a whole number of blocks at a time,
-in place, once they are an eighth of what is held, so that no step copies the cache. Positions are
-those of the text, not of the cache: nothing is read beyond the context the model was made for.
-`keep` evicts nothing and reads the sinks first: techniques that stop early never miss them.
+Rows are evicted as they fall out of sight, from the prompt on. Eviction moves whole blocks, in
+place, and waits until an eighth of the held rows are dead, so no step copies the cache. Positions
+are those of the text, not of the cache; the context stays that of the model. `rank_only` evicts
+nothing and reads the sinks first, so that techniques that stop early always read them.
 
-Source   Xiao et al., "Efficient Streaming Language Models with Attention Sinks", section 3.2, there
-         with positions counted within the cache.
+Source   Xiao et al., "Efficient Streaming Language Models with Attention Sinks", section 3.2.
+Differs  The paper counts positions within the cache.
 Exact    a budget of at least the context.
-Cost     none but what is read.
-Native   csrc/place.cpp, csrc/evict.cpp
+Cost     none but the rows that are read.
+Native   csrc/attention/traversal.cpp, csrc/cache/evict.cpp
+Example  streaming:budget=1024,sinks=4
+Options
+    sinks  first tokens, always kept
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ class Streaming(Budgeted):
     @property
     def one_by_one(self) -> bool:
         """Whether steps are of one token: when rows move depends on the steps."""
-        return not self.keep
+        return not self.rank_only
 
     def least(self) -> int:
         """Return the sinks and the token itself."""
@@ -63,7 +66,7 @@ class Streaming(Budgeted):
 
     def prepare(self, cache: KVCache, windows: Windows) -> None:
         """Set sinks and window, if they are known already."""
-        if self.keep:
+        if self.rank_only:
             for layer, window in enumerate(windows):
                 if window is None:
                     cache.let_see(layer, sinks=self.sinks)
@@ -72,7 +75,7 @@ class Streaming(Budgeted):
 
     def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
         """Evict what lies between sinks and window."""
-        if self.keep:
+        if self.rank_only:
             return
         budget = self.tokens(cache.length)
         self._limit(cache, windows, budget)

@@ -21,8 +21,28 @@ __all__ = ["QUANTS", "PackedLinear", "Quant"]
 class Quant(Protocol):
     """A way to store weights."""
 
+    @property
+    def dtype(self) -> str | None:
+        """The float type that weights keep; None: they are rounded to codes."""
+        ...
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether a calibration on a text makes it better: it is a `Calibrated` one."""
+        ...
+
+    @property
+    def hadamard(self) -> bool:
+        """Whether inputs are rotated, for which their number must have a power of two in it."""
+        ...
+
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
         """Store a dense float weight [N, K] and an optional bias [N]."""
+        ...
+
+    @property
+    def coded_bits(self) -> int | None:
+        """Bits of the codes that `pack` chooses, without a calibration; None: it chooses none."""
         ...
 
     def at(self, matrix: str) -> Quant:
@@ -39,6 +59,7 @@ QUANTS = Table(
         "rtn": "suffice.quant.rtn:RTN",
         "kllm": "suffice.quant.kmeans:KLLM",
     },
+    native=frozenset({"none", "int8", "kmeans", "rtn", "kllm"}),
 )
 
 

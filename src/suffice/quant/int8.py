@@ -1,4 +1,4 @@
-"""Weights in int8 with one scale per output row; activations in int8 with one scale per token.
+"""Int8 weights with a scale per output channel, int8 activations with a scale per token.
 
     w ~ scale[n] * q[n, k],  q = round(w / scale),  scale[n] = max_k |w[n, k]| / 127
     y[n] = scale[n] * scale_x * sum_k q[n, k] * q_x[k]         (the sum is exact, in int32)
@@ -11,6 +11,7 @@ Native   csrc/kernels/linear.inl (VNNI, maddubs or plain products)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -23,6 +24,14 @@ BLOCK = 4096  # rows that are float32 at a time: a vocabulary is large
 @dataclass(frozen=True)
 class Int8:
     """Symmetric int8 weights per output channel and int8 activations per token."""
+
+    dtype: ClassVar[None] = None
+    calibrates: ClassVar[bool] = False
+    hadamard: ClassVar[bool] = False
+
+    @property
+    def coded_bits(self) -> None:
+        """Bits of codes that `pack` chooses: it chooses none."""
 
     def at(self, matrix: str) -> Int8:
         """Return how a matrix is stored, whatever its name: like all else."""

@@ -1,30 +1,48 @@
-"""Weights as codes of a learned codebook: K-means, weighted by what an error costs.
+"""Codebook weights: K-means, weighted by what an error costs.
 
     w[n, k] ~ scale[n, g] c[code[n, k]],    g = k // group
 
-A layer has one codebook c of 2^w values in [-1, 1]; `group` inputs of an output channel share a
-scale, or with none all of them. K-means is weighted by importance[k] scale[n, g]^2, so that what it
-makes least is the loss of the layer, not that of the normalised weights. Importance is E[x^2] of an
-input, or with compensation 1 / [H^-1]_kk, the loss that rounding this weight alone costs once the
-others make up for it. With `fisher` tokens count in H as the Fisher information of what the layer
-makes of them says (see `models.sensitivity`), which asks a calibration for a backward pass.
+A matrix has one codebook c of 2^bits centroids in [-1, 1]; `group` inputs of an output channel
+share a scale (none: all of them). K-means is weighted by importance[k] scale[n, g]^2, so it
+minimises the loss of the layer and not that of the normalised weights. The importance of an input
+is E[x^2]; with compensation it is 1 / [H^-1]_kk, the loss of rounding this weight alone once the
+others compensate. With `fisher` each token of the text counts in H by the Fisher information of the
+layer's outputs (`suffice.models.quantize.sensitivity`), which needs a backward pass.
 
-`kllm` is the paper: scales are largest magnitudes, nothing is compensated. `kmeans` adds, in this
-order, alternating refinement of scales and codebook (`rounds`), GPTQ's error compensation onto the
-codebook, and descent on codes and scales (`sweeps`). Without a calibration all inputs count the
-same, and there is nothing to compensate with.
+`kllm` is the paper's method: a scale is the largest magnitude, nothing is compensated. `kmeans`
+adds, in this order, refinement of scales and codebook in turn (`rounds`), GPTQ's error compensation
+onto the codebook, and descent on codes and scales (`sweeps`). Without a calibration text all inputs
+count the same, and there is nothing to compensate with.
 
 Source   KLLM, section III-A (2507.23035); importance with compensation: LeanQuant (2407.10032).
+Differs  `kllm` rounds centroids to int8 steps unless `centroids=float32`. Codebooks of activations
+         weigh all samples equally; the paper weighs them by Fisher information. Fisher information
+         of weights is one number per token, times x^2.
 Bound    |w - q| <= scale * half the widest gap of the codebook, before compensation.
 Exact    as many distinct normalised values as centroids.
-Cost     w bits per weight and 16 / group for scales. With a=8 levels are whole numbers up to 63
-         (`NARROW`): the error of 6 bits is 9 % more for it, that of 4 bits less than 1 %.
-Native   csrc/kernels/code_lines.inl, csrc/kernels/codes.inl, csrc/kernels/outliers.inl
+Cost     `bits` per weight and 16 / group for scales. With act_bits=8 centroids are whole numbers up
+         to 63 (`NARROW`): this adds 9 % to the error of 6 bits, less than 1 % to that of 4 bits.
+Native   csrc/kernels/linear_codes.inl, csrc/kernels/outliers.inl
+Options
+    bits        bits of a weight's code, 2 to 6
+    act_bits    bits of activations: 16, 8, 4 or 3
+    group       input channels that share a scale; none: one scale for an output channel
+    centroids   type of the centroids: int8 or float32
+    rounds      refinements of scales and codebook in turn
+    compensate  GPTQ's error compensation; needs the text of `suffice quantize`
+    sweeps      descents on codes and scales after that
+    hadamard    rotate the inputs
+    fisher      weigh the text's tokens by their Fisher information; needs `suffice quantize`
+    outliers    share of a token's activations kept in 16 bits, for act_bits=4 and 3; none: 1 %
+    act_group   activations that share a scale, for act_bits=4 and 3; none: all of a token's
+    sites       matrices whose inputs have act_bits, such as qkv+down; the others have 16
+    offline     true: outliers by thresholds of the calibration (KLLM-S); false: by each token
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 
@@ -45,6 +63,7 @@ from suffice.quant.hadamard import block_of, rotate
 from suffice.quant.int8 import Int8
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
 from suffice.quant.sites import GROUPS, LINEAR, SITE_OF, VOCABULARY, chosen
+from suffice.registry import spelling
 
 __all__ = ["CODED_INPUTS", "EXACT", "INT8", "KLLM", "LEVELS", "NARROW", "KMeans"]
 
@@ -59,53 +78,66 @@ OUTLIERS = 0.01  # of a token's inputs, half of them at each end
 
 @dataclass(frozen=True)
 class KMeans:
-    """Codes of `w` bits; `levels` is the type of the centroids, `hadamard` rotates the inputs.
+    """Codes of `bits` bits; `centroids` is the type of these, `hadamard` rotates the inputs.
 
     A rotation pays where inputs keep 8 or 16 bits: of 3 or 4 it leaves no outliers to set apart.
     Inputs of 16 or 8 bits are rounded with a scale for each token, before the native product. Of 4
     or 3 bits they are brought to the levels of their site, but for outliers: so large a share of a
-    token's values, half of it at each end, 1 % if not given; `a_group` inputs share a scale, or
-    with none all of a token's. `sites` says which of a layer's inputs have `a` bits: all, or those
-    of some matrices, such as `qkv+down`, and the others 16. `offline`: an outlier is what lies
-    beyond thresholds that the calibration found, so large a share of its values, not each token's.
+    token's values, half of it at each end, 1 % if not given; `act_group` inputs share a scale, or
+    with none all of a token's. `sites` says which of a layer's inputs have `act_bits` bits: all, or
+    those of some matrices, such as `qkv+down`, and the others 16. `offline`: an outlier is what
+    lies beyond thresholds that the calibration found, so large a share of its values, not each
+    token's.
     """
 
-    w: int = 4
-    a: int = 16
+    dtype: ClassVar[None] = None
+    calibrates: ClassVar[bool] = True
+
+    bits: int = field(default=4, metadata=spelling(old="w"))
+    act_bits: int = field(default=16, metadata=spelling(old="a"))
     group: int | None = 32
-    levels: str = "int8"
+    centroids: str = field(default="int8", metadata=spelling(old="levels"))
     rounds: int = 3
     compensate: bool = True
     sweeps: int = 2
     hadamard: bool = True
     fisher: bool = True
     outliers: float | None = None
-    a_group: int | None = None
+    act_group: int | None = field(default=None, metadata=spelling(old="act_group"))
     sites: str = LINEAR
     offline: bool = False
 
     def __post_init__(self) -> None:
-        if not BITS[0] <= self.w <= BITS[1]:
-            raise InputError(f"kmeans: w={self.w} bits; allowed: {BITS[0]}..{BITS[1]}")
-        if self.a not in (*CODED_INPUTS, *INPUT_LEVELS):
-            raise InputError(f"kmeans: a={self.a} bits; allowed: 3, 4, 8, 16")
-        check_group("kmeans", self.w, self.group)
-        check_input_group("kmeans: a_group", self.a_group)
+        if not BITS[0] <= self.bits <= BITS[1]:
+            raise InputError(f"kmeans: bits={self.bits}; allowed: {BITS[0]}..{BITS[1]}")
+        if self.act_bits not in (*CODED_INPUTS, *INPUT_LEVELS):
+            raise InputError(f"kmeans: act_bits={self.act_bits}; allowed: 3, 4, 8, 16")
+        check_group("kmeans", self.bits, self.group)
+        check_input_group("kmeans: act_group", self.act_group)
         if self.outliers is not None and not 0 <= self.outliers <= 1:
             raise InputError(f"kmeans: outliers={self.outliers}; allowed: 0..1")
-        for option, value in (("outliers", self.outliers), ("a_group", self.a_group)):
-            if value is not None and self.a not in CODED_INPUTS:
-                raise InputError(f"kmeans: {option}={value} goes with a=3 or a=4, not a={self.a}")
-        if self.offline and (self.a not in CODED_INPUTS or self.outliers == 0):
-            raise InputError("kmeans: offline=true goes with a=3 or a=4 and outliers")
-        if chosen(self.sites) != GROUPS[LINEAR] and self.a == EXACT:
-            raise InputError(f"kmeans: sites={self.sites} goes with a=3, 4 or 8, not a={self.a}")
-        if self.levels not in LEVELS:
-            raise unknown("type of levels", self.levels, LEVELS)
+        for option, value in (("outliers", self.outliers), ("act_group", self.act_group)):
+            if value is not None and self.act_bits not in CODED_INPUTS:
+                raise InputError(
+                    f"kmeans: {option}={value} goes with act_bits=3 or 4, not {self.act_bits}"
+                )
+        if self.offline and (self.act_bits not in CODED_INPUTS or self.outliers == 0):
+            raise InputError("kmeans: offline=true goes with act_bits=3 or 4 and outliers")
+        if chosen(self.sites) != GROUPS[LINEAR] and self.act_bits == EXACT:
+            raise InputError(
+                f"kmeans: sites={self.sites} goes with act_bits=3, 4 or 8, not {self.act_bits}"
+            )
+        if self.centroids not in LEVELS:
+            raise unknown("type of centroids", self.centroids, LEVELS)
         if min(self.rounds, self.sweeps) < 0:
             raise InputError(
                 f"kmeans: rounds={self.rounds},sweeps={self.sweeps}; must be 0 or more"
             )
+
+    @property
+    def coded_bits(self) -> int:
+        """Bits of the codes that `pack` chooses, without a calibration."""
+        return self.bits
 
     def at(self, matrix: str) -> KMeans | Int8:
         """Return how a matrix is stored, by its name: embedding and head in int8.
@@ -117,7 +149,9 @@ class KMeans:
         sites = chosen(self.sites)
         if sites == GROUPS[LINEAR] or SITE_OF.get(matrix) in sites:
             return self
-        return replace(self, a=EXACT, outliers=None, a_group=None, sites=LINEAR, offline=False)
+        return replace(
+            self, act_bits=EXACT, outliers=None, act_group=None, sites=LINEAR, offline=False
+        )
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedCodes:
         """Quantise a dense weight [N, K] without a calibration, and pack it.
@@ -126,10 +160,10 @@ class KMeans:
             InputError: A weight that cannot be quantised, codes that cannot be packed, or inputs
                 that need a calibration.
         """
-        if self.a in CODED_INPUTS:
+        if self.act_bits in CODED_INPUTS:
             raise InputError(
-                f"a={self.a} bits for activations need a calibration: use `suffice quantize`, give "
-                "st.quantise one, or give a=16"
+                f"act_bits={self.act_bits}: needs a calibration: use `suffice quantize`, "
+                "give st.quantise one, or give act_bits=16"
             )
         return self.packed(self.quantise(weight), bias)
 
@@ -142,17 +176,19 @@ class KMeans:
             InputError: Levels that are no int8, or groups that are not stored.
         """
         rotation = block_of(coded.codes.shape[1]) if self.hadamard else 0
-        a = EXACT if self.a in CODED_INPUTS else self.a
+        a = EXACT if self.act_bits in CODED_INPUTS else self.act_bits
         return pack_codes(coded, bias, rotation=rotation, a=a, site=site)
 
     def site(self, inputs: torch.Tensor) -> Site | None:
         """Learn the levels of a site from some tokens' inputs [T, K]; None: it has none."""
-        if self.a not in CODED_INPUTS:
+        if self.act_bits not in CODED_INPUTS:
             return None
         if self.hadamard:
             inputs = rotate(inputs, block_of(inputs.shape[1]))
         share = OUTLIERS if self.outliers is None else self.outliers
-        return Site.learn(inputs, self.a, share / 2, offline=self.offline, group=self.a_group)
+        return Site.learn(
+            inputs, self.act_bits, share / 2, offline=self.offline, group=self.act_group
+        )
 
     def quantise(
         self,
@@ -217,12 +253,12 @@ class KMeans:
         weights = cost * scale.square()[..., None]
         if not (weights > 0).any():  # a weight of zeros
             weights = torch.ones_like(weights)
-        return codebook(parts * inverse[..., None], weights, 2**self.w)
+        return codebook(parts * inverse[..., None], weights, 2**self.bits)
 
     def _whole(self, grid: Grid) -> Grid:
         """Return a grid whose levels are whole numbers, if they are to be int8."""
-        if self.levels == "int8":
-            most = NARROW if self.a == 8 else INT8
+        if self.centroids == "int8":
+            most = NARROW if self.act_bits == 8 else INT8
             unit = max(float(grid.levels.abs().max()), 1e-12) / most
             grid = replace(grid, levels=torch.round(grid.levels / unit), scale=grid.scale * unit)
         return stored(grid)
@@ -235,7 +271,7 @@ class KLLM(KMeans):
     With `offline` it is KLLM-S.
     """
 
-    a: int = 4
+    act_bits: int = 4
     group: int | None = None
     rounds: int = 0
     compensate: bool = False

@@ -1,13 +1,16 @@
-"""Weights as the checkpoint's values in float32 or bfloat16.
+"""Weights as in the checkpoint, in float32 or bfloat16.
 
-Exact    always: what is stored is what is multiplied, accumulated in float32.
+Exact    always: stored values are multiplied as they are and accumulated in float32.
 Cost     4 or 2 bytes per weight and step.
 Native   csrc/kernels/linear.inl
+Options
+    dtype  type of the stored weights: bfloat16 or float32
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -21,6 +24,9 @@ _FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class NoQuant:
     """Weights kept in `dtype`; activations in float32."""
 
+    calibrates: ClassVar[bool] = False
+    hadamard: ClassVar[bool] = False
+
     dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
@@ -31,6 +37,10 @@ class NoQuant:
     def exact_limit(cls) -> NoQuant:
         """Return the setting that keeps every bit of a float32 checkpoint."""
         return cls("float32")
+
+    @property
+    def coded_bits(self) -> None:
+        """Bits of codes that `pack` chooses: it chooses none."""
 
     def at(self, matrix: str) -> NoQuant:
         """Return how a matrix is stored, whatever its name: like all else."""

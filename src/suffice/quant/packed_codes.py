@@ -69,6 +69,12 @@ class PackedCodes(PackedLinear):
         """Bytes of two groups in a panel, their scales first."""
         return SCALE_BYTES + 4 * self.group * self.bits
 
+    @property
+    def scales(self) -> torch.Tensor:
+        """The scales among the codes, float16 [N/16, 16 G], group by group."""
+        pairs = _cut(self.data, self.pair_bytes)
+        return torch.cat([pair[:, :SCALE_BYTES] for pair in pairs], dim=1).view(torch.float16)
+
     @cached_property
     def native(self) -> core.Linear:
         """The layer as the native core holds it; it points into `data`."""
@@ -152,8 +158,7 @@ def unpack_codes(packed: PackedCodes) -> Coded:
     assert packed.levels is not None
     bits = packed.bits
     pairs = _cut(packed.data, packed.pair_bytes)
-    scales = torch.cat([pair[:, :SCALE_BYTES] for pair in pairs], dim=1).view(torch.float16)
-    scale = scales.view(len(packed.data), -1, ROWS).transpose(1, 2).flatten(0, 1).float()
+    scale = packed.scales.view(len(packed.data), -1, ROWS).transpose(1, 2).flatten(0, 1).float()
     groups = -(-packed.columns // packed.group)
     codes = _codes_of(torch.cat([pair[:, SCALE_BYTES:] for pair in pairs], dim=1), bits)
     return Coded(

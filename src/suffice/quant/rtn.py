@@ -1,18 +1,26 @@
-"""Rounding to nearest on an even grid, the baseline of K-means: `rtn` and, compensated, `gptq`.
+"""Rounding to an even grid, the baseline of K-means; with `compensate`, GPTQ.
 
-Symmetric: 2^w levels from -2^(w-1) to 2^(w-1) - 1, scale = max |w| / (2^(w-1) - 1/2), so that both
-ends are cut by at most half a step. Asymmetric: levels from 0 to 2^w - 1 span least to greatest,
-and the zero point is a whole number.
+Symmetric: 2^b levels from -2^(b-1) to 2^(b-1) - 1, scale = max |w| / (2^(b-1) - 1/2), so both ends
+are cut by at most half a step. Asymmetric: levels from 0 to 2^b - 1 span the smallest to the
+largest weight, and the zero point is a whole number.
 
-Source   the baseline of the quantisation papers, KLLM's Table II among them.
-Bound    |w - q| <= scale / 2 (asymmetric: scale, for the rounded zero point).
-Cost     w bits per weight and 16 / group for scales.
-Native   csrc/kernels/code_lines.inl, csrc/kernels/codes.inl
+Source   the baseline of quantization papers, among them KLLM's Table II; GPTQ (2210.17323).
+Bound    |w - q| <= scale / 2 (asymmetric: scale, because the zero point is rounded).
+Cost     `bits` per weight and 16 / group for scales.
+Native   csrc/kernels/linear_codes.inl
+Options
+    bits        bits of a weight's code, 2 to 8
+    act_bits    bits of activations: 16 or 8
+    group       input channels that share a scale; none: one scale for an output channel
+    symmetric   levels lie evenly around zero; false: from smallest to largest, with a zero point
+    compensate  GPTQ's error compensation; needs the text of `suffice quantize`
+    fisher      weigh the text's tokens by their Fisher information; needs `suffice quantize`
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 
@@ -31,6 +39,7 @@ from suffice.quant.coded import (
 from suffice.quant.int8 import Int8
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
 from suffice.quant.sites import VOCABULARY
+from suffice.registry import spelling
 
 __all__ = ["RTN"]
 
@@ -39,26 +48,30 @@ BITS = (2, 8)
 
 @dataclass(frozen=True)
 class RTN:
-    """Even levels of `w` bits; a scale for each `group` of a row, or with none for the row.
+    """Even levels of `bits` bits; a scale for each `group` of a row, or with none for the row.
 
-    Inputs have `a` bits, 16 or 8, and a scale for each token.
+    Inputs have `act_bits` bits, 16 or 8, and a scale for each token.
 
     With `compensate` it is GPTQ, and `fisher` weighs the tokens it looks at.
     """
 
-    w: int = 4
-    a: int = 16
+    dtype: ClassVar[None] = None
+    calibrates: ClassVar[bool] = True
+    hadamard: ClassVar[bool] = False
+
+    bits: int = field(default=4, metadata=spelling(old="w"))
+    act_bits: int = field(default=16, metadata=spelling(old="a"))
     group: int | None = None
     symmetric: bool = True
     compensate: bool = False
     fisher: bool = False
 
     def __post_init__(self) -> None:
-        if not BITS[0] <= self.w <= BITS[1]:
-            raise InputError(f"rtn: w={self.w} bits; allowed: {BITS[0]}..{BITS[1]}")
-        if self.a not in INPUT_LEVELS:
-            raise InputError(f"rtn: a={self.a} bits; allowed: 8, 16")
-        check_group("rtn", self.w, self.group)
+        if not BITS[0] <= self.bits <= BITS[1]:
+            raise InputError(f"rtn: bits={self.bits}; allowed: {BITS[0]}..{BITS[1]}")
+        if self.act_bits not in INPUT_LEVELS:
+            raise InputError(f"rtn: act_bits={self.act_bits}; allowed: 8, 16")
+        check_group("rtn", self.bits, self.group)
         if self.fisher and not self.compensate:
             raise InputError("rtn: fisher=true goes with compensate=true")
 
@@ -66,7 +79,7 @@ class RTN:
         """Return the even grid of a weight [N, K]."""
         group = group_of(self.group, weight)
         parts = grouped(weight, group)
-        top = 2 ** (self.w - 1)
+        top = 2 ** (self.bits - 1)
         if self.symmetric:
             levels = torch.arange(-top, top).float()
             return stored(Grid(levels, parts.abs().amax(-1) / (top - 0.5), group))
@@ -76,6 +89,11 @@ class RTN:
         )
         zero = torch.where(grid.scale > 0, torch.round(-least / grid.scale), 0.0)
         return replace(grid, zero=zero)
+
+    @property
+    def coded_bits(self) -> int:
+        """Bits of the codes that `pack` chooses, without a calibration."""
+        return self.bits
 
     def at(self, matrix: str) -> RTN | Int8:
         """Return how a matrix is stored, by its name: embedding and head in int8."""
@@ -99,7 +117,7 @@ class RTN:
             InputError: Codes of more than 6 bits, with zero points, or in groups that are not
                 stored.
         """
-        return pack_codes(coded, bias, a=self.a, site=site)
+        return pack_codes(coded, bias, a=self.act_bits, site=site)
 
     def site(self, inputs: torch.Tensor) -> None:
         """Return the levels of a site, whatever its inputs [T, K]: there are none."""

@@ -160,6 +160,14 @@ class Speculator(Protocol):
         """Whether drafts need sketches of the keys."""
         ...
 
+    @property
+    def drafts_with_own_model(self) -> bool:
+        """Whether the model drafts under a cheaper setting, on the caches of its requests.
+
+        Drafts choose the tokens that they see, and what checks them must be exact.
+        """
+        ...
+
     def proposer(self, models: Models) -> Proposer:
         """Return what makes the drafts. Raises InputError if it needs a model that is not there."""
         ...

@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from suffice.speculate.account import Account
-from suffice.speculate.costs import Costs
+from suffice.speculate.costs import Account, Costs
 from suffice.speculate.rates import Rates
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What decode steps and drafts cost on this machine, from the times they took."""
+"""What decode steps and drafts cost on this machine, and what drafts have lost."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ _DRAFT = 0.5  # of a step without drafts: what a model's draft costs until it ha
 _RATE = 0.2  # at which new times count
 _SLOWEST = 2.0  # times what was expected: then something else ran
 _FORGOTTEN = 0.003  # by a step without drafts
+_SHARE = 0.01  # of the time may be lost by drafts; more makes them wait
+_MEMORY = 2000.0  # steps after which what was lost counts for a third
+_MOST = 16.0  # steps without drafts that one step may lose: beyond, something else ran
 _COUNTS = (0, *(2**power for power in range(10)))  # of drafts; straight lines between them
 
 
@@ -69,6 +72,34 @@ class Costs:
         """Take the time of some drafts, made one after the other."""
         each = seconds / count
         self._draft = each if self._draft is None else self._draft + _RATE * (each - self._draft)
+
+
+class Account:
+    """Keeps drafts from losing time, whatever was expected of them.
+
+    Chances and costs are estimates, and a first draft may cost what none of them says, as where it
+    makes sketches of a long prompt. So what drafts really took is booked, and once they have lost
+    more than 1 % of the time there are none until the time has grown.
+    """
+
+    def __init__(self) -> None:
+        self._spent = self._lost = 0.0  # seconds
+
+    @property
+    def open(self) -> bool:
+        """Whether drafts may be made."""
+        return self._lost <= _SHARE * self._spent
+
+    def add(self, seconds: float, plain: float, steps: float, drafted: bool) -> None:
+        """Take a step's time, its drafts' included.
+
+        `plain`: of a step without drafts; `steps`: such steps that its tokens would have taken.
+        """
+        kept = 1 - 1 / _MEMORY
+        self._spent, self._lost = kept * self._spent + seconds, kept * self._lost
+        if drafted:
+            self._lost += min(seconds - steps * plain, _MOST * plain)
+        self._lost = max(self._lost, -_SHARE * self._spent)
 
 
 def _guess(rows: int) -> float:

@@ -1,10 +1,16 @@
-"""A second, smaller model of the same vocabulary guesses.
+"""A second, smaller model of the same vocabulary drafts.
 
-Source   Leviathan et al., "Fast Inference from Transformers via Speculative Decoding". Its tokens
-         are chosen as those of the text are, by the request's own parameters: the likeliest where
-         that is wanted, else drawn.
-Exact    always: what is drafted is checked.
-Cost     A step of the second model for each draft, and a cache of its own for each sample.
+Source   Leviathan et al., "Fast Inference from Transformers via Speculative Decoding". Drafts are
+         chosen by the request's own parameters: argmax for greedy requests, else sampled.
+Exact    always: every draft is checked.
+Cost     a step of the second model for each draft, and a cache of its own for each sample.
+Example  draft_model:model=smollm2-135m,kv_cache_dtype=kmeans4
+Options
+    model                   the second model: a known name, a folder, a hub id or a file
+    num_speculative_tokens  maximum number of drafts in a step
+    adaptive                draft fewer, or none, while drafts do not save time
+    quantization            how its weights are stored; none: as in its file
+    kv_cache_dtype          type of its keys and values
 """
 
 from __future__ import annotations
@@ -15,11 +21,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.errors import InputError, OutOfMemory
+from suffice.registry import spelling
 from suffice.speculate import Drafted, DraftRunner, Models
 from suffice.speculate.tree import MOST_DRAFTS, Tree, check_drafts
 
 if TYPE_CHECKING:
-    from suffice.speculate.chains import Chains
+    from suffice.speculate.proposers import Chains
 
 
 @dataclass(frozen=True)
@@ -30,11 +37,11 @@ class DraftModel:
     model with `kmeans4` drafts from a second cache, little more than a quarter of bfloat16's.
     """
 
-    alone = "model"
     sketched: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = False
 
-    model: str = ""
+    model: str = field(default="", metadata=spelling(alone=True))
     num_speculative_tokens: int = 4
     adaptive: bool = True  # make only as many drafts as pay
     quantization: str | None = None
@@ -81,7 +88,7 @@ class ByModel:
 
     def propose(self, samples: Sequence[Drafted], most: Sequence[int]) -> list[Tree]:
         """Return drafts that continue each sample's text, at most so many tokens for each."""
-        from suffice.speculate.chains import Chains
+        from suffice.speculate.proposers import Chains
 
         waiting = {
             at: chain

@@ -1,33 +1,41 @@
-"""Prompt look-up: what came next when the last tokens were there before.
+"""Prompt lookup: draft what followed the last tokens earlier in the text.
 
-Source   Saxena, "Prompt Lookup Decoding"; vLLM's method "ngram", whose names these are. It takes
-         the first place where the tokens were, this the last. A copy that reaches the end of the
-         text goes on with its own beginning, so that loops are drafted whole.
-Exact    always: what is drafted is checked.
-Cost     One entry in a table for each length and token.
+Source   Saxena, "Prompt Lookup Decoding"; option names are those of vLLM's method "ngram".
+Differs  The source takes the first earlier occurrence, this the last. A copy that reaches the end
+         of the text continues with its own beginning, so loops are drafted whole.
+Exact    always: every draft is checked.
+Cost     one table entry for each length and token.
+Options
+    num_speculative_tokens  maximum number of drafts in a step
+    adaptive                draft fewer, or none, while drafts do not save time
+    prompt_lookup_max       most last tokens that are looked up
+    prompt_lookup_min       fewest last tokens that are looked up
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
 from suffice.errors import InputError
+from suffice.registry import spelling
 from suffice.speculate import Models
-from suffice.speculate.from_text import FromText
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
+
+if TYPE_CHECKING:
+    from suffice.speculate.proposers import FromText
 
 
 @dataclass(frozen=True)
 class NGram:
     """The longest of the last `prompt_lookup_max` to `prompt_lookup_min` tokens that is found."""
 
-    alone = "num_speculative_tokens"
     sketched: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
 
-    num_speculative_tokens: int = 8
+    num_speculative_tokens: int = field(default=8, metadata=spelling(alone=True))
     adaptive: bool = True  # check only the drafts that pay
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 1
@@ -48,6 +56,8 @@ class NGram:
 
     def proposer(self, models: Models) -> FromText:
         """Return what makes the drafts."""
+        from suffice.speculate.proposers import FromText
+
         return FromText(lambda: LastPlaces(self.prompt_lookup_min, self.prompt_lookup_max))
 
 

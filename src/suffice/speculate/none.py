@@ -1,4 +1,4 @@
-"""No guesses: plain decoding, which is speculation with zero drafts.
+"""Plain decoding: speculation with zero drafts.
 
 Exact    always.
 """
@@ -21,6 +21,7 @@ class NoDrafts:
     adaptive: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
     sketched: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
 
     @classmethod
     def exact_limit(cls) -> NoDrafts:

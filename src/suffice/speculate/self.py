@@ -1,32 +1,45 @@
-"""The model itself guesses, under a setting that costs less.
+"""The model drafts for itself under a cheaper setting.
 
-Source   The weights and the cache are the target's, as in QuantSpec (weights of 4 bits) and
-         MagicDec (of the keys the newest and the first, as in StreamingLLM): drafts read less, and
-         are checked by the model as it is.
-Exact    always: what is drafted is checked.
-Cost     A step of the model for each draft. Its keys and values go to the rows in which the drafts
-         are checked, and are forgotten before. Weights of fewer bits are held beside the others.
+Source   Weights and cache are those of the model, as in QuantSpec (4-bit weights) and MagicDec (the
+         first and the newest keys, as in StreamingLLM): drafts read less, and the model checks them
+         with its own setting.
+Exact    always: every draft is checked.
+Cost     a step of the model for each draft. Drafts write to the rows in which they are checked
+         later. Weights of fewer bits are held in addition to the model's.
+Options
+    num_speculative_tokens  maximum number of drafts in a step
+    adaptive                draft fewer, or none, while drafts do not save time
+    attention               how drafts attend to the tokens they see
+    recent                  newest tokens that drafts see; 0: all
+    sinks                   first tokens that drafts see
+    quantization            how the layers' weights are stored for drafts; none: not stored again
+    skip_layers             layers that drafts leave out, such as 10-12+20; none: none
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.attention import ATTENTIONS, Attention
-from suffice.attention.by_head import is_calibrated
 from suffice.errors import InputError
 from suffice.quant import QUANTS, Quant
+from suffice.registry import spelling
 from suffice.speculate import Cheaper, Drafted, Models
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 
 if TYPE_CHECKING:
     import torch
 
-_ALLOWED = ("art", "certified")  # they keep no state that an exact step would have to undo
 _LAYERS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
+
+
+def _stateless() -> list[str]:
+    """Return the techniques that leave something out and remember nothing."""
+    kinds = {name: ATTENTIONS.load(name) for name in ATTENTIONS.names()}
+    return [name for name, kind in kinds.items() if kind.stateless and not kind.applies_to_prompts]
 
 
 @dataclass(frozen=True)
@@ -38,15 +51,15 @@ class SelfDraft:
     nothing. `skip_layers`, such as `10-12+20`, are left out.
     """
 
-    alone = "num_speculative_tokens"
     from_text: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = True
 
-    num_speculative_tokens: int = 4
+    num_speculative_tokens: int = field(default=4, metadata=spelling(alone=True))
     adaptive: bool = True  # make only as many drafts as pay
     attention: str = "exact"
     recent: int = 512
     sinks: int = 16
-    quantization: str | None = "rtn:group=64,a=8"
+    quantization: str | None = "rtn:group=64,act_bits=8"
     skip_layers: str | None = None
 
     def __post_init__(self) -> None:
@@ -55,18 +68,19 @@ class SelfDraft:
             if (given := getattr(self, option)) < 0:
                 raise InputError(f"speculator 'self': {option}={given}: must be at least 0 tokens")
         technique, quant, skipped = self.technique, self.quant, self.skipped
-        name, rule = ATTENTIONS.name_of(technique), technique.rule()
-        if name != "exact" and (name not in _ALLOWED or rule is None or rule.exact):
+        rule = technique.rule()
+        # What keeps a state would have to undo drafts; an exact step takes no notice of any.
+        if rule is not None and (rule.exact or not technique.stateless):
             raise InputError(
                 f"speculator 'self': attention='{self.attention}': must be exact, or one of "
-                f"{', '.join(_ALLOWED)} with a setting that leaves something out"
+                f"{', '.join(_stateless())} with a setting that leaves something out"
             )
-        if is_calibrated(technique):
+        if technique.calibrated:
             raise InputError(
                 f"speculator 'self': attention='{self.attention}': drafts have one threshold for "
                 "all heads: leave out calibrated"
             )
-        if name == "exact" and not (self.recent or quant or skipped):
+        if rule is None and not (self.recent or quant or skipped):
             raise InputError(
                 "speculator 'self': drafts would cost what the model does: give attention, recent, "
                 "quantization or skip_layers"
@@ -134,7 +148,7 @@ class ByItself:
 
     def propose(self, samples: Sequence[Drafted], most: Sequence[int]) -> list[Tree]:
         """Return drafts that continue each sample's text, at most so many tokens for each."""
-        from suffice.speculate.chains import Chains
+        from suffice.speculate.proposers import Chains
 
         if not any(most):  # as in most steps where drafts do not pay
             return [NO_DRAFTS] * len(samples)

@@ -1,28 +1,38 @@
-"""What followed, and how often, wherever the end of the text was before.
+"""Draft the most frequent continuations of the text's longest matching suffix.
 
-Source   Oliaro et al., "SuffixDecoding": drafts come from counted continuations of a matching
-         suffix, no deeper than a multiple of the match's length (their alpha), and the match whose
-         drafts are likeliest to be accepted wins. The names are vLLM's. Counts are kept in a suffix
-         automaton (Blumer et al., "The smallest automaton recognizing the subwords of a text")
-         instead of a tree of bounded depth: two states a token, whatever the depth.
-Exact    always: what is drafted is checked. A chain, or a tree's first branch, gives the bits of
-         single steps; other branches of a tree do so but for rounding, which may turn a choice
-         between tokens that are nearly as likely as each other.
-Cost     An amortised constant number of table entries for each token; a step's drafts are found in
-         O(k log k) for each of a few lengths of match.
+Source   Oliaro et al., "SuffixDecoding": drafts are counted continuations of a matching suffix, no
+         deeper than a multiple of the match's length (their alpha); the match with the highest
+         expected acceptance wins. Option names are vLLM's.
+Differs  Counts are kept in a suffix automaton (Blumer et al., "The smallest automaton recognizing
+         the subwords of a text"), not in a tree of bounded depth: two states per token at any
+         depth.
+Exact    always: every draft is checked. A chain, or a tree's first branch, gives the bits of single
+         steps. Other branches do so up to rounding, which may decide between tokens of nearly equal
+         probability.
+Cost     an amortised constant number of table entries per token; drafts of a step are found in
+         O(k log k) for each of a few match lengths.
+Options
+    num_speculative_tokens  maximum number of drafts in a step
+    adaptive                draft fewer, or none, while drafts do not save time
+    max_spec_factor         maximum number of drafts for each token of the match
+    min_token_prob          smallest estimated probability of a drafted token
+    tree                    draft several continuations as a tree, not one chain
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
 from suffice.errors import InputError
+from suffice.registry import spelling
 from suffice.speculate import Models
-from suffice.speculate.from_text import FromText
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
+
+if TYPE_CHECKING:
+    from suffice.speculate.proposers import FromText
 
 _MATCHES = 4  # lengths of match that are looked at, from the longest
 _MOST_LINKS = 64  # shorter ends of the text that are counted at a token
@@ -32,11 +42,11 @@ _MOST_LINKS = 64  # shorter ends of the text that are counted at a token
 class Suffix:
     """The likeliest continuations of the end of the text, as a chain or as a tree."""
 
-    alone = "num_speculative_tokens"
     sketched: ClassVar[bool] = False
+    drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
 
-    num_speculative_tokens: int = 8
+    num_speculative_tokens: int = field(default=8, metadata=spelling(alone=True))
     adaptive: bool = True  # check only the drafts that pay
     max_spec_factor: float = 1.0  # of the length of the match: how far ahead drafts reach
     min_token_prob: float = 0.1  # of a draft, by the counts on the way to it
@@ -62,6 +72,8 @@ class Suffix:
 
     def proposer(self, models: Models) -> FromText:
         """Return what makes the drafts."""
+        from suffice.speculate.proposers import FromText
+
         return FromText(lambda: SuffixAutomaton(self))
 
 

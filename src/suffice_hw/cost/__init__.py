@@ -1,1 +1,1 @@
-"""Area and power: logic from gate equivalents, memories from a fit, switching from activity."""
+"""Area and power: of logic from gate equivalents and activity, of memories from a fit."""

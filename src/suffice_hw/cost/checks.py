@@ -1,4 +1,4 @@
-"""Areas and powers of both papers against what gate counts and the memory fit say; misses too."""
+"""Checks of areas and powers in both papers, against gate counts and the memory fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from suffice_hw.cost.logic import KLLM, SCROOGE, Technology
 from suffice_hw.cost.sram import Sram
 
 PUBLISHED = Path(__file__).parent / "published.toml"
-REGISTERS = "registers and wires between the blocks are not counted"
+REGISTERS = "registers and wires between blocks are not counted"
 
 
 class _Unit(NamedTuple):
@@ -20,7 +20,7 @@ class _Unit(NamedTuple):
     parts: dict[str, float]
     um2: float  # published
     source: str
-    why: str = ""  # it misses
+    why: str = ""  # reason of a known miss
 
 
 UNITS = [
@@ -60,16 +60,16 @@ UNITS = [
         KLLM["index counter"],
         0.271e6 / 32,
         "KLLM, Table I",
-        "64 bins would fit: 8477 um2; then 256 take four passes, or are under-counted",
+        "64 bins would fit (8477 um2); then 256 need four passes, or are under-counted",
     ),
 ]
-POWERS = [  # published mW, busy in every cycle at 1 GHz
+POWERS = [  # unit, count, published mW at 1 GHz, reason of a known miss; ours: always busy
     ("adder tree", SCROOGE["adder tree"], 1, 21.36, REGISTERS),
     ("exponents", SCROOGE["exponent"], 16, 79.78, "not busy in every cycle"),
     ("Max & Sum", SCROOGE["max and sum"], 1, 10.98, ""),
-    ("ETU and VSU", SCROOGE["etu and vsu"], 1, 3.67, "the ETU's divider is busy once a wave"),
+    ("ETU and VSU", SCROOGE["etu and vsu"], 1, 3.67, "the ETU's divider is busy once per wave"),
 ]
-MEMORIES = [  # published mm2; 128 KB in two banks is stated, banks of the others are not
+MEMORIES = [  # bytes, banks, published mm2; only 128 KB in two banks is stated in the paper
     ("Scrooge buffer", 128 * 1024, 2, 4.071, "Scrooge, Table III"),
     ("KLLM out buffer", 136 * 1024, 1, 4.61, "KLLM, Table I"),
     ("KLLM act idx buffer", 32 * 1024, 1, 2.16, "KLLM, Table I"),
@@ -77,7 +77,7 @@ MEMORIES = [  # published mm2; 128 KB in two banks is stated, banks of the other
 
 
 def tables() -> list[Check]:
-    """U10, U18: whether the printed rows add up to the printed totals."""
+    """U10, U18: the printed rows must add up to the printed totals."""
     found = []
     papers: dict[str, Any] = settings.table(PUBLISHED)
     units = {"scrooge": ("Scrooge, Table III", "mW"), "kllm": ("KLLM, Table I", "W")}
@@ -96,7 +96,7 @@ def tables() -> list[Check]:
 
 
 def areas() -> list[Check]:
-    """U10: areas within 25 % of the printed ones; known misses are printed beside."""
+    """U10: areas within 25 % of the printed ones, with the reasons of known misses."""
     technology = Technology.load()
     found = []
     for unit in UNITS:
@@ -110,7 +110,7 @@ def areas() -> list[Check]:
 
 
 def softmax() -> list[Check]:
-    """U10: Table III's softmax, by 16 of the ETU's dividers."""
+    """U10: Table III's softmax unit, modelled as 16 of the ETU's dividers."""
     technology = Technology.load()
     others = {"fp16_add": 2, "fp16_multiply": 2, "fp16_compare": 1}
     divider = technology.gates({"etu": 1}) - technology.gates(others)
@@ -118,7 +118,7 @@ def softmax() -> list[Check]:
     papers: dict[str, Any] = settings.table(PUBLISHED)
     published = 1e6 * papers["scrooge"]["rows"]["softmax"][0]
     shown = f"{ours:.0f} ({100 * (ours / published - 1):+.0f} %)"
-    why = f"16 dividers of {divider:.0f} GE; the paper does not say what the unit is made of"
+    why = f"16 dividers of {divider:.0f} GE; the paper does not describe the unit"
     what = "Scrooge softmax, as 16 of the ETU's dividers (um2)"
     holds = within(ours, published, 0.25)
     source = "Scrooge, Table III"
@@ -126,7 +126,7 @@ def softmax() -> list[Check]:
 
 
 def powers() -> list[Check]:
-    """U10: powers, with the energy of a gate taken from the multiplier array, within 25 %."""
+    """U10: powers within 25 %; the energy per gate comes from the multiplier array."""
     technology = Technology.load()
     found = []
     for what, parts, count, published, why in POWERS:
@@ -148,13 +148,13 @@ def powers() -> list[Check]:
 
 
 def memories() -> list[Check]:
-    """Which port the published areas imply, and what banks with 512 bits would take."""
+    """U10: the port width that published areas imply, compared with banks of 512 bits."""
     found = []
     for what, size, banks, published, source in MEMORIES:
         port = sram.port_for(size, banks, published)
         usual = Sram(size, 512, banks).area_mm2
         shown = f"{port} bits ({published / usual:.0f} times the area with 512)"
-        what = f"{what}: port that makes it {published} mm2"
+        what = f"{what}: port width for {published} mm2"
         found.append(Check("U10", what, "none given", shown, 4096 <= port <= 6144, source))
     return found
 

@@ -1,4 +1,4 @@
-"""Logic from gate equivalents: what a unit is made of, its area, its power while busy."""
+"""Logic in gate equivalents: blocks of a unit, its area, its power while busy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GATES = Path(__file__).parent / "gates.toml"
 
 @dataclass(frozen=True)
 class Technology(Settings):
-    """What a gate equivalent takes, and how many of them each block has."""
+    """Area and energy of a gate equivalent (GE), and the size of each block in GE."""
 
     blocks: dict[str, float]  # in GE
     um2_per_ge: float = limited(0.001, 100)
@@ -36,15 +36,15 @@ class Technology(Settings):
         """Read a technology.
 
         Raises:
-            InputError: The file cannot be read, or has a key or a value that cannot be.
+            InputError: The file cannot be read, or has an invalid key or value.
         """
         return settings.read(cls, path)
 
     def gates(self, unit: Mapping[str, float]) -> float:
-        """Return the size of a unit, given as how many it has of each block, in GE.
+        """Return the size of a unit in GE; `unit` has the number of each of its blocks.
 
         Raises:
-            InputError: An unknown block.
+            InputError: A block is unknown.
         """
         for name in unit:
             if name not in self.blocks:
@@ -56,17 +56,17 @@ class Technology(Settings):
         return self.gates(unit) * self.um2_per_ge
 
     def power_mw(self, unit: Mapping[str, float], ghz: float, busy: float = 1.0) -> float:
-        """Return the power of a unit that switches in a share of the cycles.
+        """Return the power of a unit that is busy in a fraction `busy` of the cycles.
 
         Raises:
-            InputError: A share that is none.
+            InputError: `busy` is not in [0, 1].
         """
         if not 0 <= busy <= 1:
             raise InputError(f"busy={busy}: must be in [0, 1]")
         return self.gates(unit) * self.fj_per_ge_cycle * ghz * busy / 1e3
 
 
-# What the papers say that their units are made of.
+# Blocks of the units, as the papers describe them.
 SCROOGE: dict[str, dict[str, float]] = {
     "multiplier": {"fp16_multiply": 1, "fp16_add": 1},  # one of 1024, with its share of the tree
     "adder tree": {"fp16_add": 15},

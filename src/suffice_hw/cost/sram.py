@@ -1,12 +1,13 @@
-"""On-chip memories: area, read energy and leakage by a fit to CACTI's figures.
+"""On-chip memories: area, read energy and leakage, by a fit to CACTI's figures.
 
-A bank of b bits behind a port of w bits has the area
+A bank of b bits with a port of w bits has the area
 
     a = b (c + e^f),  f a polynomial in ln w (second degree) and ln b (first)
 
-where c is what a bit takes with a narrow port: with ports of thousands of bits, which published
-areas imply, wires outweigh cells by far. Read energy is such a polynomial, with ln banks too;
-leakage is proportional to a power of the bytes. `worst_error` says how far the fit is off.
+where c is the area of a bit with a narrow port. Published areas imply ports of thousands of bits,
+where wires take far more area than cells. The logarithm of the read energy is such a polynomial
+with the term ln banks added. Leakage is proportional to a power of the bytes. `worst_error` returns
+the largest error of the fit.
 """
 
 from __future__ import annotations
@@ -40,24 +41,24 @@ class Sram(Settings):
         if self.size_bytes * 8 < self.port_bits * self.banks:
             raise InputError(
                 f"Sram: port_bits={self.port_bits}: must be at most "
-                f"{self.size_bytes * 8 // self.banks}, a bank's bits"
+                f"{self.size_bytes * 8 // self.banks}, the bits of a bank"
             )
 
     @property
     def area_mm2(self) -> float:
-        """The area."""
+        """Area of all banks."""
         bits = self.size_bytes * 8
         extra = _fit().area @ _terms(self)[:4]
         return float(bits * (_fit().cell_um2 + np.exp(extra)) / 1e6)
 
     @property
     def read_pj(self) -> float:
-        """The energy of a read of the port's width."""
+        """Energy of reading one port width."""
         return float(np.exp(_fit().read @ _terms(self)))
 
     @property
     def leakage_mw(self) -> float:
-        """The leakage."""
+        """Leakage power of all banks."""
         slope, start = _fit().leakage
         return float(np.exp(start + slope * np.log(self.size_bytes)))
 
@@ -76,7 +77,7 @@ def _terms(sram: Sram) -> Floats:
 
 
 def figures() -> list[tuple[Sram, float, float, float]]:
-    """Return the memories of the table: each with its read pJ, leakage mW and mm2."""
+    """Return the memories of the table, each with its read pJ, leakage mW and mm2."""
     rows: list[Any] = settings.table(FIGURES)["rows"]
     return [(Sram(row[0], row[1], row[2]), row[3], row[4], row[5]) for row in rows]
 
@@ -103,7 +104,7 @@ def _solved(terms: Floats, values: Floats) -> Floats:
 
 
 def worst_error() -> dict[str, float]:
-    """Return the greatest relative error of the fit at the table's memories."""
+    """Return the largest relative errors of the fit over the memories of the table."""
     rows = figures()
     pairs = {
         "read": [(sram.read_pj, read) for sram, read, _, _ in rows],
@@ -114,13 +115,13 @@ def worst_error() -> dict[str, float]:
 
 
 def port_for(size_bytes: int, banks: int, area_mm2: float) -> int:
-    """Return the port, in bits, with which a memory has an area, in steps of 64.
+    """Return the narrowest port in bits, a multiple of 64, with at least an area of `area_mm2`.
 
     Raises:
-        InputError: No port makes it that large or small.
+        InputError: The area is larger than with the widest port.
     """
     widest = min(16384, size_bytes * 8 // banks)
     for port in range(64, widest + 1, 64):
         if Sram(size_bytes, port, banks).area_mm2 >= area_mm2:
             return port
-    raise InputError(f"area_mm2={area_mm2}: more than a port of {widest} bits takes")
+    raise InputError(f"area_mm2={area_mm2}: larger than with a port of {widest} bits")

@@ -1,1 +1,1 @@
-"""HBM: an event-driven model of channels, banks and rows, its analytic twin, and energy tables."""
+"""HBM: an event-driven model of channels, banks and rows, an analytic model, and energy tables."""

@@ -1,12 +1,12 @@
-"""The analytic twin of the memory model: closed forms in place of events, with the same counts.
+"""Analytic model of the memory: closed forms instead of events, with the same counts.
 
-Bandwidth is the least of three: the buses, four activations in tFAW (each of which brings the
-bursts that are read from the row it opens), and tCCD_L where all of them are in one bank group;
-less the share of time in which a refresh blocks the channel.
+Bandwidth has three limits: the buses; four activations per tFAW, each with the bursts read from the
+row it opens; and tCCD_L if all bursts are in one bank group. It is the smallest of these limits,
+minus the share of time in which a refresh blocks the channel.
 
-Latency adds to an idle memory's the wait for those who come before, for Poisson arrivals of equal
-chunks: rho s / 2 (1 - rho) in a queue whose service takes s (Pollaczek and Khinchine), and a
-refresh, T^2 / 2 tREFI (1 - rho): it blocks for T, and what has come meanwhile is worked off.
+Latency is that of an idle memory plus two waits, for Poisson arrivals of equal chunks at load rho.
+The wait in a queue with service time s is rho s / 2 (1 - rho) (Pollaczek and Khinchine). A refresh
+blocks for T, and then the requests that arrived meanwhile are served: T^2 / 2 tREFI (1 - rho).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from suffice_hw.dram.part import Part
 class Pattern:
     """Reads in chunks: each is `row_bursts` bursts of one row, in one channel.
 
-    `random`: a chunk finds another row open, chunks follow each other to all banks alike. Otherwise
-    rows are read in order, and the next one is opened meanwhile. `one_group`: all bursts of a chunk
-    are in one bank group and nothing else is there to read.
+    With `random`, chunks are spread evenly over all banks, and each finds another row open. Without
+    it, rows are read in order, and the next row is opened while one is read. With `one_group`, all
+    bursts of a chunk are in one bank group, and no other requests are waiting.
     """
 
     bursts: int
@@ -34,12 +34,12 @@ class Pattern:
 
 
 def refresh_share(part: Part) -> float:
-    """Return the share of time in which a channel is blocked by refreshes: tRFC / tREFI."""
+    """Return the share of time in which refreshes block a channel: tRFC / tREFI."""
     return part.trfc_ns / part.trefi_ns
 
 
 def peak(part: Part, pattern: Pattern) -> float:
-    """Return the most bytes per ns that a pattern gets."""
+    """Return the maximum bandwidth of a pattern, in bytes per ns."""
     bursts_per_ns = 1 / part.burst_ns
     if pattern.one_group:
         bursts_per_ns = min(bursts_per_ns, 1 / part.tccd_l_ns)
@@ -49,10 +49,10 @@ def peak(part: Part, pattern: Pattern) -> float:
 
 
 def idle_latency_ns(part: Part, met: str) -> float:
-    """Return the latency of a lone read whose bank has its row open, none, or another one.
+    """Return the latency of a single read whose bank has its row open, no row, or another row.
 
     Raises:
-        InputError: `met` is none of hit, closed, conflict.
+        InputError: `met` is not one of hit, closed, conflict.
     """
     before = {"hit": 0.0, "closed": part.trcd_ns, "conflict": part.trp_ns + part.trcd_ns}
     if met not in before:
@@ -61,17 +61,17 @@ def idle_latency_ns(part: Part, met: str) -> float:
 
 
 def mean_latency_ns(part: Part, row_bursts: int, load: float) -> float:
-    """Return the mean latency of reads in random chunks at a load, a share of the buses' peak.
+    """Return the mean latency of reads in random chunks; `load` is a share of the buses' peak.
 
     Raises:
-        InputError: A load that the memory cannot carry.
+        InputError: The load exceeds the memory's maximum for this pattern.
     """
-    most = peak(part, Pattern(1, row_bursts)) / part.peak_bytes_per_ns
-    if not 0 < load < most:
-        raise InputError(f"load={load}: must be in (0, {most:.3f}), what the memory can carry")
+    max_load = peak(part, Pattern(1, row_bursts)) / part.peak_bytes_per_ns
+    if not 0 < load < max_load:
+        raise InputError(f"load={load}: must be in (0, {max_load:.3f}), the memory's limit")
     rows = part.groups * part.banks
     per_interval = load * part.trefi_ns / (row_bursts * part.burst_ns)
-    # After a refresh every bank is closed until its first chunk comes.
+    # After a refresh every bank is closed until its first chunk arrives.
     first: float = rows * (1 - (1 - 1 / rows) ** per_interval)
     closed = min(1.0, first / per_interval)
     idle = closed * idle_latency_ns(part, "closed")
@@ -80,7 +80,7 @@ def mean_latency_ns(part: Part, row_bursts: int, load: float) -> float:
     service = max(row_bursts * part.burst_ns, part.tfaw_ns / 4)
     busy = load * service / (row_bursts * part.burst_ns)
     queue = busy * service / (2 * (1 - busy))
-    cycle = part.tras_ns + part.trp_ns  # a bank that two chunks want gives the second one this wait
+    cycle = part.tras_ns + part.trp_ns  # a chunk's wait for another one in the same bank
     bank = load * cycle / (row_bursts * part.burst_ns) / rows
     queue += bank * cycle / (2 * (1 - bank))
     blocked = part.trfc_ns + part.trp_ns
@@ -88,9 +88,9 @@ def mean_latency_ns(part: Part, row_bursts: int, load: float) -> float:
 
 
 def estimate(part: Part, pattern: Pattern, load: float | None = None) -> Outcome:
-    """Return what the simulator would count for a pattern, at a load or as fast as it goes.
+    """Return an estimate of the simulator's counts for a pattern, at a load or at full speed.
 
-    Latency is an estimate for random chunks at a load, else that of an idle memory.
+    The latency is that of random chunks at the load; without a load, that of an idle memory.
     """
     fastest = peak(part, pattern)
     rate = fastest if load is None else min(load * part.peak_bytes_per_ns, fastest)

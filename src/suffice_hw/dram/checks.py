@@ -1,4 +1,4 @@
-"""The memory model against DRAMsim3's figures, and its analytic twin against the same."""
+"""Checks of the memory model and of the analytic model, against DRAMsim3's figures."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def bandwidth() -> list[Check]:
 
 
 def _one_group(part: Part) -> Check:
-    """U22: bursts of one bank group come tCCD_L apart, but for those at a page's end."""
+    """U22: bursts of one bank group are tCCD_L apart, except at the end of a page."""
     seen = simulate(part, *patterns.stream(part, 10 * BURSTS))
     twin = analytic.peak(part, Pattern(1, 32, random=False, one_group=True))
     ours, published = seen.share_of_peak(part), 0.69
@@ -100,7 +100,7 @@ def latency() -> list[Check]:
         twin = analytic.mean_latency_ns(part, 4, load)
         holds = all(within(each, published, 0.15) for each in (ours, twin))
         beyond = (
-            "the bar ends at 80 % load: there the queue is all that counts" if load > 0.8 else ""
+            "the check covers loads up to 80 %; above, the queue dominates" if load > 0.8 else ""
         )
         what = f"256 B chunks at {load:g} of the peak (ns; analytic {twin:.0f})"
         found.append(
@@ -112,7 +112,7 @@ def latency() -> list[Check]:
 
 
 def energies() -> list[Check]:
-    """U25: energy by supply currents within 3 %, and an activation for each miss."""
+    """U25: energy from supply currents within 3 %, and one activation per miss."""
     found = []
     for name, (table, streamed, scattered) in ENERGIES.items():
         part, costs = Part.load(name), energy.load(table)
@@ -135,19 +135,19 @@ def energies() -> list[Check]:
         lost = f"{random.activates:g} for {misses:g} misses"
         holds = within(random.activates, misses, 0.05)
         found.append(
-            Check("U25", f"{part.name}, activations", "one a miss", lost, holds, "derived")
+            Check("U25", f"{part.name}, activations", "one per miss", lost, holds, "derived")
         )
     return found
 
 
 def speed() -> list[Check]:
-    """The simulator's own speed, the one check that is a time: of this machine, on one core."""
+    """Speed of the simulator on one core of this machine, the only check that measures time."""
     part = Part.load("hbm2_16x64")
     times, places = patterns.chunks(part, BURSTS, 256)
     start = time.process_time()
     simulate(part, times, places)
     per_minute = len(times) / (time.process_time() - start) * 60 / 1e6
-    what = f"{part.name}, random 256 B: bursts simulated a minute of one core (million)"
+    what = f"{part.name}, random 256 B: bursts simulated per minute of one core (million)"
     holds = per_minute >= 20
     return [Check("-", what, "at least 20", f"{per_minute:.0f}", holds, "derived")]
 

@@ -1,4 +1,4 @@
-"""Energy of a memory from what happened in it, by tables that say where their numbers come from."""
+"""Energy of a memory from its event counts, by tables that name their sources."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ class Energy:
 
     @property
     def total_pj(self) -> float:
-        """All of it."""
+        """Energy of all causes."""
         return self.activate_pj + self.transfer_pj + self.refresh_pj + self.background_pj
 
     @property
     def pj_per_bit(self) -> float:
-        """All of it by the bits that were read or written."""
+        """Total energy per bit read or written."""
         return self.total_pj / self.bits if self.bits else 0.0
 
 
 @dataclass(frozen=True)
 class EventTable(Settings):
-    """Energy per event: an activated KiB of a row, a bit on its way, a refresh; and power."""
+    """Energy per event: per activated KiB of a row, per bit, per refresh; and background power."""
 
     source: str
     activate_pj_per_kib: float = limited(0, 1e5)
-    cell_pj_per_bit: float = limited(0, 100)  # from the row buffer
+    cell_pj_per_bit: float = limited(0, 100)  # of reading the row buffer
     io_pj_per_bit: float = limited(0, 100)
     phy_pj_per_bit: float = limited(0, 100)
     refresh_pj: float = limited(0, 1e7)
-    background_mw: float = limited(0, 1e4)  # of a channel
+    background_mw: float = limited(0, 1e4)  # per channel
 
     def energy(self, part: Part, seen: Outcome) -> Energy:
-        """Return the energy of what happened."""
+        """Return the energy of an outcome."""
         bits = (seen.reads + seen.writes) * part.burst_bytes * 8
         per_bit = self.cell_pj_per_bit + self.io_pj_per_bit + self.phy_pj_per_bit
         return Energy(
@@ -64,10 +64,10 @@ class EventTable(Settings):
 class CurrentTable(Settings):
     """Energy from the supply currents of a channel of `bus_bits`, as DRAMsim3 computes it.
 
-    An activation is what IDD0 adds over a row cycle to standby; a burst, a refresh what IDD4 and
-    IDD5 add to active standby. A narrower channel, such as half of one, has its share of them.
-    (DRAMsim3 multiplies currents by clocks: its results are pJ only where a clock is 1 ns. Here
-    they are multiplied by ns.)
+    An activation costs the excess of IDD0 over standby during a row cycle. A burst and a refresh
+    cost the excess of IDD4 and IDD5 over active standby. For a narrower channel, currents are
+    scaled by its width. (DRAMsim3 multiplies currents by clocks, so its results are pJ only if a
+    clock is 1 ns. Here they are multiplied by ns.)
     """
 
     source: str
@@ -81,7 +81,7 @@ class CurrentTable(Settings):
     idd5ab_ma: float = limited(0, 1e5)
 
     def energy(self, part: Part, seen: Outcome) -> Energy:
-        """Return the energy of what happened."""
+        """Return the energy of an outcome."""
         standby = self.idd3n_ma * part.tras_ns + self.idd2n_ma * part.trp_ns
         activate = self.idd0_ma * (part.tras_ns + part.trp_ns) - standby
         read = (self.idd4r_ma - self.idd3n_ma) * part.burst_ns
@@ -100,10 +100,10 @@ class CurrentTable(Settings):
 
 
 def load(name: str) -> EventTable | CurrentTable:
-    """Return an energy table of ours by its name, or of a TOML file.
+    """Return an energy table: a built-in one by its name, or that of a TOML file.
 
     Raises:
-        InputError: Unknown, or the file has a key or a value that cannot be.
+        InputError: The name is unknown, or the file has an invalid key or value.
     """
     path = settings.named(TABLES, "energy table", name)
     values = settings.table(path)

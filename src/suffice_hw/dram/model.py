@@ -1,4 +1,4 @@
-"""What a memory does with requests: counts, time, latency; and a trace that DRAMsim3 can read."""
+"""Simulation of a memory part: counts, time, latency; and export of traces for DRAMsim3."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from suffice.errors import InputError
+from suffice.paths import write_whole
 from suffice_hw import _simulator
 from suffice_hw.dram.part import Part
 
@@ -19,11 +20,11 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened to some requests of one burst each.
+    """Counts and times of some requests of one burst each.
 
-    `hits`, `closed` and `conflicts`: what each met at its bank, an open row of its own, none, or
-    another one. `active_ns`: time with an open bank, summed over channels. Latencies are from the
-    arrival to the end of the burst.
+    `hits` requests found their row open in the bank, `closed` found no open row, and `conflicts`
+    found another row. `active_ns` is the time with an open bank, summed over channels. Latencies
+    are from the arrival to the end of the burst.
     """
 
     reads: int
@@ -43,12 +44,12 @@ class Outcome:
         return (self.reads + self.writes) * part.burst_bytes / self.ns
 
     def share_of_peak(self, part: Part) -> float:
-        """Return the bandwidth as a share of what the buses could carry."""
+        """Return the bandwidth as a share of the buses' peak."""
         return self.bytes_per_ns(part) / part.peak_bytes_per_ns
 
 
 def outcome(part: Part, counts: _simulator.Counts, latencies: Any = None) -> Outcome:
-    """Return the simulator's counts in ns."""
+    """Return the simulator's counts, with clocks converted to ns."""
     tck = part.tck_ns
     mean = counts.latency / counts.reads * tck + part.controller_ns if counts.reads else 0.0
     return Outcome(
@@ -73,17 +74,17 @@ def simulate(
     writes: Sequence[bool] | npt.NDArray[Any] | None = None,
     each_latency: bool = False,
 ) -> Outcome:
-    """Run requests of a burst each, that come at given times, through a memory.
+    """Simulate requests of one burst each, which arrive at given times.
 
     Args:
         part: The memory.
-        arrivals_ns: When each comes, ascending, [n].
+        arrivals_ns: Arrival times, ascending, [n].
         addresses: In bytes, [n].
-        writes: Which are writes, [n]; default: none.
-        each_latency: Whether the outcome has each request's latency, [n].
+        writes: Whether each request is a write, [n]; default: all are reads.
+        each_latency: Whether to return the latency of each request, [n].
 
     Raises:
-        InputError: Times that do not ascend, an address outside the memory, or unequal lengths.
+        InputError: Times do not ascend, an address is outside the memory, or lengths differ.
     """
     times, places, flags = _requests(part, arrivals_ns, addresses, writes)
     latencies = np.empty(len(times), np.int32) if each_latency else None
@@ -94,13 +95,13 @@ def simulate(
 def _requests(
     part: Part, arrivals_ns: Any, addresses: Any, writes: Any
 ) -> tuple[Longs, Longs, npt.NDArray[np.uint8] | None]:
-    """Return clocks, addresses and which are writes, once sure that they can be."""
+    """Check requests and return their clocks, addresses and write flags."""
     times, places = _clocks(part, arrivals_ns), _addresses(part, addresses)
     flags = None if writes is None else np.ascontiguousarray(writes, np.uint8)
     if len(places) != len(times) or (flags is not None and flags.shape != times.shape):
         raise InputError(
             f"{len(times)} arrivals, {len(places)} addresses, "
-            f"{'no' if flags is None else flags.size} writes: must be equally many"
+            f"{'no' if flags is None else flags.size} writes: numbers must be equal"
         )
     return times, places, flags
 
@@ -122,20 +123,20 @@ def _addresses(part: Part, addresses: Any) -> Longs:
     places = np.ascontiguousarray(given, np.int64)
     if len(places) and (places.min() < 0 or places.max() >= part.size_bytes):
         bad = places.min() if places.min() < 0 else places.max()
-        raise InputError(f"address {bad}: must be in [0, {part.size_bytes}), the memory's bytes")
+        raise InputError(f"address {bad}: must be in [0, {part.size_bytes}), the memory's size")
     return places
 
 
 def write_trace(
     path: Path, part: Part, arrivals_ns: Any, addresses: Any, writes: Any = None
 ) -> None:
-    """Write requests in DRAMsim3's trace format: an address, READ or WRITE, and a clock a line.
+    """Write requests in DRAMsim3's trace format; each line has an address, READ or WRITE, a clock.
 
-    Addresses are such that DRAMsim3, with the settings that `write_settings` writes, finds the same
+    Addresses are converted: with the settings of `write_settings`, DRAMsim3 maps them to the same
     channel, bank, row and column.
 
     Raises:
-        InputError: What `simulate` and `write_settings` refuse.
+        InputError: `simulate` or `write_settings` would refuse the requests or the part.
     """
     check_powers(part)
     times, places, flags = _requests(part, arrivals_ns, addresses, writes)
@@ -154,11 +155,11 @@ def write_settings(path: Path, part: Part) -> None:
     """Write a part as an .ini file for DRAMsim3; its power section is DRAMsim3's default.
 
     Raises:
-        InputError: A count that is no power of two, which DRAMsim3 cannot map.
+        InputError: A count is no power of two, which DRAMsim3 cannot map.
     """
     check_powers(part)
     burst_length = part.burst_bytes * 8 // part.bus_bits
-    columns = part.page_bytes * 8 // part.bus_bits // 2  # it doubles them for HBM
+    columns = part.page_bytes * 8 // part.bus_bits // 2  # DRAMsim3 doubles them for HBM
     clocks = part.clocks
     times = {
         "CL": part.cl_ns,
@@ -206,10 +207,10 @@ def write_settings(path: Path, part: Part) -> None:
 
 
 def check_powers(part: Part) -> None:
-    """Refuse what DRAMsim3 cannot map.
+    """Refuse parts that DRAMsim3 cannot map.
 
     Raises:
-        InputError: A count that is no power of two.
+        InputError: A count is no power of two.
     """
     for name in ("channels", "groups", "banks", "rows", "page_bytes", "burst_bytes"):
         value = getattr(part, name)
@@ -218,9 +219,8 @@ def check_powers(part: Part) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    whole = path.with_name(path.name + ".part")
     try:
-        whole.write_text(text, encoding="ascii")
-        whole.replace(path)
+        with write_whole(path) as part:
+            part.write_text(text, encoding="ascii")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""A memory part: how its addresses map, and what its standard's timings are."""
+"""A memory part: its address mapping, and the timings of its standard."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ FIELDS = ("ro", "ba", "bg", "co", "ch", "cl")  # in the order of csrc/hw/dram.h
 class Part(Settings):
     """A memory of equal channels with one rank each; times in ns are rounded up to clocks.
 
-    `mapping` names an address's fields from the highest to the lowest, as DRAMsim3 does: row `ro`,
-    bank `ba`, bank group `bg`, column `co`, channel `ch`; and `cl`, the lowest columns, which hold
-    the `interleave_bytes` that lie together in a channel.
+    `mapping` lists the fields of an address from the highest to the lowest, as in DRAMsim3: row
+    `ro`, bank `ba`, bank group `bg`, column `co`, channel `ch`. In addition, `cl` are the lowest
+    columns, for the `interleave_bytes` that are contiguous in a channel.
     """
 
     name: str
     channels: int = limited(1, 64)
     groups: int = limited(1, 8)
-    banks: int = limited(1, 16)  # of a group
+    banks: int = limited(1, 16)  # per group
     rows: int = limited(1, 2**20)
     page_bytes: int = limited(64, 16384)
     burst_bytes: int = limited(8, 256)
     mapping: str = limited()
     interleave_bytes: int = limited(8, 16384)
     window: int = limited(1, 256)
-    queue: int = limited(1, 4096)  # at least a window; latency counts from where it has room
+    queue: int = limited(1, 4096)  # at least `window`; latency starts when a request enters it
     controller_ns: float = limited(0, 100)  # added to every request's latency
     tck_ns: float = limited(0.1, 10)
     burst_ns: float = limited(0.1, 100)
@@ -85,10 +85,10 @@ class Part(Settings):
 
     @classmethod
     def load(cls, name: str) -> Part:
-        """Return a part of ours by its name, or of a TOML file.
+        """Return a part: a built-in one by its name, or that of a TOML file.
 
         Raises:
-            InputError: Unknown, or the file has a key or a value that cannot be.
+            InputError: The name is unknown, or the file has an invalid key or value.
         """
         path = settings.named(PARTS, "memory part", name)
         return settings.read(cls, path)
@@ -99,22 +99,22 @@ class Part(Settings):
 
     @property
     def peak_bytes_per_ns(self) -> float:
-        """Bytes that all channels' buses carry, in GB/s."""
+        """Peak bandwidth of all channels' buses, in GB/s."""
         return self.channels * self.burst_bytes / self.burst_ns
 
     @property
     def bus_bits(self) -> int:
-        """Bits of a channel's bus, which carries two a clock on each wire."""
+        """Width of a channel's bus, which transfers two bits per clock and wire."""
         return round(self.burst_bytes * 8 * self.tck_ns / self.burst_ns / 2)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole memory."""
+        """Capacity of the whole memory."""
         return self.channels * self.groups * self.banks * self.rows * self.page_bytes
 
     @cached_property
     def native(self) -> _simulator.Part:
-        """The part as the simulator takes it."""
+        """The part in the simulator's form."""
         low = self.interleave_bytes // self.burst_bytes
         high = self.page_bytes // self.interleave_bytes
         sizes = [self.rows, self.banks, self.groups, high, self.channels, low]

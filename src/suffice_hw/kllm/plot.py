@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from suffice.errors import InputError
+from suffice.paths import write_whole
 from suffice_hw.kllm.energy import OPERATIONS
 from suffice_hw.kllm.report import FIELDS, SCHEMA
 from suffice_hw.runs import read_rows, read_summary
@@ -66,9 +67,8 @@ def draw(folders: list[Path], output: Path) -> None:
     _breakdown(axes[5], components)
     _published(axes[6], PERPLEXITIES, "Fig. 11: perplexity (published only)", logarithmic=True)
     _savings(axes[7], baselines, summary)
-    part = output.with_name(f".{output.name}.part")
-    figure.savefig(part, format=output.suffix[1:], dpi=110)
-    part.replace(output)
+    with write_whole(output) as part:
+        figure.savefig(part, format=output.suffix[1:], dpi=110)
 
 
 def _ratios(axis: Any, rows: list[dict[str, Any]], what: str, title: str) -> None:

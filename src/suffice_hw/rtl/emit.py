@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,10 +115,10 @@ def write(
         InputError: The folder cannot be written to, or Yosys fails.
     """
     folder = folder.absolute()  # "." has no name
-    part = folder.with_name(f".{folder.name}.part")
     try:
-        part.mkdir(parents=True, exist_ok=True)
-        try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name:
+            part = Path(name)
             for done, unit in enumerate(units, 1):
                 _write_unit(unit, part, command, most)
                 report(done)
@@ -127,8 +127,6 @@ def write(
             folder.mkdir(exist_ok=True)
             for path in part.iterdir():
                 path.replace(folder / path.name)
-        finally:
-            shutil.rmtree(part)
     except OSError as error:
         raise InputError(f"{folder}: {error.strerror}") from None
 

@@ -7,6 +7,7 @@ tokens up to `t` (columns), per query head. Order, sums, sets and what is read o
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from suffice.errors import InputError
+from suffice.paths import write_whole
 from suffice_hw import _simulator, settings
 from suffice_hw.scrooge.aet import Rule
 from suffice_hw.scrooge.design import Shape
@@ -236,7 +238,7 @@ class TraceWriter:
     """Writes a trace layer by layer; the file is there once all are, and not if that fails."""
 
     def __init__(self, path: Path, model: str, kv_heads: int, head_size: int) -> None:
-        self._path, self._part = path, path.with_name(f".{path.name}.part")
+        self._path, self._open = path, contextlib.ExitStack()
         self._values = {
             "schema": np.array(SCHEMA),
             "model": np.array(model),
@@ -246,12 +248,16 @@ class TraceWriter:
         self._layers = 0
 
     def __enter__(self) -> TraceWriter:
-        try:
-            self._file = zipfile.ZipFile(self._part, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
-        except OSError as error:
-            raise InputError(f"{self._path}: {error.strerror}") from None
-        for name, value in self._values.items():
-            self._write(name, value)
+        with contextlib.ExitStack() as opening:
+            try:
+                part = opening.enter_context(write_whole(self._path))
+                file = zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+            except OSError as error:
+                raise InputError(f"{self._path}: {error.strerror}") from None
+            self._file = opening.enter_context(file)
+            for name, value in self._values.items():
+                self._write(name, value)
+            self._open = opening.pop_all()
         return self
 
     def add(self, logits: npt.NDArray[Any]) -> None:
@@ -263,9 +269,5 @@ class TraceWriter:
         with self._file.open(f"{name}.npy", "w", force_zip64=True) as file:
             np.lib.format.write_array(file, value, allow_pickle=False)
 
-    def __exit__(self, kind: object, *rest: object) -> None:
-        self._file.close()
-        if kind is None:
-            self._part.replace(self._path)
-        else:
-            self._part.unlink()
+    def __exit__(self, *failure: Any) -> None:
+        self._open.__exit__(*failure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from suffice.paths import write_whole
 from suffice_hw.runs import labels, read_rows, read_summary
 from suffice_hw.scrooge.report import FIELDS, SCHEMA
 
@@ -60,9 +61,8 @@ def draw(folders: list[Path], output: Path) -> None:
     speed.legend()
     if last:
         _by_loss(last[0], measured)
-    part = output.with_name(f".{output.name}.part")
-    figure.savefig(part, format=output.suffix[1:], dpi=120)
-    part.replace(output)
+    with write_whole(output) as part:
+        figure.savefig(part, format=output.suffix[1:], dpi=120)
 
 
 def _by_loss(axis: Any, summaries: list[dict[str, Any]]) -> None:

@@ -1,1 +1,1 @@
-"""`suffice eval`: its commands, a file each."""
+"""The commands of `suffice eval`, one file each."""

@@ -1,19 +1,20 @@
-"""The commands of `suffice eval`: what a setting costs in quality, and how fast it is."""
+"""Declares the commands of `suffice eval`, which measure the quality and speed of a setting."""
 
 from __future__ import annotations
 
 import typer
 
 from suffice.cli.eval.options import PerplexityFlags, RulerFlags, SpeedFlags, TasksFlags
-from suffice.cli.options import ModelFlags, with_flags
+from suffice.cli.flags import with_flags
+from suffice.cli.options import ModelFlags
 
-evaluate = typer.Typer(help="Measure what a setting costs in quality.", no_args_is_help=True)
+evaluate = typer.Typer(help="Measure the quality and speed of a setting.", no_args_is_help=True)
 
 
 @evaluate.command()
 @with_flags
 def perplexity(*, flags: PerplexityFlags, model: ModelFlags) -> None:
-    """Measure how well the model predicts a text, alone or against its exact self."""
+    """Measure the perplexity of a text, optionally compared with the exact model."""
     from suffice.cli.eval import perplexity as measuring
 
     measuring.run(flags, model)
@@ -22,7 +23,7 @@ def perplexity(*, flags: PerplexityFlags, model: ModelFlags) -> None:
 @evaluate.command()
 @with_flags
 def speed(*, flags: SpeedFlags, model: ModelFlags) -> None:
-    """Measure how long users wait for tokens: TTFT, TPOT, ITL, throughput, bytes read."""
+    """Measure latency and throughput: TTFT, TPOT, ITL, tokens per second, bytes read."""
     from suffice.cli.eval import latency as measuring
 
     measuring.run(flags, model)
@@ -31,7 +32,7 @@ def speed(*, flags: SpeedFlags, model: ModelFlags) -> None:
 @evaluate.command()
 @with_flags
 def ruler(*, flags: RulerFlags, model: ModelFlags) -> None:
-    """Measure whether the model finds in long prompts what was hidden there (RULER)."""
+    """Measure whether the model retrieves facts hidden in long prompts (RULER)."""
     from suffice.cli.eval import ruler as measuring
 
     measuring.run(flags, model)
@@ -40,7 +41,7 @@ def ruler(*, flags: RulerFlags, model: ModelFlags) -> None:
 @evaluate.command()
 @with_flags
 def tasks(*, flags: TasksFlags, model: ModelFlags) -> None:
-    """Measure how often the model answers multiple-choice questions rightly."""
+    """Measure the accuracy of the model on multiple-choice questions."""
     from suffice.cli.eval import tasks as measuring
 
     measuring.run(flags, model)

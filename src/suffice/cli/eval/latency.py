@@ -1,4 +1,4 @@
-"""`suffice eval speed`: runs requests, shows how it goes, prints how long their tokens took."""
+"""`suffice eval speed`: runs requests, shows progress, prints latencies and throughput."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from suffice.cli.answer import peak_memory_bytes
 from suffice.cli.bench import whole_numbers
 from suffice.cli.eval.results import check_output, drawn, record
-from suffice.cli.output import busy, peak_memory_bytes, wrapped
+from suffice.cli.output import busy, wrapped
 from suffice.errors import InputError
 from suffice.progress import progress_bar
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 LENGTHS = "128/128,128/1920,1920/128,1920/1920"
 MAX_TOKENS = 256
 NOTE = (
-    "times are mean / median / p99 in ms; TTFT and queue count from arrival; turning text into "
-    "tokens is not part of the times; the warm-up is left out"
+    "times are mean / median / p99 in ms; TTFT and queue are measured from arrival; tokenization "
+    "of prompts and the warm-up are not included"
 )
 COLUMNS = (
     *("case", "batch", "requests", "tokens in", "tokens out", "TTFT", "TPOT", "ITL", "queue"),
@@ -39,7 +40,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Asked:
-    """What the flags ask for: pairs of lengths, or texts with at most `max_tokens` new tokens."""
+    """Requests by flags: pairs of lengths, or texts with at most `max_tokens` new tokens."""
 
     batch_sizes: list[int]
     lengths: list[tuple[int, int]]
@@ -49,17 +50,17 @@ class Asked:
 
 @dataclass(frozen=True)
 class Speeds:
-    """What the cases gave."""
+    """The results of all cases."""
 
     cases: list[Result]
 
 
 def run(flags: SpeedFlags, model: ModelFlags) -> None:
-    """Measure what the flags ask for and print it; after Ctrl-C, the cases that are done.
+    """Run the cases that the flags describe and print the results; after Ctrl-C, those finished.
 
     Raises:
-        InputError: A flag, file or model that cannot be used, or a case that does not fit.
-        KeyboardInterrupt: Ctrl-C, once the cases that are done have been printed.
+        InputError: A flag, file or model cannot be used, or a case does not fit.
+        KeyboardInterrupt: Ctrl-C, raised after the finished cases are printed.
     """
     asked = _read(flags)
     with busy(f"loading {model.model}"):
@@ -97,7 +98,7 @@ def _read(flags: SpeedFlags) -> Asked:
         lengths = _lengths(LENGTHS if flags.lengths is None else flags.lengths)
         return Asked(batch_sizes, lengths, [], 0)
     if flags.lengths is not None:
-        raise InputError("--lengths and --prompts: give one of them, prompts have their own length")
+        raise InputError("--lengths and --prompts: give one of them; prompts have their own length")
     limit = None if flags.limit is None else _at_least_1("--limit", flags.limit)
     most = _at_least_1("--max-tokens", MAX_TOKENS if flags.max_tokens is None else flags.max_tokens)
     from suffice.eval.prompts import load_prompts
@@ -107,7 +108,7 @@ def _read(flags: SpeedFlags) -> Asked:
 
 def _only_with_prompts(name: str, value: int | None) -> None:
     if value is not None:
-        raise InputError(f"{name}={value}: goes with --prompts; --lengths has all that it needs")
+        raise InputError(f"{name}={value}: needs --prompts; --lengths sets both lengths itself")
 
 
 def _at_least_1(name: str, value: int) -> int:
@@ -127,15 +128,15 @@ def _lengths(text: str) -> list[tuple[int, int]]:
         numbers = [number.strip() for number in part.split("/")]
         if len(numbers) != 2 or not all(n.isascii() and n.isdigit() and int(n) for n in numbers):
             raise InputError(
-                f"--lengths={text}: '{part}' must be tokens of prompt and output, each at least "
-                "1, such as 128/1920"
+                f"--lengths={text}: '{part}' must be PROMPT/OUTPUT tokens, each at least 1, such "
+                "as 128/1920"
             )
         pairs.append((int(numbers[0]), int(numbers[1])))
     return pairs
 
 
 def _widened(llm: LLM, most: int) -> LLM:
-    """Return an LLM of the same parts whose configuration lets `most` requests run together."""
+    """Return an LLM of the same parts that runs up to `most` requests together."""
     from suffice.engine.llm import LLM
 
     config = dataclasses.replace(llm.config, max_num_seqs=most)
@@ -160,7 +161,7 @@ def _tokens(llm: LLM, text: str) -> list[int]:
 
 
 def _measured(llm: LLM, cases: Sequence[Case], repetitions: int) -> Iterator[tuple[Result, Trace]]:
-    """Yield the result of each case, and what all cases until then read."""
+    """Yield the result of each case, and the reads of all cases so far."""
     from suffice.eval.latency import measure, warm_up
 
     totals = [repetitions * len(case.prompts) * case.most_tokens for case in cases]
@@ -186,7 +187,7 @@ def _bar() -> rich.progress.Progress:
     from rich.text import Text
 
     class TokenSpeed(ProgressColumn):
-        """Tokens per second, worked out when it is drawn and not at each token."""
+        """Tokens per second, computed per refresh of the bar, not per token."""
 
         def render(self, task: Task) -> Text:
             return Text(f"{task.speed or 0:.1f} tokens/s")
@@ -195,7 +196,7 @@ def _bar() -> rich.progress.Progress:
 
 
 def _table(results: Sequence[Result], output: str) -> tuple[Sequence[str], list[list[object]]]:
-    """Return columns and a row for each case: every figure in csv, what fits a screen in md."""
+    """Return columns and a row per case: every figure for csv, a selection for md."""
     if output == "md":
         return COLUMNS, [_row(result) for result in results]
     flat = [_flat(dataclasses.asdict(result)) for result in results]

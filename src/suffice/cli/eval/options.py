@@ -1,44 +1,46 @@
-"""The flags of `suffice eval`, a group for each of its commands."""
+"""The flags of `suffice eval`, one group per command."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated
 
-from suffice.cli.options import WHOLE, flag
+from suffice.cli.flags import WHOLE, flag
 
-DATA_DIR = flag("--data-dir", help="Folder that has the data, where no hub is reachable.")
+DATA_DIR = flag("--data-dir", help="Folder with the data, if no hub is reachable.")
 OUTPUT = flag("-o", "--output", help="md, csv or json.")
-MODE = flag("--mode", help="decode: token by token, as techniques run; prefill: as a prompt.")
-MOST_WINDOWS = flag("--limit", help="Most windows; default: all of the text.", **WHOLE)
+MODE = flag("--mode", help="decode: by decode steps, with techniques; prefill: as a prompt.")
+MOST_WINDOWS = flag("--limit", help="Maximum number of windows; default: all.", **WHOLE)
 
 
 @dataclass(frozen=True)
 class PerplexityFlags:
-    """What `eval perplexity` measures, and against what."""
+    """Text, windows and reference of `eval perplexity`."""
 
     text: Annotated[str, flag("--text", help="A text file, or wikitext2.")] = "wikitext2"
     data_dir: Annotated[str | None, DATA_DIR] = None
     window: Annotated[
-        int, flag("--window", help="Tokens that a prediction may look back on.", **WHOLE)
+        int, flag("--window", help="Tokens per window; no context crosses windows.", **WHOLE)
     ] = 2048
     limit: Annotated[int | None, MOST_WINDOWS] = None
     prompt: Annotated[
         int | None,
         flag(
             "--prompt",
-            help="Tokens of a window run as a prompt, which a policy may thin out; default: none.",
+            help="Tokens of a window run as a prompt, for policies that evict; default: none.",
             **WHOLE,
         ),
     ] = None
     mode: Annotated[str, MODE] = "decode"
     batch_size: Annotated[
-        int, flag("-b", "--batch-size", help="Windows that are decoded together.", **WHOLE)
+        int, flag("-b", "--batch-size", help="Windows decoded together.", **WHOLE)
     ] = 8
     against: Annotated[
         str | None,
         flag(
-            "--against", help="Compare with `exact`: the model as it is stored, nothing left out."
+            "--against",
+            help="Compare with `exact`, the same model with nothing left out, or with another "
+            "model of the same vocabulary, as it is stored.",
         ),
     ] = None
     output: Annotated[str, OUTPUT] = "md"
@@ -46,7 +48,7 @@ class PerplexityFlags:
 
 @dataclass(frozen=True)
 class SpeedFlags:
-    """Which requests `eval speed` runs."""
+    """Requests of `eval speed`."""
 
     lengths: Annotated[
         str | None,
@@ -57,7 +59,7 @@ class SpeedFlags:
     ] = None
     prompts: Annotated[
         str | None,
-        flag("--prompts", help="Instead of fixed lengths: gsm8k, or a file, a prompt per line."),
+        flag("--prompts", help="Instead of --lengths: gsm8k, or a file with a prompt per line."),
     ] = None
     data_dir: Annotated[str | None, DATA_DIR] = None
     batch_size: Annotated[
@@ -65,29 +67,29 @@ class SpeedFlags:
         flag(
             "-b",
             "--batch-size",
-            help="Requests that run together, such as 1,8; default: 1, or 32 with --prompts.",
+            help="Requests run together, such as 1,8; default: 1, or 32 with --prompts.",
         ),
     ] = None
     limit: Annotated[
-        int | None, flag("--limit", help="Most prompts; default: all of them.", **WHOLE)
+        int | None, flag("--limit", help="Maximum number of prompts; default: all.", **WHOLE)
     ] = None
     max_tokens: Annotated[
         int | None,
-        flag("--max-tokens", help="Most new tokens of a prompt; default: 256.", **WHOLE),
+        flag("--max-tokens", help="Maximum new tokens per prompt; default: 256.", **WHOLE),
     ] = None
-    repetitions: Annotated[int, flag("-r", "--repetitions", help="Runs that count.", **WHOLE)] = 3
+    repetitions: Annotated[int, flag("-r", "--repetitions", help="Measured runs.", **WHOLE)] = 3
     output: Annotated[str, OUTPUT] = "md"
 
 
 @dataclass(frozen=True)
 class RulerFlags:
-    """What `eval ruler` asks."""
+    """Tasks, lengths and samples of `eval ruler`."""
 
     tasks: Annotated[
-        str, flag("--tasks", help="Tasks such as niah_single_1,niah_multiquery; all: all eight.")
+        str, flag("--tasks", help="Tasks such as niah_single_1,niah_multiquery, or all (eight).")
     ] = "all"
     lengths: Annotated[
-        str, flag("--lengths", help="Tokens of a prompt with its answer, such as 1024,4096.")
+        str, flag("--lengths", help="Tokens of prompt and answer together, such as 1024,4096.")
     ] = "1024,2048,4096"
     samples: Annotated[
         int, flag("--samples", help="Samples of each task at each length.", **WHOLE)
@@ -96,29 +98,29 @@ class RulerFlags:
         int, flag("-s", "--seed", help="Same seed, same samples; default: 0.", **WHOLE)
     ] = 0
     batch_size: Annotated[
-        int, flag("-b", "--batch-size", help="Prompts that are answered together.", **WHOLE)
+        int, flag("-b", "--batch-size", help="Prompts answered together.", **WHOLE)
     ] = 8
     output: Annotated[str, OUTPUT] = "md"
 
 
 @dataclass(frozen=True)
 class TasksFlags:
-    """Which questions `eval tasks` asks."""
+    """Tasks and questions of `eval tasks`."""
 
     tasks: Annotated[
         str,
         flag(
             "--tasks",
-            help="Of piqa, arc_easy, arc_challenge, hellaswag, winogrande, boolq, openbookqa.",
+            help="From piqa, arc_easy, arc_challenge, hellaswag, winogrande, boolq, openbookqa.",
         ),
     ] = "piqa"
     data_dir: Annotated[str | None, DATA_DIR] = None
     limit: Annotated[
         int | None,
-        flag("--limit", help="Most questions of a task; default: all of them.", **WHOLE),
+        flag("--limit", help="Maximum number of questions per task; default: all.", **WHOLE),
     ] = None
     mode: Annotated[str, MODE] = "decode"
     batch_size: Annotated[
-        int, flag("-b", "--batch-size", help="Answers that are decoded together.", **WHOLE)
+        int, flag("-b", "--batch-size", help="Answers decoded together.", **WHOLE)
     ] = 8
     output: Annotated[str, OUTPUT] = "md"

@@ -1,4 +1,4 @@
-"""`suffice eval perplexity`: shows how it goes, prints what was found."""
+"""`suffice eval perplexity`: shows progress, prints perplexity and reads."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import hashlib
 import math
 from typing import TYPE_CHECKING
 
+from suffice.cli.eval.reference import check_comparable, reference_flags
 from suffice.cli.eval.results import check_output, drawn, record
 from suffice.cli.output import busy
-from suffice.errors import unknown
 from suffice.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -23,16 +23,15 @@ Row = tuple[str, float, float | None]
 
 
 def run(flags: PerplexityFlags, model: ModelFlags) -> None:
-    """Measure what the flags ask for and print it; after Ctrl-C, what there is of it.
+    """Measure the perplexity and print it; after Ctrl-C, that of the predictions so far.
 
     Raises:
-        InputError: A text, flag or model that cannot be used.
-        KeyboardInterrupt: Ctrl-C, once what there is has been printed.
+        InputError: A text, flag or model cannot be used.
+        KeyboardInterrupt: Ctrl-C, raised after the figures so far are printed.
     """
     check_output(flags.output)
     model.check_drafts("eval perplexity")
-    if flags.against not in (None, "exact"):
-        raise unknown("reference (--against)", flags.against or "''", ("exact",))
+    compared = None if flags.against is None else reference_flags(flags.against, model)
     from suffice.eval.perplexity import Plan, measure, windows_of
     from suffice.eval.texts import load_text
 
@@ -40,7 +39,9 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
     text = load_text(flags.text, flags.data_dir)
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
-        reference = model.exact().load(seed=0) if flags.against else None
+        reference = compared.load(seed=0) if compared else None
+    if reference:
+        check_comparable(llm, reference, plan.window)
     plan.check(llm.config.policy)
     windows = windows_of(llm.tokenizer, text, plan, llm.config.max_model_len or 0)
     against = reference.runner if reference else None
@@ -95,7 +96,7 @@ def _rows(result: Result) -> list[Row]:
             ("KL divergence, median", against.divergence_median, None),
             ("KL divergence, 99 %", against.divergence_99, None),
             ("KL divergence, 99.9 %", against.divergence_999, None),
-            ("same likeliest token", against.agreement, None),
+            ("same argmax", against.agreement, None),
             ("change of p, rms", against.change, None),
         ]
     return rows
@@ -105,8 +106,8 @@ def _read(trace: Trace) -> list[Row]:
     if not trace.steps:
         return []
     rows: list[Row] = [
-        ("rows of keys read", trace.key_fraction, None),
-        ("rows of values read", trace.value_fraction, None),
+        ("key rows read", trace.key_fraction, None),
+        ("value rows read", trace.value_fraction, None),
         ("bytes of KV and metadata read", trace.kv_bytes_read / trace.kv_bytes_held, None),
     ]
     return [*rows, ("missing share, bound", trace.missing, None)] if trace.missing else rows

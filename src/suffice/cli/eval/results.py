@@ -1,4 +1,4 @@
-"""What evaluations print: a table, or a record with all that a reader needs to judge and repeat."""
+"""Output of evaluations: a table, or a record with everything needed to repeat them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from suffice.engine.llm import LLM
     from suffice.trace import Trace
 
-PATHS = ("data_dir", "prompts", "text")  # flags that may be paths
+PATHS = ("against", "data_dir", "prompts", "text")  # flags that may be paths
 
 
 def check_output(output: str) -> None:
-    """Refuse a form of output that does not exist.
+    """Refuse an unknown output format.
 
     Raises:
-        InputError: It does not.
+        InputError: The format is unknown.
     """
     if output not in OUTPUTS:
         raise unknown("output", output, OUTPUTS)
@@ -39,9 +39,9 @@ def record(
     interrupted: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
-    """Return a result of some kind with what was asked, of what and where, as plain values.
+    """Return a result with its flags, configuration, machine and versions, as plain values.
 
-    `flags` and `result` are dataclasses, `reads` is what the decode steps of the evaluation read.
+    `flags` and `result` are dataclasses; `reads` has the counts of the evaluation's decode steps.
     """
     from suffice.eval.record import facts, settings
 
@@ -63,7 +63,7 @@ def drawn(
     rows: Sequence[Sequence[object]],
     output: str,
 ) -> str:
-    """Return a record as json, or its table as csv or Markdown; None is an empty cell."""
+    """Return a record as JSON, or its table as CSV or Markdown; None is an empty cell."""
     if output == "json":
         return json.dumps(record, indent=1)
     if output == "csv":

@@ -1,4 +1,4 @@
-"""`suffice eval ruler`: shows how it goes, prints what was found."""
+"""`suffice eval ruler`: shows progress, prints the scores."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Row = tuple[str, int | None, float, float | None, int]
 
 
 def run(flags: RulerFlags, model: ModelFlags) -> None:
-    """Ask what the flags say and print the scores; after Ctrl-C, those of what is answered.
+    """Run the tasks and print the scores; after Ctrl-C, those of the answers so far.
 
     Raises:
-        InputError: A flag or model that cannot be used, or no memory for a prompt.
-        KeyboardInterrupt: Ctrl-C, once what there is has been printed.
+        InputError: A flag or model cannot be used, or there is no memory for a prompt.
+        KeyboardInterrupt: Ctrl-C, raised after the scores so far are printed.
     """
     check_output(flags.output)
     from suffice.eval.ruler import check, measure

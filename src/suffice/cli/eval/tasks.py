@@ -1,4 +1,4 @@
-"""`suffice eval tasks`: shows how it goes, prints what was found."""
+"""`suffice eval tasks`: shows progress, prints the accuracies."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ COLUMNS = ("task", "questions", "acc", "acc_stderr", "acc_norm", "acc_norm_stder
 
 
 def run(flags: TasksFlags, model: ModelFlags) -> None:
-    """Answer the questions of the tasks and print how many rightly; after Ctrl-C, so far.
+    """Answer the questions and print the accuracies; after Ctrl-C, those so far.
 
     Raises:
-        InputError: A task, its rows, a flag or a model that cannot be used.
-        KeyboardInterrupt: Ctrl-C, once what there is has been printed.
+        InputError: A task, its data, a flag or a model cannot be used.
+        KeyboardInterrupt: Ctrl-C, raised after the accuracies so far are printed.
     """
     check_output(flags.output)
     model.check_drafts("eval tasks")
@@ -58,7 +58,7 @@ def _measured(
     pairs: list[list[list[Pair]]],
     plan: Plan,
 ) -> tuple[list[Result], bool]:
-    """Return the results of the tasks, and whether Ctrl-C cut them short."""
+    """Return the results of the tasks, and whether Ctrl-C interrupted them."""
     from suffice.eval.tasks import measure
 
     results: list[Result] = []

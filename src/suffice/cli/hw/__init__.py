@@ -1,1 +1,1 @@
-"""`suffice hw`: its commands, a file each."""
+"""The commands of `suffice hw`, one file each."""

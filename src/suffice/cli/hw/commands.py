@@ -1,4 +1,4 @@
-"""The commands of `suffice hw`: accelerators as models, and the figures they are held against."""
+"""Declares the commands of `suffice hw`: models of accelerators, checked against the papers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from suffice.cli.eval.options import OUTPUT
+from suffice.cli.flags import NUMBER, WHOLE, flag, with_flags
 from suffice.cli.hw.run import RunFlags
 from suffice.cli.hw.trace import TraceFlags
-from suffice.cli.options import NUMBER, WHOLE, flag, with_flags
 
 hardware = typer.Typer(help="Model accelerators: memory, cycles, area.", no_args_is_help=True)
-UNITS = typer.Argument(metavar="[UNITS...]", help="Such as concat or etu; default: all.")
-YOSYS = flag("--yosys", help="A Yosys to use in place of the extra's.", environment=False)
-FOLDERS = typer.Argument(metavar="FOLDERS...", help="What `hw run` has written.")
+UNITS = typer.Argument(metavar="[UNITS...]", help="Units such as concat or etu; default: all.")
+YOSYS = flag("--yosys", help="Yosys to use instead of the installed one.", environment=False)
+FOLDERS = typer.Argument(metavar="FOLDERS...", help="Folders written by `hw run`.")
 
 
 @hardware.command()
@@ -25,7 +25,7 @@ def run(
     *,
     flags: RunFlags,
 ) -> None:
-    """Simulate a workload and write summary, tables by layer, activity, energy, provenance."""
+    """Simulate a workload; write a summary, tables by layer, activity, energy and provenance."""
     from suffice.cli.hw import run as running
 
     running.run(accelerator, flags)
@@ -33,7 +33,7 @@ def run(
 
 @hardware.command()
 def compare(folders: Annotated[list[Path], FOLDERS]) -> None:
-    """Print runs side by side."""
+    """Print the summaries of runs side by side."""
     from suffice.cli.hw import run as running
 
     running.compare(folders)
@@ -43,10 +43,10 @@ def compare(folders: Annotated[list[Path], FOLDERS]) -> None:
 def plot(
     folders: Annotated[list[Path], FOLDERS],
     output: Annotated[
-        Path, flag("-o", "--output", help="The picture to write.", environment=False)
+        Path, flag("-o", "--output", help="Picture to write.", environment=False)
     ] = Path("hw.png"),
 ) -> None:
-    """Draw runs: of scrooge its paper's Figs. 6 to 9, of kllm Figs. 8 to 12."""
+    """Plot runs as in the papers: scrooge as Figs. 6 to 9, kllm as Figs. 8 to 12."""
     from suffice.cli.hw import plot as plotting
 
     plotting.run(folders, output)
@@ -55,7 +55,7 @@ def plot(
 @hardware.command()
 @with_flags
 def trace(*, flags: TraceFlags) -> None:
-    """Run a model over a text and write its attention's logits, for `hw run scrooge --trace`."""
+    """Run a model over a text and write its attention logits, for `hw run scrooge --trace`."""
     from suffice.cli.hw import trace as tracing
 
     tracing.run(flags)
@@ -63,22 +63,22 @@ def trace(*, flags: TraceFlags) -> None:
 
 @hardware.command()
 def dram(
-    part: Annotated[str, typer.Argument(help="A memory: a name, or a TOML file.")],
+    part: Annotated[str, typer.Argument(help="Memory part: a name, or a TOML file.")],
     *,
     pattern: Annotated[
-        str, flag("--pattern", help="stream, random bursts, or chunks of 256 B.")
+        str, flag("--pattern", help="stream, random (bursts) or chunks (of 256 B).")
     ] = "stream",
-    requests: Annotated[int, flag("--requests", help="Bursts to read.", **WHOLE)] = 100_000,
+    requests: Annotated[int, flag("--requests", help="Number of bursts.", **WHOLE)] = 100_000,
     load: Annotated[
         float | None,
-        flag("--load", help="Share of the peak at which they come; default: at once.", **NUMBER),
+        flag("--load", help="Share of peak bandwidth; default: all requests at once.", **NUMBER),
     ] = None,
     emit: Annotated[
         str | None,
-        flag("--emit", help="Write them and the part as DRAMsim3 reads them.", environment=False),
+        flag("--emit", help="Folder for requests and part as DRAMsim3 input.", environment=False),
     ] = None,
 ) -> None:
-    """Simulate reads of a memory, print what happened; for DRAMsim3 the same, to compare."""
+    """Simulate reads of a memory and print its behaviour; optionally write DRAMsim3 input."""
     from suffice.cli.hw import dram as simulating
 
     simulating.run(part, pattern, requests, load, emit)
@@ -95,14 +95,14 @@ def validate(
     output: Annotated[str, OUTPUT] = "md",
     trace: Annotated[
         list[Path] | None,
-        flag("--trace", help="Of a model, from `hw trace`: T1 to T3 of it.", environment=False),
+        flag("--trace", help="File of `hw trace`, for checks T1 to T3.", environment=False),
     ] = None,
     ran: Annotated[
         list[Path] | None,
-        flag("--run", help="What `hw run` has written, with a loss: T4.", environment=False),
+        flag("--run", help="Folder of `hw run --perplexity-loss`, for T4.", environment=False),
     ] = None,
 ) -> None:
-    """Compute what was published and print both; exit code 1 if a figure misses unexplained."""
+    """Check our figures against the published ones; exit code 1 if a miss has no known reason."""
     from suffice.cli.hw import validate as validating
 
     raise typer.Exit(validating.run(tuple(parts or ()), output, trace or [], ran or []))
@@ -114,14 +114,14 @@ def rtl(
     *,
     emit: Annotated[
         Path,
-        flag("--emit", help="The folder to write to; `make` there runs it.", environment=False),
+        flag("--emit", help="Folder to write to; `make` there simulates.", environment=False),
     ],
     vectors: Annotated[
-        int | None, flag("--vectors", help="Most vectors of a unit; default: all.", **WHOLE)
+        int | None, flag("--vectors", help="Maximum vectors per unit; default: all.", **WHOLE)
     ] = None,
     yosys: Annotated[str | None, YOSYS] = None,
 ) -> None:
-    """Write units as Verilog, with test benches for Icarus and the vectors of their models."""
+    """Write units as Verilog, with test benches for Icarus and vectors from their models."""
     from suffice.cli.hw import rtl
 
     rtl.emit(tuple(units or ()), emit, vectors, yosys)
@@ -134,7 +134,7 @@ def area(
     output: Annotated[str, OUTPUT] = "md",
     yosys: Annotated[str | None, YOSYS] = None,
 ) -> None:
-    """Synthesise units and print their gates."""
+    """Synthesize units and print their gate counts."""
     from suffice.cli.hw import rtl
 
     rtl.area(tuple(units or ()), output, yosys)

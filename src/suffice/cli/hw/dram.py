@@ -1,4 +1,4 @@
-"""`suffice hw dram`: a memory part under a pattern of reads, and the same as DRAMsim3 takes it."""
+"""`suffice hw dram`: simulates reads of a memory part, and writes them as DRAMsim3 input."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST = 10_000_000
 
 
 def run(name: str, pattern: str, requests: int, load: float | None, folder: str | None) -> None:
-    """Simulate reads, write them and the part's settings if a folder is given, print what happened.
+    """Simulate reads and print the outcome; with a folder, also write requests and part settings.
 
     Raises:
-        InputError: A part, pattern, count, load or folder that cannot be; nothing is written then.
+        InputError: A part, pattern, count, load or folder is invalid; nothing is written then.
     """
     from suffice_hw.dram.model import check_powers, simulate, write_settings, write_trace
     from suffice_hw.dram.part import Part
@@ -33,7 +33,7 @@ def run(name: str, pattern: str, requests: int, load: float | None, folder: str 
     if not 1 <= requests <= MOST:
         raise InputError(f"--requests {requests}: must be in [1, {MOST}]")
     if load is not None and (pattern == "stream" or not 0 < load <= 1):
-        raise InputError(f"--load {load:g}: must be in (0, 1], of random or chunks")
+        raise InputError(f"--load {load:g}: must be in (0, 1], with --pattern random or chunks")
     if folder is not None:
         check_powers(part)
         if not folder or not Path(folder).absolute().parent.is_dir() or Path(folder).is_file():
@@ -52,13 +52,15 @@ def run(name: str, pattern: str, requests: int, load: float | None, folder: str 
 
 
 def _requests(part: Part, pattern: str, requests: int, load: float | None) -> Requests:
-    """Return so many bursts, in order, scattered, or in chunks, of which the last is cut short."""
+    """Return the bursts of a pattern; the last chunk may be incomplete."""
     from suffice_hw.dram import patterns
 
     if pattern == "stream":
         if requests * part.burst_bytes > part.size_bytes:
             most = part.size_bytes // part.burst_bytes
-            raise InputError(f"--requests {requests}: must be at most {most}, the memory's bursts")
+            raise InputError(
+                f"--requests {requests}: must be at most {most}, the bursts of the whole memory"
+            )
         return patterns.stream(part, requests)
     size = part.burst_bytes if pattern == "random" else CHUNK_BYTES
     count = -(-requests * part.burst_bytes // size)

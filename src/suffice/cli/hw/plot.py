@@ -1,4 +1,4 @@
-"""`suffice hw plot`: pictures of runs."""
+"""`suffice hw plot`: plots of runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from suffice.errors import InputError
 
 
 def run(folders: list[Path], output: Path) -> None:
-    """Draw runs, and print where the picture is.
+    """Plot runs, and print the picture's path.
 
     Raises:
-        InputError: A folder that no run has written, a picture that cannot be, or no matplotlib.
+        InputError: A folder holds no run, the picture cannot be written, or matplotlib is missing.
     """
     if output.suffix not in (".png", ".svg", ".pdf"):
         raise InputError(f"-o {output}: must end with .png, .svg or .pdf")

@@ -1,4 +1,4 @@
-"""`suffice hw rtl` and `area`: units as Verilog, and their gates."""
+"""`suffice hw rtl` and `area`: units as Verilog, and their gate counts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def _need_packages(yosys: str | None) -> None:
 
 
 def emit(names: tuple[str, ...], folder: Path, most: int | None, command: str | None) -> None:
-    """Write units (default: all) to a folder, and say how to simulate them.
+    """Write units (default: all) to a folder, and print how to simulate them.
 
     Raises:
-        InputError: An unknown unit, a place that cannot be, no packages, or Yosys fails.
+        InputError: A unit is unknown, the folder is invalid, packages are missing, or Yosys fails.
     """
     _need_packages(command)
     from suffice_hw.rtl import emit as rtl
@@ -43,10 +43,10 @@ def emit(names: tuple[str, ...], folder: Path, most: int | None, command: str | 
 
 
 def area(names: tuple[str, ...], output: str, command: str | None) -> None:
-    """Print the gates of units (default: of all).
+    """Print the gate counts of units (default: all).
 
     Raises:
-        InputError: An unknown unit or form of output, no packages, or Yosys fails.
+        InputError: A unit or output format is unknown, packages are missing, or Yosys fails.
     """
     check_output(output)
     _need_packages(command)

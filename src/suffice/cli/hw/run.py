@@ -1,4 +1,4 @@
-"""`suffice hw run` and `compare`: a workload on an accelerator, and runs side by side."""
+"""`suffice hw run` and `compare`: simulates a workload, and prints runs side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from suffice.cli.options import NUMBER, WHOLE, flag
+from suffice.cli.flags import NUMBER, WHOLE, flag
 from suffice.cli.output import markdown
 from suffice.errors import InputError, unknown
 from suffice.progress import progress_bar
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from suffice_hw.scrooge import report as scrooge
 
 ACCELERATORS = ("scrooge", "kllm")
-OWN = {  # flags that only one of them has
+OWN = {  # flags of one accelerator only
     "scrooge": ("workload", "trace", "key_share", "value_share", "heads", "lengths", "loss"),
     "kllm": ("batch",),
 }
 LONG = {"heads": "sampled-heads", "lengths": "sampled-lengths", "loss": "perplexity-loss"}
-COLUMNS = {  # of a summary: what is printed, and how
+COLUMNS = {  # of a summary: the printed fields and their formats
     "model": "{}",
     "workload": "{}",
     "key_share": "{:g}",
@@ -51,39 +51,37 @@ COLUMNS = {  # of a summary: what is printed, and how
 
 @dataclass(frozen=True)
 class RunFlags:
-    """What `hw run` simulates, and where it writes."""
+    """Design, workload and output folder of `hw run`."""
 
-    output: Annotated[
-        str, flag("-o", "--output", help="The folder to write to.", environment=False)
-    ]
+    output: Annotated[str, flag("-o", "--output", help="Folder to write to.", environment=False)]
     config: Annotated[
-        str | None, flag("--config", help="The design: a name, or a TOML file.", environment=False)
+        str | None, flag("--config", help="Design: a name, or a TOML file.", environment=False)
     ] = None
     model: Annotated[
         str | None, flag("--shape", help="One of the paper's models; default: llama-2-7b.")
     ] = None
     workload: Annotated[
-        str | None, flag("--workload", help="Made-up logits: s, as, or a TOML file; default: s.")
+        str | None, flag("--workload", help="Synthetic logits: s, as, or a TOML file; default: s.")
     ] = None
     trace: Annotated[
         Path | None,
-        flag("--trace", help="Logits of a model (.npz) in their place.", environment=False),
+        flag("--trace", help="Logits of a model (.npz), not synthetic ones.", environment=False),
     ] = None
     key_share: Annotated[
         float | None,
-        flag("--key-share", help="thr_k; default: the workload's, or 0.9.", **NUMBER),
+        flag("--key-share", help="thr_k; default: that of the workload, or 0.9.", **NUMBER),
     ] = None
     value_share: Annotated[
         float | None,
-        flag("--value-share", help="thr_v; default: the workload's, or 0.001.", **NUMBER),
+        flag("--value-share", help="thr_v; default: that of the workload, or 0.001.", **NUMBER),
     ] = None
     tokens: Annotated[
         int | None,
-        flag("--tokens", help="Decode steps; default: the paper's, or the trace's.", **WHOLE),
+        flag("--tokens", help="Decode steps; default: as in the paper or trace.", **WHOLE),
     ] = None
     heads: Annotated[
         int | None,
-        flag("--sampled-heads", help="Key/value heads of a layer looked at; default: 1.", **WHOLE),
+        flag("--sampled-heads", help="Key/value heads simulated per layer; default: 1.", **WHOLE),
     ] = None
     lengths: Annotated[
         int | None,
@@ -93,12 +91,12 @@ class RunFlags:
         float | None,
         flag(
             "--perplexity-loss",
-            help="Per cent that these thresholds cost, as `eval perplexity` says; for Fig. 9.",
+            help="Rise of perplexity in percent, by `eval perplexity`; for Fig. 9.",
             **NUMBER,
         ),
     ] = None
     batch: Annotated[
-        int | None, flag("--batch", help="Sequences decoded at once (kllm); default: 1.", **WHOLE)
+        int | None, flag("--batch", help="Sequences per step (kllm); default: 1.", **WHOLE)
     ] = None
 
 
@@ -106,7 +104,7 @@ def run(accelerator: str, flags: RunFlags) -> None:
     """Simulate a workload, write its files, print its summary.
 
     Raises:
-        InputError: Anything that cannot be; nothing is written then.
+        InputError: A flag, design, workload or folder is invalid; nothing is written then.
     """
     if accelerator not in ACCELERATORS:
         raise unknown("accelerator", accelerator, ACCELERATORS)
@@ -153,7 +151,7 @@ def _scrooge(flags: RunFlags) -> scrooge.Run:
     source: Source
     if flags.trace is not None:
         if flags.model is not None or flags.workload is not None:
-            raise InputError("--trace says which model and which logits: leave the other flags out")
+            raise InputError("--trace sets model and logits: leave out --shape and --workload")
         source = trace = Trace.load(flags.trace)
         identity: dict[str, Any] = {"trace_sha256": file_sha256(flags.trace)}
         shape, name, longest, shares = trace.shape, flags.trace.name, trace.tokens, (0.9, 0.001)
@@ -203,10 +201,10 @@ def _table(names: list[str], summaries: list[dict[str, Any]]) -> str:
 
 
 def compare(folders: list[Path]) -> None:
-    """Print the summaries of runs, a column each.
+    """Print the summaries of runs, one column each.
 
     Raises:
-        InputError: A folder that no run has written, or one that is given twice.
+        InputError: A folder holds no run, or is given twice.
     """
     from suffice_hw.kllm import report as of_kllm
     from suffice_hw.runs import labels, read_summary

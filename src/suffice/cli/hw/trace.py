@@ -1,4 +1,4 @@
-"""`suffice hw trace`: the logits of a model's attention, as accelerators take them."""
+"""`suffice hw trace`: writes the attention logits of a model, as input of accelerators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
-from suffice.cli.options import WHOLE, flag
+from suffice.cli.flags import WHOLE, flag
 from suffice.cli.output import busy
 from suffice.errors import InputError
 from suffice.progress import counting_bar
@@ -21,23 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TraceFlags:
-    """Which model runs over which text, and where its logits go."""
+    """Model, text and output file of `hw trace`."""
 
-    output: Annotated[
-        Path, flag("-o", "--output", help="The file to write (.npz).", environment=False)
-    ]
+    output: Annotated[Path, flag("-o", "--output", help="File to write (.npz).", environment=False)]
     text: Annotated[str, flag("--text", help="wikitext2, or a file.")] = "wikitext2"
     model: Annotated[str, flag("-m", "--model", help="As for `run`.")] = DEFAULT_MODEL
-    tokens: Annotated[int, flag("--tokens", help="Tokens of the text.", **WHOLE)] = 1024
-    data_dir: Annotated[str | None, flag("--data-dir", help="A folder with data sets.")] = None
+    tokens: Annotated[int, flag("--tokens", help="Number of tokens.", **WHOLE)] = 1024
+    data_dir: Annotated[str | None, flag("--data-dir", help="Folder with data sets.")] = None
     threads: Annotated[int | None, flag("--threads", help="As for `run`.", **WHOLE)] = None
 
 
 def run(flags: TraceFlags) -> None:
-    """Write a trace, and print where it is; Ctrl-C leaves no file.
+    """Write a trace, and print its path; Ctrl-C leaves no file.
 
     Raises:
-        InputError: A model, text or place that cannot be, or fewer tokens than are asked for.
+        InputError: A model, text or path cannot be used, or the text has fewer tokens.
     """
     if flags.output.suffix != ".npz":
         raise InputError(f"-o {flags.output}: must end with .npz")
@@ -46,7 +44,7 @@ def run(flags: TraceFlags) -> None:
     if flags.tokens < 2:
         raise InputError(f"--tokens {flags.tokens}: must be at least 2")
     from suffice.engine.config import Config
-    from suffice.engine.runner import load
+    from suffice.engine.load import load
     from suffice.eval.texts import load_text
 
     text = load_text(flags.text, flags.data_dir)
@@ -57,7 +55,7 @@ def run(flags: TraceFlags) -> None:
         _, runner, tokenizer = load(config)
     tokens = tokenizer.encode(text)[: flags.tokens]
     if len(tokens) < flags.tokens:
-        raise InputError(f"--tokens {flags.tokens}: must be at most {len(tokens)}, the text's")
+        raise InputError(f"--tokens {flags.tokens}: the text has only {len(tokens)}")
     with counting_bar() as bar:
         task = bar.add_task("layers", total=len(runner.decoder.config.layers))
         write(runner, PurePath(flags.model).name, tokens, flags.output, lambda: bar.advance(task))
@@ -71,17 +69,17 @@ def write(
     path: Path,
     report: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run tokens through a model and write its logits, each layer as soon as it has run.
+    """Run tokens through a model and write its attention logits, layer by layer.
 
     Args:
         runner: The model.
-        name: What the trace calls it.
-        tokens: The text; it runs in one piece, so that a layer is whole at once.
-        path: The file.
-        report: Told after each layer.
+        name: The model's name in the trace.
+        tokens: The text, run as a single prompt, so that each layer is computed completely.
+        path: The output file.
+        report: Called after each layer.
 
     Raises:
-        InputError: More tokens than a layer's window, which Scrooge does not know.
+        InputError: More tokens than a layer's sliding window; Scrooge supports no windows.
     """
     import torch
 
@@ -113,5 +111,5 @@ def _logits(q: torch.Tensor, k: torch.Tensor) -> Any:
     import torch
 
     shared = k.repeat_interleave(q.shape[0] // k.shape[0], 0)
-    pairs = zip(q.float(), shared, strict=True)  # a head at a time: T x T is large enough
-    return torch.stack([(own @ keys.T).tril().half() for own, keys in pairs]).numpy()
+    pairs = zip(q.float(), shared, strict=True)  # one head at a time, because T x T is large
+    return torch.stack([(queries @ keys.T).tril().half() for queries, keys in pairs]).numpy()

@@ -17,13 +17,13 @@ COLUMNS = ("id", "check", "published", "ours", "status", "source", "note")
 
 
 def run(parts: tuple[str, ...], output: str, traces: list[Path], runs: list[Path]) -> int:
-    """Compute the checks of some parts (default: of all), print them, return the exit code.
+    """Compute the checks of some parts (default: all), print them, return the exit code.
 
-    Those of `traces` and `runs` come after; without parts they come alone.
+    The checks of `traces` and `runs` follow. If no parts are given, they are the only ones.
 
     Raises:
-        InputError: A part or a form of output that is unknown, a file that is no trace, or
-            a folder that is no run.
+        InputError: A part or output format is unknown, a file is no trace, or a folder holds no
+            run.
     """
     check_output(output)
     for part in parts:

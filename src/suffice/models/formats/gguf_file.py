@@ -20,7 +20,7 @@ import torch
 
 from suffice.errors import InputError
 
-__all__ = ["GGUF", "TensorInfo"]
+__all__ = ["GGUF", "TensorInfo", "file_type", "type_name"]
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -199,3 +199,18 @@ def _types() -> dict[int, str]:
         for kind, name in kinds.items()
         if name in ("F32", "F16") or hasattr(gguf.quants, name)
     }
+
+
+def type_name(kind: int) -> str:
+    """Return the name of a ggml type."""
+    return _types()[kind]
+
+
+def file_type(number: object) -> str | None:
+    """Return the name of a file's type, such as Q4_K_M; None for no number of llama.cpp's."""
+    import gguf
+
+    for each in gguf.LlamaFileType:
+        if each == number:
+            return str(each.name.removeprefix("MOSTLY_").removeprefix("ALL_"))
+    return None

@@ -13,7 +13,7 @@ from suffice.errors import InputError, unknown
 from suffice.models.checkpoint import Checkpoint, assemble
 from suffice.models.config import DecoderConfig
 from suffice.models.families import family_of
-from suffice.models.formats.gguf_file import GGUF
+from suffice.models.formats.gguf_file import GGUF, file_type, type_name
 from suffice.models.weights import check_finite
 
 __all__ = ["open_gguf"]
@@ -116,6 +116,16 @@ class _Source:
     def dtype(self, name: str) -> str:
         """Return the name of a weight's type, bfloat16 for blocks of integers."""
         return {0: "float32", 1: "float16"}.get(self._file.tensors[name].kind, "bfloat16")
+
+    def stored(self, name: str) -> tuple[str, int]:
+        """Return the ggml type of a weight, and its bytes."""
+        info = self._file.tensors[name]
+        return type_name(info.kind), info.size
+
+    @property
+    def label(self) -> str | None:
+        """What the file calls its storage, such as Q4_K_M; None if it does not, or not rightly."""
+        return file_type(self._file.metadata.get("general.file_type"))
 
     def load(self, name: str) -> torch.Tensor:
         """Dequantise one weight."""

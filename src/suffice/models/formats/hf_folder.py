@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from suffice.errors import InputError
+from suffice.models.stored_tensors import StoredTensors
 
 __all__ = ["Safetensors", "read_json"]
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -44,21 +46,20 @@ class Safetensors:
     def __init__(self, folder: Path) -> None:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._dtypes: dict[str, str] = {}
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, StoredTensors] = {}
         for file, names in _shards(folder).items():
-            handle = _open(folder / file)
-            stored = set(handle.keys())
+            handle = StoredTensors(folder / file)
+            stored = set(handle.names)
             for name in sorted(names if names is not None else stored):
                 if name not in stored:
                     raise InputError(f"{folder / file} lacks the weight '{name}' of the index")
-                part = handle.get_slice(name)
-                if part.get_dtype() not in _DTYPES:
+                if handle.dtype(name) not in _DTYPES:
                     raise InputError(
-                        f"{folder / file}: weight '{name}' has type {part.get_dtype()}; "
+                        f"{folder / file}: weight '{name}' has type {handle.dtype(name)}; "
                         f"supported: {', '.join(_DTYPES)}"
                     )
-                self._shapes[name] = tuple(part.get_shape())
-                self._dtypes[name] = _DTYPES[part.get_dtype()]
+                self._shapes[name] = handle.shape(name)
+                self._dtypes[name] = _DTYPES[handle.dtype(name)]
                 self._files[name] = handle
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -69,10 +70,18 @@ class Safetensors:
         """Return the name of a weight's type."""
         return self._dtypes[name]
 
+    def stored(self, name: str) -> tuple[str, int]:
+        """Return a weight's type and bytes."""
+        dtype = self._dtypes[name]
+        return dtype, math.prod(self._shapes[name]) * _BYTES[dtype]
+
+    @property
+    def label(self) -> None:
+        """Nothing: a directory does not say how it is stored as a whole."""
+
     def load(self, name: str) -> torch.Tensor:
         """Read one weight in its stored type."""
-        tensor: torch.Tensor = self._files[name].get_tensor(name)
-        return tensor
+        return self._files[name].load(name)
 
 
 def _shards(folder: Path) -> dict[str, set[str] | None]:
@@ -95,12 +104,3 @@ def _shards(folder: Path) -> dict[str, set[str] | None]:
         assert names is not None
         names.add(name)
     return shards
-
-
-def _open(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except SafetensorError as error:
-        raise InputError(f"{path} is not a valid safetensors file: {error}") from None

@@ -4,7 +4,7 @@ The header's metadata has one entry, `suffice`, a JSON object:
 
     schema      2
     model       name and fingerprint of what was quantised
-    method      such as kmeans:w=4,a=16
+    method      such as kmeans:bits=4,act_bits=16
     text        what it was calibrated on: name, sha256, windows, window
     config      the fields of `DecoderConfig`
     tokenizer   special tokens, chat_template and end tokens
@@ -26,13 +26,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig, LayerConfig, Rope, check_number
 from suffice.models.layers import ACTIVATIONS
-from suffice.models.weights import is_linear, shapes
+from suffice.models.storage import StoredMatrix
+from suffice.models.stored_tensors import StoredTensors
+from suffice.models.weights import check_finite, is_linear, shapes
+from suffice.paths import write_whole
 from suffice.quant import PackedLinear
 from suffice.quant.activations import Site
 from suffice.quant.packed_codes import PackedCodes
@@ -41,9 +44,9 @@ from suffice.quant.sites import SITES
 
 __all__ = [
     "SCHEMA",
-    "Quantised",
+    "Quantized",
     "described_config",
-    "open_quantised",
+    "open_quantized",
     "read_part",
     "stored_tokenizer",
     "write_part",
@@ -61,8 +64,8 @@ Weights = Mapping[str, PackedLinear | torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Quantised:
-    """An opened file: what it says of itself, and its weights, mapped into memory."""
+class Quantized:
+    """An opened file: what it says of itself, and its weights."""
 
     path: Path
     facts: dict[str, Any]
@@ -75,10 +78,29 @@ class Quantised:
         return "bfloat16"
 
     @property
+    def stored_as(self) -> str:
+        """The method that the matrices are stored by, such as kmeans:w=4,a=8."""
+        return str(self.facts["method"])
+
+    @property
+    def matrices(self) -> list[StoredMatrix]:
+        """How each matrix is stored."""
+        return [
+            StoredMatrix(name, _type(each), each.bytes, each.rows * each.columns)
+            for name, each in self.weights.items()
+            if isinstance(each, PackedLinear)
+        ]
+
+    @property
     def bits_per_weight(self) -> float:
         """Bits for each entry of the matrices, their scales and levels included."""
-        matrices = [each for each in self.weights.values() if isinstance(each, PackedLinear)]
-        return 8 * sum(each.bytes for each in matrices) / sum(e.rows * e.columns for e in matrices)
+        return 8 * sum(m.bytes for m in self.matrices) / sum(m.entries for m in self.matrices)
+
+
+def _type(weight: PackedLinear) -> str:
+    if isinstance(weight, PackedCodes) and weight.levels is not None:
+        return f"{(len(weight.levels) - 1).bit_length()}-bit codes"
+    return weight.dtype
 
 
 def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: torch.Tensor) -> None:
@@ -97,16 +119,9 @@ def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: torc
             tensors[name] = weight.contiguous()
     stored = {key: value for key, value in facts.items() if key != "losses"}
     header = json.dumps(stored | {"schema": SCHEMA, "matrices": matrices})
-    unfinished = path.with_name(path.name + ".part")
     try:
-        try:
-            unfinished.touch()
-            usual = unfinished.stat().st_mode  # the library's files are for their owner alone
-            save_file(tensors, unfinished, metadata={_KEY: header})
-            unfinished.chmod(usual)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with write_whole(path) as part:
+            save_file(tensors, part, metadata={_KEY: header})
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path}: cannot be written: {' '.join(str(error).split())}") from None
 
@@ -125,10 +140,13 @@ def read_part(path: Path) -> tuple[dict[str, Any], dict[str, PackedLinear | torc
         weights |= tensors
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+    for name, weight in weights.items():
+        for part, tensor in _floats(weight).items():
+            check_finite(path, f"{name}.{part}" if part else name, tensor)
     return facts, weights
 
 
-def open_quantised(path: Path) -> Quantised:
+def open_quantized(path: Path) -> Quantized:
     """Open a file of `suffice quantize` and check it against its configuration.
 
     Raises:
@@ -151,7 +169,7 @@ def open_quantised(path: Path) -> Quantised:
         if (size or tuple(getattr(found, "shape", ()))) != shape:
             raise InputError(f"{path} is damaged: '{name}' is missing or not {list(shape)}")
     _check_sites(path, vectors, len(config.layers))
-    return Quantised(path, facts, config, vectors)
+    return Quantized(path, facts, config, vectors)
 
 
 def stored_tokenizer(path: Path) -> tuple[dict[str, Any], str]:
@@ -176,15 +194,9 @@ def described_config(config: DecoderConfig) -> dict[str, Any]:
 
 def _read(path: Path, only: str | None = None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return the facts and tensors of a file, all of them or one."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            facts = _facts(path, (file.metadata() or {}).get(_KEY))
-            wanted = [name for name in file.keys() if only in (None, name)]  # noqa: SIM118
-            return facts, {name: file.get_tensor(name) for name in wanted}
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except SafetensorError as error:
-        raise InputError(f"{path} is not a valid safetensors file: {error}") from None
+    file = StoredTensors(path)
+    facts = _facts(path, file.metadata.get(_KEY))
+    return facts, {name: file.load(name) for name in file.names if only in (None, name)}
 
 
 def _facts(path: Path, header: str | None) -> dict[str, Any]:
@@ -263,6 +275,14 @@ def _parts(weight: PackedLinear) -> dict[str, torch.Tensor]:
         found["levels"] = weight.levels
         found["inputs"] = None if weight.site is None else weight.site.levels.clone()
     return {name: part.contiguous() for name, part in found.items() if part is not None}
+
+
+def _floats(weight: PackedLinear | torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return all that a weight holds in floating point, by the name of the part."""
+    parts = _parts(weight) if isinstance(weight, PackedLinear) else {"": weight}
+    if isinstance(weight, PackedCodes):
+        parts["data"] = weight.scales
+    return {name: each for name, each in parts.items() if each.is_floating_point()}
 
 
 def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tensor]) -> PackedLinear:

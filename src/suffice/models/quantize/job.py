@@ -23,6 +23,7 @@ from suffice.models.formats.quantized_file import described_config, read_part, w
 from suffice.models.quantize.layerwise import Layerwise
 from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.tokenizer import Tokenizer
+from suffice.paths import unfinished
 from suffice.quant import PackedLinear, Quant
 from suffice.quant.activations import Site
 from suffice.quant.coded import Coded
@@ -182,7 +183,8 @@ class Quantising:
         layers = map(self._layer_path, range(len(self._decoder.config.layers)))
         tokens = map(self._tokens_path, range(len(self._windows)))
         for path in (*layers, *tokens, self._folder / LOCK):
-            path.unlink(missing_ok=True)
+            for each in (path, *unfinished(path)):
+                each.unlink(missing_ok=True)
         with suppress(OSError):
             self._folder.rmdir()
 

@@ -1,0 +1,167 @@
+"""A text as it is generated, and after it what that took."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import resource
+import sys
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
+
+from suffice.cli.warned import held_back
+from suffice.errors import InputError
+
+if TYPE_CHECKING:
+    from suffice.engine.llm import LLM
+    from suffice.engine.request import RequestOutput
+    from suffice.speculate.stats import DraftStats
+    from suffice.trace import Audit, Trace
+
+COLUMNS = 100  # of a line of the summary; longer ones are wrapped between two items
+
+
+class Answer:
+    """Prints a text as it is generated, and after it, unless `quiet`, what that took."""
+
+    def __init__(self, llm: LLM, quiet: bool = False) -> None:
+        self._llm = llm
+        self._quiet = quiet
+        self.text = ""
+        self.summary = ""
+
+    def show(self, stream: Generator[tuple[str, RequestOutput]]) -> None:
+        """Print a stream to its end, or until Ctrl-C.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C, once what there is has been printed and summed up.
+            InputError: The request failed, for lack of memory.
+        """
+        before = self._llm.runner.trace.copy()
+        output = None
+        try:
+            with contextlib.closing(stream), held_back():
+                for delta, output in stream:  # noqa: B007 (the last one is summed up)
+                    self.text += delta
+                    sys.stdout.write(delta)
+                    sys.stdout.flush()
+        finally:
+            if output is not None:
+                print(flush=True)
+                trace = self._llm.runner.trace.since(before)
+                self.summary = summary(output, trace, weights(self._llm))
+                if not self._quiet:
+                    print(self.summary, file=sys.stderr)
+        if output is not None and output.error:
+            raise InputError(output.error)
+
+
+def weights(llm: LLM) -> str:
+    """Return how the weights are stored in the model's file and in memory, in a few words."""
+    from suffice.quant import QUANTS
+
+    stored, quant = llm.runner.stored_as, llm.config.quantization
+    name = "none" if quant is None else QUANTS.name_of(quant)
+    run = llm.config.dtype if name == "none" else name
+    same = stored.partition(":")[0] == run
+    return f"weights {stored or run}" if same or not stored else f"weights {stored}, run as {run}"
+
+
+def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
+    """Return the lines that sum up a run: two, of up to `COLUMNS` columns, or with drafts three.
+
+    `cache A -> B MiB, read R %`: A bytes are the keys and values of all tokens at the last step in
+    the type that the model runs in, B those that the cache holds as it stores them. R is the share
+    that decode steps read, a sketch of the keys included, of the bytes that exact attention to all
+    tokens in that type would have read. An audit has a line of its own.
+    """
+    metrics = output.metrics
+    run = len(output.prompt_token_ids) - output.num_cached_tokens
+    decoded = len(output.outputs[0].token_ids) - 1  # the first comes with the prompt
+    cached = f" ({output.num_cached_tokens} cached)" if output.num_cached_tokens else ""
+    parts = [
+        f"prompt {run} tokens{cached} {_rate(run, metrics.prefill_seconds)}",
+        f"decode {max(decoded, 0)} tokens {_rate(decoded, metrics.decode_seconds)}",
+        *drafted(output.speculation),
+        *([] if cached else [weights]),  # a conversation's first turn has said it
+        *kv_read(trace),
+        f"memory {_size(peak_memory_bytes())}",
+    ]
+    audit = [audited(trace.audit)] if trace.audit and trace.audit.tokens else []
+    return "\n".join([*_wrapped(parts), *audit])
+
+
+def _wrapped(parts: Sequence[str]) -> list[str]:
+    lines = [parts[0]]
+    for part in parts[1:]:
+        longer = f"{lines[-1]} | {part}"
+        if len(longer) <= COLUMNS:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return lines
+
+
+def kv_read(trace: Trace) -> list[str]:
+    """Return what became of keys and values: bytes held and read, and the bound on what was not."""
+    tokens, held = trace.cached
+    heads = trace.rows[0].size
+    whole = 2 * tokens * heads * trace.plain_row_bytes
+    plain = 2 * trace.rows_held * trace.plain_row_bytes
+    if not whole or not plain:
+        return []
+    size = _size(whole) if held == whole else f"{_size(whole, held)} -> {_size(held)}"
+    sketch = ", sketch included" if trace.sketch_bytes_read else ""
+    bound = [f"up to {_share(trace.missing)} of softmax unread"] if trace.missing else []
+    return [f"cache {size}, read{_percent(trace.kv_bytes_read, plain)}{sketch}", *bound]
+
+
+def drafted(stats: DraftStats) -> list[str]:
+    """Return what became of drafts, in a few words; nothing if there were none."""
+    if not stats.num_drafts:
+        return []
+    return [
+        f"drafts accepted {stats.num_accepted_tokens} of {stats.num_draft_tokens}, "
+        f"{stats.tokens_per_step:.2f} tokens a step"
+    ]
+
+
+def audited(audit: Audit) -> str:
+    """Return what an audit found, in a sentence."""
+    found = audit.plain()
+    said = [
+        f"{words} {_share(figures['mean'])} (at most {_share(figures['most'])})"
+        for name, words in (("missing", "softmax unread"), ("error", "output error"))
+        if isinstance(figures := found.get(name), dict)
+    ]
+    beyond = f"; {audit.beyond} queries beyond their bound" if audit.beyond else ""
+    return f"audit of {audit.tokens} tokens: {', '.join(said)}{beyond}"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.2g} %"
+
+
+def _rate(tokens: int, seconds: float) -> str:
+    return f"{_short(tokens / seconds)} tok/s" if tokens > 0 and seconds > 0 else "- tok/s"
+
+
+def _size(count: float, like: float | None = None) -> str:
+    """Return a number of bytes; with `like`, without the unit if that number has the same one."""
+    unit, name = (2**30, "GiB") if count >= 1000 * 2**20 else (2**20, "MiB")
+    same = like is not None and (like >= 1000 * 2**20) == (unit == 2**30)
+    return _short(count / unit) + ("" if same else f" {name}")
+
+
+def _short(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def _percent(part: int, whole: int) -> str:
+    # Rounded down: only all is 100 %.
+    return f" {math.floor(1000 * part / whole) / 10:g} %"
+
+
+def peak_memory_bytes() -> int:
+    """Return the most memory this process has had resident."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,72 @@
+"""`/set` of a chat: the sampling flags of the command line, under the same names."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any
+
+from suffice.cli.options import SamplingFlags
+from suffice.errors import InputError, unknown
+
+_SWITCH = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
+
+
+def _names() -> dict[str, tuple[str, Any]]:
+    """Return each name of an option, such as top_k, with its field and type."""
+    found = {}
+    for name, hint in typing.get_type_hints(SamplingFlags, include_extras=True).items():
+        kind, option = typing.get_args(hint)
+        for flag in (option.default, *option.param_decls):
+            if flag.startswith("--"):
+                found[flag[2:].replace("-", "_")] = (name, kind)
+    return found
+
+
+def settings(sampling: SamplingFlags) -> str:
+    """Return all options and their values in a line."""
+    values = dataclasses.asdict(sampling)
+    return ", ".join(f"{name} {_shown(value)}" for name, value in values.items())
+
+
+def changed(sampling: SamplingFlags, given: str) -> SamplingFlags:
+    """Return the flags with an option changed; `given` is `OPTION VALUE`.
+
+    Raises:
+        InputError: An unknown option, or a value that it does not take.
+    """
+    option, _, text = given.replace("=", " ", 1).partition(" ")
+    names, text = _names(), text.strip()
+    key = option.removeprefix("--").replace("-", "_")
+    if key not in names:
+        raise unknown("option", option, names)
+    field, kind = names[key]
+    if not text:
+        raise InputError(f"/set {option}: needs a value, such as /set temp 0.7")
+    made = dataclasses.replace(sampling, **{field: _value(option, text, kind)})
+    made.params()  # refuses what is out of range
+    return made
+
+
+def _value(option: str, text: str, kind: Any) -> Any:
+    kinds = typing.get_args(kind) or (kind,)
+    if text.lower() == "none" and type(None) in kinds:
+        return None
+    kind = kinds[0]
+    if kind is bool:
+        if text.lower() not in _SWITCH:
+            raise InputError(f"/set {option} {text}: must be on or off")
+        return _SWITCH[text.lower()]
+    if typing.get_origin(kind) is list:
+        return [text]
+    try:
+        return kind(text)
+    except ValueError:
+        words = "a whole number" if kind is int else "a number"
+        raise InputError(f"/set {option} {text}: must be {words}") from None
+
+
+def _shown(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "on", False: "off"}[value]
+    return repr(value[0]) if isinstance(value, list) and len(value) == 1 else str(value)

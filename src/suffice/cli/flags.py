@@ -1,0 +1,167 @@
+"""How flags are declared and grouped: a group is a dataclass that commands ask for.
+
+A command with a parameter `model: ModelFlags` gets all flags of that group. Each long flag is also
+read from the environment: `--top-k` from `SUFFICE_TOP_K`; the command line wins. A variable
+is one value, also where a flag may be given several times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+import typer
+
+from suffice.engine.options import EngineOptions, Flag, options
+
+OLD: set[str] = set()  # names of flags that are understood until 0.3, and not shown
+
+
+def flag(
+    *names: str,
+    help: str,
+    panel: str | None = None,
+    environment: bool = True,
+    old: tuple[str, ...] = (),
+    **extra: Any,
+) -> Any:
+    """Declare an option, its long names mirrored by environment variables unless told not to.
+
+    `old` are names that it had; see `hide_old_names`.
+    """
+    OLD.update(old)
+    names = (*names, *old)
+    long = [name.removeprefix("--") for name in names if name.startswith("--")]
+    long = [name for name in long if name != "cache"]  # SUFFICE_CACHE is a folder (see paths)
+    variables = ["SUFFICE_" + name.upper().replace("-", "_") for name in long]
+    return typer.Option(
+        *names,
+        help=help,
+        envvar=variables if environment else None,
+        show_envvar=False,
+        rich_help_panel=panel,
+        **extra,
+    )
+
+
+def whole(text: str | int) -> int:
+    """Read a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is not a whole number") from None
+
+
+def number(text: str | float) -> float:
+    """Read a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is not a number") from None
+
+
+WHOLE: dict[str, Any] = {"parser": whole, "metavar": "N"}
+NUMBER = {"parser": number, "metavar": "X"}
+
+
+class EngineFlags:
+    """Marks a field of a group that stands for options of the engine, by their names; None: all."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """Return the options as typer takes them."""
+        return [
+            _parameter(name, field, option.flag)
+            for name, (field, option) in options().items()
+            if option.flag is not None and name in (self.names or options())
+        ]
+
+
+def plain(field: dataclasses.Field[Any], own: Flag) -> Any:
+    """Return what an option is on the command line when nothing is given."""
+    return field.default if own.default is ... else own.default
+
+
+def _parameter(name: str, field: dataclasses.Field[Any], own: Flag) -> inspect.Parameter:
+    default = plain(field, own)
+    kind: Any = int if own.whole else str
+    extra = WHOLE if own.whole else {}
+    found = flag(*own.names, help=own.help, panel=own.panel, old=own.old, **extra)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind | None if default is None else kind, found],
+    )
+
+
+def members(group: type[Any]) -> dict[str, inspect.Parameter | list[inspect.Parameter]]:
+    """Return what a group takes by field: a parameter, or those of the engine's options."""
+    found: dict[str, inspect.Parameter | list[inspect.Parameter]] = {}
+    for name, member in inspect.signature(group, eval_str=True).parameters.items():
+        marks = getattr(member.annotation, "__metadata__", ())
+        engine = next((mark for mark in marks if isinstance(mark, EngineFlags)), None)
+        found[name] = (
+            member.replace(kind=member.KEYWORD_ONLY) if engine is None else engine.parameters()
+        )
+    return found
+
+
+def _built(group: type[Any], values: dict[str, Any]) -> Any:
+    """Return a group of the values given for its members, which it takes out of `values`."""
+    made: dict[str, Any] = {}
+    for name, member in members(group).items():
+        if isinstance(member, inspect.Parameter):
+            made[name] = values.pop(name)
+        else:
+            made[name] = EngineOptions(**{own.name: values.pop(own.name) for own in member})
+    return group(**made)
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter of a command that is a group of flags by the flags of the group."""
+    groups: dict[str, type[Any]] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        group = parameter.annotation
+        if isinstance(group, type) and dataclasses.is_dataclass(group):
+            groups[parameter.name] = group
+            for member in members(group).values():
+                parameters += [member] if isinstance(member, inspect.Parameter) else member
+        else:
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> None:
+        grouped = {name: _built(group, values) for name, group in groups.items()}
+        command(**values, **grouped)
+
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapper
+
+
+def hide_old_names(parameters: Iterable[Any]) -> None:
+    """Have parameters of the command line take their old names, and show the new ones alone."""
+    for parameter in parameters:
+        if not OLD.isdisjoint(parameter.opts):
+            parameter.add_to_parser = _with_names(parameter, parameter.opts)
+            parameter.opts = [name for name in parameter.opts if name not in OLD]
+
+
+def _with_names(parameter: Any, names: list[str]) -> Any:
+    add = parameter.add_to_parser
+
+    def add_all(parser: Any, context: Any) -> None:
+        shown, parameter.opts = parameter.opts, names
+        try:
+            add(parser, context)
+        finally:
+            parameter.opts = shown
+
+    return add_all

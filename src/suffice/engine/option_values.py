@@ -1,0 +1,152 @@
+"""What an engine takes for the values of its options: one function for each kind of value.
+
+Each takes the option's name and what was given, returns what `Config` has and raises `InputError`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from suffice.cache import KV_DTYPES, types_of
+from suffice.errors import InputError, unknown
+from suffice.registry import Table
+from suffice.speculate import SPECULATORS, Speculator
+
+if TYPE_CHECKING:
+    from suffice.attention.calibration import Calibration
+    from suffice.quant import Quant
+
+DTYPES = ("auto", "float32", "bfloat16")
+_UNITS = ("", "K", "M", "G", "T")
+_SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE)
+
+Parser = Callable[[str, Any], Any]
+
+
+def model_name(name: str, value: Any) -> str:
+    """Return a model's name."""
+    if not str(value):
+        raise InputError(f"{name}='': must be a known name, a directory, a hub id or a .gguf file")
+    return str(value)
+
+
+def text(name: str, value: Any) -> str | None:
+    """Return a text; None stays None."""
+    return None if value is None else str(value)
+
+
+def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise unknown(name, str(value), allowed)
+    return str(value)
+
+
+def dtype(name: str, value: Any) -> str:
+    """Return a type of weights."""
+    return _choice(name, value, DTYPES)
+
+
+def kv_dtype(name: str, value: Any) -> str:
+    """Return the types of keys and values: one name, or "KEYS/VALUES"."""
+    text = str(value)
+    if text == "auto":
+        return text
+    types = types_of(text)
+    for dtype in types:
+        _choice(name, dtype, KV_DTYPES if "/" in text else ("auto", *KV_DTYPES))
+    return "/".join(dict.fromkeys(types))
+
+
+def whole(low: int, none: bool = False) -> Parser:
+    """Return what reads whole numbers of at least `low`, and None if `none`."""
+    text = f"a whole number of at least {low}" + (", or None" if none else "")
+
+    def parse(name: str, value: Any) -> int | None:
+        if value is None and none:
+            return None
+        number = str(value).strip()
+        if isinstance(value, bool) or not number.isascii() or not number.isdigit():
+            raise InputError(f"{name}={value!r}: must be {text}")
+        if int(number) < low:
+            raise InputError(f"{name}={value!r}: must be {text}")
+        return int(number)
+
+    return parse
+
+
+def threads(name: str, value: Any) -> int | None:
+    """Return a number of threads that this process has cores for; None stays None."""
+    from suffice import native
+
+    count: int | None = whole(1, none=True)(name, value)
+    if count is not None and count > native.cores():
+        raise InputError(
+            f"{name}={count}: must not be more than {native.cores()}, the cores available"
+        )
+    return count
+
+
+def size(name: str, value: Any) -> int | None:
+    """Return bytes, from a number or a text such as 4GiB; None stays None."""
+    if value is None:
+        return None
+    match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
+    found = int(match[1]) * 1024 ** _UNITS.index(match[2].upper()) if match else 0
+    if found < 1:
+        raise InputError(f"{name}={value!r}: must be a number of bytes, such as 4GiB, or None")
+    if found >= 2**64:
+        raise InputError(f"{name}={value!r}: must be less than 2^64 bytes; None sets no limit")
+    return found
+
+
+def of_table(table: Table) -> Parser:
+    """Return what reads techniques of a table, given as such or by their names."""
+    return table.take
+
+
+def quant_of(name: str, value: Any) -> Any:
+    """Return how weights are stored, from a technique or its name; None stays None."""
+    if value is None:
+        return None
+    from suffice.quant import QUANTS
+
+    return QUANTS.take(name, value)
+
+
+def float_weights(dtype: str) -> Quant:
+    """Return how weights are stored that keep a float type."""
+    from suffice.quant.none import NoQuant
+
+    return NoQuant(dtype)
+
+
+def quant_name(quant: Quant | None) -> str:
+    """Return the name under which a way to store weights is registered."""
+    from suffice.quant import QUANTS
+
+    return QUANTS.name_of(quant)
+
+
+def speculator(name: str, value: Any) -> Speculator:
+    """Build a speculator from vLLM's form, {"method": "name", "option": value}, or from a name."""
+    if value is None:
+        value = "none"
+    if not isinstance(value, Mapping):
+        found: Speculator = SPECULATORS.take(name, value)
+        return found
+    options = dict(value)
+    method = options.pop("method", None)
+    if not isinstance(method, str):
+        known = ", ".join(SPECULATORS.names())
+        raise InputError(f"{name}: needs 'method'. Known: {known}")
+    made: Speculator = SPECULATORS.make(method, options)
+    return made
+
+
+def calibration(name: str, value: Any) -> Calibration | None:
+    """Return a calibration, from itself or its file; None stays None."""
+    from suffice.attention.calibration import Calibration, read
+
+    return value if value is None or isinstance(value, Calibration) else read(value)

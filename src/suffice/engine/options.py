@@ -1,0 +1,321 @@
+"""The options of an engine: one dataclass declares each, once.
+
+`LLM` and `Config.create` take them as keywords, the command line makes its flags of them, and the
+environment variables follow from the flags. Importing this loads no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, Field, dataclass, field
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from suffice.attention import ATTENTIONS, SOFTMAXES, Attention
+from suffice.cache import GROWTHS, Growth
+from suffice.engine import option_values as values
+from suffice.engine.foreign import without_foreign
+from suffice.errors import unknown
+from suffice.policy import POLICIES, Policy
+from suffice.pull import DEFAULT_MODEL
+from suffice.speculate import Speculator
+
+if TYPE_CHECKING:
+    from suffice.attention.calibration import Calibration
+    from suffice.attention.softmax import Softmax
+    from suffice.quant import Quant
+
+
+P = ParamSpec("P")
+Self = TypeVar("Self")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How the command line offers an option.
+
+    Attributes:
+        names: Such as "-c" and "--ctx-size".
+        help: One line.
+        panel: The heading under which `--help` has it.
+        whole: The value is a whole number.
+        default: If it is another than the option's own.
+        old: Names that it had, which are understood and not shown.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    panel: str
+    whole: bool = False
+    default: Any = ...
+    old: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Option:
+    """What an option is besides its name, type and default.
+
+    Attributes:
+        parse: Returns the value that `Config` has, or raises `InputError`.
+        flag: The option on the command line; None: it has no flag.
+        inexact: Whether it changes what is computed; `ModelFlags.exact` leaves it out.
+    """
+
+    parse: values.Parser
+    flag: Flag | None = None
+    inexact: bool = False
+
+
+def _option(
+    parse: values.Parser, flag: Flag | None = None, inexact: bool = False
+) -> dict[str, Option]:
+    return {"option": Option(parse, flag, inexact)}
+
+
+def _model(*names: str, help: str, whole: bool = False, default: Any = ...) -> Flag:
+    return Flag(names, help, "Model", whole, default)
+
+
+def _technique(*names: str, help: str, whole: bool = False, old: tuple[str, ...] = ()) -> Flag:
+    return Flag(names, help, "Techniques", whole, old=old)
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """The options of an engine, as a user gives them: text, numbers, or technique objects.
+
+    Attributes:
+        model: A known name, a Hugging Face directory or id, or a .gguf file.
+        tokenizer: Where the tokenizer is, if not with the model.
+        threads: Threads of the native core; None for the cores this process may use.
+        max_model_len: Context length in tokens; None for what the model was made for.
+        dtype: Type of the weights and of prefill; "auto" for that of the checkpoint.
+        kv_cache_dtype: Type of the cached keys and values, or "KEYS/VALUES"; "auto" for `dtype`.
+        kv_cache_bytes: Most bytes that all caches together may take; None for no limit.
+        quantization: How weights are stored; None for `dtype` as it is.
+        attention, softmax, policy, growth: The techniques.
+        speculative_config: Who guesses tokens: a name, or vLLM's {"method": "name", ...}.
+        calibration: What `suffice calibrate` found out about the model, for those that need it.
+        audit: Compute exact attention as well in every so many decode steps, and say in the
+            runner's trace what the techniques left out; None for never.
+        max_num_seqs: Most samples that decode together.
+        seed: Of requests that name none; None for a different one every time.
+        prefill_chunk: Prompt tokens that run together.
+    """
+
+    model: str | os.PathLike[str] = field(
+        metadata=_option(
+            values.model_name,
+            _model(
+                "-m",
+                "--model",
+                help="A name that `pull` knows, a folder, hub id or file.",
+                default=DEFAULT_MODEL,
+            ),
+        )
+    )
+    _: KW_ONLY
+    tokenizer: str | os.PathLike[str] | None = field(
+        default=None,
+        metadata=_option(
+            values.text,
+            _model("--tokenizer", help="Where the tokenizer is, if not with the model."),
+        ),
+    )
+    threads: int | None = field(
+        default=None,
+        metadata=_option(
+            values.threads,
+            _model(
+                "-t",
+                "--threads",
+                help="Threads; default: the cores this process may use.",
+                whole=True,
+            ),
+        ),
+    )
+    max_model_len: int | None = field(
+        default=None,
+        metadata=_option(
+            values.whole(2, none=True),
+            _model(
+                "-c",
+                "--ctx-size",
+                "--max-model-len",
+                help="Context in tokens; default: the model's.",
+                whole=True,
+            ),
+        ),
+    )
+    dtype: str = field(
+        default="auto",
+        metadata=_option(
+            values.dtype, _model("--dtype", help="Type of the weights: auto, float32, bfloat16.")
+        ),
+    )
+    kv_cache_dtype: str = field(
+        default="auto",
+        metadata=_option(
+            values.kv_dtype,
+            _model(
+                "--kv-cache-dtype",
+                help="Type of keys and values, or KEYS/VALUES: auto, float32 (or f32), bfloat16 "
+                "(bf16), float16 (f16), int8, kmeans4.",
+                default=None,
+            ),
+            inexact=True,
+        ),
+    )
+    kv_cache_bytes: int | str | None = field(
+        default=None,
+        metadata=_option(
+            values.size,
+            _model("--kv-cache-bytes", help="Most memory for keys and values, such as 4GiB."),
+        ),
+    )
+    quantization: str | Quant | None = field(
+        default=None,
+        metadata=_option(
+            values.quant_of,
+            _technique(
+                "--quant",
+                "--quantization",
+                help="How weights are stored, such as int8; `suffice info quant` lists them.",
+            ),
+            inexact=True,
+        ),
+    )
+    attention: str | Attention = field(
+        default="exact",
+        metadata=_option(
+            values.of_table(ATTENTIONS),
+            _technique(
+                "--attention",
+                help="How attention is computed: name:option=value,...; "
+                "`suffice info attention` lists them.",
+            ),
+            inexact=True,
+        ),
+    )
+    softmax: str | Softmax = field(
+        default="exact",
+        metadata=_option(
+            values.of_table(SOFTMAXES),
+            _technique(
+                "--softmax",
+                help="How scores become weights: exact, exaq:bits=2, ...; "
+                "`suffice info softmax` lists them.",
+            ),
+            inexact=True,
+        ),
+    )
+    calibration: str | os.PathLike[str] | Calibration | None = field(
+        default=None,
+        metadata=_option(
+            values.calibration,
+            _technique("--calibration", help="What `suffice calibrate` wrote about the model."),
+            inexact=True,
+        ),
+    )
+    policy: str | Policy = field(
+        default="full",
+        metadata=_option(
+            values.of_table(POLICIES),
+            _technique(
+                "--policy",
+                help="Which cached tokens are eligible; `suffice info policy` lists them.",
+            ),
+            inexact=True,
+        ),
+    )
+    audit: int | None = field(
+        default=None,
+        metadata=_option(
+            values.whole(1, none=True),
+            _technique(
+                "--audit",
+                help="Every N decode steps, also compute exact attention and report the error.",
+                whole=True,
+            ),
+            inexact=True,
+        ),
+    )
+    growth: str | Growth = field(
+        default="bmc",
+        metadata=_option(
+            values.of_table(GROWTHS),
+            _technique(
+                "--growth",
+                old=("--cache",),
+                help="How the cache grows: bmc, step:rows=256, ...; "
+                "`suffice info growth` lists them.",
+            ),
+        ),
+    )
+    speculative_config: str | Mapping[str, Any] | Speculator | None = field(
+        default=None,
+        metadata=_option(
+            values.speculator,
+            _technique(
+                "--speculate",
+                "--speculative-config",
+                help='Who guesses tokens: a name, or JSON such as {"method": "ngram"}; '
+                "`suffice info speculator` lists them.",
+            ),
+            inexact=True,
+        ),
+    )
+    max_num_seqs: int = field(default=16, metadata=_option(values.whole(1)))
+    seed: int | None = field(default=0, metadata=_option(values.whole(0, none=True)))
+    prefill_chunk: int = field(default=512, metadata=_option(values.whole(1)))
+
+
+def options() -> dict[str, tuple[Field[Any], Option]]:
+    """Return the options by name: the field of `EngineOptions`, and what it declares."""
+    return {
+        each.name: (each, each.metadata["option"]) for each in dataclasses.fields(EngineOptions)
+    }
+
+
+def read(given: EngineOptions) -> dict[str, Any]:
+    """Return what options mean, by name.
+
+    Raises:
+        InputError: A value that its option does not take.
+    """
+    return {
+        name: option.parse(name, getattr(given, name)) for name, (_, option) in options().items()
+    }
+
+
+def takes_options(
+    options_class: Callable[P, EngineOptions],
+) -> Callable[[Callable[[Self, EngineOptions], Result]], Callable[Concatenate[Self, P], Result]]:
+    """Return a decorator by which a method (self, options) takes the options as keywords.
+
+    Editors and mypy see the keywords of `EngineOptions`; so does `inspect.signature`. The method
+    raises `InputError` for an unknown one.
+    """
+
+    def decorator(
+        method: Callable[[Self, EngineOptions], Result],
+    ) -> Callable[Concatenate[Self, P], Result]:
+        @functools.wraps(method)
+        def wrapper(self: Self, /, *arguments: P.args, **given: P.kwargs) -> Result:
+            known = options()
+            given = without_foreign(given)  # type: ignore[assignment]
+            for name in given:
+                if name not in known:
+                    raise unknown("option", name, known)
+            return method(self, options_class(*arguments, **given))
+
+        own = next(iter(inspect.signature(method).parameters.values()))
+        parameters = inspect.signature(options_class).parameters.values()
+        wrapper.__signature__ = inspect.Signature([own, *parameters])  # type: ignore[attr-defined]
+        return wrapper
+
+    return decorator

@@ -1,0 +1,111 @@
+"""From what the user calls a model to its files on this machine, and a hash of them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from suffice.errors import InputError
+from suffice.pull import resolve
+
+__all__ = ["fingerprint", "is_quantized", "locate"]
+
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_SUFFIX = ".safetensors"  # of what `suffice quantize` writes
+_HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+_PART = 1 << 20  # bytes read of each end of a file of weights
+_LENGTH = 16  # hexadecimal digits
+
+
+def locate(model: str | Path) -> Path:
+    """Return the directory or file of a model; a hub id is downloaded or found cached.
+
+    A short name is that of a model that `suffice pull` stores.
+
+    Raises:
+        InputError: Nothing of that name, a directory without a checkpoint, or no way to the hub.
+    """
+    path = Path(resolve(str(model))).expanduser()
+    if path.is_dir():
+        return _checked_folder(path)
+    if path.is_file():
+        if path.suffix not in (".gguf", _SUFFIX):
+            raise InputError(
+                f"{path} is not a model: give a directory, a .gguf file, one of `suffice quantize` "
+                "(.safetensors) or a hub id"
+            )
+        return path
+    if _HUB_ID.fullmatch(str(model)) and path.suffix not in (".gguf", _SUFFIX):
+        return _checked_folder(_snapshot(str(model)))
+    raise InputError(
+        f"model '{model}' not found: give a directory, a .gguf file or a hub id (organisation/name)"
+    )
+
+
+def is_quantized(path: Path) -> bool:
+    """Return whether a model's path, as `locate` returns it, is a file of `suffice quantize`."""
+    return path.suffix == _SUFFIX
+
+
+def fingerprint(path: Path) -> str:
+    """Return a hash that tells models, and changed files of one, apart.
+
+    It is of a folder's configuration and weights, or of a .gguf file, without reading all of them.
+    Of weights the size and a MiB of each end go into it, which is where their index lies.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
+    folder = path.is_dir()
+    weights = sorted(path.glob("*.safetensors")) if folder else [path]
+    plain = [path / "config.json", *sorted(path.glob("*.index.json"))] if folder else []
+    found = hashlib.sha256()
+    try:
+        for file in plain:
+            found.update(file.read_bytes())
+        for file in weights:
+            size = file.stat().st_size
+            found.update(size.to_bytes(8, "little"))
+            with file.open("rb") as stream:
+                found.update(stream.read(_PART))
+                stream.seek(max(size - _PART, 0))
+                found.update(stream.read(_PART))
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot be read: {error.strerror}") from None
+    return found.hexdigest()[:_LENGTH]
+
+
+def _checked_folder(folder: Path) -> Path:
+    if (folder / "config.json").is_file():
+        return folder
+    files = sorted(folder.glob("*.gguf"))
+    if files:
+        raise InputError(f"{folder} has no config.json; did you mean the file {files[0]}?")
+    raise InputError(f"{folder} has no config.json, so it is not a Hugging Face checkpoint")
+
+
+def _snapshot(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+    except GatedRepoError:
+        reason = "the hub asks for an accepted licence; accept it there and set HF_TOKEN"
+    except RepositoryNotFoundError:
+        reason = "the hub has no such repository (or HF_TOKEN does not open it)"
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled):
+        reason = "it is not in the local cache and the hub cannot be reached"
+    except HFValidationError as error:
+        reason = " ".join(str(error).split())
+    except (HfHubHTTPError, OSError) as error:
+        reason = f"the download failed: {' '.join(str(error).split())}"
+    raise InputError(f"model '{name}' is neither a local path nor available: {reason}")

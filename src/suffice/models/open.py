@@ -1,0 +1,46 @@
+"""Opens models, whatever they are stored as."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from suffice.errors import InputError
+from suffice.models.checkpoint import Checkpoint, assemble
+from suffice.models.families import family_of
+from suffice.models.files import is_quantized, locate
+from suffice.models.formats.quantized_file import Quantized, open_quantized
+
+__all__ = ["open_checkpoint", "open_model"]
+
+
+def open_model(model: str | Path) -> Checkpoint | Quantized:
+    """Open a Hugging Face directory, a hub id, a `.gguf` file or a file of `suffice quantize`.
+
+    Raises:
+        InputError: Nothing there, damaged or incomplete files, an unsupported architecture, field
+            or type, or weights that do not match the configuration; the message names them.
+    """
+    path = locate(model)
+    if is_quantized(path):
+        return open_quantized(path)
+    if path.is_file():
+        from suffice.models.formats.gguf_model import open_gguf
+
+        return open_gguf(path)
+    from suffice.models.formats.hf_folder import Safetensors, read_json
+
+    raw = read_json(path / "config.json")
+    family = family_of(raw)
+    return assemble(path, family, family.read(raw), Safetensors(path))
+
+
+def open_checkpoint(model: str | Path) -> Checkpoint:
+    """Open a model as `open_model` does, whose weights are not quantised.
+
+    Raises:
+        InputError: As there, or they are.
+    """
+    opened = open_model(model)
+    if isinstance(opened, Quantized):
+        raise InputError(f"{opened.path} is quantised already: give what it was made from")
+    return opened

@@ -1,0 +1,242 @@
+"""`suffice calibrate` on a tiny model, and what runs with what it wrote.
+
+Also tests thresholds.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny
+from commands import Cli
+from suffice import LLM, SamplingParams
+from suffice.attention.calibration import read
+from suffice.attention.exaq import EXAQ
+from suffice.engine.config import Config
+from suffice.errors import InputError
+from suffice.eval.calibrate import Calibrator
+
+TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 12
+ASKED = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return tiny.make(tmp_path / "model", "llama", tokenizer=True)
+
+
+@pytest.fixture
+def calibrated(cli: Cli, model: Path, tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text(TEXT)
+    path = tmp_path / "found.json"
+    asked = ["--text", str(tmp_path / "text.txt"), "--window", "40", "--limit", "3"]
+    ran = cli("calibrate", "-m", str(model), *asked, "-o", str(path))
+    assert (ran.code, ran.out.strip()) == (0, str(path)), ran.err
+    return path
+
+
+def test_a_calibration_says_what_it_is_of(calibrated: Path, model: Path) -> None:
+    stored = json.loads(calibrated.read_text())
+    assert (stored["schema"], stored["model"]["name"]) == (2, "model")
+    assert [stored["softmax"]["text"][of] for of in ("windows", "window")] == [3, 40]
+    found = read(calibrated)
+    assert all(layer.sigma > 0 > layer.least for layer in found.layers)
+    levels = found.codebooks[2][0][0]
+    assert 0 <= levels.weights[0] < levels.weights[-1] and levels.borders[-1] < 0
+
+
+def test_softmaxes_run_with_it(calibrated: Path, model: Path) -> None:
+    """Decoding differs from the exact softmax, and a prompt only if it is asked to."""
+    texts = {}
+    settings = "exaq:bits=2", "exaq:bits=2,prefill=true", "exaq:3,clip=fit", "exaq_km:bits=4"
+    for softmax in ("exact", *settings):
+        given = None if softmax == "exact" else calibrated
+        llm = LLM(str(model), softmax=softmax, calibration=given, dtype="float32")
+        (output,) = llm.generate(TEXT[:60], ASKED, use_tqdm=False)
+        texts[softmax] = list(output.outputs[0].token_ids)
+        whole = llm.runner.trace.value_fraction == 1  # type: ignore[attr-defined]
+        assert whole == (softmax == "exact")
+    assert all(len(tokens) == 12 for tokens in texts.values())
+
+
+def test_the_levels_of_a_run_are_those_of_its_calibration(calibrated: Path, model: Path) -> None:
+    """What the calibrator saw again has the sigma that it wrote."""
+    stored = json.loads(calibrated.read_text())["softmax"]["layers"]
+    llm = LLM(str(model), dtype="auto")
+    calibrator = Calibrator(llm.runner)  # type: ignore[arg-type]
+    tokens = llm.tokenizer.encode(TEXT)
+    assert [*calibrator.run([tokens[:40]])] == [1]
+    (layer, *_) = calibrator.softmax([])["layers"]
+    assert layer["sigma"] == pytest.approx(stored[0]["sigma"], rel=0.5)
+    assert EXAQ(2).layer_levels(**layer).weights[-1] == 1
+
+
+def test_thresholds_keep_to_the_budget(cli: Cli, model: Path, calibrated: Path) -> None:
+    """What the search measured is what an evaluation with its file measures."""
+    text = calibrated.with_name("text.txt")
+    asked = ["-m", str(model), "--text", str(text), "--window", "120", "--limit", "3"]
+    before = json.loads(calibrated.read_text())["softmax"]
+    technique = "aet:values=0.01,globals=0,locals=1"
+    budget = ["--budget", "20%", "--attention", technique, "-o", str(calibrated)]
+    ran = cli("calibrate", *asked, *budget)
+    assert (ran.code, ran.out.strip()) == (0, str(calibrated)), ran.err
+    loss, saved, following = ran.err.splitlines()
+    assert re.fullmatch(
+        r"perplexity [+-][\d.]+( ± [\d.]+)? % on 3 windows of 120 tokens \(budget 20 %\), "
+        r"\d+ % of KV bytes read",
+        loss,
+    )
+    assert re.fullmatch(r"saved: thresholds of aet for \d of 6 heads; the others stay exact", saved)
+    assert following == (
+        f'next: suffice run -m {model} --attention aet:calibrated "your prompt" '
+        f"--calibration {calibrated}"
+    )
+    stored = json.loads(calibrated.read_text())
+    assert stored["softmax"] == before
+    part = stored["attention"]["aet"]
+    assert part["options"]["v"] == 0.01 and "k" not in part["options"]
+    assert [len(layer) for layer in part["thresholds"]] == [2, 2, 2]
+    assert part["ratio"] <= 1.2 and part["bytes"] < 1
+    use = ["--attention", "aet:calibrated", "--calibration", str(calibrated)]
+    found = json.loads(
+        cli("eval", "perplexity", *asked, *use, "--against", "exact", "-o", "json").out
+    )
+    assert found["result"]["against"]["ratio"] == pytest.approx(part["ratio"], rel=1e-6)
+    reads = found["reads"]
+    assert reads["kv_bytes_read"] / reads["kv_bytes_held"] == pytest.approx(part["bytes"])
+
+
+def test_it_is_written_beside_the_model(cli: Cli, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    asked = ["-m", str(model), "--text", str(tmp_path / "text.txt"), "--window", "40"]
+    ran = cli("calibrate", *asked, "--limit", "1")
+    assert ran.out.strip() == str(model / "suffice-calibration.json"), ran.err
+    assert ran.err.splitlines()[-3:] == [
+        "calibrated on 1 windows of 40 tokens",
+        "saved: levels of exaq and exaq_km in 2, 3 and 4 bits, by layer and head",
+        f"next: suffice eval perplexity -m {model} --softmax exaq_km:bits=3 --against exact",
+    ]
+    ran = cli("run", "-m", str(model), "--softmax", "exaq", "-n", "2", "hello")
+    assert ran.code == 0, ran.err
+
+
+def test_a_context_beyond_the_calibrated_one_is_warned_of_once(
+    cli: Cli, model: Path, calibrated: Path
+) -> None:
+    assert read(calibrated).window == 40
+    asked = ["-m", str(model), "--raw", "--softmax", "exaq", "--calibration", str(calibrated)]
+    asked += ["--ignore-eos", "-q", "-f", str(calibrated.with_name("prompt.txt"))]
+    warning = (
+        "suffice: warning: the context is longer than the 40 tokens that the calibration saw: "
+        "beyond them its loss was not measured; `suffice calibrate --window N` calibrates at N\n"
+    )
+    calibrated.with_name("prompt.txt").write_text("abc")
+    short = cli("run", *asked, "-n", "5")
+    assert short.code == 0 and short.err == ""
+    grown = cli("run", *asked, "-n", "60")
+    assert grown.code == 0 and grown.err == warning
+    calibrated.with_name("prompt.txt").write_text(TEXT[:60] * 2)
+    assert cli("run", *asked, "-n", "2").err == warning
+    exact = [each for each in asked if each not in ("--softmax", "exaq", "--calibration")]
+    exact.remove(str(calibrated))
+    assert cli("run", *exact, "-n", "2").err == ""
+
+
+def test_an_older_calibration_is_replaced(cli: Cli, model: Path, calibrated: Path) -> None:
+    calibrated.write_text(json.dumps(json.loads(calibrated.read_text()) | {"schema": 1}))
+    text = calibrated.with_name("text.txt")
+    asked = ["-m", str(model), "--text", str(text), "--window", "40", "--limit", "1"]
+    ran = cli("calibrate", *asked, "-o", str(calibrated))
+    assert ran.code == 0, ran.err
+    assert read(calibrated).layers
+    calibrated.write_text("a diary")
+    ran = cli("calibrate", *asked, "-o", str(calibrated))
+    assert ran.code == 2 and "is no JSON of `suffice calibrate`" in ran.err
+    assert calibrated.read_text() == "a diary"
+
+
+def test_a_changed_model_is_refused(calibrated: Path, model: Path, cli: Cli) -> None:
+    with (model / "config.json").open("a") as file:
+        file.write("\n")
+    asked = ["--softmax", "exaq", "--calibration", str(calibrated)]
+    ran = cli("run", "-m", str(model), *asked, "hello")
+    assert ran.code == 2 and "calibration found.json: is of model with hash" in ran.err
+
+
+def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    asked = ["-m", str(model), "--text", str(tmp_path / "text.txt")]
+    ran = cli("calibrate", *asked, "-o", str(tmp_path / "no" / "found.json"))
+    assert ran.code == 2 and "there is no folder" in ran.err
+    ran = cli("calibrate", *asked, "--window", "1", "-o", str(tmp_path / "found.json"))
+    assert ran.code == 2 and "--window=1: must be at least 2" in ran.err
+    assert not (tmp_path / "found.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--budget", "0"], "--budget=0: must be above 0 and below 1, such as 0.5% or 0.005"),
+        (["--budget", "x%"], "--budget=x%: must be above 0 and below 1, such as 0.5% or 0.005"),
+        (
+            ["--budget", "1%", "--attention", "aet:calibrated"],
+            "--attention=aet:calibrated: give the options that its thresholds are looked for with, "
+            "such as certified:bounded=false,values=0.002",
+        ),
+        (
+            ["--budget", "1%", "--policy", "streaming"],
+            "--policy=streaming: --budget is for --policy full",
+        ),
+        (
+            ["--budget", "1%", "--softmax", "exaq"],
+            "--softmax=exaq: --budget is for --softmax exact",
+        ),
+        *(
+            (
+                [flag, value],
+                f"{flag}={value}: needs --budget: without, softmaxes are calibrated, on exact "
+                "attention and full weights",
+            )
+            for flag, value in (
+                ("--attention", "aet:keys=0.5"),
+                ("--policy", "snapkv:0.2"),
+                ("--quant", "int8"),
+                ("--kv-cache-dtype", "int8"),
+                ("--audit", "3"),
+            )
+        ),
+    ],
+)
+def test_bad_budgets(flags: list[str], message: str, cli: Cli, tmp_path: Path) -> None:
+    ran = cli("calibrate", "-m", "none", "--text", "none", *flags)
+    assert ran.code == 2 and ran.err == f"suffice: error: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"softmax": "exaq"}, "softmax=exaq: needs a calibration of the model: make one with "
+         "`suffice calibrate --text FILE` and give it as calibration (--calibration)"),
+        ({"calibration": True},
+         "calibration=found.json: softmax=exact and attention=exact need none"),
+        ({"softmax": "exaq", "calibration": True, "attention": "certified"},
+         "softmax=exaq contradicts attention=certified, whose bound is of the exact one"),
+        ({"softmax": "exaq_km:prefill=true", "calibration": True, "attention": "aet"},
+         "softmax=exaq_km:prefill=true contradicts attention=aet, "
+         "which does not apply to prompts"),
+        ({"softmax": "exaq:prefill=true", "calibration": True, "policy": "snapkv"},
+         "softmax=exaq:prefill=true contradicts policy=snapkv, which chooses after prompts that "
+         "ran whole: leave prefill out"),
+        ({"softmax": 3}, "softmax=3: must be a technique or its name. Known: exact, exaq, exaq_km"),
+    ],
+)  # fmt: skip
+def test_contradictions(options: dict[str, Any], message: str, calibrated: Path) -> None:
+    given = options | ({"calibration": calibrated} if "calibration" in options else {})
+    with pytest.raises(InputError) as error:
+        Config.create("an/id", **given)
+    assert str(error.value) == message

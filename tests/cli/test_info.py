@@ -1,0 +1,149 @@
+"""`suffice info`: quick, and without PyTorch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from attention.test_calibration import GOOD
+from commands import Cli, complaint
+from suffice.attention import ATTENTIONS, SOFTMAXES
+from suffice.attention.calibration import read, write
+from suffice.attention.kernel import coded_rules
+from suffice.cache import GROWTHS
+from suffice.cache.kv import KVCache
+from suffice.cli.info import techniques
+from suffice.native import core
+from suffice.policy import POLICIES
+from suffice.quant import QUANTS
+from suffice.registry import Table
+from suffice.speculate import SPECULATORS
+
+
+def test_lists_machine_techniques_and_models(cli: Cli) -> None:
+    ran = cli("info")
+    assert ran.code == 0 and ran.err == ""
+    for text in ("suffice ", "CPU", "threads", "instruction set", "never measured", "exact"):
+        assert text in ran.out
+    assert "not here: suffice pull gemma3-270m" in ran.out
+
+
+def computes_natively(table: Table, name: str, calibration: Path) -> bool:
+    """Return whether a technique hands the core something that computes it."""
+    technique = table.load(name)()
+    if table is QUANTS:
+        weight = torch.randn(16, 64)
+        if name == "kllm":  # whose inputs need a calibration
+            site = technique.site(torch.randn(64, 64))
+            packed = technique.packed(technique.quantise(weight, torch.eye(64)), None, site)
+        else:
+            packed = technique.pack(weight)
+        return isinstance(packed.native, core.Linear)
+    if table is ATTENTIONS:
+        growth, sketch = GROWTHS.build("upfront"), technique.sketched
+        cache = KVCache(1, 1, 16, growth=growth, limit=16, sketch=sketch)
+        cache.reserve(1)
+        cache.append(0, torch.ones(1, 1, 16), torch.ones(1, 1, 16))
+        cache.advance(1)
+        return bool(technique.native(torch.ones(1, 1, 16), cache, 0, scale=1.0).isfinite().all())
+    levels = technique.levels(read(calibration)) if technique.coded else []
+    rules = coded_rules([[None, None]] * 2, levels)
+    return all(isinstance(rule, core.Rule) for layer in rules for rule in layer)
+
+
+def test_what_is_shown_as_native_is_what_the_core_computes(tmp_path: Path) -> None:
+    write(tmp_path / "m.json", GOOD)
+    for table in (ATTENTIONS, SOFTMAXES, QUANTS):
+        found = {n for n in table.names() if computes_natively(table, n, tmp_path / "m.json")}
+        assert found == table.native, table.kind
+    for table in (POLICIES, GROWTHS, SPECULATORS):
+        assert table.native is None
+    half = Table("quant", {"here": "x:Here", "slow": "x:Slow"}, native=frozenset({"here"}))
+    assert techniques([half, GROWTHS])[:3] == [
+        ["quant", "here", "native code, PyTorch"],
+        ["quant", "slow", "PyTorch"],
+        ["growth", "bmc", "-"],
+    ]
+
+
+def test_loads_no_torch() -> None:
+    script = (
+        "import sys; from suffice.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: print('torch' in sys.modules, 'transformers' in sys.modules)\n"
+    )
+    for arguments in (["info"], ["--help"], ["run", "a", "--attention", "nonsense"]):
+        command = [sys.executable, "-c", script, *arguments]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert ran.stdout.splitlines()[-1] == "False False", arguments
+
+
+def test_describes_a_model(cli: Cli, checkpoint: Path) -> None:
+    ran = cli("info", "-m", str(checkpoint))
+    assert ran.code == 0
+    assert "4 query, 2 key/value, of 16" in ran.out
+    assert "KV per token     0.8 KiB float32, 0.4 KiB bfloat16" in ran.out
+
+
+def test_says_what_a_model_is_stored_as_and_runs_as(cli: Cli, checkpoint: Path) -> None:
+    ran = cli("info", "-m", str(checkpoint))
+    assert "stored as        float32: 32.00 bits per weight\n" in ran.out
+    assert "runs as          float32; --quant and --dtype change it" in ran.out
+
+
+def test_kinds_of_matrices_that_are_stored_alike() -> None:
+    from suffice.models.storage import StoredMatrix, by_kind, commonest
+
+    matrices = [
+        StoredMatrix("layers.0.q", "Q4_1", 20, 32),
+        StoredMatrix("layers.0.v", "Q8_0", 34, 32),
+        StoredMatrix("layers.1.q", "Q4_1", 20, 32),
+        StoredMatrix("layers.1.v", "Q4_1", 20, 32),
+        StoredMatrix("embed", "Q4_1", 20, 32),
+    ]
+    expected = [(["q", "embed"], "Q4_1", 5.0), (["v"], "Q8_0/Q4_1", 6.75)]
+    assert by_kind(matrices) == expected
+    assert commonest(matrices) == "Q4_1"
+
+
+def test_the_environments_model_does_not_hide_the_machine(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUFFICE_MODEL", "nonsense")
+    ran = cli("info")
+    assert (ran.code, ran.err) == (0, "") and "instruction set" in ran.out
+
+
+def test_a_cache_that_is_no_folder(
+    cli: Cli, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from suffice.cache import machine
+
+    monkeypatch.setenv("SUFFICE_CACHE", "/dev/null")
+    ran = cli("info")
+    assert ran.code == 0, ran.err
+    assert "never measured" in ran.out and "not here: suffice pull smollm2-135m" in ran.out
+    ran = cli("bench", "-m", str(checkpoint), "-p", "4", "-n", "2", "-r", "1")
+    assert ran.code == 0, ran.err
+    monkeypatch.setattr(machine, "measure", lambda **options: machine.DEFAULT)
+    assert complaint(cli("info", "--calibrate")).startswith("'/dev/null/machine.json' cannot be")
+    assert complaint(cli("run", "x")).endswith("run `suffice pull smollm2-135m`")
+    assert complaint(cli("pull", "smollm2-135m")).startswith(
+        "cannot store smollm2-135m in /dev/null/models: "
+    )
+
+
+def test_calibrates(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from suffice.cache import machine
+
+    monkeypatch.setattr(machine, "measure", lambda **options: machine.DEFAULT)
+    ran = cli("info", "--calibrate")
+    assert ran.code == 0
+    rows = [[cell.strip() for cell in row.split("|")] for row in ran.out.splitlines()[2:]]
+    assert [int(row[1]) for row in rows] == [2**power for power in range(7, 18)]
+    assert all(int(row[3]) * int(row[4]) == int(row[1]) for row in rows)
+    assert (tmp_path / "empty-cache" / "machine.json").is_file()

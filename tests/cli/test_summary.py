@@ -1,0 +1,101 @@
+"""The lines that sum up a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from commands import SUMMARY, Cli
+from fake_engine import fake_llm, scripted
+from suffice.cli.answer import COLUMNS, audited, summary
+from suffice.engine.llm import LLM
+from suffice.engine.request import Metrics, RequestOutput
+from suffice.speculate.tree import Tree
+from suffice.trace import Audit, Trace
+
+MIB = 2**20
+WEIGHTS = "weights Q4_K_M, run as bfloat16"
+
+
+def read(share: float, *, held: int, cached: int, sketch: int = 0) -> Trace:
+    """Return what a model of 2 layers and 2 heads of 256 bytes a row read of `held` rows a head.
+
+    The cache held `cached` bytes at the last step, that of 512 tokens.
+    """
+    trace = Trace(2, 2)
+    trace.rows[2] += held
+    trace.plain_row_bytes = 256
+    trace.cached = (512, cached)
+    trace.kv_bytes_read = int(share * 2 * trace.rows_held * 256)
+    trace.sketch_bytes_read = sketch
+    return trace
+
+
+@pytest.fixture
+def output() -> RequestOutput:
+    [output] = fake_llm(scripted(3, 4, 8)).generate("c", use_tqdm=False)
+    return output
+
+
+def test_bytes_before_and_after(output: RequestOutput) -> None:
+    said = summary(output, read(0.25, held=4000, cached=MIB // 4), WEIGHTS)
+    assert "\ncache 1.0 -> 0.2 MiB, read 25 % | memory " in said and WEIGHTS in said
+    assert SUMMARY.fullmatch(said)
+    said = summary(output, read(1, held=4000, cached=MIB), WEIGHTS)
+    assert "\ncache 1.0 MiB, read 100 % | memory " in said
+    said = summary(output, read(0.9999, held=4000, cached=MIB, sketch=1), WEIGHTS)
+    assert "read 99.9 %, sketch included | " in said, "not all is not 100 %"
+
+
+def test_the_bound_in_words(output: RequestOutput) -> None:
+    trace = read(0.5, held=400, cached=MIB)
+    trace.missing = 0.0312
+    said = summary(output, trace, WEIGHTS)
+    assert "read 50 % | up to 3.1 % of softmax unread | memory" in said
+    assert SUMMARY.fullmatch(said)
+
+
+def test_two_lines_at_most_and_none_too_long(output: RequestOutput) -> None:
+    trace = read(0.123, held=4000, cached=119 * MIB, sketch=1)
+    trace.cached = (512 * 995, 119 * MIB)
+    trace.missing = 0.0312
+    metrics = Metrics(prefill_seconds=9, decode_seconds=9)
+    large = dataclasses.replace(output, prompt_token_ids=(3,) * 12036, metrics=metrics)
+    sample = dataclasses.replace(output.outputs[0], token_ids=(3,) * 1999)
+    large = dataclasses.replace(large, outputs=(sample,))
+    said = summary(large, trace, WEIGHTS)
+    assert "cache 995 -> 119 MiB" in said
+    assert len(said.splitlines()) == 2
+    large.speculation.add(Tree.chain([3, 4, 8]), 1)
+    said = summary(large, trace, WEIGHTS)
+    assert SUMMARY.fullmatch(said) and "drafts accepted 1 of 3, 1.25 tokens a step" in said
+    assert all(len(line) <= COLUMNS for line in said.splitlines())
+
+
+def test_an_audit_has_a_line_of_its_own(output: RequestOutput) -> None:
+    audit = Audit(1, 2)
+    audit.add(np.array([[[[0.02, 0.04]]], [[[0.5, 0.5]]], [[[0.1, 0.1]]]], np.float32))
+    line = "audit of 1 tokens: softmax unread 3 % (at most 4 %), output error 50 % (at most 50 %)"
+    assert audited(audit) == line and len(line) <= COLUMNS
+    trace = read(0.5, held=400, cached=MIB)
+    trace.audit = audit
+    assert summary(output, trace, WEIGHTS).splitlines()[-1] == line
+
+
+def test_quiet_prints_the_text_alone(cli: Cli, fake: Callable[..., LLM]) -> None:
+    fake(scripted(3, 4), template=False)
+    assert cli("run", "c", "--temp", "0", "-q").err == ""
+    assert cli("run", "c", "--temp", "0", "--quiet").out == "abc\n"
+    ran = cli("run", "")
+    assert ran.err.startswith("suffice: error: "), "errors stay"
+
+
+def test_what_is_stored_in_fewer_bits_is_held_in_fewer_bytes(cli: Cli, checkpoint: Path) -> None:
+    arguments = ("run", "--raw", "-m", str(checkpoint), "hello", "-n", "40", "--ignore-eos")
+    said = cli(*arguments, "-ctk", "int8", "--quant", "int8").err
+    assert "weights float32, run as int8" in said
+    assert SUMMARY.fullmatch(said.strip()) and " -> " in said and "read 100 %" not in said

@@ -1,0 +1,36 @@
+"""Running the command line in a test, and what its output must look like."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+SUMMARY = re.compile(
+    r"prompt \d+ tokens( \(\d+ cached\))? [\d.,-]+ tok/s(?: \| |\n)"
+    r"decode \d+ tokens [\d.,-]+ tok/s(?: \| |\n)"
+    r"(drafts accepted \d+ of \d+, [\d.]+ tokens a step(?: \| |\n))?"
+    r"(weights [\w:=,]+(, run as \w+)?(?: \| |\n))?"
+    r"(cache [\d.,]+( [GM]iB)?( -> [\d.,]+)? [GM]iB, read [\d.]+ %(, sketch included)?(?: \| |\n))?"
+    r"(up to [\d.]+ % of softmax unread(?: \| |\n))?"
+    r"memory [\d.,]+ [GM]iB"
+)
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Ran]
+
+
+def complaint(ran: Ran) -> str:
+    """Return what a command complained of, once sure that it did so in the right form."""
+    assert ran.code == 2, ran
+    assert ran.out == ""
+    lines = ran.err.splitlines()
+    assert len(lines) == 1, ran.err
+    assert lines[0].startswith("suffice: error: ")
+    return lines[0].removeprefix("suffice: error: ")

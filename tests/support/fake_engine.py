@@ -1,0 +1,211 @@
+"""An engine without a model: tokens follow from a small function of the history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from suffice.engine.config import Config
+from suffice.engine.llm import LLM
+from suffice.errors import InputError, OutOfMemory
+from suffice.speculate import Proposer, Tree
+from suffice.speculate.none import NoDrafts
+
+EOS = 0
+PIECES = [
+    "<eos>",
+    "<other>",
+    " ",
+    "ab",
+    "c",
+    "abc",
+    "d",
+    "bc",
+    "x",
+    "\n",
+    "\u00e9",
+    "END",
+    "E",
+    "N",
+]
+V = len(PIECES)
+Rule = Callable[[list[int]], torch.Tensor]
+
+
+def scripted(*tokens: int) -> Rule:
+    """After a one-token prompt, generate these tokens, then end-of-sequence."""
+
+    def rule(history: list[int]) -> torch.Tensor:
+        position = len(history) - 1
+        token = tokens[position] if position < len(tokens) else EOS
+        return 10 * torch.nn.functional.one_hot(torch.tensor(token), V).float()
+
+    return rule
+
+
+def mixed(history: list[int]) -> torch.Tensor:
+    """Return logits that depend on every token of the history, and on its length."""
+    seed = 17
+    for token in history:
+        seed = (seed * 31 + token + 1) % 1_000_003
+    return 2 * torch.randn(V, generator=torch.Generator().manual_seed(seed))
+
+
+class FakeCache:
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    def truncate(self, rows: int) -> None:
+        assert rows <= len(self.tokens)
+        del self.tokens[rows:]
+
+
+class FakeSequence:
+    def __init__(self, name: str, limit: int) -> None:
+        self.name, self.limit = name, limit
+        self.cache = FakeCache()
+        self.rows = 0
+        self.tentative: list[int] = []
+
+
+class FakeRunner:
+    """Rows are taken one by one from `memory`; everything a call may not do is asserted."""
+
+    vocabulary = V
+    longest_prompt = 10**9
+    stored_as = "float32"
+
+    def __init__(self, rule: Rule, memory: int = 10**9) -> None:
+        self.rule, self.memory = rule, memory
+        self.open_sequences: list[FakeSequence] = []
+        self.batches: list[int] = []
+        self.prefilled: list[list[int]] = []
+        self.interrupt_after: int | None = None
+        self.proposer: Proposer = NoDrafts()
+        self.most_drafts = 0
+
+    def open(self, request_id: str, limit: int) -> FakeSequence:
+        sequence = FakeSequence(request_id, limit)
+        self.open_sequences.append(sequence)
+        return sequence
+
+    def _take(self, sequence: FakeSequence, rows: int) -> None:
+        more = max(0, rows - sequence.rows)
+        if more > self.memory:
+            raise OutOfMemory(f"request {sequence.name} needs {rows} rows")
+        self.memory -= more
+        sequence.rows += more
+
+    def prefill(self, sequence: FakeSequence, tokens: list[int]) -> torch.Tensor:
+        assert tokens, "the last token is always run"
+        self.prefilled.append(list(tokens))
+        self._take(sequence, sequence.cache.length + len(tokens))
+        sequence.cache.tokens += tokens
+        return self.rule(sequence.cache.tokens)
+
+    def reserve(
+        self,
+        sequence: FakeSequence,
+        rows: int = 1,
+        drafts: int = 0,
+        tokens_per_step: float = 1.0,
+    ) -> int:
+        assert drafts >= 0
+        assert sequence.cache.length + rows <= sequence.limit
+        self._take(sequence, sequence.cache.length + rows)
+        return min(drafts, sequence.limit - sequence.cache.length - rows)
+
+    def propose(self, samples: list[Any], most: list[int]) -> list[Tree]:
+        trees = self.proposer.propose(samples, most)
+        assert all(len(tree) <= count for tree, count in zip(trees, most, strict=True))
+        return trees
+
+    def forget(self, sample: Any) -> None:
+        self.proposer.forget(sample)
+
+    def verify(
+        self, sequences: list[FakeSequence], tokens: list[int], drafts: list[Tree]
+    ) -> torch.Tensor:
+        assert len(set(map(id, sequences))) == len(sequences) == len(tokens) == len(drafts) > 0
+        self.batches.append(len(sequences))
+        logits = []
+        for sequence, token, tree in zip(sequences, tokens, drafts, strict=True):
+            assert sequence in self.open_sequences
+            assert sequence.rows > sequence.cache.length, "not reserved"
+            sequence.tentative = [token, *tree.tokens]
+            texts = [[*sequence.cache.tokens, token]]
+            for draft, parent in zip(tree.tokens, tree.parents, strict=True):
+                texts.append([*texts[parent + 1], draft])
+            logits += [self.rule(text) for text in texts]
+        if self.interrupt_after is not None and len(self.batches) > self.interrupt_after:
+            self.interrupt_after = None
+            raise KeyboardInterrupt
+        return torch.stack(logits)
+
+    def commit(self, sequence: FakeSequence, path: list[int]) -> None:
+        assert path[0] == 0 and path == sorted(set(path))
+        sequence.cache.tokens += [sequence.tentative[row] for row in path]
+        sequence.tentative = []
+
+    def fork(self, sequence: FakeSequence) -> FakeSequence:
+        copy = FakeSequence(sequence.name, sequence.limit)
+        self._take(copy, sequence.cache.length)
+        copy.cache.tokens = list(sequence.cache.tokens)
+        self.open_sequences.append(copy)
+        return copy
+
+    def close(self, sequence: FakeSequence) -> None:
+        self.open_sequences.remove(sequence)
+        self.memory += sequence.rows
+
+
+class FakeDecoder:
+    def __init__(self, skip_special: bool) -> None:
+        self.skip = 2 if skip_special else 0
+
+    def push(self, token: int) -> str:
+        return PIECES[token] if token >= self.skip else ""
+
+    def flush(self) -> str:
+        return ""
+
+
+class FakeTokenizer:
+    eos_ids = frozenset({EOS})
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        tokens = []
+        while text:
+            piece = max((p for p in PIECES[2:] if text.startswith(p)), key=len, default=None)
+            if piece is None:
+                raise InputError(f"cannot encode {text!r}")
+            tokens.append(PIECES.index(piece))
+            text = text[len(piece) :]
+        return tokens
+
+    def decode(self, tokens: list[int], *, skip_special: bool = False) -> str:
+        return "".join(map(FakeDecoder(skip_special).push, tokens))
+
+    def chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool) -> list[int]:
+        text = "".join(f"{message['content']}\n" for message in messages)
+        return self.encode(text + ("E" if add_generation_prompt else ""))
+
+    def stream(self, *, skip_special: bool) -> FakeDecoder:
+        return FakeDecoder(skip_special)
+
+
+def fake_llm(rule: Rule = mixed, memory: int = 10**9, **options: Any) -> LLM:
+    """Return an LLM on a fake runner with a context of 64 tokens."""
+    config = Config.create("fake", growth="iterative", **{"threads": 1, **options})
+    return LLM.from_parts(config.resolved("float32", 64), FakeRunner(rule, memory), FakeTokenizer())
+
+
+def runner_of(llm: LLM) -> FakeRunner:
+    assert isinstance(llm.runner, FakeRunner)
+    return llm.runner

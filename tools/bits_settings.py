@@ -1,0 +1,151 @@
+"""The settings and the cases of `same_bits.py`: every technique, on tiny models and a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+REAL = "smollm2-135m"
+
+ATTENTIONS = [
+    "exact",
+    "aet:k=0.9,v=0.001",
+    "aet:k=0.7,v=0.1,globals=16,locals=20,sinks=17",
+    "aet:k=2,v=0.05,globals=0,sinks=0",
+    "aet:k=0.8,v=0.05,globals=16,order=sketch",
+    "art:tau=0.5,phi=0.5,p=1,block=16,probe=16",
+    "art:tau=0.3,phi=0.3,p=2,block=32,probe=16,v=0.1",
+    "art:tau=0.5,phi=0.5,p=1,block=16,probe=16,order=sketch",
+    "certified",
+    "certified:eps=0.3,v=0.01",
+    "certified:bounded=false,eps=0.3",
+    "certified:bounded=false,eps=0.5,v=0.05",
+]
+CALIBRATED = ["certified:calibrated=true", "aet:calibrated=true"]
+SOFTMAXES = [
+    "exaq",
+    "exaq:bits=3,clip=solve",
+    "exaq:bits=4,clip=minmax,tail=flush",
+    "exaq:bits=3,clip=fit",
+    "exaq:bits=2,prefill=true",
+    "exaq_km",
+    "exaq_km:bits=3,tail=flush",
+    "exaq_km:bits=4",
+]
+CODED = ["aet:k=0.8,v=0.1", "art:tau=0.5,phi=0.5,p=1,block=16,probe=16,v=0.1"]
+POLICIES = [
+    "h2o:budget=64",
+    "h2o:ratio=0.3",
+    "h2o:keep=true",
+    "pyramidkv:budget=128",
+    "pyramidkv:ratio=0.4",
+    "quest:budget=64",
+    "quest:budget=96,dense_layers=0",
+    "snapkv:budget=80",
+    "snapkv:ratio=0.5",
+    "snapkv:keep=true",
+    "streaming:budget=64",
+    "streaming:budget=48,sinks=16",
+    "streaming:keep=true",
+]
+GROWTHS = ["bmc", "bmc:rows=64", "double", "iterative", "step:rows=48", "upfront"]
+CAPACITIES = ["bmc:ratio=1000", "bmc:ratio=1000,group=4,shrink=2", *GROWTHS[1:]]
+QUANTS = [
+    "none:dtype=float32",
+    "none:dtype=bfloat16",
+    "int8",
+    "kmeans:w=4,a=16",
+    "kmeans:w=4,a=8",
+    "kmeans:w=2,a=8",
+    "kmeans:w=3,group=64",
+    "kmeans:w=5,a=8,hadamard=false",
+    "kmeans:w=6,a=16,group=64",
+    "kmeans:w=4,a=8,sites=qkv+down",
+    "rtn",
+    "rtn:w=2,a=8",
+    "rtn:w=3,a=16,group=32",
+    "rtn:w=5,a=8,group=32",
+    "rtn:w=6",
+]
+LEARNED = [
+    "kmeans:w=4,a=16",
+    "kmeans:w=4,a=8,fisher=false",
+    "kmeans:w=4,a=4",
+    "kmeans:w=3,a=3,outliers=0.02",
+    "kmeans:w=4,a=4,hadamard=false,a_group=16",
+    "kllm",
+    "kllm:offline=true",
+    "rtn:w=3,group=32,compensate=true,fisher=true",
+]
+STORAGES = [
+    "float32",
+    "bfloat16",
+    "float16",
+    "int8",
+    "kmeans4",
+    "bfloat16/int8",
+    "int8/kmeans4",
+    "kmeans4/float16",
+    "float16/int8",
+]
+SPECULATORS: list[dict[str, Any]] = [
+    {"method": "ngram"},
+    {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2},
+    {"method": "suffix"},
+    {"method": "suffix", "tree": True, "min_token_prob": 0.0, "max_spec_factor": 4.0},
+    {"method": "self", "recent": 32, "sinks": 4},
+    {
+        "method": "self",
+        "recent": 0,
+        "quantization": None,
+        "attention": "certified:bounded=false,eps=0.5",
+    },
+    {"method": "self", "recent": 64, "quantization": "int8", "skip_layers": "1"},
+    {"method": "draft_model", "num_speculative_tokens": 3},
+]
+FAMILIES = ["mistral", "qwen2", "qwen3-window", "gemma3", "opt-post", "llama-yarn"]
+FEW: list[dict[str, Any]] = [  # settings that every family is run with
+    {},
+    {"quantization": "int8", "kv_cache_dtype": "int8"},
+    {"quantization": "kmeans:w=4,a=8", "kv_cache_dtype": "kmeans4"},
+    {"attention": "aet:k=0.7,v=0.1,globals=16", "kv_cache_dtype": "bfloat16"},
+    {"attention": "certified:eps=0.3,v=0.01"},
+    {"policy": "snapkv:budget=64"},
+    {"policy": "h2o:budget=64"},
+    {"speculative_config": {"method": "suffix", "adaptive": False}},
+    {"softmax": "exaq:bits=3,clip=fit"},
+]
+REAL_ONES: list[dict[str, Any]] = [
+    {},
+    {"dtype": "bfloat16"},
+    {"quantization": "int8", "kv_cache_dtype": "int8"},
+    {"quantization": "rtn:group=64,a=8", "kv_cache_dtype": "kmeans4"},
+    {"quantization": "kmeans:w=4,a=8,rounds=1"},
+    {"attention": "aet:k=0.9,v=0.001", "kv_cache_dtype": "bfloat16"},
+    {"attention": "art", "kv_cache_dtype": "float16"},
+    {"attention": "certified:eps=0.1", "kv_cache_dtype": "int8"},
+    {"policy": "snapkv:ratio=0.3"},
+    {"speculative_config": {"method": "suffix", "tree": True, "adaptive": False}},
+]
+
+
+def settings(calibration: str, draft: str) -> Iterator[dict[str, Any]]:
+    """Yield the options of every setting of the record, but those of quantised files."""
+    yield {}
+    yield from ({"attention": each} for each in ATTENTIONS)
+    yield {"attention": ATTENTIONS[2], "kv_cache_dtype": "bfloat16", "audit": 3}
+    yield {"attention": ATTENTIONS[9], "kv_cache_dtype": "kmeans4"}
+    yield from ({"attention": each, "calibration": calibration} for each in CALIBRATED)
+    yield from ({"softmax": each, "calibration": calibration} for each in SOFTMAXES)
+    for attention in CODED:
+        yield {"softmax": "exaq", "attention": attention, "calibration": calibration}
+    yield from ({"policy": each} for each in POLICIES)
+    yield {"policy": "snapkv:keep=true", "attention": ATTENTIONS[2]}
+    yield {"policy": "quest:budget=64", "attention": ATTENTIONS[5]}
+    yield from ({"growth": each} for each in GROWTHS)
+    yield from ({"quantization": each, "dtype": "auto"} for each in QUANTS)
+    yield from ({"kv_cache_dtype": each} for each in STORAGES)
+    yield {"kv_cache_dtype": "kmeans4", "softmax": "exaq", "calibration": calibration}
+    for speculator in SPECULATORS:
+        extra = {"model": draft} if speculator["method"] == "draft_model" else {}
+        yield {"speculative_config": {**speculator, **extra, "adaptive": False}}

@@ -1,0 +1,110 @@
+"""The techniques' parts of the pages: the table of the README, and an entry for each technique.
+
+`<!-- techniques -->` is filled with the table of docs/techniques.toml, whose figures are cells of
+stored tables, and `<!-- technique: SEAM NAME -->` with the technique's docstring and options. Each
+ends at `<!-- end -->`. `tools/readme.py` calls this.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "docs/techniques.toml"
+MARKED = re.compile(r"(<!-- (techniques|technique: \w+ \w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+LABELS = ("Source", "Differs", "Exact", "Bound", "Cost", "Native")
+SECTION = re.compile(rf"^(?:{'|'.join((*LABELS, 'Example'))}) {{2,}}|^Options$", re.MULTILINE)
+
+
+def entries() -> list[dict[str, Any]]:
+    """Return the entries of docs/techniques.toml, in their order."""
+    found: list[dict[str, Any]] = tomllib.loads(SOURCE.read_text(encoding="utf-8"))["technique"]
+    return found
+
+
+def cells(page: str, row: str) -> dict[str, str]:
+    """Return the cells, by heading, of the first row of a Markdown page that is called `row`.
+
+    Raises:
+        KeyError: No table of the page has such a row.
+    """
+    heading: list[str] = []
+    lines = [*page.splitlines(), ""]
+    for line, below in pairwise(lines):
+        if not line.startswith("|"):
+            continue
+        own = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if below and set(below) <= set("|-: "):
+            heading = own
+        elif own[0].strip("`") == row:
+            return dict(zip(heading, own, strict=True))
+    raise KeyError(row)
+
+
+def measured(entry: dict[str, Any]) -> str:
+    """Return an entry's measured cost, with the figures of its row; empty without one."""
+    if "says" not in entry:
+        return ""
+    page = (ROOT / entry["result"]).read_text(encoding="utf-8")
+    said: str = entry["says"].format_map(cells(page, entry["row"]))
+    return said
+
+
+def table() -> str:
+    """Return the README's table."""
+    lines = ["| seam | technique | what it does | from | measured on SmolLM2-135M |"]
+    lines.append("| --- | --- | --- | --- | --- |")
+    seam = ""
+    for entry in entries():
+        first = f"`--{entry['seam']}`" if entry["seam"] != seam else ""
+        seam = entry["seam"]
+        row = (first, f"`{entry['name']}`", entry["does"], entry["from"], measured(entry))
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def section(seam_name: str, name: str) -> str:
+    """Return a technique's part of its seam's page."""
+    from suffice.cli.techniques import SEAMS, Page
+
+    seam = next(seam for seam in SEAMS if seam.name == seam_name)
+    page = Page.of(seam, name)
+    technique = seam.table.load(name)
+    text = inspect.getdoc(sys.modules[technique.__module__]) or ""
+    body = SECTION.split(text, maxsplit=1)[0].partition("\n")[2].strip("\n")
+    lines = [f"## `{name}`", "", page.sentence, ""]
+    if body:
+        lines += ["```text", body, "```", ""]
+    found = next((e for e in entries() if (e["seam"], e["name"]) == (seam_name, name)), None)
+    if found and measured(found):
+        lines += [
+            f"Measured on SmolLM2-135M: {measured(found)} ([table](../../{found['result']})).",
+            "",
+        ]
+    lines += [f"* {label}: {page.sections[label]}" for label in LABELS if label in page.sections]
+    if page.options:
+        lines += ["", "| option | default | what it does |", "| --- | --- | --- |"]
+        lines += [
+            f"| `{key}` | `{page.shown(key)}` | {does} |" for key, does in page.options.items()
+        ]
+    return "\n".join([*lines, "", f"    suffice run {seam.flag} {page.example} ...", ""])
+
+
+def filled(text: str) -> str:
+    """Return a page's text with its markers filled."""
+
+    def draw(match: re.Match[str]) -> str:
+        kind, _, names = match[2].partition(": ")
+        return f"{match[1]}{table() if kind == 'techniques' else section(*names.split())}{match[3]}"
+
+    return MARKED.sub(draw, text)

@@ -20,7 +20,8 @@ from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from benchmarks.peers.speed import MODEL, OURS
 from suffice.engine.config import Config
-from suffice.engine.runner import Runner, load
+from suffice.engine.load import load
+from suffice.engine.runner import Runner
 from suffice.errors import InputError
 from suffice.eval.perplexity import Plan, scored, windows_of
 from suffice.eval.texts import load_text

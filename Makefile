@@ -28,7 +28,7 @@ NATIVE := CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
 
 demo: build
 	@if $(BIN)/suffice info | grep -q 'never measured'; then \
-	  $(BIN)/suffice info --calibrate >/dev/null; fi
+	  $(BIN)/suffice info --measure >/dev/null; fi
 	@$(BIN)/suffice pull $(MODEL) >/dev/null
 	@$(BIN)/suffice run --model $(MODEL) --temp 0 --n-predict 128 "$(PROMPT)"
 

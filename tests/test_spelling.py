@@ -57,7 +57,7 @@ def test_one_option_by_both_names_is_given_twice(text: str) -> None:
 def test_errors_know_the_new_names_alone() -> None:
     with pytest.raises(InputError) as error:
         ATTENTIONS.build("aet:q=1")
-    assert str(error.value).endswith("keys, locals, order, sinks, values")
+    assert str(error.value).endswith("globals, keys, locals, order, sinks, values")
     with pytest.raises(InputError, match="k='much' must be of type float"):
         ATTENTIONS.build("aet:k=much")
 

@@ -66,9 +66,17 @@ def test_functions_of_cpp_are_measured() -> None:
     text = (
         "namespace a {\n\nint one() { return 1; }\n\ntemplate <class T>\nvoid two(T x,\n"
         "         T y) {\n  x = y;\n\n  y = x;\n}\n\n"
-        "struct S {\n  int f();\n};\n\n}  // namespace a\n"
+        "struct S {  // of members\n  int f();\n  S(int x)\n      : x(x) {\n    if (x) {\n"
+        "      x++;\n    }\n  }\n\n private:\n  struct T {\n    int g() const {\n"
+        "      return 1;\n    }\n  };\n  int x = 0;\n};\n\nint table[] = {\n    1,\n};\n\n"
+        "}  // namespace a\n"
     )
-    assert sizes.native_functions(text) == [sizes.Function("void two(T x,", 5, 7)]
+    assert sizes.native_functions(text) == [
+        sizes.Function("int one", 3, 1),
+        sizes.Function("void two", 5, 7),
+        sizes.Function("S", 15, 6),
+        sizes.Function("int g", 24, 3),
+    ]
 
 
 def preflight(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:

@@ -20,6 +20,7 @@ def checks() -> dict[str, list[str]]:
         "format": [*python, "ruff", "format", "--check", *PYTHON],
         "lint": [*python, "ruff", "check", *PYTHON],
         "types": [*python, "mypy"],
+        "stubs": [sys.executable, "tools/stubs.py", "--check"],
         "sizes": [sys.executable, "tools/sizes.py"],
         "untested": [sys.executable, "tools/untested.py"],
         "layers": [*python, "pytest", "-q", "tests/test_layers.py"],

@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -181,13 +182,18 @@ def calibrated(model: Path, book: Path, folder: Path) -> Path:
     return made
 
 
-def quantised(model: Path, book: Path, folder: Path, method: str) -> Path:
+def quantized(model: Path, book: Path, folder: Path, method: str) -> Path:
     """Quantise a tiny model by a method that looks at a text."""
     name = method.replace(":", "_").replace(",", "_").replace("=", "")
     made = folder / f"{name}.safetensors"
     flags = ["--calibrate", str(book), "-m", str(model), "-o", str(made), "--method", method]
     command("quantize", *flags, "--window", "128", "--limit", "4", "--threads", "1")
     return made
+
+
+def failed(error: RuntimeError) -> dict[str, Any]:
+    """Raise what went wrong before a case could be run."""
+    raise error
 
 
 def hashes(path: Path) -> dict[str, Any]:
@@ -236,8 +242,14 @@ def tiny_cases(folder: Path, tests: Path) -> Iterator[tuple[str, Callable[[], di
                 for o in bits_settings.FEW
             ]
         else:
-            files = [quantised(model, book, folder, method) for method in bits_settings.LEARNED]
-            for made in files:
+            files = []
+            for method in bits_settings.LEARNED:
+                try:
+                    made = quantized(model, book, folder, method)
+                except RuntimeError as error:  # the others may be compared
+                    yield f"quantize {method}", partial(failed, error)
+                    continue
+                files.append(made)
                 yield f"quantize {made.stem}", lambda made=made: hashes(made)
         models = [(str(model), options) for options in chosen]
         models += [(str(made), {"dtype": "auto"}) for made in files] if variant == "llama" else []

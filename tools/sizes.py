@@ -1,12 +1,13 @@
 """Print how long files and functions are, and fail on the ones that are too long or badly named.
 
-A function of C++ is counted where clang-format puts it: from a line that starts in the first column
-to a line that is a lone brace in the first column.
+A function of C++ is counted where clang-format puts it: from a line that is indented as its class
+wants, or not at all outside of one, to a line that is a lone brace with the same indentation.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 import sys
 from pathlib import Path
@@ -35,20 +36,44 @@ def python_functions(text: str) -> list[Function]:
     return [Function(n.name, n.lineno, (n.end_lineno or n.lineno) - n.lineno + 1) for n in nodes]
 
 
+CLASS = re.compile(r"(template <.*> )?(struct|class|union)\b( alignas\(\w+\))?[^()]*\{$")
+
+
 def native_functions(text: str) -> list[Function]:
-    """Return the functions of a C++ file that stand outside a class."""
+    """Return the functions of a C++ file, those of classes included; lambdas are part of theirs."""
     found: list[Function] = []
-    start: int | None = None
-    lines = text.splitlines()
-    for number, line in enumerate(lines):
-        if line == "}" and start is not None:
-            heads = [head for head in lines[start:number] if not head.startswith("template")]
-            found.append(Function(heads[0].strip(" {"), start + 1, number - start + 1))
-        if line.startswith("}") or (line.endswith((";", "}")) and not line.startswith(" ")):
-            start = None
-        elif start is None and line[:1] not in ("", " ", "#", "/"):
-            start = None if line.startswith(("namespace", "extern")) else number
+    indents, head, start, body = [0], "", 0, False
+    for number, line in enumerate(text.splitlines()):
+        code = line.split("//")[0].rstrip()
+        indent = len(code) - len(code.lstrip())
+        if not code or code.lstrip().startswith("#"):
+            continue
+        if not head:
+            if indent < indents[-1] and code.lstrip().startswith("}"):
+                indents.pop()
+            if indent != indents[-1] or code.lstrip().startswith(("namespace", "extern", "}")):
+                continue
+            start = number
+        whole = f"{head} {code.strip()}".strip()
+        if not body and CLASS.match(whole):
+            indents.append(indents[-1] + 2)
+            head = ""
+        elif body and indent == indents[-1] and code.endswith(("}", "};")):
+            if code.endswith("}"):
+                found.append(Function(_named(head), start + 1, number - start + 1))
+            head, body = "", False
+        elif not body and code.endswith((";", "}")):
+            if code.endswith("}") and "(" in whole:
+                found.append(Function(_named(whole), start + 1, number - start + 1))
+            head = ""
+        elif not body:
+            head, body = whole, code.endswith("{")
     return found
+
+
+def _named(head: str) -> str:
+    """Return a function's head up to its parameters."""
+    return re.sub(r"^template <.*?> (?=\w)", "", head).split("(")[0]
 
 
 def complaints(path: Path, text: str, functions: list[Function]) -> list[str]:

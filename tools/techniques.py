@@ -7,7 +7,6 @@ ends at `<!-- end -->`. `tools/readme.py` calls this.
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from itertools import pairwise
@@ -75,13 +74,12 @@ def table() -> str:
 
 def section(seam_name: str, name: str) -> str:
     """Return a technique's part of its seam's page."""
-    from suffice.cli.techniques import SEAMS, Page
+    from suffice.cli.techniques import SEAMS, Page, documentation
 
     seam = next(seam for seam in SEAMS if seam.name == seam_name)
     page = Page.of(seam, name)
     technique = seam.table.load(name)
-    text = inspect.getdoc(sys.modules[technique.__module__]) or ""
-    body = SECTION.split(text, maxsplit=1)[0].partition("\n")[2].strip("\n")
+    body = SECTION.split(documentation(technique), maxsplit=1)[0].partition("\n")[2].strip("\n")
     lines = [f"## `{name}`", "", page.sentence, ""]
     if body:
         lines += ["```text", body, "```", ""]

@@ -243,11 +243,6 @@ def name_of(art: ART) -> str:
     return f"{thresholds}, block={art.block}, probe={art.probe}"
 
 
-def without_patience(art: ART) -> ART:
-    """Return a setting that stops at the first stable check."""
-    return dataclasses.replace(art, patience=1)
-
-
 def measure(samples: list[Sample], layers: int, count: int) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of every table."""
     last, lengths = layers - 1, sorted({sample.length for sample in samples})
@@ -275,7 +270,7 @@ def measure(samples: list[Sample], layers: int, count: int) -> dict[str, list[di
         for art in SETTINGS
         for what, without in zip(PUBLISHED_ABLATION, ("", "scale", "direction", ""), strict=True)
     ]
-    # One threshold at a time, about the paper's point and about one that stops on this model.
+    # One threshold at a time, about the paper's point and about one with which more heads stop.
     found["sweeps"] = [
         {"about": f"tau={centre.change:g}", "option": option, "value": value}
         | quality(everywhere, dataclasses.replace(centre, **{FIELDS.get(option, option): value}))

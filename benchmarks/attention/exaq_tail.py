@@ -22,7 +22,7 @@ from suffice.attention import SOFTMAXES
 from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.runner import Runner
-from suffice.eval.perplexity import Plan, Tally, scored, tallied, windows_of
+from suffice.eval.perplexity import PerplexityPlan, PerplexityTally, scored, tallied, windows_of
 from suffice.eval.texts import load_text
 from suffice.progress import progress_bar
 from suffice.trace import Trace
@@ -40,7 +40,7 @@ def measure(
     """Return the lines of one depth."""
     depth = len(windows[0])
     task = progress.add_task(f"{depth} tokens", total=1 + len(SETTINGS))
-    plan = Plan(depth, together=len(windows), prompt=depth - steps)
+    plan = PerplexityPlan(depth, together=len(windows), prompt=depth - steps)
     seams = {"policy": config.policy}
     settings = {name: seams | {"softmax": SOFTMAXES.build(name)} for name in ("exact", *SETTINGS)}
     runners, prompts = shared_prompts.runners(config, runner, settings)
@@ -56,7 +56,7 @@ def measure(
     return rows
 
 
-def _row(depth: int, setting: str, tally: Tally, trace: Trace) -> list[Any]:
+def _row(depth: int, setting: str, tally: PerplexityTally, trace: Trace) -> list[Any]:
     against = tally.result().against
     assert against is not None
     return [
@@ -87,7 +87,7 @@ def main() -> int:
     text, rows = load_text("wikitext2", flags.data_dir), []
     with progress_bar() as progress:
         for depth in depths:
-            windows = windows_of(tokenizer, text, Plan(depth, flags.windows), max(depths))
+            windows = windows_of(tokenizer, text, PerplexityPlan(depth, flags.windows), max(depths))
             rows += measure(config, runner, windows, steps, progress)
     about = (
         f"{flags.model}, WikiText-2, the last {steps} tokens of {flags.windows} windows, "

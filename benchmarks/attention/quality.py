@@ -33,7 +33,7 @@ from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
-from suffice.eval.perplexity import Plan, Scores, scored, tallied, windows_of
+from suffice.eval.perplexity import PerplexityPlan, Scores, scored, tallied, windows_of
 from suffice.eval.record import settings as settings_of
 from suffice.eval.texts import load_text
 from suffice.progress import progress_bar
@@ -117,7 +117,7 @@ def name_of(flags: argparse.Namespace) -> str:
     return "_".join(["quality", *what, *others])
 
 
-def kept(runner: Runner, windows: list[list[int]], plan: Plan) -> list[Scores]:
+def kept(runner: Runner, windows: list[list[int]], plan: PerplexityPlan) -> list[Scores]:
     """Return the scores of exact attention, which every setting is compared with."""
     found = []
     with progress_bar("{task.description}", "{task.completed}/{task.total} tokens") as bar:
@@ -242,7 +242,7 @@ def measured(
     """
     if not techniques:
         return
-    plan = Plan(flags.window, flags.limit, together=flags.limit, prompt=flags.prompt)
+    plan = PerplexityPlan(flags.window, flags.limit, together=flags.limit, prompt=flags.prompt)
     for each in techniques.values():
         plan.check(each["policy"])
     text = load_text("wikitext2", flags.data_dir)

@@ -29,7 +29,7 @@ from suffice.engine.llm import LLM
 from suffice.engine.load import load
 from suffice.errors import InputError, unknown
 from suffice.eval.record import settings as settings_of
-from suffice.eval.ruler import TASKS, Plan, check, measure
+from suffice.eval.ruler import TASKS, RulerPlan, check, measure
 from suffice.progress import progress_bar
 
 NAME = "ruler"
@@ -78,7 +78,7 @@ PUBLISHED = {
 }
 
 
-def answered(llm: LLM, plan: Plan) -> Iterator[tuple[int, Cell | None]]:
+def answered(llm: LLM, plan: RulerPlan) -> Iterator[tuple[int, Cell | None]]:
     """Ask a plan's questions; yield how many are answered, with the cell at the end."""
     before, tally = llm.runner.trace.copy(), None
     for tally in measure(llm, plan):
@@ -101,7 +101,7 @@ def answered(llm: LLM, plan: Plan) -> Iterator[tuple[int, Cell | None]]:
 
 
 def run(
-    store: CellStore, llms: dict[str, LLM], prompts: shared_prompts.Prompts, plans: list[Plan]
+    store: CellStore, llms: dict[str, LLM], prompts: shared_prompts.Prompts, plans: list[RulerPlan]
 ) -> None:
     """Measure what is missing, a task at a length after the other, exact attention first."""
     columns = ("{task.description}", "{task.completed}/{task.total} samples")
@@ -123,7 +123,7 @@ def run(
             prompts.forget()
 
 
-def place_of(plan: Plan) -> str:
+def place_of(plan: RulerPlan) -> str:
     """Return the name of a plan's task and length."""
     return f"{plan.tasks[0]} at {plan.lengths[0]}"
 
@@ -216,7 +216,7 @@ def main() -> int:
     try:
         facts, flags = record.facts(), options()
         plans = [
-            Plan([task], [length], flags.samples, together=TOGETHER)
+            RulerPlan([task], [length], flags.samples, together=TOGETHER)
             for length in flags.lengths
             for task in flags.tasks
         ]

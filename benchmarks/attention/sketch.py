@@ -23,7 +23,7 @@ from suffice import native
 from suffice.attention.sketch import BLOCK, CHUNK, sketch
 from suffice.cache.bmc import BMC
 from suffice.cache.kv import KVCache
-from suffice.eval.perplexity import Plan, windows_of
+from suffice.eval.perplexity import PerplexityPlan, windows_of
 from suffice.models.decoder import Decoder
 from suffice.models.files import locate
 from suffice.models.open import open_checkpoint
@@ -65,7 +65,7 @@ def keys_of(model: str, text: str) -> torch.Tensor:
     config = decoder.config
     shape = len(config.layers), config.kv_heads, config.head_size
     cache = KVCache(*shape, growth=BMC(), limit=TOKENS, key_dtype="float32")
-    window = windows_of(load_tokenizer(path), text, Plan(TOKENS, 1), TOKENS)[0]
+    window = windows_of(load_tokenizer(path), text, PerplexityPlan(TOKENS, 1), TOKENS)[0]
     decoder.forward(torch.tensor(window), cache, logits="none")
     rows = len(window) // CHUNK * CHUNK
     layers = [cache.keys(layer, rows) for layer in range(len(config.layers))]

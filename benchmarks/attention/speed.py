@@ -30,7 +30,7 @@ from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.runner import Runner
 from suffice.eval.texts import load_text
-from suffice.models.native_model import NativeModel, Rows
+from suffice.models.native_model import NativeModel, StepRows
 from suffice.trace import Trace
 
 NAME = "speed"
@@ -73,7 +73,7 @@ class Subject:
         """Decode one token and note how long it took."""
         self.cache.reserve(1)
         began = time.perf_counter()
-        self.model.step([Rows(self.cache, [token])], self.trace)
+        self.model.step([StepRows(self.cache, [token])], self.trace)
         self.seconds.append(time.perf_counter() - began)
         self.cache.commit([0])
 

@@ -17,7 +17,7 @@ from benchmarks.harness import figures, record
 from benchmarks.harness.tables import markdown
 from suffice.cache import machine
 from suffice.cache.bmc import BMC
-from suffice.cache.cost import Costs, best_allocations, nearest_power_of_two
+from suffice.cache.cost import GrowthCosts, best_allocations, nearest_power_of_two
 
 ALLOCATIONS = "allocations T (1: upfront, N: iterative)"
 
@@ -42,7 +42,7 @@ class Run:
 
     def predicted(self, limit: int, **workload: float) -> int:
         """Return the model's T, a power of two."""
-        costs = Costs.of_ratio(self.rates.ratio, **workload)
+        costs = GrowthCosts.of_ratio(self.rates.ratio, **workload)
         return nearest_power_of_two(best_allocations(limit, costs))
 
     def track(self, what: str, items: Iterable[Any]) -> Iterable[Any]:

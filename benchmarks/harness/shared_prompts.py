@@ -18,8 +18,8 @@ from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.runner import Runner
 from suffice.engine.runner import Sequence as Running
-from suffice.policy import Policy, Watch, Windows
-from suffice.policy.choice import Budgeted, Choice
+from suffice.policy import Policy, QueryObserver, Windows
+from suffice.policy.choice import Budgeted, KeepAll
 
 
 @dataclass
@@ -28,15 +28,15 @@ class Prompt:
 
     cache: KVCache
     logits: torch.Tensor
-    watches: dict[Policy, Watch | None]
+    watches: dict[Policy, QueryObserver | None]
 
 
-class Shown(Choice):
+class Shown(KeepAll):
     """A policy that leaves nothing out, and shows each prompt to others."""
 
     def __init__(self, policies: Sequence[Policy]) -> None:
         self.policies = tuple(dict.fromkeys(map(watching, policies)))
-        self.watches: dict[Policy, Watch | None] = {}
+        self.watches: dict[Policy, QueryObserver | None] = {}
 
     def watch(self, cache: KVCache, windows: Windows, scale: float) -> Any:
         """Return what shows queries to what each policy looks with."""
@@ -44,7 +44,7 @@ class Shown(Choice):
         return self
 
     def add(self, layer: int, q: torch.Tensor, end: int) -> None:
-        """Show queries; see `Watch`."""
+        """Show queries; see `QueryObserver`."""
         for watch in self.watches.values():
             if watch is not None:
                 watch.add(layer, q, end)

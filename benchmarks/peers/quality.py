@@ -23,7 +23,7 @@ from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
-from suffice.eval.perplexity import Plan, scored, windows_of
+from suffice.eval.perplexity import PerplexityPlan, scored, windows_of
 from suffice.eval.texts import load_text
 from suffice.models.tokenizer import Tokenizer
 
@@ -54,7 +54,7 @@ def opened(flags: argparse.Namespace, setting: dict[str, Any]) -> tuple[Runner, 
 
 def measured(flags: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Return each setting's figures, compared with the float weights."""
-    plan = Plan(flags.window, flags.limit, together=flags.limit)
+    plan = PerplexityPlan(flags.window, flags.limit, together=flags.limit)
     reference, tokenizer = opened(flags, FLOAT)
     text = load_text("wikitext2", flags.data_dir)
     windows = windows_of(tokenizer, text, plan, flags.window)

@@ -43,7 +43,7 @@ from suffice.engine.runner import Sequence as Request
 from suffice.errors import InputError, unknown
 from suffice.models.config import DecoderConfig, LayerConfig, Rope
 from suffice.models.decoder import Decoder
-from suffice.models.pages import gather
+from suffice.models.pages import to_huge_pages
 from suffice.models.weights import is_linear, shapes
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
@@ -146,7 +146,7 @@ def packed_rows(setting: str, matrix: str, columns: int) -> PackedCodes:
     Raises:
         InputError: Unknown, or it cannot without a calibration, or not in codes.
     """
-    quant: Quant = QUANTS.build(setting).at(matrix)
+    quant: Quant = QUANTS.build(setting).for_matrix(matrix)
     packed = quant.pack(torch.randn(PANEL, columns) * columns**-0.5)
     if not isinstance(packed, PackedCodes):
         raise InputError(f"--settings {setting}: stores no codes; kmeans, rtn and kllm:a=16 do")
@@ -182,13 +182,13 @@ def random_weights(config: DecoderConfig, setting: str, tell: Callable[[], objec
     for name in sorted(wanted, key=lambda name: name not in VOCABULARY):
         shape = wanted[name]
         if name in VOCABULARY:
-            weights[name] = quant.at(name).pack(torch.randn(shape).mul_(shape[1] ** -0.5))
+            weights[name] = quant.for_matrix(name).pack(torch.randn(shape).mul_(shape[1] ** -0.5))
         elif is_linear(name):
             weights[name] = random_matrix(setting, name.rpartition(".")[2], *shape)
         else:
             weights[name] = torch.ones(shape)
         tell()
-    gather(weights)
+    to_huge_pages(weights)
     return weights
 
 

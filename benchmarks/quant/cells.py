@@ -19,11 +19,11 @@ import torch
 from benchmarks.quant.peer_weights import PeerWeights, is_peers, peer_path
 from benchmarks.quant.sites import Inputs, Rounding
 from suffice.errors import InputError
-from suffice.eval.perplexity import Result, Scores, Tally
+from suffice.eval.perplexity import PerplexityResult, PerplexityTally, Scores
 from suffice.models.checkpoint import Checkpoint
 from suffice.models.decoder import Decoder
 from suffice.models.formats.quantized_file import open_quantized
-from suffice.models.quantize.job import Quantising
+from suffice.models.quantize.job import Quantizing
 from suffice.models.tokenizer import Tokenizer
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.none import NoQuant
@@ -54,9 +54,11 @@ def _method(weights: str) -> Any:
     return QUANTS.build(weights.removesuffix(UNCALIBRATED))
 
 
-def scored(ours: Rounding, reference: Rounding, windows: Sequence[list[int]]) -> Iterator[Tally]:
-    """Yield, window by window, the tally of what a run and the reference predict."""
-    tally = Tally(len(windows))
+def scored(
+    ours: Rounding, reference: Rounding, windows: Sequence[list[int]]
+) -> Iterator[PerplexityTally]:
+    """Yield, window by window, the tally of what a run predicts compared with the reference."""
+    tally = PerplexityTally(len(windows))
     with torch.no_grad():
         for number, window in enumerate(windows):
             for at in range(0, len(window) - 1, ROWS):
@@ -73,7 +75,7 @@ def scored(ours: Rounding, reference: Rounding, windows: Sequence[list[int]]) ->
             yield tally
 
 
-def cell_of(result: Result, bits: float) -> dict[str, Any]:
+def cell_of(result: PerplexityResult, bits: float) -> dict[str, Any]:
     """Return what is kept of a result."""
     assert result.against is not None
     own = {"bits": bits, "perplexity": result.perplexity, "error": result.error}
@@ -133,9 +135,9 @@ class Source:
         facts = self.facts | {"method": weights}
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            quantising = Quantising(self.floats(), method, self.calibration, path, facts)
-            yield from quantising.run()
-            quantising.write(self.tokenizer)
+            quantizing = Quantizing(self.floats(), method, self.calibration, path, facts)
+            yield from quantizing.run()
+            quantizing.write(self.tokenizer)
         opened = open_quantized(path)
         found = {key: opened.facts[key] for key in facts}
         if found != facts:

@@ -25,7 +25,7 @@ import torch
 from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from suffice import native
-from suffice.models.pages import gather
+from suffice.models.pages import to_huge_pages
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.coded import Coded, Grid
 from suffice.quant.kmeans import INT8, NARROW
@@ -136,7 +136,7 @@ def ring(weight: PackedLinear, size: int) -> list[PackedLinear]:
     copies: dict[str, PackedLinear | torch.Tensor] = {
         str(i): replace(weight) for i in range(max(2, size // weight.bytes))
     }
-    gather(copies)
+    to_huge_pages(copies)
     return [each for each in copies.values() if isinstance(each, PackedLinear)]
 
 

@@ -34,7 +34,7 @@ from benchmarks.quant.quality_table import table
 from benchmarks.quant.sites import Inputs, Rounding, check_sites, even, learned, run
 from suffice import native
 from suffice.errors import InputError
-from suffice.eval.perplexity import Plan, windows_of
+from suffice.eval.perplexity import PerplexityPlan, windows_of
 from suffice.eval.texts import described, json_value, load_text, read
 from suffice.models.decoder import Decoder
 from suffice.models.files import fingerprint, locate
@@ -45,7 +45,7 @@ from suffice.quant.activations import Site
 
 NAME = "quality"
 PROMPTS, LONG = "spec-bench-questions.jsonl", ("rag", "summarization")  # file, categories
-CALIBRATION = Plan(1024, 16)  # windows that weights are calibrated on
+CALIBRATION = PerplexityPlan(1024, 16)  # windows that weights are calibrated on
 LEARNING = 4  # of them, from which levels of inputs are learned
 SHARES = (0.005, 0.01, 0.02, 0.05, 0.1)  # Table IV
 PRESET, BEST = "kllm:a=16", "kmeans"
@@ -224,14 +224,14 @@ def prepared(flags: argparse.Namespace) -> tuple[Source, list[list[int]], CellSt
         parsed(setting)
     if flags.limit < 1:
         raise InputError(f"--limit={flags.limit}: must be at least 1 window")
-    path, plan = locate(flags.model), Plan(flags.window)
+    path, plan = locate(flags.model), PerplexityPlan(flags.window)
     text, (name, other) = load_text("wikitext2", flags.data_dir), calibration_text(flags)
     checkpoint, tokenizer = open_checkpoint(path), load_tokenizer(path)
     for setting in flags.settings:
         check_sites(parsed(setting)[1], checkpoint.config)
     context = checkpoint.config.longest_prompt
     windows = spread(windows_of(tokenizer, text, plan, context), flags.limit)
-    calibration = Plan(min(CALIBRATION.window, context), CALIBRATION.limit)
+    calibration = PerplexityPlan(min(CALIBRATION.window, context), CALIBRATION.limit)
     learning = windows_of(tokenizer, other, calibration, context)
     model = {"name": PurePath(flags.model).name, "hash": fingerprint(path)}
     facts = {"model": model, "text": described(name, other, learning)}

@@ -24,7 +24,7 @@ HQQ = {f"hqq:group={group}": group for group in (32, 64)}
 INSIDE = "--inside"  # a peer's environment
 
 
-def quantise(source: str, target: str, kind: str) -> int:
+def quantize(source: str, target: str, kind: str) -> int:
     """Write `target` as a peer has it; return its status."""
     return by_hqq(source, target, HQQ[kind]) if kind in HQQ else by_llama(source, target, kind)
 
@@ -121,4 +121,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(quantise(*sys.argv[2:]) if INSIDE in sys.argv[1:2] else main())
+    sys.exit(quantize(*sys.argv[2:]) if INSIDE in sys.argv[1:2] else main())

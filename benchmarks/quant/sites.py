@@ -25,7 +25,7 @@ from suffice.models.decoder import Decoder
 from suffice.models.layers import visible
 from suffice.models.quantize.layerwise import Layerwise, sampled
 from suffice.quant import PackedLinear
-from suffice.quant.activations import Rows, Site, check_input_group
+from suffice.quant.activations import ActivationRows, Site, check_input_group
 from suffice.quant.hadamard import rotate
 from suffice.quant.kmeans import CODED_INPUTS, EXACT
 from suffice.quant.packed_codes import PackedCodes
@@ -181,7 +181,7 @@ class Rounding(Passing):
     ) -> None:
         super().__init__(decoder, windows)
         self.sites = sites
-        self._values: Rows | None = None  # of the layer and window at hand, if in codes
+        self._values: ActivationRows | None = None  # of the layer and window at hand, if in codes
 
     @property
     def states(self) -> list[torch.Tensor]:
@@ -210,7 +210,7 @@ class Rounding(Passing):
             return super()._mixed(index, q, k, v)
         if values is None:
             flat = rows(v)
-            values = Rows(flat, torch.ones_like(flat), flat)
+            values = ActivationRows(flat, torch.ones_like(flat), flat)
         k = k.repeat_interleave(len(q) // len(k), 0)
         logits = self.config.attention_scale * q @ k.mT
         seen = visible(q.shape[1], k.shape[1], self.config.layers[index].window)
@@ -218,7 +218,9 @@ class Rounding(Passing):
         return times_values(site, scores, values, q.shape[-1])
 
 
-def times_values(site: Site, scores: torch.Tensor, values: Rows, size: int) -> torch.Tensor:
+def times_values(
+    site: Site, scores: torch.Tensor, values: ActivationRows, size: int
+) -> torch.Tensor:
     """Multiply scores [H, T, S], in integers, by values [S, G D] in codes: [H, T, D].
 
     What the values' codes and scales miss, their outliers, is added in floating point.

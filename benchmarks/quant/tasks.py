@@ -23,7 +23,7 @@ from benchmarks.harness.tables import Cell, CellStore, markdown
 from benchmarks.quant.cells import kept_path
 from suffice import LLM
 from suffice.errors import InputError
-from suffice.eval.likelihood import Plan, context_length
+from suffice.eval.likelihood import LikelihoodPlan, context_length
 from suffice.eval.tasks import Question, Task, chosen, encoded, measure
 from suffice.progress import counting_bar
 
@@ -61,7 +61,7 @@ def answered(llm: LLM, task: Task, questions: list[Question], name: str) -> Cell
     """Return how many questions are answered rightly."""
     pairs = encoded(llm.tokenizer, questions, context_length(llm))
     with counting_bar() as bar:
-        tallies = measure(llm.runner, task, questions, pairs, Plan("decode", 8))
+        tallies = measure(llm.runner, task, questions, pairs, LikelihoodPlan("decode", 8))
         *_, tally = bar.track(tallies, total=len(questions), description=name)
     return dataclasses.asdict(tally.result())
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.harness.tables import markdown
 from suffice.engine.runner import Runner
-from suffice.models.native_model import NativeModel, Rows
+from suffice.models.native_model import NativeModel, StepRows
 from suffice.progress import counting_bar
 from suffice.quant import PackedLinear
 
@@ -53,7 +53,7 @@ def measured(
                 ):
                     cache, tokens = sequences[at].cache, _tokens(runner, rows)
                     began = clock()
-                    native.step([Rows(cache, tokens, outputs=outputs)])
+                    native.step([StepRows(cache, tokens, outputs=outputs)])
                     found.setdefault((name, rows), []).append(clock() - began)
                     cache.truncate(cache.length)
                 found.setdefault(("products", rows), []).append(_products(runner, rows, clock))

@@ -14,8 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "../cache.h"
-#include "../types.h"
+#include "attention/attention_rule.h"
+#include "cache/cache.h"
+#include "linear/linear.h"
+#include "model/model.h"
 
 namespace suffice::bind {
 
@@ -37,6 +39,10 @@ Type type_of(const std::string& name);
 const char* name_of(Type type);
 void check_tokens(const KVCache& cache, int first, int count);
 void check_rows(const KVCache& cache, int layer, int first, int count);  // of a layer
+// The rows of each cache, of a layer, that a call for several requests is about.
+std::vector<StepRequest> requests_of(const std::vector<KVCache*>& caches, int layer,
+                                     const ConstInts& lengths, const ConstInts& counts,
+                                     size_t rows);
 void check_rule(const AttentionRule& rule, int group);  // query heads that share keys and values
 
 // Owns padded copies of scale and bias, levels, and the wave of a rotation; keeps the weight's
@@ -49,11 +55,11 @@ struct PyLinear {
 
   PyLinear(ConstBytes bytes, int rows, int columns, const std::string& type,
            const std::optional<ConstFloats>& scales, const std::optional<ConstFloats>& biases,
-           const std::optional<ConstBytes>& levels, int group, int rotation, int most);
+           const std::optional<ConstBytes>& levels, int group, int rotation, int max_code);
   PyLinear(const PyLinear&) = delete;
 
  private:
-  void set_codes(const std::optional<ConstBytes>& levels, int group, int rotation, int most);
+  void set_codes(const std::optional<ConstBytes>& levels, int group, int rotation, int max_code);
   void set_rotation(int block);
   const float* padded(const std::optional<ConstFloats>& from, std::vector<float>& to,
                       const char* name);
@@ -64,5 +70,6 @@ void bind_cache(nb::module_& module);
 void bind_model(nb::module_& module);
 void bind_rule(nb::module_& module);
 void bind_policy(nb::class_<KVCache>& cache);
+void bind_attention(nb::module_& module, nb::class_<KVCache>& cache);
 
 }  // namespace suffice::bind

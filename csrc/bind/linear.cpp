@@ -6,30 +6,31 @@
 #include <numbers>
 #include <optional>
 
-#include "../inputs.h"
-#include "../kernels.h"
-#include "../parallel.h"
-#include "bind.h"
+#include "bind/bind.h"
+#include "kernels/kernels.h"
+#include "linear/inputs.h"
+#include "runtime/parallel.h"
 
 namespace suffice::bind {
 
 namespace {
-constexpr int kMostWide = 1 << 28;  // rows or columns, so that sizes fit their types
+constexpr int kMaxWide = 1 << 28;  // rows or columns, so that sizes fit their types
 }  // namespace
 
 PyLinear::PyLinear(ConstBytes bytes, int rows, int columns, const std::string& type,
                    const std::optional<ConstFloats>& scales,
                    const std::optional<ConstFloats>& biases, const std::optional<ConstBytes>& table,
-                   int group, int rotation, int most)
+                   int group, int rotation, int max_code)
     : data(bytes) {
   require(rows > 0 && columns > 0, "a linear layer needs at least one row and one column");
-  require(rows <= kMostWide && columns <= kMostWide,
-          "a linear layer has at most " + std::to_string(kMostWide) + " rows and columns");
+  require(rows <= kMaxWide && columns <= kMaxWide,
+          "a linear layer has at most " + std::to_string(kMaxWide) + " rows and columns");
   linear.rows = rows;
   linear.columns = columns;
-  linear.type = type == "codes" ? Type::codes : type_of(type);
-  require(linear.type != Type::f16, "weights are float32, bfloat16, int8 or codes");
-  set_codes(table, group, rotation, most);
+  linear.type = type == "codes" ? Type::codebook : type_of(type);
+  require(linear.type != Type::f16 && linear.type != Type::kmeans4,
+          "weights are float32, bfloat16, int8 or codes");
+  set_codes(table, group, rotation, max_code);
   const size_t expected = linear.panels() * linear.panel_bytes();
   require(bytes.size() == expected, "packed weight has " + std::to_string(bytes.size()) +
                                         " bytes; " + std::to_string(expected) + " expected");
@@ -41,12 +42,12 @@ PyLinear::PyLinear(ConstBytes bytes, int rows, int columns, const std::string& t
 }
 
 void PyLinear::set_codes(const std::optional<ConstBytes>& table, int group, int rotation,
-                         int most) {
-  require((linear.type == Type::codes) == table.has_value(),
+                         int max_code) {
+  require((linear.type == Type::codebook) == table.has_value(),
           "weights in codes, and only these, need levels");
   if (!table) return;
   const size_t count = table->size();
-  require(std::has_single_bit(count) && count >= 1 << kLeastBits && count <= 1 << kMostBits,
+  require(std::has_single_bit(count) && count >= 1 << kMinBits && count <= 1 << kMaxBits,
           "4, 8, 16, 32 or 64 levels, not " + std::to_string(count));
   linear.bits = std::countr_zero(count);
   const int unit = unit_columns(linear.bits);
@@ -56,15 +57,15 @@ void PyLinear::set_codes(const std::optional<ConstBytes>& table, int group, int 
               " is allowed");
   require(rotation == 0 || (rotation > 0 && linear.columns % rotation == 0 &&
                             hadamard_size(rotation) >= kPanel &&
-                            rotation / hadamard_size(rotation) <= kMostParts),
+                            rotation / hadamard_size(rotation) <= kMaxParts),
           "no rotation in blocks of " + std::to_string(rotation));
-  require(most == 127 || most == 32767, "codes of inputs up to 127 or 32767");
+  require(max_code == 127 || max_code == 32767, "codes of inputs up to 127 or 32767");
   levels.assign(table->data(), table->data() + count);
   linear.levels = levels.data();
   linear.group = group;
   set_rotation(rotation);
-  linear.most = most;
-  linear.narrow = most == 127 && std::ranges::all_of(levels, [](int level) {
+  linear.max_code = max_code;
+  linear.narrow = max_code == 127 && std::ranges::all_of(levels, [](int level) {
                     return std::abs(level - kLevelOffset) < kNarrowOffset;
                   });
 }
@@ -106,7 +107,8 @@ void py_linear(const PyLinear& w, ConstFloats x, Floats y) {
                 x.data() + static_cast<size_t>(row) * w.linear.columns,
                 w.linear.columns * sizeof(float));
   nb::gil_scoped_release release;
-  InputBuffers buffers(count, stride);
+  InputBuffers buffers;
+  buffers.prepare(count, stride);
   const Inputs inputs = buffers.of(values.data(), stride, w.linear, count);
   const auto threads = team();
   threads->run([&](int thread) {
@@ -119,7 +121,7 @@ void py_linear(const PyLinear& w, ConstFloats x, Floats y) {
 // share a scale (0: all of them), and between which thresholds values do not stay.
 void py_set_inputs(PyLinear& w, ConstFloats levels, int outliers, int group, float low,
                    float high) {
-  require(w.linear.type == Type::codes, "only weights in codes have inputs by levels");
+  require(w.linear.type == Type::codebook, "only weights in codes have inputs by levels");
   require(levels.ndim() == 1 && levels.size() >= 1 && levels.size() <= kLevels,
           "1 to 16 levels, not " + std::to_string(levels.size()));
   for (size_t i = 1; i < levels.size(); i++)
@@ -139,8 +141,9 @@ void py_set_inputs(PyLinear& w, ConstFloats levels, int outliers, int group, flo
 
 // y = W x by counting pairs of codes, x being codes of `x_levels`, in the caller's thread.
 void py_count_pairs(const PyLinear& w, ConstBytes x, ConstFloats x_levels, Floats y) {
-  require(w.linear.type == Type::codes && w.linear.bits == 4 && w.linear.group >= w.linear.columns,
-          "pairs are counted of codes of 4 bits with one scale a row");
+  require(
+      w.linear.type == Type::codebook && w.linear.bits == 4 && w.linear.group >= w.linear.columns,
+      "pairs are counted of codes of 4 bits with one scale a row");
   require(x.ndim() == 1 && x.size() == static_cast<size_t>(w.linear.columns),
           "x must be [" + std::to_string(w.linear.columns) + "]");
   require(x_levels.size() == kLevels, "16 levels of x, not " + std::to_string(x_levels.size()));
@@ -183,7 +186,7 @@ void bind_linear(nb::module_& m) {
            "data"_a.noconvert(), "rows"_a, "columns"_a, "dtype"_a,
            "scale"_a.noconvert().none() = nb::none(), "bias"_a.noconvert().none() = nb::none(),
            "levels"_a.noconvert().none() = nb::none(), "group"_a = 0, "rotation"_a = 0,
-           "most"_a = 0)
+           "max_code"_a = 0)
       .def_prop_ro("bytes", [](const PyLinear& self) { return self.linear.bytes(); })
       .def_prop_ro("narrow", [](const PyLinear& self) { return self.linear.narrow; })
       .def("__call__", &py_linear, "x"_a.noconvert(), "y"_a.noconvert())

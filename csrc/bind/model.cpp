@@ -1,18 +1,18 @@
-#include "../model.h"
+#include "model/model.h"
 
 #include <algorithm>
 #include <memory>
 #include <optional>
 
-#include "../parallel.h"
-#include "bind.h"
+#include "bind/bind.h"
+#include "runtime/parallel.h"
 
 namespace suffice::bind {
 namespace {
 
 // A model built part by part from Python; keeps every array it points into.
 struct PyModel {
-  Spec spec;
+  ModelSpec spec;
   std::vector<nb::object> keep;
   std::unique_ptr<Model> model;
 
@@ -52,13 +52,15 @@ void check_linear(const Linear& w, int rows, int columns, const char* name, bool
 // Matrices that share an input take one quantised copy of it.
 void check_alike(const Linear& a, const Linear& b, const char* names) {
   require(!a.data || !b.data ||
-              (a.type == b.type && a.rotation.block == b.rotation.block && a.most == b.most &&
-               a.inputs == b.inputs),
+              (a.type == b.type && a.rotation.block == b.rotation.block &&
+               a.max_code == b.max_code && a.inputs == b.inputs),
           std::string(names) + " must be stored alike");
 }
 
-void add_layer(PyModel& self, const nb::dict& parts, int window, int rope) {
-  const Spec& spec = self.spec;
+using Parts = nb::typed<nb::dict, nb::str, nb::object>;
+
+void add_layer(PyModel& self, const Parts& parts, int window, int rope) {
+  const ModelSpec& spec = self.spec;
   Layer layer;
   const int queries = spec.heads * spec.head_size, keys = spec.kv_heads * spec.head_size;
   self.set(layer.q, parts, "q");
@@ -91,14 +93,14 @@ void add_layer(PyModel& self, const nb::dict& parts, int window, int rope) {
   self.spec.layers.push_back(layer);
 }
 
-void finish(PyModel& self, const nb::dict& parts) {
-  Spec& spec = self.spec;
+void finish(PyModel& self, const Parts& parts) {
+  ModelSpec& spec = self.spec;
   self.set(spec.embedding, parts, "embed");
   self.set(spec.project_in, parts, "project_in");
   self.set(spec.project_out, parts, "project_out");
   self.set(spec.head, parts, "head");
   check_linear(spec.embedding, spec.vocabulary, spec.embedding_width, "embed");
-  require(spec.embedding.type != Type::codes, "the embedding must not be in codes");
+  require(spec.embedding.type != Type::codebook, "the embedding must not be in codes");
   check_linear(spec.project_in, spec.width, spec.embedding_width, "project_in",
                spec.width != spec.embedding_width);
   check_linear(spec.project_out, spec.embedding_width, spec.width, "project_out",
@@ -121,29 +123,30 @@ Counts counts_into(const Longs& reads, size_t heads) {
   Counts counts;
   counts.key_rows = reads.data();
   counts.value_rows = reads.data() + heads;
-  counts.held_rows = reads.data() + 2 * heads;
-  counts.alone_rows = reads.data() + 3 * heads;
+  counts.dense_rows = reads.data() + 2 * heads;
+  counts.per_head_rows = reads.data() + 3 * heads;
   return counts;
 }
 
-void check_sketches(const Spec& spec, const std::vector<KVCache*>& caches) {
-  const bool needed = spec.sketched();
+void check_sketches(const ModelSpec& spec, const std::vector<KVCache*>& caches) {
+  const bool needed = spec.needs_sketch();
   for (const KVCache* cache : caches)
     require(!needed || cache->extras().sketch, "the cache has no sketch of its keys");
 }
 
-void check_item(const Spec& spec, const KVCache& cache, int length, int count, bool exact) {
+void check_request(const ModelSpec& spec, const KVCache& cache, int length, int count,
+                   bool prefill) {
   require(count >= 1 && count <= 32, "1 to 32 rows per request, not " + std::to_string(count));
   require(cache.layers() == static_cast<int>(spec.layers.size()) &&
               cache.heads() == spec.kv_heads && cache.size() == spec.head_size,
           "the cache was made for another model");
   check_tokens(cache, length, count);
   require(
-      exact || count == 1 || !cache.extras().masses,
+      prefill || count == 1 || !cache.extras().masses,
       "a cache that sums what rows weigh takes one token at a time, not " + std::to_string(count));
 }
 
-void check_tokens(const Spec& spec, const ConstInts& tokens, const ConstInts& positions,
+void check_tokens(const ModelSpec& spec, const ConstInts& tokens, const ConstInts& positions,
                   const ConstInts& outputs) {
   int limit = spec.positions ? spec.position_rows : INT32_MAX;
   for (const Rope& rope : spec.ropes) limit = std::min(limit, rope.positions);
@@ -169,10 +172,10 @@ void check_tokens(const Spec& spec, const ConstInts& tokens, const ConstInts& po
 // every row; audit [3, layers, rows, heads]: see audit.h.
 Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
                ConstInts tokens, ConstInts positions, ConstInts visible, ConstInts outputs,
-               Floats logits, Longs reads, bool exact, std::optional<Floats> queries,
+               Floats logits, Longs reads, bool prefill, std::optional<Floats> queries,
                std::optional<Floats> audit) {
   require(self.model != nullptr, "the model is not complete");
-  const Spec& spec = self.spec;
+  const ModelSpec& spec = self.spec;
   const size_t rows = tokens.size();
   require(rows > 0 && positions.size() == rows && visible.size() == rows,
           "tokens, positions and visible need the same, positive, length");
@@ -187,23 +190,23 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
               reads.size() == 4 * heads,
           "reads must be [4, layers, kv_heads]");
   Step step;
-  size_t at = 0;
+  size_t first_row = 0;
   for (size_t i = 0; i < caches.size(); i++) {
     const int count = counts.data()[i];
-    check_item(spec, *caches[i], lengths.data()[i], count, exact);
-    step.items.push_back({caches[i], lengths.data()[i], static_cast<int>(at), count});
-    at += count;
+    check_request(spec, *caches[i], lengths.data()[i], count, prefill);
+    step.requests.push_back({caches[i], lengths.data()[i], static_cast<int>(first_row), count});
+    first_row += count;
   }
-  require(at == rows, "the counts add up to " + std::to_string(at) + ", not to the " +
-                          std::to_string(rows) + " tokens given");
+  require(first_row == rows, "the counts add up to " + std::to_string(first_row) + ", not to the " +
+                                 std::to_string(rows) + " tokens given");
   check_tokens(spec, tokens, positions, outputs);
   step.tokens.assign(tokens.data(), tokens.data() + rows);
   step.positions.assign(positions.data(), positions.data() + rows);
   step.visible.assign(visible.data(), visible.data() + rows);
   step.outputs.assign(outputs.data(), outputs.data() + outputs.size());
   step.logits = logits.data();
-  step.exact = exact;
-  if (!exact) check_sketches(spec, caches);
+  step.prefill = prefill;
+  if (!prefill) check_sketches(spec, caches);
   if (queries) {
     require(queries->size() == spec.layers.size() * rows * spec.heads * spec.head_size,
             "queries must be [layers, rows, heads, head_size]");
@@ -244,7 +247,7 @@ void bind_model(nb::module_& m) {
       .def_ro("kv_bytes", &Counts::kv_bytes)
       .def_ro("sketch_bytes", &Counts::sketch_bytes)
       .def_ro("missing", &Counts::missing)
-      .def_ro("held_bytes", &Counts::held_bytes)
+      .def_ro("dense_bytes", &Counts::dense_bytes)
       .def_ro("weight_bytes", &Counts::weight_bytes);
 
   nb::class_<PyModel>(m, "Model")
@@ -261,7 +264,7 @@ void bind_model(nb::module_& m) {
             require(placement >= 0 && placement <= 2, "no such placement of norms");
             require(activation >= kSilu && activation <= kRelu, "no such activation");
             new (self) PyModel();
-            Spec& spec = self->spec;
+            ModelSpec& spec = self->spec;
             spec.width = width;
             spec.heads = heads;
             spec.kv_heads = kv_heads;
@@ -285,7 +288,7 @@ void bind_model(nb::module_& m) {
       .def("finish", &finish, "parts"_a)
       .def("step", &py_step, "caches"_a, "lengths"_a.noconvert(), "counts"_a.noconvert(),
            "tokens"_a.noconvert(), "positions"_a.noconvert(), "visible"_a.noconvert(),
-           "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert(), "exact"_a,
+           "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert(), "prefill"_a,
            "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none())
       .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
       .def("set_rules", &set_rules, "rules"_a);

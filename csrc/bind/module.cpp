@@ -1,7 +1,9 @@
-#include "../kernels.h"
-#include "../machine.h"
-#include "../parallel.h"
-#include "bind.h"
+#include <new>
+
+#include "bind/bind.h"
+#include "kernels/kernels.h"
+#include "runtime/machine.h"
+#include "runtime/parallel.h"
 
 namespace suffice::bind {
 
@@ -10,9 +12,9 @@ Type type_of(const std::string& name) {
   if (name == "bfloat16") return Type::bf16;
   if (name == "float16") return Type::f16;
   if (name == "int8") return Type::i8;
-  if (name == "kmeans4") return Type::codes;
+  if (name == "kmeans4") return Type::kmeans4;
   throw std::invalid_argument("unknown storage type '" + name +
-                              "'. Known: float32, bfloat16, float16, int8, kmeans4");
+                              "'. AetState: float32, bfloat16, float16, int8, kmeans4");
 }
 
 const char* name_of(Type type) {
@@ -39,6 +41,17 @@ void bind_machine(nb::module_& m) {
         set_threads(threads);
       },
       "threads"_a);
+  m.def(
+      "fail_in_thread",
+      [](int thread) {
+        nb::gil_scoped_release release;
+        const auto threads = team();
+        threads->run([&](int each) {
+          if (each == thread) throw std::bad_alloc();
+          threads->barrier();
+        });
+      },
+      "thread"_a, "Raises MemoryError from a thread of the team, as a test of what becomes of it.");
   m.def("read_bandwidth", &read_bandwidth, "bytes"_a, "threads"_a, "repeats"_a,
         nb::call_guard<nb::gil_scoped_release>());
   m.def("product_rate", &product_rate, "narrow"_a, "threads"_a, "repeats"_a,
@@ -51,7 +64,7 @@ void bind_machine(nb::module_& m) {
 
 NB_MODULE(_native, m) {
   m.attr("PANEL") = kPanel;
-  m.attr("ROW_LEVELS") = std::vector<int>(kRowLevels.at, kRowLevels.at + kLevels);
+  m.attr("ROW_LEVELS") = std::vector<int>(kRowCodebook.levels, kRowCodebook.levels + kLevels);
   m.attr("ROW_LEVEL_UNIT") = kLevelUnit;
   m.attr("TRIED_FACTORS") = std::vector<float>(kTriedFactors, kTriedFactors + kTried);
   nb::exception<OutOfMemory>(m, "OutOfMemory", PyExc_MemoryError);

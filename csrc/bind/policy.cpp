@@ -1,7 +1,7 @@
 // What policies do with the rows of a cache.
 #include <algorithm>
 
-#include "bind.h"
+#include "bind/bind.h"
 
 namespace suffice::bind {
 namespace {
@@ -62,9 +62,9 @@ void py_masses(KVCache& cache, int layer, Masses masses, bool set) {
   check_rows(cache, layer, 0, count);
   require(masses.shape(0) == static_cast<size_t>(cache.heads()), "one row for each head");
   for (int h = 0; h < cache.heads(); h++) {
-    float* own = cache.head(layer, h).masses;
-    float* theirs = masses.data() + static_cast<size_t>(h) * count;
-    std::copy_n(set ? theirs : own, count, set ? own : theirs);
+    float* held = cache.head(layer, h).masses;
+    float* given = masses.data() + static_cast<size_t>(h) * count;
+    std::copy_n(set ? given : held, count, set ? held : given);
   }
 }
 

@@ -1,9 +1,9 @@
 // What attention reads, and what it has read.
 #include <algorithm>
 
-#include "../kernels.h"
-#include "../machine.h"
-#include "bind.h"
+#include "bind/bind.h"
+#include "kernels/kernels.h"
+#include "runtime/machine.h"
 
 namespace suffice::bind {
 
@@ -103,8 +103,8 @@ void bind_rule(nb::module_& m) {
   nb::class_<Reads>(m, "Reads")
       .def_ro("key_rows", &Reads::key_rows)
       .def_ro("value_rows", &Reads::value_rows)
-      .def_ro("alone_rows", &Reads::alone_rows)
-      .def_ro("held_rows", &Reads::held_rows)
+      .def_ro("per_head_rows", &Reads::per_head_rows)
+      .def_ro("dense_rows", &Reads::dense_rows)
       .def_ro("sketch_bytes", &Reads::sketch_bytes)
       .def_ro("missing", &Reads::missing);
 

@@ -5,7 +5,7 @@
 
 namespace suffice::hw {
 
-// The new token is local; one that is not local any more takes the place of the lightest global one
+// New tokens are local. A token that leaves the locals replaces the global token of least mass
 // (lines 18 to 20).
 void Aet::admit(int length) {
   for (; next_ < length; next_++)
@@ -24,7 +24,7 @@ void Aet::admit(int length) {
   }
 }
 
-// Lines 1 to 5. Weights are taken relative to the greatest logit of the important tokens.
+// Lines 1 to 5. Weights are relative to the largest logit of the important tokens.
 void Aet::start(const float* logits, int length, const Decision& out) {
   state_.assign(heads_, {});
   for (int h = 0; h < heads_; h++) {
@@ -56,7 +56,7 @@ void Aet::read_wave(const float* logits, int length, Decision* out) {
   }
 }
 
-// Lines 11 to 14, multiplied out so that nothing is divided.
+// Lines 11 to 14, multiplied out to avoid a division.
 bool Aet::enough(int length, int known) {
   int stopped = 0;
   for (Head& head : state_) {
@@ -124,7 +124,7 @@ uint64_t mixed(uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
-// Nearly normal: four uniform numbers of 16 bits, variance 1/3, so at most 3.5 deviations.
+// Nearly normal: a sum of four uniform 16-bit numbers (variance 1/3), at most 3.5 deviations.
 double normal(uint64_t key) {
   const uint64_t bits = mixed(key);
   double sum = 0;

@@ -1,4 +1,4 @@
-// The module `suffice_hw._simulator`: checks what the simulators are given, no arithmetic.
+// The module `suffice_hw._simulator`: checks the arguments of the simulators, no arithmetic.
 #include "bind.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the binding files of the simulators share.
+// Shared by the binding files of the simulators.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -29,9 +29,8 @@ void check_decision(const Decision& decision, int length) {
           "rows of " + std::to_string(length) + " tokens, at least one key");
 }
 
-// A head's steps up to `totals.shape(1)` tokens; totals [3][steps]: keys, values, waves. Returns
-// the decisions at the lengths that are asked for. `logits` [heads][steps][steps], or a source of
-// them.
+// Runs a head for `totals.shape(1)` steps. Writes totals [3][steps]: keys, values, waves. Returns
+// the decisions at `lengths`. Logits are given as `logits` [heads][steps][steps] or by `source`.
 Decisions run_steps(const AetRule& rule, int heads, const Synthetic* source, int first_head,
                     const float* logits, const std::vector<int>& lengths, Totals totals) {
   const int steps = static_cast<int>(totals.shape(1));
@@ -97,7 +96,7 @@ void check_place(const Simulation& simulation, const HeadPlace& place, int lengt
 
 nb::tuple py_run_head(Simulation& self, const Decision& decision, int length,
                       const std::vector<int64_t>& place, double start) {
-  require(place.size() == 3, "where keys, values and what comes before them are");
+  require(place.size() == 3, "addresses of keys, values and query");
   const HeadPlace at{place[0], place[1], place[2]};
   check_decision(decision, length);
   check_place(self, at, length);
@@ -116,7 +115,7 @@ double py_run_stream(Simulation& self, const Decisions& decisions, const std::ve
   std::vector<const Decision*> rows;
   std::vector<HeadPlace> at;
   for (size_t i = 0; i < decisions.size(); i++) {
-    require(places[i].size() == 3, "where keys, values and what comes before them are");
+    require(places[i].size() == 3, "addresses of keys, values and query");
     at.push_back({places[i][0], places[i][1], places[i][2]});
     check_decision(decisions[i], lengths[i]);
     check_place(self, at.back(), lengths[i]);

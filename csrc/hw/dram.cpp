@@ -50,7 +50,7 @@ void Channel::admit(Clock until) {
   while (window_.size() < window_size_ && !waiting_.empty() && waiting_.front().arrival <= until) {
     window_.push_back(waiting_.front());
     waiting_.pop_front();
-    // It was accepted once the request that came a queue before it, or one in its place, was gone.
+    // A request is accepted once at most `queue` - 1 requests before it have not departed.
     Request& request = window_.back();
     request.accepted = std::max(request.arrival, departures_[admitted_++ % departures_.size()]);
   }
@@ -61,7 +61,7 @@ Clock Channel::activate_time(const Request& request) const {
   return std::max({bank, last_activates_[ring_] + timing_.four_activates, row_bus_});
 }
 
-// A row is left open while a request in the window can still use it.
+// A row stays open while a request in the window needs it.
 Channel::Command Channel::choose() const {
   uint64_t used = 0, seen = 0;
   for (const Request& request : window_)
@@ -100,7 +100,7 @@ Clock Channel::next() {
   admit(now_);
   if (window_.empty() && !waiting_.empty()) admit(waiting_.front().arrival);
   command_ = earliest();
-  // A later arrival may have a command that comes before.
+  // A request that arrives later may have an earlier command.
   while (window_.size() < window_size_ && !waiting_.empty() &&
          waiting_.front().arrival <= command_.time) {
     admit(waiting_.front().arrival);
@@ -119,7 +119,7 @@ void Channel::open_changes(int by, Clock time) {
 void Channel::issue_column(const Request& request, Clock time) {
   const Timing& t = timing_;
   Bank& bank = banks_[request.bank];
-  // After a read: the next read, and a write once the bus has turned round.
+  // After a read: the next read, or a write after the turnaround of the bus.
   const int read_short[] = {t.ccd_short, t.read_latency + t.burst + t.turnaround - t.write_latency};
   const int write_short[] = {t.write_latency + t.burst + t.write_to_read_short, t.ccd_short};
   const int write_long[] = {t.write_latency + t.burst + t.write_to_read_long, t.ccd_long};
@@ -213,17 +213,17 @@ Memory::Memory(const Shape& shape, const Timing& timing)
 void Memory::add(int64_t address, bool write, Clock arrival, int64_t id) {
   const Place place = locate(shape_, address);
   channels_[place.channel].add(place, write, arrival, id);
-  under_way_++;
+  in_flight_++;
 }
 
 bool Memory::next(Done* done) {
-  if (under_way_ == 0) return false;
+  if (in_flight_ == 0) return false;
   while (true) {
     Channel* first = nullptr;
     Clock time = kNever;
     for (Channel& channel : channels_)
       if (const Clock next = channel.next(); next < time) time = next, first = &channel;
-    // No command that is still to come can end before the clock it comes in.
+    // A burst cannot end before its command is issued, so no later command ends earlier.
     if (!heap_.empty() && heap_.front().time <= time) break;
     Done ended;
     if (!first->step(&ended)) continue;
@@ -233,7 +233,7 @@ bool Memory::next(Done* done) {
   std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
   *done = heap_.back();
   heap_.pop_back();
-  under_way_--;
+  in_flight_--;
   return true;
 }
 

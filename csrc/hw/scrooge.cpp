@@ -6,8 +6,8 @@
 namespace suffice::hw {
 namespace {
 
-// Rows that are fetched in order, as many at a time as the window holds. What is still under way
-// when a fetch is given up comes all the same, and is not looked at.
+// Fetches rows in order, with at most `window_rows` in flight. Rows still in flight when a fetch is
+// abandoned arrive later and are ignored.
 class Fetch {
  public:
   Fetch(Port* port, const Machine& machine, double now)
@@ -19,14 +19,14 @@ class Fetch {
   int64_t asked() const { return asked_; }
   double now() const { return now_; }
 
-  // Asks for what the window has room for, waits for a row, returns its place in the order, or -1.
+  // Requests rows while the window has room, waits for a row, returns its index in the order or -1.
   int64_t next() {
     ask();
     Done done;
-    while (under_way_ > 0 && port_->memory.next(&done)) {
+    while (in_flight_ > 0 && port_->memory.next(&done)) {
       const int64_t index = done.id - first_;
       if (index < 0 || --rows_[index].bursts > 0) continue;
-      under_way_--;
+      in_flight_--;
       now_ = std::max(now_, done.time * machine_.tck_ns + machine_.controller_ns);
       return index;
     }
@@ -35,18 +35,18 @@ class Fetch {
 
  private:
   struct Row {
-    int64_t address, bytes, bursts;  // bursts that have not come yet
+    int64_t address, bytes, bursts;  // bursts in flight
   };
 
   void ask() {
     const Clock clock = static_cast<Clock>(std::ceil(now_ / machine_.tck_ns - 1e-9));
     const int64_t burst = port_->memory.shape().burst_bytes;
-    for (; asked_ < static_cast<int64_t>(rows_.size()) && under_way_ < machine_.window_rows;
+    for (; asked_ < static_cast<int64_t>(rows_.size()) && in_flight_ < machine_.window_rows;
          asked_++) {
       Row& row = rows_[asked_];
       for (int64_t at = 0; at < row.bytes; at += burst, row.bursts++)
         port_->memory.add(row.address + at, false, clock, first_ + asked_);
-      under_way_++;
+      in_flight_++;
     }
   }
 
@@ -55,10 +55,10 @@ class Fetch {
   double now_;
   int64_t first_, asked_ = 0;
   std::vector<Row> rows_;
-  int under_way_ = 0;
+  int in_flight_ = 0;
 };
 
-// Waves of rows that enter the pipeline in order, each as soon as its rows are there.
+// Waves of rows; they enter the pipeline in order, each as soon as all its rows have arrived.
 class Waves {
  public:
   Waves(const Decision& decision, int wave, int interval) : interval_(interval) {
@@ -83,12 +83,12 @@ class Waves {
 
  private:
   int interval_;
-  std::vector<int> left_, of_;  // rows that have not come, of each wave; the wave of each row
+  std::vector<int> left_, of_;  // missing rows of each wave; the wave of each row
   size_t entered_ = 0;
   double last_ = 0;
 };
 
-// The rows that a decision has not read, newest first: the prefetcher does not know where it stops.
+// The rows that a decision does not read, newest first: the prefetcher does not know the stop.
 std::vector<int32_t> beyond(const Decision& decision, int length) {
   std::vector<bool> read(length, false);
   for (const int32_t row : decision.keys) read[row] = true;

@@ -1,4 +1,4 @@
-// The Scrooge accelerator: what Algorithm 1 reads (the functional pass), and how long that takes.
+// The Scrooge accelerator: the rows that Algorithm 1 reads (functional pass), and their timing.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,30 @@ namespace suffice::hw {
 
 enum GroupStop { kAll, kAny, kMasked };
 
-// Algorithm 1, with what the paper leaves open.
+// Parameters of Algorithm 1, and the choices that the paper leaves open.
 struct AetRule {
   double key_share, value_share;  // thr_k, thr_v
   int sinks, globals, locals;
-  int wave;               // tokens between two looks at the condition
+  int wave;               // tokens between two checks of the condition
   bool filter_important;  // the value test applies to important tokens too
-  bool running_max;       // Max follows the tokens that are read later
-  bool raw_masses;        // what global tokens are ranked by: weights, or scores of the softmax
-  int group_stop;         // for heads that share keys
+  bool running_max;       // Max includes tokens that are read later
+  bool raw_masses;        // global tokens are ranked by weights, not by softmax scores
+  int group_stop;         // GroupStop, for heads that share keys
 };
 
 struct Decision {
-  std::vector<int32_t> keys;    // rows read: important ones, then the newest first
+  std::vector<int32_t> keys;    // rows read: important ones, then others from the newest on
   std::vector<int32_t> values;  // rows read
-  int important = 0;            // of the keys
+  int important = 0;            // number of important keys
   int waves = 0;                // of keys that are not important
 };
 
-// The heads that share keys, from token to token.
+// State of the heads that share keys, from token to token.
 class Aet {
  public:
   Aet(const AetRule& rule, int heads) : rule_(rule), heads_(heads) {}
 
-  // A step: logits [heads][length], scaled, of all tokens and the new one.
+  // Decides one step; `logits` [heads][length] are scaled and include the new token.
   void decide(const float* logits, int length, Decision* out);
 
  private:
@@ -54,12 +54,12 @@ class Aet {
 
   AetRule rule_;
   int heads_;
-  int next_ = 0;  // the first token that has not come yet
+  int next_ = 0;  // first token that is not admitted yet
   std::vector<Token> globals_, locals_;
   std::vector<Head> state_;
 };
 
-// Logits that look like attention's: a sink, tokens of lasting weight, recent ones, and noise.
+// Synthetic attention logits: a sink, tokens of constant weight, recent tokens, and noise.
 struct Synthetic {
   double sink, spread, noise, recency, reach;  // logits; `reach` is in tokens
   uint64_t seed;
@@ -69,23 +69,23 @@ void make_logits(const Synthetic& source, int head, int length, float* logits);
 // Times in cycles of 1 ns.
 struct Machine {
   int row_bytes;
-  int wave;           // tokens a wave
-  int replays;        // waves that a key is used for: heads that share it
-  int window_rows;    // rows asked for and not come yet
-  int softmax_width;  // tokens a cycle
+  int wave;           // tokens per wave
+  int replays;        // waves that use a key: one per head that shares it
+  int window_rows;    // limit on requested rows in flight
+  int softmax_width;  // tokens per cycle
   double pipe, stop_latency, softmax_latency, sum_latency;
-  bool early_values;  // ask for values as soon as keys have ended
+  bool early_values;  // request values at the end of the keys, not of the softmax
   double tck_ns, controller_ns;
   int64_t extra_bytes;  // query and indices, read before the keys
 };
 
-// A memory and the next request's number.
+// A memory, and the id of the next request.
 struct Port {
   Memory memory;
   int64_t next_id = 0;
 };
 
-// Where rows lie: token 0's key and value, and what is read before them.
+// Addresses of token 0's key and value, and of the query and indices.
 struct HeadPlace {
   int64_t keys, values, extra;
 };
@@ -93,14 +93,14 @@ struct HeadPlace {
 constexpr double kUnknown = 1e300;
 struct HeadTime {
   double start, keys_end, softmax_end, end;
-  int64_t wasted_rows;  // keys that came after the stop
+  int64_t wasted_rows;  // keys that arrived after the stop
 };
 
-// One step of the heads that share keys, from `start` on.
+// Times of one step of the heads that share keys, starting at `start`.
 HeadTime run_head(Port* port, const Machine& machine, const Decision& decision, int length,
                   const HeadPlace& place, double start);
 
-// The same rows with nothing waiting for anything but room in the window: when the last one came.
+// Returns when the last of the same rows arrives if only the window limits requests.
 double run_stream(Port* port, const Machine& machine, const std::vector<const Decision*>& decisions,
                   const std::vector<HeadPlace>& places, double start);
 

@@ -2,15 +2,14 @@
 // SUFFICE_VNNI says whether there are products of bytes and of pairs that are added to sums.
 // clang-format off: each file uses those before it
 #include "simd.inl"
-#include "products.inl"
-#include "units.inl"
+#include "dot.inl"
+#include "register_blocking.inl"
 #include "rotate.inl"
-#include "levels.inl"
-#include "code_lines.inl"
-#include "codes.inl"
-#include "code_inputs.inl"
-#include "bf16.inl"
-#include "row_codes.inl"
+#include "lookup.inl"
+#include "linear_codes_layout.inl"
+#include "linear_codes.inl"
+#include "linear_codes_inputs.inl"
+#include "kv_kmeans4.inl"
 #include "rows.inl"
 #include "linear.inl"
 #include "outliers.inl"
@@ -18,21 +17,43 @@
 #include "tile.inl"
 #include "scores.inl"
 #include "values.inl"
-#include "pick.inl"
+#include "gather_values.inl"
 #include "attention.inl"
 #include "exaq.inl"
 #include "traverse.inl"
 #include "sketch.inl"
-#include "visit.inl"
+#include "attend_selected.inl"
 #include "boxes.inl"
-#include "limits.inl"
+#include "roofline.inl"
 // clang-format on
 
 // Data, not a function: building it must not run an instruction that the CPU may lack.
-constexpr Kernels table{SUFFICE_NAME,       linear,      unpack,          quantize_rows,
-                        quantize_for_codes, rotate,      select_outliers, replace_by_levels,
-                        count_pairs,        normalize,   activate,        attend,
-                        traverse,           score_tiles, add_coded,       add_coded_masses,
-                        soften_tiles,       estimate,    combine,         visit,
-                        add_masses,         encode_box,  bound,           store_row,
-                        load_rows,          read_memory, multiply_cached};
+constexpr Kernels table{
+    .name = SUFFICE_NAME,
+    .linear = linear,
+    .unpack = unpack,
+    .quantize_rows = quantize_rows,
+    .quantize_for_codes = quantize_for_codes,
+    .rotate = rotate,
+    .select_outliers = select_outliers,
+    .replace_by_levels = replace_by_levels,
+    .count_pairs = count_pairs,
+    .normalize = normalize,
+    .activate = activate,
+    .attend = attend,
+    .traverse = traverse,
+    .score_tiles = score_tiles,
+    .add_coded = add_coded,
+    .add_coded_masses = add_coded_masses,
+    .soften_tiles = soften_tiles,
+    .estimate = estimate,
+    .combine = combine,
+    .attend_selected = attend_selected,
+    .add_masses = add_masses,
+    .encode_box = encode_box,
+    .bound = bound,
+    .store_row = store_row,
+    .load_rows = load_rows,
+    .read_memory = read_memory,
+    .multiply_cached = multiply_cached,
+};

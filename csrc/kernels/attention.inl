@@ -1,6 +1,6 @@
 // Decode attention of one key/value head: all query rows that share it, one traversal.
 //
-// For each tile of up to four blocks of 16 keys: scores of all rows, one look at the running
+// For each tile of up to four blocks of 16 keys: scores of all rows, one check of the running
 // maximum (the output is rescaled only when it grows by more than 2^8), exponentials, values.
 // Scores are in base 2. Every query row's arithmetic is in the same order whatever the other rows,
 // and a key that a row may not see adds exactly nothing to it: a batch of drafts gives each row the
@@ -34,18 +34,18 @@ inline float greatest_of(const Tile& tile, const float* scores) {
   return max_of(top);
 }
 
-// Bit i: row i of the tile exists. `most`: one past the last row that does.
-inline uint64_t row_bits(const Tile& tile, int most) {
+// Bit i: row i of the tile exists. `end_row`: one past the last row that does.
+inline uint64_t row_bits(const Tile& tile, int end_row) {
   uint64_t rows = 0;
   for (int b = 0; b < tile.blocks; b++) {
-    const int left = most - tile.row[b];
+    const int left = end_row - tile.row[b];
     rows |= (left < kPanel ? (uint64_t{1} << left) - 1 : 0xffff) << (b * kPanel);
   }
   return rows;
 }
 
-inline int rows_of(const Tile& tile, int most) {
-  return __builtin_popcountll(row_bits(tile, most));
+inline int rows_of(const Tile& tile, int end_row) {
+  return __builtin_popcountll(row_bits(tile, end_row));
 }
 
 // Bit i: row `row` + i of the block is one that the query row may see.
@@ -58,21 +58,21 @@ inline uint32_t visible_bits(const Visible& visible, int row) {
 
 // Lets the peak of one row follow the largest of its scores, if it has become much larger, and the
 // output and in every lane the part of the sum of weights with it.
-SUFFICE_INLINE void follow(vf most, int size, float* peak, vf& total, float* output) {
-  if (!any(most > splat(*peak + kRescale))) return;
-  const float top = max_of(most);
+SUFFICE_INLINE void follow(vf largest, int size, float* peak, vf& total, float* output) {
+  if (!any(largest > splat(*peak + kRescale))) return;
+  const float top = max_of(largest);
   const vf factor = exp2(splat(*peak - top));
   for (int i = 0; i < size; i += W) store(output + i, load(output + i) * factor);
   total *= factor;
   *peak = top;
 }
 
-// Turns the scores of one row into weights exp2(score - peak), updates the peak, in every lane its
-// part of the sum of weights, and the output.
+// WorkQueue the scores of one row into weights exp2(score - peak), updates the peak, in every lane
+// its part of the sum of weights, and the output.
 inline void soften(int blocks, float* scores, int size, float* peak, float* sums, float* output) {
-  vf most = load(scores), total = load(sums);
-  for (int i = W; i < blocks * kPanel; i += W) most = max(most, load(scores + i));
-  follow(most, size, peak, total, output);
+  vf largest = load(scores), total = load(sums);
+  for (int i = W; i < blocks * kPanel; i += W) largest = max(largest, load(scores + i));
+  follow(largest, size, peak, total, output);
   const vf base = splat(*peak);
   for (int i = 0; i < blocks * kPanel; i += W) {
     const vf weight = exp2(load(scores + i) - base);
@@ -88,9 +88,9 @@ template <Type T>
 void soften_and_fold(const float* scores, const vf* scales, int size, float* peak, float* sums,
                      float* output, const Weights& weights, int row) {
   constexpr int vectors = kTileRows / W;
-  vf folded[vectors], most = load(scores), total = load(sums), greatest = {};
-  for (int i = 0; i < vectors; i++) most = max(most, folded[i] = load(scores + i * W));
-  follow(most, size, peak, total, output);
+  vf folded[vectors], largest = load(scores), total = load(sums), greatest = {};
+  for (int i = 0; i < vectors; i++) largest = max(largest, folded[i] = load(scores + i * W));
+  follow(largest, size, peak, total, output);
   const vf base = splat(*peak);
   for (int i = 0; i < vectors; i++) {
     const vf weight = exp2(folded[i] - base);
@@ -103,21 +103,21 @@ void soften_and_fold(const float* scores, const vf* scales, int size, float* pea
 }
 
 // What stands for 2^(x - peak), less `base`; a hidden key weighs nothing.
-SUFFICE_INLINE vf weight_of(const SoftmaxTable& levels, float peak, float base, vf x) {
+SUFFICE_INLINE vf weight_of(const SoftmaxTable& table, float peak, float base, vf x) {
   const vf none = {};
-  vf weight = x > splat(kLowest) ? splat(levels.weights[0] - base) : none;
-  for (int b = 0; b + 1 < levels.codes; b++)
-    weight = x >= splat(peak + levels.borders[b]) ? splat(levels.weights[b + 1] - base) : weight;
+  vf weight = x > splat(kLowest) ? splat(table.weights[0] - base) : none;
+  for (int b = 0; b + 1 < table.codes; b++)
+    weight = x >= splat(peak + table.borders[b]) ? splat(table.weights[b + 1] - base) : weight;
   return weight;
 }
 
-// Turns the scores of one row into weights as `soften` does. Codes are relative to the largest
+// WorkQueue the scores of one row into weights as `soften` does. Codes are relative to the largest
 // score so far, so that the peak follows it at once.
-inline void soften_by_codes(const SoftmaxTable& levels, int blocks, float* scores, int size,
+inline void soften_by_codes(const SoftmaxTable& table, int blocks, float* scores, int size,
                             float* peak, float* sums, float* output) {
-  vf most = load(scores);
-  for (int i = W; i < blocks * kPanel; i += W) most = max(most, load(scores + i));
-  const float top = max_of(most);
+  vf largest = load(scores);
+  for (int i = W; i < blocks * kPanel; i += W) largest = max(largest, load(scores + i));
+  const float top = max_of(largest);
   if (top > *peak) {
     const vf factor = exp2(splat(*peak - top));
     for (int i = 0; i < size; i += W) store(output + i, load(output + i) * factor);
@@ -126,7 +126,7 @@ inline void soften_by_codes(const SoftmaxTable& levels, int blocks, float* score
   }
   vf total = load(sums);
   for (int i = 0; i < blocks * kPanel; i += W) {
-    const vf weight = weight_of(levels, *peak, 0, load(scores + i));
+    const vf weight = weight_of(table, *peak, 0, load(scores + i));
     store(scores + i, weight);
     total += weight;
   }
@@ -135,12 +135,12 @@ inline void soften_by_codes(const SoftmaxTable& levels, int blocks, float* score
 
 // One past the last row that any query row may see.
 inline int rows_in_use(const Visible* visible, int count) {
-  int most = 0;
+  int end_row = 0;
   for (int q = 0; q < count; q++) {
     const int drafts = visible[q].tentative ? 32 - __builtin_clz(visible[q].tentative) : 0;
-    most = visible[q].committed + drafts > most ? visible[q].committed + drafts : most;
+    end_row = visible[q].committed + drafts > end_row ? visible[q].committed + drafts : end_row;
   }
-  return most;
+  return end_row;
 }
 
 // What all of some query rows see for sure.
@@ -163,7 +163,7 @@ inline bool sees_tile(const Visible& visible, const Tile& tile) {
 // The softmax so far of some query rows that go through tiles together.
 template <Type KT, Type VT>
 struct Running {
-  const Head& head;
+  const KVHead& head;
   const int count, size;
   const Partial& state;
   Queries queries;
@@ -173,7 +173,7 @@ struct Running {
   float* sums;     // [count][W]
 
   // `scratch`: see attend_scratch.
-  Running(const Head& head, const float* const* query_rows, int count, const Partial& state,
+  Running(const KVHead& head, const float* const* query_rows, int count, const Partial& state,
           float* scratch)
       : head(head), count(count), size(head.size), state(state) {
     const int padded = round_up(count, 16);
@@ -208,7 +208,7 @@ struct Running {
       state.dropped[q] *= std::exp2(before - state.peak[q]);
   }
 
-  // Adds all values of the tile by what its scores make them weigh, of which nothing is kept.
+  // Adds all values of the tile with the weights of its scores; keeps no weights.
   void soften_and_add_tile(const Tile& tile) {
     if (!has_scales(VT) || tile.blocks < kTileBlocks || state.dropped) {
       for (int q = 0; q < count; q++) soften_row(tile, q);
@@ -233,8 +233,8 @@ struct Running {
     return sum_of(sum);
   }
 
-  void soften_row_by_codes(const SoftmaxTable& levels, const Tile& tile, int q) {
-    soften_by_codes(levels, tile.blocks, row(q), size, state.peak + q, sums + q * W,
+  void soften_row_by_codes(const SoftmaxTable& table, const Tile& tile, int q) {
+    soften_by_codes(table, tile.blocks, row(q), size, state.peak + q, sums + q * W,
                     state.output + q * size);
   }
 
@@ -260,14 +260,14 @@ struct Running {
 };
 
 template <Type KT, Type VT>
-void attend_of(const Head& head, const float* const* query_rows, const Visible* visible, int count,
-               const int32_t* list, int begin, int end, const Partial& state, float* scratch,
-               const Scores& kept) {
+void attend_of(const KVHead& head, const float* const* query_rows, const Visible* visible,
+               int count, const int32_t* list, int begin, int end, const Partial& state,
+               float* scratch, const Scores& kept) {
   Running<KT, VT> running(head, query_rows, count, state, scratch);
-  const int most = rows_in_use(visible, count);
+  const int end_row = rows_in_use(visible, count);
   const Visible all = seen_by_all(visible, count);
   for (int i = begin; i < end;) {
-    const Tile tile = tile_at<KT, VT>(head, list, i, end, end, most);
+    const Tile tile = tile_at<KT, VT>(head, list, i, end, end, end_row);
     i += tile.blocks;
     running.score_tile(tile);
     const bool whole = sees_tile(all, tile);
@@ -287,13 +287,13 @@ auto for_type(Type type, F f) {
     case Type::bf16: return f.template operator()<Type::bf16>();
     case Type::f16: return f.template operator()<Type::f16>();
     case Type::i8: return f.template operator()<Type::i8>();
-    default: return f.template operator()<Type::codes>();
+    default: return f.template operator()<Type::kmeans4>();
   }
 }
 
-inline void attend(const Head& head, const float* const* queries, const Visible* visible, int count,
-                   const int32_t* list, int begin, int end, const Partial& state, float* scratch,
-                   const Scores& kept) {
+inline void attend(const KVHead& head, const float* const* queries, const Visible* visible,
+                   int count, const int32_t* list, int begin, int end, const Partial& state,
+                   float* scratch, const Scores& kept) {
   for_type(head.key_type, [&]<Type KT>() {
     for_type(head.value_type, [&]<Type VT>() {
       attend_of<KT, VT>(head, queries, visible, count, list, begin, end, state, scratch, kept);

@@ -5,9 +5,9 @@ inline void add_masses(const float* scores, float peak, float factor, float* mas
     store(masses + i, load(masses + i) + exp2(load(scores + i) - splat(peak)) * factor);
 }
 
-inline void encode_box(const Head& head, int block, float* box) {
+inline void encode_box(const KVHead& head, int block, float* box) {
   const int size = head.size;
-  alignas(64) float key[kMostSize];
+  alignas(64) float key[kMaxSize];
   for (int row = 0; row < kPanel; row++) {
     load_rows(head, block * kPanel + row, 1, key, nullptr);
     for (int d = 0; d < size; d += W) {
@@ -19,7 +19,7 @@ inline void encode_box(const Head& head, int block, float* box) {
 }
 
 inline float bound(const float* box, const float* const* queries, int count, int size) {
-  float most = -kInfinity;
+  float greatest = -kInfinity;
   for (int q = 0; q < count; q++) {
     vf total = {};
     for (int d = 0; d < size; d += W) {
@@ -27,7 +27,7 @@ inline float bound(const float* box, const float* const* queries, int count, int
       total += max(query * load(box + d), query * load(box + size + d));
     }
     const float found = sum_of(total);
-    most = found > most ? found : most;
+    greatest = found > greatest ? found : greatest;
   }
-  return most;
+  return greatest;
 }

@@ -7,27 +7,26 @@
 
 // Raises, lane by lane, the greatest score of a query row so far.
 SUFFICE_INLINE void keep_greatest(int blocks, const float* scores, float* lanes) {
-  vf most = load(lanes);
-  for (int i = 0; i < blocks * kPanel; i += W) most = max(most, load(scores + i));
-  store(lanes, most);
+  vf largest = load(lanes);
+  for (int i = 0; i < blocks * kPanel; i += W) largest = max(largest, load(scores + i));
+  store(lanes, largest);
 }
 
 // Scores of `count` query rows for the tiles from block `begin` to `end`, [tile][count][kTileRows].
 template <Type KT>
-void score_tiles_of(const Head& head, const float* const* query_rows, const Visible* visible,
+void score_tiles_of(const KVHead& head, const float* const* query_rows, const Visible* visible,
                     int count, const int32_t* list, int begin, int end, float* scores, float* peaks,
                     float* scratch) {
-  const int size = head.size;
   int32_t* const offsets = reinterpret_cast<int32_t*>(scratch + round_up(count, 16));
   float* const means = scratch + 2 * round_up(count, 16);
   float* const lanes = means + round_up(count, 16);
   int16_t* const codes = reinterpret_cast<int16_t*>(lanes + count * kPanel);
   const Queries queries{query_rows, codes, scratch, offsets, means};
   queries.quantize<KT>(head, count);
-  const int most = rows_in_use(visible, count);
+  const int end_row = rows_in_use(visible, count);
   for (int q = 0; q < count; q++) store(lanes + q * W, splat(kLowest));
   for (int i = begin; i < end; i += kTileBlocks, scores += count * kTileRows) {
-    const Tile tile = tile_at<KT, Type::f32>(head, list, i, end, end, most);  // keys alone
+    const Tile tile = tile_at<KT, Type::f32>(head, list, i, end, end, end_row);  // keys alone
     score<KT>(head, tile, queries, count, scores);
     for (int q = 0; q < count; q++) {
       hide(tile, visible[q], scores + q * kTileRows);
@@ -37,7 +36,7 @@ void score_tiles_of(const Head& head, const float* const* query_rows, const Visi
   for (int q = 0; q < count; q++) peaks[q] = max_of(load(lanes + q * W));
 }
 
-inline void score_tiles(const Head& head, const float* const* queries, const Visible* visible,
+inline void score_tiles(const KVHead& head, const float* const* queries, const Visible* visible,
                         int count, const int32_t* list, int begin, int end, float* scores,
                         float* peaks, float* scratch) {
   for_type(head.key_type, [&]<Type KT>() {
@@ -48,22 +47,22 @@ inline void score_tiles(const Head& head, const float* const* queries, const Vis
 // Scores become weights less `base`; lane by lane, `reached` [Borders][W] counts those that reach
 // each border.
 template <int Borders>
-SUFFICE_INLINE void weigh_packed(const SoftmaxTable& levels, float peak, float base, int count,
+SUFFICE_INLINE void weigh_packed(const SoftmaxTable& table, float peak, float base, int count,
                                  float* scores, int32_t* reached) {
   vf border[Borders];
   vi total[Borders];
   for (int b = 0; b < Borders; b++) {
-    border[b] = splat(peak + levels.borders[b]);
+    border[b] = splat(peak + table.borders[b]);
     total[b] = load_bits(reached + b * W);
   }
   const vf none = {};
   for (int i = 0; i < count; i += W) {
     const vf x = load(scores + i);
-    vf weight = x > splat(kLowest) ? splat(levels.weights[0] - base) : none;
+    vf weight = x > splat(kLowest) ? splat(table.weights[0] - base) : none;
     for (int b = 0; b < Borders; b++) {
       const vi reaches = x >= border[b];
       total[b] -= reaches;  // a lane that holds is -1
-      weight = reaches ? splat(levels.weights[b + 1] - base) : weight;
+      weight = reaches ? splat(table.weights[b + 1] - base) : weight;
     }
     store(scores + i, weight);
   }
@@ -73,31 +72,31 @@ SUFFICE_INLINE void weigh_packed(const SoftmaxTable& levels, float peak, float b
 // The codes of one token's query rows. What is packed comes from several tiles, up to kTileRows
 // keys: so vectors are full, and what was stored bit by bit has settled when it is loaded.
 struct Codes {
-  const SoftmaxTable* levels;  // [count]
+  const SoftmaxTable* tables;  // [count]
   const float* peaks;          // [count]
   const int count;
-  const bool summed;  // what the keys weigh at least is left to the sum of all values
-  const bool whole;   // that is not known, and they weigh something: all keys are weighed
-  float* packed;      // [count][kTileRows]: scores, and once weighed weights
-  int32_t* reached;   // [count][kMostCodes][W]
-  int held = 0;       // keys that are packed
-  int64_t alone = 0;  // keys that are weighed in each head, added up
+  const bool summed;     // what the keys weigh at least is left to the sum of all values
+  const bool whole;      // that is not known, and they weigh something: all keys are weighed
+  float* packed;         // [count][kTileRows]: scores, and once weighed weights
+  int32_t* reached;      // [count][kMaxCodes][W]
+  int held = 0;          // keys that are packed
+  int64_t per_head = 0;  // keys that are weighed in each head, added up
 
-  Codes(const SoftmaxTable* levels, const float* peaks, int count, bool summed, float* packed,
+  Codes(const SoftmaxTable* tables, const float* peaks, int count, bool summed, float* packed,
         int32_t* reached)
-      : levels(levels),
+      : tables(tables),
         peaks(peaks),
         count(count),
         summed(summed),
-        whole(!summed && any_tail(levels, count)),
+        whole(!summed && any_tail(tables, count)),
         packed(packed),
         reached(reached) {
-    std::memset(reached, 0, sizeof(int32_t) * count * kMostCodes * W);
+    std::memset(reached, 0, sizeof(int32_t) * count * kMaxCodes * W);
   }
 
-  static bool any_tail(const SoftmaxTable* levels, int count) {
+  static bool any_tail(const SoftmaxTable* tables, int count) {
     bool any = false;
-    for (int q = 0; q < count; q++) any |= levels[q].weights[0] != 0;
+    for (int q = 0; q < count; q++) any |= tables[q].weights[0] != 0;
     return any;
   }
 
@@ -105,10 +104,10 @@ struct Codes {
   SUFFICE_INLINE uint64_t select(const float* scores, int blocks) {
     uint64_t rows = 0;
     for (int q = 0; q < count; q++) {
-      const uint64_t own =
-          tile_bits(scores + q * kTileRows, blocks, peaks[q] + levels[q].borders[0]);
-      alone += __builtin_popcountll(own);
-      rows |= own;
+      const uint64_t of_head =
+          tile_bits(scores + q * kTileRows, blocks, peaks[q] + tables[q].borders[0]);
+      per_head += __builtin_popcountll(of_head);
+      rows |= of_head;
     }
     return rows;
   }
@@ -128,15 +127,15 @@ struct Codes {
   // Weighs what is packed.
   void weigh() {
     for (int q = 0; q < count; q++) {
-      const SoftmaxTable& own = levels[q];
-      const float base = summed ? own.weights[0] : 0.0f;
+      const SoftmaxTable& table = tables[q];
+      const float base = summed ? table.weights[0] : 0.0f;
       float* const row = packed + q * kTileRows;
-      int32_t* const counts = reached + q * kMostCodes * W;
+      int32_t* const counts = reached + q * kMaxCodes * W;
       for (int i = held; i % W != 0; i++) row[i] = -kInfinity;
-      switch (own.codes) {
-        case 4: weigh_packed<3>(own, peaks[q], base, held, row, counts); break;
-        case 8: weigh_packed<7>(own, peaks[q], base, held, row, counts); break;
-        default: weigh_packed<15>(own, peaks[q], base, held, row, counts);
+      switch (table.codes) {
+        case 4: weigh_packed<3>(table, peaks[q], base, held, row, counts); break;
+        case 8: weigh_packed<7>(table, peaks[q], base, held, row, counts); break;
+        default: weigh_packed<15>(table, peaks[q], base, held, row, counts);
       }
     }
     held = 0;
@@ -145,12 +144,12 @@ struct Codes {
   // The sum of weights of a head that sees `keys` keys: how many of them have which code says it
   // exactly.
   float sum(int q, int64_t keys) const {
-    const SoftmaxTable& own = levels[q];
-    double total = static_cast<double>(own.weights[0]) * keys;
-    for (int b = 0; b + 1 < own.codes; b++) {
+    const SoftmaxTable& table = tables[q];
+    double total = static_cast<double>(table.weights[0]) * keys;
+    for (int b = 0; b + 1 < table.codes; b++) {
       int64_t above = 0;
-      for (int i = 0; i < W; i++) above += reached[(q * kMostCodes + b) * W + i];
-      total += (static_cast<double>(own.weights[b + 1]) - own.weights[b]) * above;
+      for (int i = 0; i < W; i++) above += reached[(q * kMaxCodes + b) * W + i];
+      total += (static_cast<double>(table.weights[b + 1]) - table.weights[b]) * above;
     }
     return static_cast<float>(total);
   }
@@ -171,7 +170,7 @@ struct CodedScratch {
 // Weights by codes and the values that they need.
 template <Type VT>
 struct Coded {
-  const Head& head;
+  const KVHead& head;
   const Visible& visible;
   const Partial& state;
   Weights packed;
@@ -180,13 +179,13 @@ struct Coded {
   float scales[kTileRows];
   int64_t rows = 0;
 
-  Coded(const Head& head, const Visible& visible, const SoftmaxTable* levels, int count,
+  Coded(const KVHead& head, const Visible& visible, const SoftmaxTable* tables, int count,
         bool summed, const Partial& state, const CodedScratch& room)
       : head(head),
         visible(visible),
         state(state),
         packed(room.packed),
-        codes(levels, state.peak, count, summed, packed.values, room.reached) {
+        codes(tables, state.peak, count, summed, packed.values, room.reached) {
     std::memset(state.output, 0, sizeof(float) * count * head.size);
   }
 
@@ -221,26 +220,26 @@ struct Coded {
     add_packed();
     for (int q = 0; q < codes.count; q++) state.sum[q] = codes.sum(q, keys);
     restore<VT>(state.output, codes.count, head.size);
-    return {rows, codes.whole ? rows * codes.count : codes.alone};
+    return {rows, codes.whole ? rows * codes.count : codes.per_head};
   }
 };
 
-inline ValueReads add_coded(const Head& head, const Visible& visible, const SoftmaxTable* levels,
+inline ValueReads add_coded(const KVHead& head, const Visible& visible, const SoftmaxTable* tables,
                             int count, const CodedTiles& tiles, const Partial& state,
                             float* scratch) {
   const CodedScratch room(scratch, count);
-  const int most = rows_in_use(&visible, 1);
+  const int end_row = rows_in_use(&visible, 1);
   return for_type(head.value_type, [&]<Type VT>() {
-    Coded<VT> coded(head, visible, levels, count, tiles.summed, state, room);
+    Coded<VT> coded(head, visible, tables, count, tiles.summed, state, room);
     const float* scores = tiles.scores;
     for (int i = tiles.begin; i < tiles.end; i += kTileBlocks, scores += tiles.stride)
       coded.add_tile(  // values alone
-          tile_at<Type::f32, VT>(head, tiles.list, i, tiles.end, tiles.end, most), scores);
+          tile_at<Type::f32, VT>(head, tiles.list, i, tiles.end, tiles.end, end_row), scores);
     return coded.finish(tiles.keys);
   });
 }
 
-inline void add_coded_masses(const Head& head, const SoftmaxTable* levels, int count,
+inline void add_coded_masses(const KVHead& head, const SoftmaxTable* tables, int count,
                              const CodedTiles& tiles, const Partial& state, float* masses) {
   const float* scores = tiles.scores;
   for (int i = tiles.begin; i < tiles.end; i += kTileBlocks, scores += tiles.stride) {
@@ -249,14 +248,14 @@ inline void add_coded_masses(const Head& head, const SoftmaxTable* levels, int c
       const vf share = splat(state.sum[q] > 0 ? 1.0f / state.sum[q] : 0.0f);
       for (int at = 0; at < tile.blocks * kPanel; at += W) {
         float* const to = masses + tile.row[at / kPanel] + at % kPanel;
-        const vf weight = weight_of(levels[q], state.peak[q], 0, load(scores + q * kTileRows + at));
+        const vf weight = weight_of(tables[q], state.peak[q], 0, load(scores + q * kTileRows + at));
         store(to, load(to) + weight * share);
       }
     }
   }
 }
 
-inline float soften_tiles(float* scores, int tiles, int count, const SoftmaxTable* levels,
+inline float soften_tiles(float* scores, int tiles, int count, const SoftmaxTable* tables,
                           float* scratch) {
   const size_t stride = static_cast<size_t>(count) * kTileRows;
   float* const peaks = scratch;
@@ -265,9 +264,9 @@ inline float soften_tiles(float* scores, int tiles, int count, const SoftmaxTabl
   float total = 0;
   for (int q = 0; q < count; q++) {
     peaks[q] = kLowest;
-    store(lanes + q * W, levels ? splat(kLowest) : vf{});
+    store(lanes + q * W, tables ? splat(kLowest) : vf{});
   }
-  if (!levels) {
+  if (!tables) {
     for (int i = 0; i < tiles; i++)
       for (int q = 0; q < count; q++)
         soften(kTileBlocks, scores + i * stride + q * kTileRows, 0, peaks + q, lanes + q * W,
@@ -279,7 +278,7 @@ inline float soften_tiles(float* scores, int tiles, int count, const SoftmaxTabl
     for (int q = 0; q < count; q++)
       keep_greatest(kTileBlocks, scores + i * stride + q * kTileRows, lanes + q * W);
   for (int q = 0; q < count; q++) peaks[q] = max_of(load(lanes + q * W));
-  Codes codes(levels, peaks, count, true, room.packed.values, room.reached);
+  Codes codes(tables, peaks, count, true, room.packed.values, room.reached);
   for (int i = 0; i < tiles; i++) {
     const uint64_t rows = codes.select(scores + i * stride, kTileBlocks);
     if (!codes.fits(rows)) codes.weigh();

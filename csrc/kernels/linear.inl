@@ -126,9 +126,9 @@ void rows_in_tiles(const Linear& w, int first, int last, const Inputs& x, float*
 
 template <Type T>
 void linear_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
-  constexpr int most = SUFFICE_LEVEL == 4 ? 8 : 6;
-  if (x.count > most) return rows_in_tiles<T, most>(w, first, last, x, y, y_stride);
-  dispatch<most>(x.count, [&]<int B>() { rows_at_once<T, B>(w, first, last, x, y, y_stride); });
+  constexpr int max_rows = SUFFICE_LEVEL == 4 ? 8 : 6;
+  if (x.count > max_rows) return rows_in_tiles<T, max_rows>(w, first, last, x, y, y_stride);
+  dispatch<max_rows>(x.count, [&]<int B>() { rows_at_once<T, B>(w, first, last, x, y, y_stride); });
 }
 
 inline void linear(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
@@ -136,7 +136,7 @@ inline void linear(const Linear& w, int first, int last, const Inputs& x, float*
     linear_of<Type::f32>(w, first, last, x, y, y_stride);
   else if (w.type == Type::bf16)
     linear_of<Type::bf16>(w, first, last, x, y, y_stride);
-  else if (w.type == Type::codes)
+  else if (w.type == Type::codebook)
     linear_of_codes(w, first, last, x, y, y_stride);
   else
     linear_of<Type::i8>(w, first, last, x, y, y_stride);
@@ -174,7 +174,7 @@ inline void unpack(const Linear& w, int first, int last, float* to, int stride) 
     unpack_of<Type::f32>(w, first, last, to, stride);
   else if (w.type == Type::bf16)
     unpack_of<Type::bf16>(w, first, last, to, stride);
-  else if (w.type == Type::codes)
+  else if (w.type == Type::codebook)
     unpack_codes(w, first, last, to, stride);
   else
     unpack_of<Type::i8>(w, first, last, to, stride);

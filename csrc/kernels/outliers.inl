@@ -1,6 +1,6 @@
 // The greatest and the least of some values, and the others brought to the levels of a codebook.
 
-// Values are looked at in groups, of which the greatest of each lane is kept.
+// Values come in groups; the greatest value of each lane of a group is kept.
 constexpr int kGroupRows = kOutlierGroup / W;
 
 SUFFICE_INLINE vf group_winners(const float* group) {
@@ -56,14 +56,14 @@ inline bool select_outliers(const float* values, int size, int count, int32_t* g
 
 // Brings those of some values, a multiple of kPanel, that are between the thresholds to the nearest
 // of the levels times their greatest magnitude.
-SUFFICE_INLINE void to_levels(float* values, int size, const InputLevels& by) {
+SUFFICE_INLINE void to_levels(float* values, int size, const InputCodebook& by) {
   const vf low = splat(by.low), high = splat(by.high), zero = splat(0.0f);
-  vf most = zero;
+  vf greatest = zero;
   for (int i = 0; i < size; i += W) {
     const vf value = load(values + i);
-    most = max(most, (value >= low) & (value <= high) ? max(value, -value) : zero);
+    greatest = max(greatest, (value >= low) & (value <= high) ? max(value, -value) : zero);
   }
-  const float scale = max_of(most);
+  const float scale = max_of(greatest);
   for (int i = 0; i < size; i += W) {
     const vf value = load(values + i);
     vf nearest = splat(by.levels[0] * scale);
@@ -76,21 +76,21 @@ SUFFICE_INLINE void to_levels(float* values, int size, const InputLevels& by) {
 }
 
 inline void replace_by_levels(float* values, int stride, int count, int columns,
-                              const InputLevels& by, int32_t* places, float* scratch) {
+                              const InputCodebook& by, int32_t* places, float* scratch) {
   const int size = round_up(columns, kPanel), kept = 2 * by.outliers;
   float* values_kept = scratch + outlier_scratch(columns);
   for (int row = 0; row < count; row++) {
-    float* own = values + static_cast<size_t>(row) * stride;
-    if (!select_outliers(own, columns, by.outliers, places, places + by.outliers, scratch))
+    float* row_values = values + static_cast<size_t>(row) * stride;
+    if (!select_outliers(row_values, columns, by.outliers, places, places + by.outliers, scratch))
       continue;
     for (int i = 0; i < kept; i++) {
-      values_kept[i] = own[places[i]];
-      own[places[i]] = 0.0f;
+      values_kept[i] = row_values[places[i]];
+      row_values[places[i]] = 0.0f;
     }
     const int group = by.group ? by.group : size;
     for (int i = 0; i < size; i += group)
-      to_levels(own + i, group < size - i ? group : size - i, by);
-    for (int i = columns; i < size; i++) own[i] = 0.0f;
-    for (int i = 0; i < kept; i++) own[places[i]] = values_kept[i];
+      to_levels(row_values + i, group < size - i ? group : size - i, by);
+    for (int i = columns; i < size; i++) row_values[i] = 0.0f;
+    for (int i = 0; i < kept; i++) row_values[places[i]] = values_kept[i];
   }
 }

@@ -14,29 +14,29 @@ SUFFICE_INLINE vf butterfly(vf x) {
 
 // One block of a power of two, at least 16: the butterflies of the fast transform, those of whole
 // vectors first.
-SUFFICE_INLINE void rotate_block(float* own, int block) {
+SUFFICE_INLINE void rotate_block(float* row_values, int block) {
   for (int step = block / 2; step >= W; step /= 2)
     for (int start = 0; start < block; start += 2 * step)
       for (int i = start; i < start + step; i += W) {
-        const vf a = load(own + i), b = load(own + i + step);
-        store(own + i, a + b);
-        store(own + i + step, a - b);
+        const vf a = load(row_values + i), b = load(row_values + i + step);
+        store(row_values + i, a + b);
+        store(row_values + i + step, a - b);
       }
   const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(block));
   for (int i = 0; i < block; i += W) {
-    vf x = load(own + i);
+    vf x = load(row_values + i);
     if constexpr (W > 8) x = butterfly<8>(x);
     if constexpr (W > 4) x = butterfly<4>(x);
     x = butterfly<1>(butterfly<2>(x));
-    store(own + i, x * scale);
+    store(row_values + i, x * scale);
   }
 }
 
 // Across parts of `size` elements, in place.
-inline void hartley(float* own, int size, int parts, const float* wave) {
-  vf old[kMostParts];
+inline void hartley(float* row_values, int size, int parts, const float* wave) {
+  vf old[kMaxParts];
   for (int i = 0; i < size; i += W) {
-    for (int part = 0; part < parts; part++) old[part] = load(own + part * size + i);
+    for (int part = 0; part < parts; part++) old[part] = load(row_values + part * size + i);
     for (int to = 0; to < parts; to++) {
       vf sum = {};
       for (int from = 0, at = 0; from < parts; from++) {
@@ -44,7 +44,7 @@ inline void hartley(float* own, int size, int parts, const float* wave) {
         at += to;
         if (at >= parts) at -= parts;
       }
-      store(own + to * size + i, sum);
+      store(row_values + to * size + i, sum);
     }
   }
 }
@@ -52,11 +52,11 @@ inline void hartley(float* own, int size, int parts, const float* wave) {
 inline void rotate(float* values, int stride, int count, int columns, const Rotation& by) {
   const int size = hadamard_size(by.block), parts = by.block / size;
   for (int row = 0; row < count; row++) {
-    float* own = values + static_cast<size_t>(row) * stride;
-    for (int first = 0; first < columns; first += size) rotate_block(own + first, size);
+    float* row_values = values + static_cast<size_t>(row) * stride;
+    for (int first = 0; first < columns; first += size) rotate_block(row_values + first, size);
     if (parts == 1) continue;
     for (int first = 0; first < columns; first += by.block)
-      hartley(own + first, size, parts, by.wave);
+      hartley(row_values + first, size, parts, by.wave);
   }
 }
 

@@ -2,9 +2,10 @@
 
 // The scale max |x| / 127 of a row.
 SUFFICE_INLINE float int8_scale(const float* row, int size) {
-  float most = 0;
-  for (int i = 0; i < size; i++) most = std::fabs(row[i]) > most ? std::fabs(row[i]) : most;
-  return most / 127.0f;
+  float greatest = 0;
+  for (int i = 0; i < size; i++)
+    greatest = std::fabs(row[i]) > greatest ? std::fabs(row[i]) : greatest;
+  return greatest / 127.0f;
 }
 
 // Element `i` of row `row` lies at offset(i) from `to`: `step` elements apart in runs of `pair`.
@@ -43,43 +44,43 @@ SUFFICE_INLINE void load_elements(Type type, const std::byte* from, int pair, in
 }
 
 // Where the first element of a key row lies, in bytes from the head's keys.
-SUFFICE_INLINE size_t key_offset(const Head& head, int row) {
+SUFFICE_INLINE size_t key_offset(const KVHead& head, int row) {
   return row / kPanel * kPanel * elements_bytes(head.key_type, head.size) +
          static_cast<size_t>(row % kPanel) * key_run(head.key_type);
 }
 
-SUFFICE_INLINE size_t value_offset(const Head& head, int row) {
+SUFFICE_INLINE size_t value_offset(const KVHead& head, int row) {
   return row * elements_bytes(head.value_type, head.size);
 }
 
-inline void store_row(const Head& head, int row, const float* key, const float* value) {
+inline void store_row(const KVHead& head, int row, const float* key, const float* value) {
   std::byte* const key_at = head.keys + key_offset(head, row);
   std::byte* const value_at = head.values + value_offset(head, row);
   float* const key_scale = head.key_scales ? head.key_scales + row : nullptr;
   float* const value_scale = head.value_scales ? head.value_scales + row : nullptr;
   const int pair = key_pair(head.key_type);
-  if (head.key_type == Type::codes)
+  if (head.key_type == Type::kmeans4)
     store_key_codes(head, key, key_at, key_scale);
   else
     store_elements(head.key_type, key_at, pair, kPanel * pair, key, head.size, key_scale);
-  if (head.value_type == Type::codes)
+  if (head.value_type == Type::kmeans4)
     store_value_codes(value, head.size, value_at, value_scale);
   else
     store_elements(head.value_type, value_at, 1, 1, value, head.size, value_scale);
 }
 
-inline void load_rows(const Head& head, int first, int count, float* keys, float* values) {
+inline void load_rows(const KVHead& head, int first, int count, float* keys, float* values) {
   const int pair = key_pair(head.key_type);
   for (int row = first; row < first + count; row++) {
     const size_t at = static_cast<size_t>(row - first) * head.size;
     const std::byte* const key_at = head.keys + key_offset(head, row);
     const std::byte* const value_at = head.values + value_offset(head, row);
-    if (keys && head.key_type == Type::codes)
+    if (keys && head.key_type == Type::kmeans4)
       load_key_codes(head, key_at, head.key_scales + row, keys + at);
     else if (keys)
       load_elements(head.key_type, key_at, pair, kPanel * pair, keys + at, head.size,
                     head.key_scales ? head.key_scales + row : nullptr);
-    if (values && head.value_type == Type::codes)
+    if (values && head.value_type == Type::kmeans4)
       load_value_codes(value_at, head.size, head.value_scales[row], values + at);
     else if (values)
       load_elements(head.value_type, value_at, 1, 1, values + at, head.size,

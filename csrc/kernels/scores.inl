@@ -16,26 +16,27 @@ struct Queries {
   }
 
   template <Type T>
-  void quantize(const Head& head, int count) const {
+  void quantize(const KVHead& head, int count) const {
     const int size = head.size;
     for (int q = 0; q < count; q++)
       if constexpr (T == Type::i8)
         scales[q] = quantize_to_int16([&](int i) { return load(values[q] + i * W); }, size / W,
                                       max_magnitude(values[q], size), codes + q * size);
-      else if constexpr (T == Type::codes)
+      else if constexpr (T == Type::kmeans4)
         quantize_for_codes(head, q);
   }
 
-  void quantize_for_codes(const Head& head, int q) const {
-    int8_t* const own = reinterpret_cast<int8_t*>(codes + q * head.size);
-    scales[q] = quantize_to_int8(head, values[q], own, offsets + q);
+  void quantize_for_codes(const KVHead& head, int q) const {
+    int8_t* const query_codes = reinterpret_cast<int8_t*>(codes + q * head.size);
+    scales[q] = quantize_to_int8(head, values[q], query_codes, offsets + q);
     float product = 0;
-    for (int i = 0; head.rounding && i < head.size; i++) product += head.rounding->mean[i] * own[i];
+    for (int i = 0; head.rounding && i < head.size; i++)
+      product += head.rounding->mean[i] * query_codes[i];
     means[q] = product * scales[q];
   }
 };
 
-// Adds a line of each of U blocks of keys times Q queries, of which it takes the bytes at `query`.
+// Adds a line of each of U blocks of keys times Q queries, whose bytes are at `query`.
 template <Type T, int Q, int U, class Sum>
 SUFFICE_INLINE void add_line(const std::byte* const* keys, int at, const std::byte* const* query,
                              Sum (*total)[Q][kVectors]) {
@@ -62,7 +63,7 @@ SUFFICE_INLINE void add_line(const std::byte* const* keys, int at, const std::by
 template <int Q, int U>
 SUFFICE_INLINE void add_line_of_codes(const std::byte* const* keys, int at,
                                       const std::byte* const* query, vi (*total)[Q][kVectors]) {
-  const vi levels = load_bits(kKeyLevels.at), half = splat_bits(0x0f0f0f0f);
+  const vi levels = load_bits(kKeyCodebook.levels), half = splat_bits(0x0f0f0f0f);
   for (int u = 0; u < U; u++) {
     vi low[kVectors], high[kVectors];
     for (int v = 0; v < kVectors; v++) {
@@ -83,10 +84,10 @@ SUFFICE_INLINE void add_line_of_codes(const std::byte* const* keys, int at,
 
 // Scores of Q query rows (from `first` on) for U blocks: scores[row][key of the tile].
 template <Type T, int Q, int U>
-SUFFICE_INLINE void score_blocks(const Head& head, const Tile& tile, int block,
+SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block,
                                  const Queries& queries, int first, float* scores) {
   using Sum = std::conditional_t<has_scales(T), vi, vf>;
-  constexpr int line_query = T == Type::codes ? 8 : 4 * kLineBytes / (kPanel * key_run(T));
+  constexpr int line_query = T == Type::kmeans4 ? 8 : 4 * kLineBytes / (kPanel * key_run(T));
   const int bytes = static_cast<int>(kPanel * elements_bytes(T, head.size));
   const std::byte* query[Q];
   for (int q = 0; q < Q; q++) query[q] = queries.template row<T>(first + q, head.size);
@@ -99,7 +100,7 @@ SUFFICE_INLINE void score_blocks(const Head& head, const Tile& tile, int block,
   Sum total[U][Q][kVectors] = {};
   for (int at = 0; at < bytes; at += kLineBytes) {
     for (int u = 0; u < U; u++) fetch(next[u] + at);
-    if constexpr (T == Type::codes)
+    if constexpr (T == Type::kmeans4)
       add_line_of_codes<Q, U>(keys, at, query, total);
     else
       add_line<T, Q, U>(keys, at, query, total);
@@ -109,7 +110,7 @@ SUFFICE_INLINE void score_blocks(const Head& head, const Tile& tile, int block,
     for (int q = 0; q < Q; q++) {
       float* to = scores + (first + q) * kTileRows + (block + u) * kPanel;
       const float* scale = head.key_scales + tile.row[block + u];
-      if constexpr (T == Type::codes) {
+      if constexpr (T == Type::kmeans4) {
         for (int v = 0; v < kVectors; v++) {
           const vi pair = load_bits(scale + v * W);  // a scale and a share of the mean
           const vf sum = to_float(2 * total[u][q][v] + queries.offsets[first + q]);
@@ -128,7 +129,7 @@ SUFFICE_INLINE void score_blocks(const Head& head, const Tile& tile, int block,
 }
 
 template <Type T>
-void score(const Head& head, const Tile& tile, const Queries& queries, int count, float* scores) {
+void score(const KVHead& head, const Tile& tile, const Queries& queries, int count, float* scores) {
   in_units<kQueries>(count, [&]<int Q>(int first) {
     in_units<units_for(Q)>(tile.blocks, [&]<int U>(int block) {
       score_blocks<T, Q, U>(head, tile, block, queries, first, scores);

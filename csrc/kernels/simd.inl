@@ -88,9 +88,10 @@ SUFFICE_INLINE float max_of(vf value) {
 
 // The greatest magnitude of `size` values, a multiple of W.
 SUFFICE_INLINE float max_magnitude(const float* values, int size) {
-  vf most = {};
-  for (int i = 0; i < size; i += W) most = max(most, max(load(values + i), -load(values + i)));
-  return max_of(most);
+  vf greatest = {};
+  for (int i = 0; i < size; i += W)
+    greatest = max(greatest, max(load(values + i), -load(values + i)));
+  return max_of(greatest);
 }
 
 SUFFICE_INLINE bool any(vi mask) {  // is a lane not zero?

@@ -17,7 +17,7 @@ SUFFICE_INLINE void sum_four(const vf* of, float* to) {
 }
 
 struct Folded {  // a query times the scales of a chunk's channels
-  alignas(64) int8_t codes[kMostSize];
+  alignas(64) int8_t codes[kMaxSize];
   float unit, bias, offset;
 };
 
@@ -27,15 +27,15 @@ struct Folded {  // a query times the scales of a chunk's channels
 inline void fold(const float* query, const std::byte* sketch, int size, Folded* to) {
   const uint16_t* scale = reinterpret_cast<const uint16_t*>(sketch);
   const uint16_t* low = scale + size;
-  alignas(64) float folded[kMostSize];
-  vf most = {}, bias = {};
+  alignas(64) float folded[kMaxSize];
+  vf greatest = {}, bias = {};
   for (int d = 0; d < size; d += W) {
     const vf value = load(query + d) * load_bf16(scale + d);
     store(folded + d, value);
-    most = max(most, max(value, -value));
+    greatest = max(greatest, max(value, -value));
     bias += load(query + d) * load_bf16(low + d);
   }
-  to->unit = max_of(most) / 127.0f;
+  to->unit = max_of(greatest) / 127.0f;
   const float inverse = to->unit > 0 ? 1.0f / to->unit : 0.0f;
   vf differences = {}, magnitudes = {};
   for (int d = 0; d < size; d += W) {
@@ -79,8 +79,8 @@ SUFFICE_INLINE void score_codes(const std::byte* codes, int size, const Folded* 
 // One chunk and Q queries from `first` on. `most` [count][W] keeps the largest scores in every
 // lane, `peak` a score that none exceeds by more than 2^8.
 template <int Q>
-SUFFICE_INLINE void estimate_chunk(const Head& head, const float* const* queries, int first,
-                                   int index, const float* slopes, const Estimates& to, vf* most,
+SUFFICE_INLINE void estimate_chunk(const KVHead& head, const float* const* queries, int first,
+                                   int index, const float* slopes, const Estimates& to, vf* largest,
                                    float* peak) {
   const int size = head.size;
   const std::byte* sketch = head.sketch + (to.first + index) * sketch_bytes(size);
@@ -96,7 +96,7 @@ SUFFICE_INLINE void estimate_chunk(const Head& head, const float* const* queries
     vf top = scores[0][i][0];
     for (int b = 0; b < kSketchBlocks; b++)
       for (int v = 0; v < kVectors; v++) top = max(top, scores[b][i][v]);
-    most[q] = max(most[q], top);
+    largest[q] = max(largest[q], top);
     if (any(top > splat(peak[q] + kRescale))) peak[q] = max_of(top);
     vf masses[kSketchBlocks] = {};
     for (int b = 0; b < kSketchBlocks; b++)
@@ -110,39 +110,39 @@ SUFFICE_INLINE void estimate_chunk(const Head& head, const float* const* queries
   }
 }
 
-inline void estimate(const Head& head, const float* const* queries, int begin, int end,
+inline void estimate(const KVHead& head, const float* const* queries, int begin, int end,
                      const Estimates& to, float* greatest) {
-  constexpr int most_queries = 16;  // at a time
-  vf most[most_queries];
-  float peak[most_queries], slopes[most_queries];
-  alignas(64) float rounded[most_queries][kMostSize];  // as products with keys in codes have them
-  for (int start = 0; start < to.count; start += most_queries) {
-    const int left = to.count - start, count = left < most_queries ? left : most_queries;
+  constexpr int max_queries = 16;  // at a time
+  vf largest[max_queries];
+  float peak[max_queries], slopes[max_queries];
+  alignas(64) float rounded[max_queries][kMaxSize];  // as products with keys in codes have them
+  for (int start = 0; start < to.count; start += max_queries) {
+    const int left = to.count - start, count = left < max_queries ? left : max_queries;
     Estimates part = to;
     part.masses += start * to.blocks();
     if (to.bounds) part.bounds += start * to.blocks();
     part.peaks += start * to.blocks();
-    const float* own[most_queries];
+    const float* of_rows[max_queries];
     for (int q = 0; q < count; q++) {
-      own[q] = queries[start + q];
-      if (head.key_type == Type::codes) {
-        round_query(head, own[q], rounded[q]);
-        own[q] = rounded[q];
+      of_rows[q] = queries[start + q];
+      if (head.key_type == Type::kmeans4) {
+        round_query(head, of_rows[q], rounded[q]);
+        of_rows[q] = rounded[q];
       }
-      most[q] = splat(-kInfinity);
+      largest[q] = splat(-kInfinity);
       peak[q] = kLowest;
       vf square = {};
       for (int d = 0; d < head.size; d += W) {
-        const vf value = load(own[q] + d);
+        const vf value = load(of_rows[q] + d);
         square += value * value;
       }
       slopes[q] = std::sqrt(sum_of(square));
     }
     for (int i = begin; i < end; i++)
       in_units<3>(count, [&]<int Q>(int first) {
-        estimate_chunk<Q>(head, own, first, i, slopes, part, most, peak);
+        estimate_chunk<Q>(head, of_rows, first, i, slopes, part, largest, peak);
       });
-    for (int q = 0; q < count; q++) greatest[start + q] = max_of(most[q]);
+    for (int q = 0; q < count; q++) greatest[start + q] = max_of(largest[q]);
   }
 }
 

@@ -16,10 +16,10 @@ struct Tile {
 constexpr int kTilesAhead = 2;
 
 // The tile of the blocks from position `i` of the list to `end`, if they are not too many; the list
-// goes on to `last`. `most` is one past the last row in use.
+// goes on to `last`. `end_row` is one past the last row in use.
 template <Type KT, Type VT>
-SUFFICE_INLINE Tile tile_at(const Head& head, const int32_t* list, int i, int end, int last,
-                            int most) {
+SUFFICE_INLINE Tile tile_at(const KVHead& head, const int32_t* list, int i, int end, int last,
+                            int end_row) {
   Tile tile;
   const ptrdiff_t key_bytes = elements_bytes(KT, head.size);
   const ptrdiff_t value_bytes = elements_bytes(VT, head.size);
@@ -33,7 +33,7 @@ SUFFICE_INLINE Tile tile_at(const Head& head, const int32_t* list, int i, int en
     tile.values[b] = head.values + row * value_bytes;
     tile.next_keys[b] = head.keys + next * key_bytes;
     tile.next_values[b] = head.values + next * value_bytes;
-    tile.rows = b * kPanel + (most - row < kPanel ? most - row : kPanel);
+    tile.rows = b * kPanel + (end_row - row < kPanel ? end_row - row : kPanel);
   }
   return tile;
 }
@@ -72,11 +72,11 @@ constexpr int units_for(int queries) {
   return units < 1 ? 1 : units < kTileBlocks ? units : kTileBlocks;
 }
 
-// codes = round(values / unit) with unit = most / 32767, which is returned; values(i) is one of so
-// many vectors.
+// codes = round(values / unit) with unit = greatest / 32767, which is returned; values(i) is one of
+// so many vectors.
 template <class Values>
-SUFFICE_INLINE float quantize_to_int16(Values values, int vectors, float most, int16_t* codes) {
-  const float inverse = most > 0 ? 32767.0f / most : 0.0f;
+SUFFICE_INLINE float quantize_to_int16(Values values, int vectors, float greatest, int16_t* codes) {
+  const float inverse = greatest > 0 ? 32767.0f / greatest : 0.0f;
   for (int i = 0; i < vectors; i++) store_narrow(nearest(values(i), inverse), codes + i * W);
-  return most / 32767.0f;
+  return greatest / 32767.0f;
 }

@@ -3,7 +3,7 @@
 // All heads that share a key/value head read the same rows and stop together: a value is read if
 // some head wants it, and the traversal ends once every head may.
 
-// What the rules look at. One entry per query row, weights in units of 2^peak.
+// What the rules check. One entry per query row, weights in units of 2^peak.
 struct Seen {
   int count, size, length;
   int known = 0;    // visible keys that were read
@@ -16,8 +16,8 @@ struct Seen {
 // Algorithm 1 of Scrooge, lines 11 to 14, for one head.
 inline bool known_enough(const Aet& rule, const Seen& seen, int q) {
   const float known = sum_of(load(seen.sums + q * W));
-  const float most = std::exp2(seen.greatest[q] - seen.peak[q]);
-  const float average = (known - most) / static_cast<float>(seen.known - 1);
+  const float heaviest = std::exp2(seen.greatest[q] - seen.peak[q]);
+  const float average = (known - heaviest) / static_cast<float>(seen.known - 1);
   const float unknown = average * static_cast<float>(seen.length - seen.known);
   return (known + unknown) * rule.key_share <= known;
 }
@@ -49,15 +49,15 @@ inline bool settled(const Art& rule, const Seen& seen, int q, const float* outpu
 }
 
 // Bit i: row i of the tile has, in some head, a weight of at least the rule's share of the largest.
-// `alone`: how many they are in each head, added up.
+// `per_head`: how many they are in each head, added up.
 inline uint64_t wanted(const AttentionRule& rule, const Seen& seen, const Tile& tile,
-                       uint64_t rows_there, const float* weights, int64_t& alone) {
+                       uint64_t rows_there, const float* weights, int64_t& per_head) {
   uint64_t rows = 0;
   for (int q = 0; q < seen.count; q++) {
     const float least = rule.value_share * std::exp2(seen.greatest[q] - seen.peak[q]);
-    const uint64_t own = rows_there & tile_bits(weights + q * kTileRows, tile.blocks, least);
-    alone += __builtin_popcountll(own);
-    rows |= own;
+    const uint64_t of_head = rows_there & tile_bits(weights + q * kTileRows, tile.blocks, least);
+    per_head += __builtin_popcountll(of_head);
+    rows |= of_head;
   }
   return rows;
 }
@@ -75,10 +75,10 @@ struct Walk {
   int32_t* steady;  // [count]
   Seen seen;
   Reads reads;
-  const int most;                        // one past the last row that may be seen
-  const SoftmaxTable* levels = nullptr;  // [count], or null: weights are 2^x
+  const int end_row;                     // one past the last row that may be seen
+  const SoftmaxTable* tables = nullptr;  // [count], or null: weights are 2^x
 
-  Walk(const Head& head, const float* const* query_rows, const Visible& visible, int count,
+  Walk(const KVHead& head, const float* const* query_rows, const Visible& visible, int count,
        const AttentionRule& rule, const Partial& state, float* scratch)
       : visible(visible),
         rule(rule),
@@ -87,7 +87,7 @@ struct Walk {
         never_stops(rule.never_stops()),
         count(count),
         running(head, query_rows, count, state, scratch),
-        most(rows_in_use(&visible, 1)) {
+        end_row(rows_in_use(&visible, 1)) {
     float* const greatest = scratch + attend_scratch(count, head.size);
     probes = greatest + count;
     steady = reinterpret_cast<int32_t*>(probes + count * head.size);
@@ -110,14 +110,14 @@ struct Walk {
         const float found = greatest_of(tile, row);
         seen.greatest[q] = found > seen.greatest[q] ? found : seen.greatest[q];
       }
-      if (levels)
-        running.soften_row_by_codes(levels[q], tile, q);
+      if (tables)
+        running.soften_row_by_codes(tables[q], tile, q);
       else
         running.soften_row(tile, q);
     }
     for (int b = 0; b < tile.blocks; b++)
       seen.known += __builtin_popcount(visible_bits(visible, tile.row[b]));
-    reads.key_rows += rows_of(tile, most);
+    reads.key_rows += rows_of(tile, end_row);
   }
 
   // Keeps the sum of weights of each of a tile's blocks with the peak that it is relative to.
@@ -138,28 +138,28 @@ struct Walk {
 
   void add_values_of(const Tile& tile, bool always) {
     if (always || rule.value_share == 0) {
-      const int rows = rows_of(tile, most);
+      const int rows = rows_of(tile, end_row);
       reads.value_rows += rows;
-      reads.alone_rows += static_cast<int64_t>(rows) * count;
+      reads.per_head_rows += static_cast<int64_t>(rows) * count;
       return running.add_tile(tile);
     }
-    const uint64_t rows =
-        wanted(rule, seen, tile, row_bits(tile, most), running.weights.values, reads.alone_rows);
+    const uint64_t rows = wanted(rule, seen, tile, row_bits(tile, end_row), running.weights.values,
+                                 reads.per_head_rows);
     reads.value_rows += __builtin_popcountll(rows);
     for (int q = 0; running.state.dropped && q < count; q++)
       running.state.dropped[q] += running.weight_without(tile, rows, q);
     running.pick_rows(tile, rows);
-    if (art) running.add_picked_rows();  // which looks at the output
+    if (art) running.add_picked_rows();  // whose check needs the output
   }
 
   bool settled_at(int q) {
     const int size = seen.size;
     const float* output = seen.output + q * size;
-    alignas(64) float own[kMostSize];
-    if constexpr (VT == Type::codes) {  // the probe is of the output as it will be
-      std::memcpy(own, output, sizeof(float) * size);
-      rotate_row(own, size);
-      output = own;
+    alignas(64) float rotated[kMaxSize];
+    if constexpr (VT == Type::kmeans4) {  // the probe is of the output as it will be
+      std::memcpy(rotated, output, sizeof(float) * size);
+      rotate_row(rotated, size);
+      output = rotated;
     }
     return settled(*art, seen, q, output, probes + q * size, steady + q);
   }
@@ -174,21 +174,21 @@ struct Walk {
   // Checks are at multiples of `check_blocks` from row 0, they depend on the keys alone, or in a
   // ranked order after so many blocks.
   int next_check(const Order& order, int i) const {
-    const int most = i + rule.check_blocks;
+    const int next = i + rule.check_blocks;
     if (never_stops) return order.count;
-    if (order.ranked) return most < order.count ? most : order.count;
+    if (order.ranked) return next < order.count ? next : order.count;
     const int unit = order.blocks[i] / rule.check_blocks;
     while (i < order.count && order.blocks[i] / rule.check_blocks == unit) i++;
     return i;
   }
 
   void go(const Order& order, float* masses) {
-    levels = order.levels;
+    tables = order.tables;
     for (int i = 0; i < order.count;) {
       const bool always = i < order.always;
-      const int together = levels ? i + 1 : order.always;  // codes are of their block's time
+      const int together = tables ? i + 1 : order.always;  // codes are of their block's time
       const int end = always ? together : next_check(order, i);
-      Tile tile = tile_at<KT, VT>(running.head, order.blocks, i, end, order.count, most);
+      Tile tile = tile_at<KT, VT>(running.head, order.blocks, i, end, order.count, end_row);
       if (!always && rule.value_share > 0)  // which values come next is not known yet
         for (int b = 0; b < tile.blocks; b++) tile.next_values[b] = tile.values[b];
       weigh(tile, always);
@@ -202,7 +202,7 @@ struct Walk {
   }
 };
 
-inline Reads traverse(const Head& head, const float* const* queries, const Visible& visible,
+inline Reads traverse(const KVHead& head, const float* const* queries, const Visible& visible,
                       int count, const Order& order, const AttentionRule& rule,
                       const Partial& state, float* masses, float* scratch) {
   return for_type(head.key_type, [&]<Type KT>() {

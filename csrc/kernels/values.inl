@@ -11,19 +11,19 @@ struct Weights {
   SUFFICE_INLINE const void* at(int q, int place) const {
     if constexpr (!has_scales(T)) return values + q * kTileRows + place;
     const int16_t* row = codes + q * kTileRows;
-    if constexpr (T == Type::codes) return reinterpret_cast<const uint8_t*>(row) + place;
+    if constexpr (T == Type::kmeans4) return reinterpret_cast<const uint8_t*>(row) + place;
     return row + place;
   }
 
   // Makes whole numbers of weights times scales, in `vectors` vectors of which folded(i) is one and
-  // `most` the largest element.
+  // `greatest` the largest element.
   template <Type T, class Folded>
-  SUFFICE_INLINE void quantize(int q, Folded folded, int vectors, float most) const {
+  SUFFICE_INLINE void quantize(int q, Folded folded, int vectors, float greatest) const {
     int16_t* row = codes + q * kTileRows;
-    if constexpr (T == Type::codes)
-      units[q] = quantize_weights(folded, vectors, most, reinterpret_cast<uint8_t*>(row));
+    if constexpr (T == Type::kmeans4)
+      units[q] = quantize_weights(folded, vectors, greatest, reinterpret_cast<uint8_t*>(row));
     else
-      units[q] = quantize_to_int16(folded, vectors, most, row);
+      units[q] = quantize_to_int16(folded, vectors, greatest, row);
   }
 
   template <Type T>
@@ -35,7 +35,7 @@ struct Weights {
 
 // Folds the values' scales into the weights of one query row.
 template <Type T>
-void fold_value_scales(const Head& head, const Tile& tile, const Weights& weights, int row) {
+void fold_value_scales(const KVHead& head, const Tile& tile, const Weights& weights, int row) {
   float folded[kTileRows];
   for (int i = 0; i < tile.blocks * kPanel; i += W) {
     const vf scale = load(head.value_scales + tile.row[i / kPanel] + i % kPanel);
@@ -50,7 +50,7 @@ template <Type T, int Q, int U>
 struct WeightedSums {
   static constexpr bool integers = has_scales(T);
   // Rows of values that are added at once.
-  static constexpr int rows = T == Type::codes ? 4 : integers ? 2 : 1;
+  static constexpr int rows = T == Type::kmeans4 ? 4 : integers ? 2 : 1;
   static constexpr int unit_bytes = elements_bytes(T, kPanel);
   using Sum = std::conditional_t<integers, vi, vf>;
 
@@ -72,11 +72,11 @@ struct WeightedSums {
   SUFFICE_INLINE void add(const std::byte* const* values, const Weights& weights, int first,
                           int place) {
     Sum loaded[U][kVectors];
-    constexpr int together = T == Type::codes ? 2 : 1;  // units of 16 elements, if there are
+    constexpr int together = T == Type::kmeans4 ? 2 : 1;  // units of 16 elements, if there are
     for (int u = 0; u < U; u += u + together <= U ? together : 1) {
       const std::byte* at[rows];
       for (int i = 0; i < rows; i++) at[i] = values[i] + u * unit_bytes;
-      if constexpr (T == Type::codes) {
+      if constexpr (T == Type::kmeans4) {
         if (u + together <= U)
           zip_two_levels(at, loaded[u]);
         else
@@ -91,7 +91,7 @@ struct WeightedSums {
       const Sum weight = broadcast<Sum>(weights.template at<T>(first + q, place));
       for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++)
-          if constexpr (T == Type::codes)
+          if constexpr (T == Type::kmeans4)
             total[q][u][v] = add_quads(total[q][u][v], weight, loaded[u][v]);
           else
             total[q][u][v] = multiply_add(loaded[u][v], weight, total[q][u][v]);
@@ -113,7 +113,7 @@ struct WeightedSums {
 
 // Adds the values of a tile to Q query rows.
 template <Type T, int Q, int U>
-SUFFICE_INLINE void add_values(const Head& head, const Tile& tile, int first, int unit,
+SUFFICE_INLINE void add_values(const KVHead& head, const Tile& tile, int first, int unit,
                                const Weights& weights, float* output) {
   using Sums = WeightedSums<T, Q, U>;
   constexpr int line_rows = kLineBytes / Sums::unit_bytes;
@@ -148,12 +148,12 @@ SUFFICE_INLINE void add_values(const Head& head, const Tile& tile, int first, in
 template <Type T>
 void restore(float* output, int count, int size) {
   arrange_row<T>(output, count * size);
-  if constexpr (T == Type::codes)
+  if constexpr (T == Type::kmeans4)
     for (int q = 0; q < count; q++) rotate_row(output + q * size, size);
 }
 
 template <Type T>
-void add(const Head& head, const Tile& tile, const Weights& weights, int count, float* output) {
+void add(const KVHead& head, const Tile& tile, const Weights& weights, int count, float* output) {
   in_units<kQueries>(count, [&]<int Q>(int first) {
     in_units<units_for(Q)>(head.size / kPanel, [&]<int U>(int unit) {
       add_values<T, Q, U>(head, tile, first, unit, weights, output);

@@ -1,4 +1,262 @@
-# What the extension offers is declared in csrc/bind, which checks every argument itself.
-from typing import Any
+# Written by tools/stubs.py from the built extension, whose csrc/bind checks every argument.
+from collections.abc import Sequence
+from typing import TypeAlias
 
-def __getattr__(name: str) -> Any: ...
+import numpy
+import torch
+from numpy.typing import NDArray
+
+_Float32s: TypeAlias = NDArray[numpy.float32] | torch.Tensor
+_Int32s: TypeAlias = NDArray[numpy.int32] | torch.Tensor
+_Int64s: TypeAlias = NDArray[numpy.int64] | torch.Tensor
+_Uint8s: TypeAlias = NDArray[numpy.uint8] | torch.Tensor
+
+PANEL: int
+
+ROW_LEVELS: list[int]
+
+ROW_LEVEL_UNIT: float
+
+TRIED_FACTORS: list[float]
+
+class OutOfMemory(MemoryError):
+    pass
+
+def isas() -> list[str]: ...
+def isa() -> str: ...
+def use_isa(name: str) -> bool: ...
+def cores() -> int: ...
+def threads() -> int: ...
+def set_threads(threads: int) -> None: ...
+def fail_in_thread(thread: int) -> None:
+    """
+    Raises MemoryError from a thread of the team, as a test of what becomes of it.
+    """
+
+def read_bandwidth(bytes: int, threads: int, repeats: int) -> float: ...
+def product_rate(narrow: bool, threads: int, repeats: int) -> float: ...
+def copy_bandwidth(bytes: int, threads: int, repeats: int) -> float: ...
+
+class Linear:
+    def __init__(
+        self,
+        data: _Uint8s,
+        rows: int,
+        columns: int,
+        dtype: str,
+        scale: _Float32s | None = None,
+        bias: _Float32s | None = None,
+        levels: _Uint8s | None = None,
+        group: int = 0,
+        rotation: int = 0,
+        max_code: int = 0,
+    ) -> None: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def narrow(self) -> bool: ...
+    def __call__(self, x: _Float32s, y: _Float32s) -> None: ...
+    def unpack(self, out: _Float32s) -> None: ...
+    def set_inputs(
+        self, levels: _Float32s, outliers: int, group: int, low: float, high: float
+    ) -> None: ...
+    def count_pairs(self, x: _Uint8s, x_levels: _Float32s, y: _Float32s) -> None: ...
+
+def outliers(values: _Float32s, found: _Int32s) -> None: ...
+
+class Arena:
+    def __init__(self, limit_bytes: int = 0) -> None: ...
+    @property
+    def used(self) -> int: ...
+    @property
+    def limit(self) -> int: ...
+
+class KeyRoundings:
+    def __init__(
+        self, scales: _Float32s, means: _Float32s, passed: _Float32s, weights: _Float32s
+    ) -> None: ...
+
+class KVCache:
+    def __init__(
+        self,
+        layers: int,
+        heads: int,
+        size: int,
+        key_type: str,
+        value_type: str,
+        arena: Arena,
+        sketch: bool = False,
+        boxes: bool = False,
+        masses: bool = False,
+        rounding: KeyRoundings | None = None,
+    ) -> None: ...
+    def removed(self, layer: int) -> int: ...
+    def evict(self, layer: int, kept: _Int32s, length: int) -> None: ...
+    def set_order(self, layer: int, order: _Int32s) -> None: ...
+    def set_eligible(self, layer: int, sinks: int, recent: int, blocks: int) -> None: ...
+    def load_masses(self, layer: int, masses: _Float32s) -> None: ...
+    def store_masses(self, layer: int, masses: _Float32s) -> None: ...
+    def dead_rows(self, length: int) -> int: ...
+    def compact(self, length: int) -> None: ...
+    def keep_heavy(self, length: int) -> None: ...
+    def attend(
+        self,
+        layer: int,
+        length: int,
+        q: _Float32s,
+        visible: _Int32s,
+        scale: float,
+        window: int,
+        blocks: _Int32s | None,
+        out: _Float32s,
+        rule: AttentionRule | None = None,
+        audit: _Float32s | None = None,
+    ) -> list[Reads]: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def row_bytes(self) -> int: ...
+    @property
+    def key_type(self) -> str: ...
+    @property
+    def value_type(self) -> str: ...
+    def resize(self, capacity: int, keep: int) -> None: ...
+    def release(self) -> None: ...
+    def move_row(self, source: int, target: int) -> None: ...
+    def settle(self, draft: int) -> None: ...
+    def forget_rows(self, length: int) -> None: ...
+    def copy(self, keep: int) -> KVCache: ...
+    def store(self, layer: int, first: int, k: _Float32s, v: _Float32s) -> None: ...
+    def load(
+        self, layer: int, first: int, keys: _Float32s | None, values: _Float32s | None
+    ) -> None: ...
+
+def attend_rows(
+    caches: Sequence[KVCache],
+    layer: int,
+    lengths: _Int32s,
+    counts: _Int32s,
+    q: _Float32s,
+    visible: _Int32s,
+    scale: float,
+    window: int,
+    out: _Float32s,
+    rules: Sequence[AttentionRule],
+    reads: _Int64s,
+) -> Counts: ...
+def store_rows(
+    caches: Sequence[KVCache],
+    layer: int,
+    lengths: _Int32s,
+    counts: _Int32s,
+    k: _Float32s,
+    v: _Float32s,
+) -> None: ...
+
+class Counts:
+    @property
+    def kv_bytes(self) -> int: ...
+    @property
+    def sketch_bytes(self) -> int: ...
+    @property
+    def missing(self) -> float: ...
+    @property
+    def dense_bytes(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+
+class Model:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        kv_heads: int,
+        head_size: int,
+        mlp_width: int,
+        vocabulary: int,
+        embedding_width: int,
+        layer_norm: bool,
+        norm_eps: float,
+        placement: int,
+        activation: int,
+        attention_scale: float,
+        embedding_scale: float,
+        position_rows: int,
+    ) -> None: ...
+    def add_rope(self, cos: object, sin: object, positions: int) -> None: ...
+    def add_layer(self, parts: dict[str, object], window: int, rope: int) -> None: ...
+    def finish(self, parts: dict[str, object]) -> None: ...
+    def step(
+        self,
+        caches: Sequence[KVCache],
+        lengths: _Int32s,
+        counts: _Int32s,
+        tokens: _Int32s,
+        positions: _Int32s,
+        visible: _Int32s,
+        outputs: _Int32s,
+        logits: _Float32s,
+        reads: _Int64s,
+        prefill: bool,
+        queries: _Float32s | None = None,
+        audit: _Float32s | None = None,
+    ) -> Counts: ...
+    def leave_out(self, recent: int, sinks: int, skipped: Sequence[int]) -> None: ...
+    def set_rules(self, rules: Sequence[AttentionRule]) -> None: ...
+
+class Reads:
+    @property
+    def key_rows(self) -> int: ...
+    @property
+    def value_rows(self) -> int: ...
+    @property
+    def per_head_rows(self) -> int: ...
+    @property
+    def dense_rows(self) -> int: ...
+    @property
+    def sketch_bytes(self) -> int: ...
+    @property
+    def missing(self) -> float: ...
+
+class AttentionRule:
+    @staticmethod
+    def read_all(*, value_share: float = 0.0) -> AttentionRule: ...
+    @staticmethod
+    def aet(
+        *,
+        key_share: float,
+        value_share: float,
+        sinks: int,
+        globals: int,
+        locals: int,
+        check_blocks: int = 1,
+        by_sketch: bool = False,
+    ) -> AttentionRule: ...
+    @staticmethod
+    def art(
+        *,
+        scale: float,
+        direction: float,
+        patience: int,
+        probe: int,
+        value_share: float,
+        check_blocks: int,
+        by_sketch: bool = False,
+    ) -> AttentionRule: ...
+    @staticmethod
+    def certified(*, missing: float, bounded: bool, value_share: float) -> AttentionRule: ...
+    @property
+    def exact(self) -> bool: ...
+    def with_softmax_tables(
+        self, borders: Sequence[Sequence[float]], weights: Sequence[Sequence[float]]
+    ) -> AttentionRule: ...
+
+def softmax_seconds(scores: _Float32s, rule: AttentionRule | None, repeats: int) -> float: ...

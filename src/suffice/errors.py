@@ -34,10 +34,13 @@ def check_text(name: str, text: str) -> None:
         ) from None
 
 
-def unknown(kind: str, given: str, known: Iterable[str]) -> InputError:
-    """Build the error for a name that is not in a list, with the nearest known one."""
+def unknown(kind: str, given: str, known: Iterable[str], close: float = 0.6) -> InputError:
+    """Build the error for a name that is not in a list, with the nearest known one.
+
+    A known name is suggested if its similarity, from 0 to 1, is at least `close`.
+    """
     names = sorted(known)
-    near = get_close_matches(given, names, n=1)
+    near = get_close_matches(given, names, n=1, cutoff=close)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     listed = f"Known: {', '.join(names)}" if names else "There are none"
     return InputError(f"unknown {kind} '{given}'.{hint} {listed}")

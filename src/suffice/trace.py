@@ -159,7 +159,7 @@ class Trace:
         self.steps += steps
         self.kv_bytes_read += counts.kv_bytes + counts.sketch_bytes
         self.sketch_bytes_read += counts.sketch_bytes
-        self.kv_bytes_held += counts.held_bytes
+        self.kv_bytes_held += counts.dense_bytes
         self.weight_bytes_read += counts.weight_bytes
         self.missing = max(self.missing, counts.missing)
 

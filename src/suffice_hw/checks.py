@@ -13,10 +13,11 @@ PARTS = ("dram", "scrooge", "exaq", "cost", "kllm", "rtl")
 class Check:
     """A reference figure and ours.
 
-    `expected` states the reason of a known miss. It is printed, and such a miss is no failure.
+    `group` names what is checked; checks of one group are counted together. `expected` states the
+    reason of a known miss, which is printed and is no failure.
     """
 
-    id: str
+    group: str
     what: str
     published: str
     ours: str

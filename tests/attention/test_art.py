@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from suffice.attention.art import ART, Watch
+from suffice.attention.art import ART, ProbeState
 from suffice.attention.traversal import Seen
 from suffice.errors import InputError
 
 
 def look(art: ART, outputs: list[list[float]]) -> list[bool]:
     """Return after which of a head's successive normalised outputs it may stop."""
-    watch, found = Watch(), []
+    watch, found = ProbeState(), []
     for output in outputs:
         o = torch.tensor([output], dtype=torch.float64).repeat_interleave(16, -1)
         seen = Seen(9, 1, torch.ones(1, 1, dtype=torch.float64), torch.ones(1), o)

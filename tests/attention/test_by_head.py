@@ -31,8 +31,8 @@ def stored(model: Path, technique: str, options: dict[str, Any], thresholds: Any
 @pytest.mark.parametrize(
     ("technique", "options"),
     [
-        ("aet", {"v": 0.0, "globals": 0}),
-        ("art", {"phi": 2, "p": 1, "block": 16}),
+        ("aet", {"values": 0.0, "globals": 0}),
+        ("art", {"angle": 2, "patience": 1, "block": 16}),
         ("certified", {}),
     ],
 )

@@ -164,7 +164,7 @@ def test_the_sketch_is_part_of_the_cache() -> None:
         ({"eps": 1.0}, r"certified: eps=1.0: must be 0 or in \[1e-06, 0.999999\]"),
         ({"eps": 1e-9}, r"certified: eps=1e-09: must be 0 or in"),
         ({"eps": -0.1}, r"certified: eps=-0.1: must be 0 or in"),
-        ({"v": 2.0}, r"certified: v=2.0: must be in \[0, 1\]"),
+        ({"values": 2.0}, r"certified: values=2.0: must be in \[0, 1\]"),
     ],
 )
 def test_bad_options(options: dict[str, float], message: str) -> None:

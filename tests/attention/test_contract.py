@@ -84,8 +84,8 @@ def what_was_read_is_counted(technique: Any) -> None:
         for group, reads in enumerate(found):
             assert reads.key_rows == int(read.keys[:, group].sum())
             assert reads.value_rows == int(read.values[:, group].sum())
-            assert reads.value_rows <= reads.alone_rows <= rep * reads.value_rows
-            assert reads.held_rows == held
+            assert reads.value_rows <= reads.per_head_rows <= rep * reads.value_rows
+            assert reads.dense_rows == held
 
 
 def exact_at_the_limit(technique: Any) -> None:
@@ -231,9 +231,9 @@ def test_the_settings_leave_something_out() -> None:
     for setting in SETTINGS[len(ATTENTIONS.names()) :]:
         technique, cache = ATTENTIONS.build(setting), filled(1, 128, 1000)
         reads = attend(technique.rule(), torch.randn(8, 1, 128), cache, 0, scale=SCALE)[1][0]
-        assert reads.value_rows < reads.held_rows, setting
+        assert reads.value_rows < reads.dense_rows, setting
         if "k=2" not in setting and "certified:eps" not in setting:
-            assert reads.key_rows < reads.held_rows, setting
+            assert reads.key_rows < reads.dense_rows, setting
 
 
 @pytest.mark.parametrize(("law", "broken"), LAWS, ids=lambda part: part.__name__)

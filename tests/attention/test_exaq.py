@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from suffice.attention import SOFTMAXES
-from suffice.attention.exaq import EXAQ, TABLE, error_of_clip, quantise, softmax, solved
+from suffice.attention.exaq import EXAQ, TABLE, error_of_clip, quantize, softmax, solved
 from suffice.attention.exaq_km import EXAQKM, codebook, levels_of
 from suffice.attention.softmax import ExactSoftmax
 from suffice.errors import InputError
@@ -40,7 +40,7 @@ def test_equation_5_is_the_error_of_normal_inputs() -> None:
     sigma, clip, bits = 1.0, -4.0, 4
     x = torch.randn(2_000_000, dtype=torch.float64) * sigma - 3.24 * sigma
     x = x[x <= 0]
-    levels = clip + quantise(x, clip, bits) * -clip / (2**bits - 1)
+    levels = clip + quantize(x, clip, bits) * -clip / (2**bits - 1)
     found = float(((levels.exp() - x.exp()) ** 2).mean())
     assert error_of_clip(bits, sigma, clip) == pytest.approx(found, rel=0.05)
 
@@ -52,7 +52,7 @@ def test_no_clip_is_below_what_was_seen() -> None:
 
 def test_rounding_is_half_to_even_and_masked_entries_have_no_code() -> None:
     x = torch.tensor([0.0, -0.5, -1.5, -2.5, -3.0, -9.0, float("-inf")])
-    assert quantise(x, -3.0, 2).tolist() == [3, 2, 2, 0, 0, 0, -1]
+    assert quantize(x, -3.0, 2).tolist() == [3, 2, 2, 0, 0, 0, -1]
     levels = EXAQ(2).layer_levels(1.0, -3.0)
     assert levels.codes(x.double())[:-1].tolist() == [3, 2, 2, 0, 0, 0]
 

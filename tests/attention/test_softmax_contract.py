@@ -120,7 +120,7 @@ def what_was_read_is_counted(levels: Levels) -> None:
                 summed *= levels.weights[0] > 0
                 own = found[group]
                 assert own.value_rows == int(read.values[:, group].sum()) + summed
-                assert own.alone_rows == int(alone[group]) + rep * summed
+                assert own.per_head_rows == int(alone[group]) + rep * summed
                 if window is None:
                     assert own.key_rows == int(read.keys[:, group].sum())
 

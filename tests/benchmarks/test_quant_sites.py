@@ -155,7 +155,7 @@ def same(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("quant", [NoQuant("float32"), KMeans(bits=6)])
-def test_levels_are_those_that_quantising_learns(model: Path, quant: Quant) -> None:
+def test_levels_are_those_that_quantizing_learns(model: Path, quant: Quant) -> None:
     """From as many inputs of the same tokens, turned where the weights are."""
     decoder = Decoder.from_checkpoint(open_checkpoint(model), quant)
     inputs = Inputs(a=4, outliers=0.1)

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suffice.cache.cost import (
-    Costs,
+    GrowthCosts,
     attention_seconds,
     best_allocations,
     nearest_power_of_two,
     spare_rows,
 )
 
-PAPER = Costs.of_ratio(0.1)  # section VIII-A
+PAPER = GrowthCosts.of_ratio(0.1)  # section VIII-A
 
 
-def summed(allocations: int, limit: int, costs: Costs) -> float:
+def summed(allocations: int, limit: int, costs: GrowthCosts) -> float:
     """Eq. 4 before any algebra: one term per allocation and one per step."""
     rows = limit // allocations
     total = 0.0
@@ -44,7 +44,7 @@ WORKLOADS = {
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
 def test_the_closed_form_is_the_sum_over_steps(workload: dict[str, float]) -> None:
-    costs = Costs(copy_rate=3.0, product_rate=7.0, row_elements=5.0, **workload)
+    costs = GrowthCosts(copy_rate=3.0, product_rate=7.0, row_elements=5.0, **workload)
     for allocations in (1, 2, 8, 64, 512):
         expected = summed(allocations, 512, costs)
         assert attention_seconds(allocations, 512, costs) == pytest.approx(expected, rel=1e-12)
@@ -56,14 +56,14 @@ def test_the_closed_form_is_the_sum_over_steps(workload: dict[str, float]) -> No
 def test_best_allocations_is_the_minimum_by_brute_force(
     workload: dict[str, float], limit: int, ratio: float
 ) -> None:
-    costs = Costs.of_ratio(ratio, **workload)
+    costs = GrowthCosts.of_ratio(ratio, **workload)
     brute = min(range(1, limit + 1), key=lambda t: attention_seconds(t, limit, costs))
     assert abs(best_allocations(limit, costs) - brute) < 1
 
 
 @pytest.mark.parametrize("ratio", [0.02, 0.1, 0.5])
 def test_rounding_keeps_the_cheapest_power_of_two(ratio: float) -> None:
-    costs = Costs.of_ratio(ratio)
+    costs = GrowthCosts.of_ratio(ratio)
     for limit in (128, 512, 2048, 131072):
         powers = [2**p for p in range(int(math.log2(limit)) + 1)]
         cheapest = min(powers, key=lambda t: attention_seconds(t, limit, costs))
@@ -85,18 +85,18 @@ def test_the_papers_ratio_gives(limit: int, allocations: int) -> None:
 
 @pytest.mark.parametrize(("limit", "allocations"), [(128, 8), (512, 16), (2048, 32)])
 def test_figure_8_is_the_model_at_half_a_row(limit: int, allocations: int) -> None:
-    costs = Costs.of_ratio(0.5)
+    costs = GrowthCosts.of_ratio(0.5)
     assert nearest_power_of_two(best_allocations(limit, costs)) == allocations
 
 
 @pytest.mark.parametrize(("limit", "allocations"), [(1024, 16), (4096, 32)])
 def test_figure_9_grouped_queries(limit: int, allocations: int) -> None:
-    costs = Costs.of_ratio(0.1, group=4)  # Llama-3-8B: 32 query heads, 8 key/value heads
+    costs = GrowthCosts.of_ratio(0.1, group=4)  # Llama-3-8B: 32 query heads, 8 key/value heads
     assert nearest_power_of_two(best_allocations(limit, costs)) == allocations
 
 
 def test_table_1_speculative_decoding() -> None:
-    costs = Costs.of_ratio(0.1, drafts=26, accepted=4)
+    costs = GrowthCosts.of_ratio(0.1, drafts=26, accepted=4)
     assert nearest_power_of_two(best_allocations(4096, costs)) == 8
 
 
@@ -104,7 +104,7 @@ def test_table_1_speculative_decoding() -> None:
 def test_scaling_laws(ratio: float, limit: int, group: int, accepted: float) -> None:
     def squared(**workload: float) -> float:
         # A short context would be clamped at T = 1: a long one shows the law
-        return best_allocations(limit * 10**6, Costs.of_ratio(ratio, **workload)) ** 2
+        return best_allocations(limit * 10**6, GrowthCosts.of_ratio(ratio, **workload)) ** 2
 
     assert squared() == pytest.approx(ratio * limit * 10**6)  # Eq. 7
     assert squared(group=group, shrink=2) == pytest.approx(2 * group * squared())  # Eq. 8
@@ -113,7 +113,7 @@ def test_scaling_laws(ratio: float, limit: int, group: int, accepted: float) -> 
 
 @pytest.mark.parametrize("ratio", [1e-9, 1e9])
 def test_allocations_stay_between_one_and_the_limit(ratio: float) -> None:
-    best = best_allocations(100, Costs.of_ratio(ratio))
+    best = best_allocations(100, GrowthCosts.of_ratio(ratio))
     assert best == (1 if ratio < 1 else 100)
 
 

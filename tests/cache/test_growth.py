@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suffice.cache import GROWTHS, Growth, fitted
+from suffice.cache import GROWTHS, Growth, with_defaults
 from suffice.cache.bmc import BMC
 from suffice.cache.growth import Double, Iterative, Step, Upfront
 from suffice.errors import InputError
@@ -84,8 +84,8 @@ def test_a_cache_of_sixteen_rows_grows_through(growth: Growth, expected: list[in
 
 
 def test_a_policy_takes_what_it_left_open_from_the_model() -> None:
-    assert fitted(BMC(group=2), group=8, ratio=0.1) == BMC(group=2, ratio=0.1)
-    assert fitted(Step(5), group=8, rows=7) == Step(5)
+    assert with_defaults(BMC(group=2), group=8, ratio=0.1) == BMC(group=2, ratio=0.1)
+    assert with_defaults(Step(5), group=8, rows=7) == Step(5)
 
 
 def test_a_prompt_is_allocated_at_once() -> None:

@@ -67,7 +67,7 @@ def test_a_damaged_file_is_refused_by_name(text: str) -> None:
         machine.load()
     assert str(error.value) == (
         f"'{machine.path()}' is not a machine measurement: measure again with "
-        "'suffice info --calibrate' or delete the file"
+        "'suffice info --measure' or delete the file"
     )
 
 

@@ -99,7 +99,7 @@ def test_thresholds_keep_to_the_budget(cli: Cli, model: Path, calibrated: Path) 
     stored = json.loads(calibrated.read_text())
     assert stored["softmax"] == before
     part = stored["attention"]["aet"]
-    assert part["options"]["v"] == 0.01 and "k" not in part["options"]
+    assert part["options"]["values"] == 0.01 and "keys" not in part["options"]
     assert [len(layer) for layer in part["thresholds"]] == [2, 2, 2]
     assert part["ratio"] <= 1.2 and part["bytes"] < 1
     use = ["--attention", "aet:calibrated", "--calibration", str(calibrated)]

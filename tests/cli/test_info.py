@@ -39,7 +39,7 @@ def computes_natively(table: Table, name: str, calibration: Path) -> bool:
         weight = torch.randn(16, 64)
         if name == "kllm":  # whose inputs need a calibration
             site = technique.site(torch.randn(64, 64))
-            packed = technique.packed(technique.quantise(weight, torch.eye(64)), None, site)
+            packed = technique.packed(technique.quantize(weight, torch.eye(64)), None, site)
         else:
             packed = technique.pack(weight)
         return isinstance(packed.native, core.Linear)
@@ -52,7 +52,7 @@ def computes_natively(table: Table, name: str, calibration: Path) -> bool:
         return bool(technique.native(torch.ones(1, 1, 16), cache, 0, scale=1.0).isfinite().all())
     levels = technique.levels(read(calibration)) if technique.coded else []
     rules = coded_rules([[None, None]] * 2, levels)
-    return all(isinstance(rule, core.Rule) for layer in rules for rule in layer)
+    return all(isinstance(rule, core.AttentionRule) for layer in rules for rule in layer)
 
 
 def test_what_is_shown_as_native_is_what_the_core_computes(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_cache_that_is_no_folder(
     ran = cli("bench", "-m", str(checkpoint), "-p", "4", "-n", "2", "-r", "1")
     assert ran.code == 0, ran.err
     monkeypatch.setattr(machine, "measure", lambda **options: machine.DEFAULT)
-    assert complaint(cli("info", "--calibrate")).startswith("'/dev/null/machine.json' cannot be")
+    assert complaint(cli("info", "--measure")).startswith("'/dev/null/machine.json' cannot be")
     assert complaint(cli("run", "x")).endswith("run `suffice pull smollm2-135m`")
     assert complaint(cli("pull", "smollm2-135m")).startswith(
         "cannot store smollm2-135m in /dev/null/models: "
@@ -141,7 +141,7 @@ def test_calibrates(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     from suffice.cache import machine
 
     monkeypatch.setattr(machine, "measure", lambda **options: machine.DEFAULT)
-    ran = cli("info", "--calibrate")
+    ran = cli("info", "--measure")
     assert ran.code == 0
     rows = [[cell.strip() for cell in row.split("|")] for row in ran.out.splitlines()[2:]]
     assert [int(row[1]) for row in rows] == [2**power for power in range(7, 18)]

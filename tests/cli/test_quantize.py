@@ -21,7 +21,7 @@ from suffice.errors import InputError
 from suffice.models.decoder import Decoder
 from suffice.models.formats.quantized_file import open_quantized
 from suffice.models.open import open_checkpoint
-from suffice.models.quantize.job import Quantising
+from suffice.models.quantize.job import Quantizing
 from suffice.models.quantize.sensitivity import Sensitivity
 from suffice.models.tokenizer import load_tokenizer
 from suffice.quant import QUANTS, PackedLinear
@@ -42,7 +42,7 @@ def quantize(cli: Cli, model: Path, tmp_path: Path) -> Any:
     (tmp_path / "text.txt").write_text(TEXT)
 
     def run(method: str = "kmeans", output: str = "out.safetensors", *more: str) -> Any:
-        asked = ["--calibrate", str(tmp_path / "text.txt"), "--window", "40", "--limit", "6"]
+        asked = ["--text", str(tmp_path / "text.txt"), "--window", "40", "--limit", "6"]
         path = tmp_path / output
         return cli("quantize", "-m", str(model), *asked, "--method", method, "-o", str(path), *more)
 
@@ -136,17 +136,17 @@ def test_an_interrupted_run_goes_on(
     quantize: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert quantize(output="whole.safetensors").code == 0
-    layer = Quantising._layer
+    layer = Quantizing._layer
     done: list[int] = []
 
-    def interrupted(self: Quantising, layers: Any, index: int) -> Any:
+    def interrupted(self: Quantizing, layers: Any, index: int) -> Any:
         if index == 2 and len(done) == 2:
             done.append(-1)
             raise KeyboardInterrupt
         done.append(index)
         return layer(self, layers, index)
 
-    monkeypatch.setattr(Quantising, "_layer", interrupted)
+    monkeypatch.setattr(Quantizing, "_layer", interrupted)
     stopped = quantize()
     assert stopped.code == 130 and "the same command goes on with what is left" in stopped.err
     assert not (tmp_path / "out.safetensors").exists()
@@ -186,11 +186,11 @@ def test_a_folder_belongs_to_one_run_and_one_text(
     )
     method = QUANTS.build("kmeans:fisher=false")
     windows = [[1, *range(10, 80)]] * 2
-    started = Quantising(used, method, windows, tmp_path / "half.safetensors", {})
+    started = Quantizing(used, method, windows, tmp_path / "half.safetensors", {})
     next(started.run())
     with pytest.raises(InputError, match="the decoder is quantised already: give one in float32"):
-        Quantising(used, method, windows, tmp_path / "half.safetensors", {})
-    other = Quantising(fresh, method, windows[:1], tmp_path / "half.safetensors", {})
+        Quantizing(used, method, windows, tmp_path / "half.safetensors", {})
+    other = Quantizing(fresh, method, windows[:1], tmp_path / "half.safetensors", {})
     with pytest.raises(InputError, match="is of another quantisation: remove it"):
         next(other.run())
 

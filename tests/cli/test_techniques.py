@@ -71,8 +71,8 @@ def test_a_technique(cli: Cli) -> None:
     assert out == cli("info", "attention", "aet").out
     for line in (
         "sinks       1        first tokens that are always read\n",
-        "limit    --attention aet:k=2,v=0 must equal the exact result",
-        'example  suffice run --attention aet:k=0.9,v=0.001 "your prompt"',
+        "limit    --attention aet:keys=2,values=0 must equal the exact result",
+        'example  suffice run --attention aet:keys=0.9,values=0.001 "your prompt"',
         'source   Byeon et al., "Scrooge: ',
         "native   csrc/",
     ):
@@ -107,7 +107,7 @@ def test_a_technique(cli: Cli) -> None:
             "unknown seam 'atention'. Did you mean 'attention'? Seams: attention",
         ),
         (["a", "b", "c"], "info a b c: give a seam, a technique, or a seam and one"),
-        (["aet", "-m", "x"], "info aet: goes with neither -m nor --calibrate"),
+        (["aet", "-m", "x"], "info aet: goes with neither -m nor --measure"),
     ],
 )
 def test_unknown_names(cli: Cli, names: list[str], message: str) -> None:

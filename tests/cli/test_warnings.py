@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from engine.fake_engine import scripted
 
 from commands import Cli, complaint
-from engine.fake_engine import scripted
 from suffice import LLM
 from suffice.engine.config import Config
 from suffice.engine.foreign import FOREIGN
@@ -81,7 +81,7 @@ def test_their_flags(cli: Cli, fake: Callable[..., LLM]) -> None:
 
 def test_codes_without_a_calibration_are_warned_of_once(cli: Cli, checkpoint: Path) -> None:
     asked = ("run", "--raw", "-q", "-m", str(checkpoint), "-n", "2", "hello")
-    for quant, bits in (("rtn:group=64", 4), ("kmeans:w=5,rounds=0,sweeps=0,group=none", 5)):
+    for quant, bits in (("rtn:group=64", 4), ("kmeans:bits=5,rounds=0,sweeps=0,group=none", 5)):
         ran = cli(*asked, "--quant", quant)
         assert ran.code == 0 and ran.err.startswith(f"suffice: warning: {bits}{CODES}")
         assert len(ran.err.splitlines()) == 1

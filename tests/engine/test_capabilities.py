@@ -24,6 +24,7 @@ WORDS = {"double", "exact", "full", "none", "self", "step", "float32", "bfloat16
 ASKS_OTHERS = {
     "cli/environment.py": "click's groups and options",
     "cli/flags.py": "an annotation's metadata",
+    "cli/techniques.py": "whether a seam's techniques name an exact limit",
     "integrations/checks.py": "transformers' configurations and modules",
     "integrations/growing_cache.py": "transformers' configurations, and growth policies of a user",
     "integrations/transformers.py": "transformers' models and keys",

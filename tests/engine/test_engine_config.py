@@ -120,7 +120,8 @@ KNOWN = (
         (
             {"speculative_config": "ngram", "policy": "h2o:budget=64"},
             "speculator 'ngram' with policy 'h2o', in which each token changes what the next one "
-            "sees: the policy must be one that does not evict while decoding, or have keep=true",
+            "sees: the policy must be one that does not evict while decoding, or have "
+            "rank_only=true",
         ),
         (
             {"max_model_len": 1},

@@ -8,7 +8,7 @@ import pytest
 
 from fake_engine import fake_llm, runner_of
 from suffice import RequestOutput, SamplingParams
-from suffice.engine.request import Kept
+from suffice.engine.request import CachedPrefix
 
 LONG = SamplingParams(max_tokens=6, seed=2, ignore_eos=True)
 
@@ -108,7 +108,7 @@ def test_two_turns_at_once_leave_one_cache() -> None:
 
 
 def test_shared_counts_the_common_beginning() -> None:
-    assert Kept(None, [1, 2]).shared([1, 2, 3]) == 0, "no cache, nothing shared"
-    assert Kept(object(), [1, 2]).shared([1, 2, 3]) == 2
-    assert Kept(object(), [1, 2, 3, 4]).shared([1, 2]) == 1
-    assert Kept(object(), [1, 2]).shared([2]) == 0
+    assert CachedPrefix(None, [1, 2]).shared([1, 2, 3]) == 0, "no cache, nothing shared"
+    assert CachedPrefix(object(), [1, 2]).shared([1, 2, 3]) == 2
+    assert CachedPrefix(object(), [1, 2, 3, 4]).shared([1, 2]) == 1
+    assert CachedPrefix(object(), [1, 2]).shared([2]) == 0

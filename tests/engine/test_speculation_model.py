@@ -16,7 +16,7 @@ import tiny
 from golden import FOLDER, model_file, sha256
 from suffice import LLM, RequestOutput, SamplingParams
 from suffice.engine.runner import Runner
-from suffice.speculate import Drafted, Tree
+from suffice.speculate import DraftingSample, Tree
 
 ALWAYS = "ngram:6,adaptive=false"  # whether drafts pay or not
 FEW = 200  # token ids that every model here has
@@ -33,10 +33,10 @@ class Known:
         self.texts = [[*out.prompt_token_ids, *out.outputs[0].token_ids] for out in outputs]
         self.branch = branch
 
-    def propose(self, samples: Sequence[Drafted], most: Sequence[int]) -> list[Tree]:
+    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
         return [self._tree(s, count) for s, count in zip(samples, most, strict=True)]
 
-    def _tree(self, sample: Drafted, most: int) -> Tree:
+    def _tree(self, sample: DraftingSample, most: int) -> Tree:
         text = [*sample.state.prompt, *sample.state.output]
         whole = next(known for known in self.texts if known[: len(text)] == text)
         right = whole[len(text) :][:most]
@@ -49,7 +49,7 @@ class Known:
             right[place] = (right[place] + 1) % FEW
         return Tree.chain(right)
 
-    def forget(self, sample: Drafted) -> None:
+    def forget(self, sample: DraftingSample) -> None:
         pass
 
 

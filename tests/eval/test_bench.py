@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from suffice.errors import InputError
-from suffice.eval.bench import Case, cases, check_context, measure
+from suffice.eval.bench import BenchCase, cases, check_context, measure
 from suffice.trace import Trace
 
 
@@ -54,14 +54,14 @@ class Counted:
         del self.lengths[sequence]
 
 
-def run(*wanted: Case, repetitions: int = 2) -> tuple[Counted, list[Any]]:
+def run(*wanted: BenchCase, repetitions: int = 2) -> tuple[Counted, list[Any]]:
     runner = Counted()
     results = measure(runner, wanted, repetitions, 1e6, clock=lambda: runner.now)
     return runner, list(results)
 
 
 def test_decoding_counts_every_token_and_byte_but_the_first_run() -> None:
-    runner, [result] = run(Case(prompt=0, generate=4, depth=7, batch=2))
+    runner, [result] = run(BenchCase(prompt=0, generate=4, depth=7, batch=2))
     assert result.seconds == pytest.approx((0.04, 0.04))
     assert result.mean == pytest.approx(200)
     assert (result.kv_bytes_per_token, result.weight_bytes_per_token) == (30, 500)
@@ -71,7 +71,7 @@ def test_decoding_counts_every_token_and_byte_but_the_first_run() -> None:
 
 
 def test_a_prompt_is_run_after_the_cached_tokens() -> None:
-    runner, [result] = run(Case(prompt=50, generate=0, depth=20, batch=1))
+    runner, [result] = run(BenchCase(prompt=50, generate=0, depth=20, batch=1))
     assert result.seconds == pytest.approx((0.05, 0.05))
     assert result.case.name == "pp50 @ d20"
     assert (result.kv_bytes_per_token, result.roof_fraction) == (0, 0)
@@ -79,7 +79,7 @@ def test_a_prompt_is_run_after_the_cached_tokens() -> None:
 
 
 def test_one_repetition_has_no_deviation() -> None:
-    _, [result] = run(Case(0, 4, 0, 1), repetitions=1)
+    _, [result] = run(BenchCase(0, 4, 0, 1), repetitions=1)
     assert (result.case.name, result.deviation) == ("tg4", 0)
 
 

@@ -17,7 +17,7 @@ from fake_engine import EOS, FakeRunner, V, fake_llm
 from suffice import LLM
 from suffice.errors import InputError
 from suffice.eval import latency
-from suffice.eval.latency import Case, Rate, Spread, check_fits, fixed, measure, run, warm_up
+from suffice.eval.latency import LatencyCase, Rate, Spread, check_fits, fixed, measure, run, warm_up
 from suffice.sampling_params import SamplingParams
 from suffice.speculate import Tree
 from suffice.trace import Trace
@@ -57,12 +57,12 @@ def engine(memory: int = 10**9) -> tuple[LLM, Timed]:
     return LLM.from_parts(llm.config, runner, llm.tokenizer), runner
 
 
-def case(batch_size: int, *lengths: int, most: int = 5, ignore_eos: bool = True) -> Case:
+def case(batch_size: int, *lengths: int, most: int = 5, ignore_eos: bool = True) -> LatencyCase:
     params = SamplingParams(temperature=0, max_tokens=most, ignore_eos=ignore_eos)
-    return Case("case", batch_size, [[LETTER] * length for length in lengths], params)
+    return LatencyCase("case", batch_size, [[LETTER] * length for length in lengths], params)
 
 
-def measured(wanted: Case, repetitions: int = 1) -> Any:
+def measured(wanted: LatencyCase, repetitions: int = 1) -> Any:
     llm, runner = engine()
     result = measure(llm, wanted, repetitions, clock=lambda: runner.now)
     assert runner.open_sequences == []
@@ -255,7 +255,7 @@ def test_prompts_of_a_file_go_through_the_chat_template(
 def test_an_interruption_prints_the_cases_that_are_done(
     cli: Cli, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(llm: LLM, case: Case, *arguments: Any) -> Any:
+    def interrupted(llm: LLM, case: LatencyCase, *arguments: Any) -> Any:
         if case.name == stop:
             raise KeyboardInterrupt
         return measure(llm, case, *arguments)

@@ -13,8 +13,8 @@ from suffice import LLM, SamplingParams
 from suffice.errors import InputError, OutOfMemory
 from suffice.eval.likelihood import (
     Likelihood,
+    LikelihoodPlan,
     Pair,
-    Plan,
     encode,
     encode_pair,
     fitted,
@@ -23,8 +23,8 @@ from suffice.eval.likelihood import (
 )
 
 CONTEXT = "The quick brown fox jumps over the lazy dog; 0123456789 owls look on."
-DECODE = [Plan("decode", together) for together in (1, 3, 30)]
-PLANS = [*DECODE, Plan("prefill")]
+DECODE = [LikelihoodPlan("decode", together) for together in (1, 3, 30)]
+PLANS = [*DECODE, LikelihoodPlan("prefill")]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def pairs(llm: LLM) -> list[Pair]:
     return found + [Pair(long * 2, each) for each in ends[:3]]
 
 
-def scores(llm: LLM, pairs: list[Pair], plan: Plan) -> list[Likelihood]:
+def scores(llm: LLM, pairs: list[Pair], plan: LikelihoodPlan) -> list[Likelihood]:
     found = dict(score(llm.runner, pairs, plan))
     assert len(found) == len(pairs)
     return [found[index] for index in range(len(pairs))]
@@ -62,14 +62,14 @@ def test_it_is_transformers(llm: LLM, checkpoint: Path, pairs: list[Pair]) -> No
 
 
 def test_a_likelihood_does_not_depend_on_the_others(llm: LLM, pairs: list[Pair]) -> None:
-    alone = [scores(llm, [pair], Plan())[0] for pair in pairs]
+    alone = [scores(llm, [pair], LikelihoodPlan())[0] for pair in pairs]
     for plan in DECODE:
         assert scores(llm, pairs, plan) == alone, plan
-    assert scores(llm, pairs[::-1], Plan()) == alone[::-1]
+    assert scores(llm, pairs[::-1], LikelihoodPlan()) == alone[::-1]
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_greedy(llm: LLM, plan: Plan) -> None:
+def test_greedy(llm: LLM, plan: LikelihoodPlan) -> None:
     context = llm.tokenizer.encode(CONTEXT)
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     tokens = llm.generate({"prompt_token_ids": context}, params)[0].outputs[0].token_ids
@@ -96,7 +96,7 @@ def test_what_is_run(llm: LLM, pairs: list[Pair], monkeypatch: pytest.MonkeyPatc
     prompts = counted(llm, monkeypatch, "prefill")
     steps = counted(llm, monkeypatch, "advance")
     before = llm.runner.trace.steps
-    scores(llm, pairs, Plan("decode", 3))
+    scores(llm, pairs, LikelihoodPlan("decode", 3))
     # Contexts that follow each other are run once, all but their last token; one has no more.
     long, other = pairs[0].context, pairs[3].context
     assert [tokens for _, tokens in prompts] == [
@@ -110,14 +110,14 @@ def test_what_is_run(llm: LLM, pairs: list[Pair], monkeypatch: pytest.MonkeyPatc
 
 def test_the_first_token_is_a_decode_step_s(llm: LLM, pairs: list[Pair]) -> None:
     before = llm.runner.trace.copy()
-    scores(llm, pairs[:1], Plan())
+    scores(llm, pairs[:1], LikelihoodPlan())
     after = llm.runner.trace.since(before)
     assert len(pairs[0].continuation) == after.steps == 1 and after.kv_bytes_read > 0
 
 
-@pytest.mark.parametrize("plan", [Plan("decode", 2), Plan("prefill")])
+@pytest.mark.parametrize("plan", [LikelihoodPlan("decode", 2), LikelihoodPlan("prefill")])
 def test_memory_comes_back(
-    llm: LLM, pairs: list[Pair], plan: Plan, monkeypatch: pytest.MonkeyPatch
+    llm: LLM, pairs: list[Pair], plan: LikelihoodPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = counted(llm, monkeypatch, "open"), counted(llm, monkeypatch, "fork")
     closed = counted(llm, monkeypatch, "close")
@@ -150,7 +150,9 @@ def test_all_of_the_context_can_be_used(llm: LLM) -> None:
     tokens = llm.tokenizer.encode(CONTEXT)
     pair = fitted(Pair(tokens * 40, tokens), 512)
     assert len(pair.context) + len(pair.continuation) == 513
-    decoded, prompted = (scores(llm, [pair], plan)[0].log for plan in (Plan(), Plan("prefill")))
+    decoded, prompted = (
+        scores(llm, [pair], plan)[0].log for plan in (LikelihoodPlan(), LikelihoodPlan("prefill"))
+    )
     assert decoded == pytest.approx(prompted, rel=1e-5)
 
 

@@ -21,7 +21,7 @@ from commands import Cli
 from suffice import LLM
 from suffice.errors import InputError
 from suffice.eval import perplexity
-from suffice.eval.perplexity import Plan, Scores, Tally, measure, windows_of
+from suffice.eval.perplexity import PerplexityPlan, PerplexityTally, Scores, measure, windows_of
 from suffice.eval.texts import load_text
 
 TEXT = "The quick brown fox jumps over the lazy dog; 0123456789 owls look on. " * 8
@@ -39,10 +39,10 @@ def lossy(checkpoint: Path) -> LLM:
 
 
 def cut(llm: LLM, limit: int | None = None) -> list[list[int]]:
-    return windows_of(llm.tokenizer, TEXT, Plan(WINDOW, limit), 512)
+    return windows_of(llm.tokenizer, TEXT, PerplexityPlan(WINDOW, limit), 512)
 
 
-def last_tally(found: Any) -> Tally:
+def last_tally(found: Any) -> PerplexityTally:
     *_, tally = found
     return tally
 
@@ -65,7 +65,7 @@ def test_it_is_transformers(llm: LLM, checkpoint: Path, mode: str, together: int
             )
         )
     loss = torch.cat(losses).double()
-    result = last(measure(llm.runner, windows, Plan(WINDOW, None, mode, together)))
+    result = last(measure(llm.runner, windows, PerplexityPlan(WINDOW, None, mode, together)))
     assert result.predictions == len(loss) == len(windows) * (WINDOW - 1)
     assert result.windows == len(windows)
     assert result.perplexity == pytest.approx(float(loss.mean().exp()), rel=1e-4)
@@ -79,7 +79,7 @@ def test_tokens_of_a_step_are_as_if_alone(
     checkpoint: Path, attention: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = LLM(checkpoint, dtype="float32", attention=attention)
-    windows, plan = cut(llm, 5), Plan(WINDOW, 5, together=together)
+    windows, plan = cut(llm, 5), PerplexityPlan(WINDOW, 5, together=together)
     steps = llm.runner.trace.steps
     several = last_tally(measure(llm.runner, windows, plan))
     assert llm.runner.trace.steps - steps < 2 * 5 * WINDOW / 24 + 5
@@ -90,7 +90,9 @@ def test_tokens_of_a_step_are_as_if_alone(
 
 @pytest.mark.parametrize("mode", ["decode", "prefill"])
 def test_a_model_does_not_differ_from_itself(llm: LLM, mode: str) -> None:
-    against = last(measure(llm.runner, cut(llm, 4), Plan(WINDOW, 4, mode), llm.runner)).against
+    against = last(
+        measure(llm.runner, cut(llm, 4), PerplexityPlan(WINDOW, 4, mode), llm.runner)
+    ).against
     assert against.ratio == 1 and against.ratio_error == 0 and against.agreement == 1
     assert against.divergence == against.divergence_999 == against.change == 0
 
@@ -98,7 +100,7 @@ def test_a_model_does_not_differ_from_itself(llm: LLM, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["decode", "prefill"])
 def test_a_lossy_setting_differs(llm: LLM, lossy: LLM, mode: str) -> None:
     windows = cut(llm, 4)
-    plan = Plan(WINDOW, 4, mode)
+    plan = PerplexityPlan(WINDOW, 4, mode)
     alone = last(measure(lossy.runner, windows, plan))
     result = last(measure(lossy.runner, windows, plan, llm.runner))
     against = result.against
@@ -114,7 +116,7 @@ def test_figures_are_their_formulas() -> None:
     logits, expected = 3 * torch.randn(2, count, vocabulary, dtype=torch.float64)
     targets = torch.randint(vocabulary, (count,)).tolist()
     windows = [index % 3 for index in range(count)]
-    tally = Tally(3)
+    tally = PerplexityTally(3)
     tally.add(Scores(windows, targets, logits), Scores(windows, targets, expected))
     result = tally.result()
     assert result.against is not None
@@ -162,10 +164,10 @@ class Letters:
 def test_windows() -> None:
     tokenizer: Any = Letters()
     with pytest.raises(InputError, match="the text has 0 tokens: give a longer one"):
-        windows_of(tokenizer, "", Plan(4), 9)
+        windows_of(tokenizer, "", PerplexityPlan(4), 9)
     two = [[0, 97, 98, 99], [0, 100, 101, 102]]
-    assert windows_of(tokenizer, "abcdefg", Plan(4), 9) == two
-    assert windows_of(tokenizer, "abcdefg", Plan(4, 1), 9) == two[:1]
+    assert windows_of(tokenizer, "abcdefg", PerplexityPlan(4), 9) == two
+    assert windows_of(tokenizer, "abcdefg", PerplexityPlan(4, 1), 9) == two[:1]
     for window, limit, message in (
         (1, None, "--window=1: must be at least 2"),
         (10, None, "--window=10: must not be more than the context length, 9"),
@@ -173,7 +175,7 @@ def test_windows() -> None:
         (4, 0, "--limit=0: must be at least 1 window"),
     ):
         with pytest.raises(InputError, match=f"^{message}"):
-            windows_of(tokenizer, "abcdefg", Plan(window, limit), 9)
+            windows_of(tokenizer, "abcdefg", PerplexityPlan(window, limit), 9)
 
 
 def test_texts(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from suffice.eval.ruler import (
     TASKS,
     Answer,
     Draft,
-    Plan,
-    Tally,
+    RulerPlan,
+    RulerTally,
     contained,
     largest,
 )
@@ -144,7 +144,7 @@ def test_samples_follow_from_their_number() -> None:
         for length, index, seed in ((1600, 0, 0), (1500, 1, 0), (1500, 0, 1)):
             assert tokens(name, length, index, seed) != first
             assert Draft(name, length, index, seed).expected != values
-    plan = Plan(list(TASKS), (1500, 1600), 3)
+    plan = RulerPlan(list(TASKS), (1500, 1600), 3)
     drafts = list(plan.drafts())
     assert len(drafts) == plan.total == 48
     assert len({(draft.name, draft.length, draft.index) for draft in drafts}) == 48
@@ -190,7 +190,7 @@ def test_scores() -> None:
         return Answer(task, length, 0, 1, (), "", score)
 
     given = [("a", 10, 100.0), ("a", 10, 50.0), ("b", 10, 25.0), ("b", 10, 25.0)]
-    tally = Tally([answer(*each) for each in given])
+    tally = RulerTally([answer(*each) for each in given])
     result = tally.result()
     assert tally.score == 50
     assert [(s.task, s.length, s.score, s.error, s.samples) for s in result.scores] == [

@@ -14,17 +14,17 @@ from suffice.cli.options import ModelFlags
 from suffice.engine.llm import LLM
 from suffice.errors import InputError
 from suffice.eval import ruler
-from suffice.eval.ruler import NEW_TOKENS, TASKS, Draft, Plan, check, measure
+from suffice.eval.ruler import NEW_TOKENS, TASKS, Draft, RulerPlan, check, measure
 
 
-def last(llm: LLM, plan: Plan) -> Any:
+def last(llm: LLM, plan: RulerPlan) -> Any:
     *_, tally = measure(llm, plan)
     return tally.result()
 
 
 @pytest.mark.parametrize("template", [False, True])
 def test_a_model_that_reads_gets_everything(template: bool) -> None:
-    plan = Plan(list(TASKS), (1500, 2000), samples=2, together=3)
+    plan = RulerPlan(list(TASKS), (1500, 2000), samples=2, together=3)
     result = last(reader(4, template=template), plan)
     assert len(result.answers) == plan.total and len(result.scores) == 16
     assert {score.score for score in (*result.scores, *result.means, result.mean)} == {100}
@@ -35,33 +35,37 @@ def test_a_model_that_reads_gets_everything(template: bool) -> None:
 
 
 def test_a_model_that_reads_a_part_gets_a_part() -> None:
-    result = last(reader(1), Plan(list(TASKS), (1500,), samples=2))
+    result = last(reader(1), RulerPlan(list(TASKS), (1500,), samples=2))
     scores = {score.task: score.score for score in result.scores}
     assert scores.pop("niah_multivalue") == scores.pop("niah_multiquery") == 25
     assert set(scores.values()) == {100}
 
 
 def test_a_model_that_reads_nothing_gets_nothing() -> None:
-    assert last(reader(0), Plan(list(TASKS), (1500,), samples=2)).mean.score == 0
+    assert last(reader(0), RulerPlan(list(TASKS), (1500,), samples=2)).mean.score == 0
 
 
 def test_the_batch_changes_nothing() -> None:
-    results = [last(reader(1), Plan(("niah_multivalue",), (1500,), 4, 0, n)) for n in (1, 3, 8)]
+    results = [
+        last(reader(1), RulerPlan(("niah_multivalue",), (1500,), 4, 0, n)) for n in (1, 3, 8)
+    ]
     assert results[0] == results[1] == results[2]
 
 
 def test_no_memory_is_said() -> None:
     message = r"request 0 needs \d+ rows \(prompts in memory: 1, --batch-size\)"
     with pytest.raises(InputError, match=message):
-        last(reader(1, memory=100), Plan(("niah_single_1",), (1500,), 1))
+        last(reader(1, memory=100), RulerPlan(("niah_single_1",), (1500,), 1))
 
 
 def test_lengths_are_checked_first() -> None:
     llm = reader(1)
     with pytest.raises(InputError, match=r"--lengths=9000: must not be more than .* 8192"):
-        check(Plan(["niah_single_1"], (1500, 9000), 1), llm.tokenizer, CONTEXT)
+        check(RulerPlan(["niah_single_1"], (1500, 9000), 1), llm.tokenizer, CONTEXT)
     with pytest.raises(InputError, match="--lengths=600: too short for niah_multiquery") as raised:
-        check(Plan(["niah_single_2", "niah_multiquery"], (1500, 600), 2), llm.tokenizer, CONTEXT)
+        check(
+            RulerPlan(["niah_single_2", "niah_multiquery"], (1500, 600), 2), llm.tokenizer, CONTEXT
+        )
     least = int(str(raised.value).split()[-1])
     draft = Draft("niah_multiquery", 600, 0, 0)
     assert least == len(draft.tokens(llm.tokenizer, 1)) + NEW_TOKENS

@@ -16,7 +16,7 @@ import pytest
 from commands import Cli, complaint
 from suffice.errors import InputError
 from suffice.eval import tasks
-from suffice.eval.tasks import TASKS, Question, Result, Tally, chosen, measure, summed_up
+from suffice.eval.tasks import TASKS, Question, TasksResult, TasksTally, chosen, measure, summed_up
 from task_rows import PIQA, ROWS, Rows, real_piqa, their_task, write_lines
 
 
@@ -54,7 +54,7 @@ def same_as_harness(name: str, rows: Rows, folder: Path) -> None:
         for _ in range(4):
             logs = (-random.uniform(1, 40, len(asked))).tolist()
             scores = theirs.process_results(doc, [(log, False) for log in logs])
-            tally = Tally(TASKS[name])
+            tally = TasksTally(TASKS[name])
             tally.add(question, logs)
             result = tally.result()
             assert (result.acc, result.acc_norm) == (scores["acc"], scores.get("acc_norm"))
@@ -82,7 +82,7 @@ def test_requests(tmp_path: Path) -> None:
 
 
 def test_figures_are_their_formulas() -> None:
-    tally = Tally(TASKS["piqa"])
+    tally = TasksTally(TASKS["piqa"])
     same = ["", ""]
     for lengths, gold, logs in (
         ([4, 2], 0, [-4.0, -3.0]),  # only normalised right
@@ -95,10 +95,10 @@ def test_figures_are_their_formulas() -> None:
     assert (result.questions, result.acc, result.acc_norm) == (4, 0.5, 0.75)
     assert result.acc_stderr == pytest.approx(math.sqrt(0.25 * 4 / 3) / 2)
     assert result.acc_norm_stderr == pytest.approx(math.sqrt(3 / 16 * 4 / 3) / 2)
-    one = Tally(TASKS["boolq"])
+    one = TasksTally(TASKS["boolq"])
     one.add(Question(same, same, [2, 3], 1), [-2.0, -1.0])
-    assert one.result() == Result("boolq", 1, 1.0, None, None, None)
-    mean = summed_up([result, Result("boolq", 6, 1.0, 0.3, None, None)]).mean
+    assert one.result() == TasksResult("boolq", 1, 1.0, None, None, None)
+    mean = summed_up([result, TasksResult("boolq", 6, 1.0, 0.3, None, None)]).mean
     assert (mean.questions, mean.acc, mean.acc_norm) == (10, 0.75, 0.75)
     assert mean.acc_stderr == pytest.approx(math.hypot(result.acc_stderr or 0, 0.3) / 2)
     assert summed_up([result, one.result()]).mean.acc_stderr is None

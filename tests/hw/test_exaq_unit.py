@@ -13,7 +13,7 @@ import torch
 from suffice.attention import exaq as engine
 from suffice.errors import InputError
 from suffice_hw.exaq import checks
-from suffice_hw.exaq.unit import DESIGNS, Unit, quantise, saving, softmax, tables
+from suffice_hw.exaq.unit import DESIGNS, Unit, quantize, saving, softmax, tables
 from suffice_hw.scrooge.design import Design
 
 
@@ -44,7 +44,7 @@ def test_the_tables_bytes(bits: int, group: int, size: int) -> None:
 def test_codes_and_softmax_are_the_engines(bits: int, group: int) -> None:
     logits = np.random.default_rng(bits).normal(0, 2, 203).astype(np.float32)
     x = torch.from_numpy(logits - logits.max())
-    assert quantise(x.numpy(), -4.5, bits).tolist() == engine.quantise(x, -4.5, bits).tolist()
+    assert quantize(x.numpy(), -4.5, bits).tolist() == engine.quantize(x, -4.5, bits).tolist()
     ours = softmax(logits, -4.5, unit(bits=bits, group=group))
     theirs = engine.softmax(torch.from_numpy(logits), -4.5, bits).numpy()
     assert np.abs(ours / theirs - 1).max() < 2e-3, "the tables' FP16"

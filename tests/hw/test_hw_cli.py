@@ -5,7 +5,9 @@ Also tests plot.py, validate.py and trace_checks.py.
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +28,51 @@ MISS = Check("U3", "c", "1", "2", False, "the paper")
 
 def test_validate_prints_published_and_ours(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "of", lambda part: [lambda: [HIT, KNOWN]])
+    ran = cli("hw", "validate", "dram", "-o", "md")
+    assert ran.code == 0
+    assert ran.out.splitlines() == [
+        "| group | check | published | ours | status     | source    | note                 |",
+        "| ----- | ----- | --------: | ---: | ---------- | --------- | -------------------- |",
+        "| U1    | a     |         1 |    1 | hit        | the paper |                      |",
+        "| U2    | b     |         1 |    2 | known miss | the paper | it adds up otherwise |",
+    ]
+
+
+def test_the_short_table_fits_a_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = dataclasses.replace(HIT, group="kllm against 3 bits", what="x" * 120)
+    monkeypatch.setattr(checks, "of", lambda part: [lambda: [HIT, KNOWN, KNOWN, long, ABSENT]])
     ran = cli("hw", "validate", "dram")
     assert ran.code == 0
     assert ran.out.splitlines() == [
-        "| id | check | published | ours | status     | source    | note                 |",
-        "| -- | ----- | --------: | ---: | ---------- | --------- | -------------------- |",
-        "| U1 | a     |         1 |    1 | hit        | the paper |                      |",
-        "| U2 | b     |         1 |    2 | known miss | the paper | it adds up otherwise |",
+        "| group               | hit | known miss | miss | not run |",
+        "| ------------------- | --: | ---------: | ---: | ------: |",
+        "| U1                  |   1 |            |      |         |",
+        "| U2                  |     |          2 |      |         |",
+        "| kllm against 3 bits |   1 |            |      |         |",
+        "| U4                  |     |            |      |       1 |",
+        "PASSED: 2 of 5 figures agree, 2 miss for a stated reason, 1 could not be computed here,",
+        "0 miss without one (--full shows every figure and its reason)",
     ]
+    monkeypatch.setattr(checks, "of", lambda part: [lambda: [HIT, MISS]])
+    ran = cli("hw", "validate", "dram")
+    assert ran.code == 1 and "\nFAILED: 1 of 2 figures agree,\n1 miss without one (" in ran.out
+    ran = cli("hw", "validate", "dram", "--full")
+    assert ran.code == 1 and "| check |" in ran.out and "\nFAILED: 1 of 2" in ran.out
+
+
+def test_every_group_has_a_readable_name() -> None:
+    source = Path(checks.__file__).parent
+    named = [
+        path.name
+        for path in source.rglob("*.py")
+        if re.search(r'"[UT]\d+"|Check\(\s*"-"', path.read_text()) and "checks" in path.name
+    ]
+    assert named == []
+
+
+def test_the_help_says_what_hw_is(cli: Cli) -> None:
+    words = " ".join(cli("hw", "--help").out.split())
+    assert "Model the accelerators that the implemented papers propose" in words
 
 
 def test_an_unexplained_miss_is_exit_code_1(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +109,13 @@ def test_a_trace_is_held_against_the_paper(cli: Cli, tmp_path: Path) -> None:
     ran = cli("hw", "validate", "--trace", str(tmp_path / "t.npz"), "-o", "json")
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
-    assert [row["id"] for row in found] == ["T1", "T1", "T1", "T2", "T3"] * 2
+    assert [row["group"] for row in found] == [
+        "model's traffic",
+        "model's traffic",
+        "model's traffic",
+        "model's speed-up",
+        "model's later layers",
+    ] * 2
     assert all(row["what"].startswith("tiny, ") for row in found)
     assert {row["status"] for row in found} <= {"hit", "known miss"}
     missing = str(tmp_path / "none.npz")
@@ -100,7 +145,7 @@ def test_speed_by_perplexity(cli: Cli, tmp_path: Path) -> None:
     assert [row["status"] for row in json.loads(ran.out)] == ["not run", "hit"]
     untold = summary(tmp_path / "e", None, 1.1)
     complained = complaint(cli("hw", "validate", "--run", untold))
-    assert complained == f"{untold}: was told no loss: run it with --perplexity-loss"
+    assert complained == f"{untold}: has no perplexity loss: run it with --perplexity-loss"
     said = summary(tmp_path / "f", "much", 1.1)
     complained = complaint(cli("hw", "validate", "--run", said))
     assert complained == (

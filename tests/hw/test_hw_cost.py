@@ -71,7 +71,9 @@ def test_dividers_alone_are_no_softmax() -> None:
 
 
 def test_kllms_powers_do_not_add_up() -> None:
-    check = by_name([check for check in checks.tables() if check.id == "U18"], "power")
+    check = by_name(
+        [check for check in checks.tables() if check.group == "kllm printed totals"], "power"
+    )
     assert (check.published, check.ours, check.status) == ("8.96", "8.388", "known miss")
 
 

@@ -202,7 +202,7 @@ def test_figures_of_a_run(cli: Cli, tmp_path: Path) -> None:
     assert (ran.code, ran.out) == (0, f"{picture}\n"), ran.err
     assert "<svg" in picture.read_text()
     ran = cli("hw", "plot", str(out), str(out), "-o", str(picture))
-    assert complaint(ran) == "2 runs of kllm: give one, whose sweeps are drawn"
+    assert complaint(ran) == "2 runs of kllm: give one, whose sweeps are plotted"
     (out / "sweeps.csv").write_text("a,b\n1\n")
     ran = cli("hw", "plot", str(out), "-o", str(picture))
     assert complaint(ran).endswith(

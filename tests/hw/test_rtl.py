@@ -118,7 +118,11 @@ def test_a_tree_joins_neighbours() -> None:
 
 def test_both_are_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     (equal,) = checks._equal("concat")()
-    assert (equal.id, equal.ours, equal.status) == ("U26", "equal in 256 cycles", "hit")
+    assert (equal.group, equal.ours, equal.status) == (
+        "units against models",
+        "equal in 256 cycles",
+        "hit",
+    )
     for gates, status in ((45.4, "hit"), (60.0, "miss")):
         net = Netlist("concat", gates, 8, 8)
         monkeypatch.setattr("suffice_hw.rtl.yosys.synthesise", lambda unit, net=net: net)

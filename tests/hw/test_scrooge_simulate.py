@@ -171,7 +171,7 @@ def test_a_trace_is_stored_and_read(tmp_path: Path) -> None:
         (lambda: DESIGN.wave(dataclasses.replace(SMALL, head_size=1000)), None),
         (
             lambda: dataclasses.replace(DESIGN, lanes=1).wave(SMALL),
-            "head_size=128: must be at most 64, all the lanes",
+            "head_size=128: must be at most 64, the width of all lanes",
         ),
         (lambda: Shape("odd", 1, 6, 4, 64), "Shape: kv_heads=4: must divide heads=6"),
         (

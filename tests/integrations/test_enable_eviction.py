@@ -88,7 +88,7 @@ def test_a_prompt_that_builds_on_evicted_tokens_is_refused(policy: str, small: A
     name = policy.partition(":")[0]
     message = (
         f"^policy '{name}' evicts tokens that the next prompt of a chat builds on: give it "
-        "keep=true, which only orders them$"
+        "rank_only=true, which only orders them$"
     )
     with st.enable(small, policy=policy):
         with torch.no_grad():

@@ -127,6 +127,14 @@ def test_the_old_format_means_the_same(folder_of: Any) -> None:
             "Known: Gemma3ForCausalLM, LlamaForCausalLM, MistralForCausalLM, OPTForCausalLM, "
             "Qwen2ForCausalLM, Qwen3ForCausalLM",
         ),
+        *(
+            (
+                "llama",
+                {"architectures": [other]},
+                f"unknown architecture '{other}'. Known: Gemma3ForCausalLM, LlamaForCausalLM",
+            )
+            for other in ("Phi3ForCausalLM", "Gemma2ForCausalLM", "Qwen2MoeForCausalLM", "MambaLM")
+        ),
         (
             "gemma3",
             {"architectures": ["Gemma3ForConditionalGeneration"]},
@@ -136,11 +144,6 @@ def test_the_old_format_means_the_same(folder_of: Any) -> None:
             "llama",
             {"architectures": ...},
             "config field 'architectures' = None must be a list of one name",
-        ),
-        (
-            "llama",
-            {"quantization_config": {"quant_method": "gptq"}},
-            "config field 'quantization_config' = {'quant_method': 'gptq'} is not supported.",
         ),
         (
             "llama",
@@ -353,3 +356,16 @@ def test_broken_config(text: str, message: str, folder_of: Any) -> None:
     folder = folder_of()
     (folder / "config.json").write_text(text)
     assert re.search(message, refusal(folder))
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq", "fp8", "bitsandbytes"])
+def test_weights_that_others_quantised(method: str, tmp_path: Path) -> None:
+    stored = {"architectures": ["Phi3ForCausalLM"], "quantization_config": {"quant_method": method}}
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(InputError) as refused:
+        open_checkpoint(tmp_path)
+    assert str(refused.value) == (
+        f"{tmp_path}: its weights are quantised by {method}, which is not supported: give the "
+        "model's float weights, and --quant int8 or a file of `suffice quantize` to make it small; "
+        "or a GGUF file of the model"
+    )

@@ -17,7 +17,7 @@ from suffice.cache.kv import KVCache
 from suffice.errors import InputError
 from suffice.models.config import Rope
 from suffice.models.decoder import Decoder
-from suffice.models.native_model import NativeModel, Rows
+from suffice.models.native_model import NativeModel, StepRows
 from suffice.models.open import open_checkpoint
 from suffice.quant.none import NoQuant
 
@@ -52,7 +52,7 @@ def by_torch(decoder: Decoder, chunks: list[list[int]]) -> torch.Tensor:
 def by_native(decoder: Decoder, chunks: list[list[int]]) -> torch.Tensor:
     model, cache, rows = NativeModel(decoder, LONG), cache_of(decoder), []
     for chunk in chunks:
-        rows.append(model.step([Rows(cache, chunk, outputs="all")]))
+        rows.append(model.step([StepRows(cache, chunk, outputs="all")]))
         cache.commit(list(range(len(chunk))))
     return torch.cat(rows)
 

@@ -197,8 +197,7 @@ def test_refused_files(folder: Path, tmp_path: Path) -> None:
     plain = tiny.write_gguf(folder, tmp_path / "plain.gguf")
     other = tmp_path / "other.gguf"
     assert refusal(rewrite(plain, other, "qwen2moe", {})) == (
-        "unknown GGUF architecture 'qwen2moe'. Did you mean 'qwen2'? "
-        "Known: gemma3, llama, qwen2, qwen3"
+        "unknown GGUF architecture 'qwen2moe'. Known: gemma3, llama, qwen2, qwen3"
     )
     assert refusal(rewrite(plain, other, "llama", {"llama.logit_scale": 2.0})).startswith(
         "unknown GGUF key of 'llama' 'llama.logit_scale'."
@@ -281,7 +280,7 @@ def test_an_unknown_tensor_type(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     assert refusal(tmp_path / "x.gguf").startswith(
-        f"{tmp_path / 'x.gguf'}: tensor 'x' has the unsupported ggml type 24; supported: BF16, F16"
+        f"{tmp_path / 'x.gguf'}: tensor 'x' has the unsupported ggml type I8; supported: BF16, F16"
     )
 
 

@@ -17,7 +17,7 @@ from suffice.data.essay import essay
 from suffice.engine import runner
 from suffice.models import key_rounding
 from suffice.models.decoder import Decoder
-from suffice.models.native_model import NativeModel, Rows
+from suffice.models.native_model import NativeModel, StepRows
 from suffice.models.open import open_checkpoint
 from suffice.quant import QUANTS, PackedLinear
 
@@ -159,7 +159,7 @@ def test_logits_are_nearer_with_it(variant: str, checkpoints: Any) -> None:
         cache.reserve(len(tokens))
         found = []
         for token in tokens.tolist():
-            found.append(model.step([Rows(cache, [token])]))
+            found.append(model.step([StepRows(cache, [token])]))
             cache.commit([0])
         return torch.cat(found)
 

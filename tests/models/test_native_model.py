@@ -18,7 +18,7 @@ from oracle import assert_matches
 from suffice import native
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder
-from suffice.models.native_model import NativeModel, Omitted, Rows
+from suffice.models.native_model import NativeModel, Omitted, StepRows
 from suffice.models.open import open_checkpoint
 from suffice.quant import QUANTS
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
@@ -41,7 +41,7 @@ def new_cache(decoder: Decoder, dtype: str = "float32") -> KVCache:
 
 def run(model: NativeModel, cache: KVCache, tokens: list[int]) -> torch.Tensor:
     """Logits [T, V] of all tokens, as one causal chain."""
-    logits = model.step([Rows(cache, tokens, outputs="all")])
+    logits = model.step([StepRows(cache, tokens, outputs="all")])
     cache.commit(list(range(len(tokens))))
     return logits
 
@@ -119,10 +119,10 @@ def test_a_batch_equals_its_rows(
             run(model, cache, [token])
     batch = model.step(
         [
-            Rows(caches[0], tokens[:4], outputs="all"),
-            Rows(caches[1], tokens[:1]),
+            StepRows(caches[0], tokens[:4], outputs="all"),
+            StepRows(caches[1], tokens[:1]),
             # a tree: two wrong drafts beside the right ones
-            Rows(caches[2], [tokens[0], 7, tokens[1], 8], [-1, 0, 0, 2], outputs="all"),
+            StepRows(caches[2], [tokens[0], 7, tokens[1], 8], [-1, 0, 0, 2], outputs="all"),
         ]
     )
     for i in range(4):
@@ -135,7 +135,7 @@ def test_a_batch_equals_its_rows(
     close = partial(torch.testing.assert_close, rtol=0, atol=atol)
     close(batch[7], alone[2][1])
     caches[2].commit([0, 2])
-    rest = model.step([Rows(caches[2], tokens[2:4], outputs="all")])
+    rest = model.step([StepRows(caches[2], tokens[2:4], outputs="all")])
     close(rest, torch.stack(alone[2][2:]))
 
 
@@ -146,7 +146,7 @@ def after(decoder: Decoder, model: NativeModel, decided: Any = None) -> torch.Te
     if decided:
         decided(cache)
     one = run(model, cache, TOKENS[24:25].tolist())
-    return torch.cat((one, model.step([Rows(cache, TOKENS[25:28].tolist(), outputs="all")])))
+    return torch.cat((one, model.step([StepRows(cache, TOKENS[25:28].tolist(), outputs="all")])))
 
 
 @pytest.mark.parametrize(("recent", "sinks"), [(1, 0), (5, 0), (6, 4), (3, 16), (40, 4)])
@@ -157,7 +157,7 @@ def test_a_step_sees_recent_keys_and_sinks(
 
     def policy(cache: KVCache) -> None:
         for layer in range(len(decoder.config.layers)):
-            cache.let_see(layer, sinks=sinks, recent=recent)
+            cache.set_visible(layer, sinks=sinks, recent=recent)
 
     decoder, model = models(checkpoints("llama"))
     less = NativeModel(decoder, 64, omitted=Omitted(recent, sinks))
@@ -222,9 +222,9 @@ def test_rotations_are_made_as_positions_are_reached(
 def test_weights_are_stored_once_more(checkpoints: Any) -> None:
     """Where that saves something: the rest is shared."""
     decoder, _ = models(checkpoints("llama"), "int8")
-    assert decoder.requantised(QUANTS.build("int8")) is decoder
-    assert decoder.requantised(QUANTS.build("none:dtype=bfloat16")) is decoder
-    less = decoder.requantised(QUANTS.build("rtn:group=16,act_bits=8"))
+    assert decoder.requantized(QUANTS.build("int8")) is decoder
+    assert decoder.requantized(QUANTS.build("none:dtype=bfloat16")) is decoder
+    less = decoder.requantized(QUANTS.build("rtn:group=16,act_bits=8"))
     for name, weight in less.weights.items():
         own = decoder.weights[name]
         if name.startswith("layers.") and not isinstance(own, torch.Tensor):
@@ -241,7 +241,7 @@ def test_sites_are_minded_where_nothing_is_calibrated(checkpoints: Any) -> None:
     quant = QUANTS.build("kmeans:act_bits=8,sites=o+down")
     decoder = Decoder.from_checkpoint(open_checkpoint(checkpoints("llama")), quant)
     plain, _ = models(checkpoints("llama"), "int8")
-    for weights in (decoder.weights, plain.requantised(quant).weights):
+    for weights in (decoder.weights, plain.requantized(quant).weights):
         for matrix in SITE_OF:
             weight = weights[f"layers.1.{matrix}"]
             assert isinstance(weight, PackedCodes)
@@ -265,7 +265,7 @@ def test_what_was_read_is_counted(checkpoints: Any) -> None:
     config = decoder.config
     cache, trace = new_cache(decoder), Trace(len(config.layers), config.kv_heads)
     run(model, cache, TOKENS[:16].tolist())
-    model.step([Rows(cache, [1])], trace)
+    model.step([StepRows(cache, [1])], trace)
     keys, values, held, _ = trace.rows
     assert trace.steps == 1
     assert (held == 17).all()
@@ -276,7 +276,7 @@ def test_what_was_read_is_counted(checkpoints: Any) -> None:
     assert trace.kv_bytes_read == keys.sum() * row_bytes
     assert trace.kv_bytes_held == held.sum() * row_bytes
     before = trace.copy()
-    model.step([Rows(cache, [1]), Rows(new_cache(decoder), [1, 2])], trace)
+    model.step([StepRows(cache, [1]), StepRows(new_cache(decoder), [1, 2])], trace)
     added = trace.since(before)
     assert added.steps == 1 and (added.rows[2] == 17 + 1 + 2).all(), "for every token of the step"
     plain = json.loads(json.dumps(added.plain()))

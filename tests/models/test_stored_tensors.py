@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from suffice.models.quantized import (
+    described_config,
+    open_quantized,
+    stored_tokenizer,
+    write_part,
+)
 
 import tiny
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 from suffice.models.checkpoint import open_checkpoint
 from suffice.models.decoder import Decoder
-from suffice.models.quantised import (
-    described_config,
-    open_quantised,
-    stored_tokenizer,
-    write_part,
-)
 from suffice.models.stored_tensors import StoredTensors
 from suffice.models.tokenizer import load_tokenizer
 from suffice.quant import QUANTS, PackedLinear
@@ -35,7 +35,7 @@ def folder(path: Path) -> Path:
     return tiny.make(path, "llama-bias", tokenizer=True) / "model.safetensors"
 
 
-def quantised(path: Path, spoil: Callable[[dict[str, Any]], None] = lambda weights: None) -> Path:
+def quantized(path: Path, spoil: Callable[[dict[str, Any]], None] = lambda weights: None) -> Path:
     """Write a file like those of `suffice quantize`, without a calibration."""
     model = tiny.make(path / "model", "llama-bias", tokenizer=True)
     decoder = Decoder.from_checkpoint(open_checkpoint(model), QUANTS.build("kmeans"))
@@ -55,7 +55,7 @@ def quantised(path: Path, spoil: Callable[[dict[str, Any]], None] = lambda weigh
     return file
 
 
-@pytest.mark.parametrize("make", [folder, quantised])
+@pytest.mark.parametrize("make", [folder, quantized])
 @pytest.mark.parametrize("huge_pages", [True, False])
 def test_a_loaded_model_does_not_depend_on_its_file(
     make: Callable[[Path], Path],
@@ -64,7 +64,7 @@ def test_a_loaded_model_does_not_depend_on_its_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not huge_pages:
-        monkeypatch.setattr("suffice.engine.runner.gather", lambda weights: None)
+        monkeypatch.setattr("suffice.engine.load.to_huge_pages", lambda weights: None)
     file = make(tmp_path)
     model = tmp_path if make is folder else file
     llm = LLM(model, threads=1, dtype="auto")
@@ -101,21 +101,21 @@ def not_a_number(weights: dict[str, Any], name: str, part: str) -> None:
         ("embed", "scale", "embed.scale"),
     ],
 )
-def test_entries_of_a_quantised_file_are_finite(
+def test_entries_of_a_quantized_file_are_finite(
     name: str, part: str, said: str, tmp_path: Path
 ) -> None:
-    file = quantised(tmp_path, lambda weights: not_a_number(weights, name, part))
+    file = quantized(tmp_path, lambda weights: not_a_number(weights, name, part))
     with pytest.raises(InputError) as error:
-        open_quantised(file)
+        open_quantized(file)
     assert str(error.value) == (
         f"{file}: weight '{said}' has NaN or infinite entries; all must be finite"
     )
 
 
-def test_a_quantised_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_quantized_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     kept: dict[str, Any] = {}
-    file = quantised(tmp_path, kept.update)
-    opened = open_quantised(file)
+    file = quantized(tmp_path, kept.update)
+    opened = open_quantized(file)
     for name, weight in opened.weights.items():
         if isinstance(weight, PackedLinear):
             assert torch.equal(weight.data, kept[name].data)

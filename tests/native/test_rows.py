@@ -97,7 +97,7 @@ def test_a_call_for_several_requests(
                 )
                 assert torch.equal(out[own, of_head], expected.transpose(0, 1)[:, of_head])
                 read = counted[head]
-                rows = read.key_rows, read.value_rows, read.held_rows, read.alone_rows
+                rows = read.key_rows, read.value_rows, read.dense_rows, read.per_head_rows
                 trace[:, layer, head] += rows
                 read_bytes += (read.key_rows + read.value_rows) * SIZE * 2
                 sketch_bytes += read.sketch_bytes

@@ -104,7 +104,7 @@ def test_streaming(name: str, budget: int, sinks: int, each_isa: str) -> None:
         hidden = token - removed - recent + 1 - sinks
         summed = held - moved + 1 + hidden if moved else 1 + (hidden > 0)
         compared += reads_match(reads, wanted, summed if levels.weights[0] else 0)
-        assert reads[0].held_rows == token + 1
+        assert reads[0].dense_rows == token + 1
     assert compared > 700 and removed > 200
 
 
@@ -186,7 +186,7 @@ def test_quest(name: str, dtype: str, budget: int, each_isa: str) -> None:
         wanted = compare(levels, rows.q[:, token], *picked, out)
         read = len(chosen[0])
         for own in reads:
-            assert (own.key_rows, own.held_rows) == (read, token + 1)
+            assert (own.key_rows, own.dense_rows) == (read, token + 1)
             assert own.sketch_bytes > 0
         tail = levels.weights[0] > 0
         if tail and budget == 64:

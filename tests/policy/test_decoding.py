@@ -43,7 +43,7 @@ def test_streaming_sees_sinks_and_window(
         out, reads = rows.step(policy, cache, token)
         seen = policy.seen(token, budget)
         assert max_error(out, rows.output(token, [seen, seen])) < TOLERANCE
-        assert reads[0].held_rows == token + 1
+        assert reads[0].dense_rows == token + 1
         assert len(seen) <= reads[0].key_rows <= len(seen) + 4 * 16
         most = max(most, cache.held(0))
     assert most <= budget + 2 * 64 + 16 or prompt == 300 == most
@@ -68,7 +68,7 @@ def test_h2o_keeps_what_weighed_most(prompt: int, budget: int, each_isa: str) ->
         seen = [[*model.tokens(), token] for model in models]
         out, reads = rows.step(policy, cache, token)
         assert max_error(out, rows.output(token, seen)) < TOLERANCE, token
-        assert reads[0].held_rows == token + 1
+        assert reads[0].dense_rows == token + 1
         for group, model in enumerate(models):
             weights = torch.zeros(len(seen[group]), dtype=torch.float64)
             for head in range(group * rows.group, (group + 1) * rows.group):
@@ -94,7 +94,7 @@ def test_quest_reads_the_blocks_of_the_highest_bound(dtype: str, each_isa: str) 
             exact = scores.softmax(-1) @ v[group, read].double()
             assert max_error(out[own], exact) < ROUNDED.get(dtype, TOLERANCE) * exact.abs().max()
             assert reads[group].key_rows == len(read)
-            assert reads[group].held_rows == token + 1
+            assert reads[group].dense_rows == token + 1
             assert reads[group].sketch_bytes == token // 16 * 2 * SIZE * 4
 
 

@@ -187,7 +187,7 @@ class CountsSteps(Streaming):
     def after_step(self, cache: Any) -> None:
         cache.steps = getattr(cache, "steps", 0) + 1
         for layer in range(cache.layers):
-            cache.let_see(layer, recent=100 - cache.steps)
+            cache.set_visible(layer, recent=100 - cache.steps)
 
 
 class ForgetsForks(Streaming):
@@ -198,7 +198,7 @@ class ForgetsForks(Streaming):
 
     def after_step(self, cache: Any) -> None:
         for layer in range(cache.layers):
-            cache.let_see(layer, recent=200 if cache in self.known else 20)
+            cache.set_visible(layer, recent=200 if cache in self.known else 20)
 
 
 class SaysItKeeps(SnapKV):

@@ -11,7 +11,7 @@ from suffice.quant.kmeans import KLLM, KMeans
 def test_descent_never_raises_the_loss() -> None:
     weight, hessian = layer(columns=200)
     hessian = gptq.damped(hessian)
-    coded = KLLM().quantise(weight, hessian)
+    coded = KLLM().quantize(weight, hessian)
     losses = [gptq.loss(weight, coded.decode(), hessian)]
     for _ in range(3):
         coded = gptq.descend(weight, hessian, coded, 1)
@@ -32,6 +32,6 @@ def test_a_broken_compensation_is_found(monkeypatch: pytest.MonkeyPatch) -> None
         return 2 * torch.diag(found.diagonal()) - found
 
     monkeypatch.setattr(gptq, "inverse_factor", flipped)
-    grid = KMeans(compensate=False).quantise(weight, hessian).grid
+    grid = KMeans(compensate=False).quantize(weight, hessian).grid
     broken = gptq.compensate(weight, hessian, grid)
     assert gptq.loss(weight, broken.decode(), hessian) > 2 * right

@@ -34,7 +34,7 @@ def tokens(rows: int = 8, columns: int = 96, seed: int = 0) -> torch.Tensor:
 def coded_weight(group: int | None, w: int = 4) -> Coded:
     method = KMeans(bits=w, group=group, compensate=False)
     weight = torch.randn(40, 96, generator=torch.Generator().manual_seed(1))
-    return method.quantise(weight)
+    return method.quantize(weight)
 
 
 @pytest.mark.parametrize("of_inputs", [None, 16, 48])

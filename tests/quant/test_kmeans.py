@@ -51,7 +51,7 @@ def test_a_weight_on_a_grid_stays(method: KMeans | RTN) -> None:
     if isinstance(method, KMeans) and method.hadamard:
         weight = rotate(weight, 64)
     _, hessian = layer(columns=64)
-    decoded = method.quantise(weight, hessian).decode()
+    decoded = method.quantize(weight, hessian).decode()
     if isinstance(method, KMeans) and method.hadamard:
         decoded = rotate(decoded, 64)
     # float16 scales and, if so, int8 levels round by this much
@@ -63,7 +63,7 @@ def test_bound(group: int | None) -> None:
     """Uncompensated, no weight is further away than half the widest gap times its scale."""
     weight, hessian = layer(columns=100)
     method = KMeans(group=group, compensate=False, centroids="float32", rounds=0, hadamard=False)
-    coded = method.quantise(weight, hessian)
+    coded = method.quantize(weight, hessian)
     gap = coded.grid.levels.diff().max() / 2
     scale = coded.grid.scale[:, coded.grid.groups(100)]
     assert ((coded.decode() - weight).abs() <= gap * scale * 1.01).all()
@@ -74,7 +74,7 @@ def test_importance_moves_the_codebook() -> None:
     weight, _ = layer()
     fisher = torch.ones_like(weight)
     fisher[weight.abs() > 1.5] = 1000.0
-    plain, weighted = (KLLM().quantise(weight, importance=i) for i in (None, fisher))
+    plain, weighted = (KLLM().quantize(weight, importance=i) for i in (None, fisher))
     wide = weight.abs() > 1.5
     errors = [float((c.decode() - weight)[wide].square().mean()) for c in (plain, weighted)]
     assert errors[1] < errors[0] / 2
@@ -82,10 +82,10 @@ def test_importance_moves_the_codebook() -> None:
 
 def test_a_layer_of_zeros_and_a_row_of_zeros() -> None:
     for method in METHODS:
-        assert method.quantise(torch.zeros(16, 64), torch.eye(64)).decode().eq(0).all()
+        assert method.quantize(torch.zeros(16, 64), torch.eye(64)).decode().eq(0).all()
     weight, hessian = layer()
     weight[3] = 0
-    coded = KMeans().quantise(weight, hessian)
+    coded = KMeans().quantize(weight, hessian)
     assert coded.decode()[3].eq(0).all() and torch.isfinite(coded.decode()).all()
 
 
@@ -94,7 +94,7 @@ def test_levels_for_inputs_of_8_bits_cost_little(w: int, most: float) -> None:
     """Whole numbers up to 63 in place of 127: the more bits, the more that is."""
     weight = torch.randn(128, 576, generator=torch.Generator().manual_seed(0))
     errors = [
-        (KMeans(bits=w, act_bits=a, hadamard=False).quantise(weight).decode() - weight).norm()
+        (KMeans(bits=w, act_bits=a, hadamard=False).quantize(weight).decode() - weight).norm()
         for a in (16, 8)
     ]
     assert errors[1] < most * errors[0]
@@ -103,7 +103,7 @@ def test_levels_for_inputs_of_8_bits_cost_little(w: int, most: float) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kmeans:bits=7", r"kmeans: w=7 bits; allowed: 2\.\.6"),
+        ("kmeans:bits=7", r"kmeans: bits=7; allowed: 2\.\.6"),
         ("kmeans:act_bits=5", "kmeans: act_bits=5; allowed: 3, 4, 8, 16"),
         ("kmeans:act_bits=4,outliers=1.2", r"kmeans: outliers=1.2; allowed: 0\.\.1"),
         (
@@ -111,9 +111,9 @@ def test_levels_for_inputs_of_8_bits_cost_little(w: int, most: float) -> None:
             r"kmeans: outliers=0.01 goes with act_bits=3 or 4, not 8",
         ),
         ("kmeans:group=20", "kmeans: group=20; must be a multiple of 8 with w=4, or none"),
-        ("kmeans:centroids=int9", "unknown type of levels 'int9'. Did you mean 'int8'"),
+        ("kmeans:centroids=int9", "unknown type of centroids 'int9'. Did you mean 'int8'"),
         ("kmeans:rounds=-1", "kmeans: rounds=-1,sweeps=2; must be 0 or more"),
-        ("rtn:bits=9", r"rtn: w=9 bits; allowed: 2\.\.8"),
+        ("rtn:bits=9", r"rtn: bits=9; allowed: 2\.\.8"),
         ("rtn:act_bits=4", r"rtn: act_bits=4; allowed: 8, 16"),
         ("rtn:group=0", "rtn: group=0; must be a multiple of 8 with w=4, or none"),
         ("rtn:group=5", "rtn: group=5; must be a multiple of 8 with w=4, or none"),
@@ -136,22 +136,22 @@ def test_refused_weights() -> None:
     weight[2, 3] = float("nan")
     for method in (KMeans(), RTN()):
         with pytest.raises(InputError, match="a weight has NaN or infinite entries; all must be"):
-            method.quantise(weight)
+            method.quantize(weight)
         with pytest.raises(InputError, match=r"a weight of shape \[3\]: must be \[N, K\]"):
-            method.quantise(torch.ones(3))
+            method.quantize(torch.ones(3))
         with pytest.raises(InputError, match="float16 holds up to 65504"):
-            method.quantise(torch.full((16, 64), 1e8))
+            method.quantize(torch.full((16, 64), 1e8))
     with pytest.raises(InputError, match="act_bits=4: needs a calibration: use"):
         KLLM().pack(torch.ones(16, 64))
     with pytest.raises(InputError, match="rtn: compensate=true needs a calibration"):
-        RTN(compensate=True).quantise(torch.ones(16, 64))
+        RTN(compensate=True).quantize(torch.ones(16, 64))
 
 
 def test_inputs_of_other_sites_keep_16_bits() -> None:
     method = KMeans(act_bits=4, outliers=0.02, act_group=64, sites="qkv+down")
-    assert all(method.at(matrix) == method for matrix in ("q", "k", "v", "down"))
+    assert all(method.for_matrix(matrix) == method for matrix in ("q", "k", "v", "down"))
     other = KMeans()
-    assert all(method.at(matrix) == other for matrix in ("o", "gate", "up", "project_in"))
-    assert all(each.at("embed") == Int8() for each in (method, other, RTN()))
-    assert KLLM().at("project_in") == KLLM()
-    assert KMeans(act_bits=8, sites="o+gate_up+qkv+down").at("project_in").act_bits == 8
+    assert all(method.for_matrix(matrix) == other for matrix in ("o", "gate", "up", "project_in"))
+    assert all(each.for_matrix("embed") == Int8() for each in (method, other, RTN()))
+    assert KLLM().for_matrix("project_in") == KLLM()
+    assert KMeans(act_bits=8, sites="o+gate_up+qkv+down").for_matrix("project_in").act_bits == 8

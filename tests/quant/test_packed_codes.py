@@ -216,7 +216,7 @@ def test_methods_pack() -> None:
     ):
         packed = method.pack(weight, torch.ones(40))
         assert packed.native.narrow == (method.act_bits == 8)
-        decoded = method.quantise(weight).decode()
+        decoded = method.quantize(weight).decode()
         if packed.rotation:
             decoded = rotate(decoded, packed.rotation)
         assert torch.allclose(packed.unpack(), decoded, atol=1e-6)
@@ -249,7 +249,7 @@ def test_refused() -> None:
     five = data.levels.repeat(2)
 
     def build(**changes: Any) -> None:
-        options = {"levels": data.levels, "group": 64, "rotation": 0, "most": 127} | changes
+        options = {"levels": data.levels, "group": 64, "rotation": 0, "max_code": 127} | changes
         core.Linear(data.data.reshape(-1), 16, 64, "codes", **options)
 
     build()
@@ -260,7 +260,7 @@ def test_refused() -> None:
         ({"rotation": 8}, "no rotation in blocks of 8"),
         ({"rotation": -16}, "no rotation in blocks of -16"),
         ({"rotation": 128}, "no rotation in blocks of 128"),
-        ({"most": 1}, "codes of inputs up to 127 or 32767"),
+        ({"max_code": 1}, "codes of inputs up to 127 or 32767"),
         ({"group": 8}, "packed weight has 576 bytes; 768 expected"),
         ({"levels": five, "group": 48}, "a scale for 48 columns; a multiple of 32 up to 64 is"),
         ({"levels": five}, "packed weight has 576 bytes; 704 expected"),
@@ -298,7 +298,7 @@ def test_inputs_by_levels(
     site = Site.learn(seen, bits, share, group=group, offline=offline)
     packed = pack_codes(random_codes(40, 192, 64), rotation=rotation, site=site)
     y = multiply(packed, x)
-    decoded = packed.taken(x)
+    decoded = packed.quantize_inputs(x)
     assert y[3].eq(0).all()
     assert (decoded - x).norm() < 0.4 * x.norm()
     bound = decoded.abs().amax() / 32767 * packed.unpack().abs().sum(-1).max()

@@ -20,7 +20,7 @@ DRAFTS = {
     "one": torch.tensor([0.0, 0.0, 0.0, 1.0, 0.0, 0.0]),
     "same": TARGET,
 }
-Choice = Callable[[torch.Tensor, Sequence[int], torch.Tensor, Callable[[int], float]], int]
+KeepAll = Callable[[torch.Tensor, Sequence[int], torch.Tensor, Callable[[int], float]], int]
 
 
 def drawn(rng: np.random.Generator, probs: torch.Tensor, count: int) -> list[int]:
@@ -30,7 +30,7 @@ def drawn(rng: np.random.Generator, probs: torch.Tensor, count: int) -> list[int
     return [int(i) for i in rng.choice(V, count, replace=False, p=shares / shares.sum())]
 
 
-def chi_squared(choice: Choice, draft: torch.Tensor, children: int) -> tuple[float, float]:
+def chi_squared(choice: KeepAll, draft: torch.Tensor, children: int) -> tuple[float, float]:
     """Return chi-squared against the target and the fraction of choices that were drafted."""
     rng = np.random.default_rng(children)
     counts, accepted = np.zeros(V), 0
@@ -81,7 +81,7 @@ def forgets_the_rest(
 
 @pytest.mark.parametrize("broken", [takes_the_draft, forgets_the_rest])
 @pytest.mark.parametrize("children", [1, 2])
-def test_the_test_bites(broken: Choice, children: int) -> None:
+def test_the_test_bites(broken: KeepAll, children: int) -> None:
     assert chi_squared(broken, DRAFTS["far"], children)[0] > 10 * CRITICAL
 
 

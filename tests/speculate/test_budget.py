@@ -16,7 +16,7 @@ from fake_engine import fake_llm, mixed, runner_of
 from suffice import LLM, SamplingParams
 from suffice.engine.loop import Loop
 from suffice.speculate.budget import Budget, count_that_pays
-from suffice.speculate.costs import Costs
+from suffice.speculate.costs import StepCosts
 from suffice.speculate.ngram import NGram
 from suffice.speculate.rates import Rates
 from suffice.speculate.self import SelfDraft
@@ -33,7 +33,7 @@ def subtrees(tree: Tree) -> list[tuple[int, ...]]:
     return [kept for kept in sets if all(tree.parents[n] in (-1, *kept) for n in kept)]
 
 
-class Table(Costs):
+class Table(StepCosts):
     """Costs that nothing changes."""
 
     def __init__(self, seconds: Sequence[float], draft: float = 0.0) -> None:
@@ -52,7 +52,7 @@ class Table(Costs):
     def add_drafts(self, count: int, seconds: float) -> None: ...
 
 
-def settled(speculator: Any, costs: Costs) -> Budget:
+def settled(speculator: Any, costs: StepCosts) -> Budget:
     """Return a budget that knows what a step without drafts costs."""
     budget = Budget(speculator, costs)
     budget.checked([NO_DRAFTS], 1.0)
@@ -161,7 +161,7 @@ def test_a_sample_begins_with_what_all_have_shown() -> None:
 
 
 def test_costs_follow_what_steps_take() -> None:
-    costs = Costs()
+    costs = StepCosts()
     assert costs.step(1, 4) == pytest.approx(1.4 * costs.step(1, 0)), "a guess"
     rng = random.Random(3)
     for _ in range(600):
@@ -182,7 +182,7 @@ def test_costs_follow_what_steps_take() -> None:
 
 
 def test_multiples_that_are_not_used_are_forgotten() -> None:
-    costs = Costs()
+    costs = StepCosts()
     costs.add_step(1, 0, 1.0)
     for _ in range(9):
         costs.add_step(1, 4, 3.0)
@@ -193,7 +193,7 @@ def test_multiples_that_are_not_used_are_forgotten() -> None:
 
 
 def test_times_of_drafts() -> None:
-    costs = Costs()
+    costs = StepCosts()
     for _ in range(50):
         costs.add_drafts(4, 0.008)
     assert costs.draft == pytest.approx(0.002)
@@ -367,7 +367,7 @@ def test_drafts_that_bring_tokens_are_never_stopped() -> None:
 
 def test_a_step_right_after_drafts_does_not_say_what_one_without_costs() -> None:
     """It takes half as long again, for the weights of the drafts are in the caches."""
-    costs = Costs()
+    costs = StepCosts()
     budget = settled(SelfDraft(4), costs)
     sample, before, made = Known(rates=rates_of(1.0)), 0, 0
     for _ in range(400):

@@ -17,7 +17,7 @@ import tiny
 from suffice import LLM, Config, SamplingParams
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
-from suffice.speculate import SPECULATORS, Drafted
+from suffice.speculate import SPECULATORS, DraftingSample
 from suffice.speculate.budget import Budget
 from suffice.speculate.self import SelfDraft
 
@@ -100,7 +100,7 @@ def test_a_second_model_catches_up_after_a_pause(models: Callable[..., Path]) ->
     made: list[int] = []
 
     class Pausing(Budget):
-        def lengths(self, samples: Sequence[Drafted], room: Sequence[int]) -> list[int]:
+        def lengths(self, samples: Sequence[DraftingSample], room: Sequence[int]) -> list[int]:
             made.append(0 if 2 <= len(made) < 45 else min(room[0], 3))
             return [made[-1]]
 

@@ -20,7 +20,7 @@ def layer(rows: int = 48, columns: int = 128, seed: int = 0) -> tuple[torch.Tens
 
 
 def error(method: KMeans | RTN, weight: torch.Tensor, hessian: torch.Tensor) -> float:
-    decoded = method.quantise(weight, hessian).decode()
+    decoded = method.quantize(weight, hessian).decode()
     if isinstance(method, KMeans) and method.hadamard:
         decoded = rotate(decoded, block_of(weight.shape[1]))
     return gptq.loss(weight, decoded, hessian)

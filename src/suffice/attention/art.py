@@ -50,7 +50,7 @@ RUN = 16  # elements of the probe that lie together
 
 
 @dataclass
-class Watch:
+class ProbeState:
     """The probe at the last look and how often each head was stable in a row, [R]."""
 
     probe: torch.Tensor | None = None
@@ -108,11 +108,11 @@ class ART(BlockByBlock):
         """Return nothing: blocks come newest first."""
         return []
 
-    def watch(self) -> Watch:
+    def watch(self) -> ProbeState:
         """Return what one look keeps for the next."""
-        return Watch()
+        return ProbeState()
 
-    def enough(self, seen: Seen, watch: Watch) -> torch.Tensor:
+    def enough(self, seen: Seen, watch: ProbeState) -> torch.Tensor:
         """Return which heads have settled, bool [R]."""
         x = self.probed(seen.output / seen.total[:, None])
         before = x.new_zeros(x.shape) if watch.probe is None else watch.probe

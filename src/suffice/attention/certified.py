@@ -22,7 +22,8 @@ Source   ours; 4-bit estimates for choosing keys as in Lin et al., "Twilight".
 Exact    eps = 0.
 Bound    `eps`: the total variation distance to the exact softmax, for each head.
 Cost     reads the sketch (D / 2 bytes and scales per key) and K and V of the chosen blocks.
-Native   csrc/attention/certified_search.cpp, csrc/cache/sketch.cpp, csrc/kernels/sketch.inl
+Native   csrc/attention/certified_search.cpp, csrc/cache/sketch.cpp, csrc/kernels/sketch.inl,
+         csrc/kernels/attend_selected.inl
 Example  certified:eps=0.05
 Options
     eps         softmax mass that may stay unread, in every head; 0 reads everything

@@ -187,7 +187,7 @@ def _moment(power: int, sigma: float, low: float, high: float) -> float:
     return math.exp(power * mean + power * power * sigma * sigma / 2) * (below(high) - below(low))
 
 
-def quantise(x: torch.Tensor, clip: float, bits: int) -> torch.Tensor:
+def quantize(x: torch.Tensor, clip: float, bits: int) -> torch.Tensor:
     """Return the codes of x = score - max, int64 (Algorithm 2, line 4); masked entries get -1."""
     import torch
 
@@ -205,7 +205,7 @@ def softmax(scores: torch.Tensor, clip: float, bits: int) -> torch.Tensor:
     import torch
 
     x = scores - scores.max()  # line 3
-    codes = quantise(x, clip, bits)
+    codes = quantize(x, clip, bits)
     lut_exp = torch.exp(clip * (1 - torch.arange(2.0**bits, dtype=x.dtype) / (2**bits - 1)))
     e = lut_exp[codes].masked_fill(codes < 0, 0.0)  # line 6
     seen = codes[codes >= 0]

@@ -69,7 +69,7 @@ def attend(
     import torch
 
     count = q.shape[1]
-    visible = cache.visible() or [(2 << i) - 1 for i in range(count)]
+    visible = cache.visible() or causal(count)
     if window is not None and window < count:
         visible = [_within(window, bits, visible) for bits in visible]
     length = cache.length if cache.tentative else cache.length - count
@@ -81,6 +81,11 @@ def attend(
         layer, length, rows, masks, scale, window or 0, order, out, rule, audit
     )
     return torch.from_numpy(out).transpose(0, 1), reads
+
+
+def causal(count: int) -> list[int]:
+    """Return, for each row of a chain, the bit mask of itself and those before, which it sees."""
+    return [(2 << row) - 1 for row in range(count)]
 
 
 def _within(window: int, bits: int, visible: list[int]) -> int:

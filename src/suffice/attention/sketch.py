@@ -2,7 +2,7 @@
 
 Each complete chunk of 64 keys has, by channel, a scale and a lowest value (bfloat16), and by block
 of 16 keys the length of what the codes leave out of a key, at most. This is the reference of
-csrc/sketch.cpp and csrc/kernels/sketch.inl; scores are in base 2 there, if queries are.
+csrc/cache/sketch.cpp and csrc/kernels/sketch.inl; scores are in base 2 there, if queries are.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from suffice.registry import Table
 
-__all__ = ["GROWTHS", "KV_DTYPES", "Growth", "fits_keys", "fitted", "row_bytes", "types_of"]
+__all__ = ["GROWTHS", "KV_DTYPES", "Growth", "fits_keys", "row_bytes", "types_of", "with_defaults"]
 
 _BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "kmeans4": 4}  # of an element
 _SCALED = ("int8", "kmeans4")  # a float32 for each row
@@ -47,7 +47,7 @@ class Growth(Protocol):
         ...
 
 
-def fitted(growth: Growth, **found: Any) -> Growth:
+def with_defaults(growth: Growth, **found: Any) -> Growth:
     """Return the policy with those of its fields that are open (None) as `found` says.
 
     `found` is what is known of the model and the machine; a policy takes what it has a field for.

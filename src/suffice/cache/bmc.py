@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from suffice.cache import machine
-from suffice.cache.cost import Costs, best_allocations, nearest_power_of_two, spare_rows
+from suffice.cache.cost import GrowthCosts, best_allocations, nearest_power_of_two, spare_rows
 from suffice.errors import InputError
 
 
@@ -63,9 +63,9 @@ class BMC:
         rows = self.spare(limit)
         return min(-(-needed // rows) * rows, limit)
 
-    def _costs(self) -> Costs:
+    def _costs(self) -> GrowthCosts:
         ratio = machine.load_or_default().ratio if self.ratio is None else self.ratio
-        return Costs.of_ratio(
+        return GrowthCosts.of_ratio(
             ratio,
             group=self.group or 1,
             shrink=self.shrink or 1.0,

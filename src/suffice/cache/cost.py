@@ -44,7 +44,7 @@ import math
 from dataclasses import dataclass
 
 __all__ = [
-    "Costs",
+    "GrowthCosts",
     "attention_seconds",
     "best_allocations",
     "nearest_power_of_two",
@@ -53,7 +53,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Costs:
+class GrowthCosts:
     """What the model needs to know about a machine and a workload.
 
     The defaults describe one element per row on a machine with `copy_rate` and `product_rate`; only
@@ -71,7 +71,7 @@ class Costs:
     product_gain: float | None = None  # b'/b: speed-up of the k-row product; None: k, fully shared
 
     @classmethod
-    def of_ratio(cls, ratio: float, **workload: float) -> Costs:
+    def of_ratio(cls, ratio: float, **workload: float) -> GrowthCosts:
         """Build from C' = aBW / (2 bC) alone, in units where bC is one multiply-add per second."""
         return cls(copy_rate=2 * ratio, product_rate=1.0, **workload)
 
@@ -91,7 +91,7 @@ class Costs:
         return 2 * self.row_elements * rows * work / self.product_rate
 
 
-def attention_seconds(allocations: float, limit: int, costs: Costs) -> float:
+def attention_seconds(allocations: float, limit: int, costs: GrowthCosts) -> float:
     """Time of cache growth and attention until `limit` rows are held (Eq. 5, with Eq. 8 and 9).
 
     `allocations` (T) is between 1 and `limit` (N), in rows; seconds for all tokens together.
@@ -101,7 +101,7 @@ def attention_seconds(allocations: float, limit: int, costs: Costs) -> float:
     return copies + allocations * costs.allocation_seconds + products
 
 
-def best_allocations(limit: int, costs: Costs) -> float:
+def best_allocations(limit: int, costs: GrowthCosts) -> float:
     """Return the T, not rounded, that minimises `attention_seconds` (Eq. 6), within [1, limit]."""
     per_allocation = costs.copy_seconds(limit) / 2 + costs.allocation_seconds
     spare_work = costs.product_seconds(limit) * limit / 2

@@ -291,7 +291,7 @@ class KVCache:
         if 0 < rows < self._final:
             raise InputError(
                 f"cannot truncate to {rows} tokens: some before {self._final} were evicted; a "
-                "policy with keep=true keeps them"
+                "policy with rank_only=true keeps them"
             )
         if not 0 <= rows <= self.length:
             raise InputError(f"cannot truncate to {rows} rows: {self.length} are committed")
@@ -310,7 +310,7 @@ class KVCache:
             raise OutOfMemory(str(error)) from None
         self._final = self.length
 
-    def let_see(self, layer: int, *, sinks: int = 0, recent: int = 0, blocks: int = 0) -> None:
+    def set_visible(self, layer: int, *, sinks: int = 0, recent: int = 0, blocks: int = 0) -> None:
         """Let tokens see the last `recent` rows of a layer (0: all), their own included, and the
         first `sinks`; of these at most `blocks` blocks of 16 (0: all), chosen by their boxes.
 

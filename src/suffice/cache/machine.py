@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from suffice.cache.cost import Costs, best_allocations, nearest_power_of_two, spare_rows
+from suffice.cache import Growth, with_defaults
+from suffice.cache.cost import GrowthCosts, best_allocations, nearest_power_of_two, spare_rows
 from suffice.errors import InputError
 from suffice.paths import cache_dir, write_whole
 
@@ -111,13 +112,22 @@ def load() -> Machine | None:
     except (ValueError, KeyError, TypeError):  # ValueError: no text, no JSON, or a rate below zero
         raise InputError(
             f"'{path()}' is not a machine measurement: measure again with "
-            "'suffice info --calibrate' or delete the file"
+            "'suffice info --measure' or delete the file"
         ) from None
 
 
 def load_or_default() -> Machine:
     """Return this machine's measurement, or `DEFAULT`, whose `measured` is None."""
     return load() or DEFAULT
+
+
+def fitted_to_kernel(growth: Growth) -> Growth:
+    """Return a growth policy as it suits caches that the native kernel reads on this machine.
+
+    Eq. 8's G and Q count as 1: the kernel reads a key once for its group, in the type in which it
+    is stored, so the products get cheaper by the same factors as the copies.
+    """
+    return with_defaults(growth, ratio=load_or_default().ratio, group=1, shrink=1.0)
 
 
 def save(machine: Machine) -> None:
@@ -167,8 +177,8 @@ def measure(progress: Progress | None = None, threads: int | None = None) -> Mac
 def allocation_table(
     machine: Machine, lengths: Iterable[int] = LENGTHS, **workload: float
 ) -> list[Allocations]:
-    """Return T and r for each context length; `workload` are fields of `cost.Costs`."""
-    costs = Costs.of_ratio(machine.ratio, **workload)
+    """Return T and r for each context length; `workload` are fields of `cost.GrowthCosts`."""
+    costs = GrowthCosts.of_ratio(machine.ratio, **workload)
     table = []
     for limit in lengths:
         exact = best_allocations(limit, costs)

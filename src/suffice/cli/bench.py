@@ -13,7 +13,7 @@ from suffice.errors import InputError, unknown
 if TYPE_CHECKING:
     from suffice.cli.options import BenchFlags, ModelFlags
     from suffice.engine.llm import LLM
-    from suffice.eval.bench import Result
+    from suffice.eval.bench import BenchResult
 
 NOTE = "tokenisation and sampling are not part of the times; the first run of each case is left out"
 _ROOF_BYTES = 256 << 20  # beyond any cache level
@@ -69,7 +69,7 @@ def _weights(llm: LLM) -> str:
     return llm.config.dtype if name == "none" else name
 
 
-def record(result: Result, llm: LLM, model: ModelFlags) -> dict[str, Any]:
+def record(result: BenchResult, llm: LLM, model: ModelFlags) -> dict[str, Any]:
     """Return one result as a flat record."""
     from suffice import native
     from suffice.cache.machine import cpu_name

@@ -182,9 +182,9 @@ def _exact(model: ModelFlags) -> ModelFlags:
 
 
 def _windows(llm: LLM, text: str, flags: CalibrateFlags) -> Windows:
-    from suffice.eval.perplexity import Plan, windows_of
+    from suffice.eval.perplexity import PerplexityPlan, windows_of
 
-    plan = Plan(flags.window or WINDOW, flags.limit)
+    plan = PerplexityPlan(flags.window or WINDOW, flags.limit)
     return windows_of(llm.tokenizer, text, plan, llm.config.max_model_len or 0)
 
 

@@ -209,7 +209,11 @@ def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
 
 
 app.add_typer(evaluate, name="eval")
-app.add_typer(hardware, name="hw")
+app.add_typer(
+    hardware,
+    name="hw",
+    short_help="Model the accelerators that papers propose, against their figures.",
+)
 
 
 @app.command()
@@ -280,22 +284,26 @@ def info(
             environment=False,
         ),
     ] = None,
-    calibrate: Annotated[
+    measure: Annotated[
         bool,
-        flag("--calibrate", help="Measure the machine; see how many times a cache should grow."),
+        flag(
+            "--measure",
+            old=("--calibrate",),
+            help="Measure the machine; see how many times a cache should grow.",
+        ),
     ] = False,
 ) -> None:
     """Show what is here: version, machine, techniques, models; or what a technique's options do."""
     from suffice.cli import info as showing
 
     if names:
-        if calibrate or model is not None:
-            raise InputError(f"info {names[0]}: goes with neither -m nor --calibrate")
+        if measure or model is not None:
+            raise InputError(f"info {names[0]}: goes with neither -m nor --measure")
         from suffice.cli import techniques
 
         techniques.show(names)
-    elif calibrate:
-        showing.calibrate()
+    elif measure:
+        showing.measure()
     elif model is not None:
         showing.show_model(model)
     else:

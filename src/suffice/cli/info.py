@@ -83,7 +83,7 @@ def _machine() -> list[tuple[str, str]]:
 def _calibration() -> list[tuple[str, str]]:
     measured = machine.load()
     if measured is None:
-        return [("calibration", "never measured, defaults are used: suffice info --calibrate")]
+        return [("calibration", "never measured, defaults are used: suffice info --measure")]
     return [("calibration", f"measured {measured.measured}; {_rates(measured)}")]
 
 
@@ -96,7 +96,7 @@ def _rates(measured: machine.Machine) -> str:
     )
 
 
-def calibrate() -> None:
+def measure() -> None:
     """Measure the machine, keep the result, and print how often a cache should grow."""
     with busy("measuring, a few seconds"):
         measured = machine.measure(threads=native.threads())
@@ -145,7 +145,7 @@ def show_model(name: str) -> None:
         ),
     }
     if isinstance(opened, Quantized):
-        lines |= _quantised(opened)
+        lines |= _quantized(opened)
     for key, value in lines.items():
         print(f"{key:16} {value}")
 
@@ -172,7 +172,7 @@ def _runs_as(model: Checkpoint | Quantized) -> str:
     return f"{found}; --quant and --dtype change it"
 
 
-def _quantised(model: Quantized) -> dict[str, object]:
+def _quantized(model: Quantized) -> dict[str, object]:
     """Return what a quantised model says of itself, and what each of its matrices loses."""
     facts = model.facts
     own = facts["model"]

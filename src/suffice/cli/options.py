@@ -158,7 +158,7 @@ class ModelFlags(SourceFlags):
         if speculator("speculative_config", speculation(given)).num_speculative_tokens:
             raise InputError(
                 f"--speculate={given}: {command} decodes tokens that are given, so there "
-                "is nothing to guess: leave it out; run, chat, eval speed and eval ruler generate"
+                "is nothing to guess: leave it out; run, chat, eval latency and eval ruler generate"
             )
 
     def exact(self) -> ModelFlags:

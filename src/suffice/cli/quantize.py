@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 class QuantizeFlags:
     """What `quantize` stores, how, and what it looks at for that."""
 
-    calibrate: Annotated[
-        str, flag("--calibrate", help="A text file that is not evaluated on, or wikitext2.")
+    text: Annotated[
+        str,
+        flag(
+            "--text",
+            old=("--calibrate",),
+            help="A text file that is not evaluated on, or wikitext2.",
+        ),
     ]
     output: Annotated[
         Path, flag("-o", "--output", help="The file (.safetensors) to write.", environment=False)
@@ -47,12 +52,12 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
     import torch
 
     from suffice import native
-    from suffice.eval.perplexity import Plan, windows_of
+    from suffice.eval.perplexity import PerplexityPlan, windows_of
     from suffice.eval.texts import described, load_text
     from suffice.models.decoder import Decoder
     from suffice.models.files import fingerprint, locate
     from suffice.models.open import open_checkpoint
-    from suffice.models.quantize.job import Quantising
+    from suffice.models.quantize.job import Quantizing
     from suffice.models.tokenizer import load_tokenizer
     from suffice.quant.hadamard import block_of
     from suffice.quant.none import NoQuant
@@ -61,8 +66,8 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
         native.set_threads(model.options.threads)
         torch.set_num_threads(model.options.threads)
     method = _method(flags.method)
-    plan = Plan(flags.window, flags.limit)
-    text = load_text(flags.calibrate, flags.data_dir)
+    plan = PerplexityPlan(flags.window, flags.limit)
+    text = load_text(flags.text, flags.data_dir)
     path = locate(model.model)
     _check_apart(flags.output, path)
     with busy(f"loading {model.model}"):
@@ -77,17 +82,17 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
     facts = {
         "model": {"name": PurePath(model.model).name, "hash": fingerprint(path)},
         "method": flags.method,
-        "text": described(flags.calibrate, text, windows),
+        "text": described(flags.text, text, windows),
     }
-    quantising = Quantising(decoder, method, windows, flags.output, facts)
+    quantizing = Quantizing(decoder, method, windows, flags.output, facts)
     try:
         if method.fisher:
-            _show("windows weighed", len(windows), quantising.weigh())
-        _show("layers", len(decoder.config.layers), quantising.run())
+            _show("windows weighed", len(windows), quantizing.weigh())
+        _show("layers", len(decoder.config.layers), quantizing.run())
     except KeyboardInterrupt:
         print("interrupted: the same command goes on with what is left", file=sys.stderr)
         raise
-    quantising.write(tokenizer)
+    quantizing.write(tokenizer)
     print(flags.output)
 
 
@@ -117,7 +122,7 @@ def _method(text: str) -> Any:
             f"--method {text}: needs no calibration; run the model with --quant {text}"
         )
     try:  # before a model is looked at for minutes
-        coded = method.quantise(torch.linspace(-1, 1, 16 * 64).view(16, 64), torch.eye(64))
+        coded = method.quantize(torch.linspace(-1, 1, 16 * 64).view(16, 64), torch.eye(64))
         method.packed(coded, None, method.site(torch.linspace(-1, 1, 64).expand(16, 64)))
     except InputError as error:
         raise InputError(f"--method {text}: {error}") from None
@@ -125,10 +130,10 @@ def _method(text: str) -> Any:
 
 
 def _show(what: str, total: int, done: Iterator[int]) -> None:
-    from suffice.models.pages import return_freed
+    from suffice.models.pages import trim_heap
 
     with counting_bar() as bar:
         task = bar.add_task(what, total=total)
         for _ in done:
-            return_freed()
+            trim_heap()
             bar.update(task, advance=1)

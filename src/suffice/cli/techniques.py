@@ -147,7 +147,7 @@ class Page:
 
     Attributes:
         sentence: What it does.
-        sections: Of its module's docstring and its own, by heading, each on one line.
+        sections: Of its docstring, by heading, each on one line.
         options: What each does, in the order of the fields.
         defaults: By option.
         limit: The setting that must equal the exact result, as text; None if there is none.
@@ -169,17 +169,17 @@ class Page:
             LookupError: A field that no docstring has an entry for.
         """
         technique = seam.table.load(name)
-        module = sys.modules[technique.__module__]
-        sections = _sections(_doc(module)) | _sections(_doc(technique))
+        sections = _sections(documentation(technique))
         texts: dict[str, str] = {}
         for each in reversed(technique.__mro__):
-            origin = sys.modules[each.__module__]
             if each.__module__.startswith("suffice."):
-                texts |= _options(_doc(origin)) | _options(_doc(each))
+                texts |= _options(documentation(each))
         fields = [field for field in dataclasses.fields(technique) if field.init]
         missing = [field.name for field in fields if field.name not in texts]
         if missing:
-            raise LookupError(f"{module.__name__}: no entry in Options for {', '.join(missing)}")
+            raise LookupError(
+                f"{technique.__module__}: no entry in Options for {', '.join(missing)}"
+            )
         defaults = {field.name: field.default for field in fields}
         limit = getattr(technique, "exact_limit", lambda: None)()
         return cls(
@@ -208,6 +208,12 @@ def _sentence(table: Table, name: str, technique: type[Any]) -> str:
     alone = sum(entry.startswith(f"{module}:") for entry in table.entries.values()) == 1
     text = sys.modules[module] if alone and module.endswith(f".{name}") else technique
     return _doc(text).partition("\n")[0].partition("; ")[0]
+
+
+def documentation(technique: type[Any]) -> str:
+    """Return the docstring with a technique's sections: its own, if it has any, or its module's."""
+    own = _doc(technique)
+    return own if _sections(own) else _doc(sys.modules[technique.__module__])
 
 
 def _doc(origin: object) -> str:

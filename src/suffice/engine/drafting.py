@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.models.decoder import Decoder
-from suffice.models.native_model import NativeModel, Omitted, Rows
+from suffice.models.native_model import NativeModel, Omitted, StepRows
 from suffice.models.tokenizer import Tokenizer, load_tokenizer
-from suffice.speculate import Cheaper
+from suffice.speculate import DraftSetting
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ class DraftModels:
         runner.arena = self._runner.arena
         return runner
 
-    def under(self, setting: Cheaper) -> Callable[[list[Any], list[int]], torch.Tensor]:
+    def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], torch.Tensor]:
         """Return what runs one more token of some sequences more cheaply; the rows count.
 
         It returns logits float32 [B, V]. What it reads is not in the runner's trace.
@@ -73,14 +73,14 @@ class DraftModels:
         assert context is not None
         _check_skipped(setting.skipped, len(model.layers))
         if setting.quant is not None:
-            decoder = _requantised(decoder, setting)
+            decoder = _requantized(decoder, setting)
         rules = [[setting.attention.rule()] * model.kv_heads for _ in model.layers]
         omitted = Omitted(setting.recent, setting.sinks, setting.skipped)
         native = NativeModel(decoder, context, rules, omitted=omitted)
 
         def step(sequences: list[Any], tokens: list[int]) -> torch.Tensor:
             batch = [
-                Rows(sequence.cache, [token])
+                StepRows(sequence.cache, [token])
                 for sequence, token in zip(sequences, tokens, strict=True)
             ]
             logits = native.step(batch)
@@ -100,10 +100,10 @@ def _check_skipped(skipped: tuple[int, ...], layers: int) -> None:
         raise InputError(f"skip_layers: leaves none of the model's {layers} layers")
 
 
-def _requantised(decoder: Decoder, setting: Cheaper) -> Decoder:
+def _requantized(decoder: Decoder, setting: DraftSetting) -> Decoder:
     assert setting.quant is not None
     try:
-        found = decoder.requantised(setting.quant)
+        found = decoder.requantized(setting.quant)
     except InputError as error:
         raise InputError(f"quantization: {error}") from None
     others = setting.recent or setting.skipped or setting.attention.rule()

@@ -11,7 +11,7 @@ from typing import Any
 
 from suffice.engine.config import Config
 from suffice.engine.protocol import Runner, Tokenizer
-from suffice.engine.request import Kept, Request, Sample
+from suffice.engine.request import CachedPrefix, Request, Sample
 from suffice.errors import InputError, check_text, unknown
 from suffice.sampling import SamplingState
 from suffice.sampling_params import SamplingParams
@@ -150,7 +150,9 @@ class RequestMaker:
         self._count = 0
         self._seed = int.from_bytes(os.urandom(8), "little") if config.seed is None else config.seed
 
-    def make(self, prompt: Any, params: SamplingParams, kept: Kept | None = None) -> Request:
+    def make(
+        self, prompt: Any, params: SamplingParams, kept: CachedPrefix | None = None
+    ) -> Request:
         """Return the request for one prompt.
 
         Raises:

@@ -11,7 +11,7 @@ from suffice.engine.inputs import RequestMaker, conversation, pair, split, split
 from suffice.engine.loop import Loop
 from suffice.engine.options import EngineOptions, takes_options
 from suffice.engine.protocol import Runner, Tokenizer
-from suffice.engine.request import Kept, Request, RequestOutput
+from suffice.engine.request import CachedPrefix, Request, RequestOutput
 from suffice.errors import InputError, SufficeWarning
 from suffice.progress import showing
 from suffice.sampling_params import SamplingParams
@@ -144,7 +144,9 @@ class LLM:
         self.config.check_session()
         return Session(self)
 
-    def _one(self, prompt: Any, params: SamplingParams | None, kept: Kept | None) -> Request:
+    def _one(
+        self, prompt: Any, params: SamplingParams | None, kept: CachedPrefix | None
+    ) -> Request:
         parts = split(prompt)
         if len(parts) != 1:
             raise InputError(f"stream: takes one prompt, {len(parts)} given")
@@ -198,7 +200,7 @@ class Session:
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
-        self._kept = Kept()
+        self._kept = CachedPrefix()
 
     @property
     def tokens(self) -> list[int]:
@@ -222,7 +224,7 @@ class Session:
         with self._llm._loop.lock.turn():
             if self._kept.sequence is not None:
                 self._llm.runner.close(self._kept.sequence)
-            self._kept = Kept()
+            self._kept = CachedPrefix()
 
     def __enter__(self) -> Session:
         return self

@@ -16,7 +16,7 @@ from suffice.models.decoder import Decoder
 from suffice.models.files import fingerprint
 from suffice.models.formats.quantized_file import Quantized
 from suffice.models.open import open_model
-from suffice.models.pages import gather
+from suffice.models.pages import to_huge_pages
 from suffice.models.tokenizer import Tokenizer, load_tokenizer
 from suffice.quant import QUANTS
 
@@ -59,7 +59,7 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     else:
         assert config.quantization is not None
         decoder = Decoder.from_checkpoint(opened, config.quantization, dtype)
-    gather(decoder.weights)
+    to_huge_pages(decoder.weights)
     tokenizer = load_tokenizer(config.tokenizer or config.model)
     runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
     runner.stored_as = opened.stored_as

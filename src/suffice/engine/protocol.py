@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from suffice.speculate import Drafted, Tree
+from suffice.speculate import DraftingSample, Tree
 from suffice.trace import Trace
 
 
@@ -95,7 +95,7 @@ class Runner(Protocol):
         """
         ...
 
-    def propose(self, samples: abc.Sequence[Drafted], most: list[int]) -> list[Tree]:
+    def propose(self, samples: abc.Sequence[DraftingSample], most: list[int]) -> list[Tree]:
         """Return drafts for the samples, at most so many tokens for each, for which space is."""
         ...
 
@@ -114,7 +114,7 @@ class Runner(Protocol):
         """
         ...
 
-    def forget(self, sample: Drafted) -> None:
+    def forget(self, sample: DraftingSample) -> None:
         """Give back what the drafts of a sample that has ended needed."""
         ...
 
@@ -139,7 +139,7 @@ class Runner(Protocol):
         ...
 
 
-class Decoder(Protocol):
+class Detokenizer(Protocol):
     """Turns tokens into text as they come."""
 
     def push(self, token: int) -> str:
@@ -181,6 +181,6 @@ class Tokenizer(Protocol):
         """Return a conversation's tokens by the model's chat template."""
         ...
 
-    def stream(self, *, skip_special: bool) -> Decoder:
-        """Return a decoder for a new text."""
+    def stream(self, *, skip_special: bool) -> Detokenizer:
+        """Return a detokenizer for a new text."""
         ...

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from suffice.engine.protocol import Decoder
+from suffice.engine.protocol import Detokenizer
 from suffice.engine.stops import StopText
 from suffice.sampling import SamplingState
 from suffice.sampling_params import SamplingParams
@@ -92,7 +92,7 @@ class RequestOutput:
 
 
 @dataclass
-class Kept:
+class CachedPrefix:
     """A cache that outlives its request, and the tokens whose keys and values it holds."""
 
     sequence: Any = None
@@ -112,7 +112,7 @@ class Kept:
 class Sample:
     """One of a request's `n` continuations."""
 
-    def __init__(self, request: Request, state: SamplingState, decoder: Decoder) -> None:
+    def __init__(self, request: Request, state: SamplingState, detokenizer: Detokenizer) -> None:
         self.request = request
         self.state = state
         self.sequence: Any = None
@@ -123,7 +123,7 @@ class Sample:
         self.stop_reason: int | str | None = None
         self.logprobs: list[dict[int, Logprob]] = []
         self.delta = ""
-        self._decoder = decoder
+        self._detokenizer = detokenizer
         params = request.params
         self._text = StopText(params.stops, include=params.include_stop_str_in_output)
 
@@ -143,7 +143,7 @@ class Sample:
         self.state.append(token)
         ends = self._late and token in self.state.stop_ids
         if not ends or params.include_stop_str_in_output:
-            self.delta += self._text.push(self._decoder.push(token), search=self._late)
+            self.delta += self._text.push(self._detokenizer.push(token), search=self._late)
         if ends:
             own = token in (params.stop_token_ids or ())
             self.finish("stop", token if own else None)
@@ -155,7 +155,7 @@ class Sample:
     def finish(self, reason: str, stop_reason: int | str | None = None) -> None:
         """End the sample."""
         if self._text.hit is None:
-            self.delta += self._text.push(self._decoder.flush(), search=self._late)
+            self.delta += self._text.push(self._detokenizer.flush(), search=self._late)
         if self._text.hit is not None and reason == "length":
             reason, stop_reason = "stop", self._text.hit
         self.delta += self._text.flush()
@@ -192,7 +192,7 @@ class Request:
         params: SamplingParams,
         *,
         limit: int,
-        kept: Kept | None = None,
+        kept: CachedPrefix | None = None,
     ) -> None:
         self.id = request_id
         self.prompt = prompt

@@ -12,17 +12,17 @@ from typing import Literal
 
 import torch
 
-from suffice.cache import fits_keys, fitted, machine, row_bytes, types_of
+from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.decoder import Decoder
 from suffice.models.key_rounding import key_rounding
-from suffice.models.native_model import NativeModel, Rows
+from suffice.models.native_model import NativeModel, StepRows
 from suffice.native import core
-from suffice.policy import Watch
-from suffice.speculate import Drafted, Proposer, Tree
+from suffice.policy import QueryObserver
+from suffice.speculate import DraftingSample, Proposer, Tree
 from suffice.speculate.none import NoDrafts
 from suffice.trace import Trace
 
@@ -32,7 +32,7 @@ from suffice.trace import Trace
 # of bfloat16 PyTorch is several times faster, and only short prompts are not worth unpacking for.
 NATIVE_PREFILL = {torch.float32: sys.maxsize, torch.bfloat16: 64}
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
-Chunk = Callable[[KVCache, list[int], Outputs, Watch | None], torch.Tensor]
+Chunk = Callable[[KVCache, list[int], Outputs, QueryObserver | None], torch.Tensor]
 NATIVE_ROWS = 30  # of a native step at most: whole tiles of AVX2's 6 rows that share a weight
 
 
@@ -74,11 +74,7 @@ class Runner:
         if fits_keys(types_of(config.kv_cache_dtype)[0]):
             with one_torch_thread():
                 self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
-        # Eq. 8's G and Q count as 1 here: the kernel reads a key once for its group, in the type in
-        # which it is stored, so the products get cheaper by the same factors as the copies.
-        self.growth = fitted(
-            config.growth, ratio=machine.load_or_default().ratio, group=1, shrink=1.0
-        )
+        self.growth = machine.fitted_to_kernel(config.growth)
         self.proposer: Proposer = NoDrafts()
 
     def use(self, rules: list[list[core.AttentionRule | None]]) -> None:
@@ -165,19 +161,19 @@ class Runner:
         return self._chunk_by_torch, self.config.prefill_chunk
 
     def _chunk_by_torch(
-        self, cache: KVCache, tokens: list[int], outputs: Outputs, watch: Watch | None
+        self, cache: KVCache, tokens: list[int], outputs: Outputs, watch: QueryObserver | None
     ) -> torch.Tensor:
         seen = _shown(watch, cache.length + len(tokens))
         logits = self.decoder.forward(torch.tensor(tokens), cache, logits=outputs, watch=seen)
         return torch.empty(0) if logits is None else logits.reshape(-1, self.vocabulary)
 
     def _chunk_by_step(
-        self, cache: KVCache, tokens: list[int], outputs: Outputs, watch: Watch | None
+        self, cache: KVCache, tokens: list[int], outputs: Outputs, watch: QueryObserver | None
     ) -> torch.Tensor:
         seen = _shown(watch, cache.length + len(tokens))
         with one_torch_thread():  # a policy looks at queries between two steps
             logits = self._native.step(
-                [Rows(cache, tokens, outputs=outputs)],
+                [StepRows(cache, tokens, outputs=outputs)],
                 exact=not self.config.softmax.prefill,
                 watch=seen,
             )
@@ -205,7 +201,7 @@ class Runner:
         self._watch_length(cache.length + rows)
         drafts = min(drafts, self._draftable(cache) - rows)
         if cache.spare < rows:
-            cache.growth = fitted(self.growth, accepted=tokens_per_step)
+            cache.growth = with_defaults(self.growth, accepted=tokens_per_step)
             self._grow(cache, rows, drafts)
         return max(min(drafts, cache.room(rows + drafts) - rows), 0)
 
@@ -233,11 +229,11 @@ class Runner:
                 return
         cache.reserve(rows)
 
-    def propose(self, samples: abc.Sequence[Drafted], most: list[int]) -> list[Tree]:
+    def propose(self, samples: abc.Sequence[DraftingSample], most: list[int]) -> list[Tree]:
         """Return drafts for the samples, at most so many tokens for each, for which space is."""
         return self.proposer.propose(samples, most)
 
-    def forget(self, sample: Drafted) -> None:
+    def forget(self, sample: DraftingSample) -> None:
         """Give back what the drafts of a sample that has ended needed."""
         self.proposer.forget(sample)
 
@@ -252,7 +248,7 @@ class Runner:
         """
         return self._step(
             [
-                Rows(
+                StepRows(
                     sequence.cache,
                     [token, *tree.tokens],
                     [-1, *(parent + 1 for parent in tree.parents)] if len(tree) else None,
@@ -267,7 +263,7 @@ class Runner:
         sequence.cache.commit(path)
         self.config.policy.after_step(sequence.cache)
 
-    def _step(self, batch: list[Rows]) -> torch.Tensor:
+    def _step(self, batch: list[StepRows]) -> torch.Tensor:
         audit = self.audit is not None and self.trace.steps % self.audit == 0
         logits = self._native.step(batch, self.trace, audit=audit)
         caches = [rows.cache for rows in batch]
@@ -288,7 +284,7 @@ class Runner:
         if policy.one_by_one and max(map(len, chains)) > 1:
             return self._advance_singly(sequences, chains)
         batch = [
-            Rows(sequence.cache, chain, outputs="all")
+            StepRows(sequence.cache, chain, outputs="all")
             for sequence, chain in zip(sequences, chains, strict=True)
         ]
         logits = self._step(batch)
@@ -318,7 +314,7 @@ class Runner:
         sequence.cache.close()
 
 
-def _shown(watch: Watch | None, end: int) -> Callable[[int, torch.Tensor], None] | None:
+def _shown(watch: QueryObserver | None, end: int) -> Callable[[int, torch.Tensor], None] | None:
     """Return what shows a chunk's queries to a policy; the chunk ends before token `end`."""
     if watch is None:
         return None

@@ -20,7 +20,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """One test: run `prompt` or decode `generate` tokens for `batch` requests, `depth` cached."""
 
     prompt: int
@@ -41,10 +41,10 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Result:
+class BenchResult:
     """The result of one test; bytes are those of decode steps, zero for prompts."""
 
-    case: Case
+    case: BenchCase
     seconds: tuple[float, ...]
     kv_bytes_per_token: float
     weight_bytes_per_token: float
@@ -78,7 +78,7 @@ def cases(
     depths: Sequence[int],
     batch: int,
     repetitions: int,
-) -> list[Case]:
+) -> list[BenchCase]:
     """Return a case for each prompt and decode length at each depth; lengths of 0 are skipped.
 
     `repetitions` is only checked.
@@ -99,12 +99,12 @@ def cases(
         raise InputError("nothing to measure: give -p or -n above 0 and at least one depth")
     found = []
     for depth in depths:
-        found += [Case(prompt, 0, depth, batch) for prompt in prompts if prompt]
-        found += [Case(0, generate, depth, batch) for generate in generates if generate]
+        found += [BenchCase(prompt, 0, depth, batch) for prompt in prompts if prompt]
+        found += [BenchCase(0, generate, depth, batch) for generate in generates if generate]
     return found
 
 
-def check_context(wanted: Sequence[Case], context: int) -> None:
+def check_context(wanted: Sequence[BenchCase], context: int) -> None:
     """Refuse cases that do not fit the context.
 
     Raises:
@@ -119,11 +119,11 @@ def check_context(wanted: Sequence[Case], context: int) -> None:
 
 def measure(
     runner: Runner,
-    wanted: Sequence[Case],
+    wanted: Sequence[BenchCase],
     repetitions: int,
     roof_bytes_per_second: float,
     clock: Clock = time.perf_counter,
-) -> Iterator[Result]:
+) -> Iterator[BenchResult]:
     """Yield the result of each case.
 
     Every repetition decodes on a fresh copy of the cache, so its time includes cache growth.
@@ -143,7 +143,7 @@ def measure(
             runner.close(start)
         decoded = case.generate * case.batch * repetitions
         read = runner.trace.since(before)
-        yield Result(
+        yield BenchResult(
             case,
             seconds,
             read.kv_bytes_read / decoded if decoded else 0.0,
@@ -152,12 +152,12 @@ def measure(
         )
 
 
-def rows(case: Case) -> int:
+def rows(case: BenchCase) -> int:
     """Return the number of tokens in the cache of each request at the end of a case."""
     return case.depth + (case.prompt or case.generate)
 
 
-def _once(runner: Runner, case: Case, start: Any, clock: Clock) -> float:
+def _once(runner: Runner, case: BenchCase, start: Any, clock: Clock) -> float:
     """Run a case once on copies of the sequence `start`; return the seconds, copying excluded."""
     sequences: list[Any] = []
     try:

@@ -39,7 +39,7 @@ WARM_UP_TOKENS = 2  # of output: one from the prompt, one from a decode step
 
 
 @dataclass(frozen=True)
-class Case:
+class LatencyCase:
     """Requests that arrive together, as token ids; `batch_size` of them run together."""
 
     name: str
@@ -91,7 +91,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Result:
+class LatencyResult:
     """The result of a case; counts are over all repetitions, bytes those of decode steps."""
 
     case: str
@@ -148,14 +148,14 @@ class Timing:
 
 def fixed(
     lengths: Sequence[tuple[int, int]], batch_sizes: Sequence[int], vocabulary: int
-) -> list[Case]:
+) -> list[LatencyCase]:
     """Return a case for each pair of prompt and output length with each batch size.
 
     Prompts are tokens spread over the vocabulary, different from each other and the same in every
     call. Generation is greedy and ignores end-of-sequence tokens, so outputs have full length.
     """
     return [
-        Case(
+        LatencyCase(
             f"{prompt}/{output}",
             batch,
             [_arbitrary(number, prompt, vocabulary) for number in range(batch)],
@@ -170,7 +170,7 @@ def _arbitrary(number: int, count: int, vocabulary: int) -> list[int]:
     return [(number + index) * 7919 % vocabulary for index in range(count)]
 
 
-def check_fits(cases: Iterable[Case], llm: LLM) -> None:
+def check_fits(cases: Iterable[LatencyCase], llm: LLM) -> None:
     """Refuse requests that do not fit the context.
 
     Raises:
@@ -193,7 +193,7 @@ def check_fits(cases: Iterable[Case], llm: LLM) -> None:
                 )
 
 
-def warm_up(llm: LLM, case: Case) -> None:
+def warm_up(llm: LLM, case: LatencyCase) -> None:
     """Run one batch of a case's requests, for `WARM_UP_TOKENS` tokens.
 
     Raises:
@@ -205,11 +205,11 @@ def warm_up(llm: LLM, case: Case) -> None:
 
 def measure(
     llm: LLM,
-    case: Case,
+    case: LatencyCase,
     repetitions: int,
     report: Report | None = None,
     clock: Clock = time.perf_counter,
-) -> Result:
+) -> LatencyResult:
     """Run a case `repetitions` times and return the result.
 
     Raises:
@@ -221,7 +221,7 @@ def measure(
 
 
 def run(
-    llm: LLM, case: Case, report: Report | None = None, clock: Clock = time.perf_counter
+    llm: LLM, case: LatencyCase, report: Report | None = None, clock: Clock = time.perf_counter
 ) -> list[Timing]:
     """Run a case once and return the times of its requests' tokens."""
     context = llm.config.max_model_len
@@ -266,14 +266,14 @@ def _drive(loop: Loop, timings: Sequence[Timing], report: Report, clock: Clock) 
         running = [timing for timing in running if not timing.request.finished]
 
 
-def result(case: Case, runs: Sequence[Sequence[Timing]], reads: Trace) -> Result:
+def result(case: LatencyCase, runs: Sequence[Sequence[Timing]], reads: Trace) -> LatencyResult:
     """Return the figures of at least one run of a case; `reads` has the counts of all runs."""
     timings = [timing for timings in runs for timing in timings]
     outputs = [sum(timing.tokens for timing in timings) for timings in runs]
     seconds = [max(t.stamps[-1] for t in timings) - timings[0].arrival for timings in runs]
     prompts = sum(map(len, case.prompts))
     decoded = sum(outputs) - len(timings)  # each request's first token comes with its prompt
-    return Result(
+    return LatencyResult(
         case=case.name,
         batch_size=case.batch_size,
         context=case.context,

@@ -57,7 +57,7 @@ class Likelihood:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LikelihoodPlan:
     """How pairs are run: the mode, and how many are decoded together.
 
     Raises:
@@ -136,7 +136,7 @@ def fitted(pair: Pair, context: int) -> Pair:
 
 
 def score(
-    runner: Runner, pairs: Sequence[Pair], plan: Plan
+    runner: Runner, pairs: Sequence[Pair], plan: LikelihoodPlan
 ) -> Generator[tuple[int, Likelihood], None, None]:
     """Yield the index of each pair and its likelihood, in the order in which they finish.
 

@@ -33,8 +33,8 @@ except ModuleNotFoundError as error:
 from suffice.engine.llm import LLM
 from suffice.errors import InputError, unknown
 from suffice.eval.likelihood import (
+    LikelihoodPlan,
     Pair,
-    Plan,
     context_length,
     encode,
     fitted,
@@ -79,7 +79,7 @@ class SufficeLM(TemplateLM):  # type: ignore[misc]
             raise InputError(f"batch_size={batch_size}: must be a whole number of at least 1")
         self.batch_size = int(batch_size)
         self.max_gen_toks = max_gen_toks
-        self._plan = Plan(mode, self.batch_size)
+        self._plan = LikelihoodPlan(mode, self.batch_size)
         self._llm = LLM(pretrained, max_num_seqs=self.batch_size, **options)
         self.tokenizer = self._llm.tokenizer.wrapped
         self.max_length = context_length(self._llm)

@@ -58,7 +58,7 @@ class Scores:
 
 
 @dataclass
-class Tally:
+class PerplexityTally:
     """Figures so far; `nll` and `reference_nll` have one list of predictions per window."""
 
     windows: int
@@ -103,7 +103,7 @@ class Tally:
         """Return the ratio of perplexity to the reference's, with its standard error."""
         return _ratio(self.nll, self.reference_nll)
 
-    def result(self) -> Result:
+    def result(self) -> PerplexityResult:
         """Return the figures over all predictions.
 
         Raises:
@@ -113,7 +113,9 @@ class Tally:
             raise InputError("no token was predicted: there is no perplexity")
         perplexity, error = _perplexity(self.nll)
         against = self._against() if self.divergence else None
-        return Result(sum(map(bool, self.nll)), self.predictions, perplexity, error, against)
+        return PerplexityResult(
+            sum(map(bool, self.nll)), self.predictions, perplexity, error, against
+        )
 
     def _against(self) -> Against:
         reference, reference_error = _perplexity(self.reference_nll)
@@ -151,7 +153,7 @@ class Against:
 
 
 @dataclass(frozen=True)
-class Result:
+class PerplexityResult:
     """The perplexity of a text."""
 
     windows: int
@@ -162,7 +164,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PerplexityPlan:
     """How a text is cut and run: at most `limit` windows of `window` tokens, `together` at a time.
 
     When decoding, the first `prompt` tokens of a window are run as a prompt, from which a policy
@@ -214,7 +216,9 @@ class Plan:
             )
 
 
-def windows_of(tokenizer: Tokenizer, text: str, plan: Plan, context: int) -> list[list[int]]:
+def windows_of(
+    tokenizer: Tokenizer, text: str, plan: PerplexityPlan, context: int
+) -> list[list[int]]:
     """Return the windows of a text; an incomplete window at its end is dropped.
 
     Each window starts with the BOS token if the tokenizer adds one.
@@ -243,9 +247,9 @@ def windows_of(tokenizer: Tokenizer, text: str, plan: Plan, context: int) -> lis
 def measure(
     runner: Runner,
     windows: Sequence[list[int]],
-    plan: Plan,
+    plan: PerplexityPlan,
     reference: Runner | None = None,
-) -> Iterator[Tally]:
+) -> Iterator[PerplexityTally]:
     """Score the windows, several at a time when decoding; yield the tally after each step.
 
     Raises:
@@ -255,7 +259,7 @@ def measure(
     yield from tallied(scored(runner, windows, plan), expected, len(windows))
 
 
-def scored(runner: Runner, windows: Sequence[list[int]], plan: Plan) -> Iterator[Scores]:
+def scored(runner: Runner, windows: Sequence[list[int]], plan: PerplexityPlan) -> Iterator[Scores]:
     """Yield the logits of all predictions in the windows.
 
     Raises:
@@ -269,11 +273,11 @@ def scored(runner: Runner, windows: Sequence[list[int]], plan: Plan) -> Iterator
 
 def tallied(
     found: Iterable[Scores], expected: Iterable[Scores] | None, windows: int
-) -> Iterator[Tally]:
+) -> Iterator[PerplexityTally]:
     """Add the scores of some windows to a tally, compared with `expected` if given; yield the tally
     after each step.
     """
-    tally = Tally(windows)
+    tally = PerplexityTally(windows)
     for scores, other in _paired(found, None if expected is None else iter(expected)):
         tally.add(scores, other)
         yield tally
@@ -296,7 +300,7 @@ def _paired(
 
 
 def _decode(
-    runner: Runner, windows: Sequence[list[int]], group: range, plan: Plan
+    runner: Runner, windows: Sequence[list[int]], group: range, plan: PerplexityPlan
 ) -> Iterator[Scores]:
     """Decode a group of windows together, up to `STEP_ROWS` tokens per step in all."""
     rows = max(1, STEP_ROWS // len(group))
@@ -321,7 +325,7 @@ def _decode(
 
 
 def _prefill(
-    runner: Runner, windows: Sequence[list[int]], group: range, plan: Plan
+    runner: Runner, windows: Sequence[list[int]], group: range, plan: PerplexityPlan
 ) -> Iterator[Scores]:
     """Run a window as a prompt, without its last token, which predicts nothing."""
     (window,) = group

@@ -76,7 +76,7 @@ TASKS = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class RulerPlan:
     """Samples to run: `samples` of each task at each length in tokens, `together` at a time.
 
     Raises:
@@ -183,7 +183,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Result:
+class RulerResult:
     """The score of each task at each length, the means over tasks, and the overall mean."""
 
     scores: list[Score]
@@ -193,7 +193,7 @@ class Result:
 
 
 @dataclass
-class Tally:
+class RulerTally:
     """The answers so far."""
 
     answers: list[Answer] = field(default_factory=list)
@@ -203,7 +203,7 @@ class Tally:
         """Mean score of all answers so far."""
         return statistics.fmean(answer.score for answer in self.answers)
 
-    def result(self) -> Result:
+    def result(self) -> RulerResult:
         """Return the scores of the answers; there must be at least one."""
         cells: dict[tuple[int, str], list[float]] = {}
         for answer in self.answers:
@@ -211,10 +211,10 @@ class Tally:
         scores = [_score(task, length, found) for (length, task), found in cells.items()]
         lengths = dict.fromkeys(score.length for score in scores)
         means = [_mean([s for s in scores if s.length == length], length) for length in lengths]
-        return Result(scores, means, _mean(scores, None), self.answers)
+        return RulerResult(scores, means, _mean(scores, None), self.answers)
 
 
-def check(plan: Plan, tokenizer: Tokenizer, context: int) -> None:
+def check(plan: RulerPlan, tokenizer: Tokenizer, context: int) -> None:
     """Refuse lengths that no prompt can have.
 
     Raises:
@@ -234,14 +234,14 @@ def check(plan: Plan, tokenizer: Tokenizer, context: int) -> None:
             )
 
 
-def measure(llm: LLM, plan: Plan) -> Iterator[Tally]:
+def measure(llm: LLM, plan: RulerPlan) -> Iterator[RulerTally]:
     """Ask all questions, several at a time; yield the tally after each group.
 
     Raises:
         InputError: There is no memory for a prompt.
     """
     greedy = SamplingParams(temperature=0, max_tokens=NEW_TOKENS)
-    tally = Tally()
+    tally = RulerTally()
     drafts = plan.drafts()
     while group := list(itertools.islice(drafts, plan.together)):
         prompts = [draft.fitted(llm.tokenizer) for draft in group]

@@ -20,7 +20,7 @@ import numpy as np
 
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.errors import InputError, unknown
-from suffice.eval.likelihood import Pair, Plan, encode_pair, fitted, score
+from suffice.eval.likelihood import LikelihoodPlan, Pair, encode_pair, fitted, score
 from suffice.eval.task_data import Hub, Row, load_rows
 
 
@@ -156,7 +156,7 @@ def chosen(names: str) -> list[Task]:
 
 
 @dataclass(frozen=True)
-class Result:
+class TasksResult:
     """Accuracies of a task, as fractions with standard errors; None if not defined."""
 
     task: str
@@ -171,12 +171,12 @@ class Result:
 class Results:
     """The results of all tasks, and their mean."""
 
-    tasks: list[Result]
-    mean: Result
+    tasks: list[TasksResult]
+    mean: TasksResult
 
 
 @dataclass
-class Tally:
+class TasksTally:
     """The answers so far: whether each was right, by both measures."""
 
     task: Task
@@ -196,10 +196,10 @@ class Tally:
             normalised = found / np.asarray(question.lengths)
         self.right_normalised.append(int(normalised.argmax()) == question.gold)
 
-    def result(self) -> Result:
+    def result(self) -> TasksResult:
         """Return the accuracies of the answers so far."""
         norm = _mean(self.right_normalised) if self.task.normalised else (None, None)
-        return Result(self.task.name, len(self.right), *_mean(self.right), *norm)
+        return TasksResult(self.task.name, len(self.right), *_mean(self.right), *norm)
 
 
 def encoded(tokenizer: Tokenizer, questions: Sequence[Question], context: int) -> list[list[Pair]]:
@@ -222,14 +222,14 @@ def measure(
     task: Task,
     questions: Sequence[Question],
     pairs: Sequence[Sequence[Pair]],
-    plan: Plan,
-) -> Iterator[Tally]:
+    plan: LikelihoodPlan,
+) -> Iterator[TasksTally]:
     """Answer questions, given as tokens in `pairs`; yield the tally after each.
 
     Raises:
         OutOfMemory: There is no memory for the answers that run together.
     """
-    tally = Tally(task)
+    tally = TasksTally(task)
     owners = [(at, choice) for at, choices in enumerate(pairs) for choice in range(len(choices))]
     found: Mapping[int, dict[int, float]] = {at: {} for at in range(len(questions))}
     for index, likelihood in score(runner, [pair for each in pairs for pair in each], plan):
@@ -240,11 +240,11 @@ def measure(
             yield tally
 
 
-def summed_up(results: Sequence[Result]) -> Results:
+def summed_up(results: Sequence[TasksResult]) -> Results:
     """Return results with their mean; its standard error assumes independent tasks."""
     acc = [(result.acc, result.acc_stderr) for result in results]
     norm = [(each.acc_norm, each.acc_norm_stderr) for each in results if each.acc_norm is not None]
-    mean = Result(
+    mean = TasksResult(
         "mean",
         sum(result.questions for result in results),
         *_together(acc),

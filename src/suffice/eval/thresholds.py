@@ -33,7 +33,7 @@ import torch
 from suffice.attention.by_head import Thresholds, rules_at
 from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import InputError
-from suffice.eval.perplexity import STEP_ROWS, Plan, Tally, measure
+from suffice.eval.perplexity import STEP_ROWS, PerplexityPlan, PerplexityTally, measure
 from suffice.trace import Audit
 
 if TYPE_CHECKING:
@@ -217,15 +217,17 @@ class Allocator:
                 low = price
         return best
 
-    def _measured(self, chosen: np.ndarray) -> Iterator[Tally]:
+    def _measured(self, chosen: np.ndarray) -> Iterator[PerplexityTally]:
         self._runner.use(rules_at(self._technique, self._thresholds(chosen)))
-        return measure(self._runner, self._windows, Plan(len(self._windows[0])))
+        return measure(self._runner, self._windows, PerplexityPlan(len(self._windows[0])))
 
-    def _done(self, tally: Tally, trial: int) -> int:
+    def _done(self, tally: PerplexityTally, trial: int) -> int:
         length = len(self._windows[0]) - 1
         return trial * len(self._windows) + tally.predictions // length
 
-    def _found(self, chosen: np.ndarray, tally: Tally, exact: Tally, read: Any) -> Found:
+    def _found(
+        self, chosen: np.ndarray, tally: PerplexityTally, exact: PerplexityTally, read: Any
+    ) -> Found:
         tally.reference_nll = exact.nll
         ratio, error = tally.ratio()
         return Found(

@@ -37,7 +37,7 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
 from transformers.masking_utils import create_masks_for_generate
 
-from suffice.cache import GROWTHS, Growth, fitted
+from suffice.cache import GROWTHS, Growth, with_defaults
 from suffice.errors import InputError, OutOfMemory, unknown
 
 __all__ = ["GrowingCache", "GrowingLayer", "reused_masks"]
@@ -209,7 +209,7 @@ class GrowingCache(Cache):  # type: ignore[misc]
         # Keys are repeated for every query head of a group before the product: Eq. 8 applies.
         heads = decoder.num_attention_heads
         shared = getattr(decoder, "num_key_value_heads", None) or heads
-        policy = fitted(growth_policy(growth), group=heads // shared)
+        policy = with_defaults(growth_policy(growth), group=heads // shared)
         super().__init__(layers=[GrowingLayer(policy, rows, padded) for _ in windows])
         self._mask = _AdditiveMask()
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 
-from suffice.attention.kernel import coded_rules
+from suffice.attention.kernel import causal, coded_rules
 from suffice.cache import Growth
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.engine.config import Config
 from suffice.errors import InputError, unknown
 from suffice.integrations.masks import Columns
 from suffice.native import core
-from suffice.policy import Watch, Windows
+from suffice.policy import QueryObserver, Windows
 from suffice.policy.full import Full
 from suffice.trace import Trace
 
@@ -28,7 +29,7 @@ _SHOWN = 256  # queries of a prompt that a policy looks at in one go
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServedSettings:
     """What all caches of an enabled model have in common.
 
     `windows` are those of its layers, `limit` the most tokens of a request.
@@ -61,7 +62,7 @@ class _Part:
     @cached_property
     def visible(self) -> np.ndarray:
         """Which of its own rows each row sees: bit masks of itself and those before."""
-        masks = [(2 << row) - 1 for count in self.counts for row in range(count)]
+        masks = [mask for count in self.counts for mask in causal(count)]
         return np.array(masks, np.int64).astype(np.int32)
 
 
@@ -73,7 +74,7 @@ class _Pass:
         self.rows = rows
         self.decodes = decodes
         self.ended = False
-        self.watches: list[Watch | None] = []
+        self.watches: list[QueryObserver | None] = []
         some = [(cache, count) for cache, count in zip(caches, rows, strict=True) if count]
         self.all = _Part([c for c, _ in some], [c.length for c, _ in some], [n for _, n in some])
 
@@ -97,7 +98,7 @@ class Requests:
     drafts leave no trace in what a technique has learnt. After a prompt the policy chooses.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServedSettings) -> None:
         self.settings = settings
         self.policy = settings.config.policy
         self.layers = len(settings.windows)
@@ -154,6 +155,7 @@ class Requests:
         if dtype not in _STORED:
             raise unknown("type of keys and values", str(dtype), map(str, _STORED))
         config = self.settings.config
+        extras: dict[str, Any] = dict.fromkeys(self.policy.keeps, True)
         for _ in range(batch):
             cache = KVCache(
                 self.layers,
@@ -164,7 +166,7 @@ class Requests:
                 key_dtype=_STORED[dtype],
                 value_dtype=_STORED[dtype],
                 sketch=config.attention.sketched,
-                **dict.fromkeys(self.policy.keeps, True),
+                **extras,
             )
             self.policy.prepare(cache, self.settings.windows)
             self.caches.append(cache)

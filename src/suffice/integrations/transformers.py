@@ -2,7 +2,7 @@
 
     import suffice.integrations.transformers as st
 
-    with st.enable(model, attention="art", policy="snapkv:0.8", cache="bmc") as enabled:
+    with st.enable(model, attention="art", policy="snapkv:0.8", growth="bmc") as enabled:
         tokens = model.generate(**inputs)
     print(enabled.trace.key_fraction)
     with st.enable(model, softmax="exaq:2", calibration="smollm2.json"):
@@ -27,7 +27,7 @@ encoder-decoder models, chunked or linear attention, scores that are capped or b
 differ in their heads, head sizes that are no multiple of 16, models that are not on the CPU, other
 caches, `use_cache=False`, masks that hide more than padding and what is outside a window.
 
-`quantise` and `load_quantised` replace linear layers; they go with all of this.
+`quantize` and `load_quantized` replace linear layers; they go with all of this.
 
 `GrowingCache` is another way: suffice's growth of the cache under transformers' own attention.
 
@@ -52,7 +52,7 @@ from transformers.masking_utils import sdpa_mask
 from suffice.attention import Attention
 from suffice.attention.calibration import Calibration
 from suffice.attention.softmax import Softmax
-from suffice.cache import Growth, fitted, machine
+from suffice.cache import Growth, machine
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.integrations.checks import (
@@ -68,8 +68,8 @@ from suffice.integrations.growing_cache import (
     reused_masks,
 )
 from suffice.integrations.native_cache import NativeCache, NativeLayer
-from suffice.integrations.quantised_linear import load_quantised, quantise
-from suffice.integrations.requests import Requests, Settings
+from suffice.integrations.quantized_linear import load_quantized, quantize
+from suffice.integrations.requests import Requests, ServedSettings
 from suffice.policy import Policy
 from suffice.trace import Trace
 
@@ -78,10 +78,14 @@ __all__ = [
     "GrowingCache",
     "disable",
     "enable",
-    "load_quantised",
-    "quantise",
+    "load_quantized",
+    "quantize",
     "reused_masks",
 ]
+
+# What they were called until 0.2; until 0.3.
+load_quantised = load_quantized
+quantise = quantize
 
 _numbers = itertools.count()
 
@@ -91,29 +95,35 @@ def enable(
     *,
     attention: str | Attention = "exact",
     policy: str | Policy = "full",
-    cache: str | Growth = "bmc",
+    growth: str | Growth = "bmc",
     softmax: str | Softmax = "exact",
     calibration: str | os.PathLike[str] | Calibration | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     limit: int | None = None,
+    cache: str | Growth | None = None,
 ) -> Enabled:
     """Let a transformers model decode with suffice's techniques and cache, until `disable`.
 
-    Techniques are given by name ("art:change=1e-3") or as objects. `cache` is how the cache grows,
+    Techniques are given by name ("art:change=1e-3") or as objects. `growth` is how the cache grows,
     `limit` the most tokens of a request, the model's context length if None. A coded softmax and
     a calibrated attention need a `calibration`, a file of `suffice calibrate`. It must be of
     `checkpoint`: the folder, hub id or .gguf file of the model, which need be given only where
-    transformers has not kept it (of a .gguf file it keeps the folder).
+    transformers has not kept it (of a .gguf file it keeps the folder). `cache` is the name that
+    `growth` had, until 0.3.
 
     Raises:
         InputError: An unknown technique, or one that this model or transformers cannot be served
             with; nothing has changed then.
     """
+    if cache is not None:
+        if growth != "bmc":
+            raise InputError(f"growth={growth!r} and cache={cache!r}: are one option: give growth")
+        growth = cache
     config = Config.create(
         getattr(model, "name_or_path", "") or type(model).__name__,
         attention=attention,
         policy=policy,
-        growth=cache,
+        growth=growth,
         softmax=softmax,
         calibration=calibration,
     )
@@ -124,10 +134,8 @@ def enable(
     windows = layer_windows(model.config, decoder, "enable")
     rows = context_length(decoder, limit)
     check_calibration(config, model, checkpoint, len(windows))
-    # The native kernel reads a key once for its group, in the type in which it is stored.
-    ratio = machine.load_or_default().ratio
-    growth = fitted(config.growth, ratio=ratio, group=1, shrink=1.0)
-    return Enabled(model, Settings(config, windows, growth, rows))
+    growth = machine.fitted_to_kernel(config.growth)
+    return Enabled(model, ServedSettings(config, windows, growth, rows))
 
 
 def disable(model: Any) -> None:
@@ -145,7 +153,7 @@ def disable(model: Any) -> None:
 class Enabled:
     """A model whose decode steps suffice runs; as a context manager it undoes that at the end."""
 
-    def __init__(self, model: Any, settings: Settings) -> None:
+    def __init__(self, model: Any, settings: ServedSettings) -> None:
         """Change the model: everything has been checked."""
         self.model = model
         self._settings = settings

@@ -19,7 +19,7 @@ from suffice.models.layers import (
     rms_norm,
     rotate,
 )
-from suffice.models.pages import gather
+from suffice.models.pages import to_huge_pages
 from suffice.models.rope import check_call, rope_table
 from suffice.models.weights import is_linear
 from suffice.quant import PackedLinear, Quant
@@ -64,7 +64,7 @@ class Decoder:
         """
         return cls(checkpoint.config, pack_weights(checkpoint.tensors(), quant), dtype)
 
-    def requantised(self, quant: Quant) -> Decoder:
+    def requantized(self, quant: Quant) -> Decoder:
         """Return a decoder whose layers' matrices are stored by `quant`; it shares other weights.
 
         Where that would save nothing, as the first layer shows, this decoder is returned.
@@ -75,13 +75,16 @@ class Decoder:
         packed: dict[str, PackedLinear | torch.Tensor] = {
             name: stored for name, (_, stored) in self._packed_by(quant, "layers.").items()
         }
-        gather(packed)
+        to_huge_pages(packed)
         return Decoder(self.config, self.weights | packed, self.dtype)
 
     def _packed_by(self, quant: Quant, prefix: str) -> dict[str, tuple[PackedLinear, PackedLinear]]:
         """Return the matrices of names with a prefix, as they are and as `quant` stores them."""
         return {
-            name: (weight, quant.at(name.rpartition(".")[2]).pack(weight.unpack(), weight.bias))
+            name: (
+                weight,
+                quant.for_matrix(name.rpartition(".")[2]).pack(weight.unpack(), weight.bias),
+            )
             for name, weight in self.weights.items()
             if isinstance(weight, PackedLinear) and name.startswith(prefix)
         }
@@ -277,7 +280,7 @@ def pack_weights(
         elif plain != name:
             biases[plain] = tensor.float()
         else:
-            how = quant.at(name.rpartition(".")[2])
+            how = quant.for_matrix(name.rpartition(".")[2])
             weights[name] = how.pack(tensor, biases.pop(plain, None))
     assert not biases, "a bias came after its matrix"
     return weights

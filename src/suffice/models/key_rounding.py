@@ -29,7 +29,7 @@ Source   Errors that are passed on: Frantar et al. 2022 (GPTQ), and Chee et al. 
          project.
 Cost     a prompt of 1024 tokens when a model is loaded; about 5 D^2 multiplications when a key of D
          elements is stored, and two when it is read.
-Native   csrc/kernels/row_codes.inl
+Native   csrc/kernels/kv_kmeans4.inl
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from suffice.cache.growth import Upfront
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.models.config import DecoderConfig, Rope
 from suffice.models.layers import rotate
-from suffice.models.native_model import NativeModel, Rows
+from suffice.models.native_model import NativeModel, StepRows
 from suffice.models.rope import rope_table
 from suffice.native import core
 from suffice.quant import hadamard
@@ -116,7 +116,7 @@ def observed(
     seen = _Seen(config, count)
     for start in range(0, count, MAX_TENTATIVE):
         part = tokens[start : start + MAX_TENTATIVE]
-        model.step([Rows(seen.cache, part, outputs="none")], exact=True, watch=seen.add)
+        model.step([StepRows(seen.cache, part, outputs="none")], exact=True, watch=seen.add)
         seen.cache.commit(list(range(len(part))))
     begins = range(0, min(positions, POSITIONS), count)
     shares = _shares(len(begins))

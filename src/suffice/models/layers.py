@@ -41,7 +41,7 @@ def linear(
     The product is taken in `dtype`, over a block of output rows at a time (see `row_blocks`), so
     that the dense weight of a large vocabulary never exists as a whole.
     """
-    x = weight.taken(x)
+    x = weight.quantize_inputs(x)
     blocks = row_blocks(weight, elements)
     outputs = [(x.to(dtype) @ part.unpack(dtype).T).float() for part in blocks]
     y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)

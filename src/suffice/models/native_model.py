@@ -29,7 +29,7 @@ _NORMS = ("attn_norm", "mlp_norm", "post_attn_norm", "post_mlp_norm", "q_norm", 
 
 
 @dataclass(frozen=True)
-class Rows:
+class StepRows:
     """What one request brings to a step: tokens and, for drafts, the parents of each.
 
     `parents[i]` is the row of this step that row i continues, -1 for the last committed token;
@@ -137,7 +137,7 @@ class NativeModel:
 
     def step(
         self,
-        batch: Sequence[Rows],
+        batch: Sequence[StepRows],
         trace: Trace | None = None,
         *,
         exact: bool = False,
@@ -194,7 +194,7 @@ class NativeModel:
         return logits[:, : self._vocab]
 
 
-def _drafted(batch: Sequence[Rows]) -> tuple[list[int], list[int], list[int], list[int]]:
+def _drafted(batch: Sequence[StepRows]) -> tuple[list[int], list[int], list[int], list[int]]:
     """Make all rows tentative; return tokens, positions, bit masks of what they see, outputs."""
     tokens: list[int] = []
     positions: list[int] = []

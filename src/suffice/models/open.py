@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from suffice.errors import InputError
@@ -30,15 +31,32 @@ def open_model(model: str | Path) -> Checkpoint | Quantized:
     from suffice.models.formats.hf_folder import Safetensors, read_json
 
     raw = read_json(path / "config.json")
+    _check_float(path, raw.get("quantization_config"))
     family = family_of(raw)
     return assemble(path, family, family.read(raw), Safetensors(path))
 
 
-def open_checkpoint(model: str | Path) -> Checkpoint:
-    """Open a model as `open_model` does, whose weights are not quantised.
+def _check_float(path: Path, stored: object) -> None:
+    """Refuse weights that another program has quantized.
 
     Raises:
-        InputError: As there, or they are.
+        InputError: They are; the message says what to give instead.
+    """
+    if stored is None:
+        return
+    method = stored.get("quant_method") if isinstance(stored, Mapping) else None
+    raise InputError(
+        f"{path}: its weights are quantised by {method or 'another program'}, which is not "
+        "supported: give the model's float weights, and --quant int8 or a file of `suffice "
+        "quantize` to make it small; or a GGUF file of the model"
+    )
+
+
+def open_checkpoint(model: str | Path) -> Checkpoint:
+    """Open a model as `open_model` does and require weights that are not quantized.
+
+    Raises:
+        InputError: As there, or the weights are quantized.
     """
     opened = open_model(model)
     if isinstance(opened, Quantized):

@@ -16,13 +16,13 @@ import torch
 
 from suffice.quant import PackedLinear
 
-__all__ = ["gather", "return_freed"]
+__all__ = ["to_huge_pages", "trim_heap"]
 
 HUGE = 2 << 20
 LINE = 64
 
 
-def gather(weights: dict[str, PackedLinear | torch.Tensor]) -> None:
+def to_huge_pages(weights: dict[str, PackedLinear | torch.Tensor]) -> None:
     """Move the packed matrices among `weights`, in their order, into one mapping of huge pages.
 
     Each is replaced and let go before the next. Where the system has no such pages, or the matrices
@@ -44,7 +44,7 @@ def gather(weights: dict[str, PackedLinear | torch.Tensor]) -> None:
         at += size
 
 
-def return_freed() -> None:
+def trim_heap() -> None:
     """Give memory that was freed back to the system.
 
     Work that allocates and frees matrices of many sizes otherwise leaves most of them with the C

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from suffice.cache.kv import KVCache
 
-__all__ = ["POLICIES", "Policy", "Watch", "Windows"]
+__all__ = ["POLICIES", "Policy", "QueryObserver", "Windows"]
 
 Windows = Sequence[int | None]  # of each layer: the last tokens that one sees; None: all
 
 
-class Watch(Protocol):
+class QueryObserver(Protocol):
     """What a policy looks at while a prompt is run."""
 
     def add(self, layer: int, q: torch.Tensor, end: int) -> None:
@@ -83,14 +83,14 @@ class Policy(Protocol):
         """Set up a new cache."""
         ...
 
-    def watch(self, cache: KVCache, windows: Windows, scale: float) -> Watch | None:
+    def watch(self, cache: KVCache, windows: Windows, scale: float) -> QueryObserver | None:
         """Return what looks at the next prompt of a cache, None if nothing need.
 
         `scale` is what scores are multiplied by.
         """
         ...
 
-    def after_prompt(self, cache: KVCache, windows: Windows, watch: Watch | None) -> None:
+    def after_prompt(self, cache: KVCache, windows: Windows, watch: QueryObserver | None) -> None:
         """Choose from the tokens of a cache, now that a prompt has been run."""
         ...
 

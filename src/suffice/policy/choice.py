@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import torch
 
     from suffice.cache.kv import KVCache
-    from suffice.policy import Watch, Windows
+    from suffice.policy import QueryObserver, Windows
 
 RATIO = 0.5  # of a prompt's tokens, if no budget is given
 EVERYTHING = 1 << 30  # tokens: more than any context
 
 
-class Choice:
+class KeepAll:
     """A policy that leaves nothing out; see `Policy` for the members."""
 
     @property
@@ -65,7 +65,7 @@ class Choice:
     def prepare(self, cache: KVCache, windows: Windows) -> None:
         """Set up a new cache."""
 
-    def watch(self, cache: KVCache, windows: Windows, scale: float) -> Watch | None:
+    def watch(self, cache: KVCache, windows: Windows, scale: float) -> QueryObserver | None:
         """Return what looks at the next prompt: nothing."""
         return None
 
@@ -77,7 +77,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Budgeted(Choice):
+class Budgeted(KeepAll):
     """A policy with a budget: `budget` tokens, or `ratio` of the prompt's (default: half of them).
 
     `rank_only`: evict nothing, only order what is read.

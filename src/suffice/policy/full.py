@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suffice.policy.choice import Choice
+from suffice.policy.choice import KeepAll
 
 
 @dataclass(frozen=True)
-class Full(Choice):
+class Full(KeepAll):
     """Nothing is left out."""
 
     @classmethod

@@ -157,6 +157,6 @@ class H2O(Budgeted):
         for layer, window in enumerate(windows):
             if window is None:
                 # A token is added before the lightest goes: it sees one more.
-                cache.let_see(layer, sinks=budget // 2, recent=budget - budget // 2 + 1)
+                cache.set_visible(layer, sinks=budget // 2, recent=budget - budget // 2 + 1)
             else:
-                cache.let_see(layer, recent=window)
+                cache.set_visible(layer, recent=window)

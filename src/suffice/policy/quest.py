@@ -102,4 +102,4 @@ class Quest(Budgeted):
     def _limit(self, cache: KVCache, windows: Windows, budget: int) -> None:
         for layer, window in enumerate(windows):
             if window is None and layer >= self.dense_layers:
-                cache.let_see(layer, blocks=budget // BLOCK)
+                cache.set_visible(layer, blocks=budget // BLOCK)

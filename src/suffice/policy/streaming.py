@@ -69,7 +69,7 @@ class Streaming(Budgeted):
         if self.rank_only:
             for layer, window in enumerate(windows):
                 if window is None:
-                    cache.let_see(layer, sinks=self.sinks)
+                    cache.set_visible(layer, sinks=self.sinks)
         elif self.budget is not None:
             self._limit(cache, windows, self.budget)
 
@@ -87,6 +87,6 @@ class Streaming(Budgeted):
     def _limit(self, cache: KVCache, windows: Windows, budget: int) -> None:
         for layer, window in enumerate(windows):
             if window is None:
-                cache.let_see(layer, sinks=self.sinks, recent=budget - self.sinks)
+                cache.set_visible(layer, sinks=self.sinks, recent=budget - self.sinks)
             else:
-                cache.let_see(layer, recent=window)
+                cache.set_visible(layer, recent=window)

@@ -45,7 +45,7 @@ class Quant(Protocol):
         """Bits of the codes that `pack` chooses, without a calibration; None: it chooses none."""
         ...
 
-    def at(self, matrix: str) -> Quant:
+    def for_matrix(self, matrix: str) -> Quant:
         """Return how a matrix of a model is stored, by its name: `q` or `down`, `embed`, `head`."""
         ...
 

@@ -26,7 +26,7 @@ from suffice.native import PANEL
 from suffice.quant.codebook import codebook, codes_of
 from suffice.quant.outliers import count_of, outliers
 
-__all__ = ["Activations", "Rows", "Site", "check_input_group"]
+__all__ = ["ActivationRows", "Activations", "Site", "check_input_group"]
 
 
 def check_input_group(what: str, group: int | None) -> None:
@@ -82,7 +82,7 @@ class Activations:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ActivationRows:
     """Tokens' values [T, K]: the `centroids` of their codes, the scale of each, and the whole.
 
     What is `rounded` is scale times centroid, but for outliers. `group` values share a scale; None:
@@ -172,7 +172,7 @@ class Site:
         """
         return self.rows(values).rounded
 
-    def rows(self, values: torch.Tensor) -> Rows:
+    def rows(self, values: torch.Tensor) -> ActivationRows:
         """Return tokens' values [T, K] as their codes and scales say.
 
         Raises:
@@ -182,7 +182,9 @@ class Site:
         inlier, scale = self._inliers(values)
         codes = codes_of(values / torch.where(scale > 0, scale, 1.0), self.levels)
         centroids = self.levels[codes.int()]
-        return Rows(centroids, scale, torch.where(inlier, scale * centroids, values), self.group)
+        return ActivationRows(
+            centroids, scale, torch.where(inlier, scale * centroids, values), self.group
+        )
 
     def _inliers(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which of tokens' values [T, K] are no outliers, and the scale of each."""

@@ -7,11 +7,11 @@ sums in floating point, the concatenated codes are counted and the terms summed 
 
 It is the ordinary product in another order. A circuit gains from it; a CPU does not: one count is a
 load and a store, where an integer dot product takes 32 terms. What the engine runs is the same
-number as a CPU computes it best, csrc/kernels/codes.inl.
+number as a CPU computes it best, csrc/kernels/linear_codes.inl.
 
 Source   KLLM, section III-B (Fig. 3), III-C (Eq. 2, 3; Fig. 4), III-D (Fig. 5) (2507.23035).
 Exact    always: the product of the decoded operands within rounding.
-Native   csrc/kernels/codes.inl
+Native   csrc/kernels/linear_codes.inl
 """
 
 from __future__ import annotations

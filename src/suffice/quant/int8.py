@@ -33,7 +33,7 @@ class Int8:
     def coded_bits(self) -> None:
         """Bits of codes that `pack` chooses: it chooses none."""
 
-    def at(self, matrix: str) -> Int8:
+    def for_matrix(self, matrix: str) -> Int8:
         """Return how a matrix is stored, whatever its name: like all else."""
         return self
 

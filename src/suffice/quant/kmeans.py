@@ -103,7 +103,7 @@ class KMeans:
     hadamard: bool = True
     fisher: bool = True
     outliers: float | None = None
-    act_group: int | None = field(default=None, metadata=spelling(old="act_group"))
+    act_group: int | None = field(default=None, metadata=spelling(old="a_group"))
     sites: str = LINEAR
     offline: bool = False
 
@@ -139,7 +139,7 @@ class KMeans:
         """Bits of the codes that `pack` chooses, without a calibration."""
         return self.bits
 
-    def at(self, matrix: str) -> KMeans | Int8:
+    def for_matrix(self, matrix: str) -> KMeans | Int8:
         """Return how a matrix is stored, by its name: embedding and head in int8.
 
         Where its site is not one of `sites`, its inputs keep 16 bits.
@@ -163,14 +163,14 @@ class KMeans:
         if self.act_bits in CODED_INPUTS:
             raise InputError(
                 f"act_bits={self.act_bits}: needs a calibration: use `suffice quantize`, "
-                "give st.quantise one, or give act_bits=16"
+                "give st.quantize one, or give act_bits=16"
             )
-        return self.packed(self.quantise(weight), bias)
+        return self.packed(self.quantize(weight), bias)
 
     def packed(
         self, coded: Coded, bias: torch.Tensor | None = None, site: Site | None = None
     ) -> PackedCodes:
-        """Pack what `quantise` and `site` returned.
+        """Pack what `quantize` and `site` returned.
 
         Raises:
             InputError: Levels that are no int8, or groups that are not stored.
@@ -190,7 +190,7 @@ class KMeans:
             inputs, self.act_bits, share / 2, offline=self.offline, group=self.act_group
         )
 
-    def quantise(
+    def quantize(
         self,
         weight: torch.Tensor,
         hessian: torch.Tensor | None = None,

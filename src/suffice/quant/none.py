@@ -42,7 +42,7 @@ class NoQuant:
     def coded_bits(self) -> None:
         """Bits of codes that `pack` chooses: it chooses none."""
 
-    def at(self, matrix: str) -> NoQuant:
+    def for_matrix(self, matrix: str) -> NoQuant:
         """Return how a matrix is stored, whatever its name: like all else."""
         return self
 

@@ -87,7 +87,7 @@ class PackedCodes(PackedLinear):
             levels=self.levels,
             group=self.group,
             rotation=self.rotation,
-            most=self.most,
+            max_code=self.most,
         )
         if self.site is not None:
             kept = 0 if self.site.thresholds else count_of(self.columns, self.site.share)
@@ -95,7 +95,7 @@ class PackedCodes(PackedLinear):
             linear.set_inputs(self.site.levels, kept, self.site.group or 0, low, high)
         return linear
 
-    def taken(self, x: torch.Tensor) -> torch.Tensor:
+    def quantize_inputs(self, x: torch.Tensor) -> torch.Tensor:
         """Return inputs [T, K] by the levels of the site, outliers as they are."""
         if self.site is None:
             return x

@@ -53,7 +53,7 @@ class PackedLinear:
         data = self.data.view(torch.uint8).reshape(-1)
         return core.Linear(data, self.rows, self.columns, self.dtype, self.scale, self.bias)
 
-    def taken(self, x: torch.Tensor) -> torch.Tensor:
+    def quantize_inputs(self, x: torch.Tensor) -> torch.Tensor:
         """Return inputs [T, K] as the layer takes them, before they are rounded to codes."""
         return x
 

@@ -95,7 +95,7 @@ class RTN:
         """Bits of the codes that `pack` chooses, without a calibration."""
         return self.bits
 
-    def at(self, matrix: str) -> RTN | Int8:
+    def for_matrix(self, matrix: str) -> RTN | Int8:
         """Return how a matrix is stored, by its name: embedding and head in int8."""
         return Int8() if matrix in VOCABULARY else self
 
@@ -106,12 +106,12 @@ class RTN:
             InputError: A weight that cannot be rounded, or codes that cannot be packed: those of
                 more than 6 bits, with zero points, or in groups that are not stored.
         """
-        return self.packed(self.quantise(weight), bias)
+        return self.packed(self.quantize(weight), bias)
 
     def packed(
         self, coded: Coded, bias: torch.Tensor | None = None, site: Site | None = None
     ) -> PackedCodes:
-        """Pack what `quantise` and `site` returned.
+        """Pack what `quantize` and `site` returned.
 
         Raises:
             InputError: Codes of more than 6 bits, with zero points, or in groups that are not
@@ -122,7 +122,7 @@ class RTN:
     def site(self, inputs: torch.Tensor) -> None:
         """Return the levels of a site, whatever its inputs [T, K]: there are none."""
 
-    def quantise(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Coded:
+    def quantize(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Coded:
         """Return a weight [N, K] on its grid; `compensate` needs H = E[x x^T] [K, K] of its inputs.
 
         Raises:

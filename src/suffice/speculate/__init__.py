@@ -27,15 +27,15 @@ __all__ = [
     "SPECULATORS",
     "Cheaper",
     "DraftRunner",
+    "DraftSource",
     "Drafted",
-    "Models",
     "Proposer",
     "Speculator",
     "Tree",
 ]
 
 
-class Drafted(Protocol):
+class DraftingSample(Protocol):
     """A sample for which drafts are made.
 
     `state` has its text and how its tokens are chosen, `sequence` is what the runner knows of it,
@@ -55,11 +55,11 @@ class Drafted(Protocol):
 class Proposer(Protocol):
     """Makes drafts."""
 
-    def propose(self, samples: Sequence[Drafted], most: Sequence[int]) -> list[Tree]:
+    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
         """Return drafts that continue each sample's text, at most so many tokens for each."""
         ...
 
-    def forget(self, sample: Drafted) -> None:
+    def forget(self, sample: DraftingSample) -> None:
         """Give back what is kept of a sample that has ended."""
         ...
 
@@ -99,7 +99,7 @@ class DraftRunner(Protocol):
 
 
 @dataclass(frozen=True)
-class Cheaper:
+class DraftSetting:
     """A cheaper setting of a model.
 
     It attends by `attention`, to the last `recent` keys (0: all) and the first `sinks`; its layers'
@@ -113,7 +113,7 @@ class Cheaper:
     skipped: tuple[int, ...] = ()
 
 
-class Models(Protocol):
+class DraftSource(Protocol):
     """The models that drafts may come from."""
 
     def second(self, model: str, quantization: str | None, kv_cache_dtype: str) -> DraftRunner:
@@ -123,7 +123,7 @@ class Models(Protocol):
         """
         ...
 
-    def under(self, setting: Cheaper) -> Callable[[list[Any], list[int]], torch.Tensor]:
+    def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], torch.Tensor]:
         """Return what runs one more token of some of the model's sequences by a cheaper setting.
 
         It returns logits float32 [B, V]; the rows are committed. Raises InputError for layers that
@@ -168,7 +168,7 @@ class Speculator(Protocol):
         """
         ...
 
-    def proposer(self, models: Models) -> Proposer:
+    def proposer(self, models: DraftSource) -> Proposer:
         """Return what makes the drafts. Raises InputError if it needs a model that is not there."""
         ...
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from suffice.speculate.costs import Account, Costs
+from suffice.speculate.costs import Account, StepCosts
 from suffice.speculate.rates import Rates
 
 if TYPE_CHECKING:
-    from suffice.speculate import Drafted, Speculator
+    from suffice.speculate import DraftingSample, Speculator
     from suffice.speculate.tree import Tree
 
 _PROBING = 0.02  # of the time may go into drafts that are not expected to pay
@@ -54,9 +54,9 @@ class Budget:
     made whatever they cost (`adaptive=False`), it gets them as all others do.
     """
 
-    def __init__(self, speculator: Speculator, costs: Costs | None = None) -> None:
+    def __init__(self, speculator: Speculator, costs: StepCosts | None = None) -> None:
         self._adaptive, self._from_text = speculator.adaptive, speculator.from_text
-        self._costs = costs or Costs()
+        self._costs = costs or StepCosts()
         self._all = Rates(memory=_MEMORY)
         self._account = Account()
         self._proposing, self._tokens = 0.0, 0  # seconds that this step's drafts took; its tokens
@@ -64,7 +64,7 @@ class Budget:
         self._streak = 0
         self._since_plain = _PLAIN
 
-    def lengths(self, samples: Sequence[Drafted], room: Sequence[int]) -> list[int]:
+    def lengths(self, samples: Sequence[DraftingSample], room: Sequence[int]) -> list[int]:
         """Return how many drafts to make for each sample, at most as many as it has room for."""
         if not self._adaptive or self._from_text:
             return list(room)
@@ -94,7 +94,7 @@ class Budget:
         more = self._costs.step(samples, samples) - plain + samples * self._costs.draft
         return self._streak == 1 or self._idle * _PROBING * plain >= 2 * more
 
-    def cut(self, samples: Sequence[Drafted], trees: Sequence[Tree]) -> list[Tree]:
+    def cut(self, samples: Sequence[DraftingSample], trees: Sequence[Tree]) -> list[Tree]:
         """Return what to check of the drafts that were made."""
         if not self._adaptive or not self._from_text:
             return list(trees)
@@ -124,10 +124,12 @@ class Budget:
             kept[tree].append(node)
         return [sorted(nodes) for nodes in kept]
 
-    def _rates(self, sample: Drafted) -> Rates:
+    def _rates(self, sample: DraftingSample) -> Rates:
         return sample.rates or self._all
 
-    def drafted(self, samples: Sequence[Drafted], trees: Sequence[Tree], seconds: float) -> None:
+    def drafted(
+        self, samples: Sequence[DraftingSample], trees: Sequence[Tree], seconds: float
+    ) -> None:
         """Take the time that drafts took.
 
         The first ones of a sample, or after a pause, may have run all the text before them.
@@ -153,7 +155,7 @@ class Budget:
             self._since_plain = self._since_plain + 1 if drafts else 0
             self._costs.add_step(len(trees), drafts, seconds)
 
-    def learn(self, sample: Drafted, tree: Tree, tokens: Sequence[int]) -> None:
+    def learn(self, sample: DraftingSample, tree: Tree, tokens: Sequence[int]) -> None:
         """Take the tokens that came where a tree of drafts had been made."""
         if not self._adaptive:
             return
@@ -163,7 +165,7 @@ class Budget:
             rates.learn(tree, tokens)
 
 
-def _fixed(sample: Drafted) -> bool:
+def _fixed(sample: DraftingSample) -> bool:
     """Whether a sample's tokens would depend on how many drafts a model makes."""
     params = sample.state.params
     return not params.greedy and params.seed is not None

@@ -15,7 +15,7 @@ _MOST = 16.0  # steps without drafts that one step may lose: beyond, something e
 _COUNTS = (0, *(2**power for power in range(10)))  # of drafts; straight lines between them
 
 
-class Costs:
+class StepCosts:
     """Seconds of a step by the samples and drafts in it, and seconds of a draft.
 
     They are measured while decoding, not beforehand: times grow with the context and change with

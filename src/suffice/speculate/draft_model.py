@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from suffice.errors import InputError, OutOfMemory
 from suffice.registry import spelling
-from suffice.speculate import Drafted, DraftRunner, Models
+from suffice.speculate import DraftingSample, DraftRunner, DraftSource
 from suffice.speculate.tree import MOST_DRAFTS, Tree, check_drafts
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class DraftModel:
     def exact_limit(cls) -> None:
         """Return none: any model will do, but one must be named."""
 
-    def proposer(self, models: Models) -> ByModel:
+    def proposer(self, models: DraftSource) -> ByModel:
         """Return what makes the drafts; loads the model.
 
         Raises:
@@ -86,7 +86,7 @@ class ByModel:
         self._runner = runner
         self._limit = min(runner.longest_prompt, runner.context)
 
-    def propose(self, samples: Sequence[Drafted], most: Sequence[int]) -> list[Tree]:
+    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
         """Return drafts that continue each sample's text, at most so many tokens for each."""
         from suffice.speculate.proposers import Chains
 
@@ -100,14 +100,14 @@ class ByModel:
             self._step(samples, waiting, chains)
         return chains.trees()
 
-    def forget(self, sample: Drafted) -> None:
+    def forget(self, sample: DraftingSample) -> None:
         """Give the sequence's memory back."""
         if sample.drafter is not None:
             self._runner.close(sample.drafter.sequence)
             sample.drafter = None
 
     def _step(
-        self, samples: Sequence[Drafted], waiting: dict[int, list[int]], chains: Chains
+        self, samples: Sequence[DraftingSample], waiting: dict[int, list[int]], chains: Chains
     ) -> None:
         """Run the tokens that wait, and draft one more behind each; these wait then."""
         drafters = {at: samples[at].drafter for at in waiting}
@@ -125,7 +125,7 @@ class ByModel:
                     self._runner.reserve(drafters[at].sequence)
                     waiting[at] = [token]
 
-    def _caught_up(self, sample: Drafted, count: int) -> list[int] | None:
+    def _caught_up(self, sample: DraftingSample, count: int) -> list[int] | None:
         """Return the tokens that the second model must run to continue the text, space reserved.
 
         None if it cannot: there is no memory, or the text is too long for it.

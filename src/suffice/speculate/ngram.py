@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from suffice.errors import InputError
 from suffice.registry import spelling
-from suffice.speculate import Models
+from suffice.speculate import DraftSource
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class NGram:
         """Return any setting."""
         return cls()
 
-    def proposer(self, models: Models) -> FromText:
+    def proposer(self, models: DraftSource) -> FromText:
         """Return what makes the drafts."""
         from suffice.speculate.proposers import FromText
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from suffice.speculate import Drafted, Models
+from suffice.speculate import DraftingSample, DraftSource
 from suffice.speculate.tree import NO_DRAFTS, Tree
 
 
@@ -28,13 +28,13 @@ class NoDrafts:
         """Return the only setting there is."""
         return cls()
 
-    def proposer(self, models: Models) -> NoDrafts:
+    def proposer(self, models: DraftSource) -> NoDrafts:
         """Return itself: there is nothing to keep."""
         return self
 
-    def propose(self, samples: Sequence[Drafted], most: Sequence[int]) -> list[Tree]:
+    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
         """Return no drafts."""
         return [NO_DRAFTS for _ in samples]
 
-    def forget(self, sample: Drafted) -> None:
+    def forget(self, sample: DraftingSample) -> None:
         """Do nothing."""

@@ -9,7 +9,7 @@ import torch
 
 from suffice.errors import InputError
 from suffice.sampling import SamplingState, draw, probabilities, sample
-from suffice.speculate import Drafted
+from suffice.speculate import DraftingSample
 from suffice.speculate.acceptance import draft_number
 from suffice.speculate.tree import NO_DRAFTS, Tree
 
@@ -37,18 +37,18 @@ class FromText:
     def __init__(self, new: Callable[[], Index]) -> None:
         self._new = new
 
-    def propose(self, samples: Sequence[Drafted], most: Sequence[int]) -> list[Tree]:
+    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
         """Return drafts that continue each sample's text, at most so many tokens for each."""
         return [
             self._index(sample).propose(count) if count > 0 else NO_DRAFTS
             for sample, count in zip(samples, most, strict=True)
         ]
 
-    def forget(self, sample: Drafted) -> None:
+    def forget(self, sample: DraftingSample) -> None:
         """Let the index go."""
         sample.drafter = None
 
-    def _index(self, sample: Drafted) -> Index:
+    def _index(self, sample: DraftingSample) -> Index:
         state = sample.state
         if sample.drafter is None:
             sample.drafter = self._new()

@@ -27,7 +27,7 @@ from suffice.attention import ATTENTIONS, Attention
 from suffice.errors import InputError
 from suffice.quant import QUANTS, Quant
 from suffice.registry import spelling
-from suffice.speculate import Cheaper, Drafted, Models
+from suffice.speculate import DraftingSample, DraftSetting, DraftSource
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 
 if TYPE_CHECKING:
@@ -126,14 +126,14 @@ class SelfDraft:
         """Return any setting."""
         return cls()
 
-    def proposer(self, models: Models) -> ByItself:
+    def proposer(self, models: DraftSource) -> ByItself:
         """Return what makes the drafts; stores the weights once more if it must.
 
         Raises:
             InputError: The model has no such layers, its weights cannot be stored so, or drafts
                 would cost what it does itself.
         """
-        setting = Cheaper(self.technique, self.quant, self.recent, self.sinks, self.skipped)
+        setting = DraftSetting(self.technique, self.quant, self.recent, self.sinks, self.skipped)
         try:
             return ByItself(models.under(setting))
         except InputError as error:
@@ -146,7 +146,7 @@ class ByItself:
     def __init__(self, step: Callable[[list[Any], list[int]], torch.Tensor]) -> None:
         self._step = step
 
-    def propose(self, samples: Sequence[Drafted], most: Sequence[int]) -> list[Tree]:
+    def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
         """Return drafts that continue each sample's text, at most so many tokens for each."""
         from suffice.speculate.proposers import Chains
 
@@ -167,5 +167,5 @@ class ByItself:
                 samples[at].sequence.cache.truncate(length)
         return chains.trees()
 
-    def forget(self, sample: Drafted) -> None:
+    def forget(self, sample: DraftingSample) -> None:
         """Do nothing: nothing is kept."""

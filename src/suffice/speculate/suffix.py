@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from suffice.errors import InputError
 from suffice.registry import spelling
-from suffice.speculate import Models
+from suffice.speculate import DraftSource
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Suffix:
         """Return a setting whose drafts have no branches."""
         return cls()
 
-    def proposer(self, models: Models) -> FromText:
+    def proposer(self, models: DraftSource) -> FromText:
         """Return what makes the drafts."""
         from suffice.speculate.proposers import FromText
 

@@ -77,7 +77,7 @@ MEMORIES = [  # bytes, banks, published mm2; only 128 KB in two banks is stated 
 
 
 def tables() -> list[Check]:
-    """U10, U18: the printed rows must add up to the printed totals."""
+    """The printed rows must add up to the printed totals."""
     found = []
     papers: dict[str, Any] = settings.table(PUBLISHED)
     units = {"scrooge": ("Scrooge, Table III", "mW"), "kllm": ("KLLM, Table I", "W")}
@@ -89,14 +89,14 @@ def tables() -> list[Check]:
             why = (
                 "" if holds else "the paper contradicts itself: the out buffer seems counted twice"
             )
-            id = "U18" if paper == "kllm" else "U10"
+            group = "kllm printed totals" if paper == "kllm" else "areas and powers"
             what = f"{what}, sum of the rows ({unit})"
-            found.append(Check(id, what, f"{total:g}", f"{ours:.4g}", holds, source, why))
+            found.append(Check(group, what, f"{total:g}", f"{ours:.4g}", holds, source, why))
     return found
 
 
 def areas() -> list[Check]:
-    """U10: areas within 25 % of the printed ones, with the reasons of known misses."""
+    """Areas within 25 % of the printed ones, with the reasons of known misses."""
     technology = Technology.load()
     found = []
     for unit in UNITS:
@@ -105,12 +105,14 @@ def areas() -> list[Check]:
         shown = f"{ours:.0f} ({100 * (ours / unit.um2 - 1):+.0f} %)"
         what = f"{unit.what} (um2)"
         why = "" if holds else unit.why
-        found.append(Check("U10", what, f"{unit.um2:.0f}", shown, holds, unit.source, why))
+        found.append(
+            Check("areas and powers", what, f"{unit.um2:.0f}", shown, holds, unit.source, why)
+        )
     return found
 
 
 def softmax() -> list[Check]:
-    """U10: Table III's softmax unit, modelled as 16 of the ETU's dividers."""
+    """Table III's softmax unit, modelled as 16 of the ETU's dividers."""
     technology = Technology.load()
     others = {"fp16_add": 2, "fp16_multiply": 2, "fp16_compare": 1}
     divider = technology.gates({"etu": 1}) - technology.gates(others)
@@ -122,11 +124,15 @@ def softmax() -> list[Check]:
     what = "Scrooge softmax, as 16 of the ETU's dividers (um2)"
     holds = within(ours, published, 0.25)
     source = "Scrooge, Table III"
-    return [Check("U10", what, f"{published:.0f}", shown, holds, source, "" if holds else why)]
+    return [
+        Check(
+            "areas and powers", what, f"{published:.0f}", shown, holds, source, "" if holds else why
+        )
+    ]
 
 
 def powers() -> list[Check]:
-    """U10: powers within 25 %; the energy per gate comes from the multiplier array."""
+    """Powers within 25 %; the energy per gate comes from the multiplier array."""
     technology = Technology.load()
     found = []
     for what, parts, count, published, why in POWERS:
@@ -135,7 +141,7 @@ def powers() -> list[Check]:
         shown = f"{ours:.1f} ({100 * (ours / published - 1):+.0f} %)"
         found.append(
             Check(
-                "U10",
+                "areas and powers",
                 f"Scrooge {what}, power if always busy (mW)",
                 f"{published:g}",
                 shown,
@@ -148,14 +154,16 @@ def powers() -> list[Check]:
 
 
 def memories() -> list[Check]:
-    """U10: the port width that published areas imply, compared with banks of 512 bits."""
+    """The port width that published areas imply, compared with banks of 512 bits."""
     found = []
     for what, size, banks, published, source in MEMORIES:
         port = sram.port_for(size, banks, published)
         usual = Sram(size, 512, banks).area_mm2
         shown = f"{port} bits ({published / usual:.0f} times the area with 512)"
-        what = f"{what}: port width for {published} mm2"
-        found.append(Check("U10", what, "none given", shown, 4096 <= port <= 6144, source))
+        what = f"{what}: port that makes it {published} mm2"
+        found.append(
+            Check("areas and powers", what, "none given", shown, 4096 <= port <= 6144, source)
+        )
     return found
 
 

@@ -28,7 +28,7 @@ def _random(part: Part, chunk_bytes: int, load: float | None = None) -> Outcome:
 
 
 def bandwidth() -> list[Check]:
-    """U19 to U22: bandwidth within 5 %."""
+    """Bandwidth within 5 %."""
     found = []
     cases: list[tuple[str, Part, float, Outcome, Pattern]] = []
     wide, narrow = Part.load("hbm2_8x128"), Part.load("hbm2_16x64")
@@ -37,25 +37,35 @@ def bandwidth() -> list[Check]:
         columns = part.page_bytes // part.burst_bytes
         pattern = Pattern(BURSTS, columns, random=False)
         cases.append(
-            (f"U19 {part.name}, stream", part, 0.925 * part.peak_bytes_per_ns, seen, pattern)
+            (
+                f"memory stream; {part.name}, stream",
+                part,
+                0.925 * part.peak_bytes_per_ns,
+                seen,
+                pattern,
+            )
         )
     for part in (wide, narrow):
         seen = _random(part, part.burst_bytes)
-        cases.append((f"U20 {part.name}, random bursts", part, 62.4, seen, Pattern(BURSTS, 1)))
+        cases.append(
+            (f"memory random; {part.name}, random bursts", part, 62.4, seen, Pattern(BURSTS, 1))
+        )
     seen = _random(wide, 128)
-    cases.append((f"U21 {wide.name}, random 128 B", wide, 125.1, seen, Pattern(BURSTS, 2)))
+    cases.append(
+        (f"memory random; {wide.name}, random 128 B", wide, 125.1, seen, Pattern(BURSTS, 2))
+    )
     spread = Part.load("hbm_24x64")
     seen = simulate(spread, *patterns.stream(spread, 10 * BURSTS))
     pattern = Pattern(10 * BURSTS, 32, random=False)
-    name = f"U22 {spread.name}, stream over bank groups"
+    name = f"memory bank groups; {spread.name}, stream over bank groups"
     cases.append((name, spread, 0.927 * spread.peak_bytes_per_ns, seen, pattern))
     for name, part, published, seen, pattern in cases:
         twin = analytic.peak(part, pattern)
         ours = seen.bytes_per_ns(part)
-        id, what = name.split(" ", 1)
+        group, what = name.split("; ", 1)
         found.append(
             Check(
-                id,
+                group,
                 f"{what} (GB/s; analytic {twin:.1f})",
                 f"{published:.1f}",
                 f"{ours:.1f}",
@@ -67,13 +77,13 @@ def bandwidth() -> list[Check]:
 
 
 def _one_group(part: Part) -> Check:
-    """U22: bursts of one bank group are tCCD_L apart, except at the end of a page."""
+    """Bursts of one bank group are tCCD_L apart, except at the end of a page."""
     seen = simulate(part, *patterns.stream(part, 10 * BURSTS))
     twin = analytic.peak(part, Pattern(1, 32, random=False, one_group=True))
     ours, published = seen.share_of_peak(part), 0.69
     what = "stream in a page (share of the peak; tCCD_L alone allows"
     return Check(
-        "U22",
+        "memory bank groups",
         f"{part.name}, {what} {twin / part.peak_bytes_per_ns:.2f})",
         f"{published:g}",
         f"{ours:.3f}",
@@ -83,7 +93,7 @@ def _one_group(part: Part) -> Check:
 
 
 def latency() -> list[Check]:
-    """U23 and U24: mean latency; below 80 % load within 15 %."""
+    """Mean latency; below 80 % load within 15 %."""
     part = Part.load("hbm2_8x128")
     lone = _random(part, part.burst_bytes, 0.002).mean_latency_ns
     times, places = patterns.stream(part, 20_000)
@@ -94,7 +104,9 @@ def latency() -> list[Check]:
         ("reads in order, idle memory (ns, the range +- 15 %)", spaced, 18, 28),
     ):
         holds = 0.85 * least <= ours <= 1.15 * most
-        found.append(Check("U23", what, f"{least}-{most}", f"{ours:.1f}", holds, SOURCE))
+        found.append(
+            Check("memory idle latency", what, f"{least}-{most}", f"{ours:.1f}", holds, SOURCE)
+        )
     for load, published in LOADS.items():
         ours = _random(part, 256, load).mean_latency_ns
         twin = analytic.mean_latency_ns(part, 4, load)
@@ -105,14 +117,20 @@ def latency() -> list[Check]:
         what = f"256 B chunks at {load:g} of the peak (ns; analytic {twin:.0f})"
         found.append(
             Check(
-                "U24", what, f"{published:g}", f"{ours:.0f}", holds, SOURCE, "" if holds else beyond
+                "memory loaded latency",
+                what,
+                f"{published:g}",
+                f"{ours:.0f}",
+                holds,
+                SOURCE,
+                "" if holds else beyond,
             )
         )
     return found
 
 
 def energies() -> list[Check]:
-    """U25: energy from supply currents within 3 %, and one activation per miss."""
+    """Energy from supply currents within 3 %, and one activation per miss."""
     found = []
     for name, (table, streamed, scattered) in ENERGIES.items():
         part, costs = Part.load(name), energy.load(table)
@@ -123,7 +141,7 @@ def energies() -> list[Check]:
             holds = within(ours, published, 0.03)
             found.append(
                 Check(
-                    "U25",
+                    "memory energy",
                     f"{part.name}, {what}, {table} (pJ/bit)",
                     f"{published:g}",
                     f"{ours:.2f}",
@@ -135,7 +153,9 @@ def energies() -> list[Check]:
         lost = f"{random.activates:g} for {misses:g} misses"
         holds = within(random.activates, misses, 0.05)
         found.append(
-            Check("U25", f"{part.name}, activations", "one per miss", lost, holds, "derived")
+            Check(
+                "memory energy", f"{part.name}, activations", "one a miss", lost, holds, "derived"
+            )
         )
     return found
 
@@ -149,7 +169,9 @@ def speed() -> list[Check]:
     per_minute = len(times) / (time.process_time() - start) * 60 / 1e6
     what = f"{part.name}, random 256 B: bursts simulated per minute of one core (million)"
     holds = per_minute >= 20
-    return [Check("-", what, "at least 20", f"{per_minute:.0f}", holds, "derived")]
+    return [
+        Check("simulator's own speed", what, "at least 20", f"{per_minute:.0f}", holds, "derived")
+    ]
 
 
 GROUPS = [bandwidth, latency, energies, speed]

@@ -1,4 +1,4 @@
-"""Requests to hold a memory against: streams, and random chunks at a load."""
+"""Request patterns for simulating a memory: streams, and random chunks at a load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Requests = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]
 
 
 def stream(part: Part, bursts: int, start: int = 0) -> Requests:
-    """Return reads in order that all wait from the start on: arrivals [n], addresses [n]."""
+    """Return sequential reads that all arrive at time 0: arrivals [n], addresses [n]."""
     addresses = start + np.arange(bursts, dtype=np.int64) * part.burst_bytes
     return np.zeros(bursts), addresses
 
@@ -23,8 +23,8 @@ def chunks(
 ) -> Requests:
     """Return reads of random chunks, aligned to their size: arrivals [n], addresses [n].
 
-    `load` is the share of the buses' peak at which chunks arrive, in Poisson's manner; without one
-    they all wait from the start on.
+    `load` is a share of the buses' peak; chunks arrive at this rate as a Poisson process. Without a
+    load, all chunks arrive at time 0.
     """
     random: Any = np.random.default_rng(seed)
     bursts = chunk_bytes // part.burst_bytes

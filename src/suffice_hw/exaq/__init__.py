@@ -1,1 +1,1 @@
-"""EXAQ's softmax unit: exponents and sums from tables of a few bits."""
+"""EXAQ's softmax unit: exponentials and their sums from tables indexed by codes of a few bits."""

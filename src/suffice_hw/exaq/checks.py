@@ -1,4 +1,4 @@
-"""The softmax unit against EXAQ's Table 3, and what it brings in Scrooge."""
+"""Checks of the softmax unit against EXAQ's Table 3, and of its gain in Scrooge."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ RUNTIMES_MS = (3.274, 2.066)  # Table 3
 
 
 def unit() -> list[Check]:
-    """U27: the share of time that two bits save, by the exponent's cycles; the tables' bytes."""
+    """Time saved by two bits, for several latencies of the exponential; sizes of tables."""
     published = 1 - RUNTIMES_MS[1] / RUNTIMES_MS[0]
     found, usual = [], Unit.load()
     for cycles in (8, 5, 12):
         quantised = dataclasses.replace(usual, exp_cycles=cycles)
         ours = saving(dataclasses.replace(quantised, bits=0), quantised, ELEMENTS)
         holds = abs(ours - published) <= 0.03
-        why = "" if holds else "shows what Table 3 says of the exponent: about 8 cycles"
+        why = "" if holds else "shows that Table 3 implies an exponential of about 8 cycles"
         found.append(
             Check(
-                "U27",
+                "exaq exponent",
                 f"time saved by 2 bits, exponent in {cycles} cycles (%)",
                 f"{100 * published:.1f} +- 3",
                 f"{100 * ours:.1f}",
@@ -39,12 +39,14 @@ def unit() -> list[Check]:
         table = dataclasses.replace(usual, bits=bits, group=group).table_bytes - 2 * 2**bits
         what = f"LUT_sum of {group} codes of {bits} bits (B)"
         holds = table == published_bytes
-        found.append(Check("U27", what, f"{published_bytes}", f"{table}", holds, f"{PAPER}, 4"))
+        found.append(
+            Check("exaq exponent", what, f"{published_bytes}", f"{table}", holds, f"{PAPER}, 4")
+        )
     return found
 
 
 def in_scrooge() -> list[Check]:
-    """What the look-up saves in Scrooge, where an exponent is one stage of a full pipeline."""
+    """Cycles saved by the look-up in Scrooge, where the exponential is a pipeline stage."""
     shape = Shape("4 layers of LLaMA-2-7B", 4, 32, 32, 128)
     source, design = Synthetic.load("s"), Design.load()
     shares = (source.key_share, source.value_share)
@@ -55,7 +57,7 @@ def in_scrooge() -> list[Check]:
     saved = 1 - float(cycles[1] / cycles[0])
     return [
         Check(
-            "U27",
+            "exaq exponent",
             f"{shape.name}: Scrooge's cycles saved by 2 bits, the memory being the bound (%)",
             "0 to 2",
             f"{100 * saved:.2f}",

@@ -1,17 +1,17 @@
-"""The softmax unit with exponents computed, or looked up for codes of a few bits.
+"""The softmax unit, with exponentials computed or looked up for codes of a few bits.
 
-An element takes, one step after another,
+Each element takes these steps in sequence:
 
-    original   max + exponent + accumulation + division                          (Algorithm 1)
-    EXAQ       max + quantisation + look-up + division                           (Algorithm 2)
+    original   max + exponential + accumulation + division                       (Algorithm 1)
+    EXAQ       max + quantization + look-up + division                           (Algorithm 2)
 
-EXAQ's sum is looked up for `group` codes at once and beside the exponents (section 4), so it costs
-nothing more. A pipelined unit takes the same steps, but a new element each cycle and pass: there
-the tables save latency and area, not throughput.
+EXAQ looks up the sum of `group` codes at once, in parallel with their exponentials (section 4), so
+the sum takes no extra cycles. A pipelined unit takes the same steps but accepts a new element every
+cycle in each pass. There the tables save latency and area, not throughput.
 
 Source   Shkolnik et al., "EXAQ: Exponent Aware Quantization For LLMs Acceleration", section 4,
-         Algorithms 1 and 2, Table 3. Cycles of quantisation and look-up are the paper's, that an
-         exponent takes 5 to 12 too; max and division are assumptions.
+         Algorithms 1 and 2, Table 3. Cycles of quantization and look-up, and 5 to 12 cycles for an
+         exponential, are from the paper. Cycles of max and division are assumptions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Halves = npt.NDArray[np.float16]
 
 @dataclass(frozen=True)
 class Unit(Settings):
-    """A softmax unit; designs/exaq.toml says what each key is. Cycles are those of one element."""
+    """A softmax unit; designs/exaq.toml explains the keys. Cycles are per element."""
 
     bits: int = limited(choices=(0, 2, 3, 4))
     group: int = limited(1, 8)
@@ -59,16 +59,16 @@ class Unit(Settings):
     @classmethod
     @cache
     def load(cls, name: str = "exaq") -> Unit:
-        """Return a unit of ours by its name, or of a TOML file.
+        """Return a unit: a built-in one by its name, or that of a TOML file.
 
         Raises:
-            InputError: Unknown, or the file has a key or a value that cannot be.
+            InputError: The name is unknown, or the file has an invalid key or value.
         """
         return settings.read(cls, settings.named(DESIGNS, "design", name))
 
     @property
     def exponent_cycles(self) -> int:
-        """Cycles from an element less the maximum to its exponent."""
+        """Cycles from x = logit - max to its exponential."""
         return self.quantise_cycles + self.lookup_cycles if self.bits else self.exp_cycles
 
     @property
@@ -78,10 +78,10 @@ class Unit(Settings):
         return ENTRY_BYTES * entries if self.bits else 0
 
     def cycles(self, elements: int) -> int:
-        """Return the cycles that a softmax of some elements takes.
+        """Return the cycles of a softmax over `elements` elements.
 
         Raises:
-            InputError: No elements.
+            InputError: There are no elements.
         """
         if elements < 1:
             raise InputError(f"elements={elements}: must be at least 1")
@@ -90,12 +90,12 @@ class Unit(Settings):
         steps = self.max_cycles + self.exponent_cycles + summed + self.divide_cycles
         if not self.pipelined:
             return turns * steps
-        passes = 3  # the maximum, the exponents and their sum, the division: each needs the last
+        passes = 3  # maximum; exponentials and sum; division: each needs the previous one
         return passes * turns + steps - passes
 
 
 def saving(original: Unit, quantised: Unit, elements: int) -> float:
-    """Return the share of cycles that a unit saves over another."""
+    """Return the share of the original unit's cycles that the quantized one saves."""
     return 1 - quantised.cycles(elements) / original.cycles(elements)
 
 
@@ -103,7 +103,7 @@ def tables(clip: float, bits: int, group: int) -> tuple[Halves, Halves]:
     """Return LUT_exp [2^bits] and LUT_sum [2^(bits group)], FP16, for x in [clip, 0].
 
     Raises:
-        InputError: A clip that is not below 0.
+        InputError: The clip is not below 0.
     """
     if not clip < 0:
         raise InputError(f"clip={clip}: must be below 0")
@@ -114,8 +114,8 @@ def tables(clip: float, bits: int, group: int) -> tuple[Halves, Halves]:
     return exponents, exponents[digits].astype(np.float32).sum(1).astype(np.float16)
 
 
-def quantise(x: npt.NDArray[np.float32], clip: float, bits: int) -> npt.NDArray[np.int64]:
-    """Return the codes of x = logit - max, all at most 0 [n]; halves go to the even code."""
+def quantize(x: npt.NDArray[np.float32], clip: float, bits: int) -> npt.NDArray[np.int64]:
+    """Return the codes of x = logit - max [n], all at most 0; ties go to the even code."""
     steps = 2**bits - 1
     codes: npt.NDArray[np.int64] = np.rint((np.maximum(x, clip) - clip) * (steps / -clip)).astype(
         int
@@ -124,17 +124,17 @@ def quantise(x: npt.NDArray[np.float32], clip: float, bits: int) -> npt.NDArray[
 
 
 def softmax(logits: npt.NDArray[np.float32], clip: float, unit: Unit) -> npt.NDArray[np.float32]:
-    """Return what the unit computes for logits [n]: FP16 tables, the sum in FP32.
+    """Return the unit's softmax of logits [n]: with FP16 tables, summed in FP32.
 
-    What does not fill a group is summed one by one.
+    Elements of an incomplete group are summed one by one.
 
     Raises:
-        InputError: A unit without tables, or a clip that is not below 0.
+        InputError: The unit has no tables, or the clip is not below 0.
     """
     if not unit.bits:
         raise InputError("bits=0: the unit has no tables")
     exponents, sums = tables(clip, unit.bits, unit.group)
-    codes = quantise(logits - logits.max(), clip, unit.bits)
+    codes = quantize(logits - logits.max(), clip, unit.bits)
     whole = len(codes) // unit.group * unit.group
     places = codes[:whole].reshape(-1, unit.group) << (unit.bits * np.arange(unit.group))
     total = sums[places.sum(1)].astype(np.float32).sum()

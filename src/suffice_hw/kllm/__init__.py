@@ -1,1 +1,1 @@
-"""KLLM: products of k-means indices by counting, and an engine that finds outliers."""
+"""KLLM: matmuls on k-means indices by counting pairs, and a unit that finds outliers."""

@@ -1,7 +1,7 @@
-"""What KLLM is compared with: arrays of its area with its memory, and GPUs, both as rooflines.
+"""Baselines of KLLM as rooflines: arrays of the same area with the same memory, and GPUs.
 
-A step takes as long as its bytes or its products, whichever is longer; nothing else is modelled, so
-a GPU's figure is the least that its data sheet allows and not what software reaches.
+The time of a step is that of its bytes or of its products, whichever is longer. Nothing else is
+modelled, so a GPU's time is the lower bound of its data sheet, not the time of real software.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ BASELINES = Path(__file__).parent / "baselines.toml"
 
 @dataclass(frozen=True)
 class Roofline:
-    """What bounds a machine: bytes and products in a nanosecond, and what it spends."""
+    """The limits of a machine, in bytes and products per nanosecond, and its energy."""
 
     name: str
-    kind: str  # array, or gpu
+    kind: str  # array or gpu
     bytes_per_ns: float
     products_per_ns: float
-    weight_bytes: float  # of a weight, as fetched
-    kv_bytes: float  # of a number of a key or value, as fetched
-    watts: float  # at all times, or
+    weight_bytes: float  # fetched per weight
+    kv_bytes: float  # fetched per number in a key or value
+    watts: float  # constant power; 0 if energies are given
     product_pj: float
     byte_pj: float
 
@@ -45,7 +45,7 @@ class Roofline:
         return ns, self.watts * 1e3 * ns + products * self.product_pj + read * self.byte_pj
 
     def mean(self, shape: Shape, tokens: int, batch: int = 1) -> tuple[float, float]:
-        """Return milliseconds and joules of a step, the mean over an output of some tokens."""
+        """Return mean milliseconds and joules of a step, over an output of `tokens` tokens."""
         found = [self.step(shape, length, batch) for length in lengths(tokens)]
         ns, pj = (sum(each) / len(found) for each in zip(*found, strict=True))
         return ns / 1e6, pj / 1e12
@@ -53,7 +53,7 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Array(Settings):
-    """An array of multipliers; baselines.toml says what each key is."""
+    """An array of multipliers; baselines.toml explains the keys."""
 
     pe_um2: float = limited(1, 1e6)
     pe_pj: float = limited(0, 1e3)
@@ -66,7 +66,7 @@ class Array(Settings):
 
 @dataclass(frozen=True)
 class Chip(Settings):
-    """What all arrays share."""
+    """Settings that all arrays share."""
 
     area_mm2: float = limited(0.01, 1e4)
     pe_area_share: float = limited(0.01, 1)
@@ -75,7 +75,7 @@ class Chip(Settings):
     hbm_pj_per_bit: float = limited(0, 1e3)
 
     def roofline(self, name: str, array: Array) -> Roofline:
-        """Return an array's bounds with this area and memory."""
+        """Return the roofline of an array with this area and memory."""
         count = self.area_mm2 * 1e6 * self.pe_area_share / array.pe_um2
         return Roofline(
             name,
@@ -92,7 +92,7 @@ class Chip(Settings):
 
 @dataclass(frozen=True)
 class Gpu(Settings):
-    """A GPU's data sheet, and how the software on it stores numbers."""
+    """A GPU's data sheet, and the bits of weights, keys and values in its software."""
 
     gb_per_s: float = limited(1, 1e5)
     tera_ops: float = limited(0.1, 1e6)
@@ -101,7 +101,7 @@ class Gpu(Settings):
     kv_bits: int = limited(1, 32)
 
     def roofline(self, name: str) -> Roofline:
-        """Return its bounds; an operation is half a product."""
+        """Return the GPU's roofline; a product counts as two operations."""
         return Roofline(
             name,
             "gpu",
@@ -117,7 +117,7 @@ class Gpu(Settings):
 
 @dataclass(frozen=True)
 class Baselines:
-    """All of them, and the published ratios: {a4, a3: {speed, energy: {name: times}}}."""
+    """All rooflines, and the published ratios: {a4, a3: {speed, energy: {name: ratio}}}."""
 
     rooflines: dict[str, Roofline]
     published: dict[str, dict[str, dict[str, float]]]
@@ -128,7 +128,7 @@ class Baselines:
         """Read baselines.
 
         Raises:
-            InputError: The file cannot be read, or has a key or a value that cannot be.
+            InputError: The file cannot be read, or has an invalid key or value.
         """
         values = settings.table(path)
         tables: dict[str, dict[str, Any]] = {}

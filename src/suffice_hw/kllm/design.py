@@ -1,7 +1,8 @@
-"""KLLM's cycles: a pipeline of waves, each of which is as long as its slowest stage.
+"""KLLM's cycles: a pipeline of waves; a wave takes as long as its slowest stage.
 
-A wave is one output column in each lane. Its stages overlap: refill from memory, counting of pairs,
-and, on the same multiply-accumulate units, the weighted sum of bins, outliers and one addition.
+A wave computes one output column in each lane. Its stages overlap: refill from memory; counting of
+pairs; and reduction. Reduction runs on the multiply-accumulate units: the weighted sum of bins,
+then the outliers, then one addition.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ DESIGNS = Path(__file__).parent / "designs"
 
 @dataclass(frozen=True)
 class Shape(Settings):
-    """A model's sizes; `hidden` is the width of its feed-forward layers."""
+    """Sizes of a model; `hidden` is the width of its feed-forward layers."""
 
     name: str
     layers: int = limited(1, 1024)
@@ -39,11 +40,11 @@ class Shape(Settings):
 
     @property
     def linears(self) -> list[tuple[int, int]]:
-        """Outputs and inputs of a layer's products: q, k, v, o, gate, up, down."""
+        """Outputs and inputs of a layer's matrices: q, k, v, o, gate, up, down."""
         kv = self.kv_heads * self.head_size
-        own = [(self.width, self.width), (kv, self.width), (kv, self.width)]
+        qkv = [(self.width, self.width), (kv, self.width), (kv, self.width)]
         feed = [(self.hidden, self.width), (self.hidden, self.width), (self.width, self.hidden)]
-        return [*own, (self.width, self.width), *feed]
+        return [*qkv, (self.width, self.width), *feed]
 
 
 MODELS = {  # the paper's (section V-A)
@@ -65,14 +66,14 @@ def model(name: str) -> Shape:
     """Return one of the paper's models.
 
     Raises:
-        InputError: It is none of them.
+        InputError: The name is unknown.
     """
     return settings.entry("model", name, MODELS)
 
 
 @dataclass(frozen=True)
 class Design(Settings):
-    """The accelerator; designs/kllm.toml says what each key is."""
+    """The accelerator; designs/kllm.toml explains the keys."""
 
     memory: str
     memory_efficiency: float = limited(0.01, 1)
@@ -97,10 +98,10 @@ class Design(Settings):
 
     @classmethod
     def load(cls, name: str = "kllm") -> Design:
-        """Return a design of ours by its name, or of a TOML file.
+        """Return a design: a built-in one by its name, or that of a TOML file.
 
         Raises:
-            InputError: Unknown, or the file has a key or a value that cannot be.
+            InputError: The name is unknown, or the file has an invalid key or value.
         """
         path = settings.named(DESIGNS, "design", name)
         design = settings.read(cls, path)
@@ -113,28 +114,28 @@ class Design(Settings):
         return Part.load(self.memory)
 
     def bytes_per_cycle(self) -> float:
-        """Return what the memory brings in a cycle: `memory_efficiency` of what its buses carry."""
+        """Return the bytes that the memory delivers per cycle: `memory_efficiency` of the peak."""
         return self.memory_efficiency * self.part.peak_bytes_per_ns / self.clock_ghz
 
     def held_bytes(self, shape: Shape, tokens: int, batch: int = 1) -> float:
-        """Return the bytes of weights, and of keys and values of some sequences."""
+        """Return the bytes of the weights, and of the keys and values of `batch` sequences."""
         linears = shape.layers * sum(rows * columns for rows, columns in shape.linears)
         weights = (linears + shape.vocabulary * shape.width) * self.weight_bits
-        kept = 2 * shape.layers * shape.kv_heads * shape.head_size * tokens * batch
-        return (weights + kept * self.kv_bits) / 8
+        cached = 2 * shape.layers * shape.kv_heads * shape.head_size * tokens * batch
+        return (weights + cached * self.kv_bits) / 8
 
     def bins(self, inputs: int) -> float:
-        """Return the bins that a weighted sum over some inputs takes."""
+        """Return the number of bins in a weighted sum over `inputs` inputs."""
         bins = 1 << (self.activation_bits + self.weight_bits)
         if not self.skip_empty_bins:
             return bins
-        empty: float = (1 - 1 / bins) ** inputs  # expected, if pairs fall into bins alike
+        empty: float = (1 - 1 / bins) ** inputs  # expected share, if all pairs are equally likely
         return bins * (1 - empty)
 
     def wave_cycles(self, inputs: int, batch: int = 1) -> float:
-        """Return the cycles that a wave of columns takes while the pipeline is full.
+        """Return the cycles of a wave of columns while the pipeline is full.
 
-        Weights come once for all rows of a batch; each row is counted and summed by itself.
+        Weights are fetched once for all rows of a batch; each row is counted and summed separately.
         """
         count = math.ceil(inputs / (self.counters * self.counter_inputs))
         outliers = math.ceil(self.outliers(inputs) / self.macs)
@@ -144,15 +145,15 @@ class Design(Settings):
         return max(batch * max(count, reduction, concat), refill)
 
     def outliers(self, inputs: int) -> int:
-        """Return how many inputs of a product are outliers."""
+        """Return the number of outliers among the inputs of a product."""
         return round(inputs * self.outlier_share)
 
     def product_cycles(self, outputs: int, inputs: int, batch: int = 1) -> float:
-        """Return the cycles of vectors times a weight [outputs, inputs], without the fill."""
+        """Return the cycles of a matmul with a weight [outputs, inputs], without pipeline fill."""
         return math.ceil(outputs / self.lanes) * self.wave_cycles(inputs, batch)
 
     def orizuru_cycles(self, inputs: int) -> int:
-        """Return the cycles in which a vector's outliers are found."""
+        """Return the cycles to find the outliers of a vector."""
         passes = math.ceil(inputs / self.tree_leaves)
         leaves = min(inputs, self.tree_leaves)
         depth = math.ceil(math.log2(leaves))
@@ -160,7 +161,7 @@ class Design(Settings):
         return passes * (depth + pops * depth)
 
     def pops(self, inputs: int) -> int:
-        """Return how many values each of the two trees pops in a pass."""
+        """Return the number of values that each of the two trees pops per pass."""
         return math.ceil(min(inputs, self.tree_leaves) * self.outlier_share / 2)
 
     def attention_cycles(self, shape: Shape, length: int) -> float:
@@ -169,17 +170,17 @@ class Design(Settings):
         waves = math.ceil(length / self.lanes)
         step = self.counters * self.counter_inputs
         scores = waves * max(math.ceil(size / step), math.ceil(self.bins(size) / self.macs))
-        # indices of one matrix only: the counters add the scores, which are whole numbers
+        # only the values are indices: counters add up the scores, which are integers
         values = math.ceil(size / self.lanes) * max(
             math.ceil(length / step), math.ceil((1 << self.activation_bits) / self.macs)
         )
-        softmax = length / self.exp_units  # of the head before
+        softmax = length / self.exp_units  # of the previous head
         refill = 2 * length * size * self.kv_bits / 8 / self.bytes_per_cycle()
         refill *= shape.kv_heads / shape.heads
         return shape.heads * max(scores + values, softmax, refill)
 
     def found_cycles(self, shape: Shape, batch: int = 1) -> int:
-        """Return the cycles in which a layer's outliers are found, as far as they show."""
+        """Return the cycles to find a layer's outliers that nothing else hides."""
         if not self.online_outliers:
             return 0
         inputs = [shape.width] * (self.tree_runs - 1) + [shape.hidden]
@@ -187,7 +188,7 @@ class Design(Settings):
         return once if self.pipelined_outliers else batch * once
 
     def step_cycles(self, shape: Shape, length: int, batch: int = 1) -> dict[str, float]:
-        """Return the cycles of a decode step at a length, of all layers, by operation."""
+        """Return the cycles of a decode step at a length in all layers, by operation."""
         fill, layers = self.fill_cycles, shape.layers
         linear = sum(self.product_cycles(*each, batch) + fill for each in shape.linears)
         head = self.product_cycles(shape.vocabulary, shape.width, batch) + fill
@@ -203,17 +204,17 @@ class Design(Settings):
         return sum(self.step_cycles(shape, length, batch).values())
 
     def token_ms(self, shape: Shape, tokens: int = 2048, batch: int = 1) -> float:
-        """Return the mean time of a decode step over an output of some tokens."""
+        """Return the mean time of a decode step over an output of `tokens` tokens."""
         cycles = [self.token_cycles(shape, length, batch) for length in lengths(tokens)]
         return sum(cycles) / len(cycles) / self.clock_ghz / 1e6
 
 
 def lengths(tokens: int) -> list[int]:
-    """Return eight lengths that stand for 1 to `tokens`: cycles are nearly linear in length."""
+    """Return eight lengths that represent 1 to `tokens`; cycles are nearly linear in length."""
     return [max(1, round((i + 0.5) * tokens / 8)) for i in range(8)]
 
 
 def weights_us(design: Design, outputs: int, inputs: int) -> float:
-    """Return the time in which the simulated memory brings a weight, in microseconds."""
+    """Return the time in which the simulated memory delivers a weight, in microseconds."""
     bursts = outputs * inputs * design.weight_bits // 8 // design.part.burst_bytes
     return simulate(design.part, *patterns.stream(design.part, bursts)).ns / 1e3

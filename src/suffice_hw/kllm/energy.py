@@ -1,4 +1,4 @@
-"""What KLLM spends on a decode step, by component."""
+"""Energy of a decode step on KLLM, by component."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Counts = dict[str, float]
 
 @dataclass(frozen=True)
 class Energies(Settings):
-    """Powers and shares as published; energies.toml says what each key is."""
+    """Published powers and shares of energy; energies.toml explains the keys."""
 
     shares: Mapping[str, float]
     lane_watts: float = limited(0, 1000)
@@ -56,13 +56,13 @@ class Energies(Settings):
         """Read energies.
 
         Raises:
-            InputError: The file cannot be read, or has a key or a value that cannot be.
+            InputError: The file cannot be read, or has an invalid key or value.
         """
         return settings.read(cls, path)
 
     @cached_property
     def product_pj(self) -> float:
-        """What is spent on the chip on the product of Fig. 10(b), by the lanes' power."""
+        """On-chip energy of the product of Fig. 10(b), from the lanes' power."""
         design = Design.load()
         ns = design.product_cycles(_SIZE, _SIZE) / design.clock_ghz
         lanes = 1 - sum(self.shares[name] for name in _OUTSIDE_LANES)
@@ -70,14 +70,14 @@ class Energies(Settings):
 
     @cached_property
     def operation_pj(self) -> dict[str, float]:
-        """Energy of one operation, by its name."""
+        """Energy per operation, by name."""
         design = Design.load()
         counts = product_counts(design, _SIZE, _SIZE) | found_counts(design, _SIZE)
         return {k: self.shares[k] * self.product_pj / counts[k] for k in OPERATIONS}
 
 
 def product_counts(design: Design, outputs: int, inputs: int) -> Counts:
-    """Return the operations of a vector times a weight [outputs, inputs]."""
+    """Return the operation counts of a vector times a weight [outputs, inputs]."""
     bins = outputs * design.bins(inputs)
     return {
         "concat": float(outputs * inputs),
@@ -89,7 +89,7 @@ def product_counts(design: Design, outputs: int, inputs: int) -> Counts:
 
 
 def found_counts(design: Design, inputs: int) -> Counts:
-    """Return the operations in which a vector is quantised: comparisons of trees, and values."""
+    """Return the operation counts of quantizing a vector: comparisons in trees, and values."""
     compared = 0.0
     if design.online_outliers:
         leaves = min(inputs, design.tree_leaves)
@@ -99,7 +99,7 @@ def found_counts(design: Design, inputs: int) -> Counts:
 
 
 def step_counts(design: Design, shape: Shape, length: int, batch: int = 1) -> Counts:
-    """Return all operations of a decode step, its bits from memory and its exponents."""
+    """Return all operation counts of a decode step, its bits from memory and its exponentials."""
     linears = [*shape.linears * shape.layers, (shape.vocabulary, shape.width)]
     counts = dict.fromkeys(OPERATIONS, 0.0)
 
@@ -123,7 +123,7 @@ def step_counts(design: Design, shape: Shape, length: int, batch: int = 1) -> Co
 
 
 def step_pj(design: Design, shape: Shape, length: int, batch: int = 1) -> dict[str, float]:
-    """Return what a decode step spends, by component."""
+    """Return the picojoules of a decode step, by component."""
     table = Energies.load()
     counts = step_counts(design, shape, length, batch)
     ns = design.token_cycles(shape, length, batch) / design.clock_ghz

@@ -1,4 +1,4 @@
-"""What KLLM computes: a product by counting pairs of indices, and the largest and smallest values.
+"""KLLM's arithmetic: products by counting pairs of indices, and the search for outliers.
 
 Source   "KLLM: Fast LLM Inference with K-Means Quantization", sections III-B and IV-C.
 """
@@ -19,16 +19,16 @@ Codes = npt.NDArray[np.int64]
 def counted_product(
     codes: Codes, weight_codes: Codes, centroids: Floats, weight_centroids: Floats
 ) -> Floats:
-    """Return a vector times a matrix whose entries are given as indices, [N].
+    """Return the product [N] of a vector and a matrix, both given as codes.
 
     Args:
-        codes: The vector's, [K].
-        weight_codes: The matrix's, [N, K].
-        centroids: What the vector's indices stand for, [2^a].
-        weight_centroids: What the matrix's stand for, [2^w].
+        codes: Codes of the vector, [K].
+        weight_codes: Codes of the matrix, [N, K].
+        centroids: Codebook of the vector, [2^a].
+        weight_centroids: Codebook of the matrix, [2^w].
     """
     bins = len(centroids) * len(weight_centroids)
-    codebook = np.outer(centroids, weight_centroids).ravel()  # made before, once
+    codebook = np.outer(centroids, weight_centroids).ravel()  # precomputed in the hardware
     pairs = codes * len(weight_centroids) + weight_codes  # Concat
     return np.array([np.bincount(row, minlength=bins) @ codebook for row in pairs])
 
@@ -37,8 +37,8 @@ def counted_product(
 class Orizuru:
     """Two complete binary trees over the same leaves: one for maxima, one for minima.
 
-    A node knows which child wins; a popped leaf never wins again. `comparisons` counts those of two
-    values; the lowest level of the second tree takes the first one's, reversed.
+    A node stores which child wins. A popped leaf never wins again. `comparisons` counts comparisons
+    of two values. The lowest level of the second tree reuses the first tree's, reversed.
 
     Raises:
         InputError: The number of values is no power of two.
@@ -72,7 +72,7 @@ class Orizuru:
             winners[node] = left if first else right
 
     def pop(self, sign: int) -> int:
-        """Return where the largest value left is (`sign` 1), or the smallest one (-1)."""
+        """Return the index of the largest (`sign` 1) or smallest (-1) remaining value."""
         found = int(self._winners[sign][1])
         self._gone[sign][found] = True
         node = (found + len(self.values)) // 2
@@ -82,10 +82,10 @@ class Orizuru:
         return found
 
     def outliers(self, count: int) -> tuple[list[int], list[int]]:
-        """Return where the largest and the smallest `count` values are.
+        """Return the indices of the `count` largest and of the `count` smallest values.
 
         Raises:
-            InputError: More than there are.
+            InputError: There are fewer values than `count`.
         """
         if not 0 <= count <= len(self.values):
             raise InputError(f"count={count}: must be in [0, {len(self.values)}]")

@@ -1,4 +1,4 @@
-"""Pictures of KLLM runs: the paper's Figs. 8 to 12 from their tables."""
+"""Plots of KLLM runs, as the paper's Figs. 8 to 12."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from suffice_hw.kllm.energy import OPERATIONS
 from suffice_hw.kllm.report import FIELDS, SCHEMA
 from suffice_hw.runs import read_rows, read_summary
 
-# Fig. 11 and section V-D: perplexity at W4A3, of LLaMA-2-7B. It is not this model's to reproduce.
+# Fig. 11 and section V-D: perplexity of LLaMA-2-7B at W4A3; not reproduced here.
 PERPLEXITIES = {
     "integers": 6e5,
     "K-means": 8.03,
@@ -37,14 +37,14 @@ SAVINGS = {"B: weights": 2.49, "C: activations": 20.98, "D: nonlinear": 1.45}  #
 
 
 def draw(folders: list[Path], output: Path) -> None:
-    """Draw Figs. 8 to 12, of a run.
+    """Plot Figs. 8 to 12 of a run.
 
     Raises:
-        InputError: More than one run, or a folder that no run has written, or not as it is.
+        InputError: There are several runs, or the folder holds no run or a changed one.
         OSError: The picture cannot be written.
     """
     if len(folders) > 1:
-        raise InputError(f"{len(folders)} runs of kllm: give one, whose sweeps are drawn")
+        raise InputError(f"{len(folders)} runs of kllm: give one, whose sweeps are plotted")
     (folder,) = folders
     summary = read_summary(folder, {SCHEMA: FIELDS})
     baselines = read_rows(folder, "baselines.csv", BASELINES)
@@ -59,8 +59,8 @@ def draw(folders: list[Path], output: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots(2, 4).flatten()
     figure.suptitle(f"{summary['model']}, {summary['precision']}, batch {summary['batch']}")
-    _ratios(axes[0], baselines, "speed", "Fig. 8a: times faster than")
-    _ratios(axes[1], baselines, "energy", "Fig. 8b: times less energy than")
+    _ratios(axes[0], baselines, "speed", "Fig. 8a: speed-up over")
+    _ratios(axes[1], baselines, "energy", "Fig. 8b: energy saving over")
     _batches(axes[2], sweeps, "tokens_per_second", "Fig. 9: tokens/s by batch")
     _batches(axes[3], sweeps, "joules_per_token", "Fig. 9: J/token by batch")
     _outliers(axes[4], sweeps)
@@ -124,11 +124,11 @@ def _published(axis: Any, values: dict[str, float], title: str, logarithmic: boo
 
 
 def _savings(axis: Any, baselines: list[dict[str, Any]], summary: dict[str, Any]) -> None:
-    """Draw how many times less energy each step takes; ours has C and D together."""
+    """Plot the energy saving of each step; ours has C and D together."""
     joules = {row["baseline"]: row["joules_per_token"] for row in baselines}
     ours = {
         "B: weights": joules["fp16"] / joules["fp16_w4"],
         "C and D": joules["fp16_w4"] / summary["joules_per_token"],
     }
-    _published(axis, SAVINGS, "Fig. 12: energy, times less", logarithmic=True)
+    _published(axis, SAVINGS, "Fig. 12: energy saving (factor)", logarithmic=True)
     axis.bar([f"{name}, ours" for name in ours], list(ours.values()), color="tab:blue")

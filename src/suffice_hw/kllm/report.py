@@ -1,4 +1,4 @@
-"""Decoding on KLLM: what a run leaves behind, with baselines and the sweeps that figures show."""
+"""Decoding on KLLM: the files of a run, with baselines and the sweeps of the figures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Means = dict[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Decoding an output of some tokens, `batch` sequences at once."""
+    """Decoding `tokens` output tokens of `batch` sequences at once."""
 
     design: Design
     shape: Shape
@@ -60,21 +60,21 @@ class Run:
             raise InputError(
                 f"{self.shape.name}, tokens={self.tokens}, batch={self.batch}: "
                 f"takes {held / 2**30:.1f} GiB of weights, keys and values: must be at most "
-                f"{room / 2**30:.1f}, what {self.design.memory} holds"
+                f"{room / 2**30:.1f}, the size of {self.design.memory}"
             )
 
     def _held_bytes(self, batch: int) -> float:
         return self.design.held_bytes(self.shape, self.tokens, batch)
 
     def mean(self, design: Design | None = None, batch: int | None = None) -> tuple[float, float]:
-        """Return milliseconds and joules of a step, with another design or batch if given."""
+        """Return mean milliseconds and joules of a step, with another design or batch if given."""
         design, batch = design or self.design, batch or self.batch
         ms = design.token_ms(self.shape, self.tokens, batch)
         spent = [sum(step_pj(design, self.shape, n, batch).values()) for n in lengths(self.tokens)]
         return ms, sum(spent) / len(spent) / 1e12
 
     def summary(self) -> Row:
-        """Return the figures that a reader asks for first; energies are of a token."""
+        """Return the main figures; energies are per token."""
         ms, joules = self.mean()
         cycles = self._means(Design.step_cycles)
         pj = self._means(step_pj)
@@ -97,7 +97,7 @@ class Run:
         return {name: sum(each[name] for each in found) / len(found) for name in found[0]}
 
     def layers(self) -> list[Row]:
-        """Return cycles of a step by layer; the head comes after the last one."""
+        """Return the cycles of a step by layer; the last row is the output head."""
         cycles = self._means(Design.step_cycles)
         head = cycles.pop("head")
         count = self.shape.layers
@@ -106,7 +106,7 @@ class Run:
         return [*rows, {"layer": count, **dict.fromkeys(own, 0.0), "head": head}]
 
     def activity(self) -> list[Row]:
-        """Return how often each component did what it does in a step."""
+        """Return the operation counts of each component in a step."""
         return [{"component": k, "count": round(v)} for k, v in self._means(step_counts).items()]
 
     def energy(self) -> list[Row]:
@@ -114,10 +114,10 @@ class Run:
         return [{"component": name, "pj": spent} for name, spent in self._means(step_pj).items()]
 
     def baselines(self) -> list[Row]:
-        """Return a row for each baseline: its step, and how much faster and leaner KLLM is.
+        """Return a row per baseline: its step, and KLLM's speed-up and energy saving.
 
-        Published ratios are means over models, at batch 1 and 2048 tokens: of another run they say
-        nothing, and are left empty.
+        Published ratios are means over models at batch 1 and 2048 tokens. For other runs they do
+        not apply and are left empty.
         """
         table = Baselines.load()
         design = self.design
@@ -145,7 +145,7 @@ class Run:
     def sweeps(self) -> list[Row]:
         """Return throughput and energy by batch (Fig. 9) and by outliers (Fig. 10a).
 
-        Batches that the memory has no room for are left out.
+        Batches that do not fit the memory are skipped.
         """
         designs = {
             f"A{bits}": dataclasses.replace(self.design, activation_bits=bits) for bits in (4, 3)
@@ -174,7 +174,7 @@ class Run:
         return rows
 
     def provenance(self) -> Row:
-        """Return all that decides the figures, with one hash of it."""
+        """Return all settings that determine the figures, with their hash."""
         return runs.provenance(
             SCHEMA,
             {
@@ -188,11 +188,11 @@ class Run:
                 "baselines": dataclasses.asdict(Baselines.load()),
             },
             not_counted="writes of new keys and values; refreshes and other losses of the memory, "
-            "but for memory_efficiency; baselines' buffers and leakage",
+            "except memory_efficiency; baselines' buffers and leakage",
         )
 
     def write(self, folder: Path) -> None:
-        """Write all files; a reader never sees half of one.
+        """Write all files; an interrupted write leaves no run.
 
         Raises:
             InputError: The folder cannot be written to.

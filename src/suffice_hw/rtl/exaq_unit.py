@@ -1,8 +1,8 @@
-"""EXAQ's look-up unit: codes of four logits, their exponents, and the sum of all four, at once.
+"""EXAQ's look-up unit: codes of four logits, their exponentials, and the sum of all four at once.
 
-Tables are constants of one clip here. The quantiser is a comparison of x with each of the limits
-between codes: the least FP16 that has the higher code, so it equals `hw.exaq.unit.quantise` for
-every FP16 number.
+The tables are constants, for one clip. The quantizer compares x with the limits between codes. A
+limit is the smallest FP16 number that has the higher code, so the quantizer equals
+`suffice_hw.exaq.unit.quantize` for every FP16 number.
 
 Source   Shkolnik et al., "EXAQ: Exponent Aware Quantization For LLMs Acceleration", section 4.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from amaranth.hdl import Array, Cat, Const
 
-from suffice_hw.exaq.unit import quantise, tables
+from suffice_hw.exaq.unit import quantize, tables
 from suffice_hw.rtl import fp16
 from suffice_hw.rtl.fp16_model import key
 from suffice_hw.rtl.unit import Lanes, Registered, Unit, Vector
@@ -27,18 +27,18 @@ _CODES = Lanes(GROUP, BITS)
 
 
 def limits() -> list[int]:
-    """Return, for each code above 0, the `key` of the least FP16 number that has it."""
+    """Return, for each code above 0, the `key` of the smallest FP16 number with this code."""
     finite = np.arange(0x10000).astype(np.uint16)
     numbers = finite.view(np.float16).astype(np.float32)
     at_most_zero = finite[numbers <= 0]
-    codes = quantise(numbers[numbers <= 0], CLIP, BITS)
+    codes = quantize(numbers[numbers <= 0], CLIP, BITS)
     return [
         min(key(int(bits)) for bits in at_most_zero[codes == code]) for code in range(1, 2**BITS)
     ]
 
 
 def exaq_lut() -> Unit:
-    """Codes, exponents and their sum, in registers."""
+    """Codes, exponentials and their sum, in registers."""
     exponents, sums = (table.view(np.uint16).tolist() for table in tables(CLIP, BITS, GROUP))
     edges = limits()
 
@@ -57,14 +57,14 @@ def exaq_lut() -> Unit:
 
     def model(x: int) -> Vector:
         numbers = np.array(_LOGITS.split(x), np.uint16).view(np.float16).astype(np.float32)
-        codes = quantise(numbers, CLIP, BITS).tolist()
+        codes = quantize(numbers, CLIP, BITS).tolist()
         place = _CODES.join(codes)
         held = _LOGITS.join([exponents[code] for code in codes])
         return {"codes": place, "exponents": held, "sum": sums[place]}
 
     return Unit(
         "exaq_lut",
-        f"{BITS}-bit codes of {GROUP} logits, exponents and their sum; clip {CLIP:g}",
+        f"{BITS}-bit codes of {GROUP} logits, exponentials and their sum; clip {CLIP:g}",
         {"x": GROUP * 16},
         {"codes": GROUP * BITS, "exponents": GROUP * 16, "sum": 16},
         build,

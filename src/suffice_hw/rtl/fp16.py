@@ -1,8 +1,8 @@
-"""FP16 as gates: what `fp16_model` says, in one cycle without registers.
+"""FP16 as gates: the arithmetic of `fp16_model` in one cycle, without registers.
 
-Functions add what they need to a module and return the result's signal. Kinds of numbers as in the
-model: no subnormals, no NaN. Each signal is driven in a module of its own, since the simulator
-computes all of a module anew when anything in it changes.
+Functions add gates to a module and return the signal of the result. As in the model, there are no
+subnormals and no NaN. Each signal is driven in a submodule of its own, because the simulator
+recomputes a whole module when any of its inputs changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INFINITY = 0x7C00
 
 
 def named(module: Module, value: Any, width: int | None = None) -> Signal:
-    """Return a signal that has a value."""
+    """Return a new signal driven by a value."""
     signal = Signal(len(value) if width is None else width)
     _drive(module, signal, value)
     return signal
@@ -35,19 +35,19 @@ def _signed(module: Module, value: Any, width: int) -> Signal:
 
 
 def _fields(bits: Any) -> tuple[Any, Any, Any]:
-    """Return sign, exponent field, and mantissa with its leading one [11]; that of zero is zero."""
+    """Return sign, exponent field, and mantissa [11] with its leading one; zero has mantissa 0."""
     field = bits[FRACTION:15]
     some = field.any()
     return bits[15], field, Cat(bits[:FRACTION] & some.replicate(FRACTION), some)
 
 
 def _packed(module: Module, sign: Any, field: Any, mantissa: Any, guard: Any, sticky: Any) -> Any:
-    """Return the FP16 of a mantissa [11] with a leading one, after rounding.
+    """Return the FP16 number of a mantissa [11] with a leading one, rounded.
 
-    `field` is the exponent's, signed and perhaps out of range.
+    `field` is the exponent field, signed and possibly out of range.
     """
     up = guard & (sticky | mantissa[0])
-    # a carry out of the fraction is one more in the exponent
+    # a carry out of the fraction increments the exponent
     number = _signed(module, Cat(mantissa[:FRACTION], field).as_signed() + up, 19)
     flushed, over = number < 1 << FRACTION, number >= INFINITY
     size = Mux(flushed, 0, Mux(over, INFINITY, number[:15]))
@@ -55,7 +55,7 @@ def _packed(module: Module, sign: Any, field: Any, mantissa: Any, guard: Any, st
 
 
 def multiply(module: Module, a: Value, b: Value) -> Signal:
-    """Return a b."""
+    """Return a * b."""
     (sa, ea, ma), (sb, eb, mb) = _fields(a), _fields(b)
     product = named(module, ma * mb)
     carry = product[21]
@@ -76,7 +76,7 @@ def add(module: Module, a: Value, b: Value) -> Signal:
         _fields(named(module, Mux(swap, x, y))) for x, y in ((b, a), (a, b))
     )
     distance = named(module, el - es, 5)
-    # two bits below the last one and, for all that is lower, a third
+    # guard and round bit below the last one, and a sticky bit for all lower ones
     far = named(module, Cat(Const(0, 13), ms) >> distance, 24)
     small = named(module, Cat(far[:11].any() | (distance > 13) & ms[10], far[11:]))
     large = Cat(Const(0, 3), ml)
@@ -126,5 +126,5 @@ def divide(module: Module, a: Value, b: Value) -> Signal:
 
 
 def key(bits: Value) -> Value:
-    """Return an unsigned number that orders as the numbers do."""
+    """Return an unsigned number with the order of the FP16 numbers."""
     return bits ^ Cat(bits[15].replicate(15), Const(1, 1))

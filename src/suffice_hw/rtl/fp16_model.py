@@ -1,9 +1,9 @@
-"""FP16 as the units compute it, in integers: the exact result, rounded once.
+"""FP16 arithmetic of the units, in integers: the exact result, rounded once.
 
-Numbers are bits 0..65535. Rounding is to nearest, halves to even. What differs from IEEE 754, as in
-many accelerators: subnormal operands and results are zeros of their sign, and there is no NaN. An
-exponent of 31 is infinity whatever its fraction; infinity less infinity keeps the first one's sign;
-zero times infinity, zero by zero and infinity by infinity are zero.
+Numbers are bit patterns 0..65535. Rounding is to nearest, ties to even. Differences from IEEE 754,
+as in many accelerators: subnormal operands and results become zeros of the same sign, and there is
+no NaN. An exponent field of 31 means infinity with any fraction. Infinity minus infinity keeps the
+sign of the first operand. 0 * infinity, 0 / 0 and infinity / infinity are 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ BIAS, FRACTION = 15, 10
 
 
 def parts(bits: int) -> tuple[int, int, int]:
-    """Return sign, mantissa and exponent of a finite number: its size is mantissa 2^exponent."""
+    """Return sign, mantissa and exponent of a finite number (-1)^sign mantissa 2^exponent."""
     sign, field, fraction = bits >> 15, bits >> FRACTION & 31, bits & 0x3FF
     return sign, (fraction | 1 << FRACTION) if field else 0, field - BIAS - FRACTION
 
@@ -24,7 +24,7 @@ def infinite(bits: int) -> bool:
 
 
 def rounded(sign: int, mantissa: int, exponent: int) -> int:
-    """Return the FP16 of (-1)^sign mantissa 2^exponent."""
+    """Return the FP16 number nearest to (-1)^sign mantissa 2^exponent."""
     if not mantissa:
         return sign << 15
     shift = mantissa.bit_length() - 1 - FRACTION
@@ -43,7 +43,7 @@ def rounded(sign: int, mantissa: int, exponent: int) -> int:
 
 
 def multiply(a: int, b: int) -> int:
-    """Return a b."""
+    """Return a * b."""
     (sa, ma, ea), (sb, mb, eb) = parts(a), parts(b)
     if ma and mb and (infinite(a) or infinite(b)):
         return (sa ^ sb) << 15 | INFINITY
@@ -80,5 +80,5 @@ def divide(a: int, b: int) -> int:
 
 
 def key(bits: int) -> int:
-    """Return an integer that orders as the numbers do; -0 comes before 0."""
+    """Return an integer with the order of the FP16 numbers; -0 comes before 0."""
     return bits ^ (0xFFFF if bits >> 15 else 0x8000)

@@ -23,7 +23,7 @@ LEVELS = 4
 
 
 def concat() -> Unit:
-    """A weight's and an activation's index side by side, in a register."""
+    """The indices of a weight and an activation, concatenated in a register."""
 
     def build(module: Any, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
         module.d.sync += outputs["pair"].eq(Cat(inputs["weight"], inputs["activation"]))
@@ -62,7 +62,7 @@ class _Counts:
 
 
 def index_counter(bins: int = 256) -> Unit:
-    """How often each pair of indices has come, of which 16 come in a cycle."""
+    """Counts how often each pair of indices occurs; 16 pairs arrive per cycle."""
 
     def build(module: Any, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
         pairs = _PAIRS.signals(inputs["pairs"])
@@ -84,12 +84,12 @@ def index_counter(bins: int = 256) -> Unit:
             clear = turn == 0 or source.random() < 0.02
             enable = source.random() < 0.9
             yield {"pairs": _PAIRS.join(pairs), "clear": int(clear), "enable": int(enable)}
-        for _ in range(1 << COUNT_BITS - 4):  # a full count of all that a lane holds, once around
+        for _ in range(1 << COUNT_BITS - 4):  # one counter overflows once
             yield {"pairs": 0, "clear": 0, "enable": 1}
 
     return Unit(
         f"index_counter_{bins}",
-        f"16 pairs a cycle into {bins} bins of {COUNT_BITS} bits",
+        f"16 pairs per cycle into {bins} bins of {COUNT_BITS} bits",
         {"pairs": INPUTS * 8, "clear": 1, "enable": 1},
         {"counts": bins * COUNT_BITS},
         build,
@@ -99,19 +99,19 @@ def index_counter(bins: int = 256) -> Unit:
 
 
 class _Orizuru:
-    """Two trees over 16 leaves, node i with the children 2 i and 2 i + 1, a bit each: which wins.
+    """Two trees over 16 leaves; node i has the children 2 i and 2 i + 1 and a bit: which one wins.
 
-    In a cycle each node compares its children as they were before: a load or a pop has risen to the
-    root after four.
+    In each cycle a node compares its children's previous states, so a load or a pop takes four
+    cycles to reach the root.
     """
 
     def __init__(self) -> None:
         self.values = [0] * INPUTS
         self.gone = [[1] * INPUTS, [1] * INPUTS]
-        self.bits = [[0] * INPUTS, [0] * INPUTS]  # by node; 0 is none
+        self.bits = [[0] * INPUTS, [0] * INPUTS]  # by node; index 0 is unused
 
     def winner(self, tree: int, node: int) -> int:
-        """Return the leaf that a node's bits lead to."""
+        """Return the leaf to which the bits from a node on lead."""
         while node < INPUTS:
             node = 2 * node + self.bits[tree][node]
         return node - INPUTS
@@ -142,7 +142,7 @@ class _Orizuru:
             left, right = (self.winner(tree, child) for child in (2 * node, 2 * node + 1))
             first = key(self.values[left]) >= key(self.values[right])
             if tree and node >= INPUTS // 2:
-                first = not first  # the lowest level takes the other tree's comparison, reversed
+                first = not first  # the lowest level reuses the other tree's comparison, reversed
             elif tree:
                 first = key(self.values[left]) <= key(self.values[right])
             if self.gone[tree][left]:
@@ -153,7 +153,7 @@ class _Orizuru:
 
 
 def orizuru() -> Unit:
-    """The largest and the smallest of 16 numbers, popped one after the other."""
+    """Pops the largest and the smallest of 16 numbers, one after the other."""
 
     def build(module: Any, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
         keys = [Signal(16, name=f"key{i}") for i in range(INPUTS)]
@@ -190,7 +190,7 @@ def _unkeyed(number: Any) -> Any:
 def _add_tree(
     module: Any, keys: list[Any], shared: list[Any], tree: int, inputs: dict[str, Any], pop: str
 ) -> tuple[Any, Any, Any]:
-    """Add a tree; return its root's number, place and whether nothing is left."""
+    """Add a tree to a module; return number and place of its root, and whether it is empty."""
     gone = Signal(INPUTS, name=f"gone_{pop}", init=0xFFFF)
     nodes: list[tuple[Any, Any, Any]] = [(keys[i], None, gone[i]) for i in range(INPUTS)]
     for level in range(LEVELS):

@@ -1,8 +1,8 @@
 """Scrooge's units: FP16 multiplier and adder, Max & Sum, ETU, VSU.
 
 Source   Byeon et al., "Scrooge: Accelerating Attention Inference in LLMs via Early Termination
-         Mechanism", Algorithm 1, section V and Table III: the ETU has two adders, two multipliers,
-         a comparator and a divider; the VSU an adder, a comparator and a multiplier.
+         Mechanism", Algorithm 1, section V and Table III. The ETU has two adders, two multipliers,
+         a comparator and a divider; the VSU has an adder, a comparator and a multiplier.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SPECIAL = (0, 1, 0x3FF, 0x400, 0x3BFF, 0x3C00, 0x3C01, 0x7BFF, 0x7C00, 0x7E00)
 
 
 def _halves(seed: int, count: int, names: tuple[str, ...]) -> Iterator[Vector]:
-    """Yield numbers of any bits, then of exponents that are near each other, and special ones."""
+    """Yield special numbers, then alternately numbers with close exponents and random bits."""
     source = random.Random(seed)
     for a in _SPECIAL:
         for b in _SPECIAL:
@@ -88,7 +88,7 @@ def fp16_compare() -> Unit:
 
 
 def max_and_sum() -> Unit:
-    """The largest of 16 weights and their sum, by trees, in registers."""
+    """The largest of 16 weights and their sum, by trees, with registers at the outputs."""
 
     def build(module: Any, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
         weights = _WEIGHTS.signals(inputs["weights"])
@@ -125,7 +125,7 @@ def max_and_sum() -> Unit:
 
 
 def etu() -> Unit:
-    """Whether what is known suffices: lines 12 to 14 of Algorithm 1, n - 1 and L - n in FP16."""
+    """Whether the known weights suffice: lines 12 to 14 of Algorithm 1, n - 1 and L - n in FP16."""
 
     def build(module: Any, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
         known = inputs["known"]
@@ -154,7 +154,7 @@ def etu() -> Unit:
 
 
 def half(value: float) -> int:
-    """Return the FP16 nearest to a positive number."""
+    """Return the FP16 number nearest to a positive number."""
     mantissa, exponent = reduce(lambda x, _: (x[0] * 2, x[1] - 1), range(40), (value, 0))
     return fp16_model.rounded(0, round(mantissa), exponent)
 
@@ -190,7 +190,7 @@ class _Vsu:
 
 
 def vsu() -> Unit:
-    """Whether a token's value is read (line 10), and how many have been kept."""
+    """Whether a token's value is read (line 10), and the number of values kept so far."""
 
     def build(module: Any, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
         limit = fp16.multiply(module, inputs["greatest"], inputs["threshold"])
@@ -206,7 +206,7 @@ def vsu() -> Unit:
 
     return Unit(
         "vsu",
-        "value selection: whether a weight is a share of the greatest",
+        "value selection: whether a weight reaches a share of the greatest",
         {"weight": 16, "greatest": 16, "threshold": 16, "clear": 1},
         {"keep": 1, "place": 11},
         build,

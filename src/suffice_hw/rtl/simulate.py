@@ -1,4 +1,4 @@
-"""A unit's gates in Amaranth's simulator beside its model."""
+"""Compares a unit's gates, in Amaranth's simulator, with its model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Difference:
 
 
 def module_of(unit: Unit) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
-    """Return a unit's module, its clock, and its signals by port, inputs and outputs."""
+    """Return a unit's module, its clock, and its input and output signals by port."""
     module = Module()
     inputs = {name: Signal(width, name=name) for name, width in unit.inputs.items()}
     outputs = {name: Signal(width, name=name) for name, width in unit.outputs.items()}
@@ -34,10 +34,10 @@ def module_of(unit: Unit) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
 
 
 def differs(unit: Unit, most: int | None = None) -> tuple[int, Difference | None]:
-    """Run gates and model on the unit's vectors, on the first `most` of them if given.
+    """Run gates and model on the unit's vectors, or on the first `most` of them.
 
     Returns:
-        How many cycles ran, and the first difference, None if there is none.
+        The number of cycles run, and the first difference or None.
     """
     module, _, inputs, outputs = module_of(unit)
     model = unit.model()

@@ -1,7 +1,8 @@
-"""A unit: its ports, its gates, its model, and the vectors that both are given.
+"""A unit: its ports, its gates, its model, and test vectors for both.
 
-Time goes in clock cycles. In each the inputs are applied, the clock rises, and the outputs are read
-before the inputs change: `step` of the model takes inputs and returns what is read then.
+Time is counted in clock cycles. In each cycle the inputs are applied, the clock rises, and the
+outputs are read before the inputs change. `step` of the model takes the inputs of a cycle and
+returns its outputs.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ Vector = dict[str, int]  # a value for each port, unsigned
 
 
 class Model(Protocol):
-    """What a unit computes, in integers."""
+    """The computation of a unit, in integers."""
 
     def step(self, inputs: Vector) -> Vector:
-        """Return the outputs after a clock cycle with some inputs."""
+        """Return the outputs of a clock cycle."""
         ...
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit; `inputs` and `outputs` give each port's width.
+    """A unit; `inputs` and `outputs` have the width of each port.
 
-    `build` adds the gates to an Amaranth module, between signals by port. `vectors` yields inputs
-    cycle by cycle: all there are where `exhaustive`, else a sweep from a fixed seed.
+    `build` adds the gates to an Amaranth module, given the signals by port. `vectors` yields the
+    inputs of each cycle: all possible ones if `exhaustive`, else a sweep from a fixed seed.
     """
 
     name: str
@@ -41,18 +42,18 @@ class Unit:
 
 @dataclass
 class Registered:
-    """A model whose outputs follow from the inputs of the same cycle."""
+    """A model whose outputs depend on the inputs of the same cycle only."""
 
     function: Callable[..., Vector]
 
     def step(self, inputs: Vector) -> Vector:
-        """Return the outputs after a clock cycle with some inputs."""
+        """Return the outputs of a clock cycle."""
         return self.function(**inputs)
 
 
 @dataclass
 class Lanes:
-    """Ports of `count` values of `width` bits, side by side: value 0 has the lowest bits."""
+    """A port with `count` values of `width` bits; value 0 has the lowest bits."""
 
     count: int
     width: int
@@ -62,20 +63,20 @@ class Lanes:
         self.mask = (1 << self.width) - 1
 
     def join(self, values: list[int]) -> int:
-        """Return the port's value."""
+        """Return the port of some values."""
         return sum(value << self.width * i for i, value in enumerate(values))
 
     def split(self, port: int) -> list[int]:
-        """Return the values."""
+        """Return the values of a port."""
         return [port >> self.width * i & self.mask for i in range(self.count)]
 
     def signals(self, port: Any) -> list[Any]:
-        """Return the parts of a signal."""
+        """Return the signals of the values in a port."""
         return [port.word_select(i, self.width) for i in range(self.count)]
 
 
 def joined(join: Callable[[Any, Any], Any], values: list[Any]) -> Any:
-    """Return what neighbours joined, and these joined, and so on, come to; a power of two."""
+    """Reduce values by a balanced tree of `join`; their number must be a power of two."""
     while len(values) > 1:
         values = [join(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
     return values[0]

@@ -14,10 +14,10 @@ UNITS: dict[str, Unit] = {
 
 
 def chosen(names: tuple[str, ...]) -> list[Unit]:
-    """Return units by their names; all of them if there are no names.
+    """Return units by their names; without names, all units.
 
     Raises:
-        InputError: An unknown name.
+        InputError: A name is unknown.
     """
     for name in names:
         if name not in UNITS:

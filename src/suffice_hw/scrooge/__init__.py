@@ -1,1 +1,1 @@
-"""Scrooge: attention that terminates early, as an accelerator, beside one that reads everything."""
+"""Scrooge: an accelerator with early termination of attention, and a baseline without it."""

@@ -1,9 +1,9 @@
-"""Attention early termination as the accelerator decides it: the reference, line by line.
+"""Attention early termination as in the accelerator: the reference, line by line.
 
 Source   Byeon et al., "Scrooge: Accelerating Attention Inference in LLMs via Early Termination
-         Mechanism", Algorithm 1; waves from section V-B: the condition is looked at once for the
-         tokens that are processed together, so n can be up to a wave less one too large.
-Native   csrc/hw/aet.cpp, on logits. Here weights are numbers of any kind, fractions too.
+         Mechanism", Algorithm 1. Waves are from section V-B: the condition is checked once for the
+         tokens that are processed together, so up to a wave minus one too many are read.
+Native   csrc/hw/aet.cpp, on logits. Here weights are numbers of any type, fractions included.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MASSES = ("scores", "weights")
 
 @dataclass(frozen=True)
 class Rule(Settings):
-    """Thresholds and sets of Algorithm 1, and what it leaves open.
+    """Thresholds and sets of Algorithm 1, and the choices that it leaves open.
 
-    `filter_important`: the value test applies to important tokens too. `running_max`: Max follows
-    the tokens read later. `masses`: what global tokens are ranked by, scores of the softmax or
-    weights before it. `group_stop`, where heads share keys: stop when `all` want to, when `any`
-    does, or when all do, a head that wants to being `masked` from then on.
+    `filter_important`: the value test applies to important tokens too. `running_max`: Max includes
+    tokens read later. `masses`: global tokens are ranked by softmax `scores` or by unnormalized
+    `weights`. `group_stop`, for heads that share keys: stop when the condition holds for `all`
+    heads, or for `any` head; with `masked`, for all, but each head is ignored once it holds.
     """
 
     key_share: float = limited(0.01, 2, default=0.9)  # thr_k; above 1 never stops
@@ -41,7 +41,7 @@ class Rule(Settings):
 
     @property
     def native(self) -> Any:
-        """The rule as the simulator takes it."""
+        """The rule in the simulator's form."""
         return _simulator.rule(
             self.key_share,
             self.value_share,
@@ -58,7 +58,7 @@ class Rule(Settings):
 
 @dataclass
 class Decision:
-    """Rows read in a step: keys, of which the first `important` are so; and values."""
+    """Rows read in a step: keys, with the `important` ones first, and values."""
 
     keys: list[int]
     values: list[int]
@@ -67,7 +67,7 @@ class Decision:
 
 
 def enough(known: Any, greatest: Any, count: int, length: int, share: Any) -> bool:
-    """Return whether `count` tokens known, of summed weight `known`, suffice (lines 11 to 14)."""
+    """Return whether `count` tokens with a sum of weights `known` suffice (lines 11 to 14)."""
     average = (known - greatest) / (count - 1)
     unknown = average * (length - count)
     return bool((known + unknown) * share <= known)
@@ -75,7 +75,7 @@ def enough(known: Any, greatest: Any, count: int, length: int, share: Any) -> bo
 
 @dataclass
 class Aet:
-    """The heads that share keys, from step to step."""
+    """State of the heads that share keys, from step to step."""
 
     rule: Rule
     globals: dict[int, Any] = field(default_factory=dict)  # token: mass
@@ -83,7 +83,7 @@ class Aet:
     next: int = 0
 
     def step(self, weights: list[list[Any]]) -> Decision:
-        """Return what a step reads; weights e^(q k / sqrt(d)) of all tokens, [heads][length]."""
+        """Return the rows that a step reads; `weights` [heads][length] are e^(q k / sqrt(d))."""
         rule, length = self.rule, len(weights[0])
         self._admit(length)
         important = [*range(min(rule.sinks, length)), *self.globals, *self.locals]  # line 1
@@ -129,7 +129,9 @@ class Aet:
         return out
 
     def _admit(self, length: int) -> None:
-        """The new token is local; one that is so no more replaces the lightest (lines 18 to 20)."""
+        """Make new tokens local; one that leaves the locals replaces the global token of least mass
+        (lines 18 to 20).
+        """
         for row in range(self.next, length):
             if row >= self.rule.sinks:
                 self.locals[row] = 0

@@ -1,4 +1,4 @@
-"""Scrooge against its paper: bytes, bounds, and what the published traffic gives in time."""
+"""Checks of Scrooge against its paper: bytes, bounds, and the speed-up at the published traffic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from suffice_hw.scrooge.logits import Synthetic
 from suffice_hw.scrooge.plot import LOSSES
 
 PAPER = "Scrooge"
-GIGABYTES = {  # of keys and values that decoding 1..1024 reads, derived from the shapes
+GIGABYTES = {  # of keys and values read in decoding tokens 1..1024, derived from the shapes
     "opt-1.3b": 103.2,
     "opt-2.7b": 172.0,
     "opt-6.7b": 275.1,
@@ -25,8 +25,8 @@ GIGABYTES = {  # of keys and values that decoding 1..1024 reads, derived from th
     "llama-2-7b": 275.1,
     "llama-2-13b": 429.9,
 }
-SUSTAINED = 0.92 * 128  # GB/s that DRAMsim3 gives a stream
-PUBLISHED = {  # K, V and all traffic: how many times less; speed-up and its bar (section VI-B)
+SUSTAINED = 0.92 * 128  # GB/s of a stream in DRAMsim3
+PUBLISHED = {  # reductions of K, V and total traffic; speed-up and its tolerance (section VI-B)
     "s": (1.23, 4.34, 1.92, 1.7, 0.12),
     "as": (1.85, 7.14, 2.94, 2.6, 0.25),
 }
@@ -35,11 +35,11 @@ LENGTHS = 8
 
 
 def tuned(workload: str, name: str = MODEL) -> simulate.Result:
-    """Return the result of a workload tuned to the published traffic, on one of the models."""
+    """Return the result of one of the models on a workload tuned to the published traffic."""
     return _tuned(workload, dataclasses.replace(model(name), name="any"))
 
 
-@cache  # by shape: two pairs of the models have the same
+@cache  # by shape: two pairs of models have equal shapes
 def _tuned(workload: str, shape: Shape) -> simulate.Result:
     source = Synthetic.load(workload)
     shares = (source.key_share, source.value_share)
@@ -47,7 +47,7 @@ def _tuned(workload: str, shape: Shape) -> simulate.Result:
 
 
 def algorithm() -> list[Check]:
-    """U1, U5, U9: the figure's example, the bound of the value reduction, the exponent."""
+    """The example of Fig. 3, the bound of the value reduction, the exponential."""
     example = [0.6, 0.3, 0.1]
     ratio = sum(example) / (sum(example) + 3 * (sum(example) - 0.6) / 2)
     stops = [enough(1.0, 0.6, 3, 6, 0.9), enough(1.08, 0.6, 5, 6, 0.9 - 1e-12)]
@@ -58,12 +58,15 @@ def algorithm() -> list[Check]:
     x = np.arange(-9.7, 0, 1 / 512).astype(np.float16)
     exact = np.exp(x.astype(np.float64))
     error = float(np.abs(exp_fp16(x) / exact - 1).max())
-    stated = "0.625 goes on, 0.9 stops"
-    ours = f"{ratio:.3f} goes on, 0.9 stops" if stops == [False, True] else f"{ratio:.3f}, {stops}"
+    stated = "0.625 continues, 0.9 stops"
+    right = stops == [False, True]
+    ours = f"{ratio:.3f} continues, 0.9 stops" if right else f"{ratio:.3f}, {stops}"
     return [
-        Check("U1", "Fig. 3, threshold 0.9", stated, ours, ours == stated, f"{PAPER}, Fig. 3"),
         Check(
-            "U5",
+            "aet example", "Fig. 3, threshold 0.9", stated, ours, ours == stated, f"{PAPER}, Fig. 3"
+        ),
+        Check(
+            "aet value bound",
             "most V reduction while important values are always read; AS is said to reach 7.14",
             "7.277",
             f"{most:.3f}",
@@ -71,7 +74,7 @@ def algorithm() -> list[Check]:
             "derived",
         ),
         Check(
-            "U9",
+            "scrooge exponent",
             "Taylor-5 exponent in FP16 with range reduction, error",
             "< 1e-3",
             f"{error:.1e}",
@@ -82,13 +85,13 @@ def algorithm() -> list[Check]:
 
 
 def baseline() -> list[Check]:
-    """U7: bytes of all models, and the baseline's time for one."""
+    """Bytes of all models, the baseline's time for one, and the use of the buses."""
     found = []
     for name, published in GIGABYTES.items():
         ours = MODELS[name].attention_bytes(1024) / 1e9
         found.append(
             Check(
-                "U7",
+                "scrooge baseline",
                 f"{name}, K and V for 1..1024 (GB)",
                 f"{published}",
                 f"{ours:.1f}",
@@ -100,17 +103,19 @@ def baseline() -> list[Check]:
     seconds, ours = result.baseline_bytes / SUSTAINED / 1e9, result.baseline_overlapped_cycles / 1e9
     what = f"{MODEL}, baseline at 0.92 x 128 GB/s (s)"
     holds = within(ours, seconds, 0.03)
-    found.append(Check("U7", what, f"{seconds:.3f}", f"{ours:.3f}", holds, "derived"))
+    found.append(Check("scrooge baseline", what, f"{seconds:.3f}", f"{ours:.3f}", holds, "derived"))
     bound = result.overlapped_cycles * Design.load().part().peak_bytes_per_ns
     read = float((result.keys_read + result.values_read).sum()) * result.row_bytes
-    what = "bytes read by what the buses could carry meanwhile"
+    what = "bytes read, as a share of the buses' peak in that time"
     share = f"{read / bound:.3f}"
-    found.append(Check("U6", what, "at most 0.933", share, read <= 0.933 * bound, "derived"))
+    found.append(
+        Check("aet bus use", what, "at most 0.933", share, read <= 0.933 * bound, "derived")
+    )
     return found
 
 
 def speedup() -> list[Check]:
-    """U8: given the published traffic, the speed-up; means over the paper's six models."""
+    """The speed-up at the published traffic, means over the paper's six models."""
     found = []
     for workload, (keys, values, total, faster, bar) in PUBLISHED.items():
         results = {name: tuned(workload, name) for name in MODELS}
@@ -120,20 +125,29 @@ def speedup() -> list[Check]:
             return float(sum(getattr(each, figure) for each in results.values()) / len(results))
 
         for what, published, figure in (
-            ("K traffic, times less (tuned to it)", keys, "key_reduction"),
-            ("V traffic, times less (tuned to it)", values, "value_reduction"),
-            ("K and V, times less", total, "reduction"),
+            ("reduction of K traffic (input)", keys, "key_reduction"),
+            ("reduction of V traffic (input)", values, "value_reduction"),
+            ("reduction of K and V traffic", total, "reduction"),
         ):
             ours = mean(figure)
             holds = within(ours, published, 0.03)
             shown = f"{mode}: {what}"
-            found.append(Check("U8", shown, f"{published}", f"{ours:.2f}", holds, f"{PAPER}, VI-B"))
+            found.append(
+                Check(
+                    "scrooge speed-up",
+                    shown,
+                    f"{published}",
+                    f"{ours:.2f}",
+                    holds,
+                    f"{PAPER}, VI-B",
+                )
+            )
         range_ = f"{mean('least_speedup'):.2f} to {mean('overlapped_speedup'):.2f} if heads overlap"
-        waste = f"{mean('reduction_with_waste'):.2f} with keys that came after the stop"
+        waste = f"{mean('reduction_with_waste'):.2f} with keys that arrive after the stop"
         ours = mean("speedup")
         found.append(
             Check(
-                "U8",
+                "scrooge speed-up",
                 f"{mode}: speed-up, head after head ({range_}; traffic {waste})",
                 f"{faster} +- {bar}",
                 f"{ours:.2f}",
@@ -146,17 +160,19 @@ def speedup() -> list[Check]:
 
 
 def by_loss() -> list[Check]:
-    """Fig. 9 needs perplexities, which no made-up logits have."""
-    what = "speed-up at " + ", ".join(f"{loss:g}" for loss in LOSSES) + " % of perplexity lost"
+    """Not run: Fig. 9 needs perplexities, which synthetic logits do not have."""
+    what = "speed-up at a rise of perplexity of " + ", ".join(f"{loss:g}" for loss in LOSSES) + " %"
     published = ", ".join(f"{speed}" for speed in LOSSES.values())
     why = "needs runs of a model whose loss was measured: hw validate --run"
-    return [Check("T4", what, published, "-", False, f"{PAPER}, Fig. 9", why, ran=False)]
+    return [
+        Check("speed-up by loss", what, published, "-", False, f"{PAPER}, Fig. 9", why, ran=False)
+    ]
 
 
 def _by_model(results: dict[str, simulate.Result]) -> str:
-    """Say what each model gains, and what of a head's step is waiting: why small heads gain less.
+    """Describe each model's speed-up, and the latency in a step: why small heads gain less.
 
-    Latencies of memory, pipe and softmax are exposed once a step, whatever the size of a head.
+    Latencies of memory, pipeline and softmax are exposed once per step, whatever the head size.
     """
     gains = ", ".join(f"{name} {each.speedup:.2f}" for name, each in results.items())
     waits = {}
@@ -164,9 +180,9 @@ def _by_model(results: dict[str, simulate.Result]) -> str:
         shape = MODELS[name]
         steps = 1024 * shape.layers * shape.kv_heads
         read = each.overlapped_cycles / steps
-        waits[shape.head_size] = f"{each.serial_cycles.sum() / steps - read:.0f} beside {read:.0f}"
+        waits[shape.head_size] = f"{each.serial_cycles.sum() / steps - read:.0f} + {read:.0f}"
     sizes = ", ".join(f"{size}: {wait}" for size, wait in waits.items())
-    return f"{gains}; ns of a step that wait, beside those of its traffic, by head size: {sizes}"
+    return f"{gains}; ns per step, latency + traffic, by head size: {sizes}"
 
 
 GROUPS = [algorithm, baseline, speedup, by_loss]

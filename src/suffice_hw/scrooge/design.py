@@ -1,4 +1,4 @@
-"""The accelerator's settings, and the models whose attention it computes."""
+"""Settings of the accelerator, and shapes of the models it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VALUE_BYTES = 2  # FP16
 
 @dataclass(frozen=True)
 class Shape(Settings):
-    """A model's attention."""
+    """Sizes of a model's attention."""
 
     name: str
     layers: int = limited(1, 1024)
@@ -36,11 +36,11 @@ class Shape(Settings):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a token's key, or value, in one head."""
+        """Bytes of one token's key (or value) in one head."""
         return self.head_size * VALUE_BYTES
 
     def attention_bytes(self, tokens: int) -> int:
-        """Return the bytes of keys and values that decoding 1..tokens reads, all of them."""
+        """Return the bytes of keys and values that exact attention reads in decoding 1..tokens."""
         rows = tokens * (tokens + 1) // 2
         return 2 * rows * self.layers * self.kv_heads * self.row_bytes
 
@@ -62,14 +62,14 @@ def model(name: str) -> Shape:
     """Return one of the paper's models.
 
     Raises:
-        InputError: It is none of them.
+        InputError: The name is unknown.
     """
     return settings.entry("model", name, MODELS)
 
 
 @dataclass(frozen=True)
 class Design(Settings):
-    """The accelerator at 1 GHz; latencies in cycles. designs/scrooge.toml says what each key is."""
+    """The accelerator at 1 GHz; latencies in cycles. designs/scrooge.toml explains the keys."""
 
     memory: str
     lanes: int = limited(1, 256)
@@ -103,10 +103,10 @@ class Design(Settings):
 
     @classmethod
     def load(cls, name: str = "scrooge") -> Design:
-        """Return a design of ours by its name, or of a TOML file.
+        """Return a design: a built-in one by its name, or that of a TOML file.
 
         Raises:
-            InputError: Unknown, or the file has a key or a value that cannot be.
+            InputError: The name is unknown, or the file has an invalid key or value.
         """
         path = settings.named(DESIGNS, "design", name)
         design = settings.read(cls, path)
@@ -124,31 +124,33 @@ class Design(Settings):
         return Sram(self.buffer_bytes, self.buffer_port_bits, self.buffer_banks)
 
     def lanes_per_token(self, shape: Shape) -> int:
-        """Return how many lanes share a token of a model.
+        """Return the number of lanes that compute a token of a model together.
 
         Raises:
-            InputError: More than there are.
+            InputError: There are not enough lanes.
         """
         lanes = -(-shape.head_size // self.lane_width)
         if lanes > self.lanes:
-            most = self.lanes * self.lane_width
-            raise InputError(f"head_size={shape.head_size}: must be at most {most}, all the lanes")
+            widest = self.lanes * self.lane_width
+            raise InputError(
+                f"head_size={shape.head_size}: must be at most {widest}, the width of all lanes"
+            )
         return lanes
 
     def wave(self, shape: Shape) -> int:
-        """Return how many tokens of a model are processed together."""
+        """Return the number of tokens that are processed together."""
         return self.lanes // self.lanes_per_token(shape)
 
     def rule(self, shape: Shape, key_share: float, value_share: float) -> Rule:
-        """Return what the units for early termination decide by."""
+        """Return the rule of the early-termination units."""
         names = [each.name for each in dataclasses.fields(Rule)]
-        own = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        own |= {"key_share": key_share, "value_share": value_share}
-        return Rule(**own | {"wave": self.wave(shape)})
+        fields = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        fields |= {"key_share": key_share, "value_share": value_share}
+        return Rule(**fields | {"wave": self.wave(shape)})
 
     @property
     def pipe_cycles(self) -> int:
-        """Cycles from a wave's keys to its part of Max and Sum."""
+        """Cycles from a wave's keys to its contribution to Max and Sum."""
         exponent = dataclasses.replace(
             Unit.load(), bits=self.softmax_bits, group=1, exp_cycles=self.exp_cycles
         )

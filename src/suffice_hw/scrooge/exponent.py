@@ -1,8 +1,8 @@
-"""The exponent unit's arithmetic: FP16, range reduction, a Taylor series of fifth order.
+"""Arithmetic of the exponential unit: FP16, range reduction, a Taylor series of fifth order.
 
-e^x = 2^k e^r with k = round(x / ln 2), so |r| <= 0.347; without that the series is of no use: at
-r = -2 it is half off. ln 2 is subtracted in two parts, the first of which has few enough bits for
-the product with k to be exact. Five Horner steps, each rounded to FP16.
+e^x = 2^k e^r with k = round(x / ln 2), so |r| <= 0.347. Without range reduction the series is
+useless: at r = -2 its error is 50 %. ln 2 is subtracted in two parts. The first part has few enough
+bits that its product with k is exact. Each of the five Horner steps is rounded to FP16.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LARGEST = 11.09  # above it FP16 overflows
 
 
 def exp_fp16(x: Half) -> Half:
-    """Return e^x of FP16 numbers [n], at most 11.09 and not so low that 2^k has no FP16."""
+    """Return e^x for FP16 numbers [n]; x is at most 11.09, and 2^k must be an FP16 number."""
     k = np.rint(x.astype(np.float32) / math.log(2)).astype(np.float16)
     r = (x - k * HIGH) - k * LOW
     e = np.float16(1 / math.factorial(ORDER))

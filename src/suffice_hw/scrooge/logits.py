@@ -1,8 +1,9 @@
-"""Where the logits come from that the accelerator decides by: a generator, or a trace of a model.
+"""Logits for the accelerator's decisions: from a generator, or from a trace of a model.
 
-A trace is an .npz file: `schema` (this one's name), `model`, `kv_heads`, `head_size`, and for each
-layer `i` an array `layer_i`, float16 [H, T, T]: the logits q k / sqrt(d) of step `t` (row) for the
-tokens up to `t` (columns), per query head. Order, sums, sets and what is read of V follow.
+A trace is an .npz file: `schema` (with the value of SCHEMA), `model`, `kv_heads`, `head_size`, and
+for each layer `i` an array `layer_i`, float16 [H, T, T]. It has, per query head, the logits
+q k / sqrt(d) of step `t` (row) for the tokens up to `t` (columns). Which rows of K and V are read
+follows from them.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ Halves = npt.NDArray[np.float16]
 
 
 class Source(Protocol):
-    """Decides what a rule reads, step by step."""
+    """A source of logits, to which rules are applied step by step."""
 
     def steps(
         self, rule: Rule, shape: Shape, layer: int, kv_head: int, tokens: int, lengths: list[int]
     ) -> tuple[Totals, list[Any]]:
-        """Return keys, values and waves of all steps [3, tokens], and decisions at some lengths."""
+        """Return keys, values and waves of all steps [3, tokens], and decisions at `lengths`."""
         ...
 
 
 @dataclass(frozen=True)
 class Synthetic(Settings):
-    """Logits that look like attention's, by a hash of seed, layer, head, step and token.
+    """Synthetic attention logits, by a hash of seed, layer, head, step and token.
 
-    A token's logit is the sum of a lasting part, a passing part, both of normal density, and one
-    for the recent: `recency` e^(-age / reach). Token 0 is the sink: its logit goes from
-    `sink_first` in the first layer to `sink_last` in the last one.
+    A token's logit is the sum of three parts: one that is constant over steps, one that changes in
+    every step, both normally distributed, and `recency` e^(-age / reach). Token 0 is the sink: its
+    logit goes from `sink_first` in the first layer to `sink_last` in the last one.
     """
 
     key_share: float = limited(0.01, 2)
@@ -63,16 +64,16 @@ class Synthetic(Settings):
 
     @classmethod
     def load(cls, name: str) -> Synthetic:
-        """Return a workload of ours by its name, or of a TOML file.
+        """Return a workload: a built-in one by its name, or that of a TOML file.
 
         Raises:
-            InputError: Unknown, or the file has a key or a value that cannot be.
+            InputError: The name is unknown, or the file has an invalid key or value.
         """
         path = settings.named(WORKLOADS, "workload", name)
         return settings.read(cls, path)
 
     def native(self, shape: Shape, layer: int) -> Any:
-        """Return a layer's generator."""
+        """Return the generator of a layer."""
         place = layer / max(shape.layers - 1, 1)
         sink = self.sink_first + (self.sink_last - self.sink_first) * place
         seed = self.seed * 4096 + layer
@@ -81,7 +82,7 @@ class Synthetic(Settings):
     def steps(
         self, rule: Rule, shape: Shape, layer: int, kv_head: int, tokens: int, lengths: list[int]
     ) -> tuple[Totals, list[Any]]:
-        """Return keys, values and waves of all steps [3, tokens], and decisions at some lengths."""
+        """Return keys, values and waves of all steps [3, tokens], and decisions at `lengths`."""
         group = shape.heads // shape.kv_heads
         totals = np.zeros((3, tokens), np.int32)
         source = self.native(shape, layer)
@@ -93,7 +94,7 @@ class Synthetic(Settings):
 
 @dataclass(frozen=True)
 class Trace:
-    """Logits of a model, [H, T, T] for each layer; those of a file are read one layer at a time."""
+    """Logits of a model, [H, T, T] per layer; a file is read one layer at a time."""
 
     model: str
     kv_heads: int
@@ -102,13 +103,13 @@ class Trace:
 
     @cached_property
     def shape(self) -> Shape:
-        """The model's attention."""
+        """Sizes of the model's attention."""
         heads = self.layers[0].shape[0]
         return Shape(self.model, len(self.layers), heads, self.kv_heads, self.head_size)
 
     @cached_property
     def tokens(self) -> int:
-        """Steps that it has."""
+        """Number of steps."""
         return int(self.layers[0].shape[1])
 
     @classmethod
@@ -116,7 +117,7 @@ class Trace:
         """Open a trace.
 
         Raises:
-            InputError: No such file, of another schema, or with arrays that do not fit together.
+            InputError: There is no such file, its schema differs, or its arrays do not match.
         """
         stored = _Stored(path)
         values = {key: stored.value(key) for key in ("schema", "model", "kv_heads", "head_size")}
@@ -130,7 +131,7 @@ class Trace:
                 raise InputError(f"{path}: {key}={value}: must be a whole number")
         stored.check()
         trace = cls(str(values["model"]), int(values["kv_heads"]), int(values["head_size"]), stored)
-        trace.shape  # noqa: B018 (refuses what does not fit together)
+        trace.shape  # noqa: B018 (checks that the sizes match)
         return trace
 
     def save(self, path: Path) -> None:
@@ -142,28 +143,28 @@ class Trace:
     def steps(
         self, rule: Rule, shape: Shape, layer: int, kv_head: int, tokens: int, lengths: list[int]
     ) -> tuple[Totals, list[Any]]:
-        """Return keys, values and waves of all steps [3, tokens], and decisions at some lengths.
+        """Return keys, values and waves of all steps [3, tokens], and decisions at `lengths`.
 
         Raises:
-            InputError: More layers, heads or tokens than the trace has.
+            InputError: Layers or heads differ from the trace's, or it has fewer tokens.
         """
-        heads, held, _ = self.layers[0].shape
-        if tokens > held:
-            raise InputError(f"tokens={tokens}: must be at most {held}, the trace's")
+        heads, steps, _ = self.layers[0].shape
+        if tokens > steps:
+            raise InputError(f"tokens={tokens}: must be at most {steps}, those of the trace")
         if shape.layers != len(self.layers) or shape.heads != heads:
             raise InputError(
                 f"the trace has {len(self.layers)} layers of {heads} heads, "
                 f"{shape.name} has {shape.layers} of {shape.heads}"
             )
         group = heads // shape.kv_heads
-        own = self.layers[layer][kv_head * group : (kv_head + 1) * group, :tokens, :tokens]
+        shared = self.layers[layer][kv_head * group : (kv_head + 1) * group, :tokens, :tokens]
         totals = np.zeros((3, tokens), np.int32)
-        logits = np.ascontiguousarray(own, np.float32)
+        logits = np.ascontiguousarray(shared, np.float32)
         return totals, _simulator.traced_steps(rule.native, logits, lengths, totals)
 
 
 class _Stored(Sequence[Halves]):
-    """The layers of a file, of which the last one asked for is kept."""
+    """The layers of a file; the last one read stays in memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -176,7 +177,7 @@ class _Stored(Sequence[Halves]):
         self._kept: tuple[int, Halves] | None = None
 
     def value(self, name: str) -> Any:
-        """Return a single value, None if there is none of that name."""
+        """Return a scalar by its name, None if there is none."""
         kind = self._headers.get(name)
         return self._read(name) if kind is not None and kind[0] == () else None
 
@@ -187,17 +188,17 @@ class _Stored(Sequence[Halves]):
             raise InputError(f"{self.path}: {name}: is damaged") from None
 
     def check(self) -> None:
-        """Refuse layers that do not fit together.
+        """Require layers of equal shapes and of the right type.
 
         Raises:
-            InputError: They do not.
+            InputError: A layer is missing, or has another shape or type.
         """
         shapes = {shape for shape, _ in self._headers.values() if shape != ()}
         first = next(iter(shapes), ())
         named = all(f"layer_{i}" in self._headers for i in range(len(self)))
         if not named or len(shapes) != 1 or len(first) != 3 or first[1] != first[2]:
             raise InputError(
-                f"{self.path}: must have layer_0, layer_1, ..., each [H, T, T], all alike"
+                f"{self.path}: must have layer_0, layer_1, ..., each [H, T, T], of one shape"
             )
         for i in range(len(self)):
             kind = self._headers[f"layer_{i}"][1]
@@ -235,7 +236,7 @@ def _headers(path: Path) -> Iterator[tuple[str, tuple[tuple[int, ...], np.dtype[
 
 
 class TraceWriter:
-    """Writes a trace layer by layer; the file is there once all are, and not if that fails."""
+    """Writes a trace layer by layer; the file appears only after all layers are written."""
 
     def __init__(self, path: Path, model: str, kv_heads: int, head_size: int) -> None:
         self._path, self._open = path, contextlib.ExitStack()

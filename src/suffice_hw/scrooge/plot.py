@@ -1,4 +1,4 @@
-"""Pictures of runs: the paper's Figs. 6 to 9 from their tables."""
+"""Plots of runs, as the paper's Figs. 6 to 9."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ LAYERS = {
     "rows_held": "positive",
 }
 
-# Fig. 9, OPT-6.7B/13B and LLaMA-2-7B/13B: perplexity lost, at most so many per cent; speed-up
+# Fig. 9, OPT-6.7B/13B and LLaMA-2-7B/13B: {limit on the rise of perplexity in percent: speed-up}
 LOSSES = {1.0: 1.97, 2.0: 2.13, 3.0: 2.70, 5.0: 4.31, 10.0: 6.86}
 
 
 def draw(folders: list[Path], output: Path) -> None:
-    """Draw traffic (Fig. 6), by layer (Fig. 7), speed-up (Fig. 8), and by perplexity (Fig. 9).
+    """Plot traffic (Fig. 6), by layer (Fig. 7), speed-up (Fig. 8), and by perplexity (Fig. 9).
 
-    Fig. 9 has those runs that were told their loss of perplexity, and is left out if none was.
+    Fig. 9 has the runs with a measured rise of perplexity, and is omitted if there are none.
 
     Raises:
-        InputError: A folder that no run has written, or not as it is, or one given twice.
+        InputError: A folder holds no run or a changed one, or is given twice.
         OSError: The picture cannot be written.
     """
     names = labels(folders)
@@ -56,8 +56,8 @@ def draw(folders: list[Path], output: Path) -> None:
     least = [each["least_speedup"] for each in summaries]
     most = [each["overlapped_speedup"] for each in summaries]
     speed.bar(names, [each["speedup"] for each in summaries])
-    speed.vlines(names, least, most, color="black", label="how far heads overlap")
-    speed.set_ylabel("times faster than the baseline")
+    speed.vlines(names, least, most, color="black", label="without to full overlap of heads")
+    speed.set_ylabel("speed-up over the baseline")
     speed.legend()
     if last:
         _by_loss(last[0], measured)
@@ -66,12 +66,12 @@ def draw(folders: list[Path], output: Path) -> None:
 
 
 def _by_loss(axis: Any, summaries: list[dict[str, Any]]) -> None:
-    """Draw the best speed-up at a loss of perplexity of at most so much."""
-    own = sorted((each["perplexity_loss_percent"], each["speedup"]) for each in summaries)
-    best = [max(speed for loss, speed in own if loss <= most) for most, _ in own]
+    """Plot the best speed-up by the limit on the rise of perplexity."""
+    points = sorted((each["perplexity_loss_percent"], each["speedup"]) for each in summaries)
+    best = [max(speed for loss, speed in points if loss <= limit) for limit, _ in points]
     label = ", ".join(sorted({each["model"] for each in summaries}))
-    axis.step([loss for loss, _ in own], best, where="post", marker="o", label=label)
+    axis.step([loss for loss, _ in points], best, where="post", marker="o", label=label)
     axis.step(list(LOSSES), list(LOSSES.values()), where="post", marker="s", label="published")
-    axis.set_xlabel("perplexity lost, at most (%)")
-    axis.set_ylabel("times faster than the baseline")
+    axis.set_xlabel("limit on the rise of perplexity (%)")
+    axis.set_ylabel("speed-up over the baseline")
     axis.legend()

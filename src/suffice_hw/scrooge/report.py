@@ -1,4 +1,4 @@
-"""What a run leaves behind: a summary, tables by layer, activity, energy, and its provenance."""
+"""The files of a run: a summary, tables by layer, activity, energy, and provenance."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ FILES = ("summary.json", "layers.csv", "activity.csv", "energy.csv", "provenance
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A result and what it is of."""
+    """A result with its design, model and workload."""
 
     design: Design
     shape: Shape
-    workload: str  # its name, or the trace's file
-    source: Row  # what identifies it: a generator's parameters, or the trace's hash
+    workload: str  # name of the workload, or of the trace's file
+    source: Row  # parameters of the generator, or the trace's hash
     thresholds: tuple[float, float]
     tokens: int
     sampled_heads: int
@@ -48,7 +48,7 @@ class Run:
     perplexity_loss_percent: float | None = None  # measured elsewhere with these thresholds
 
     def summary(self) -> Row:
-        """Return the figures that a reader asks for first."""
+        """Return the main figures."""
         result = self.result
         spent = {row["component"]: row["pj"] for row in self.energy() if row["design"] == "scrooge"}
         base = [row["pj"] for row in self.energy() if row["design"] == "baseline"]
@@ -75,7 +75,7 @@ class Run:
         }
 
     def layers(self) -> list[Row]:
-        """Return a row for each layer."""
+        """Return a row per layer."""
         result = self.result
         return [
             {
@@ -90,7 +90,7 @@ class Run:
         ]
 
     def activity(self) -> list[Row]:
-        """Return how often each component did what it does."""
+        """Return the operation counts of each component."""
         result, shape = self.result, self.shape
         group = shape.heads // shape.kv_heads
         read = float(result.keys_read.sum()), float(result.values_read.sum())
@@ -117,7 +117,7 @@ class Run:
         return rows
 
     def energy(self) -> list[Row]:
-        """Return picojoules by component; units that are not busy spend nothing but leakage."""
+        """Return picojoules by component; idle units use leakage power only."""
         technology, buffer = Technology.load(), self.design.buffer()
         table, part = energy.load(self.design.energy_table), self.design.part()
         result = self.result
@@ -136,7 +136,7 @@ class Run:
             spent = {
                 "multiplier": logic("multiplier", "multiply-add"),
                 "exponent": logic("exponent", "exponent"),
-                "max and sum": logic("max and sum", "token", 1 / 15),  # a tree of 15 takes 16
+                "max and sum": logic("max and sum", "token", 1 / 15),  # 15 nodes handle 16 tokens
                 "etu and vsu": logic("etu and vsu", "wave"),
                 "buffer accesses": accesses * buffer.read_pj,
                 "buffer leakage": buffer.leakage_mw * memory.ns,
@@ -149,7 +149,7 @@ class Run:
         return rows
 
     def provenance(self) -> Row:
-        """Return all that decides the figures, with one hash of it."""
+        """Return all settings that determine the figures, with their hash."""
         return runs.provenance(
             SCHEMA,
             {
@@ -169,7 +169,7 @@ class Run:
         )
 
     def write(self, folder: Path) -> None:
-        """Write all files; a reader never sees half of one.
+        """Write all files; an interrupted write leaves no run.
 
         Raises:
             InputError: The folder cannot be written to.

@@ -1,12 +1,12 @@
-"""Scrooge and its baseline on a workload: what is read in all steps, and how long that takes.
+"""Scrooge and its baseline on a workload: rows read in all steps, and the time they take.
 
-The functional pass runs every step. Cycles are simulated at some lengths only, of the heads that
-are sampled, and what lies between is interpolated. The baseline is the same design without what
-terminates early. The paper does not say whether a head's keys are fetched while the one before
-still waits for values, so the times of both come two ways:
+The functional pass runs every step. Cycles are simulated for some heads at some lengths, and
+interpolated in between. The baseline is the same design without early termination. The paper does
+not say whether a head's keys are fetched while the previous head still waits for its values, so
+each design has two times:
 
-    serial      each head after the other
-    overlapped  as if nothing waited for anything but the memory: the most that overlap can give
+    serial      one head after the other
+    overlapped  limited by the memory alone: the upper bound of overlapping
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from suffice_hw.scrooge.design import Design, Shape
 from suffice_hw.scrooge.logits import Source
 
 Floats = npt.NDArray[np.float64]
-_BASELINE_REFRESHES = 10  # of a channel, that a length of the baseline is simulated for
-_HEAD_ROWS = 4096  # that a head's keys have room for in memory
+_BASELINE_REFRESHES = 10  # per channel, in a simulation of the baseline at one length
+_HEAD_ROWS = 4096  # tokens of a head that the memory has room for
 
 
 @dataclass(frozen=True)
 class Result:
-    """Of a whole workload, by layer [L]: rows in all steps, cycles in all steps."""
+    """Rows and cycles of a whole workload, by layer [L], summed over all steps."""
 
     keys_read: Floats
     values_read: Floats
-    rows_held: Floats  # of keys; as many of values
+    rows_held: Floats  # dense rows of keys, and equally many of values
     waves: Floats  # of keys that are not important
-    wasted_keys: Floats  # keys that came after the stop, besides those read
+    wasted_keys: Floats  # keys that arrived after the stop; not in keys_read
     extra_bytes: float  # queries and indices
     row_bytes: int
     serial_cycles: Floats
@@ -52,49 +52,52 @@ class Result:
 
     @property
     def key_reduction(self) -> float:
-        """How many times fewer rows of keys are read, without those that came in vain."""
+        """Key rows of the baseline over those read, wasted ones not counted."""
         return float(self.rows_held.sum() / self.keys_read.sum())
 
     @property
     def value_reduction(self) -> float:
-        """How many times fewer rows of values are read."""
+        """Value rows of the baseline over those read."""
         return float(self.rows_held.sum() / self.values_read.sum())
 
     @property
     def reduction(self) -> float:
-        """How many times fewer bytes of keys and values are read."""
+        """Bytes of keys and values of the baseline over those read."""
         read = self.keys_read.sum() + self.values_read.sum()
         return float(2 * self.rows_held.sum() / read)
 
     @property
     def reduction_with_waste(self) -> float:
-        """The same with what came in vain."""
+        """The same with wasted keys counted as read."""
         read = self.keys_read.sum() + self.values_read.sum() + self.wasted_keys.sum()
         return float(2 * self.rows_held.sum() / read)
 
     @property
     def speedup(self) -> float:
-        """Baseline by Scrooge, both head after head."""
+        """Time of the baseline over that of Scrooge, both with one head after the other."""
         return float(self.baseline_serial_cycles / self.serial_cycles.sum())
 
     @property
     def overlapped_speedup(self) -> float:
-        """Baseline by Scrooge, if the heads of both overlap perfectly."""
+        """Time of the baseline over that of Scrooge, if heads overlap perfectly in both."""
         return self.baseline_overlapped_cycles / self.overlapped_cycles
 
     @property
     def least_speedup(self) -> float:
-        """A baseline that overlaps, since it knows what it reads, by a Scrooge that does not."""
+        """Time of a baseline with overlap over that of Scrooge without.
+
+        Overlap is easier for the baseline, because it knows in advance which rows it reads.
+        """
         return float(self.baseline_overlapped_cycles / self.serial_cycles.sum())
 
     @property
     def baseline_bytes(self) -> float:
-        """Bytes of keys and values that are held, summed over steps: what the baseline reads."""
+        """Bytes that the baseline reads: all keys and values, summed over steps."""
         return float(2 * self.rows_held.sum() * self.row_bytes)
 
 
 def strata(tokens: int, count: int) -> list[int]:
-    """Return lengths from 1 to `tokens` in equal steps, both ends included."""
+    """Return `count` lengths from 1 to `tokens` in equal steps, both ends included."""
     return sorted({round(1 + i * (tokens - 1) / max(count - 1, 1)) for i in range(count)})
 
 
@@ -108,20 +111,20 @@ def run(
     sampled_lengths: int = 16,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Result:
-    """Run a workload: `tokens` decode steps from an empty cache, one sequence.
+    """Run a workload: `tokens` decode steps of one sequence, from an empty cache.
 
     Args:
         design: The accelerator.
         shape: The model.
-        source: Its logits.
+        source: The logits.
         thresholds: thr_k and thr_v.
-        tokens: Steps.
-        sampled_heads: Key/value heads of a layer that are looked at; they stand for all.
-        sampled_lengths: Lengths at which cycles are simulated.
-        report: Told how much is done, of how much.
+        tokens: Number of steps.
+        sampled_heads: Number of key/value heads per layer that are simulated, to represent all.
+        sampled_lengths: Number of lengths at which cycles are simulated.
+        report: Called with the work done and the total work.
 
     Raises:
-        InputError: Counts out of range, or a workload that the memory or the source cannot hold.
+        InputError: A count is out of range, or the workload exceeds the memory or the source.
     """
     _check(design, shape, tokens, sampled_heads, sampled_lengths)
     lengths = strata(tokens, sampled_lengths)
@@ -161,7 +164,7 @@ def run(
 
 
 def _outcome(name: str, columns: dict[str, Floats], ns: float) -> Outcome:
-    """Return what the memory did; latencies are not kept."""
+    """Return the memory's counts, without latencies."""
     reads, activates, refreshes, hits, closed, conflicts, active = columns[name]
     return Outcome(
         reads=round(float(reads)),
@@ -181,7 +184,7 @@ def _check(design: Design, shape: Shape, tokens: int, heads: int, lengths: int) 
     if not 1 <= tokens <= _HEAD_ROWS:
         raise InputError(f"tokens={tokens}: must be in [1, {_HEAD_ROWS}]")
     if not 1 <= heads <= shape.kv_heads:
-        raise InputError(f"heads={heads}: must be in [1, {shape.kv_heads}], {shape.name}'s")
+        raise InputError(f"heads={heads}: must be in [1, {shape.kv_heads}], those of {shape.name}")
     if lengths < 2:
         raise InputError(f"lengths={lengths}: must be at least 2, the first and the last")
     needed = 2 * shape.layers * shape.kv_heads * _HEAD_ROWS * shape.row_bytes
@@ -196,7 +199,7 @@ def _extra_bytes(design: Design, shape: Shape, baseline: bool = False) -> int:
 
 
 def _integrated(lengths: list[int], values: list[Any], tokens: int) -> Floats:
-    """Return the sum over 1..tokens of what is known at some lengths, for each column."""
+    """Return the sum of each column over 1..tokens, interpolated from values at some lengths."""
     columns = np.array(values, np.float64).reshape(len(lengths), -1)
     steps = np.arange(1, tokens + 1)
     return np.array([np.interp(steps, lengths, column).sum() for column in columns.T])
@@ -227,7 +230,7 @@ def simulation(design: Design, part: Part, shape: Shape, baseline: bool = False)
 
 
 def place(shape: Shape, layer: int, kv_head: int) -> list[int]:
-    """Return where a head's keys, its values, and what it reads before them lie."""
+    """Return the addresses of a head's keys, its values, and its query and indices."""
     size = _HEAD_ROWS * shape.row_bytes
     index = layer * shape.kv_heads + kv_head
     after = 2 * shape.layers * shape.kv_heads * size
@@ -248,9 +251,10 @@ def _cycles(
     length: int,
     start: float,
 ) -> tuple[dict[str, list[float]], float]:
-    """Return columns of one step of the sampled heads: cycles, by layer or in all, and counts.
+    """Return the columns of one step of the sampled heads, and the start time of the next length.
 
-    And when the next length starts, so that intervals of refresh go on from length to length.
+    Columns are cycles, by layer or in total, and memory counts. The start time continues the
+    refresh interval from one length to the next.
     """
     part = design.part()
     places = [place(shape, layer, head) for layer in range(shape.layers) for head in heads]
@@ -274,12 +278,12 @@ def _cycles(
 
 
 def _start_ns(part: Part) -> float:
-    """Return when a simulation starts: half an interval before its first refresh, the mean."""
+    """Return the start of a simulation: half an interval before the first refresh, the mean."""
     return part.trefi_ns / 2
 
 
 def _baseline_heads(part: Part, shape: Shape, length: int) -> int:
-    """Return how many heads of a length are simulated for all: what is read is alike in each."""
+    """Return the number of simulated heads that represent all; reads are equal in all heads."""
     head_ns = 2 * length * shape.row_bytes / part.peak_bytes_per_ns
     needed = math.ceil(_BASELINE_REFRESHES * part.trefi_ns / head_ns)
     return min(needed, shape.layers * shape.kv_heads)
@@ -288,7 +292,7 @@ def _baseline_heads(part: Part, shape: Shape, length: int) -> int:
 def _baseline_cycles(
     design: Design, part: Part, shape: Shape, sampled: int, length: int
 ) -> dict[str, list[float]]:
-    """Return the same columns of as many heads that read everything."""
+    """Return the same columns for `sampled` heads of the baseline, which read all rows."""
     rows = list(range(length))
     everything = _simulator.Decision(rows, rows, length, 0)
     count = _baseline_heads(part, shape, length)

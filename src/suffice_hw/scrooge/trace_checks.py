@@ -1,4 +1,4 @@
-"""T1 to T4: what a model's own logits give, beside what the paper says of other models."""
+"""Checks on a model's own logits, compared with the paper's other models."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from suffice_hw.scrooge.report import FIELDS, SCHEMA
 
 THRESHOLDS = {"s": (0.9, 0.001), "as": (0.6, 0.005)}  # the paper's for LLaMA-2
 BAR = 0.15
-OTHERS = "published: the mean over OPT and LLaMA-2 models of 1.3B to 13B, here {}"
+OTHERS = "published: the mean over OPT and LLaMA-2 models of 1.3B to 13B; here: {}"
 
 
 def simulated(trace: Trace, thresholds: tuple[float, float], lengths: int = 16) -> simulate.Result:
-    """Return what the usual design does with a trace, all heads looked at, cycles at some lengths.
+    """Run the default design on a trace, with all heads, and cycles at `lengths` lengths.
 
     Raises:
-        InputError: A trace that cannot be run.
+        InputError: The trace cannot be run.
     """
     return simulate.run(
         Design.load(),
@@ -37,10 +37,10 @@ def simulated(trace: Trace, thresholds: tuple[float, float], lengths: int = 16) 
 
 
 def of(trace: Trace, lengths: int = 16) -> list[Check]:
-    """Return the checks of a trace, all heads looked at, cycles at some lengths.
+    """Return the checks of a trace, with all heads, and cycles at `lengths` lengths.
 
     Raises:
-        InputError: A trace that cannot be run.
+        InputError: The trace cannot be run.
     """
     found = []
     other = OTHERS.format(f"{trace.model}, {trace.tokens} tokens")
@@ -48,51 +48,54 @@ def of(trace: Trace, lengths: int = 16) -> list[Check]:
         result = simulated(trace, thresholds, lengths)
         keys, values, total, faster, _ = PUBLISHED[mode]
         rows = (
-            ("T1", "K traffic, times less", keys, result.key_reduction),
-            ("T1", "V traffic, times less", values, result.value_reduction),
-            ("T1", "K and V, times less", total, result.reduction),
-            ("T2", "speed-up, head after head", faster, result.speedup),
+            ("model's traffic", "K traffic, times less", keys, result.key_reduction),
+            ("model's traffic", "V traffic, times less", values, result.value_reduction),
+            ("model's traffic", "K and V, times less", total, result.reduction),
+            ("model's speed-up", "speed-up, head after head", faster, result.speedup),
         )
-        for id, what, published, ours in rows:
+        for group, what, published, ours in rows:
             holds = within(ours, published, BAR)
             shown = f"{trace.model}, {mode.upper()}: {what}"
             why = "" if holds else other
             source = f"{PAPER}, VI-B"
-            found.append(Check(id, shown, f"{published}", f"{ours:.2f}", holds, source, why))
+            found.append(Check(group, shown, f"{published}", f"{ours:.2f}", holds, source, why))
         found.append(_later_layers(trace, mode, result, other))
     return found
 
 
 def by_loss(folders: list[Path]) -> list[Check]:
-    """Return T4 of runs that were told what perplexity their thresholds cost.
+    """Return the speed-up by loss of runs of `hw run --perplexity-loss`.
 
     Raises:
-        InputError: A folder that no run of scrooge has written, or one that was told no loss.
+        InputError: A folder holds no run of scrooge, or one without a rise of perplexity.
     """
     points = []
     for folder in folders:
         summary = read_summary(folder, {SCHEMA: FIELDS})
         if summary.get("perplexity_loss_percent") is None:
-            raise InputError(f"{folder}: was told no loss: run it with --perplexity-loss")
+            raise InputError(f"{folder}: has no perplexity loss: run it with --perplexity-loss")
         points.append((summary["perplexity_loss_percent"], summary["speedup"], summary["model"]))
     points.sort()
     name = ", ".join(sorted({model for *_, model in points}))
     speeds = [speed for _, speed, _ in points]
     rises = speeds == sorted(speeds)
     shown = ", ".join(f"{speed:.2f} at {loss:g} %" for loss, speed, _ in points)
-    other = f"published: the mean over OPT and LLaMA-2 models of 6.7B to 13B, here {name}"
+    other = f"published: the mean over OPT and LLaMA-2 models of 6.7B to 13B; here: {name}"
     source = f"{PAPER}, Fig. 9"
     what = f"{name}: speed-up by perplexity lost"
-    found = [Check("T4", what, "rises", shown, rises, source, "" if rises else other)]
+    found = [Check("speed-up by loss", what, "rises", shown, rises, source, "" if rises else other)]
     if len(points) < 2:
         why = "one run does not rise: give at least two"
-        found = [Check("T4", what, "rises", shown, False, source, why, ran=False)]
+        found = [Check("speed-up by loss", what, "rises", shown, False, source, why, ran=False)]
     published = LOSSES[1.0]
     ours = max((speed for loss, speed, _ in points if loss <= 1), default=1.0)
     holds = within(ours, published, 0.2)
-    what = f"{name}: speed-up at 1 % of perplexity lost"
+    what = f"{name}: speed-up at a rise of perplexity of 1 %"
     why = "" if holds else other
-    return [*found, Check("T4", what, f"{published}", f"{ours:.2f}", holds, source, why)]
+    return [
+        *found,
+        Check("speed-up by loss", what, f"{published}", f"{ours:.2f}", holds, source, why),
+    ]
 
 
 def _later_layers(trace: Trace, mode: str, result: simulate.Result, other: str) -> Check:
@@ -100,6 +103,8 @@ def _later_layers(trace: Trace, mode: str, result: simulate.Result, other: str) 
     third = max(len(read) // 3, 1)
     ours = float(read[-third:].sum() / read[:third].sum())
     holds = ours < 0.6
-    what = f"{trace.model}, {mode.upper()}: traffic of the last third of layers by the first's"
+    what = f"{trace.model}, {mode.upper()}: traffic of the last third of layers over the first's"
     why = "" if holds else other
-    return Check("T3", what, "< 0.6", f"{ours:.2f}", holds, f"{PAPER}, Fig. 7", why)
+    return Check(
+        "model's later layers", what, "< 0.6", f"{ours:.2f}", holds, f"{PAPER}, Fig. 7", why
+    )

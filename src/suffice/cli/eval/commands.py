@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from suffice.cli.eval.options import PerplexityFlags, RulerFlags, SpeedFlags, TasksFlags
+from suffice.cli.eval.options import LatencyFlags, PerplexityFlags, RulerFlags, TasksFlags
 from suffice.cli.flags import with_flags
 from suffice.cli.options import ModelFlags
 
@@ -21,8 +21,9 @@ def perplexity(*, flags: PerplexityFlags, model: ModelFlags) -> None:
 
 
 @evaluate.command()
+@evaluate.command("speed", hidden=True)  # its name until 0.3
 @with_flags
-def speed(*, flags: SpeedFlags, model: ModelFlags) -> None:
+def latency(*, flags: LatencyFlags, model: ModelFlags) -> None:
     """Measure latency and throughput: TTFT, TPOT, ITL, tokens per second, bytes read."""
     from suffice.cli.eval import latency as measuring
 

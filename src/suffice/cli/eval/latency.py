@@ -1,4 +1,4 @@
-"""`suffice eval speed`: runs requests, shows progress, prints latencies and throughput."""
+"""`suffice eval latency`: runs requests, shows progress, prints latencies and throughput."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from suffice.progress import progress_bar
 if TYPE_CHECKING:
     import rich.progress
 
-    from suffice.cli.eval.options import SpeedFlags
+    from suffice.cli.eval.options import LatencyFlags
     from suffice.cli.options import ModelFlags
     from suffice.engine.llm import LLM
-    from suffice.eval.latency import Case, Rate, Result, Spread
+    from suffice.eval.latency import LatencyCase, LatencyResult, Rate, Spread
     from suffice.trace import Trace
 
 LENGTHS = "128/128,128/1920,1920/128,1920/1920"
@@ -52,10 +52,10 @@ class Asked:
 class Speeds:
     """The results of all cases."""
 
-    cases: list[Result]
+    cases: list[LatencyResult]
 
 
-def run(flags: SpeedFlags, model: ModelFlags) -> None:
+def run(flags: LatencyFlags, model: ModelFlags) -> None:
     """Run the cases that the flags describe and print the results; after Ctrl-C, those finished.
 
     Raises:
@@ -69,7 +69,7 @@ def run(flags: SpeedFlags, model: ModelFlags) -> None:
 
     cases = _cases(asked, flags.prompts, llm)
     check_fits(cases, llm)
-    done: list[tuple[Result, Trace]] = []
+    done: list[tuple[LatencyResult, Trace]] = []
     interrupted = False
     try:
         done.extend(_measured(llm, cases, flags.repetitions))
@@ -85,7 +85,7 @@ def run(flags: SpeedFlags, model: ModelFlags) -> None:
         raise KeyboardInterrupt
 
 
-def _read(flags: SpeedFlags) -> Asked:
+def _read(flags: LatencyFlags) -> Asked:
     """Check the flags and read the prompts."""
     check_output(flags.output)
     if flags.repetitions < 1:
@@ -143,8 +143,8 @@ def _widened(llm: LLM, most: int) -> LLM:
     return LLM.from_parts(config, llm.runner, llm.tokenizer)
 
 
-def _cases(asked: Asked, source: str | None, llm: LLM) -> list[Case]:
-    from suffice.eval.latency import Case, fixed
+def _cases(asked: Asked, source: str | None, llm: LLM) -> list[LatencyCase]:
+    from suffice.eval.latency import LatencyCase, fixed
     from suffice.sampling_params import SamplingParams
 
     if source is None:
@@ -152,7 +152,7 @@ def _cases(asked: Asked, source: str | None, llm: LLM) -> list[Case]:
     prompts = [_tokens(llm, text) for text in asked.texts]
     params = SamplingParams(temperature=0, max_tokens=asked.max_tokens)
     name = PurePath(source).name
-    return [Case(name, size, prompts, params) for size in asked.batch_sizes]
+    return [LatencyCase(name, size, prompts, params) for size in asked.batch_sizes]
 
 
 def _tokens(llm: LLM, text: str) -> list[int]:
@@ -160,7 +160,9 @@ def _tokens(llm: LLM, text: str) -> list[int]:
     return llm.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
 
-def _measured(llm: LLM, cases: Sequence[Case], repetitions: int) -> Iterator[tuple[Result, Trace]]:
+def _measured(
+    llm: LLM, cases: Sequence[LatencyCase], repetitions: int
+) -> Iterator[tuple[LatencyResult, Trace]]:
     """Yield the result of each case, and the reads of all cases so far."""
     from suffice.eval.latency import measure, warm_up
 
@@ -195,7 +197,9 @@ def _bar() -> rich.progress.Progress:
     return progress_bar("{task.description}", BarColumn(), TokenSpeed(), TimeRemainingColumn())
 
 
-def _table(results: Sequence[Result], output: str) -> tuple[Sequence[str], list[list[object]]]:
+def _table(
+    results: Sequence[LatencyResult], output: str
+) -> tuple[Sequence[str], list[list[object]]]:
     """Return columns and a row per case: every figure for csv, a selection for md."""
     if output == "md":
         return COLUMNS, [_row(result) for result in results]
@@ -211,7 +215,7 @@ def _flat(values: dict[str, Any]) -> dict[str, object]:
     return flat
 
 
-def _row(result: Result) -> list[object]:
+def _row(result: LatencyResult) -> list[object]:
     return [
         result.case,
         result.batch_size,

@@ -47,8 +47,8 @@ class PerplexityFlags:
 
 
 @dataclass(frozen=True)
-class SpeedFlags:
-    """Requests of `eval speed`."""
+class LatencyFlags:
+    """Requests of `eval latency`."""
 
     lengths: Annotated[
         str | None,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from suffice.cli.eval.options import PerplexityFlags
     from suffice.cli.options import ModelFlags
-    from suffice.eval.perplexity import Result
+    from suffice.eval.perplexity import PerplexityResult
     from suffice.trace import Audit, Trace
 
 Row = tuple[str, float, float | None]
@@ -32,10 +32,12 @@ def run(flags: PerplexityFlags, model: ModelFlags) -> None:
     check_output(flags.output)
     model.check_drafts("eval perplexity")
     compared = None if flags.against is None else reference_flags(flags.against, model)
-    from suffice.eval.perplexity import Plan, measure, windows_of
+    from suffice.eval.perplexity import PerplexityPlan, measure, windows_of
     from suffice.eval.texts import load_text
 
-    plan = Plan(flags.window, flags.limit, flags.mode, flags.batch_size, flags.prompt or 0)
+    plan = PerplexityPlan(
+        flags.window, flags.limit, flags.mode, flags.batch_size, flags.prompt or 0
+    )
     text = load_text(flags.text, flags.data_dir)
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
@@ -82,7 +84,7 @@ def _bar() -> rich.progress.Progress:
     )
 
 
-def _rows(result: Result) -> list[Row]:
+def _rows(result: PerplexityResult) -> list[Row]:
     rows: list[Row] = [
         ("windows", result.windows, None),
         ("predictions", result.predictions, None),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from suffice.cli.eval.options import RulerFlags
     from suffice.cli.options import ModelFlags
-    from suffice.eval.ruler import Plan, Result
+    from suffice.eval.ruler import RulerPlan, RulerResult
 
 COLUMNS = ("task", "length", "score", "standard error", "samples")
 Row = tuple[str, int | None, float, float | None, int]
@@ -52,11 +52,11 @@ def run(flags: RulerFlags, model: ModelFlags) -> None:
         raise KeyboardInterrupt
 
 
-def _plan(flags: RulerFlags) -> Plan:
-    from suffice.eval.ruler import TASKS, Plan
+def _plan(flags: RulerFlags) -> RulerPlan:
+    from suffice.eval.ruler import TASKS, RulerPlan
 
     tasks = [task.strip() for task in flags.tasks.split(",")]
-    return Plan(
+    return RulerPlan(
         list(TASKS) if tasks == ["all"] else tasks,
         whole_numbers("--lengths", flags.lengths),
         flags.samples,
@@ -76,7 +76,7 @@ def _bar() -> rich.progress.Progress:
     )
 
 
-def _rows(result: Result) -> list[Row]:
+def _rows(result: RulerResult) -> list[Row]:
     return [
         (each.task or "mean", each.length, each.score, each.error, each.samples)
         for each in (*result.scores, *result.means, result.mean)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from suffice.cli.eval.options import TasksFlags
     from suffice.cli.options import ModelFlags
     from suffice.engine.llm import LLM
-    from suffice.eval.likelihood import Pair, Plan
-    from suffice.eval.tasks import Question, Result, Results, Task
+    from suffice.eval.likelihood import LikelihoodPlan, Pair
+    from suffice.eval.tasks import Question, Results, Task, TasksResult
 
 COLUMNS = ("task", "questions", "acc", "acc_stderr", "acc_norm", "acc_norm_stderr")
 
@@ -33,10 +33,10 @@ def run(flags: TasksFlags, model: ModelFlags) -> None:
     model.check_drafts("eval tasks")
     if flags.limit is not None and flags.limit < 1:
         raise InputError(f"--limit={flags.limit}: must be at least 1 question")
-    from suffice.eval.likelihood import Plan, context_length
+    from suffice.eval.likelihood import LikelihoodPlan, context_length
     from suffice.eval.tasks import chosen, encoded, summed_up
 
-    plan = Plan(flags.mode, flags.batch_size)
+    plan = LikelihoodPlan(flags.mode, flags.batch_size)
     asked = [(task, task.load(flags.data_dir, flags.limit)) for task in chosen(flags.tasks)]
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
@@ -56,12 +56,12 @@ def _measured(
     llm: LLM,
     asked: list[tuple[Task, list[Question]]],
     pairs: list[list[list[Pair]]],
-    plan: Plan,
-) -> tuple[list[Result], bool]:
+    plan: LikelihoodPlan,
+) -> tuple[list[TasksResult], bool]:
     """Return the results of the tasks, and whether Ctrl-C interrupted them."""
     from suffice.eval.tasks import measure
 
-    results: list[Result] = []
+    results: list[TasksResult] = []
     with _bar() as bar:
         for (task, questions), tokens in zip(asked, pairs, strict=True):
             shown = bar.add_task(task.name, total=len(questions), acc=math.nan)

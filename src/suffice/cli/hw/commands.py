@@ -12,7 +12,12 @@ from suffice.cli.flags import NUMBER, WHOLE, flag, with_flags
 from suffice.cli.hw.run import RunFlags
 from suffice.cli.hw.trace import TraceFlags
 
-hardware = typer.Typer(help="Model accelerators: memory, cycles, area.", no_args_is_help=True)
+hardware = typer.Typer(
+    help="Simulate the accelerators that the implemented papers propose (Scrooge, KLLM, EXAQ): "
+    "memory, cycles, energy and area, compared with the published figures. Generating text does "
+    "not use them.",
+    no_args_is_help=True,
+)
 UNITS = typer.Argument(metavar="[UNITS...]", help="Units such as concat or etu; default: all.")
 YOSYS = flag("--yosys", help="Yosys to use instead of the installed one.", environment=False)
 FOLDERS = typer.Argument(metavar="FOLDERS...", help="Folders written by `hw run`.")
@@ -92,20 +97,31 @@ def validate(
             metavar="[PARTS...]", help="dram, scrooge, exaq, cost, kllm, rtl; default: all."
         ),
     ] = None,
-    output: Annotated[str, OUTPUT] = "md",
+    output: Annotated[
+        str | None, flag("-o", "--output", help="Every figure, as md, csv or json.")
+    ] = None,
+    full: Annotated[bool, flag("--full", help="Every figure, with its source and note.")] = False,
     trace: Annotated[
         list[Path] | None,
-        flag("--trace", help="File of `hw trace`, for checks T1 to T3.", environment=False),
+        flag(
+            "--trace",
+            help="File of `hw trace`: adds checks on the logits of that model.",
+            environment=False,
+        ),
     ] = None,
     ran: Annotated[
         list[Path] | None,
-        flag("--run", help="Folder of `hw run --perplexity-loss`, for T4.", environment=False),
+        flag(
+            "--run",
+            help="Folder of `hw run --perplexity-loss`: adds the speed-up by loss.",
+            environment=False,
+        ),
     ] = None,
 ) -> None:
     """Check our figures against the published ones; exit code 1 if a miss has no known reason."""
     from suffice.cli.hw import validate as validating
 
-    raise typer.Exit(validating.run(tuple(parts or ()), output, trace or [], ran or []))
+    raise typer.Exit(validating.run(tuple(parts or ()), output, full, trace or [], ran or []))
 
 
 @hardware.command()

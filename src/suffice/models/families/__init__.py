@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from suffice.errors import InputError
@@ -11,6 +12,8 @@ from suffice.models.config import DecoderConfig
 from suffice.registry import Table
 
 __all__ = ["ARCHITECTURES", "Family", "family_of"]
+
+_CLOSE = 0.85  # of stems: Gemma2 is another model than Gemma3, Lama is Llama
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ def family_of(raw: Mapping[str, Any]) -> Family:
             f"config field 'architectures' = {names!r} must be a list of one name; "
             f"known: {', '.join(ARCHITECTURES.names())}"
         )
+    if names[0] not in ARCHITECTURES.entries:
+        raise _unsupported(names[0])
     family: Any = ARCHITECTURES.load(names[0])
     assert isinstance(family, Family)
     given = raw.get("model_type", family.name)
@@ -63,3 +68,12 @@ def family_of(raw: Mapping[str, Any]) -> Family:
             f"{names!r}, whose model_type is '{family.name}'"
         )
     return family
+
+
+def _unsupported(name: str) -> InputError:
+    """Build the error for an architecture; another is named only if this one is misspelt."""
+    stems = {known.partition("For")[0]: known for known in ARCHITECTURES.names()}
+    near = get_close_matches(name.partition("For")[0], stems, n=1, cutoff=_CLOSE)
+    hint = f" Did you mean '{stems[near[0]]}'?" if near else ""
+    listed = ", ".join(ARCHITECTURES.names())
+    return InputError(f"unknown architecture '{name}'.{hint} Known: {listed}")

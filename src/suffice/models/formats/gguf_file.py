@@ -173,9 +173,11 @@ def _place(
 
     kind, offset, shape = entry
     if kind not in _types():
+        known = {int(each): each.name for each in gguf.GGMLQuantizationType}
         raise InputError(
-            f"{path}: tensor '{name}' has the unsupported ggml type {kind}; "
-            f"supported: {', '.join(sorted(_types().values()))}"
+            f"{path}: tensor '{name}' has the unsupported ggml type {known.get(kind, kind)}; "
+            f"supported: {', '.join(sorted(_types().values()))}: take another file of the model, "
+            "or make one from its float weights: llama-quantize MODEL-F16.gguf OUT.gguf Q8_0"
         )
     block, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
     if not shape or shape[-1] % block:

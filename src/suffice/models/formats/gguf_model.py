@@ -76,7 +76,7 @@ def open_gguf(path: Path) -> Checkpoint:
     file = GGUF.open(path)
     architecture = file.metadata.get("general.architecture")
     if architecture not in _ARCHITECTURES:
-        raise unknown("GGUF architecture", str(architecture), _ARCHITECTURES)
+        raise unknown("GGUF architecture", str(architecture), _ARCHITECTURES, close=0.85)
     if file.metadata.get("split.count", 1) > 1:
         raise InputError(f"{path} is one part of a split GGUF file; merge the parts first")
     raw = _configuration(file, architecture)

@@ -79,7 +79,7 @@ class Quantized:
 
     @property
     def stored_as(self) -> str:
-        """The method that the matrices are stored by, such as kmeans:w=4,a=8."""
+        """The method that the matrices are stored by, such as kmeans:bits=4,act_bits=8."""
         return str(self.facts["method"])
 
     @property

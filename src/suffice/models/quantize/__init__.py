@@ -1,1 +1,1 @@
-"""Quantising a model: the job, what a layer sees, and how sensitive a layer is."""
+"""Quantizing a model: the job, what a layer sees, and how sensitive a layer is."""

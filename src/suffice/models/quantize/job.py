@@ -1,4 +1,4 @@
-"""Quantising a model layer by layer, each on what the layers before it, quantised, hand on.
+"""Quantizing a model layer by layer, each on what the layers before it, quantised, hand on.
 
 A layer that is done is kept in a file of its own, so that a run that was interrupted goes on where
 it stopped; so are the weights of the tokens, where the method asks for them. What is in memory is
@@ -31,7 +31,7 @@ from suffice.quant.gptq import loss
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.sites import SITES, VOCABULARY
 
-__all__ = ["Calibrated", "Quantising"]
+__all__ = ["Calibrated", "Quantizing"]
 
 LOCK = "lock"  # held by the run whose folder it is
 
@@ -44,7 +44,7 @@ class Calibrated(Quant, Protocol):
         """Whether tokens count as much as `sensitivity` says, in place of alike."""
         ...
 
-    def quantise(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Coded:
+    def quantize(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Coded:
         """Return a weight [N, K] as codes."""
         ...
 
@@ -55,11 +55,11 @@ class Calibrated(Quant, Protocol):
     def packed(
         self, coded: Coded, bias: torch.Tensor | None = None, site: Site | None = None
     ) -> PackedLinear:
-        """Pack what `quantise` and `site` returned."""
+        """Pack what `quantize` and `site` returned."""
         ...
 
 
-class Quantising:
+class Quantizing:
     """Quantises `decoder`, in float32, by `method` on windows of tokens, into the file `output`.
 
     The decoder is used up: its floats go as its layers are done.
@@ -150,7 +150,7 @@ class Quantising:
         for name in VOCABULARY:
             table = weights.get(name)
             if isinstance(table, PackedLinear):
-                weights[name] = self._method.at(name).pack(table.unpack(), table.bias)
+                weights[name] = self._method.for_matrix(name).pack(table.unpack(), table.bias)
         described, text = tokenizer.stored()
         facts = self._facts | {
             "config": described_config(self._decoder.config),
@@ -227,7 +227,7 @@ class Quantising:
         matrices: dict[str, PackedLinear] = {}
         losses: dict[str, dict[str, float]] = {}
         for site, names in SITES.items():
-            method = cast(Calibrated, self._method.at(names[0]))  # as all of a layer's are
+            method = cast(Calibrated, self._method.for_matrix(names[0]))  # as all of a layer's are
             levels = method.site(inputs[site].samples)
             for name in names:
                 if name not in dense:
@@ -244,7 +244,7 @@ class Quantising:
 def _matrix(
     method: Calibrated, dense: PackedLinear, hessian: torch.Tensor, levels: Site | None
 ) -> PackedLinear:
-    return method.packed(method.quantise(dense.unpack(), hessian), dense.bias, levels)
+    return method.packed(method.quantize(dense.unpack(), hessian), dense.bias, levels)
 
 
 def _lost(dense: PackedLinear, matrix: PackedLinear, hessian: torch.Tensor) -> float:

@@ -22,7 +22,7 @@ from functools import partial
 import torch
 
 from suffice.models.layers import linear, row_blocks
-from suffice.models.pages import return_freed
+from suffice.models.pages import trim_heap
 from suffice.models.quantize.layerwise import Layerwise
 
 __all__ = ["Sensitivity"]
@@ -59,7 +59,7 @@ class Sensitivity(Layerwise):
             assert x.grad is not None
             gradient = x.grad
             if index % TRIMMED == 0:
-                return_freed()
+                trim_heap()
 
     def _of_logits(self, state: torch.Tensor) -> torch.Tensor:
         """Return d log p / d x of the last hidden states x [T, M]."""

@@ -1,0 +1,44 @@
+// The blocks that early termination always reads (Scrooge, Algorithm 1: sink, global and local
+// tokens), as the state of one key/value head of a request.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/attention_rule.h"
+#include "storage.h"
+
+namespace suffice {
+
+class AetState {
+ public:
+  // Lets the tokens up to `length` in; blocks that leave the local ones replace the global block
+  // that weighed least so far.
+  void advance(const Aet& rule, int length);
+  // Appends the blocks from `begin` on: sinks, global and local ones.
+  void list(const Aet& rule, int begin, std::vector<int32_t>& to) const;
+  void add_mass(int32_t block, float mass);
+  void truncate(int length);
+  void lose(int first, int end);    // blocks that no token sees any more
+  void drop(int first, int count);  // blocks that leave the cache; those behind move up
+
+ private:
+  struct Block {
+    int32_t index;
+    float mass;
+  };
+  void promote(const Aet& rule, Block block);
+
+  int next_ = 0;  // the first block that has not come yet
+  std::vector<Block> globals_, locals_;
+};
+
+// What a head knows between steps: after the committed rows, and after each tentative one.
+struct HeadState {
+  AetState committed;
+  std::vector<AetState> drafts;
+  std::vector<int32_t> order;  // the first blocks of the cache, the most important first
+  std::vector<float> weights;  // of each row in the step of one token that is not settled yet
+};
+
+}  // namespace suffice

@@ -1,0 +1,80 @@
+#include "attention/attention.h"
+
+#include "attention/coded_traversal.h"
+#include "attention/exact_traversal.h"
+#include "attention/sequential_traversal.h"
+
+namespace suffice {
+namespace {
+
+enum class Algorithm { exact, sequential, coded, certified };
+
+// Chunks are independent where all keys are read; else what is read depends on what was, or on the
+// token.
+Algorithm algorithm_of(const Traversal& traversal) {
+  const AttentionRule* rule = traversal.rule;
+  if (rule && rule->certified() && !rule->exact()) return Algorithm::certified;
+  if (rule && rule->coded()) return Algorithm::coded;
+  const bool everything = !rule || rule->exact();
+  return everything && !traversal.max_blocks ? Algorithm::exact : Algorithm::sequential;
+}
+
+}  // namespace
+
+// Sets the traversal's chunks and returns the floats that their results take.
+size_t Attention::plan_chunks(Traversal& traversal) {
+  switch (algorithm_of(traversal)) {
+    case Algorithm::exact: return ExactTraversal::plan(traversal);
+    case Algorithm::sequential: return SequentialTraversal::plan(traversal);
+    case Algorithm::coded: return CodedTraversal::plan(traversal);
+    case Algorithm::certified: break;
+  }
+  traversal.chunks = 0;
+  searches_.plan(traversal);
+  return 0;
+}
+
+void Attention::plan(std::vector<Traversal>& traversals, int threads) {
+  traversals_ = &traversals;
+  chunks_.clear();
+  offsets_.clear();
+  searches_.clear();
+  size_t floats = 0;
+  for (int t = 0; t < static_cast<int>(traversals.size()); t++) {
+    offsets_.push_back(floats);
+    floats += plan_chunks(traversals[t]);
+    for (int i = 0; i < traversals[t].chunks; i++) chunks_.push_back({t, i});
+  }
+  if (results_.size() < floats) results_.resize(floats);
+  if (left_size_ < traversals.size()) {
+    left_size_ = traversals.size();
+    left_ = std::make_unique<std::atomic<int>[]>(left_size_);
+  }
+  for (size_t t = 0; t < traversals.size(); t++) left_[t].store(traversals[t].chunks);
+  queue_.begin(static_cast<int>(chunks_.size()), threads);
+  searches_.begin(threads);
+}
+
+// Whoever finishes the last chunk of a traversal finishes the traversal.
+void Attention::work_on(const Chunk& chunk, Scratch& scratch) {
+  const Traversal& traversal = (*traversals_)[chunk.traversal];
+  float* const results = results_.data() + offsets_[chunk.traversal];
+  const auto run = [&](auto algorithm) {
+    algorithm.work(chunk.index, scratch);
+    if (left_[chunk.traversal].fetch_sub(1, std::memory_order_acq_rel) == 1)
+      algorithm.finish(scratch);
+  };
+  switch (algorithm_of(traversal)) {
+    case Algorithm::exact: return run(ExactTraversal(traversal, results));
+    case Algorithm::coded: return run(CodedTraversal(traversal, results));
+    case Algorithm::sequential: return SequentialTraversal(traversal, results).work(scratch);
+    case Algorithm::certified: return;  // has no chunks
+  }
+}
+
+void Attention::work(Scratch& scratch, Team& team, int thread) {
+  searches_.work(scratch, team, thread);
+  queue_.take(thread, team.size(), [&](int i) { work_on(chunks_[i], scratch); });
+}
+
+}  // namespace suffice

@@ -1,0 +1,254 @@
+#include "attention/certified_search.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention/reads.h"
+#include "attention/sketch_order.h"
+
+namespace suffice {
+namespace {
+
+constexpr int kEstimatedChunks = 16;  // sketched chunks that one thread estimates at a time
+// Sums in float32 of thousands of masses, relative to the whole.
+constexpr double kSumError = 1e-5;
+
+}  // namespace
+
+void CertifiedSearch::plan(const Traversal& traversal, int row) {
+  traversal_ = &traversal;
+  rule_ = traversal.rule->certified();
+  value_share_ = traversal.rule->value_share;
+  count_ = traversal.group;
+  first_ = row * count_;
+  queries_ = traversal.queries.data() + first_;
+  visible_ = traversal.visible[first_];
+  row_ = row;
+  length_ = traversal.length(row);
+  estimates_.count = count_;
+  set_chunks(visible_, length_, estimates_);
+  estimate_items_ = 1 + (estimates_.chunks + kEstimatedChunks - 1) / kEstimatedChunks;
+  selections_ = 0;
+  left.store(estimate_items_);
+  list_unsketched();
+  size_buffers();
+}
+
+// Blocks that no complete chunk holds: the sinks, the oldest of a window, and the newest.
+void CertifiedSearch::list_unsketched() {
+  const int sinks = round_up(visible_.sinks, kPanel) / kPanel;
+  const int begin = std::max(visible_.first / kPanel, sinks);
+  const int end = (length_ + kPanel - 1) / kPanel;
+  unsketched_.clear();
+  for (int block = 0; block < sinks; block++) unsketched_.push_back(block);
+  const int first = estimates_.first * kSketchBlocks;
+  const int last = first + estimates_.chunks * kSketchBlocks;
+  const bool none = estimates_.chunks == 0;
+  for (int block = begin; block < end; block++)
+    if (none || block < first || block >= last) unsketched_.push_back(block);
+}
+
+void CertifiedSearch::size_buffers() {
+  const bool bounded = rule_->bounded;
+  const size_t floats = count_ * estimates_.blocks();
+  // What lies beyond the chunks must weigh nothing, so it is all zero.
+  estimated_.assign(floats * (bounded ? 3 : 2), 0.0f);
+  estimates_.masses = estimated_.data();
+  estimates_.peaks = estimates_.masses + floats;
+  estimates_.bounds = bounded ? estimates_.peaks + floats : nullptr;
+  for (auto* buffer : {&peaks_, &totals_, &floors_}) buffer->resize(count_);
+  known_.resize(count_);
+  found_.assign(static_cast<size_t>(estimate_items_) * count_, -INFINITY);
+  shares_.resize(estimates_.blocks());
+  rest_.assign(count_, 0.0);
+  // Those without a sketch, and two rounds of chosen ones.
+  const size_t parts = 3 + estimates_.chunks * kSketchBlocks / kSelectedBlocks + 1;
+  const size_t result = partial_floats(count_, traversal_->head.size);
+  results_.resize(parts * result);
+  reads_.assign(parts, SelectedReads{});
+  parts_.clear();
+  for (size_t i = 0; i < parts; i++)
+    parts_.push_back(partial_at(results_.data() + i * result, count_, traversal_->head.size));
+}
+
+void CertifiedSearch::read(int part, const int32_t* list, int begin, int end, const Filter& filter,
+                           Scratch& scratch) {
+  float* const floats = scratch.at_least(traverse_scratch(count_, traversal_->head.size));
+  reads_[part] = kernels().attend_selected(traversal_->head, queries_, visible_, count_, list,
+                                           begin, end, filter, parts_[part], floats);
+}
+
+void CertifiedSearch::estimate(int item, Scratch& scratch) {
+  if (item == 0)
+    return read(0, unsketched_.data(), 0, static_cast<int>(unsketched_.size()), Filter{}, scratch);
+  const int begin = (item - 1) * kEstimatedChunks;
+  kernels().estimate(traversal_->head, queries_, begin,
+                     std::min(begin + kEstimatedChunks, estimates_.chunks), estimates_,
+                     &found_[static_cast<size_t>(item) * count_]);
+}
+
+// A weight of 1 at this peak in units of the estimates.
+double CertifiedSearch::in_units(float peak, int q) const {
+  return std::exp2(double{peak} - peaks_[q]);
+}
+
+void CertifiedSearch::choose() {
+  if (estimates_.chunks == 0) return;
+  for (int q = 0; q < count_; q++) {
+    peaks_[q] = -INFINITY;
+    for (int i = 1; i < estimate_items_; i++)
+      peaks_[q] = std::max(peaks_[q], found_[i * count_ + q]);
+    if (value_share_ > 0)
+      floors_[q] = std::max(peaks_[q], parts_[0].greatest[q]) + std::log2(value_share_);
+  }
+  kernels().combine(estimates_, peaks_.data(), totals_.data(), shares_.data());
+  sort_by_share(shares_.data(), estimates_.chunks * kSketchBlocks, buckets_, sorted_);
+  next_ = 0;
+  for (int q = 0; q < count_; q++) {
+    known_[q] = parts_[0].sum[q] * in_units(parts_[0].peak[q], q);
+    const float* all =
+        (estimates_.bounds ? estimates_.bounds : estimates_.masses) + q * estimates_.blocks();
+    for (const int32_t block : sorted_) rest_[q] += all[block];
+    rest_[q] += kSumError * (rest_[q] + known_[q]);
+  }
+  choose_until_enough(true);
+  list_chosen(0);
+  selections_ = static_cast<int>(chosen_.size() + kSelectedBlocks - 1) / kSelectedBlocks;
+  left.store(selections_);
+}
+
+// `grows`: what is known grows by what is chosen, as estimated.
+void CertifiedSearch::choose_until_enough(bool grows) {
+  const double share = value_share_ > 0 ? rule_->missing / 2 : rule_->missing;
+  for (; next_ < sorted_.size(); next_++) {
+    bool enough = true;
+    for (int q = 0; q < count_; q++) enough &= rest_[q] <= share * (known_[q] + rest_[q]);
+    if (enough) return;
+    const int32_t block = sorted_[next_];
+    for (int q = 0; q < count_; q++) {
+      const size_t entry = q * estimates_.blocks() + block;
+      rest_[q] -= estimates_.bounds ? estimates_.bounds[entry] : estimates_.masses[entry];
+      if (grows) known_[q] += estimates_.masses[entry];
+    }
+  }
+  std::fill(rest_.begin(), rest_.end(), 0.0);
+}
+
+// The blocks that were chosen from position `from` on, in the order of their keys.
+void CertifiedSearch::list_chosen(size_t from) {
+  is_chosen_.assign(static_cast<size_t>(estimates_.chunks) * kSketchBlocks, 0);
+  for (size_t i = from; i < next_; i++) is_chosen_[sorted_[i]] = 1;
+  chosen_.clear();
+  for (size_t i = 0; i < is_chosen_.size(); i++)
+    if (is_chosen_[i])
+      chosen_.push_back(estimates_.first * kSketchBlocks + static_cast<int32_t>(i));
+}
+
+void CertifiedSearch::attend_selected(int item, Scratch& scratch) {
+  read_chosen(1 + item, item, scratch);
+}
+
+void CertifiedSearch::read_chosen(int part, int item, Scratch& scratch) {
+  const Filter filter{value_share_ > 0 ? floors_.data() : nullptr, rule_->missing / 2};
+  const int begin = item * kSelectedBlocks;
+  const int end = std::min(begin + kSelectedBlocks, static_cast<int>(chosen_.size()));
+  read(part, chosen_.data(), begin, end, filter, scratch);
+}
+
+// Sums the weights of the first `parts` parts; returns the largest share of a head's that they
+// lack, as bounded.
+double CertifiedSearch::sum_parts(int parts) {
+  double largest = 0;
+  for (int q = 0; q < count_; q++) {
+    double dropped = 0;
+    known_[q] = 0;
+    for (int i = 0; i < parts; i++) {
+      const double unit = in_units(parts_[i].peak[q], q);
+      known_[q] += parts_[i].sum[q] * unit;
+      dropped += parts_[i].dropped[q] * unit;
+    }
+    largest = std::max(largest, (rest_[q] + dropped) / (known_[q] + rest_[q]));
+  }
+  return largest;
+}
+
+void CertifiedSearch::finish(Scratch& scratch) {
+  const int size = traversal_->head.size;
+  int parts = 1 + selections_;
+  double lacking = 0;
+  if (estimates_.chunks > 0) {
+    lacking = sum_parts(parts);
+    if (lacking > rule_->missing) {  // the estimates promised more
+      const size_t from = next_;
+      choose_until_enough(false);
+      list_chosen(from);
+      for (int i = 0; i * kSelectedBlocks < static_cast<int>(chosen_.size()); i++)
+        read_chosen(parts++, i, scratch);
+      lacking = sum_parts(parts);
+    }
+  }
+  parts_.resize(parts);
+  merge(parts_, count_, size, traversal_->outputs.data() + first_);
+  Reads reads;
+  for (int i = 0; i < parts; i++) {
+    reads.key_rows += reads_[i].key_rows;
+    reads.value_rows += reads_[i].value_rows;
+    reads.per_head_rows += reads_[i].per_head_rows;
+  }
+  reads.sketch_bytes = estimates_.chunks * static_cast<int64_t>(sketch_bytes(size));
+  reads.missing = static_cast<float>(lacking);
+  count_reads(*traversal_, row_, reads);
+  audit(*traversal_, row_, parts_, rule_->bounded ? reads.missing : NAN, scratch);
+}
+
+void CertifiedSearches::clear() {
+  used_ = 0;
+  estimates_.clear();
+  selections_.clear();
+}
+
+void CertifiedSearches::plan(const Traversal& traversal) {
+  for (int row = 0; row < traversal.tokens(); row++) {
+    if (used_ == searches_.size()) searches_.emplace_back();
+    CertifiedSearch& search = searches_[used_++];
+    search.plan(traversal, row);
+    for (int i = 0; i < search.estimates(); i++) estimates_.push_back({&search, i});
+  }
+}
+
+void CertifiedSearches::begin(int threads) {
+  estimate_queue_.begin(static_cast<int>(estimates_.size()), threads);
+  next_selection_.store(0);
+}
+
+void CertifiedSearches::work(Scratch& scratch, Team& team, int thread) {
+  if (used_ == 0) return;
+  estimate(scratch, thread, team.size());
+  team.barrier();  // now all selections are known
+  attend_selected(scratch);
+}
+
+// Whoever ends the last estimate of a search chooses what it attends to.
+void CertifiedSearches::estimate(Scratch& scratch, int thread, int threads) {
+  estimate_queue_.take(thread, threads, [&](int i) {
+    CertifiedSearch& search = *estimates_[i].search;
+    search.estimate(estimates_[i].index, scratch);
+    if (search.left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    search.choose();
+    if (search.selections() == 0) search.finish(scratch);
+    const std::lock_guard lock(choosing_);
+    for (int index = 0; index < search.selections(); index++)
+      selections_.push_back({&search, index});
+  });
+}
+
+void CertifiedSearches::attend_selected(Scratch& scratch) {
+  const int total = static_cast<int>(selections_.size());
+  for (int i = next_selection_.fetch_add(1); i < total; i = next_selection_.fetch_add(1)) {
+    CertifiedSearch& search = *selections_[i].search;
+    search.attend_selected(selections_[i].index, scratch);
+    if (search.left.fetch_sub(1, std::memory_order_acq_rel) == 1) search.finish(scratch);
+  }
+}
+
+}  // namespace suffice

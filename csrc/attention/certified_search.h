@@ -1,0 +1,104 @@
+// One token's traversal by the sketches of its keys: which blocks must be read so that little is
+// missing (`certified`).
+//
+// How it works. Blocks are cut by what is known of them:
+//
+//   | sinks, oldest of the window | sketched chunks: masses m, bounds M | newest, without a sketch
+//   |
+//     read at once                  estimated first, then some are read   read at once
+//
+//   plan               lists the blocks without a sketch
+//   estimate(item)     item 0 reads these; the others estimate m (and M) of some chunks
+//   choose             heaviest blocks first until R / (A + R) <= eps, A the mass of what is read,
+//                      by m, and R that of the rest, by M
+//   attend_selected    16 chosen blocks, which share the allowance for values left out
+//   finish             A is now known; if R / (A + R) is still above eps, further blocks are read
+//
+// Items of `estimate` and of `attend_selected` may be done in any order and by any thread.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "attention/partial.h"
+#include "attention/traversal.h"
+#include "runtime/parallel.h"
+
+namespace suffice {
+
+constexpr int kSelectedBlocks = 16;  // attended to together: they share the allowance for values
+
+class CertifiedSearch {
+ public:
+  // Prepares for token `row` of the traversal.
+  void plan(const Traversal& traversal, int row);
+  int estimates() const { return estimate_items_; }
+  void estimate(int item, Scratch& scratch);
+  void choose();
+  int selections() const { return selections_; }
+  void attend_selected(int item, Scratch& scratch);
+  void finish(Scratch& scratch);
+
+  std::atomic<int> left{0};  // items of the phase that are not done yet
+
+ private:
+  void list_unsketched();
+  void size_buffers();
+  void choose_until_enough(bool grows);
+  void list_chosen(size_t from);
+  double sum_parts(int parts);
+  void read_chosen(int part, int item, Scratch& scratch);
+  void read(int part, const int32_t* list, int begin, int end, const Filter& filter,
+            Scratch& scratch);
+  double in_units(float peak, int q) const;
+
+  const Traversal* traversal_ = nullptr;
+  const Certified* rule_ = nullptr;
+  float value_share_ = 0;
+  const float* const* queries_ = nullptr;  // [count] -> [size]
+  Visible visible_;
+  Estimates estimates_;
+  int row_ = 0, first_ = 0, count_ = 0, length_ = 0, estimate_items_ = 0, selections_ = 0;
+  std::vector<float> estimated_;       // masses, bounds, peaks
+  std::vector<float> found_;           // [estimates][count]: largest estimated scores
+  std::vector<float> peaks_, totals_;  // [count], of the estimates
+  std::vector<float> floors_, shares_;
+  std::vector<int32_t> unsketched_, sorted_, chosen_;
+  std::vector<int> buckets_;
+  std::vector<uint8_t> is_chosen_;
+  size_t next_ = 0;            // position in `sorted_` of the first block that is not chosen
+  std::vector<double> known_;  // [count]: weights of what has been read
+  std::vector<double> rest_;   // [count]: how much those from `next_` on weigh, as bounded
+  std::vector<float> results_;
+  std::vector<Partial> parts_;
+  std::vector<SelectedReads> reads_;  // of each part
+};
+
+// The searches of all tokens of a step in a layer. They keep their buffers.
+class CertifiedSearches {
+ public:
+  void clear();
+  void plan(const Traversal& traversal);  // a search for each of its tokens
+  void begin(int threads);
+  // Called by every thread of the team; returns when nothing is left to take.
+  void work(Scratch& scratch, Team& team, int thread);
+
+ private:
+  struct Item {
+    CertifiedSearch* search;
+    int index;
+  };
+  void estimate(Scratch& scratch, int thread, int threads);
+  void attend_selected(Scratch& scratch);
+
+  std::deque<CertifiedSearch> searches_;
+  size_t used_ = 0;  // of them
+  std::vector<Item> estimates_, selections_;
+  std::mutex choosing_;
+  WorkQueue estimate_queue_;
+  std::atomic<int> next_selection_{0};
+};
+
+}  // namespace suffice

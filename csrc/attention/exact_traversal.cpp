@@ -1,0 +1,65 @@
+#include "attention/exact_traversal.h"
+
+#include "attention/reads.h"
+
+namespace suffice {
+namespace {
+
+// Whether the policy wants to know what each row weighs: then its scores are kept.
+bool keeps_scores(const Traversal& traversal) { return traversal.head.masses && traversal.state; }
+
+}  // namespace
+
+size_t ExactTraversal::plan(Traversal& traversal) {
+  traversal.chunks = traversal.whole_chunks();
+  const int count = static_cast<int>(traversal.queries.size());
+  size_t floats = traversal.chunks * partial_floats(count, traversal.head.size);
+  if (keeps_scores(traversal))
+    floats += static_cast<size_t>(count) * round_up(traversal.rows_end, kPanel);
+  return floats;
+}
+
+Partial ExactTraversal::part(int chunk) const {
+  const int size = traversal_.head.size;
+  return partial_at(results_ + chunk * partial_floats(count_, size), count_, size);
+}
+
+// Behind the parts, if they are wanted.
+Scores ExactTraversal::scores() const {
+  if (!keeps_scores(traversal_)) return {};
+  return {part(traversal_.chunks).output, round_up(traversal_.rows_end, kPanel)};
+}
+
+void ExactTraversal::work(int chunk, Scratch& scratch) {
+  const Range blocks = traversal_.chunk(chunk);
+  float* const floats = scratch.at_least(attend_scratch(count_, traversal_.head.size));
+  kernels().attend(traversal_.head, traversal_.queries.data(), traversal_.visible.data(), count_,
+                   traversal_.list, blocks.begin, blocks.end, part(chunk), floats, scores());
+}
+
+void ExactTraversal::finish(Scratch& scratch) {
+  for (int row = 0; row < traversal_.tokens(); row++) {
+    const int64_t rows = traversal_.rows_before(traversal_.length(row));
+    count_reads(traversal_, row, {rows, rows, rows * traversal_.group});
+  }
+  scratch.parts.clear();
+  for (int i = 0; i < traversal_.chunks; i++) scratch.parts.push_back(part(i));
+  merge(scratch.parts, count_, traversal_.head.size, traversal_.outputs.data());
+  if (!keeps_scores(traversal_)) return;
+  for (int query = 0; query < count_; query++) add_weights(scratch.parts, query);
+}
+
+// Adds one query row's share of each key to what its step weighed.
+void ExactTraversal::add_weights(const std::vector<Partial>& parts, int query) {
+  const Scores kept = scores();
+  const auto [peak, sum] = total_of(parts, query);
+  std::vector<float>& weights = traversal_.state->weights;
+  if (query == 0) weights.assign(kept.stride, 0.0f);
+  for (int i = traversal_.begin; i < traversal_.end; i++) {
+    const int row = (traversal_.list ? traversal_.list[i] : i) * kPanel;
+    kernels().add_masses(kept.rows + static_cast<size_t>(query) * kept.stride + row, peak,
+                         sum > 0 ? 1.0f / sum : 0.0f, weights.data() + row);
+  }
+}
+
+}  // namespace suffice

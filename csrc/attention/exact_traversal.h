@@ -1,0 +1,35 @@
+// Attention to everything that the tokens see. Keys are cut into chunks, which any thread may take;
+// whoever finishes the last one merges their results in the order of the chunks.
+#pragma once
+
+#include <vector>
+
+#include "attention/partial.h"
+#include "attention/traversal.h"
+
+namespace suffice {
+
+class ExactTraversal {
+ public:
+  // Sets how many chunks there are; returns the floats that their results take.
+  static size_t plan(Traversal& traversal);
+  // `results`: where they lie.
+  ExactTraversal(const Traversal& traversal, float* results)
+      : traversal_(traversal),
+        results_(results),
+        count_(static_cast<int>(traversal.queries.size())) {}
+
+  void work(int chunk, Scratch& scratch);
+  void finish(Scratch& scratch);
+
+ private:
+  Partial part(int chunk) const;
+  Scores scores() const;
+  void add_weights(const std::vector<Partial>& parts, int query);
+
+  const Traversal& traversal_;
+  float* results_;
+  int count_;
+};
+
+}  // namespace suffice

@@ -1,0 +1,40 @@
+// Results of the parts of a traversal, which can be computed in any order, and how they compare
+// with exact attention.
+#pragma once
+
+#include <vector>
+
+#include "attention/attention_parts.h"
+
+namespace suffice {
+
+struct Scratch;
+struct Traversal;
+
+// Floats of one part's result for `count` query rows.
+constexpr size_t partial_floats(int count, int size) {
+  return static_cast<size_t>(count) * (size + 4);
+}
+
+inline Partial partial_at(float* base, int count, int size) {
+  float* const rest = base + static_cast<size_t>(count) * size;
+  return {rest, rest + count, base, rest + 2 * count, rest + 3 * count};
+}
+
+// The sum of weights of all parts for one query row, and the peak that it is relative to.
+struct Total {
+  float peak, sum;
+};
+Total total_of(const std::vector<Partial>& parts, int query);
+
+// outputs[row] = the softmax's output over all parts, in the order given.
+void merge(const std::vector<Partial>& parts, int count, int size, float* const* outputs);
+
+// Compares the output of token `row` with exact attention to what its layer holds. `parts`: what
+// the technique read for the token's query rows, whose sums of weights are those of the softmax;
+// none where weights are coded, so that no share of the softmax is missing. `bound`: the share that
+// is missing at most, as the technique says; not a number if it says nothing.
+void audit(const Traversal& traversal, int row, const std::vector<Partial>& parts, float bound,
+           Scratch& scratch);
+
+}  // namespace suffice

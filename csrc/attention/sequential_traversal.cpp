@@ -1,0 +1,141 @@
+#include "attention/sequential_traversal.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention/reads.h"
+
+namespace suffice {
+namespace {
+
+const AttentionRule& rule_of(const Traversal& traversal) {
+  static const AttentionRule everything;
+  return traversal.rule && !traversal.rule->exact() ? *traversal.rule : everything;
+}
+
+}  // namespace
+
+size_t SequentialTraversal::plan(Traversal& traversal) {
+  traversal.chunks = 1;
+  return partial_floats(static_cast<int>(traversal.queries.size()), traversal.head.size);
+}
+
+SequentialTraversal::SequentialTraversal(const Traversal& traversal, float* results)
+    : traversal_(traversal),
+      rule_(rule_of(traversal)),
+      aet_(rule_.aet()),
+      results_(
+          partial_at(results, static_cast<int>(traversal.queries.size()), traversal.head.size)) {}
+
+void SequentialTraversal::work(Scratch& scratch) {
+  const int rows = traversal_.tokens();
+  if (traversal_.rule && traversal_.rule->aet()) traversal_.state->drafts.resize(rows);
+  for (int row = 0; row < rows; row++) attend_row(row, scratch);
+}
+
+const std::vector<int32_t>& SequentialTraversal::ranked_blocks() const {
+  static const std::vector<int32_t> none;
+  return traversal_.state ? traversal_.state->order : none;
+}
+
+// Whether blocks come in another order than newest first.
+bool SequentialTraversal::ranks() const {
+  return traversal_.max_blocks > 0 || rule_.needs_sketch() || !ranked_blocks().empty();
+}
+
+// Lists the blocks that a token reads whatever the rule finds; returns their number.
+int SequentialTraversal::list_always(int row, int begin, int end, Scratch& scratch) {
+  scratch.order.clear();
+  const int sinks = std::min(round_up(traversal_.bounds.sinks, kPanel) / kPanel, end);
+  for (int block = 0; block < sinks; block++) scratch.order.push_back(block);
+  if (aet_) {
+    HeadState& head = *traversal_.state;
+    const int parent = parent_of(traversal_.visible[row * traversal_.group], row);
+    AetState& state = head.drafts[row];
+    state = parent < 0 ? head.committed : head.drafts[parent];
+    state.advance(*aet_, traversal_.length(row));
+    if (sinks) state.lose(sinks, begin);
+    state.list(*aet_, std::max(begin, sinks), scratch.order);
+  }
+  return static_cast<int>(scratch.order.size());
+}
+
+// Appends the blocks of [begin, end) that are not in the list yet: those that no order ranks newest
+// first, but what the rule checks together in the order in which it lies; then the ranked ones.
+void SequentialTraversal::list_rest(int begin, int end, const std::vector<int32_t>& ranked,
+                                    Scratch& scratch) {
+  enum : uint8_t { kUnranked, kRanked, kListed };
+  scratch.block_state.assign(end, kUnranked);
+  for (const int32_t block : ranked)
+    if (block < end) scratch.block_state[block] = kRanked;
+  for (const int32_t block : scratch.order) scratch.block_state[block] = kListed;
+  const int unit = rule_.never_stops() ? end : rule_.check_blocks;
+  for (int first = (end - 1) / unit * unit; first + unit > begin; first -= unit)
+    for (int block = std::max(first, begin); block < std::min(first + unit, end); block++)
+      if (scratch.block_state[block] == kUnranked) scratch.order.push_back(block);
+  for (const int32_t block : ranked)
+    if (block >= begin && block < end && scratch.block_state[block] == kRanked)
+      scratch.order.push_back(block);
+}
+
+// Appends the blocks of [begin, end) that a token reads if it comes to them; returns the bytes that
+// were read to find their order.
+size_t SequentialTraversal::list_others(int row, int begin, int end, Scratch& scratch) {
+  const int group = traversal_.group;
+  const float* const* queries = traversal_.queries.data() + static_cast<size_t>(row) * group;
+  if (traversal_.max_blocks) {
+    const int boxes = scratch.ranking.sort(traversal_.head, queries, group, traversal_.boxed, begin,
+                                           end, traversal_.max_blocks, scratch.order);
+    return boxes * box_bytes(traversal_.head.size);
+  }
+  if (rule_.needs_sketch()) {
+    const Visible& visible = traversal_.visible[static_cast<size_t>(row) * group];
+    const int chunks =
+        scratch.by_sketch.sort(traversal_.head, queries, group, visible, traversal_.length(row));
+    list_rest(begin, end, scratch.by_sketch.blocks, scratch);
+    return chunks * sketch_bytes(traversal_.head.size);
+  }
+  list_rest(begin, end, ranked_blocks(), scratch);
+  return 0;
+}
+
+void SequentialTraversal::attend_row(int row, Scratch& scratch) {
+  const int group = traversal_.group, size = traversal_.head.size, first = row * group;
+  const Visible& visible = traversal_.visible[first];
+  const int begin = visible.first / kPanel, end = (traversal_.length(row) + kPanel - 1) / kPanel;
+  const int always = list_always(row, begin, end, scratch);
+  const size_t metadata = list_others(row, begin, end, scratch);
+  scratch.masses.resize(2 * static_cast<size_t>(always) * group);
+  float* const dropped = traversal_.audit.missing ? results_.dropped + first : nullptr;
+  const Partial state{results_.peak + first, results_.sum + first, results_.output + first * size,
+                      dropped, nullptr};
+  const Order order{.blocks = scratch.order.data(),
+                    .count = static_cast<int>(scratch.order.size()),
+                    .always = always,
+                    .ranked = ranks(),
+                    .tables = rule_.softmax_tables.empty() ? nullptr : rule_.softmax_tables.data()};
+  Reads reads = kernels().traverse(
+      traversal_.head, traversal_.queries.data() + first, visible, group, order, rule_, state,
+      aet_ ? scratch.masses.data() : nullptr, scratch.at_least(traverse_scratch(group, size)));
+  finish_row(row, state, always, scratch);
+  reads.sketch_bytes = static_cast<int64_t>(metadata);
+  count_reads(traversal_, row, reads);
+  scratch.parts.clear();
+  if (rule_.softmax_tables.empty()) scratch.parts.push_back(state);
+  audit(traversal_, row, scratch.parts, NAN, scratch);
+}
+
+// The token's outputs, and what the first `always` blocks weighed.
+void SequentialTraversal::finish_row(int row, const Partial& state, int always, Scratch& scratch) {
+  const int group = traversal_.group, size = traversal_.head.size, first = row * group;
+  for (int q = 0; q < group; q++) {
+    const float inverse = state.sum[q] > 0 ? 1.0f / state.sum[q] : 0.0f;
+    for (int d = 0; d < size; d++)
+      traversal_.outputs[first + q][d] = state.output[q * size + d] * inverse;
+    for (int i = 0; aet_ && i < always; i++)
+      traversal_.state->drafts[row].add_mass(scratch.order[i],
+                                             scratch.masses[i * group + q] * inverse);
+  }
+}
+
+}  // namespace suffice

@@ -1,0 +1,71 @@
+#include "attention/traversal.h"
+
+#include <algorithm>
+
+namespace suffice {
+namespace {
+
+Visible visible_of(const Bounds& bounds, int committed, int row, int count, const int* positions,
+                   uint32_t tentative) {
+  Visible visible{0, committed, tentative};
+  if (bounds.window == 0) return visible;
+  const int position = positions[row];
+  visible.first = std::clamp(position - bounds.removed - bounds.window + 1, 0, committed);
+  visible.sinks = std::min(bounds.sinks, visible.first);
+  for (int j = 0; j < count; j++)
+    if (position - positions[j] >= bounds.window) visible.tentative &= ~(uint32_t{1} << j);
+  return visible;
+}
+
+}  // namespace
+
+Bounds bounds_of(const KVCache& cache, int layer, int window, int sinks) {
+  const Eligible& eligible = cache.eligible(layer);
+  const int recent = eligible.recent;
+  return {window && recent ? std::min(window, recent) : window + recent, cache.removed(layer),
+          std::max(eligible.sinks, sinks)};
+}
+
+int Traversal::whole_chunks() const {
+  const int first = begin / kChunkBlocks, last = (end + kChunkBlocks - 1) / kChunkBlocks;
+  return std::max(last - first, 1);
+}
+
+Range Traversal::chunk(int index) const {
+  const int start = (begin / kChunkBlocks + index) * kChunkBlocks;
+  return {std::max(start, begin), std::min(start + kChunkBlocks, end)};
+}
+
+int64_t Traversal::rows_before(int end_row) const {
+  if (!list) return std::min(end * kPanel, end_row) - static_cast<int64_t>(begin) * kPanel;
+  int64_t rows = 0;
+  for (int i = begin; i < end; i++) rows += std::clamp(end_row - list[i] * kPanel, 0, kPanel);
+  return rows;
+}
+
+void set_visibility(Traversal& traversal, const Bounds& bounds, int length, int count,
+                    const int* positions, const uint32_t* visible) {
+  const int committed = length - bounds.removed;
+  traversal.bounds = bounds;
+  traversal.rows_end = committed + count;
+  traversal.visible.clear();
+  int first = committed;
+  for (int row = 0; row < count; row++) {
+    const Visible sees = visible_of(bounds, committed, row, count, positions, visible[row]);
+    first = std::min(first, sees.first);
+    traversal.visible.insert(traversal.visible.end(), traversal.group, sees);
+  }
+  const int sinks = round_up(bounds.sinks, kPanel) / kPanel;
+  traversal.begin = sinks ? 0 : first / kTileRows * kTileBlocks;
+  traversal.end = (traversal.rows_end + kPanel - 1) / kPanel;
+  traversal.list = nullptr;
+  if (sinks == 0 || first / kPanel <= sinks) return;
+  traversal.blocks.clear();
+  for (int block = 0; block < sinks; block++) traversal.blocks.push_back(block);
+  for (int block = first / kPanel; block < traversal.end; block++)
+    traversal.blocks.push_back(block);
+  traversal.list = traversal.blocks.data();
+  traversal.end = static_cast<int>(traversal.blocks.size());
+}
+
+}  // namespace suffice

@@ -1,0 +1,274 @@
+#include "cache/cache.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace suffice {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+size_t aligned(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+}  // namespace
+
+size_t Arena::page_bytes() {
+  static const size_t bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+void Arena::require(size_t more, size_t freed) const {
+  if (limit_ && used_ - freed + more > limit_)
+    throw OutOfMemory("the KV cache needs " + std::to_string(more) + " bytes, but " +
+                      std::to_string(used_ - freed) + " of its limit of " + std::to_string(limit_) +
+                      " bytes are in use");
+}
+
+std::byte* Arena::map(size_t bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED)
+    throw OutOfMemory("the system has no memory for " + std::to_string(bytes) +
+                      " more bytes of KV cache (" + std::to_string(used_) + " in use)");
+  if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);
+  used_ += bytes;
+  return static_cast<std::byte*>(data);
+}
+
+void Arena::unmap(std::byte* data, size_t bytes) {
+  if (!data) return;
+  munmap(data, bytes);
+  used_ -= bytes;
+}
+
+KeyRoundings::KeyRoundings(int layers, int heads, int size, const float* scales, const float* means,
+                           const float* passed, const float* weights)
+    : layers_(layers),
+      heads_(heads),
+      size_(size),
+      scales_(scales, scales + static_cast<size_t>(layers) * heads * size),
+      means_(means, means + scales_.size()),
+      passed_(passed, passed + scales_.size() * size),
+      weights_(weights, weights + scales_.size()) {
+  for (const float scale : scales_) inverses_.push_back(1.0f / scale);
+  for (size_t start = 0; start < scales_.size(); start += size)
+    all_.push_back({scales_.data() + start, inverses_.data() + start, means_.data() + start,
+                    passed_.data() + start * size, weights_.data() + start});
+}
+
+KVCache::KVCache(int layers, int heads, int size, Type key_type, Type value_type,
+                 std::shared_ptr<Arena> arena, Extras extras,
+                 std::shared_ptr<const KeyRoundings> rounding)
+    : layers_(layers),
+      heads_(heads),
+      size_(size),
+      key_type_(key_type),
+      value_type_(value_type),
+      arena_(std::move(arena)),
+      extras_(extras),
+      rounding_(std::move(rounding)),
+      sketched_(layers),
+      boxed_(layers),
+      memory_(layers),
+      rows_(layers),
+      removed_(layers),
+      eligible_(layers),
+      states_(static_cast<size_t>(layers) * heads),
+      sums_(states_.size()) {}
+
+KVCache::~KVCache() { release(); }
+
+void KVCache::release() {
+  for (int layer = 0; layer < layers_; layer++) {
+    arena_->unmap(memory_[layer], layout(rows_[layer]).total);
+    memory_[layer] = nullptr;
+    rows_[layer] = removed_[layer] = sketched_[layer] = boxed_[layer] = 0;
+  }
+}
+
+int KVCache::capacity() const {
+  int least = rows_[0] + removed_[0];
+  for (int layer = 1; layer < layers_; layer++)
+    least = std::min(least, rows_[layer] + removed_[layer]);
+  return least;
+}
+
+KVCache::Layout KVCache::layout(int rows) const {
+  Layout offsets;
+  offsets.rows = round_up(rows, kPanel);
+  const size_t held = static_cast<size_t>(heads_) * offsets.rows;
+  const size_t scales = held * sizeof(float);
+  offsets.values = aligned(held * elements_bytes(key_type_, size_), kLineBytes);
+  offsets.key_scales =
+      aligned(offsets.values + held * elements_bytes(value_type_, size_), kLineBytes);
+  offsets.value_scales =
+      offsets.key_scales + (has_scales(key_type_) ? aligned(scales, kLineBytes) : 0);
+  offsets.sketch =
+      offsets.value_scales + (has_scales(value_type_) ? aligned(scales, kLineBytes) : 0);
+  const size_t sketches =
+      extras_.sketch ? heads_ * (offsets.rows / kSketchRows) * sketch_bytes(size_) : 0;
+  offsets.boxes = offsets.sketch + sketches;
+  offsets.masses =
+      offsets.boxes + (extras_.boxes ? heads_ * (offsets.rows / kPanel) * box_bytes(size_) : 0);
+  offsets.total = aligned(offsets.masses + (extras_.masses ? scales : 0), Arena::page_bytes());
+  return offsets;
+}
+
+KVHead KVCache::head_in(std::byte* memory, const Layout& offsets, int head) const {
+  const size_t first = static_cast<size_t>(head) * offsets.rows;
+  KVHead result;
+  result.keys = memory + first * elements_bytes(key_type_, size_);
+  result.values = memory + offsets.values + first * elements_bytes(value_type_, size_);
+  if (has_scales(key_type_))
+    result.key_scales = reinterpret_cast<float*>(memory + offsets.key_scales) + first;
+  if (has_scales(value_type_))
+    result.value_scales = reinterpret_cast<float*>(memory + offsets.value_scales) + first;
+  if (extras_.sketch)
+    result.sketch =
+        memory + offsets.sketch + head * (offsets.rows / kSketchRows) * sketch_bytes(size_);
+  if (extras_.boxes)
+    result.boxes = reinterpret_cast<float*>(memory + offsets.boxes +
+                                            head * (offsets.rows / kPanel) * box_bytes(size_));
+  if (extras_.masses) result.masses = reinterpret_cast<float*>(memory + offsets.masses) + first;
+  result.size = size_;
+  result.key_type = key_type_;
+  result.value_type = value_type_;
+  return result;
+}
+
+KVHead KVCache::head(int layer, int head) const {
+  KVHead result = head_in(memory_[layer], layout(rows_[layer]), head);
+  if (rounding_) result.rounding = rounding_->of(layer, head);
+  return result;
+}
+
+size_t KVCache::bytes() const {
+  size_t bytes = 0;
+  for (int layer = 0; layer < layers_; layer++)
+    if (memory_[layer]) bytes += layout(rows_[layer]).total;
+  return bytes;
+}
+
+int64_t KVCache::key_bytes() const {
+  return static_cast<int64_t>(elements_bytes(key_type_, size_)) + (has_scales(key_type_) ? 4 : 0);
+}
+
+int64_t KVCache::value_bytes() const {
+  return static_cast<int64_t>(elements_bytes(value_type_, size_)) +
+         (has_scales(value_type_) ? 4 : 0);
+}
+
+size_t KVCache::row_bytes() const {
+  const size_t sketch = extras_.sketch ? sketch_bytes(size_) / kSketchRows : 0;
+  const size_t box = extras_.boxes ? box_bytes(size_) / kPanel : 0;
+  const size_t mass = extras_.masses ? sizeof(float) : 0;
+  return static_cast<size_t>(layers_) * heads_ *
+         (key_bytes() + value_bytes() + sketch + box + mass);
+}
+
+void KVCache::copy_rows(const KVHead& from, const KVHead& to, int keep) const {
+  const int blocks = round_up(keep, kPanel) / kPanel;
+  std::memcpy(to.keys, from.keys, blocks * kPanel * elements_bytes(key_type_, size_));
+  std::memcpy(to.values, from.values, keep * elements_bytes(value_type_, size_));
+  if (from.sketch) std::memcpy(to.sketch, from.sketch, keep / kSketchRows * sketch_bytes(size_));
+  if (from.boxes) std::memcpy(to.boxes, from.boxes, blocks * box_bytes(size_));
+  for (const auto row : {&KVHead::key_scales, &KVHead::value_scales, &KVHead::masses})
+    if (from.*row) std::memcpy(to.*row, from.*row, keep * sizeof(float));
+}
+
+void KVCache::resize(int capacity, int keep) {
+  size_t needed = 0;
+  for (int layer = 0; layer < layers_; layer++) needed += layout(capacity - removed_[layer]).total;
+  // Mapping first and touching later: untouched pages cost nothing, so the old and the new memory
+  // coexist for one layer at a time only.
+  arena_->require(needed, bytes());
+  std::vector<std::byte*> fresh;
+  try {
+    for (int layer = 0; layer < layers_; layer++)
+      fresh.push_back(arena_->map(layout(capacity - removed_[layer]).total));
+  } catch (const OutOfMemory&) {
+    for (size_t layer = 0; layer < fresh.size(); layer++)
+      arena_->unmap(fresh[layer], layout(capacity - removed_[layer]).total);
+    throw;
+  }
+  for (int layer = 0; layer < layers_; layer++) {
+    const int rows = capacity - removed_[layer];
+    const Layout old_at = layout(rows_[layer]), new_at = layout(rows);
+    for (int h = 0; h < heads_ && keep > 0; h++)
+      copy_rows(head_in(memory_[layer], old_at, h), head_in(fresh[layer], new_at, h),
+                keep - removed_[layer]);
+    arena_->unmap(memory_[layer], old_at.total);
+    memory_[layer] = fresh[layer];
+    rows_[layer] = rows;
+  }
+}
+
+void KVCache::move_row(int from, int to) {
+  for (int layer = 0; layer < layers_; layer++)
+    for (int h = 0; h < heads_; h++) {
+      const KVHead kv = head(layer, h);
+      copy_row(kv, from - removed_[layer], kv, to - removed_[layer]);
+    }
+}
+
+void KVCache::settle(int draft) {
+  for (size_t i = 0; i < states_.size(); i++) {
+    HeadState& state = states_[i];
+    if (draft < static_cast<int>(state.drafts.size()))
+      std::swap(state.committed, state.drafts[draft]);
+    if (state.weights.empty()) continue;
+    float* masses = head(static_cast<int>(i) / heads_, static_cast<int>(i) % heads_).masses;
+    for (size_t row = 0; row < state.weights.size(); row++) masses[row] += state.weights[row];
+    state.weights.clear();
+  }
+  for (ValueSums& sums : sums_) {
+    if (draft < static_cast<int>(sums.drafts.size())) std::swap(sums.committed, sums.drafts[draft]);
+    sums.drafts.clear();
+  }
+}
+
+void KVCache::forget_drafts(int layer) {
+  for (int h = 0; h < heads_; h++) sums(layer, h).drafts.clear();
+}
+
+void KVCache::forget_rows(int length) {
+  for (int i = 0; i < layers_ * heads_; i++) {
+    const int layer = i / heads_, rows = std::max(length - removed_[layer], 0);
+    states_[i].committed.truncate(rows);
+    states_[i].order.clear();
+    sums_[i].committed.truncate(rows);
+    if (float* masses = memory_[layer] ? head(layer, i % heads_).masses : nullptr)
+      std::fill(masses + rows, masses + rows_[layer], 0.0f);
+  }
+  if (length == 0) std::fill(removed_.begin(), removed_.end(), 0);
+  for (int& chunks : sketched_) chunks = std::min(chunks, length / kSketchRows);
+  for (int& blocks : boxed_) blocks = std::min(blocks, length / kPanel);
+}
+
+std::unique_ptr<KVCache> KVCache::copy(int keep) const {
+  auto other = std::make_unique<KVCache>(layers_, heads_, size_, key_type_, value_type_, arena_,
+                                         extras_, rounding_);
+  for (int layer = 0; layer < layers_; layer++) {
+    other->sketched_[layer] = std::min(sketched_[layer], keep / kSketchRows);
+    other->boxed_[layer] = std::min(boxed_[layer], keep / kPanel);
+  }
+  other->states_ = states_;
+  other->sums_ = sums_;
+  for (size_t i = 0; i < sums_.size(); i++)
+    other->sums_[i].committed.truncate(keep - removed_[i / heads_]);
+  other->eligible_ = eligible_;
+  other->removed_ = removed_;
+  if (capacity() == 0) return other;
+  other->resize(capacity(), 0);
+  for (int layer = 0; layer < layers_; layer++) {
+    const Layout from = layout(rows_[layer]), to = layout(other->rows_[layer]);
+    for (int h = 0; h < heads_; h++)
+      copy_rows(head_in(memory_[layer], from, h), head_in(other->memory_[layer], to, h),
+                keep - removed_[layer]);
+  }
+  return other;
+}
+
+}  // namespace suffice

@@ -1,0 +1,156 @@
+// The keys and values of one request: page-aligned memory per layer, grown by reallocation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "attention/aet_state.h"
+#include "attention/value_sum.h"
+#include "cache/kv_head.h"
+
+namespace suffice {
+
+struct OutOfMemory : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Accounts the memory of all caches to the byte and enforces a limit (0: none).
+class Arena {
+ public:
+  explicit Arena(size_t limit_bytes = 0) : limit_(limit_bytes) {}
+  // Throws OutOfMemory if `more` bytes exceed the limit once `freed` bytes are given back.
+  void require(size_t more, size_t freed) const;
+  std::byte* map(size_t bytes);  // zeroed, page-aligned; throws OutOfMemory
+  void unmap(std::byte* data, size_t bytes);
+  size_t used() const { return used_; }
+  size_t limit() const { return limit_; }
+  static size_t page_bytes();
+
+ private:
+  size_t limit_;
+  size_t used_ = 0;
+};
+
+// What a cache keeps besides keys and values.
+struct Extras {
+  bool sketch = false;  // of the keys, for `certified`
+  bool boxes = false;   // around each block of keys, for `quest`
+  bool masses = false;  // that each row had, for `h2o`
+};
+
+// How a model's keys are rounded to codes: see KeyRounding; each layer and head has one.
+class KeyRoundings {
+ public:
+  // scales, means, weights [layers][heads][size], passed [layers][heads][size][size].
+  KeyRoundings(int layers, int heads, int size, const float* scales, const float* means,
+               const float* passed, const float* weights);
+  KeyRoundings(const KeyRoundings&) = delete;
+  KeyRoundings& operator=(const KeyRoundings&) = delete;
+
+  int layers() const { return layers_; }
+  int heads() const { return heads_; }
+  int size() const { return size_; }
+  const KeyRounding* of(int layer, int head) const { return &all_[layer * heads_ + head]; }
+
+ private:
+  int layers_, heads_, size_;
+  std::vector<float> scales_, inverses_, means_, passed_, weights_;
+  std::vector<KeyRounding> all_;  // [layers][heads]
+};
+
+// What a policy lets the tokens see of a layer's rows: the first `sinks` and the last `recent`
+// (0: all), and at most `blocks` of those (0: all), the ones that their boxes rank first.
+struct Eligible {
+  int sinks = 0, recent = 0, blocks = 0;
+};
+
+// Tokens are counted from the start of the context, whatever was evicted: the row of token t in a
+// layer is t - removed(layer) if t came after the last eviction.
+class KVCache {
+ public:
+  KVCache(int layers, int heads, int size, Type key_type, Type value_type,
+          std::shared_ptr<Arena> arena, Extras extras = {},
+          std::shared_ptr<const KeyRoundings> rounding = nullptr);
+  ~KVCache();
+  KVCache(const KVCache&) = delete;
+  KVCache& operator=(const KVCache&) = delete;
+
+  int layers() const { return layers_; }
+  int heads() const { return heads_; }
+  int size() const { return size_; }
+  int capacity() const;  // tokens
+  int removed(int layer) const { return removed_[layer]; }
+  Type key_type() const { return key_type_; }
+  Type value_type() const { return value_type_; }
+  size_t bytes() const;       // mapped
+  int64_t key_bytes() const;  // of one row in one layer and head, its scale included
+  int64_t value_bytes() const;
+  size_t row_bytes() const;  // of one token in all layers and heads, scales included
+
+  // New memory for `capacity` tokens (rounded up to whole panels inside), the rows of `keep` tokens
+  // copied, one layer at a time. On OutOfMemory the cache is as it was.
+  void resize(int capacity, int keep);
+
+  // Eviction (evict.cpp). Keeps the rows kept[heads][count] of a layer, in that order, of those of
+  // `length` tokens, and gives the memory of the others back.
+  void evict(int layer, const int32_t* kept, int count, int length);
+  // Closes, in place, the gaps of whole blocks that no token after `length` sees any more; returns
+  // the number of rows that this makes in the layer that gains least.
+  int dead_rows(int length) const;
+  void compact(int length);
+  // Of the first `sinks` rows and the one that is seen no more after `length` tokens, the lightest
+  // goes.
+  void keep_heavy(int length);
+  Eligible& eligible(int layer) { return eligible_[layer]; }
+  const Eligible& eligible(int layer) const { return eligible_[layer]; }
+  void release();  // all memory; the capacity is 0 then
+
+  KVHead head(int layer, int head) const;
+  HeadState& state(int layer, int head) { return states_[layer * heads_ + head]; }
+  ValueSums& sums(int layer, int head) { return sums_[layer * heads_ + head]; }
+  void forget_drafts(int layer);  // other rows come in place of those that were attended from
+  const Extras& extras() const { return extras_; }
+  // Chunks whose sketch is complete, in every head of a layer.
+  int sketched(int layer) const { return sketched_[layer]; }
+  void set_sketched(int layer, int chunks) { sketched_[layer] = chunks; }
+  // Blocks that have their box, in every head of a layer.
+  int boxed(int layer) const { return boxed_[layer]; }
+  void set_boxed(int layer, int blocks) { boxed_[layer] = blocks; }
+  void settle(int draft);           // heads now know what they knew after that tentative row
+  void forget_rows(int length);     // heads know nothing of rows from `length` on
+  void move_row(int from, int to);  // in all layers and heads
+  std::unique_ptr<KVCache> copy(int keep) const;
+
+ private:
+  struct Layout {
+    // offsets in a layer's memory
+    size_t values, key_scales, value_scales, sketch, boxes, masses, total;
+    int rows;
+  };
+  Layout layout(int rows) const;
+  KVHead head_in(std::byte* memory, const Layout& offsets, int head) const;
+  void copy_rows(const KVHead& from, const KVHead& to, int keep) const;
+  int dead_rows(int layer, int length) const;
+  int first_kept(int layer) const { return round_up(eligible_[layer].sinks, kPanel); }
+
+  int layers_, heads_, size_;
+  Type key_type_, value_type_;
+  std::shared_ptr<Arena> arena_;
+  Extras extras_;
+  std::shared_ptr<const KeyRoundings> rounding_;
+  std::vector<int> sketched_, boxed_;  // [layers]
+  std::vector<std::byte*> memory_;     // [layers]
+  std::vector<int> rows_, removed_;    // [layers]: that there is memory for, that were evicted
+  std::vector<Eligible> eligible_;     // [layers]
+  std::vector<HeadState> states_;      // [layers][heads]
+  std::vector<ValueSums> sums_;        // [layers][heads]
+};
+
+// Copies a row of one head to a row of another of the same types.
+void copy_row(const KVHead& from, int row, const KVHead& to, int to_row);
+
+}  // namespace suffice

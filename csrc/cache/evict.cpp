@@ -1,0 +1,109 @@
+// How rows leave a cache before its request ends.
+#include <algorithm>
+#include <cstring>
+
+#include "cache/cache.h"
+
+namespace suffice {
+namespace {
+
+// Elements of a key lie a panel's width apart, in runs of sizeof(Run) bytes.
+template <class Run>
+void copy_key(const std::byte* from, std::byte* to, int runs) {
+  for (int i = 0; i < runs; i++)
+    std::memcpy(to + i * kPanel * sizeof(Run), from + i * kPanel * sizeof(Run), sizeof(Run));
+}
+
+// Moves `count` rows up by whole blocks.
+void move_rows(const KVHead& head, int from, int to, int count) {
+  const size_t key_bytes = elements_bytes(head.key_type, head.size);
+  const size_t value_bytes = elements_bytes(head.value_type, head.size);
+  std::memmove(head.keys + to * key_bytes, head.keys + from * key_bytes,
+               round_up(count, kPanel) * key_bytes);
+  std::memmove(head.values + to * value_bytes, head.values + from * value_bytes,
+               count * value_bytes);
+  for (float* row : {head.key_scales, head.value_scales, head.masses})
+    if (row) std::memmove(row + to, row + from, count * sizeof(float));
+  if (head.masses) std::fill_n(head.masses + to + count, from - to, 0.0f);
+}
+
+}  // namespace
+
+void copy_row(const KVHead& from, int row, const KVHead& to, int to_row) {
+  const int run = key_run(from.key_type);
+  const auto key_at = [=](const KVHead& head, int index) {
+    return head.keys + index / kPanel * kPanel * elements_bytes(head.key_type, head.size) +
+           static_cast<size_t>(index % kPanel) * run;
+  };
+  const int runs = from.size / key_pair(from.key_type);
+  if (run == 4)
+    copy_key<uint32_t>(key_at(from, row), key_at(to, to_row), runs);
+  else
+    copy_key<uint16_t>(key_at(from, row), key_at(to, to_row), runs);
+  const size_t value_bytes = elements_bytes(from.value_type, from.size);
+  std::memcpy(to.values + to_row * value_bytes, from.values + row * value_bytes, value_bytes);
+  for (const auto scalar : {&KVHead::key_scales, &KVHead::value_scales, &KVHead::masses})
+    if (from.*scalar) (to.*scalar)[to_row] = (from.*scalar)[row];
+}
+
+void KVCache::evict(int layer, const int32_t* kept, int count, int length) {
+  const int gone = length - removed_[layer] - count;
+  const int rows = rows_[layer] - gone;
+  const Layout old_at = layout(rows_[layer]), new_at = layout(rows);
+  arena_->require(new_at.total, old_at.total);
+  std::byte* fresh = arena_->map(new_at.total);
+  for (int h = 0; h < heads_; h++) {
+    const KVHead from = head_in(memory_[layer], old_at, h), to = head_in(fresh, new_at, h);
+    for (int i = 0; i < count; i++) copy_row(from, kept[h * count + i], to, i);
+    states_[layer * heads_ + h].committed = {};
+    states_[layer * heads_ + h].order.clear();
+    sums(layer, h) = {};
+  }
+  arena_->unmap(memory_[layer], old_at.total);
+  memory_[layer] = fresh;
+  rows_[layer] = rows;
+  removed_[layer] += gone;
+}
+
+int KVCache::dead_rows(int layer, int length) const {
+  if (!eligible_[layer].recent) return 0;
+  const int seen = length - removed_[layer] - eligible_[layer].recent + 1;
+  return std::max(seen / kPanel * kPanel - first_kept(layer), 0);
+}
+
+int KVCache::dead_rows(int length) const {
+  int least = dead_rows(0, length);
+  for (int layer = 1; layer < layers_; layer++) least = std::min(least, dead_rows(layer, length));
+  return least;
+}
+
+void KVCache::compact(int length) {
+  for (int layer = 0; layer < layers_; layer++) {
+    const int dead = dead_rows(layer, length), to = first_kept(layer), from = to + dead;
+    if (dead == 0) continue;
+    for (int h = 0; h < heads_; h++) {
+      move_rows(head(layer, h), from, to, length - removed_[layer] - from);
+      states_[layer * heads_ + h].committed.drop(to / kPanel, dead / kPanel);
+      sums(layer, h) = {};
+    }
+    removed_[layer] += dead;
+  }
+}
+
+void KVCache::keep_heavy(int length) {
+  for (int layer = 0; layer < layers_; layer++) {
+    const int heavy = eligible_[layer].sinks;
+    const int leaving = length - removed_[layer] - eligible_[layer].recent;
+    if (heavy == 0 || leaving < heavy) continue;
+    for (int h = 0; h < heads_; h++) {
+      const KVHead kv = head(layer, h);
+      const float* lightest = std::min_element(kv.masses, kv.masses + heavy);
+      if (*lightest >= kv.masses[leaving]) continue;
+      const int row = static_cast<int>(lightest - kv.masses);
+      sums(layer, h).committed.all.replace(kv, row, leaving);
+      copy_row(kv, leaving, kv, row);
+    }
+  }
+}
+
+}  // namespace suffice

@@ -1,0 +1,329 @@
+// Keys and values in kmeans4: 4-bit codes, laid out as cache/kv_head.h shows.
+
+// What a row's element i lies in: a byte, and from which bit on.
+struct Nibble {
+  size_t byte;
+  int shift;
+};
+
+SUFFICE_INLINE Nibble key_nibble(int i) {
+  return {static_cast<size_t>(i / 8) * kLineBytes + i % 4, i % 8 / 4 * 4};
+}
+
+SUFFICE_INLINE Nibble value_nibble(int i) {
+  return {static_cast<size_t>(i / 16) * 8 + i % 8, i % 16 / 8 * 4};
+}
+
+constexpr int kTriedVectors = kTried > W ? kTried / W : 1;
+constexpr int kTriedLanes = kTriedVectors * W;  // a scale that is tried has a lane
+
+// Codes of the levels that are nearest to x, in units of levels, and these levels.
+SUFFICE_INLINE vi nearest_code(vf x, vf* level) {
+  const vi negative = x < vf{};
+  const vf size = max(x, -x);
+  vi place = {}, found = splat_bits(kUpperLevels[0]);
+  for (int i = 0; i + 1 < kLevels / 2; i++) {
+    const int below = kUpperLevels[i], above = kUpperLevels[i + 1];
+    const vi reaches = size > splat(0.5f * static_cast<float>(below + above));
+    place -= reaches;  // a lane that holds is -1
+    found += reaches & (above - below);
+  }
+  *level = to_float((found ^ negative) - negative);
+  return (place ^ negative) + kLevels / 2;
+}
+
+// How good a scale's codes are: what the least squares of aim - scale * sum follow from.
+struct Fit {
+  vf products[kTriedVectors] = {};
+  vf squares[kTriedVectors] = {};
+
+  SUFFICE_INLINE void add(int v, float weight, float aim, vf sum) {
+    products[v] += splat(weight * aim) * sum;
+    squares[v] += splat(weight) * sum * sum;
+  }
+
+  // The lane that leaves least, and the scale that suits its codes best.
+  SUFFICE_INLINE int best(float* scale) const {
+    int lane = 0;
+    float greatest = 0;
+    *scale = 0;
+    for (int i = 0; i < kTried; i++) {
+      const float product = products[i / W][i % W], square = squares[i / W][i % W];
+      if (!(product * product > greatest * square)) continue;
+      greatest = product * product / square;
+      *scale = product / square;
+      lane = i;
+    }
+    return lane;
+  }
+};
+
+// What the elements' codes should come to with all errors passed on: as if nothing were rounded.
+inline void find_aims(const float* row, int size, const KeyRounding* by, float* aims) {
+  std::memcpy(aims, row, sizeof(float) * size);
+  for (int j = 0; by && j < size; j++) {
+    const float* passed = by->passed + static_cast<size_t>(j) * size;
+    for (int i = j + 1; i < size; i++) aims[i] += passed[i] * row[j];
+  }
+}
+
+// Adds to the elements from `first` to `last` what they get from Count levels, those of the
+// elements whose rows of `passed` are given.
+template <int Count>
+SUFFICE_INLINE void pass_on(const float* passed, int size, const vf (*levels)[kTriedVectors],
+                            int first, int last, float (*pending)[kTriedLanes]) {
+  for (int i = first; i < last; i++)
+    for (int v = 0; v < kTriedVectors; v++) {
+      vf sum = load(pending[i] + v * W);
+      for (int k = 0; k < Count; k++) sum += splat(passed[k * size + i]) * levels[k][v];
+      store(pending[i] + v * W, sum);
+    }
+}
+
+// Codes of a row and their scale, those that do best of the scales tried. An element's aim is
+// itself and what the errors of those before it add; without `by` every element is coded for
+// itself. (In GPTQ errors of weights are passed on like this.)
+inline float encode_row(const float* row, int size, const KeyRounding* by, int8_t* codes) {
+  constexpr int together = 4;  // elements that pass on to those after them in one go
+  alignas(64) float pending[kMaxSize][kTriedLanes];  // in units of levels
+  alignas(64) int8_t tried[kMaxSize][kTriedLanes];
+  alignas(64) float aims[kMaxSize];
+  vf square = {};
+  for (int i = 0; i < size; i += W) square += load(row + i) * load(row + i);
+  const float usual = std::sqrt(sum_of(square) / static_cast<float>(size)) / kLevelUnit;
+  vf inverse[kTriedVectors];
+  for (int i = 0; i < kTriedLanes; i++)
+    inverse[i / W][i % W] = usual > 0 ? 1.0f / (usual * kTriedFactors[i % kTried]) : 0.0f;
+
+  std::memset(pending, 0, sizeof(pending[0]) * size);
+  find_aims(row, size, by, aims);
+  Fit fit;
+  for (int start = 0; start < size; start += together) {
+    const float* passed = by ? by->passed + static_cast<size_t>(start) * size : nullptr;
+    vf levels[together][kTriedVectors];
+    for (int k = 0; k < together; k++) {
+      const int i = start + k;
+      for (int v = 0; v < kTriedVectors; v++) {
+        const vf before = load(pending[i] + v * W);
+        store_narrow(nearest_code(splat(aims[i]) * inverse[v] - before, levels[k] + v),
+                     tried[i] + v * W);
+        fit.add(v, by ? by->weights[i] : 1.0f, aims[i], levels[k][v] + before);
+      }
+      if (by) pass_on<1>(passed + k * size, size, levels + k, i + 1, start + together, pending);
+    }
+    if (by) pass_on<together>(passed, size, levels, start + together, size, pending);
+  }
+  float scale;
+  const int lane = fit.best(&scale);
+  for (int i = 0; i < size; i++) codes[i] = tried[i][lane];
+  return scale;
+}
+
+template <class Place>
+SUFFICE_INLINE void store_codes(const int8_t* codes, int size, std::byte* to, Place place) {
+  for (int i = 0; i < size; i++) {
+    const Nibble at = place(i);
+    const auto others = static_cast<std::byte>(0xf0 >> at.shift);
+    to[at.byte] = (to[at.byte] & others) | static_cast<std::byte>(codes[i] << at.shift);
+  }
+}
+
+// A key's 4 bytes: its scale, and how often the mean key is in it. Both as float32.
+struct KeyScale {
+  float scale, share;
+};
+
+SUFFICE_INLINE KeyScale key_scale(const float* at) {
+  uint32_t pair;
+  std::memcpy(&pair, at, sizeof pair);
+  return {from_bf16(static_cast<uint16_t>(pair)), from_bf16(static_cast<uint16_t>(pair >> 16))};
+}
+
+// Takes out of a rotated key what is in the direction of the mean, but for rounding; returns how
+// many times the mean that was, as bfloat16.
+SUFFICE_INLINE uint16_t take_mean(const float* mean, float* row, int size) {
+  vf product = {}, square = {};
+  for (int i = 0; i < size; i += W) {
+    product += load(row + i) * load(mean + i);
+    square += load(mean + i) * load(mean + i);
+  }
+  const float all = sum_of(square);
+  const uint16_t share = to_bf16(all > 0 ? sum_of(product) / all : 0.0f);
+  for (int i = 0; i < size; i += W)
+    store(row + i, load(row + i) - load(mean + i) * splat(from_bf16(share)));
+  return share;
+}
+
+// Multiplies by a head's scales of channels or their inverses; null: by one.
+SUFFICE_INLINE void multiply(const float* row, const float* by, int size, float* to) {
+  for (int i = 0; i < size; i += W)
+    store(to + i, by ? load(row + i) * load(by + i) : load(row + i));
+}
+
+inline void store_key_codes(const KVHead& head, const float* from, std::byte* to, float* scale) {
+  alignas(64) float row[kMaxSize];
+  alignas(64) int8_t codes[kMaxSize];
+  multiply(from, head.rounding ? head.rounding->scales : nullptr, head.size, row);
+  rotate_row(row, head.size);
+  const uint32_t share = head.rounding ? take_mean(head.rounding->mean, row, head.size) : 0;
+  const uint32_t pair = share << 16 | to_bf16(encode_row(row, head.size, head.rounding, codes));
+  std::memcpy(scale, &pair, sizeof pair);
+  store_codes(codes, head.size, to, key_nibble);
+}
+
+inline void store_value_codes(const float* from, int size, std::byte* to, float* scale) {
+  alignas(64) float row[kMaxSize];
+  alignas(64) int8_t codes[kMaxSize];
+  std::memcpy(row, from, sizeof(float) * size);
+  rotate_row(row, size);
+  *scale = encode_row(row, size, nullptr, codes);
+  store_codes(codes, size, to, value_nibble);
+}
+
+template <class Place>
+SUFFICE_INLINE void load_codes(const std::byte* from, int size, float scale, float* to,
+                               Place place) {
+  for (int i = 0; i < size; i++) {
+    const Nibble at = place(i);
+    to[i] = scale * kRowCodebook.levels[static_cast<int>(from[at.byte]) >> at.shift & 15];
+  }
+}
+
+inline void load_key_codes(const KVHead& head, const std::byte* from, const float* scale,
+                           float* to) {
+  const KeyScale found = key_scale(scale);
+  load_codes(from, head.size, found.scale, to, key_nibble);
+  for (int i = 0; head.rounding && i < head.size; i++)
+    to[i] += found.share * head.rounding->mean[i];
+  rotate_row(to, head.size);
+  if (head.rounding) multiply(to, head.rounding->inverses, head.size, to);
+}
+
+inline void load_value_codes(const std::byte* from, int size, float scale, float* to) {
+  load_codes(from, size, scale, to, value_nibble);
+  rotate_row(to, size);
+}
+
+// A query of keys in codes: rotated as they are, and rounded to int8, which moves a score by a
+// fifteenth of what the codes of a key do. Returns the scale. `offset`: see score_blocks.
+inline float quantize_to_int8(const KVHead& head, const float* query, int8_t* codes,
+                              int32_t* offset) {
+  alignas(64) float rotated[kMaxSize];
+  const int size = head.size;
+  multiply(query, head.rounding ? head.rounding->inverses : nullptr, size, rotated);
+  rotate_row(rotated, size);
+  const float scale = max_magnitude(rotated, size) / 127.0f;
+  const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
+  vi sum = {};
+  for (int i = 0; i < size; i += W) {
+    const vi code = nearest(load(rotated + i), inverse);
+    store_narrow(code, codes + i);
+    sum += code;
+  }
+  int32_t all = 0;
+  for (int i = 0; i < W; i++) all += sum[i];
+  *offset = -kGreatestLevel * all;
+  return scale;
+}
+
+// The query that its int8 codes stand for.
+inline void round_query(const KVHead& head, const float* query, float* to) {
+  alignas(64) int8_t codes[kMaxSize];
+  int32_t unused;
+  const float scale = quantize_to_int8(head, query, codes, &unused);
+  for (int i = 0; i < head.size; i++) to[i] = scale * codes[i];
+  rotate_row(to, head.size);
+  if (head.rounding) multiply(to, head.rounding->scales, head.size, to);
+}
+
+// Of 16 elements of four rows of values the levels, four bytes for each element.
+SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
+#if SUFFICE_LEVEL >= 3
+  const auto row = [&](int i) __attribute__((always_inline)) {
+    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(rows[i]));
+  };
+  const __m128i a = _mm_unpacklo_epi8(row(0), row(1)), b = _mm_unpacklo_epi8(row(2), row(3));
+  const __m256i codes = _mm256_set_m128i(_mm_unpackhi_epi16(a, b), _mm_unpacklo_epi16(a, b));
+  const __m256i table = _mm256_load_si256(reinterpret_cast<const __m256i*>(kRowCodebook.levels));
+  const __m256i half = _mm256_set1_epi8(15);
+  const __m256i low = _mm256_shuffle_epi8(table, _mm256_and_si256(codes, half));
+  const __m256i high =
+      _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(codes, 4), half));
+#if SUFFICE_LEVEL == 4
+  to[0] = reinterpret_cast<vi>(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
+#else
+  to[0] = reinterpret_cast<vi>(low);
+  to[1] = reinterpret_cast<vi>(high);
+#endif
+#else
+  for (int v = 0; v < kVectors; v++) {
+    int8_t part[kVectorBytes];
+    for (int j = 0; j < W; j++) {
+      const Nibble at = value_nibble(v * W + j);
+      for (int i = 0; i < 4; i++)
+        part[4 * j + i] = kRowCodebook.levels[static_cast<int>(rows[i][at.byte]) >> at.shift & 15];
+    }
+    to[v] = load_bits(part);
+  }
+#endif
+}
+
+// The same of 32 elements.
+SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
+#if SUFFICE_LEVEL == 4
+  const auto row = [&](int i) __attribute__((always_inline)) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i]));
+  };
+  __m512i codes = _mm512_castsi128_si512(row(0));
+  codes = _mm512_inserti32x4(codes, row(1), 1);
+  codes = _mm512_inserti32x4(codes, row(2), 2);
+  codes = _mm512_inserti32x4(codes, row(3), 3);
+  // Four bytes of each row into a lane, and there one of each row side by side.
+  const __m512i fours = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i ones =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  codes = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(fours, codes), ones);
+  const __m512i half = _mm512_set1_epi8(15);
+  const __m512i table =
+      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kRowCodebook.levels)));
+  const __m512i low = _mm512_shuffle_epi8(table, _mm512_and_si512(codes, half));
+  const __m512i high =
+      _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(codes, 4), half));
+  to[0] = reinterpret_cast<vi>(_mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1));
+  to[1] = reinterpret_cast<vi>(_mm512_shuffle_i64x2(low, high, 0xee));
+#else
+  const std::byte* next[4];
+  for (int i = 0; i < 4; i++) next[i] = rows[i] + elements_bytes(Type::kmeans4, kPanel);
+  zip_levels(rows, to);
+  zip_levels(next, to + kVectors);
+#endif
+}
+
+// Stores W lanes, which are below 256, as bytes.
+SUFFICE_INLINE void store_bytes(vi value, uint8_t* to) {
+#if SUFFICE_LEVEL == 3
+  const __m256i all = reinterpret_cast<__m256i>(value);
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
+#else
+  store_narrow(value, reinterpret_cast<int8_t*>(to));  // which does not saturate
+#endif
+}
+
+// Weights of rows as whole numbers below 256 in a unit, which is returned. Small ones,
+// rounded each for itself, would all be lost: what a row's rounding leaves goes on to the row that
+// comes W later, and the lanes begin with remainders that are spread evenly.
+template <class Values>
+SUFFICE_INLINE float quantize_weights(Values values, int vectors, float greatest, uint8_t* codes) {
+  const float inverse = greatest > 0 ? 254.0f / greatest : 0.0f;
+  vf sum, before = {};
+  for (int i = 0; i < W; i++) sum[i] = (static_cast<float>(i) + 0.5f) / W - 0.5f;
+  for (int i = 0; i < vectors; i++) {
+    sum += values(i) * inverse;
+    const vf rounded = round_even(sum);
+    store_bytes(__builtin_convertvector(rounded - before, vi), codes + i * W);
+    before = rounded;
+  }
+  return greatest / 254.0f;
+}

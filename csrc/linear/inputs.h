@@ -1,0 +1,30 @@
+// Inputs of linear layers in the form that each type of weight takes.
+#pragma once
+
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace suffice {
+
+// Owns quantised copies of rows.
+class InputBuffers {
+ public:
+  // For up to `rows` rows, `stride` floats apart at most; units of codes may want a few more.
+  void prepare(int rows, int stride);
+
+  // The inputs of `w`, valid until the next call.
+  Inputs of(const float* values, int stride, const Linear& w, int count);
+
+ private:
+  // A copy of the rows, rotated and brought to levels as `w` wants it.
+  const float* changed(const float* values, int stride, const Linear& w, int count);
+
+  int rows_ = 0, stride_ = 0;
+  std::vector<int8_t> codes_;
+  std::vector<int16_t> wide_, row_;
+  std::vector<float> scales_, changed_, scratch_;
+  std::vector<int32_t> code_sums_, starts_, places_;
+};
+
+}  // namespace suffice

@@ -1,0 +1,319 @@
+#include "model/model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "bf16.h"
+#include "cache/sketch.h"
+#include "model/step_buffers.h"
+
+namespace suffice {
+namespace {
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+// Rotates the halves of one head: [x1, x2] -> [x1 cos - x2 sin, x2 cos + x1 sin].
+void rotate(float* head, int size, const float* cos, const float* sin) {
+  const int half = size / 2;
+  for (int i = 0; i < half; i++) {
+    const float a = head[i], b = head[half + i];
+    head[i] = a * cos[i] - b * sin[i];
+    head[half + i] = b * cos[i] + a * sin[i];
+  }
+}
+
+void gather_row(const Linear& table, int row, float* to) {
+  const int pair = weight_pair(table.type);
+  const std::byte* panel = table.data + (row / kPanel) * table.panel_bytes();
+  for (int k = 0; k < table.columns; k++) {
+    const size_t start =
+        static_cast<size_t>(k / pair) * kPanel * pair + (row % kPanel) * pair + k % pair;
+    if (table.type == Type::f32) {
+      to[k] = reinterpret_cast<const float*>(panel)[start];
+    } else if (table.type == Type::bf16) {
+      to[k] = from_bf16(reinterpret_cast<const uint16_t*>(panel)[start]);
+    } else {
+      to[k] = table.scale[row] * reinterpret_cast<const int8_t*>(panel)[start];
+    }
+  }
+}
+
+// What one thread does. The residual stream is each thread's own copy: everyone adds the shared
+// outputs after a barrier, and no thread waits for another to normalise.
+struct Worker {
+  const ModelSpec& spec;
+  const Step& step;
+  StepBuffers& shared;
+  Team& team;
+  int thread;
+  int rows;
+  ThreadBuffers& buffers;
+  std::vector<float>&residual, &normal;
+
+  Worker(const ModelSpec& spec, const Step& step, StepBuffers& shared, Team& team, int thread)
+      : spec(spec),
+        step(step),
+        shared(shared),
+        team(team),
+        thread(thread),
+        rows(shared.rows),
+        buffers(shared.threads[thread]),
+        residual(buffers.residual),
+        normal(buffers.normal) {
+    buffers.prepare(rows, shared.width, spec.head_size,
+                    std::max({shared.width, shared.query_width, shared.mlp_width}));
+  }
+
+  Inputs inputs(const float* values, int stride, const Linear& w, int count) {
+    return buffers.inputs.of(values, stride, w, count);
+  }
+
+  void multiply(const Linear& w, const Inputs& x, float* y, int stride) {
+    const Share mine = share(w.panels(), thread, team.size());
+    kernels().linear(w, mine.first, mine.last, x, y, stride);
+  }
+
+  // y = norm(x) row by row; a norm without weight copies.
+  void normalize(const Norm& norm, const float* x, float* y, int count) {
+    for (int row = 0; row < count; row++) {
+      const size_t start = static_cast<size_t>(row) * shared.width;
+      if (norm.weight)
+        kernels().normalize(x + start, spec.width, norm.weight, norm.bias, spec.layer_norm,
+                            spec.norm_eps, y + start);
+      else if (x != y)
+        std::memcpy(y + start, x + start, spec.width * sizeof(float));
+    }
+  }
+
+  void embed() {
+    const bool project = spec.project_in.data;
+    for (int row = 0; row < rows; row++) {
+      float* to = (project ? normal : residual).data() + static_cast<size_t>(row) * shared.width;
+      gather_row(spec.embedding, step.tokens[row], to);
+      for (int i = 0; i < spec.embedding_width; i++) to[i] *= spec.embedding_scale;
+    }
+    if (project) {
+      multiply(spec.project_in, inputs(normal.data(), shared.width, spec.project_in, rows),
+               shared.output.data(), shared.width);
+      team.barrier();
+      std::copy(shared.output.begin(), shared.output.end(), residual.begin());
+      team.barrier();
+    }
+    if (!spec.positions) return;
+    for (int row = 0; row < rows; row++) {
+      const float* from = spec.positions + static_cast<size_t>(step.positions[row]) * spec.width;
+      float* to = residual.data() + static_cast<size_t>(row) * shared.width;
+      for (int i = 0; i < spec.width; i++) to[i] += from[i];
+    }
+  }
+
+  void project_query(const Layer& layer, const Inputs& x, int h) {
+    const int panels = spec.head_size / kPanel;
+    float* queries = shared.queries.data();
+    kernels().linear(layer.q, h * panels, (h + 1) * panels, x, queries, shared.query_width);
+    for (int row = 0; row < rows; row++) {
+      float* q = queries + static_cast<size_t>(row) * shared.query_width + h * spec.head_size;
+      position(layer, layer.q_norm, row, q);
+      for (int i = 0; i < spec.head_size; i++) q[i] *= spec.attention_scale * kLog2e;
+    }
+  }
+
+  void project_key_value(const Layer& layer, int index, const Inputs& x, int g) {
+    const int size = spec.head_size, panels = size / kPanel;
+    // The kernel writes output n at y + n: shift y so that this head's outputs start the buffer.
+    kernels().linear(layer.k, g * panels, (g + 1) * panels, x, buffers.key.data() - g * size, size);
+    kernels().linear(layer.v, g * panels, (g + 1) * panels, x, buffers.value.data() - g * size,
+                     size);
+    for (const StepRequest& request : step.requests)
+      for (int i = 0; i < request.count; i++) {
+        float* k = buffers.key.data() + static_cast<size_t>(request.first_row + i) * size;
+        position(layer, layer.k_norm, request.first_row + i, k);
+        kernels().store_row(
+            request.cache->head(index, g), request.length - request.cache->removed(index) + i, k,
+            buffers.value.data() + static_cast<size_t>(request.first_row + i) * size);
+      }
+  }
+
+  // Per-head normalisation and rotary position.
+  void position(const Layer& layer, const Norm& norm, int row, float* head) {
+    if (norm.weight)
+      kernels().normalize(head, spec.head_size, norm.weight, norm.bias, false, spec.norm_eps, head);
+    if (layer.rope < 0) return;
+    const Rope& rope = spec.ropes[layer.rope];
+    const size_t start = static_cast<size_t>(step.positions[row]) * (spec.head_size / 2);
+    rotate(head, spec.head_size, rope.cos + start, rope.sin + start);
+  }
+
+  // Query heads cost one linear, key/value heads two: each thread takes the units that start in its
+  // share of the cost.
+  void project(const Layer& layer, int index) {
+    const Inputs x = inputs(normal.data(), shared.width, layer.q, rows);
+    const Share mine = share(spec.heads + 2 * spec.kv_heads, thread, team.size());
+    for (int h = mine.first; h < std::min(mine.last, spec.heads); h++) project_query(layer, x, h);
+    for (int g = 0; g < spec.kv_heads; g++) {
+      const int start = spec.heads + 2 * g;
+      if (start >= mine.first && start < mine.last) project_key_value(layer, index, x, g);
+    }
+  }
+
+  // Completes the sketches of the committed keys, where the step needs them.
+  void sketch() {
+    if (step.prefill || !spec.needs_sketch() || !step.requests[0].cache->extras().sketch) return;
+    for (const StepRequest& request : step.requests) {
+      const int heads = request.cache->layers() * request.cache->heads();
+      const Share mine = share(heads, thread, team.size());
+      for (int i = mine.first; i < mine.last; i++) {
+        const int layer = i / request.cache->heads();
+        const KVHead head = request.cache->head(layer, i % request.cache->heads());
+        for (int c = request.cache->sketched(layer); c < request.length / kSketchRows; c++)
+          encode_sketch(head, c);
+      }
+    }
+    team.barrier();
+    if (thread > 0) return;
+    for (const StepRequest& request : step.requests)
+      for (int layer = 0; layer < request.cache->layers(); layer++)
+        request.cache->set_sketched(
+            layer, std::max(request.cache->sketched(layer), request.length / kSketchRows));
+  }
+
+  // Completes the boxes around the committed keys.
+  void box() {
+    if (step.prefill || !step.requests[0].cache->extras().boxes) return;
+    for (const StepRequest& request : step.requests) {
+      const Share mine =
+          share(request.cache->layers() * request.cache->heads(), thread, team.size());
+      encode_boxes(*request.cache, mine.first, mine.last, request.length);
+    }
+    team.barrier();
+    if (thread == 0)
+      for (const StepRequest& request : step.requests)
+        for (int layer = 0; layer < request.cache->layers(); layer++)
+          request.cache->set_boxed(layer,
+                                   std::max(request.cache->boxed(layer), request.length / kPanel));
+    team.barrier();
+  }
+
+  // Hands out a layer's queries as they were before they were scaled.
+  void hand_out(int index) {
+    const float inverse = 1.0f / (spec.attention_scale * kLog2e);
+    float* to = step.queries + index * shared.queries.size();
+    for (size_t i = 0; i < shared.queries.size(); i++) to[i] = shared.queries[i] * inverse;
+  }
+
+  void mlp(const Layer& layer) {
+    const bool gated = layer.gate.data;
+    const Inputs x = inputs(normal.data(), shared.width, layer.up, rows);
+    const Share mine = share(layer.up.panels(), thread, team.size());
+    const int stride = shared.mlp_width, first = mine.first * kPanel;
+    float* up = shared.up.data();
+    float* gate = gated ? shared.gate.data() : up;
+    kernels().linear(layer.up, mine.first, mine.last, x, up, stride);
+    if (gated) kernels().linear(layer.gate, mine.first, mine.last, x, gate, stride);
+    for (int row = 0; row < rows; row++) {
+      const size_t start = static_cast<size_t>(row) * stride + first;
+      kernels().activate(spec.activation, gate + start, gated ? up + start : nullptr,
+                         (mine.last - mine.first) * kPanel);
+    }
+    team.barrier();
+    multiply(layer.down, inputs(gate, stride, layer.down, rows), shared.output.data(),
+             shared.width);
+    team.barrier();
+  }
+
+  // Adds a sub-layer's shared output to the residual stream.
+  void add(const Norm& after, const Norm& whole) {
+    float* output = shared.output.data();
+    if (spec.placement == Placement::sandwich) {
+      normalize(after, output, normal.data(), rows);
+      output = normal.data();
+    }
+    for (size_t i = 0; i < residual.size(); i++) residual[i] += output[i];
+    if (spec.placement == Placement::post) normalize(whole, residual.data(), residual.data(), rows);
+  }
+
+  void layer(int index) {
+    const Layer& layer = spec.layers[index];
+    const bool post = spec.placement == Placement::post;
+    normalize(post ? Norm{} : layer.attention_norm, residual.data(), normal.data(), rows);
+    if (thread == 0) shared.plan(spec, step, index, team.size());
+    project(layer, index);
+    team.barrier();
+    if (step.queries && thread == 0) hand_out(index);
+    shared.attention.work(buffers.scratch, team, thread);
+    team.barrier();
+    multiply(layer.o, inputs(shared.attended.data(), shared.query_width, layer.o, rows),
+             shared.output.data(), shared.width);
+    team.barrier();
+    add(layer.post_attention_norm, layer.attention_norm);
+    normalize(post ? Norm{} : layer.mlp_norm, residual.data(), normal.data(), rows);
+    mlp(layer);
+    add(layer.post_mlp_norm, layer.mlp_norm);
+  }
+
+  void logits() {
+    const int count = static_cast<int>(step.outputs.size());
+    for (int i = 0; i < count; i++)
+      std::memmove(residual.data() + static_cast<size_t>(i) * shared.width,
+                   residual.data() + static_cast<size_t>(step.outputs[i]) * shared.width,
+                   shared.width * sizeof(float));
+    normalize(spec.final_norm, residual.data(), normal.data(), count);
+    if (spec.project_out.data) {
+      team.barrier();  // the last layer's output has been added by everyone
+      multiply(spec.project_out, inputs(normal.data(), shared.width, spec.project_out, count),
+               shared.output.data(), shared.width);
+      team.barrier();
+      std::copy(shared.output.begin(), shared.output.end(), normal.begin());
+    }
+    multiply(spec.head, inputs(normal.data(), shared.width, spec.head, count), step.logits,
+             round_up(spec.vocabulary, kPanel));
+  }
+};
+
+}  // namespace
+
+int64_t weight_bytes(const ModelSpec& spec) {
+  int64_t bytes = 0;
+  const auto add = [&](const Linear& w) { bytes += w.data ? w.bytes() : 0; };
+  for (const Layer& layer : spec.layers)
+    for (const Linear* w :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
+      if (!layer.skipped) add(*w);
+  for (const Linear* w : {&spec.project_in, &spec.project_out, &spec.head}) add(*w);
+  return bytes;
+}
+
+void Model::leave_out(int recent, int sinks, const std::vector<int>& skipped) {
+  for (Layer& layer : spec_.layers)
+    if (recent && (!layer.window || layer.window > recent)) {
+      // A window of its own may not reach them. More than there ever are would overflow.
+      layer.sinks = layer.window ? 0 : std::min(sinks, 1 << 30);
+      layer.window = recent;
+    }
+  for (const int index : skipped) spec_.layers[index].skipped = true;
+}
+
+Model::Model(ModelSpec spec) : spec_(std::move(spec)), buffers_(std::make_unique<StepBuffers>()) {}
+
+Model::~Model() = default;
+
+void Model::step(Step& step, Team& team, Counts& counts) {
+  const std::lock_guard lock(stepping_);
+  StepBuffers& shared = *buffers_;
+  shared.prepare(spec_, step, team.size());
+  team.run([&](int thread) {
+    Worker worker(spec_, step, shared, team, thread);
+    worker.sketch();
+    worker.box();
+    worker.embed();
+    for (int layer = 0; layer < static_cast<int>(spec_.layers.size()); layer++)
+      if (!spec_.layers[layer].skipped) worker.layer(layer);
+    if (!step.outputs.empty()) worker.logits();
+  });
+  counts.add_reads(shared.reads, static_cast<int>(step.requests.size()), spec_.kv_heads,
+                   *step.requests[0].cache);
+  counts.weight_bytes += weight_bytes(spec_);
+}
+
+}  // namespace suffice

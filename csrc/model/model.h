@@ -1,0 +1,104 @@
+// One decode step of a decoder for the rows of several requests.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "attention/reads.h"
+#include "cache/cache.h"
+#include "kernels/kernels.h"
+#include "runtime/parallel.h"
+
+namespace suffice {
+
+struct Norm {
+  const float* weight = nullptr;  // null: the identity, no normalisation at all
+  const float* bias = nullptr;
+};
+
+enum class Placement : int { pre = 0, post = 1, sandwich = 2 };
+
+struct Layer {
+  Linear q, k, v, o, gate, up, down;  // gate.data null: an MLP without gate
+  Norm attention_norm, mlp_norm, post_attention_norm, post_mlp_norm, q_norm, k_norm;
+  int window = 0;  // 0: all keys
+  int sinks = 0;   // with a window: the first keys, which are seen as well
+  int rope = -1;   // index into ModelSpec::ropes
+  bool skipped = false;
+};
+
+struct Rope {
+  const float* cos = nullptr;  // [positions][size / 2]
+  const float* sin = nullptr;
+  int positions = 0;
+};
+
+struct ModelSpec {
+  int width = 0, heads = 0, kv_heads = 0, head_size = 0, mlp_width = 0, vocabulary = 0;
+  int embedding_width = 0;
+  bool layer_norm = false;  // else RMSNorm
+  float norm_eps = 1e-5f;
+  Placement placement = Placement::pre;
+  int activation = kSilu;
+  float attention_scale = 1;
+  float embedding_scale = 1;
+  Linear embedding, project_in, project_out, head;
+  const float* positions = nullptr;  // learned [rows][width], offset applied; null: none
+  int position_rows = 0;
+  Norm final_norm;
+  std::vector<Layer> layers;
+  std::vector<AttentionRule> rules;  // [layers][kv_heads], empty: everything is read
+  std::vector<Rope> ropes;
+
+  // Whether a rule needs sketches of the keys.
+  bool needs_sketch() const {
+    return std::any_of(rules.begin(), rules.end(),
+                       [](const AttentionRule& rule) { return rule.needs_sketch(); });
+  }
+};
+
+// Rows of one request in a step: they go to the cache rows [length, length + count).
+struct StepRequest {
+  KVCache* cache = nullptr;
+  int length = 0;
+  int first_row = 0;
+  int count = 0;
+};
+
+struct Step {
+  std::vector<StepRequest> requests;
+  std::vector<int> tokens;        // [rows]
+  std::vector<int> positions;     // [rows]
+  std::vector<uint32_t> visible;  // [rows] bit j: sees the request's row length + j
+  std::vector<int> outputs;       // rows whose logits are wanted
+  float* logits = nullptr;        // [outputs][vocabulary]
+  bool prefill = false;           // prompts: the rules do not apply
+  float* audit = nullptr;         // [3][layers][rows][heads], unless null: missing, error, bound
+  float* queries = nullptr;  // [layers][rows][heads * head_size], unless null: those of each row
+};
+
+// Bytes of the weights that a step reads.
+int64_t weight_bytes(const ModelSpec& spec);
+
+class StepBuffers;
+
+class Model {
+ public:
+  explicit Model(ModelSpec spec);
+  ~Model();
+  const ModelSpec& spec() const { return spec_; }
+  void set_rules(std::vector<AttentionRule> rules) { spec_.rules = std::move(rules); }
+  // From now on tokens see the last `recent` keys (0: all) and the first `sinks` of every layer,
+  // but for a window of its own that is narrower, and some layers do nothing: they store no keys.
+  void leave_out(int recent, int sinks, const std::vector<int>& skipped);
+  void step(Step& step, Team& team, Counts& counts);
+
+ private:
+  ModelSpec spec_;
+  std::unique_ptr<StepBuffers> buffers_;
+  std::mutex stepping_;  // one step at a time: they share the buffers
+};
+
+}  // namespace suffice

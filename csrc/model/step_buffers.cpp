@@ -1,0 +1,107 @@
+#include "model/step_buffers.h"
+
+#include <algorithm>
+
+namespace suffice {
+namespace {
+
+void set_rows_visible(const Step& step, const StepRequest& request, const Bounds& bounds,
+                      Traversal& traversal) {
+  set_visibility(traversal, bounds, request.length, request.count,
+                 step.positions.data() + request.first_row,
+                 step.visible.data() + request.first_row);
+}
+
+// What a layer lets a request's tokens see: prompts see all that its window does.
+Bounds bounds_in(const Layer& layer, int index, const Step& step, const KVCache& cache) {
+  if (step.prefill) return {layer.window, cache.removed(index), layer.sinks};
+  return bounds_of(cache, index, layer.window, layer.sinks);
+}
+
+}  // namespace
+
+void ThreadBuffers::prepare(int rows, int width, int head_size, int stride) {
+  // Zero, because inputs are read up to a multiple of 8 columns.
+  residual.assign(static_cast<size_t>(rows) * width, 0.0f);
+  normal.assign(residual.size(), 0.0f);
+  key.assign(static_cast<size_t>(rows) * head_size, 0.0f);
+  value.assign(key.size(), 0.0f);
+  inputs.prepare(rows, stride);
+}
+
+void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_count) {
+  rows = static_cast<int>(step.tokens.size());
+  width = round_up(std::max(spec.width, spec.embedding_width), kPanel);
+  query_width = spec.heads * spec.head_size;
+  mlp_width = round_up(spec.mlp_width, kPanel);
+  queries.assign(static_cast<size_t>(rows) * query_width, 0.0f);
+  attended.assign(queries.size(), 0.0f);
+  output.assign(static_cast<size_t>(rows) * width, 0.0f);
+  gate.assign(static_cast<size_t>(rows) * mlp_width, 0.0f);
+  up.assign(gate.size(), 0.0f);
+  reads.assign(spec.layers.size() * step.requests.size() * spec.kv_heads, Reads{});
+  if (static_cast<int>(threads.size()) < thread_count) threads.resize(thread_count);
+  for (const Layer& layer : spec.layers) window_of(layer.window);
+  for (Window& window : windows_) lay_out(spec, step, window);
+}
+
+StepBuffers::Window& StepBuffers::window_of(int window) {
+  for (Window& known : windows_)
+    if (known.window == window) return known;
+  return windows_.emplace_back(Window{window, {}});
+}
+
+void StepBuffers::lay_out(const ModelSpec& spec, const Step& step, Window& window) {
+  const int group = spec.heads / spec.kv_heads;
+  window.traversals.resize(step.requests.size() * spec.kv_heads);
+  auto traversal = window.traversals.begin();
+  for (const StepRequest& request : step.requests)
+    for (int g = 0; g < spec.kv_heads; g++, ++traversal) {
+      traversal->group = group;
+      traversal->queries.clear();
+      traversal->outputs.clear();
+      for (int row = request.first_row; row < request.first_row + request.count; row++)
+        for (int h = g * group; h < (g + 1) * group; h++) {
+          const size_t start = static_cast<size_t>(row) * query_width + h * spec.head_size;
+          traversal->queries.push_back(queries.data() + start);
+          traversal->outputs.push_back(attended.data() + start);
+        }
+      set_rows_visible(step, request, {window.window}, *traversal);
+    }
+}
+
+Audit StepBuffers::audit_of(const ModelSpec& spec, const Step& step, int layer, int row,
+                            int kv_head) const {
+  const size_t part = spec.layers.size() * rows * spec.heads;
+  const size_t start = (static_cast<size_t>(layer) * rows + row) * spec.heads;
+  float* const first = step.audit + start + kv_head * (spec.heads / spec.kv_heads);
+  return {first, first + part, first + 2 * part, spec.heads};
+}
+
+void StepBuffers::plan(const ModelSpec& spec, const Step& step, int layer, int thread_count) {
+  std::vector<Traversal>& traversals = window_of(spec.layers[layer].window).traversals;
+  const bool by_rule = !spec.rules.empty() && !step.prefill;
+  size_t index = 0;
+  for (const StepRequest& request : step.requests) {
+    KVCache& cache = *request.cache;
+    const Bounds bounds = bounds_in(spec.layers[layer], layer, step, cache);
+    for (int g = 0; g < spec.kv_heads; g++, index++) {
+      Traversal& traversal = traversals[index];
+      if (bounds != traversal.bounds) set_rows_visible(step, request, bounds, traversal);
+      traversal.max_blocks = step.prefill ? 0 : cache.eligible(layer).blocks;
+      traversal.boxed = cache.boxed(layer);
+      traversal.head = cache.head(layer, g);
+      if (step.prefill || !cache.eligible(layer).sinks) traversal.head.masses = nullptr;
+      traversal.state = &cache.state(layer, g);
+      traversal.sums = &cache.sums(layer, g);
+      traversal.reads = &reads[layer * traversals.size() + index];
+      traversal.audit = step.audit ? audit_of(spec, step, layer, request.first_row, g) : Audit{};
+      if (step.prefill) traversal.state->drafts.clear();
+      if (step.prefill) traversal.sums->drafts.clear();
+      traversal.rule = by_rule ? &spec.rules[layer * spec.kv_heads + g] : nullptr;
+    }
+  }
+  attention.plan(traversals, thread_count);
+}
+
+}  // namespace suffice

@@ -1,0 +1,55 @@
+// What a step writes to before its logits. A model keeps it from step to step, so that decoding
+// allocates nothing once the largest step has come.
+#pragma once
+
+#include <vector>
+
+#include "attention/attention.h"
+#include "linear/inputs.h"
+#include "model/model.h"
+
+namespace suffice {
+
+// What one thread alone uses. Apart from the next one's, so that they share no cache line.
+struct alignas(64) ThreadBuffers {
+  std::vector<float> residual, normal;  // [rows][width]
+  std::vector<float> key, value;        // [rows][head size]
+  InputBuffers inputs;
+  Scratch scratch;
+
+  // `stride`: of the widest inputs of a matrix.
+  void prepare(int rows, int width, int head_size, int stride);
+};
+
+// What all threads see.
+class StepBuffers {
+ public:
+  int rows = 0;
+  int width = 0, query_width = 0, mlp_width = 0;  // strides, padded to whole panels
+  std::vector<float> queries, attended;           // [rows][query_width]
+  std::vector<float> output;                      // [rows][width], of a sub-layer
+  std::vector<float> gate, up;                    // [rows][mlp_width]
+  std::vector<Reads> reads;                       // [layers][requests][kv_heads]
+  std::vector<ThreadBuffers> threads;
+  Attention attention;
+
+  // By one thread, before others come.
+  void prepare(const ModelSpec& spec, const Step& step, int threads);
+  // Plans the attention of a layer, by one thread.
+  void plan(const ModelSpec& spec, const Step& step, int layer, int threads);
+
+ private:
+  // One traversal per request and key/value head; the same in every layer of this window but for
+  // the head's memory, until a policy removes rows.
+  struct Window {
+    int window = 0;
+    std::vector<Traversal> traversals;
+  };
+  Window& window_of(int window);
+  void lay_out(const ModelSpec& spec, const Step& step, Window& window);
+  Audit audit_of(const ModelSpec& spec, const Step& step, int layer, int row, int kv_head) const;
+
+  std::vector<Window> windows_;  // of the model's layers
+};
+
+}  // namespace suffice

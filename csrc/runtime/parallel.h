@@ -1,0 +1,97 @@
+// One team of threads. Waiting spins briefly and then yields the core, so that a busy or small
+// machine is not stalled by a thread that waits.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace suffice {
+
+class Team {
+ public:
+  explicit Team(int threads);
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  int size() const { return size_; }
+
+  // Runs `task(thread)` on every thread of the team, the caller being thread 0; one at a time. If a
+  // thread throws, the others stop at their next barrier, and the first exception goes on to the
+  // caller once all have ended.
+  void run(const std::function<void(int)>& task);
+
+  // Inside a task: returns when every thread has arrived; throws when one of them never will.
+  void barrier();
+
+ private:
+  struct Stopped {};  // thrown in threads whose team has failed
+
+  void work(int thread);
+  void run_guarded(int thread) noexcept;
+
+  int size_;
+  std::mutex running_;
+  std::vector<std::thread> workers_;
+  const std::function<void(int)>* task_ = nullptr;
+  alignas(64) std::atomic<uint32_t> started_{0};
+  alignas(64) std::atomic<int> finished_{0};
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<uint32_t> phase_{0};
+  std::atomic<bool> failed_{false};
+  std::mutex failing_;
+  std::exception_ptr error_;  // the first
+  std::atomic<bool> stopping_{false};
+};
+
+// The share [first, last) of `count` items that is thread's own.
+struct Share {
+  int first, last;
+};
+inline Share share(int count, int thread, int threads) {
+  return {static_cast<int>(static_cast<int64_t>(count) * thread / threads),
+          static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / threads)};
+}
+
+// Hands out items: to each thread its own share in order, so that what one reads follows what it
+// read before, and then what others have left.
+class WorkQueue {
+ public:
+  // By one thread, before others come.
+  void begin(int count, int threads) {
+    if (threads > static_cast<int>(taken_.size())) taken_ = std::vector<Counter>(threads);
+    for (Counter& counter : taken_) counter.count.store(0);
+    count_ = count;
+  }
+
+  // Calls f(item) until all are taken.
+  template <class F>
+  void take(int thread, int threads, F f) {
+    for (int i = 0; i < threads; i++) {
+      const int owner = (thread + i) % threads;
+      const Share items = share(count_, owner, threads);
+      auto& taken = taken_[owner].count;
+      for (int item = items.first + taken++; item < items.last; item = items.first + taken++)
+        f(item);
+    }
+  }
+
+ private:
+  struct alignas(64) Counter {
+    std::atomic<int> count{0};
+  };
+  std::vector<Counter> taken_;
+  int count_ = 0;
+};
+
+int usable_cores();            // affinity and cgroup quota, at least 1
+std::shared_ptr<Team> team();  // the process's team
+void set_threads(int threads);
+
+}  // namespace suffice

@@ -1,0 +1,26 @@
+// How numbers are stored: what weights, keys and values have in common.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace suffice {
+
+// `kmeans4`: keys and values, 4-bit codes of one codebook for all rows (cache/kv_head.h).
+// `codebook`: weights, codes of 2 to 6 bits of their layer's codebook (linear/linear.h).
+enum class Type : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3, kmeans4 = 4, codebook = 5 };
+
+// Not of `codebook`, whose bits each layer chooses.
+constexpr int bits_of(Type type) {
+  return type == Type::f32 ? 32 : type == Type::i8 ? 8 : type == Type::kmeans4 ? 4 : 16;
+}
+constexpr int size_of(Type type) { return bits_of(type) / 8; }  // not of kmeans4: half a byte
+
+// Output rows of a weight panel, keys of a key panel: one block of a traversal.
+constexpr int kPanel = 16;
+constexpr int kLineBytes = 64;  // of a cache line
+constexpr int kLevels = 16;     // of a codebook of 4 bits
+
+constexpr int round_up(int value, int to) { return (value + to - 1) / to * to; }
+
+}  // namespace suffice

@@ -102,7 +102,7 @@ CODED = (
     "exaq:bits=3 + art:tau=1e-2",
     "exaq:bits=3 + certified:eps=0.05",
 )
-AUDIT = 16  # every so many steps: a dozen rows each, of some hundred steps
+AUDIT = 16  # steps between two audits: a dozen rows each, in some hundred steps
 PLOT = "quality"
 BY_HEAD = ("key_rows_read", "value_rows_read", "value_rows_alone", "rows_held")
 PANELS = ("quality", "quality_policies")  # results that are plotted

@@ -7,7 +7,7 @@
 
 Of each task at each length exact attention answers first. What it does not solve to 80 % does not
 count: the table says what it scored, and no technique is run. What it solves is asked of every
-technique, after the same prompts, each of which is run once. The question is part of the prompt
+technique, after the same prompts; each is run once. The question is part of the prompt
 that a policy chooses from. Cells are kept as they are done; one is measured again if more
 samples are asked for than it has. Published scores are of another and larger model.
 """

@@ -70,7 +70,7 @@ HEAD = ["weights", "bits", "tokens before", "GB a step", "GB of K and V", "ms, b
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: steps after so many tokens, in rounds with a read of as many bytes."""
+    """What is measured: steps at each depth, in rounds that also time the streaming read."""
 
     depths: Sequence[int]
     rounds: int
@@ -306,7 +306,7 @@ def table(shape: Shape, plan: Plan, lines: list[list[Any]], reached: list[list[A
         f"{shape.layers} layers of width {shape.width}, MLP {shape.hidden}, {shape.heads}/"
         f"{shape.kv_heads} heads of {shape.head_size}, {shape.vocabulary} tokens; random 4-bit "
         f"codes, int8 head, keys and values. {native.threads()} threads, {native.isa()}; "
-        f"{plan.rounds} rounds of {plan.steps} greedy steps, each beside a streaming read of "
+        f"{plan.rounds} rounds of {plan.steps} greedy steps, each after a streaming read of "
         f"{plan.read_bytes >> 20} MiB. The head counts as read, the embedding but for a row not."
     )
     quick = ["**A quick run of a tiny shape: no figure means anything.**"] * (shape is TINY)

@@ -132,7 +132,7 @@ def measure(
 
 
 def ring(weight: PackedLinear, size: int) -> list[PackedLinear]:
-    """Return copies of a weight that fill so many bytes, where a model has its weights."""
+    """Return copies of a weight that together fill `size` bytes, where a model has its weights."""
     copies: dict[str, PackedLinear | torch.Tensor] = {
         str(i): replace(weight) for i in range(max(2, size // weight.bytes))
     }

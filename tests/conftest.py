@@ -16,9 +16,11 @@ import pytest
 from commands import Cli, Ran
 from suffice import native
 
+# OpenMP's threads wait for each other in loops, which takes the cores from tests that run side by
+# side: a second of PyTorch becomes ten. So they sleep while they wait, and each process has one of
+# its own, until a model that is loaded sets their number. Read when torch is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # Tests run side by side already. OpenMP's threads, two for each core, would wait for each other
-    # in loops: what takes a third of a second would take ten.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tools"))  # tools import each other
 
 
 def tool(name: str) -> ModuleType:

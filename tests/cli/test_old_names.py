@@ -11,7 +11,8 @@ from suffice.cli.options import ModelFlags
 
 
 def shown(help_text: str) -> set[str]:
-    return set(help_text.replace(",", " ").split())
+    """Return the names that help describes: the first of each line."""
+    return {name for line in help_text.splitlines() for name in line.replace(",", "").split()[:2]}
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_closed_stream_is_one_line(
 
 def test_no_talk_without_standard_input(checkpoint: Path) -> None:
     code, errors = shell("<&-", "chat", "-m", str(checkpoint))
-    assert (code, len(errors.splitlines())) == (2, 2)
+    assert (code, len(errors.splitlines())) == (2, 1)
     assert errors.endswith("standard input is closed: there is nobody to talk with\n")
 
 

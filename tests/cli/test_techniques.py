@@ -58,9 +58,7 @@ def test_a_seam_is_one_line_for_each_technique(cli: Cli) -> None:
     assert ran.code == 0 and ran.err == ""
     lines = ran.out.splitlines()
     assert lines[0].startswith("--attention NAME or NAME:OPTION=VALUE,...: how attention is")
-    start = (
-        "art          Attention run-time termination: stop once the running output has settled ["
-    )
+    start = "art          Run-time termination: stop once the running output has settled ["
     assert start + 'Qiu et al., "ART"]' in lines
     assert len(lines) == 4 + len(SEAMS[0].table.names())
     assert lines == listed(SEAMS[0]).splitlines()
@@ -70,7 +68,7 @@ def test_a_technique(cli: Cli) -> None:
     out = cli("info", "aet").out
     assert out == cli("info", "attention", "aet").out
     for line in (
-        "sinks       1        first tokens that are always read\n",
+        "sinks       1        first tokens, always read\n",
         "limit    --attention aet:keys=2,values=0 must equal the exact result",
         'example  suffice run --attention aet:keys=0.9,values=0.001 "your prompt"',
         'source   Byeon et al., "Scrooge: ',

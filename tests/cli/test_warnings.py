@@ -1,4 +1,7 @@
-"""What is warned of in a line: options of vLLM that do nothing here, and lossy settings."""
+"""What is warned of in a line: options of vLLM that do nothing here, and lossy settings.
+
+Also tests warned.py and foreign.py.
+"""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ ASKS_OTHERS = {
     "cli/environment.py": "click's groups and options",
     "cli/flags.py": "an annotation's metadata",
     "cli/techniques.py": "whether a seam's techniques name an exact limit",
+    "engine/interrupts.py": "signal handlers",
     "integrations/checks.py": "transformers' configurations and modules",
     "integrations/growing_cache.py": "transformers' configurations, and growth policies of a user",
     "integrations/transformers.py": "transformers' models and keys",

@@ -26,7 +26,7 @@ def test_gathered_weights_are_the_same_one_after_the_other(quant: str) -> None:
         "head": packed(3200, 1024, quant),
     }
     before = dict(weights)
-    pages.gather(weights)
+    pages.to_huge_pages(weights)
     assert list(weights) == list(before)
     assert weights["norm"] is before["norm"]
     end = None
@@ -51,7 +51,7 @@ def test_gathered_weights_are_the_same_one_after_the_other(quant: str) -> None:
 def test_weights_that_fill_no_page_stay() -> None:
     weights: dict[str, PackedLinear | torch.Tensor] = {"q": packed(64, 64, "int8")}
     before = weights["q"]
-    pages.gather(weights)
+    pages.to_huge_pages(weights)
     assert weights["q"] is before
 
 
@@ -63,13 +63,13 @@ def test_a_system_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages.mmap, "mmap", Refusing)
     weights: dict[str, PackedLinear | torch.Tensor] = {"q": packed(3200, 1024, "int8")}
     before = weights["q"]
-    pages.gather(weights)
+    pages.to_huge_pages(weights)
     assert weights["q"] is before
 
 
 FREEING = """
 import sys
-from suffice.models.pages import return_freed
+from suffice.models.pages import trim_heap
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
@@ -79,7 +79,7 @@ pairs = [(bytes([1]) * (2 << 20), bytes([1]) * (64 << 10)) for _ in range(32)]
 small, full = [small for _, small in pairs], resident()
 del pairs
 if sys.argv[1] == "returned":
-    return_freed()
+    trim_heap()
 print(full - resident())
 """
 

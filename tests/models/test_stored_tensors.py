@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from suffice.models.quantized import (
+
+import tiny
+from suffice import LLM, SamplingParams
+from suffice.errors import InputError
+from suffice.models.decoder import Decoder
+from suffice.models.formats.quantized_file import (
     described_config,
     open_quantized,
     stored_tokenizer,
     write_part,
 )
-
-import tiny
-from suffice import LLM, SamplingParams
-from suffice.errors import InputError
-from suffice.models.checkpoint import open_checkpoint
-from suffice.models.decoder import Decoder
+from suffice.models.open import open_checkpoint
 from suffice.models.stored_tensors import StoredTensors
 from suffice.models.tokenizer import load_tokenizer
 from suffice.quant import QUANTS, PackedLinear

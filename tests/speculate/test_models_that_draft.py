@@ -1,6 +1,6 @@
 """A second model, and the model itself under a setting that leaves something out.
 
-Also tests drafting.py, draft_model.py and chains.py.
+Also tests drafting.py, draft_model.py and proposers.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests of ngram.py and from_text.py."""
+"""Tests of ngram.py and proposers.py."""
 
 from __future__ import annotations
 

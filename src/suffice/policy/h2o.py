@@ -42,7 +42,7 @@ TOGETHER = 256  # queries that are scored in one go
 
 
 class Accumulated:
-    """A `Watch` that sums what every token of a prompt weighs."""
+    """A `QueryObserver` that sums what every token of a prompt weighs."""
 
     def __init__(self, cache: KVCache, windows: Windows, scale: float) -> None:
         self._cache = cache
@@ -52,7 +52,7 @@ class Accumulated:
         self._masses: dict[int, torch.Tensor] = {}
 
     def add(self, layer: int, q: torch.Tensor, end: int) -> None:
-        """Take queries [H, T, D]; see `Watch`."""
+        """Take queries [H, T, D]; see `QueryObserver`."""
         import torch
 
         if self._windows[layer] is not None:

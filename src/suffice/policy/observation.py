@@ -7,7 +7,7 @@ from torch.nn import functional
 
 
 class Observed:
-    """A `Watch` that keeps the queries of the last `rows` tokens of each layer."""
+    """A `QueryObserver` that keeps the queries of the last `rows` tokens of each layer."""
 
     def __init__(self, rows: int, scale: float) -> None:
         self.rows = rows
@@ -15,7 +15,7 @@ class Observed:
         self._queries: dict[int, torch.Tensor] = {}
 
     def add(self, layer: int, q: torch.Tensor, end: int) -> None:
-        """Take queries [H, T, D]; see `Watch`."""
+        """Take queries [H, T, D]; see `QueryObserver`."""
         before = self._queries.get(layer, q[:, :0])
         self._queries[layer] = torch.cat((before, q), dim=1)[:, -self.rows :].clone()
 

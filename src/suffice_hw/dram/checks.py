@@ -52,7 +52,7 @@ def bandwidth() -> list[Check]:
         )
     seen = _random(wide, 128)
     cases.append(
-        (f"memory random; {wide.name}, random 128 B", wide, 125.1, seen, Pattern(BURSTS, 2))
+        (f"memory random 128 B; {wide.name}, random 128 B", wide, 125.1, seen, Pattern(BURSTS, 2))
     )
     spread = Part.load("hbm_24x64")
     seen = simulate(spread, *patterns.stream(spread, 10 * BURSTS))

@@ -248,6 +248,8 @@ def test_masks_are_those_of_attention(
     decoder.config = replace(config, layers=layers)
     run = Rounding(decoder, WINDOWS, {f"layers.0.{sites.SCORES}": INTEGERS})
     plain = Rounding(decoder, WINDOWS, {})._mixed(0, q, k, v)
-    monkeypatch.setattr(Site, "rows", lambda site, x: sites.Rows(x, torch.ones_like(x), x))
+    monkeypatch.setattr(
+        Site, "rows", lambda site, x: sites.ActivationRows(x, torch.ones_like(x), x)
+    )
     found = run._mixed(0, q, k, v)
     assert torch.allclose(found, plain, rtol=1e-4, atol=1e-5)

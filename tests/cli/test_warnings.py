@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine.fake_engine import scripted
 
 from commands import Cli, complaint
+from fake_engine import scripted
 from suffice import LLM
 from suffice.engine.config import Config
 from suffice.engine.foreign import FOREIGN

@@ -14,7 +14,7 @@ PYTHON = ["src", "tests", "benchmarks", "tools", "examples"]
 def checks() -> dict[str, list[str]]:
     """Return each check's name and command line."""
     native = sorted(str(path) for path in (ROOT / "csrc").rglob("*.*"))
-    here = Path(sys.executable).parent
+    folder = Path(sys.executable).parent
     python = [sys.executable, "-m"]
     found = {
         "format": [*python, "ruff", "format", "--check", *PYTHON],
@@ -25,9 +25,11 @@ def checks() -> dict[str, list[str]]:
         "untested": [sys.executable, "tools/untested.py"],
         "layers": [*python, "pytest", "-q", "tests/test_layers.py"],
         "readme": [sys.executable, "tools/readme.py", "--check"],
+        "papers": [sys.executable, "tools/papers.py", "--check"],
+        "words": [sys.executable, "tools/words.py"],
     }
-    installed = here / "clang-format"
-    formatter = str(installed) if installed.exists() else shutil.which("clang-format")
+    bundled = folder / "clang-format"
+    formatter = str(bundled) if bundled.exists() else shutil.which("clang-format")
     if formatter:
         found["clang-format"] = [formatter, "--dry-run", "--Werror", *native]
     else:

@@ -243,7 +243,7 @@ def write(folder: Path, quick: bool, results: dict[int, Any], lines: list[list[A
     text += [
         f"{data['machine']['cpu']}, {data['machine']['isa']}: streaming read"
         f" {roof / 1e9:.1f} GB/s (torch reads {check / 1e9:.1f}), {rate / 1e9:.1f} billion"
-        " multiply-adds a second."
+        " multiply-adds per second."
     ]
     record.write(folder, "kernel", data, "\n".join(text))
 

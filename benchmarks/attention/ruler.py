@@ -7,7 +7,7 @@
 
 Of each task at each length exact attention answers first. What it does not solve to 80 % does not
 count: the table says what it scored, and no technique is run. What it solves is asked of every
-technique, after the same prompts, each of which is run once. The question is part of the prompt
+technique, after the same prompts; each is run once. The question is part of the prompt
 that a policy chooses from. Cells are kept as they are done; one is measured again if more
 samples are asked for than it has. Published scores are of another and larger model.
 """
@@ -35,7 +35,7 @@ from suffice.progress import progress_bar
 NAME = "ruler"
 COUNTS = 80.0  # per cent that exact attention must score for a task to count
 TOGETHER = 10  # samples that decode together
-LOOSE = "art:tau=1e-2"  # with the paper's tau few heads of these models stop
+LOOSE = "art:tau=1e-2"  # with the paper's tau, groups of these models' heads seldom stop
 POLICIES = ("snapkv", "pyramidkv", "streaming", "h2o", "quest")
 BUDGETS = tuple(f"{policy}:ratio={ratio}" for policy in POLICIES for ratio in (0.5, 0.2))
 SETTINGS = (

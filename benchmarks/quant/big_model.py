@@ -307,8 +307,8 @@ def table(shape: Shape, plan: Plan, lines: list[list[Any]], reached: list[list[A
         f"{shape.layers} layers of width {shape.width}, MLP {shape.hidden}, {shape.heads}/"
         f"{shape.kv_heads} heads of {shape.head_size}, {shape.vocabulary} tokens; random 4-bit "
         f"codes, int8 head, keys and values. {native.threads()} threads, {native.isa()}; "
-        f"{plan.rounds} rounds of {plan.steps} greedy steps, each next to a streaming read of "
-        f"{plan.read_bytes >> 20} MiB. The head counts as read, the embedding only by a row."
+        f"{plan.rounds} rounds of {plan.steps} greedy steps, each after a streaming read of "
+        f"{plan.read_bytes >> 20} MiB. The head counts as read, the embedding but for a row not."
     )
     quick = ["**A quick run of a tiny shape: no figure means anything.**"] * (shape is TINY)
     tables = [

@@ -147,13 +147,13 @@ def test_every_so_many_steps_and_the_same_tokens(options: dict[str, str], checkp
         ),
         (
             {"audit": 2},
-            "audit=2: attention=exact with softmax=exact leaves nothing out that a step could have "
-            "read: choose a technique that does",
+            "audit=2: attention=exact with softmax=exact leaves nothing out of decode steps: "
+            "choose a technique that does",
         ),
         (
             {"audit": 2, "policy": "snapkv:0.5"},
-            "audit=2: attention=exact with softmax=exact leaves nothing out that a step could have "
-            "read: choose a technique that does",
+            "audit=2: attention=exact with softmax=exact leaves nothing out of decode steps: "
+            "choose a technique that does",
         ),
     ],
 )

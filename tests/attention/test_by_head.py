@@ -11,7 +11,7 @@ import pytest
 from suffice import LLM, SamplingParams
 from suffice.attention import ATTENTIONS
 from suffice.attention.by_head import check, rules
-from suffice.attention.calibration import Calibration, beside, write
+from suffice.attention.calibration import Calibration, default_path, write
 from suffice.errors import InputError
 from suffice.models.files import fingerprint
 
@@ -56,9 +56,9 @@ def test_protected_heads_read_everything_and_others_do_not(
 
 
 def test_it_is_found_beside_the_model(checkpoint: Path) -> None:
-    path = beside(checkpoint)
+    path = default_path(checkpoint)
     assert path == checkpoint / "suffice-calibration.json"
-    assert beside(Path("a/b.Q4_1.gguf")) == Path("a/b.Q4_1.calibration.json")
+    assert default_path(Path("a/b.Q4_1.gguf")) == Path("a/b.Q4_1.calibration.json")
     write(path, stored(checkpoint, "aet", {}, [[0.9] * 2] * 3))
     try:
         llm = LLM(checkpoint, dtype="float32", max_model_len=512, attention="aet:calibrated")
@@ -93,7 +93,7 @@ def calibration(thresholds: Any) -> Calibration:
         (
             "aet:calibrated,values=0.5",
             calibration(((0.9,),)),
-            "aet: values=0.5 contradicts calibrated: the calibration says what all options are",
+            "aet: values=0.5 contradicts calibrated: the calibration sets all options",
         ),
     ],
 )
@@ -122,6 +122,6 @@ def test_a_calibration_that_nothing_needs(checkpoint: Path, tmp_path: Path) -> N
     with pytest.raises(InputError) as error:
         LLM(checkpoint, softmax="exaq", calibration=tmp_path / "c.json")
     assert str(error.value) == (
-        "calibration c.json: says nothing of softmax: make one with `suffice calibrate`, without "
-        "--budget"
+        "calibration c.json: has no codebooks of a softmax: make one with `suffice calibrate`, "
+        "without --budget"
     )

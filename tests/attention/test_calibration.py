@@ -133,7 +133,7 @@ def test_other_files(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="is no JSON of"):
             read(path)
     path.write_text(json.dumps(GOOD | {"schema": 7}))
-    with pytest.raises(InputError, match="has schema 7; 2 is known: calibrate anew"):
+    with pytest.raises(InputError, match="has schema 7; 2 is known: calibrate again"):
         read(path)
     with pytest.raises(InputError, match="cannot be written: No such file"):
         write(tmp_path / "missing" / "m.json", GOOD)

@@ -27,7 +27,7 @@ def test_markdown(cli: Cli, checkpoint: Path) -> None:
     assert set(rule) <= set("|-: ")
     names = [row.split("|")[7].strip() for row in rows]
     assert names == ["pp4", "tg3", "pp4 @ d8", "tg3 @ d8"]
-    assert "tokenisation and sampling are not part of the times" in ran.err
+    assert "tokenization and sampling are not part of the times" in ran.err
 
 
 def test_json_counts_every_byte(cli: Cli, checkpoint: Path) -> None:

@@ -185,8 +185,8 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
         (["--budget", "x%"], "--budget=x%: must be above 0 and below 1, such as 0.5% or 0.005"),
         (
             ["--budget", "1%", "--attention", "aet:calibrated"],
-            "--attention=aet:calibrated: give the options that its thresholds are looked for with, "
-            "such as certified:bounded=false,values=0.002",
+            "--attention=aet:calibrated: give the options to calibrate its thresholds with, such "
+            "as certified:bounded=false,values=0.002",
         ),
         (
             ["--budget", "1%", "--policy", "streaming"],
@@ -199,8 +199,8 @@ def test_bad_input(cli: Cli, model: Path, tmp_path: Path) -> None:
         *(
             (
                 [flag, value],
-                f"{flag}={value}: needs --budget: without, softmaxes are calibrated, on exact "
-                "attention and full weights",
+                f"{flag}={value}: needs --budget: without it, softmaxes are calibrated, on "
+                "exact attention and full weights",
             )
             for flag, value in (
                 ("--attention", "aet:keys=0.5"),
@@ -225,13 +225,13 @@ def test_bad_budgets(flags: list[str], message: str, cli: Cli, tmp_path: Path) -
         ({"calibration": True},
          "calibration=found.json: softmax=exact and attention=exact need none"),
         ({"softmax": "exaq", "calibration": True, "attention": "certified"},
-         "softmax=exaq contradicts attention=certified, whose bound is of the exact one"),
+         "softmax=exaq contradicts attention=certified, whose bound needs softmax=exact"),
         ({"softmax": "exaq_km:prefill=true", "calibration": True, "attention": "aet"},
          "softmax=exaq_km:prefill=true contradicts attention=aet, "
          "which does not apply to prompts"),
         ({"softmax": "exaq:prefill=true", "calibration": True, "policy": "snapkv"},
-         "softmax=exaq:prefill=true contradicts policy=snapkv, which chooses after prompts that "
-         "ran whole: leave prefill out"),
+         "softmax=exaq:prefill=true contradicts policy=snapkv, which needs prompts with the exact "
+         "softmax: leave prefill out"),
         ({"softmax": 3}, "softmax=3: must be a technique or its name. Known: exact, exaq, exaq_km"),
     ],
 )  # fmt: skip

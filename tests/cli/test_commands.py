@@ -119,8 +119,8 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
         *(
             (
                 [*command, "--speculate", "ngram"],
-                f"--speculate=ngram: {name} decodes tokens that are given, so there is nothing to "
-                "guess: leave it out; run, chat, eval latency and eval ruler generate",
+                f"--speculate=ngram: {name} decodes given tokens, so there is nothing to draft: "
+                "leave it out; run, chat, eval latency and eval ruler generate",
             )
             for name, command in {
                 "bench": ["bench"],

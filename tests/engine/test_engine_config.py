@@ -119,9 +119,8 @@ KNOWN = (
         ),
         (
             {"speculative_config": "ngram", "policy": "h2o:budget=64"},
-            "speculator 'ngram' with policy 'h2o', in which each token changes what the next one "
-            "sees: the policy must be one that does not evict while decoding, or have "
-            "rank_only=true",
+            "speculator 'ngram' with policy 'h2o', which changes the visible tokens after each "
+            "token: the policy must not evict while decoding, or have rank_only=true",
         ),
         (
             {"max_model_len": 1},

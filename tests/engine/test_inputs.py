@@ -73,8 +73,8 @@ GREEDY = SamplingParams(temperature=0, max_tokens=8)
         (
             [3] * 60,
             SamplingParams(min_tokens=5),
-            "min_tokens=5: must not be more than 4, what the prompt leaves of the context "
-            "(max_model_len)",
+            "min_tokens=5: must not be more than 4, the tokens that the prompt leaves in the "
+            "context (max_model_len)",
         ),
         (
             "x",

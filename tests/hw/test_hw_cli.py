@@ -72,7 +72,7 @@ def test_every_group_has_a_readable_name() -> None:
 
 def test_the_help_says_what_hw_is(cli: Cli) -> None:
     words = " ".join(cli("hw", "--help").out.split())
-    assert "Model the accelerators that the implemented papers propose" in words
+    assert "Simulate the accelerators that the implemented papers propose" in words
 
 
 def test_an_unexplained_miss_is_exit_code_1(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

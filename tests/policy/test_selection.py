@@ -178,7 +178,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "snapkv",
         {"attention": "certified"},
-        "policy 'snapkv' with attention 'certified', which chooses and orders the tokens itself: "
+        "policy 'snapkv' with attention 'certified', which selects from all tokens itself: "
         "the policy must be 'full'",
     ),
 ]

@@ -234,19 +234,19 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
             {"method": "self", "attention": "aet"},
             {},
             "speculator 'self': attention='aet': must be exact, or one of art, certified with a "
-            "setting that leaves something out",
+            "setting that reads fewer rows",
         ),
         (
             {"method": "self", "attention": "certified:eps=0"},
             {},
             "speculator 'self': attention='certified:eps=0': must be exact, or one of art, "
-            "certified with a setting that leaves something out",
+            "certified with a setting that reads fewer rows",
         ),
         (
             {"method": "self", "recent": 0, "quantization": None},
             {},
-            "speculator 'self': drafts would cost what the model does: give attention, recent, "
-            "quantization or skip_layers",
+            "speculator 'self': drafts would cost as much as the model: give attention, "
+            "recent, quantization or skip_layers",
         ),
         *(
             (
@@ -285,14 +285,14 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
         (
             {"method": "self"},
             {"policy": "snapkv"},
-            "speculator 'self' with policy 'snapkv': drafts choose the tokens that they see: the "
+            "speculator 'self' with policy 'snapkv': its drafts select their own tokens, so the "
             "policy must be 'full'",
         ),
         (
             {"method": "self"},
             {"attention": "aet"},
-            "speculator 'self' with attention=aet and softmax=exact: what checks the drafts must "
-            "be exact: give that attention to the speculator instead",
+            "speculator 'self' with attention=aet and softmax=exact: drafts must be checked by "
+            "exact attention: give that attention to the speculator instead",
         ),
     ],
 )

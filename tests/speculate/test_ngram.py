@@ -81,7 +81,7 @@ def test_too_short_a_match_is_none() -> None:
         (
             {"prompt_lookup_min": 3, "prompt_lookup_max": 2},
             "speculator 'ngram': prompt_lookup_min=3 and prompt_lookup_max=2: must be at least 1, "
-            "and the most not below the least",
+            "and the maximum not below the minimum",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""How far the traversal of keys and values goes, and with which arithmetic."""
+"""Attention techniques: which keys and values decode steps read, and with which arithmetic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ATTENTIONS", "SOFTMAXES", "Attention"]
 
 
 class Attention(Protocol):
-    """A way to attend."""
+    """An attention technique."""
 
     @property
     def sketched(self) -> bool:
@@ -29,32 +29,32 @@ class Attention(Protocol):
 
     @property
     def needs_all_tokens(self) -> bool:
-        """Whether it chooses and orders the cached tokens itself, so that no policy may."""
+        """Whether it selects from all cached tokens itself, so that no policy may."""
         ...
 
     @property
     def needs_exact_softmax(self) -> bool:
-        """Whether what it promises holds for the exact softmax only."""
+        """Whether its bound holds for the exact softmax only."""
         ...
 
     @property
     def applies_to_prompts(self) -> bool:
-        """Whether prompts are attended to as decode steps are: with it nothing is ever left out."""
+        """Whether prompts run as decode steps do: only if it never leaves anything out."""
         ...
 
     @property
     def stateless(self) -> bool:
-        """Whether a head remembers nothing of the tokens before, so that drafts can be undone."""
+        """Whether heads keep no state from token to token, so that drafts can be undone."""
         ...
 
     @property
     def calibrated(self) -> bool:
-        """Whether a calibration gives its thresholds, one for each layer and key/value head."""
+        """Whether a calibration sets its thresholds, one for each layer and key/value head."""
         ...
 
     @classmethod
     def exact_limit(cls) -> Attention | None:
-        """Return the setting that must equal `exact`, None if the technique has a bound instead."""
+        """Return a setting that must equal `exact`; None if the technique has a bound instead."""
         ...
 
     def reference(
@@ -68,12 +68,11 @@ class Attention(Protocol):
         states: list[Any] | None = None,
         levels: Sequence[Levels] | None = None,
     ) -> Attended:
-        """Return the output [H, T, D] of one request, computed as the source defines it, and what
-        was read for it.
+        """Return the output [H, T, D] of one request, as the source defines it, and the rows read.
 
         `q` [H, T, D], `k` and `v` [G, S, D], `visible` bool [T, S]: the cached tokens that a new
-        one attends to (None = all). `states` [G]: what the heads kept from the tokens before, which
-        is changed (None: nothing yet). `levels` [H]: those of a coded softmax (None: e^x).
+        one attends to (None = all). `states` [G]: the heads' states, which are updated (None: new
+        ones). `levels` [H]: the levels of a coded softmax (None: e^x).
         """
         ...
 
@@ -91,12 +90,11 @@ class Attention(Protocol):
         window: int | None = None,
         blocks: list[int] | None = None,
     ) -> torch.Tensor:
-        """Return what `reference` gives for one layer of a cache, computed by the native kernel.
+        """Return the output of `reference` for one layer of a cache, from the native kernel.
 
         `q` float32 [H, T, D] are the queries of the cache's T tentative rows or, if there are none,
-        of its last T rows, each of which sees those before it. `window`: rows a query sees at
-        most, its own included. `blocks`: which blocks of 16 rows are read, in which order (None =
-        all that are visible).
+        of its last T rows; each sees the rows before it. `window`: the most rows that a query sees,
+        its own included. `blocks`: the blocks of 16 rows to read, in order (None = all visible).
         """
         ...
 

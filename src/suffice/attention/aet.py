@@ -57,7 +57,7 @@ NEVER_STOP = 2.0  # more than any share that is known
 class Known:
     """One head's blocks that are always read, with the mass each has had."""
 
-    next: int = 0  # the first block that has not come yet
+    next: int = 0  # the first block not seen yet
     globals: dict[int, float] = field(default_factory=dict)
     locals: dict[int, float] = field(default_factory=dict)
 
@@ -102,17 +102,17 @@ class AET(BlockByBlock):
 
     @classmethod
     def exact_limit(cls) -> AET:
-        """Return the setting that reads everything."""
+        """Return the setting that reads all rows."""
         return cls(keys=NEVER_STOP, values=0)
 
     def new_state(self) -> Known:
-        """Return the state of a head that has seen nothing."""
+        """Return the state of a head before its first token."""
         return Known()
 
     def always(self, state: Known, length: int) -> list[int]:
         """Return sinks, global and local blocks for a token that sees `length` keys.
 
-        Blocks that are not local any more replace the lightest of the global ones (lines 18 to 20).
+        Blocks that stop being local replace the lightest global ones (lines 18 to 20).
         """
         sinks, most = -(-self.sinks // self.block), -(-self.globals // self.block)
         while state.next * self.block < length:
@@ -130,10 +130,10 @@ class AET(BlockByBlock):
         return [*range(min(sinks, state.next)), *state.globals, *state.locals]
 
     def watch(self) -> None:
-        """Return nothing: a look needs no other look."""
+        """Return None: checks do not depend on each other."""
 
     def enough(self, seen: Seen, watch: None) -> torch.Tensor:
-        """Return which heads know enough, bool [R] (lines 11 to 14)."""
+        """Return which heads may stop, bool [R] (lines 11 to 14)."""
         known = seen.total
         average = (known - seen.greatest) / (seen.known - 1)
         unknown = average * (seen.length - seen.known)

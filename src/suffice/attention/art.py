@@ -51,7 +51,7 @@ RUN = 16  # elements of the probe that lie together
 
 @dataclass
 class ProbeState:
-    """The probe at the last look and how often each head was stable in a row, [R]."""
+    """The probe at the last check, and each head's stable checks in a row, [R]."""
 
     probe: torch.Tensor | None = None
     steady: torch.Tensor | None = None
@@ -63,8 +63,8 @@ class ART(BlockByBlock):
 
     They are the paper's tau, phi and p.
 
-    `values` is the value filter of `aet`; 0 reads the values of all visited keys. `order`: see
-    `suffice.attention.technique.BlockByBlock`. `calibrated`: with a `change` for each layer and
+    `values` is the value filter of `aet`; 0 reads the value of every key that is read. `order`:
+    see `suffice.attention.technique.BlockByBlock`. `calibrated`: with a `change` for each layer and
     key/value head, see `suffice.attention.by_head`.
     """
 
@@ -98,22 +98,22 @@ class ART(BlockByBlock):
 
     @classmethod
     def exact_limit(cls) -> ART:
-        """Return the setting that reads everything."""
+        """Return the setting that reads all rows."""
         return cls(change=0)
 
     def new_state(self) -> None:
-        """Return nothing: tokens do not know of each other."""
+        """Return None: there is no state between tokens."""
 
     def always(self, state: None, length: int) -> list[int]:
-        """Return nothing: blocks come newest first."""
+        """Return an empty list: no block is always read."""
         return []
 
     def watch(self) -> ProbeState:
-        """Return what one look keeps for the next."""
+        """Return the state between the checks of one token."""
         return ProbeState()
 
     def enough(self, seen: Seen, watch: ProbeState) -> torch.Tensor:
-        """Return which heads have settled, bool [R]."""
+        """Return which heads may stop, bool [R]."""
         x = self.probed(seen.output / seen.total[:, None])
         before = x.new_zeros(x.shape) if watch.probe is None else watch.probe
         steady = x.new_zeros(len(x)) if watch.steady is None else watch.steady
@@ -131,7 +131,7 @@ class ART(BlockByBlock):
         return output.reshape(-1, runs, RUN)[:, chosen].flatten(1)
 
     def learn(self, state: None, masses: dict[int, float]) -> None:
-        """Take note of nothing."""
+        """Do nothing; there is no state."""
 
     def rule(self) -> core.AttentionRule:
         """Return what the native kernel does."""

@@ -1,24 +1,25 @@
-"""What ART's theorems promise of a traversal, and whether their assumptions hold for it.
+"""The bounds of ART's theorems for a traversal, and whether their assumptions hold for it.
 
-A head visits blocks t = 1..T, newest first, of mass l_t and output u_t; A_t is their mass together:
+A head attends to blocks t = 1..T, newest first, with masses l_t and outputs u_t. A_t is the mass of
+the first t blocks:
 
     o_t - o_(t-1) = l_t / A_t (u_t - o_(t-1))
 
-It stops at t* after p stable looks, the first at b = t* - p + 1. With mu = b l_b / A_b:
+It stops at t* after p stable checks, the first at b = t* - p + 1. With mu = b l_b / A_b:
 
     |o_T - o_t*| <= (tau b + Delta mu) / nu ln(T / t*)                       (Theorem 1, Eq. 4)
     |o_T - o_t*| <= 2 mu C_v ln(T / t*)                                      (Theorem 2)
 
-Delta is the most by which |P(u_j - o_(j-1))|, j >= b, exceeds its value at b (Definition 1), P the
-probe, nu the least |P z| / |z| over the span of all steps of the output (Assumption 2), C_v the
-largest norm of a value.
+Delta is the largest excess of |P(u_j - o_(j-1))|, j >= b, over its value at b (Definition 1), where
+P is the probe. nu is the least |P z| / |z| over the span of all steps of the output (Assumption 2),
+and C_v is the largest norm of a value.
 
 Both theorems assume that masses decay: l_j <= l' and A_j >= h j for all j >= b, with l' / h = mu
-(Assumption 1). At j = b that leaves no room: l_b must be the largest of these masses and A_b / b
-the least mean. The proofs use only what Lemma 1 concludes, j l_j / A_j <= mu for all j >= b, and
-that is what `decays` tests. Of nu they use only the steps after t*, while a span of more
-dimensions than the probe has makes nu 0 and Theorem 1 say nothing; `theorem1_steps` is the bound
-with the nu of those steps.
+(Assumption 1). At j = b both hold with equality, so l_b must be the largest of these masses and
+A_b / b the least mean. The proofs use only the conclusion of Lemma 1, j l_j / A_j <= mu for all
+j >= b, which `decays` tests. They need nu only for the steps after t*. If the span has more
+dimensions than the probe, nu is 0 and Theorem 1 gives no bound; `theorem1_steps` is the bound with
+the nu of those steps.
 
 Source   Qiu et al., "ART: Attention Run-time Termination for Efficient LLM Decoding", appendix A.
 """
@@ -36,16 +37,16 @@ from suffice.attention.art import ART
 
 @dataclass(frozen=True)
 class Bounds:
-    """One head's traversal: where it stopped, how far off that is, and what the theorems say."""
+    """One head's traversal: where it stopped, its error, and the bounds of the theorems."""
 
     blocks: int  # T
     stopped: int  # t*; T if it never did
     error: float  # |o_T - o_t*|
-    theorem1: float  # infinite where the probe says nothing
+    theorem1: float  # infinite if nu is 0
     theorem1_steps: float
     theorem2: float
     regulated: bool  # Assumption 1 as printed
-    decays: bool  # what the proofs use of it
+    decays: bool  # the part of it that the proofs use
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,11 @@ class Trajectory:
 def trajectory(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, block: int
 ) -> Trajectory:
-    """Return what R heads q [R, D] of one token see of k, v [S, D], block by block."""
+    """Return the trajectory of R heads q [R, D] of one token over k, v [S, D], block by block."""
     rows = len(k)
     scores = scale * q @ k.T
     weights = (scores - scores.amax(-1, keepdim=True)).exp()
-    spare = -rows % block  # blocks start at multiples of their size: the newest is not full
+    spare = -rows % block  # blocks start at multiples of their size, so the newest may be partial
     weights = pad(weights, (0, spare)).reshape(len(q), -1, block).flip(1)
     values = pad(v, (0, 0, 0, spare)).reshape(-1, block, v.shape[-1]).flip(0)
     masses = weights.sum(-1)
@@ -79,16 +80,17 @@ def trajectory(
 
 
 def changes(art: ART, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return d_scale and d_direction (Eq. 2) at each look of outputs [R, T, D], each [R, T]."""
+    """Return d_scale and d_direction (Eq. 2) at each check of outputs [R, T, D], each [R, T]."""
     x = art.probed(outputs.flatten(0, 1)).reshape(*outputs.shape[:2], -1)
     before = torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
     norms = x.norm(dim=-1) * before.norm(dim=-1)
-    cosine = torch.where(norms > 0, (x * before).sum(-1) / norms, -1.0)  # nothing is no direction
+    # A zero vector has no direction.
+    cosine = torch.where(norms > 0, (x * before).sum(-1) / norms, -1.0)
     return (x - before).norm(dim=-1), 1 - cosine
 
 
 def stops(stable: torch.Tensor, patience: int) -> torch.Tensor:
-    """Return after how many looks each of R heads may stop (Eq. 3), T + 1 for never.
+    """Return after how many checks each of R heads may stop (Eq. 3), T + 1 for never.
 
     `stable` is bool [R, T]; the result int64 [R].
     """
@@ -101,9 +103,9 @@ def stops(stable: torch.Tensor, patience: int) -> torch.Tensor:
 def bounds(
     art: ART, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float
 ) -> list[Bounds]:
-    """Return what the theorems say of each head q [R, D] of one token, which stops by itself.
+    """Return the bounds of each head q [R, D] of one token; each head stops on its own.
 
-    k and v are [S, D]; computed in float64. The theorems know no value filter.
+    k and v are [S, D]; computed in float64. The theorems do not cover value filters.
     """
     path = trajectory(q.double(), k.double(), v.double(), scale=scale, block=art.block)
     scales, directions = changes(art, path.outputs)
@@ -146,7 +148,7 @@ def _least_share(art: ART, steps: torch.Tensor) -> float:
     basis = directions[sizes > 1e-12 * sizes[0]]
     probed = art.probed(basis)
     if len(basis) > probed.shape[-1]:
-        return 0.0  # more directions than the probe can tell apart
+        return 0.0  # more dimensions than the probe has
     return float(torch.linalg.svdvals(probed)[-1])
 
 

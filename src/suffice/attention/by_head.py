@@ -1,7 +1,7 @@
-"""A technique with a threshold of its own in each layer and key/value head, from a calibration.
+"""A technique with its own threshold in each layer and key/value head, from a calibration.
 
-Some heads lose much by what others do not notice. `suffice calibrate --budget` finds out which; the
-heads that cannot spare anything are exact.
+Some heads are far more sensitive to unread rows than others. `suffice calibrate --budget` measures
+which; the most sensitive heads stay exact.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Thresholds = Sequence[Sequence[float | None]]  # [L][G], None: exact
 
 
 def check(attention: Attention, calibration: Calibration | None) -> None:
-    """Require that a calibration has what a technique takes from it.
+    """Require a calibration with the thresholds that a technique needs.
 
     Raises:
-        InputError: It has not, there is none, or options are given beside it.
+        InputError: The calibration lacks them, there is none, or options are given as well.
     """
     name = ATTENTIONS.name_of(attention)
     own: Any = attention
@@ -32,7 +32,7 @@ def check(attention: Attention, calibration: Calibration | None) -> None:
         if each.name != "calibrated" and getattr(own, each.name) != each.default:
             raise InputError(
                 f"{name}: {each.name}={getattr(own, each.name)} contradicts calibrated: the "
-                "calibration says what all options are"
+                "calibration sets all options"
             )
     again = f"make one with `suffice calibrate --text FILE --budget 0.5% --attention {name}`"
     if calibration is None:
@@ -46,10 +46,10 @@ def check(attention: Attention, calibration: Calibration | None) -> None:
 def rules(
     attention: Attention, calibration: Calibration | None, layers: int, kv_heads: int
 ) -> list[list[core.AttentionRule | None]]:
-    """Return what the native traversal does in each layer and key/value head, [L][G].
+    """Return the rule of each layer and key/value head, [L][G].
 
     Raises:
-        InputError: The thresholds are of another shape, or one is out of the technique's range.
+        InputError: The thresholds have another shape, or one is out of the technique's range.
     """
     if calibration is None or not attention.calibrated:
         return [[attention.rule()] * kv_heads for _ in range(layers)]

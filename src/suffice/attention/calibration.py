@@ -1,13 +1,13 @@
-"""What a run over a text found out about a model, for techniques that must know it beforehand.
+"""Calibrations: measurements of a model on a text, for techniques that need them.
 
-`suffice calibrate` writes it as JSON: which model it is of, and a part for each seam that uses it,
-with the text that it comes from.
+`suffice calibrate` writes one as JSON: the model's name and hash, and for each seam that uses it a
+part with the text that it comes from.
 
-    softmax         sigma and the least value of its input, x = score - max, by layer; by number of
-                    bits, layer and query head the levels of `exaq_km`, and by tail as well C of
-                    `exaq` with `clip=fit`
+    softmax         sigma and the least value of its input, x = score - max, by layer; the levels of
+                    `exaq_km` by number of bits, layer and query head; C of `exaq` with `clip=fit`,
+                    by tail as well
     attention       by technique: its options, and its threshold by layer and key/value head, null
-                    for those that must stay exact
+                    for heads that must stay exact
 
 Parts that this version does not know are left alone.
 """
@@ -27,12 +27,12 @@ from suffice.errors import InputError
 from suffice.paths import write_whole
 
 SCHEMA = 2
-NOTHING: dict[str, Any] = {"layers": (), "codebooks": {}, "clips": {}}  # said of softmaxes
+NOTHING: dict[str, Any] = {"layers": (), "codebooks": {}, "clips": {}}  # no softmaxes calibrated
 
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """A layer's softmax inputs x = score - max: standard deviation, and the least of a window."""
+    """A layer's softmax inputs x = score - max: standard deviation, and the least in a window."""
 
     sigma: float
     least: float
@@ -49,7 +49,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a calibration says; made by `read`, or from what was measured."""
+    """A model's calibration; made by `read`, or from measurements."""
 
     name: str  # of the file
     model: str
@@ -74,8 +74,8 @@ class Calibration:
             )
 
 
-def beside(model: Path) -> Path:
-    """Return where the calibration of a model, a folder or a .gguf file, lies if nobody says."""
+def default_path(model: Path) -> Path:
+    """Return the default path of the calibration of a model, which is a folder or a .gguf file."""
     if model.suffix == ".gguf":
         return model.with_name(model.stem + ".calibration.json")
     return model / "suffice-calibration.json"
@@ -85,28 +85,28 @@ def read(path: str | os.PathLike[str]) -> Calibration:
     """Return the calibration in a file.
 
     Raises:
-        InputError: The file cannot be read, is none of a calibration, or of another schema.
+        InputError: The file cannot be read, is no calibration, or has another schema.
     """
     stored, found = _parsed(path)
     if found is None:
         schema = stored["schema"]
         raise InputError(
-            f"calibration {path}: has schema {schema!r}; {SCHEMA} is known: calibrate anew"
+            f"calibration {path}: has schema {schema!r}; {SCHEMA} is known: calibrate again"
         )
     return found
 
 
 def parts(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return a calibration's file as it is stored, of whatever schema.
+    """Return the content of a calibration's file, whatever its schema.
 
     Raises:
-        InputError: The file cannot be read, or is none of a calibration.
+        InputError: The file cannot be read, or is no calibration.
     """
     return _parsed(path)[0]
 
 
 def _parsed(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Calibration | None]:
-    """Return what is stored and what it says, None if it is of another schema."""
+    """Return a file's content and its calibration, which is None for another schema."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -158,13 +158,13 @@ def _read(name: str, stored: dict[str, Any]) -> Calibration:
 
 
 def _window(part: dict[str, Any]) -> int | None:
-    """Return how long the windows of a part's text were; None if it does not say."""
+    """Return the length of the windows of a part's text, in tokens; None if it is not stored."""
     window = part.get("text", {}).get("window")
     return None if window is None else int(window)
 
 
 def _thresholds(stored: Any) -> tuple[tuple[float | None, ...], ...]:
-    """Return thresholds [L][G]; raise ValueError if they are none."""
+    """Return thresholds [L][G]; raise ValueError for anything else."""
     found = tuple(
         tuple(None if each is None else float(each) for each in layer) for layer in stored
     )
@@ -182,7 +182,7 @@ def _levels(stored: dict[str, list[float]]) -> Levels:
 
 
 def _check(found: Calibration) -> None:
-    """Raise ValueError for numbers that no calibration has."""
+    """Raise ValueError for impossible numbers."""
     good = all(
         layer.sigma > 0 and math.isfinite(layer.sigma) and -math.inf < layer.least < 0
         for layer in found.layers
@@ -201,7 +201,7 @@ def _check(found: Calibration) -> None:
 
 
 def _sound(levels: Levels, bits: int) -> bool:
-    """Return whether these may be the levels of a head."""
+    """Return whether levels are possible for a head."""
     ascending = all(low < high for low, high in itertools.pairwise(levels.borders))
     sizes = len(levels.borders), len(levels.weights)
     numbers = all(map(math.isfinite, levels.borders + levels.weights))

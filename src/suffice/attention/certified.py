@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from suffice.attention.traversal import Attended
     from suffice.native import core
 
-LEAST, MOST = 1e-6, 0.999999  # of `eps` above 0: what float32 tells from 0 and 1
+LEAST, MOST = 1e-6, 0.999999  # range of `eps` above 0 that float32 distinguishes from 0 and 1
 
 
 @dataclass(frozen=True)
 class Certified(Technique):
-    """At most the share `eps` of the softmax is missing; `values` of `aet` is charged to it.
+    """Leaves at most the share `eps` of the softmax unread, including values skipped by `values`.
 
     `calibrated`: with an `eps` for each layer and key/value head, see `suffice.attention.by_head`.
     """
@@ -79,7 +79,7 @@ class Certified(Technique):
 
     @classmethod
     def exact_limit(cls) -> Certified:
-        """Return the setting that reads everything."""
+        """Return the setting that reads all rows."""
         return cls(eps=0)
 
     def reference(
@@ -92,7 +92,7 @@ class Certified(Technique):
         visible: torch.Tensor | None = None,
         states: list[Any] | None = None,
     ) -> Attended:
-        """Attend until the rest is bounded; see `Attention.reference`."""
+        """Attend until the unread mass is bounded; see `Attention.reference`."""
         from suffice.attention.certified_reference import Limits, attend
 
         limits = Limits(self.eps, self.values, self.bounded)

@@ -1,6 +1,6 @@
-"""The reference of `certified`: what is visited and why, token by token, written for reading.
+"""The reference of `certified`: selects and reads blocks token by token, written for reading.
 
-Scores are in base 2, as in the native code, and float32 where a choice follows from them.
+Scores are in base 2, as in the native code, and float32 where a selection depends on them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from suffice.attention.sketch import (
 )
 from suffice.attention.traversal import Attended
 
-VISIT = 16  # blocks that are visited together: they share the allowance for values
-SUM_ERROR = 1e-5  # of float32, as in the native code
+VISIT = 16  # blocks that share one allowance for skipped values
+SUM_ERROR = 1e-5  # relative error of float32 sums, as in the native code
 
 
 class Limits(NamedTuple):
-    """How much may be missing: the fields of `Certified` of the same names."""
+    """The limits of the unread mass: the fields of `Certified` of the same names."""
 
     eps: float
     values: float
@@ -81,7 +81,7 @@ class Walk:
         self.share = limits.eps / 2 if self.filtered else limits.eps
 
     def go(self) -> torch.Tensor:
-        """Visit blocks until little is missing; return the output [R, D]."""
+        """Attend to blocks until the unread mass is within `eps`; return the output [R, D]."""
         seen = self.sees.nonzero()[:, 0]
         first, length = int(seen[0]), int(seen[-1]) + 1
         begin, end = complete_chunks(first, length) if self.limits.eps else (0, 0)
@@ -94,11 +94,11 @@ class Walk:
 
     @property
     def known(self) -> torch.Tensor:
-        """Sum of the weights of the visited keys, [R]."""
+        """Sum of the weights of the keys that were read, [R]."""
         return (self.weights * self.keys).sum(-1)
 
     def visit(self, blocks: list[int], floors: torch.Tensor | None) -> None:
-        """Read the keys of some blocks, and the values of scores from `floors` [R] on."""
+        """Read the keys of blocks, and the values of keys whose scores reach `floors` [R]."""
         tiles = 4 * BLOCK
         rows = [r for b in blocks for r in range(b * BLOCK, min((b + 1) * BLOCK, len(self.sees)))]
         known = dropped = torch.zeros(len(self.q), dtype=self.q.dtype)
@@ -119,7 +119,7 @@ class Walk:
             self.values[tile] = self.sees[tile] & wanted
 
     def search(self, begin: int, end: int) -> None:
-        """Choose among the blocks of the chunks [begin, end), visit those, and more if need be."""
+        """Select among the blocks of chunks [begin, end) and read them; read more if necessary."""
         masses, bounds, greatest = self.masses(begin, end)
         shares = (masses / masses.sum(-1, keepdim=True)).sum(0)
         order = heaviest_first(shares)
@@ -144,9 +144,9 @@ class Walk:
                 return
 
     def masses(self, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the chunks' estimated masses, their bounds, [R, blocks], and the largest scores.
+        """Return the chunks' estimated masses and their bounds [R, blocks], and largest scores [R].
 
-        In units of 2^peak; the scores, [R], are estimated too.
+        Masses are in units of 2^peak. The scores are estimates, too.
         """
         q = self.q.float()
         found = [

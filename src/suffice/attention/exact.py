@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Exact(Technique):
-    """Attention that reads everything it may."""
+    """Attention to all visible rows."""
 
     applies_to_prompts: ClassVar[bool] = True
 
     @classmethod
     def exact_limit(cls) -> Exact:
-        """Return the only setting there is."""
+        """Return the only setting."""
         return cls()
 
     def reference(
@@ -46,9 +46,9 @@ class Exact(Technique):
         states: list[Any] | None = None,
         levels: Sequence[Levels] | None = None,
     ) -> Attended:
-        """Attend to everything; see `Attention.reference` for the shapes.
+        """Attend to all visible rows; see `Attention.reference` for the shapes.
 
-        Of the values, all are read or, with `levels`, those that `exaq` says.
+        All values are read; with `levels`, only those of keys with a code above 0, as in `exaq`.
         """
         import torch
 

@@ -60,9 +60,9 @@ if TYPE_CHECKING:
 # C* = slope sigma + intercept, by bits (Table 1)
 TABLE = {2: (-1.66, -1.85), 3: (-1.75, -2.06), 4: (-1.83, -2.27)}
 CLIPS = ("table", "solve", "minmax", "fit")
-_MEAN = -3.24  # of f, in sigma
-_STEP = 0.01  # of C, in nats, when Eq. 5 is solved
-_FITS = [-0.25 * i for i in range(4, 65)]  # C of which one is fitted
+_MEAN = -3.24  # mean of f, in sigma
+_STEP = 0.01  # step of C when Eq. 5 is solved, in nats
+_FITS = [-0.25 * i for i in range(4, 65)]  # candidates for C with clip=fit
 PACKED = 4  # codes of 2 bits in a byte
 
 
@@ -83,16 +83,16 @@ class EXAQ:
 
     @property
     def coded(self) -> bool:
-        """Return that it has levels."""
+        """Return True: it has levels."""
         return True
 
     @classmethod
     def exact_limit(cls) -> None:
-        """Return nothing: there is a bound."""
+        """Return None: there is a bound instead."""
 
     def clipping(self, sigma: float, least: float) -> float:
         """Return C for a layer: its sigma, and the least x that the calibration saw."""
-        assert self.clip != "fit", "which is of a head, not of a layer"
+        assert self.clip != "fit", "clip=fit has a C for each head, not for a layer"
         if self.clip == "minmax":
             return min(least, -_STEP)
         if self.clip == "solve":
@@ -109,8 +109,8 @@ class EXAQ:
     def levels_of_clip(self, clip: float) -> Levels:
         """Return the levels of a C.
 
-        A code's lower border is half a step below its level; one that lies between an even code
-        below and an odd one above belongs to the even one.
+        A code's lower border is half a step below its level. A value on the border between an even
+        code and the odd code above it gets the even code.
         """
         steps = 2**self.bits - 1
         borders = []
@@ -134,7 +134,7 @@ class EXAQ:
 
 
 def fitted_clip(bits: int, tail: str, error: OutputError) -> float:
-    """Return the C at which the output of a head is off least, to a quarter of a nat."""
+    """Return the C with the smallest error of a head's output, to a quarter of a nat."""
     import numpy as np
 
     from suffice.attention.output_error import nearest_edges
@@ -152,7 +152,7 @@ def check_bits(owner: str, bits: int) -> None:
     """Refuse a number of bits that has no kernel.
 
     Raises:
-        InputError: Not 2, 3 or 4.
+        InputError: `bits` is not 2, 3 or 4.
     """
     if bits not in TABLE:
         raise InputError(f"{owner}: bits={bits}: must be 2, 3 or 4")
@@ -171,7 +171,7 @@ def error_of_clip(bits: int, sigma: float, clip: float) -> float:
 
 
 def solved(bits: int, sigma: float) -> float:
-    """Return the C at which Eq. 5 is least, to a hundredth of a nat."""
+    """Return the C that minimizes Eq. 5, to a hundredth of a nat."""
     lowest = 6 * max(sigma, 1.0) + 6
     clips = (-_STEP * i for i in range(1, round(lowest / _STEP)))
     return min(clips, key=lambda clip: error_of_clip(bits, sigma, clip))
@@ -199,8 +199,8 @@ def quantize(x: torch.Tensor, clip: float, bits: int) -> torch.Tensor:
 def softmax(scores: torch.Tensor, clip: float, bits: int) -> torch.Tensor:
     """Return the softmax of one row [S] as Algorithm 2 computes it.
 
-    Four codes of 2 bits make a byte, whose sum of exponentials `LUT_sum` has; what is left, and
-    other numbers of bits, is summed one by one.
+    Four codes of 2 bits make a byte, and `LUT_sum` has the sum of its four exponentials. Remaining
+    codes, and codes of 3 or 4 bits, are summed one by one.
     """
     import torch
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from suffice.attention.output_error import OutputError
 
 
-ROW_COST = 28.0  # of all rows of V, in the least error of a head
+ROW_COST = 28.0  # price of reading all rows of V, in units of a head's least error
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class EXAQKM:
 
     @property
     def coded(self) -> bool:
-        """Return that it has levels."""
+        """Return True: it has levels."""
         return True
 
     @classmethod
     def exact_limit(cls) -> None:
-        """Return nothing."""
+        """Return None: no setting equals the exact softmax."""
 
     def levels(self, calibration: Calibration) -> list[list[Levels]]:
         """Return the levels of each layer and query head, [L][H]."""
@@ -79,15 +79,13 @@ class EXAQKM:
 
 
 def levels_of(weights: tuple[float, ...]) -> Levels:
-    """Return the levels of ascending weights of which the nearest stands for each e^x."""
+    """Return the levels of ascending weights; each e^x is replaced by the nearest weight."""
     pairs = itertools.pairwise(weights)
     return Levels(tuple(math.log((low + high) / 2) for low, high in pairs), weights)
 
 
 def fitted(mass: np.ndarray, means: np.ndarray, error: OutputError, count: int) -> Levels:
-    """Return a head's `count` levels; `mass` and `means` are those of `codebook`, by the bins of
-    `error`.
-    """
+    """Return a head's `count` levels; `mass` and `means` as in `codebook`, by bins of `error`."""
     from suffice.attention.output_error import EDGES, nearest_edges
 
     start = nearest_edges(levels_of(codebook(mass, means, count)).borders)
@@ -96,10 +94,10 @@ def fitted(mass: np.ndarray, means: np.ndarray, error: OutputError, count: int) 
 
 
 def codebook(mass: np.ndarray, means: np.ndarray, count: int) -> tuple[float, ...]:
-    """Return the `count` centroids, ascending, that make the weighted square error least.
+    """Return the `count` centroids, ascending, that minimize the weighted square error.
 
-    `mass` [N] is the weight in each bin of a histogram and `means` [N] the mean u of what is in it,
-    ascending. With fewer bins in use than centroids, the rest lie above and get nothing.
+    `mass` [N] is the weight of each bin of a histogram and `means` [N] the mean u in the bin,
+    ascending. If there are more centroids than bins in use, the others lie above and stay unused.
     """
     from suffice.quant.codebook import optimum
 

@@ -1,8 +1,8 @@
-"""The table by which a coded softmax weighs keys, of one query head or of several.
+"""Softmax tables: the weights of a coded softmax, for one query head or several.
 
-With x_s = score of key s minus the largest of the row (so far, where blocks are weighed as they
-come), a key weighs e^(x_s). A coded softmax replaces that by a table: the code of x is the number
-of `borders` that it reaches, and `weights[code]` stands for e^x.
+Let x_s be the score of key s minus the largest score of the row (the largest so far, if blocks are
+weighed one by one). Its weight is e^(x_s). A coded softmax replaces it by a table: the code of x is
+the number of `borders` that x reaches, and `weights[code]` replaces e^x.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TAILS = ("clip", "flush")
 class Levels:
     """The table of one query head: 3, 7 or 15 ascending `borders` (in nats) and their `weights`.
 
-    Weights are in units of the largest e^x; the first is that of all keys below every border.
+    Weights are in units of the largest e^x; the first is for keys below every border.
     """
 
     borders: tuple[float, ...]
@@ -36,17 +36,17 @@ class Levels:
         return torch.bucketize(x, torch.tensor(self.borders, dtype=x.dtype), right=True)
 
     def weigh(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what stands for e^x; masked entries, x = -infinity, get no code and weigh 0."""
+        """Return the weights of x; masked entries, x = -infinity, have no code and weight 0."""
         import torch
 
         weights = torch.tensor(self.weights, dtype=x.dtype)[self.codes(x)]
         return weights.masked_fill(x == float("-inf"), 0.0)
 
     def values_read(self, x: torch.Tensor) -> torch.Tensor:
-        """Return of which keys the values must be read, bool, for x [T, S] of whole rows.
+        """Return whether the value of each key must be read, bool, for x [T, S] of whole rows.
 
-        A key that reaches no border needs none: it weighs nothing, or what all weigh at least,
-        which is left to the sum of all values.
+        Values of keys with code 0 are not needed: the weight is 0, or the base weight of all keys,
+        which the sum of all values accounts for.
         """
         return self.codes(x) > 0
 
@@ -66,10 +66,10 @@ def weigh(x: torch.Tensor, levels: Sequence[Levels] | None) -> torch.Tensor:
 
 
 def check_tail(owner: str, tail: str) -> None:
-    """Refuse a tail that is not known.
+    """Refuse an unknown tail.
 
     Raises:
-        InputError: Not in `TAILS`.
+        InputError: The tail is not in `TAILS`.
     """
     if tail not in TAILS:
         raise unknown(f"tail of {owner}", tail, TAILS)

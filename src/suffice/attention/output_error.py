@@ -1,4 +1,4 @@
-"""How far attention by codes is from exact attention, as a function of its levels.
+"""The error of a coded softmax's attention output, as a function of its levels.
 
 For a query with scores x_s relative to the largest, u_s = e^(x_s), Z = sum u_s and o = sum u_s v_s
 / Z, a table that weighs key s by w(c_s) gives o' = sum w(c_s) v_s / sum w(c_s). As o is a mean,
@@ -9,10 +9,10 @@ with Z' the sum of weights. Over the queries of a calibration, and with Z' / Z b
 
     E(w) = w' G w / (w . m)^2,   G = sum a a',  m = sum n_c / Z,  n_c keys of code c
 
-is the mean square error of the output. What G and m are for any borders follows from those of fine
-bins of x. The weights that make E least, G w = m, differ from the mean u of their keys: errors of
-keys of one row add up, and a key whose value is near the output does not matter, whatever it
-weighs, such as the sink that many heads attend to.
+is the mean square error of the output. G and m for any borders follow from G and m of fine bins of
+x. The weights that minimize E, G w = m, differ from the mean u of their keys: errors of keys of one
+row add up, and a key whose value is near the output does not matter, whatever its weight, such as
+the sink that many heads attend to.
 
 Source   this project.
 """
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Borders of bins of x, in nats: finer where e^x is larger, none below e^-14.
+# Borders of bins of x, in nats: finer where e^x is larger, none below -14.
 EDGES = np.concatenate(
     (
         np.arange(-14.0, -6.0, 0.5),
@@ -34,12 +34,12 @@ EDGES = np.concatenate(
     )
 )
 BINS = len(EDGES) + 1
-_RIDGE = 1e-9  # of the mean diagonal: keeps G invertible if a code has no key
-_LEAST_RIDGE = 1e-30  # if no code is ever wrong
+_RIDGE = 1e-9  # share of the mean diagonal: keeps G invertible if a code has no key
+_LEAST_RIDGE = 1e-30  # used if G is 0
 
 
 def nearest_edges(borders: Sequence[float]) -> list[int]:
-    """Return which edges are nearest to ascending borders, each another one, ascending too."""
+    """Return the edges nearest to ascending borders, distinct and ascending."""
     found: list[int] = []
     for place, border in enumerate(borders):
         last = len(EDGES) - (len(borders) - place)  # leaves room for the others
@@ -49,7 +49,7 @@ def nearest_edges(borders: Sequence[float]) -> list[int]:
 
 
 def _descend(start: Sequence[int], cost: Callable[[list[int]], float]) -> list[int]:
-    """Return edges that cost least among those that differ from them in one."""
+    """Return edges at a local minimum of `cost`, where no move of one edge lowers it."""
     edges, least = list(start), cost(list(start))
     while True:
         better = next((moved for moved in _moves(edges) if cost(moved) < least), None)
@@ -59,7 +59,7 @@ def _descend(start: Sequence[int], cost: Callable[[list[int]], float]) -> list[i
 
 
 def _moves(edges: list[int]) -> Iterator[list[int]]:
-    """Yield edges of which one has moved a little, between its neighbours."""
+    """Yield copies of `edges` with one edge moved by up to 3 places, between its neighbours."""
     bounds = [-1, *edges, len(EDGES)]
     for place, edge in enumerate(edges):
         for step in (-3, -2, -1, 1, 2, 3):
@@ -69,24 +69,25 @@ def _moves(edges: list[int]) -> Iterator[list[int]]:
 
 @dataclass(frozen=True)
 class OutputError:
-    """E of one head: `gram` [BINS, BINS] and `sums` [BINS] are G and m of codes that are bins, over
-    so many `queries`.
+    """E of one head: `gram` [BINS, BINS] and `sums` [BINS] are G and m with bins as codes.
+
+    They are sums over `queries` queries.
     """
 
     gram: np.ndarray
     sums: np.ndarray
-    keys: np.ndarray  # [BINS], how many keys of these queries are in each bin
+    keys: np.ndarray  # [BINS], the number of keys in each bin, over all queries
     queries: int
 
     def of(self, edges: Sequence[int], weights: np.ndarray) -> float:
-        """Return E of codes between these edges, by their places in `EDGES`, and their weights."""
+        """Return E of codes with these edges, given as indices into `EDGES`, and weights."""
         gram, sums = self._merged(edges)
         return float(weights @ gram @ weights / (weights @ sums) ** 2)
 
     def best_weights(self, edges: Sequence[int]) -> np.ndarray:
-        """Return the weights, none negative, that make E least, with a mean Z' / Z of 1.
+        """Return the nonnegative weights that minimize E, with a mean Z' / Z of 1.
 
-        A code whose best weight would be negative weighs nothing.
+        A code whose best weight would be negative gets weight 0.
         """
         gram, sums = self._merged(edges)
         ridge = max(_RIDGE * np.trace(gram) / len(gram), _LEAST_RIDGE)
@@ -102,14 +103,14 @@ class OutputError:
             used &= weights > 0
 
     def best_edges(self, start: Sequence[int], row_cost: float) -> list[int]:
-        """Return edges, with their best weights, of which none can move, alone, to make
+        """Search from `start` for edges that locally minimize, with their best weights,
 
             E / (the least E found when rows cost nothing) + row_cost * (share of keys of codes > 0)
 
-        less; a search from `start`. Values of code 0 need not be read, so these keys cost rows.
+        No move of a single edge lowers it. Only keys of codes above 0 need their values read.
         """
         least = self._of_best(_descend(start, self._of_best))
-        if least <= 0:  # nothing is ever lost, wherever edges are
+        if least <= 0:  # no edges cause any error
             return list(start)
         keys = self.keys.sum()
         return _descend(

@@ -1,8 +1,9 @@
-"""A sketch of the keys: 4 bits per element, from which scores follow within a known distance.
+"""A sketch of the keys: 4 bits per element, from which scores are estimated with a known error.
 
-Each complete chunk of 64 keys has, by channel, a scale and a lowest value (bfloat16), and by block
-of 16 keys the length of what the codes leave out of a key, at most. This is the reference of
-csrc/cache/sketch.cpp and csrc/kernels/sketch.inl; scores are in base 2 there, if queries are.
+Each complete chunk of 64 keys has a scale and a lowest value per channel (bfloat16), and the
+largest residual norm (key minus sketch) per block of 16 keys. This is the reference of
+csrc/cache/sketch.cpp and csrc/kernels/sketch.inl. Scores are in base 2 if the queries are scaled
+for it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import torch
 
 CHUNK = 64  # keys of a sketch that share a scale per channel
 BLOCK = 16
-LAG = 32  # rows that a step may have: a key enters the sketch no earlier than so many later
-SLACK, ROUNDING = 1 + 1e-5, 1e-4  # for float32, as in the native code
+LAG = 32  # most rows of a step; a key's sketch is used from this many tokens later on
+SLACK, ROUNDING = 1 + 1e-5, 1e-4  # allowances for float32 rounding, as in the native code
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """Of one chunk of keys: 4-bit codes [64, D], scale and low [D], residual lengths [64]."""
+    """The sketch of one chunk: 4-bit codes [64, D], scale and low [D], residual norms [64]."""
 
     codes: torch.Tensor
     scale: torch.Tensor
@@ -38,10 +39,11 @@ def sketch(keys: torch.Tensor) -> Sketch:
 
 
 def estimate(chunk: Sketch, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return scores [R, 64] of queries [R, D] and how far off each is at most, per block [R, 4].
+    """Return estimated scores [R, 64] of queries [R, D], and the largest error per block [R, 4].
 
-    The queries, times the scale of each channel, are rounded to 8 bits. What that leaves is
-    (code - 7.5) times the difference, at most 7.5 times it, once 7.5 times the sum is added.
+    The queries, times the scale of each channel, are rounded to 8 bits. After 7.5 times the sum of
+    the rounding errors is added, a channel's remaining error is (code - 7.5) times its rounding
+    error, at most 7.5 times.
     """
     folded = q * chunk.scale
     unit = folded.abs().amax(-1, keepdim=True) / 127
@@ -55,22 +57,25 @@ def estimate(chunk: Sketch, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
 
 
 def complete_chunks(first: int, length: int) -> tuple[int, int]:
-    """Return which chunks of the rows [first, length) a token uses, [begin, end); (0, 0): none."""
+    """Return the sketched chunks [begin, end) that a token with rows [first, length) uses.
+
+    (0, 0) if there are none.
+    """
     begin = -(-first // CHUNK)
     end = (length - LAG) // CHUNK if length >= LAG + CHUNK else 0
     return (begin, end) if begin < end else (0, 0)
 
 
 def heaviest_first(shares: torch.Tensor) -> list[int]:
-    """Return the order of blocks of these shares; nearly equal ones come in the order of keys."""
+    """Return the blocks by descending share; nearly equal ones come in the order of keys."""
     found: list[int] = _in_buckets(shares).sort(descending=True, stable=True).indices.tolist()
     return found
 
 
 def blocks_by_mass(q: torch.Tensor, k: torch.Tensor, seen: torch.Tensor) -> list[int]:
-    """Return the blocks of complete chunks, heaviest first, as the sketches of k [S, D] have it.
+    """Return the blocks of complete chunks by descending mass, estimated from sketches of k [S, D].
 
-    `q` [R, D]: queries that share the keys, times scale and log2 e; their shares are added up.
+    `q` [R, D]: queries that share the keys, times scale and log2 e; their shares are summed.
     `seen` bool [S]: the keys that they may see.
     """
     rows = seen.nonzero()[:, 0]
@@ -86,6 +91,6 @@ def blocks_by_mass(q: torch.Tensor, k: torch.Tensor, seen: torch.Tensor) -> list
 
 
 def _in_buckets(shares: torch.Tensor) -> torch.Tensor:
-    """Return shares rounded down to four steps per power of two, and to 2^-28 at least."""
+    """Return ascending buckets of shares: four per power of two; all below 2^-28 share one."""
     exponent = shares.clamp(min=2.0**-28).log2().floor()
     return (exponent + (shares / torch.exp2(exponent) * 4).floor() / 4).clamp(min=-27)

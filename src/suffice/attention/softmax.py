@@ -1,7 +1,7 @@
-"""How scores become weights: by e^x, or by codes of few bits that stand for it.
+"""How scores become weights: by e^x, or by a table for codes of few bits.
 
-With x_s = score of key s minus the largest of the row (so far, where blocks are weighed as they
-come), a key weighs e^(x_s). A coded softmax replaces that by a table, see `levels`.
+Let x_s be the score of key s minus the largest score of the row (the largest so far, if blocks are
+weighed one by one). Its weight is e^(x_s). A coded softmax replaces it by a table, see `levels`.
 
 Native   csrc/kernels/attention.inl
 """
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 class Softmax(Protocol):
-    """A way to turn scores into weights."""
+    """A function from scores to weights."""
 
     @property
     def prefill(self) -> bool:
-        """Whether prompts run with it too, by the native step."""
+        """Whether prompts use it too, in the native step."""
         ...
 
     @property
     def coded(self) -> bool:
-        """Whether it has levels, which a calibration of the model gives."""
+        """Whether it has levels, which come from a calibration of the model."""
         ...
 
     @classmethod
     def exact_limit(cls) -> Softmax | None:
-        """Return the setting that must equal `exact`, None if the technique has a bound instead."""
+        """Return a setting that must equal `exact`; None if the technique has a bound instead."""
         ...
 
     def levels(self, calibration: Calibration) -> list[list[Levels]]:
@@ -45,19 +45,19 @@ class ExactSoftmax:
 
     @property
     def prefill(self) -> bool:
-        """Return that prompts run as they do anyway."""
+        """Return False: prompts run as usual."""
         return False
 
     @property
     def coded(self) -> bool:
-        """Return that there are no levels."""
+        """Return False: there are no levels."""
         return False
 
     @classmethod
     def exact_limit(cls) -> ExactSoftmax:
-        """Return the only setting there is."""
+        """Return the only setting."""
         return cls()
 
     def levels(self, calibration: Calibration) -> list[list[Levels]]:
-        """Return none."""
+        """Return an empty list."""
         return []

@@ -1,4 +1,4 @@
-"""What techniques have in common: how their rule is run by the native kernel, or as a reference."""
+"""Base classes of techniques: run a rule in the native kernel, or the reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ORDERS = ("newest", "sketch")
 
 
 class Technique(ABC):
-    """A technique that the native kernel knows by a rule; see `Attention` for the members."""
+    """A technique that the native kernel runs by a rule; see `Attention` for the members."""
 
     needs_exact_softmax: ClassVar[bool] = False
     applies_to_prompts: ClassVar[bool] = False
@@ -36,7 +36,7 @@ class Technique(ABC):
 
     @property
     def needs_all_tokens(self) -> bool:
-        """Whether it chooses and orders the tokens itself: by the sketch."""
+        """Whether it selects from all tokens itself: yes, if it uses the sketch."""
         return self.sketched
 
     @abstractmethod
@@ -60,10 +60,10 @@ class Technique(ABC):
 
 
 class BlockByBlock(Technique):
-    """A technique that decides after each block whether to go on: a `Stopping` of the traversal.
+    """A technique that decides after each block whether to stop: a `Stopping` of the traversal.
 
-    `order`: blocks come newest first ("newest"), as the papers have it, or heaviest first, by the
-    sketch of the keys that `certified` uses ("sketch").
+    `order`: "newest" reads blocks newest first, as in the papers; "sketch" reads them by descending
+    mass, estimated from the sketch of the keys that `certified` uses.
     """
 
     order: str
@@ -74,10 +74,10 @@ class BlockByBlock(Technique):
         return self.order == "sketch"
 
     def check_order(self, name: str, block: int) -> None:
-        """Require an order that exists, and blocks that it orders.
+        """Require a known order, and the block size that it needs.
 
         Raises:
-            InputError: It does not, or there are none.
+            InputError: The order is unknown, or does not fit the block size.
         """
         from suffice.native import PANEL
 
@@ -98,8 +98,9 @@ class BlockByBlock(Technique):
         orders: list[list[int]] | None = None,
         levels: Sequence[Levels] | None = None,
     ) -> Attended:
-        """Attend by the loop of `suffice.attention.traversal`, which says what `orders` are; for
-        the rest see `Attention.reference`.
+        """Attend by the loop of `suffice.attention.traversal`, which describes `orders`.
+
+        For the rest see `Attention.reference`.
         """
         from suffice.attention.traversal import traverse
 

@@ -1,4 +1,4 @@
-"""The one loop of decode attention: blocks of keys in an order, until that suffices.
+"""The loop of decode attention: reads blocks of keys in an order until a technique stops.
 
 The H/G query heads of a group share keys and values: they read the same rows and stop together.
 With x_s = scale q . k_s, a token's loop over blocks of `block` rows is
@@ -26,14 +26,15 @@ from suffice.attention.sketch import blocks_by_mass
 
 @dataclass
 class Seen:
-    """What one token's R heads of a group have seen; weights are in units of e^peak, the largest.
+    """The sums of one token's R heads of a group; weights are in units of e^peak.
 
-    When the peak grows, what there is is rescaled; codes are relative to the peak of their time.
+    The peak is the largest score so far. When it grows, all sums are rescaled; a code is relative
+    to the peak at the time it was computed.
     """
 
     length: int  # keys that the token may see
-    known: int  # ... that were read
-    weights: torch.Tensor  # [R, S], of the keys that were read, 0 for others
+    known: int  # keys that were read
+    weights: torch.Tensor  # [R, S], weights of the keys that were read, 0 for others
     greatest: torch.Tensor  # [R], e^x of the largest score that counts for the value filter
     output: torch.Tensor  # [R, D], not divided by the sum of weights
 
@@ -59,16 +60,16 @@ class Attended:
 
 
 class Stopping(Protocol):
-    """A technique that decides, block by block, whether to go on."""
+    """A technique that decides, block by block, whether to stop."""
 
     @property
     def block(self) -> int:
-        """Rows between two looks."""
+        """Rows between two checks."""
         ...
 
     @property
     def sketched(self) -> bool:
-        """Whether blocks come heaviest first, by the sketch of the keys, and not newest first."""
+        """Whether blocks come by descending mass, estimated from sketches, or newest first."""
         ...
 
     @property
@@ -77,15 +78,15 @@ class Stopping(Protocol):
         ...
 
     def new_state(self) -> Any:
-        """Return what one key/value head keeps from token to token; None if nothing."""
+        """Return the state that one key/value head keeps from token to token; None if none."""
         ...
 
     def always(self, state: Any, length: int) -> list[int]:
-        """Return the blocks that are read first, whatever comes, for a token of this length."""
+        """Return the blocks that are always read, first, for a token that sees `length` keys."""
         ...
 
     def watch(self) -> Any:
-        """Return what `enough` keeps within a token."""
+        """Return the state that `enough` keeps within a token."""
         ...
 
     def enough(self, seen: Seen, watch: Any) -> torch.Tensor:
@@ -93,7 +94,7 @@ class Stopping(Protocol):
         ...
 
     def learn(self, state: Any, masses: dict[int, float]) -> None:
-        """Take note of the softmax mass of each of the blocks that are always read."""
+        """Update the state with the softmax mass of each block that is always read."""
         ...
 
 
@@ -111,8 +112,8 @@ def traverse(
 ) -> Attended:
     """Attend with q [H, T, D] to k, v [G, S, D], token after token; `visible` bool [T, S].
 
-    `states` [G] are changed; None starts anew. `orders` [G] rank some blocks, which then come in
-    that order after the others. `levels` [H]: those of a coded softmax.
+    `states` [G] are updated; None starts with new ones. `orders` [G] rank some blocks, which come
+    in that order after the others. `levels` [H]: the levels of a coded softmax.
     """
     heads, tokens, _ = q.shape
     groups, length, _ = k.shape
@@ -167,7 +168,7 @@ def _one(
         greatest=scores.new_zeros(len(scores)),
         output=scores.new_zeros(len(scores), v.shape[-1]),
     )
-    peak = scores.new_full((len(scores),), -1e30)  # finite: keys that are hidden weigh nothing
+    peak = scores.new_full((len(scores),), -1e30)  # finite, so that hidden keys get weight 0
     watch = technique.watch()
     for at, rows in enumerate(_blocks(technique.block, first, ranked, sees)):
         always = at < len(first)

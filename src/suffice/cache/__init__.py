@@ -1,7 +1,7 @@
-"""Where keys and values live, and how they grow.
+"""The cache of keys and values, and how it grows.
 
-A growth policy decides how many rows a cache is given when it runs out; `kv.KVCache` holds the
-rows of one request. Its keys and values have a type each: `types_of` reads them off one text.
+`kv.KVCache` holds the rows of one request. A growth policy decides the new capacity when the rows
+no longer fit. Keys and values each have a type; `types_of` parses both from one text.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from suffice.registry import Table
 
 __all__ = ["GROWTHS", "KV_DTYPES", "Growth", "fits_keys", "row_bytes", "types_of", "with_defaults"]
 
-_BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "kmeans4": 4}  # of an element
-_SCALED = ("int8", "kmeans4")  # a float32 for each row
-_FITTED = ("kmeans4",)  # rounded by what a model's keys look like
+_BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "kmeans4": 4}  # per element
+_SCALED = ("int8", "kmeans4")  # types with a float32 scale for each row
+_FITTED = ("kmeans4",)  # types whose rounding is fitted to the model's keys
 KV_DTYPES = tuple(_BITS)
 
 
@@ -25,7 +25,7 @@ def row_bytes(dtype: str, size: int) -> int:
 
 
 def fits_keys(dtype: str) -> bool:
-    """Return whether keys of a type are rounded by what the model's keys look like."""
+    """Return whether the rounding of keys of a type is fitted to the model's keys."""
     return dtype in _FITTED
 
 
@@ -36,21 +36,21 @@ def types_of(dtype: str) -> tuple[str, str]:
 
 
 class Growth(Protocol):
-    """When to allocate, and how much."""
+    """A policy that decides when to allocate, and how much."""
 
     def next_capacity(self, needed: int, capacity: int, limit: int) -> int:
         """Return the new capacity in rows: at least `needed`, at most `limit`.
 
-        `capacity` is what the cache has now (0 before the first allocation) and `limit` the
-        context length, both in rows. Only called when `needed > capacity`.
+        `capacity` is the current one (0 before the first allocation) and `limit` the context
+        length, both in rows. Only called when `needed > capacity`.
         """
         ...
 
 
 def with_defaults(growth: Growth, **found: Any) -> Growth:
-    """Return the policy with those of its fields that are open (None) as `found` says.
+    """Return the policy with its unset fields (None) taken from `found`.
 
-    `found` is what is known of the model and the machine; a policy takes what it has a field for.
+    `found` has properties of the model and the machine; those without a field are ignored.
     """
     policy: Any = growth
     own = dataclasses.fields(policy) if dataclasses.is_dataclass(policy) else ()

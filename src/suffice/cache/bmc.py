@@ -29,8 +29,8 @@ from suffice.errors import InputError
 class BMC:
     """Allocate every `rows` rows; `rows=None` derives them from the context length.
 
-    An engine fills `ratio`, `group` and `shrink`, where they are None, from its machine and model,
-    and `accepted` from what drafts have gained so far; alone, the last three count as 1.
+    If None, an engine sets `ratio`, `group` and `shrink` from its machine and model, and `accepted`
+    from the drafts accepted so far. Outside an engine the last three count as 1.
     """
 
     rows: int | None = None  # r; None: from Eq. 7 with the fields below
@@ -49,7 +49,7 @@ class BMC:
                 raise InputError(f"growth 'bmc': {name}={value} must be positive and finite")
 
     def allocations(self, limit: int) -> int:
-        """Return T, the allocations until `limit` rows, rounded to a power of two as the paper."""
+        """Return T, the allocations for `limit` rows, rounded to a power of two as in the paper."""
         return nearest_power_of_two(best_allocations(limit, self._costs()))
 
     def spare(self, limit: int) -> int:

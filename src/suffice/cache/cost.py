@@ -54,10 +54,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class GrowthCosts:
-    """What the model needs to know about a machine and a workload.
+    """The cost model's parameters of a machine and a workload.
 
-    The defaults describe one element per row on a machine with `copy_rate` and `product_rate`; only
-    the ratio of the two moves the best number of allocations unless `allocation_seconds` is given.
+    The defaults describe one element per row. Without `allocation_seconds`, the best number of
+    allocations depends only on the ratio of `copy_rate` and `product_rate`.
     """
 
     copy_rate: float  # aBW: elements moved per second, reads and writes both counted

@@ -1,6 +1,6 @@
-"""Growth policies that know nothing of the machine; see `bmc` for one that does.
+"""Growth policies that do not depend on the machine; see `bmc` for one that does.
 
-Growth changes where rows live, not what they hold. N is the context length.
+Growth moves rows and changes no value. N is the context length.
 """
 
 from __future__ import annotations

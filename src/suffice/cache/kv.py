@@ -1,11 +1,10 @@
 """The keys and values of one request, in native memory, with spare rows that can hold drafts.
 
-Rows are committed (they count), tentative (drafts in spare rows, to be committed or rolled back)
-or spare. The memory grows by the policy; what was appended is what is viewed, bit for bit in the
-storage type.
+Rows are committed, tentative (drafts in spare rows, to be committed or rolled back) or spare. The
+growth policy sets the capacity. Rows are read as they were stored, bit for bit in the storage type.
 
-A KV policy may evict rows: `length` goes on counting tokens, whose number is also the next one's
-position, while a layer holds `held(layer)` rows. Keys are stored after their rotation and keep it.
+A KV policy may evict rows. `length` still counts all tokens, which is the next token's position,
+while a layer holds `held(layer)` rows. Keys are stored rotated to their position and keep it.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ MAX_TENTATIVE = 32
 class KVCache:
     """One request's cache: `layers` layers of `kv_heads` heads of `head_size`.
 
-    `limit` is the context length in rows; `arena` accounts the memory of several caches together
-    and may limit it. Beside the keys `sketch` keeps a sketch of them, 4 bits per element and more,
-    `boxes` the least and greatest of each element in every 16 of them, float32, and `masses` what
-    each has weighed. `rounding` says how keys in 4-bit codes are rounded (`models.key_rounding`);
-    None: each element for itself.
+    `limit` is the context length in rows. `arena` counts the memory of several caches together and
+    may limit it. Optional data of the keys: `sketch`, a 4-bit copy with scales; `boxes`, the
+    smallest and largest value of each channel over blocks of 16, float32; `masses`, each key's
+    attention mass so far. `rounding` rounds 4-bit keys as a whole (`models.key_rounding`); None
+    rounds each element on its own.
 
     Raises:
         InputError: Unknown storage type, or a head size that is not a multiple of 16.
@@ -71,7 +70,7 @@ class KVCache:
         self.length = 0
         self.tentative = 0
         self._visible: list[int] = []
-        self._final = 0  # tokens before which nothing can be taken back: some rows are gone
+        self._final = 0  # no truncation to fewer tokens than this: some of their rows are gone
 
     @property
     def kv_heads(self) -> int:
@@ -104,7 +103,7 @@ class KVCache:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the rows that the layers hold, with what is kept beside them."""
+        """Bytes of the rows that the layers hold, including sketches, boxes and masses."""
         rows = sum(self.held(layer) for layer in range(self.layers))
         return rows * self.row_bytes // self.layers
 
@@ -116,13 +115,12 @@ class KVCache:
     def reserve(self, rows: int) -> None:
         """Make room for `rows` more rows, growing by the policy if they do not fit.
 
-        Where a policy lets tokens see recent rows only, those that none will see any more are given
-        up first, in place, once they are an eighth of what there is: then a row is moved at most
-        eight times for each that is added.
+        Rows that no later token will see are dropped first, in place, once they are an eighth of
+        the held rows. This moves at most eight rows for each row that is added.
 
         Raises:
             InputError: More rows than the context holds.
-            OutOfMemory: The memory cannot be had; the cache is unchanged.
+            OutOfMemory: There is not enough memory; the cache is unchanged.
         """
         needed = self.length + self.tentative + rows
         if needed > self.limit:
@@ -146,10 +144,10 @@ class KVCache:
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Write k, v float32 [G, T, D] of one layer to the rows after the committed ones.
 
-        They count once `advance` is called, after all layers.
+        `advance` commits them, once all layers are written.
 
         Raises:
-            InputError: There are tentative rows, which these would overwrite.
+            InputError: There are tentative rows, which would be overwritten.
         """
         self._require_no_drafts()
         self.native.store(layer, self.length, _floats(k), _floats(v))
@@ -182,10 +180,10 @@ class KVCache:
         return torch.empty(int(self.native.heads), count, int(self.native.size))
 
     def room(self, drafts: int) -> int:
-        """Return how many of `drafts` tentative rows fit in the spare rows there are.
+        """Return how many of `drafts` tentative rows fit into the spare rows.
 
-        When fewer rows are left than drafts wanted, the drafts are cut rather than the cache
-        grown (the choice of the BMC paper, section VI-A).
+        If there are too few spare rows, fewer drafts are made instead of growing the cache (as in
+        the BMC paper, section VI-A).
         """
         return min(drafts, self.spare, MAX_TENTATIVE - self.tentative)
 
@@ -197,7 +195,7 @@ class KVCache:
 
         Raises:
             InputError: Keys or values of another shape, more drafts than spare rows, or a parent
-                that does not come before.
+                that does not come before its child.
         """
         shape = (self.layers, int(self.native.heads), len(parents), int(self.native.size))
         for name, rows in (("k", k), ("v", v)):
@@ -212,13 +210,14 @@ class KVCache:
             self.native.store(layer, first, _floats(k[layer]), _floats(v[layer]))
 
     def draft(self, parents: list[int]) -> list[int]:
-        """Take spare rows for drafts that a decode step will write; return what each may see.
+        """Turn spare rows into tentative rows, which a decode step will write.
 
-        The result has, for each draft, a bit mask over the tentative rows: itself and its
+        Returns, for each draft, the bit mask of the tentative rows that it sees: itself and its
         ancestors.
 
         Raises:
-            InputError: More drafts than spare rows, or a parent that does not come before.
+            InputError: More drafts than spare rows, or a parent that does not come before its
+                child.
         """
         _require_whole("parents", parents)
         if len(parents) > self.room(len(parents)):
@@ -235,15 +234,15 @@ class KVCache:
         return self._visible[-len(parents) :] if parents else []
 
     def visible(self) -> list[int]:
-        """Return, per tentative row, the bit mask of the tentative rows it may see."""
+        """Return, per tentative row, the bit mask of the tentative rows that it sees."""
         return list(self._visible)
 
     def commit(self, path: list[int]) -> None:
-        """Keep the tentative rows of `path`, in its order, and forget the others.
+        """Keep the tentative rows of `path`, in its order, and drop the others.
 
         Raises:
-            InputError: A row that is not tentative, or does not continue the one before it in the
-                path (the first: the committed rows).
+            InputError: A row that is not tentative, or does not continue its predecessor in the
+                path (for the first: the committed rows).
         """
         _require_whole("path", path)
         if any(not 0 <= row < self.tentative for row in path) or path != sorted(set(path)):
@@ -266,7 +265,7 @@ class KVCache:
         self._forget(self.tentative)
 
     def rollback(self) -> None:
-        """Forget all tentative rows."""
+        """Drop all tentative rows."""
         self._forget(self.tentative)
 
     def _forget(self, rows: int) -> None:
@@ -274,10 +273,10 @@ class KVCache:
         del self._visible[self.tentative :]
 
     def truncate(self, rows: int) -> None:
-        """Keep the first `rows` committed rows and forget the rest.
+        """Keep the first `rows` committed rows and drop the rest.
 
         Raises:
-            InputError: More rows than are committed, or some of which were evicted.
+            InputError: More rows than are committed, or some of them were evicted.
         """
         self.check_truncate(rows)
         self.rollback()
@@ -287,7 +286,7 @@ class KVCache:
         self._final = min(self._final, rows)
 
     def check_truncate(self, rows: int) -> None:
-        """Raise what `truncate` would."""
+        """Raise the error that `truncate` would raise, if any."""
         if 0 < rows < self._final:
             raise InputError(
                 f"cannot truncate to {rows} tokens: some before {self._final} were evicted; a "
@@ -301,7 +300,7 @@ class KVCache:
 
         Raises:
             InputError: There are tentative rows.
-            OutOfMemory: The memory cannot be had; the layer is unchanged.
+            OutOfMemory: There is not enough memory; the layer is unchanged.
         """
         self._require_no_drafts()
         try:
@@ -311,44 +310,46 @@ class KVCache:
         self._final = self.length
 
     def set_visible(self, layer: int, *, sinks: int = 0, recent: int = 0, blocks: int = 0) -> None:
-        """Let tokens see the last `recent` rows of a layer (0: all), their own included, and the
-        first `sinks`; of these at most `blocks` blocks of 16 (0: all), chosen by their boxes.
+        """Set the rows of a layer that tokens see: the first `sinks` and the last `recent`.
 
-        Without `recent`, the blocks of `sinks` come first in the order in which blocks are read.
+        `recent` includes the token's own row; 0 is all rows. `blocks` limits the blocks of 16 that
+        are read, selected by their boxes; 0 is all. With `recent=0`, the blocks of `sinks` are read
+        first.
         """
         self.native.set_eligible(layer, sinks, recent, blocks)
 
     def rank(self, layer: int, order: torch.Tensor) -> None:
-        """Let techniques that stop early read the first n blocks of 16 rows in `order` [G, n], the
-        most important first, after the newer ones.
+        """Set the order in which techniques that stop early read the first n blocks of 16 rows.
+
+        `order` [G, n] has the most important block first; newer blocks are read before all of them.
         """
         self.native.set_order(layer, _whole(order))
 
     def keep_heavy(self) -> None:
-        """Of each head's `sinks` and the row that no later token sees, let the lightest go."""
+        """Evict the row of least mass per head, among `sinks` and the row that leaves `recent`."""
         self.native.keep_heavy(self.length)
         self._final = self.length
 
     def masses(self, layer: int) -> torch.Tensor:
-        """Return what each row of a layer has weighed, float32 [G, held]."""
+        """Return the attention mass so far of each row of a layer, float32 [G, held]."""
         out = torch.empty(self.kv_heads, self.held(layer))
         self.native.load_masses(layer, out.numpy())
         return out
 
     def set_masses(self, layer: int, masses: torch.Tensor) -> None:
-        """Say what each row of a layer has weighed, float32 [G, held]."""
+        """Set the attention mass so far of each row of a layer, float32 [G, held]."""
         self.native.store_masses(layer, _floats(masses))
 
     def close(self) -> None:
-        """Give the memory back; the cache is empty then, and can be filled again."""
+        """Free the memory; the cache is then empty and can be filled again."""
         self.truncate(0)
         self.native.release()
 
     def fork(self) -> KVCache:
-        """Return a copy of the committed rows that grows on its own.
+        """Return an independent copy of the committed rows.
 
         Raises:
-            OutOfMemory: The memory cannot be had.
+            OutOfMemory: There is no memory for the copy.
         """
         other = object.__new__(KVCache)
         other.__dict__.update(self.__dict__)

@@ -1,8 +1,8 @@
-"""What this machine achieves: how fast it copies a cache, computes on it and reads memory.
+"""Measured rates of this machine: copying a cache, computing on it and reading memory.
 
-Measured once by `measure` and kept in `machine.json` in suffice's cache folder; the growth policy
-`bmc` balances copies against products with it. Without a measurement `DEFAULT` is used, and `info`
-says so.
+`measure` measures them once, and `machine.json` in suffice's cache folder keeps them. The growth
+policy `bmc` balances copies against matmuls by them. Without a measurement `DEFAULT` is used, and
+`info` reports that.
 
 Source   Ramachandran et al., section VIII-A: "empirically we measure the achieved bandwidth for
          data copying and compute performance", C' = aBW / (2 bC).
@@ -30,7 +30,7 @@ LENGTHS = tuple(2**power for power in range(7, 18))  # 128 .. 131072
 ELEMENT_BYTES = 4  # the model's reference element, float32
 Progress = Callable[[str, int, int], None]
 
-_HEADS, _ROWS, _SIZE, _SPARE = 128, 1024, 128, 64  # 64 MiB of keys: beyond any cache level
+_HEADS, _ROWS, _SIZE, _SPARE = 128, 1024, 128, 64  # 64 MiB of keys, more than any CPU cache
 _READ_BYTES = 256 << 20
 _REPEATS = 5
 
@@ -80,12 +80,12 @@ class Allocations(NamedTuple):
 
 
 def path() -> Path:
-    """Return the file that holds the measurement; it need not exist."""
+    """Return the path of the measurement's file, which need not exist."""
     return cache_dir() / "machine.json"
 
 
 def cpu_name() -> str:
-    """Return the processor's name as the system gives it."""
+    """Return the system's name of the processor."""
     for line in _cpuinfo():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -98,7 +98,7 @@ def load() -> Machine | None:
     A file of another schema or processor counts as never measured.
 
     Raises:
-        InputError: The file is there and cannot be read or is not a measurement.
+        InputError: The file exists but cannot be read or is not a measurement.
     """
     try:
         stored = json.loads(path().read_text(encoding="utf-8"))
@@ -109,7 +109,7 @@ def load() -> Machine | None:
         return None
     except OSError as error:
         raise InputError(f"'{path()}' cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):  # ValueError: no text, no JSON, or a rate below zero
+    except (ValueError, KeyError, TypeError):  # ValueError: not JSON, or a rate out of range
         raise InputError(
             f"'{path()}' is not a machine measurement: measure again with "
             "'suffice info --measure' or delete the file"
@@ -122,10 +122,10 @@ def load_or_default() -> Machine:
 
 
 def fitted_to_kernel(growth: Growth) -> Growth:
-    """Return a growth policy as it suits caches that the native kernel reads on this machine.
+    """Return a growth policy fitted to this machine and to the native kernel.
 
-    Eq. 8's G and Q count as 1: the kernel reads a key once for its group, in the type in which it
-    is stored, so the products get cheaper by the same factors as the copies.
+    Eq. 8's G and Q count as 1: the kernel reads a key once for its group, in its storage type, so
+    matmuls get cheaper by the same factors as copies.
     """
     return with_defaults(growth, ratio=load_or_default().ratio, group=1, shrink=1.0)
 
@@ -134,7 +134,7 @@ def save(machine: Machine) -> None:
     """Write a measurement; readers see the old file or the new one, never a part.
 
     Raises:
-        InputError: It cannot be written.
+        InputError: The file cannot be written.
     """
     target = path()
     text = json.dumps({"schema": SCHEMA, "machine": dataclasses.asdict(machine)}, indent=1) + "\n"
@@ -151,7 +151,7 @@ def save(machine: Machine) -> None:
 def measure(progress: Progress | None = None, threads: int | None = None) -> Machine:
     """Measure this machine in a few seconds; `save` keeps the result.
 
-    `progress(what, done, total)` is told before each part; `threads` defaults to all usable ones.
+    `progress(what, done, total)` is called before each part; `threads` defaults to all cores.
     """
     from suffice import native
 
@@ -195,7 +195,7 @@ def _cpuinfo() -> list[str]:
 
 
 def _seconds(work: Callable[[], Any], threads: int) -> float:
-    """Median time of `work` after one run that does not count, with torch on `threads` threads."""
+    """Return the median time of `work` after a warm-up run, with torch on `threads` threads."""
     import torch
 
     before = torch.get_num_threads()
@@ -218,7 +218,7 @@ def _copy_rate(threads: int) -> float:
     old = torch.ones(_HEADS, _ROWS, _SIZE)
 
     def grow() -> None:
-        # Into memory that the process does not have yet, as growth does: page faults are part of it
+        # Copies into new memory, as growth does, so that page faults are included.
         new = torch.empty(_HEADS, _ROWS + _SPARE, _SIZE)
         new[:, :_ROWS] = old
         new[:, _ROWS:] = 0

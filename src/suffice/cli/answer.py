@@ -1,4 +1,4 @@
-"""A text as it is generated, and after it what that took."""
+"""Prints a text as it is generated, and then a summary of the run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from suffice.speculate.stats import DraftStats
     from suffice.trace import Audit, Trace
 
-COLUMNS = 100  # of a line of the summary; longer ones are wrapped between two items
+COLUMNS = 100  # of a line of the summary; longer lines wrap between two items
 
 
 class Answer:
-    """Prints a text as it is generated, and after it, unless `quiet`, what that took."""
+    """Prints a text as it is generated, and then, unless `quiet`, a summary of the run."""
 
     def __init__(self, llm: LLM, quiet: bool = False) -> None:
         self._llm = llm
@@ -34,14 +34,14 @@ class Answer:
         """Print a stream to its end, or until Ctrl-C.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C, once what there is has been printed and summed up.
+            KeyboardInterrupt: Ctrl-C, after the text so far and its summary are printed.
             InputError: The request failed, for lack of memory.
         """
         before = self._llm.runner.trace.copy()
         output = None
         try:
             with contextlib.closing(stream), held_back():
-                for delta, output in stream:  # noqa: B007 (the last one is summed up)
+                for delta, output in stream:  # noqa: B007 (the summary needs the last one)
                     self.text += delta
                     sys.stdout.write(delta)
                     sys.stdout.flush()
@@ -68,12 +68,12 @@ def weights(llm: LLM) -> str:
 
 
 def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
-    """Return the lines that sum up a run: two, of up to `COLUMNS` columns, or with drafts three.
+    """Return the summary of a run: two lines of up to `COLUMNS` columns, or three with drafts.
 
-    `cache A -> B MiB, read R %`: A bytes are the keys and values of all tokens at the last step in
-    the type that the model runs in, B those that the cache holds as it stores them. R is the share
-    that decode steps read, a sketch of the keys included, of the bytes that exact attention to all
-    tokens in that type would have read. An audit has a line of its own.
+    `cache A -> B MiB, read R %`: A is the size of all tokens' keys and values at the last step, in
+    the type that the model runs in; B is the size of the rows that the cache holds, as stored. R is
+    the bytes that decode steps read, sketches included, over the bytes that exact attention to all
+    tokens in the model's type would have read. An audit has a line of its own.
     """
     metrics = output.metrics
     run = len(output.prompt_token_ids) - output.num_cached_tokens
@@ -83,7 +83,7 @@ def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
         f"prompt {run} tokens{cached} {_rate(run, metrics.prefill_seconds)}",
         f"decode {max(decoded, 0)} tokens {_rate(decoded, metrics.decode_seconds)}",
         *drafted(output.speculation),
-        *([] if cached else [weights]),  # a conversation's first turn has said it
+        *([] if cached else [weights]),  # only in a conversation's first turn
         *kv_read(trace),
         f"memory {_size(peak_memory_bytes())}",
     ]
@@ -103,7 +103,7 @@ def _wrapped(parts: Sequence[str]) -> list[str]:
 
 
 def kv_read(trace: Trace) -> list[str]:
-    """Return what became of keys and values: bytes held and read, and the bound on what was not."""
+    """Return the bytes of keys and values held and read, and the bound on the unread softmax."""
     tokens, held = trace.cached
     heads = trace.rows[0].size
     whole = 2 * tokens * heads * trace.plain_row_bytes
@@ -117,7 +117,7 @@ def kv_read(trace: Trace) -> list[str]:
 
 
 def drafted(stats: DraftStats) -> list[str]:
-    """Return what became of drafts, in a few words; nothing if there were none."""
+    """Return how many drafts were accepted, in a few words; an empty list without drafts."""
     if not stats.num_drafts:
         return []
     return [
@@ -127,7 +127,7 @@ def drafted(stats: DraftStats) -> list[str]:
 
 
 def audited(audit: Audit) -> str:
-    """Return what an audit found, in a sentence."""
+    """Return the results of an audit in one line."""
     found = audit.plain()
     said = [
         f"{words} {_share(figures['mean'])} (at most {_share(figures['most'])})"
@@ -147,7 +147,7 @@ def _rate(tokens: int, seconds: float) -> str:
 
 
 def _size(count: float, like: float | None = None) -> str:
-    """Return a number of bytes; with `like`, without the unit if that number has the same one."""
+    """Return a number of bytes with its unit, which is left out if that of `like` is the same."""
     unit, name = (2**30, "GiB") if count >= 1000 * 2**20 else (2**20, "MiB")
     same = like is not None and (like >= 1000 * 2**20) == (unit == 2**30)
     return _short(count / unit) + ("" if same else f" {name}")
@@ -158,10 +158,10 @@ def _short(value: float) -> str:
 
 
 def _percent(part: int, whole: int) -> str:
-    # Rounded down: only all is 100 %.
+    # Rounded down, so that only the whole is 100 %.
     return f" {math.floor(1000 * part / whole) / 10:g} %"
 
 
 def peak_memory_bytes() -> int:
-    """Return the most memory this process has had resident."""
+    """Return the peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

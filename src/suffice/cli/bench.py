@@ -1,4 +1,4 @@
-"""`suffice bench`: runs the cases and prints them as llama-bench does."""
+"""`suffice bench`: runs the cases and prints them in the form of llama-bench."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from suffice.engine.llm import LLM
     from suffice.eval.bench import BenchResult
 
-NOTE = "tokenisation and sampling are not part of the times; the first run of each case is left out"
+NOTE = "tokenization and sampling are not part of the times; the first run of each case is left out"
 _ROOF_BYTES = 256 << 20  # beyond any cache level
 
 
 def run(flags: BenchFlags, model: ModelFlags) -> None:
-    """Measure what the flags ask for and print it.
+    """Measure the cases of the flags and print the results.
 
     Raises:
-        InputError: A flag that makes no sense, or cases that do not fit the context.
+        InputError: A flag is invalid, or a case does not fit the context.
     """
     if flags.output not in OUTPUTS:
         raise unknown("output", flags.output, OUTPUTS)
@@ -51,7 +51,7 @@ def whole_numbers(name: str, text: str) -> list[int]:
     """Return the numbers of a list such as `0,1024,3000`.
 
     Raises:
-        InputError: Something in it is not a whole number of at least 0.
+        InputError: An item is not a whole number of at least 0.
     """
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
@@ -61,7 +61,7 @@ def whole_numbers(name: str, text: str) -> list[int]:
 
 
 def _weights(llm: LLM) -> str:
-    """Return how a model's own file has its weights."""
+    """Return how the model's own file stores its weights."""
     from suffice.quant import QUANTS
 
     quant = llm.config.quantization
@@ -100,7 +100,7 @@ def record(result: BenchResult, llm: LLM, model: ModelFlags) -> dict[str, Any]:
 
 
 def drawn(records: list[dict[str, Any]], output: str) -> str:
-    """Return records as a table (md), as csv or as json."""
+    """Format records as a table (md), csv or json."""
     if output == "json":
         return json.dumps(records, indent=1)
     if output == "csv":

@@ -1,4 +1,4 @@
-"""`suffice calibrate`: runs a model over a text and writes what techniques must know of it."""
+"""`suffice calibrate`: runs a model over a text and writes codebooks or thresholds for it."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from suffice.engine.llm import LLM
     from suffice.eval.thresholds import Found
 
-WINDOW, LONG_WINDOW = 1024, 2048  # what is left out depends on the length of what there is
+WINDOW, LONG_WINDOW = 1024, 2048  # thresholds need the longer: what they skip grows with context
 ATTENTION = "certified:bounded=false,values=0.002"
 Windows = list[list[int]]
 
 
 @dataclass(frozen=True)
 class CalibrateFlags:
-    """What `calibrate` runs, and where it writes what it finds."""
+    """The text, budget, windows and output file of `calibrate`."""
 
-    text: Annotated[str, flag("--text", help="A text file that is not evaluated on, or wikitext2.")]
+    text: Annotated[str, flag("--text", help="A text file other than the test text, or wikitext2.")]
     output: Annotated[
         Path | None,
         flag(
-            "-o", "--output", help="The file (JSON); default: beside the model.", environment=False
+            "-o", "--output", help="The file (JSON); default: next to the model.", environment=False
         ),
     ] = None
     budget: Annotated[
         str | None,
         flag(
             "--budget",
-            help="Find thresholds of --attention by layer and head, so that perplexity rises by "
-            "0.5% (or so) at most; default: find what softmaxes must know.",
+            help="Largest rise of perplexity, such as 0.5%: calibrate thresholds of --attention "
+            "by layer and head; default: calibrate codebooks of softmaxes.",
         ),
     ] = None
     data_dir: Annotated[str | None, DATA_DIR] = None
@@ -54,9 +54,9 @@ class CalibrateFlags:
 
 
 def run(flags: CalibrateFlags, model: ModelFlags) -> None:
-    """Calibrate and write the file; Ctrl-C leaves what was there.
+    """Calibrate and write the file; Ctrl-C leaves an earlier file unchanged.
 
-    Parts of a file of the same model that are not calibrated now are kept.
+    If the file is of the same model, its other parts are kept.
 
     Raises:
         InputError: A text, flag or model that cannot be used, or a file that cannot be written.
@@ -67,14 +67,14 @@ def run(flags: CalibrateFlags, model: ModelFlags) -> None:
     model = _asked(model, budget)
     if flags.output is not None and not flags.output.parent.is_dir():
         raise InputError(f"-o {flags.output}: there is no folder {flags.output.parent}")
-    from suffice.attention.calibration import beside, write
+    from suffice.attention.calibration import default_path, write
     from suffice.eval.record import facts
     from suffice.eval.texts import described, load_text
     from suffice.models.files import fingerprint, locate
 
     text = load_text(flags.text, flags.data_dir)
     path = locate(model.model)
-    output = flags.output or beside(path)
+    output = flags.output or default_path(path)
     with busy(f"loading {model.model}"):
         llm = model.load(seed=0)
     windows = _windows(llm, text, flags)
@@ -95,7 +95,7 @@ def run(flags: CalibrateFlags, model: ModelFlags) -> None:
         said = _said_of_thresholds(name, part, windows)
     write(output, stored)
     print(output)
-    given = "" if output == beside(path) else f" --calibration {shlex.quote(str(output))}"
+    given = "" if output == default_path(path) else f" --calibration {shlex.quote(str(output))}"
     for line in (*said, f"next: suffice {_next(model, budget, name=name)}{given}"):
         print(line, file=sys.stderr)
 
@@ -121,7 +121,7 @@ def _said_of_thresholds(name: str, part: dict[str, Any], windows: Windows) -> li
 
 
 def _next(model: ModelFlags, budget: float | None, name: str) -> str:
-    """Return the command that uses what was found, without `suffice`."""
+    """Return a command that uses the calibration, without `suffice`."""
     source = f"-m {shlex.quote(model.model)}"
     if budget is None:
         return f"eval perplexity {source} --softmax exaq_km:bits=3 --against exact"
@@ -129,10 +129,10 @@ def _next(model: ModelFlags, budget: float | None, name: str) -> str:
 
 
 def fraction(name: str, text: str) -> float:
-    """Return a fraction that is written as such or in per cent.
+    """Return a fraction, written as such or in per cent.
 
     Raises:
-        InputError: It is none, or not above 0 and below 1.
+        InputError: The text is no fraction, or not above 0 and below 1.
     """
     number, percent, _ = text.strip().partition("%")
     try:
@@ -145,7 +145,7 @@ def fraction(name: str, text: str) -> float:
 
 
 def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
-    """Return the model's flags with the technique that is calibrated."""
+    """Return the model's flags with the technique to calibrate."""
     from suffice.attention import ATTENTIONS
 
     if budget is None:
@@ -154,8 +154,8 @@ def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
     name = ATTENTION if asked.attention == "exact" else str(asked.attention)
     if ATTENTIONS.build(name).calibrated:
         raise InputError(
-            f"--attention={name}: give the options that its thresholds are looked for with, such "
-            f"as {ATTENTION}"
+            f"--attention={name}: give the options to calibrate its thresholds with, such as "
+            f"{ATTENTION}"
         )
     for option, value, allowed in (
         ("--softmax", asked.softmax, "exact"),
@@ -167,15 +167,15 @@ def _asked(model: ModelFlags, budget: float | None) -> ModelFlags:
 
 
 def _exact(model: ModelFlags) -> ModelFlags:
-    """Return the flags, which must ask for nothing but exact arithmetic.
+    """Return the flags, which must ask for exact arithmetic only.
 
     Raises:
-        InputError: They do, and it would be ignored.
+        InputError: A flag asks for an approximation, which would be ignored.
     """
     for option, value in model.inexact().items():
-        if option != "--speculate":  # which is refused, or drafts nothing
+        if option != "--speculate":  # refused elsewhere, or makes no drafts
             raise InputError(
-                f"{option}={value}: needs --budget: without, softmaxes are calibrated, on exact "
+                f"{option}={value}: needs --budget: without it, softmaxes are calibrated, on exact "
                 "attention and full weights"
             )
     return model.exact()
@@ -189,7 +189,7 @@ def _windows(llm: LLM, text: str, flags: CalibrateFlags) -> Windows:
 
 
 def _before(path: Path, model_hash: str) -> dict[str, Any]:
-    """Return the parts of a calibration of the same model, and schema, that is there already."""
+    """Return the parts of an existing calibration of the same model and schema."""
     from suffice.attention.calibration import SCHEMA, parts
 
     stored = parts(path) if path.exists() else {}

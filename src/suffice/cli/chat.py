@@ -1,4 +1,4 @@
-"""A conversation in the terminal, on a cache that is kept from turn to turn."""
+"""`suffice chat`: a conversation in the terminal, whose cache is kept from turn to turn."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ START = "/help lists the commands, /exit or Ctrl-D leaves, Ctrl-C stops the answ
 COMMANDS = {
     "/save FILE": "write the conversation to a file (JSON)",
     "/load FILE": "go on with a conversation from a file",
-    "/set [OPTION VALUE]": "change how tokens are chosen (temp, top_k, ...); alone: show it",
+    "/set [OPTION VALUE]": "change a sampling option (temp, top_k, ...); alone: show them",
     "/system [TEXT]": 'change the system prompt; "" removes it; alone: show it',
     "/regen": "answer the last message again",
-    "/undo": "take the last message and its answer back",
+    "/undo": "remove the last message and its answer",
     "/history": "show the conversation",
-    "/stats": "show what the last answer took, and how full the context is",
+    "/stats": "show the last answer's summary, and how full the context is",
     "/reset": "start over",
     "/help": "show this",
     "/exit": "leave",
@@ -34,7 +34,7 @@ MULTILINE = 'many lines: end a line with \\, or put """ before and after, or pas
 
 
 class Chat:
-    """Reads what the user types, prints what the model answers."""
+    """Reads the user's messages and commands, and prints the model's answers."""
 
     def __init__(
         self, llm: LLM, sampling: SamplingFlags, system: str | None, quiet: bool, model: str
@@ -84,7 +84,7 @@ class Chat:
             _say(f"suffice: error: {error}")
 
     def _turn(self, text: str) -> None:
-        """Answer once; a turn that cannot be answered is taken back and the talk goes on."""
+        """Answer once; a turn that cannot be answered is removed, and the chat goes on."""
         messages = self._talk.messages
         messages.append({"role": "user", "content": text})
         answer = Answer(self._llm, self._quiet)
@@ -102,7 +102,7 @@ class Chat:
                 return
         finally:
             self._summary = answer.summary or self._summary
-        # An answer that was interrupted stays part of the conversation, as far as it came.
+        # An interrupted answer stays part of the conversation, as far as it came.
         messages.append({"role": "assistant", "content": answer.text})
 
     def _save(self, file: str) -> None:
@@ -134,7 +134,7 @@ class Chat:
         if self._params.greedy or self._params.seed is not None:
             _say("with temp 0, or a seed, the answer is the same: /set changes them")
         self._turn(asked["content"])
-        if len(self._talk.messages) == before:  # there is no new answer: the old one stays
+        if len(self._talk.messages) == before:  # without a new answer the old one stays
             self._talk.messages += [asked, answered]
 
     def _undo(self, rest: str) -> None:

@@ -16,23 +16,23 @@ Message = dict[str, str]
 
 @dataclass
 class Talk:
-    """A conversation: a system prompt, and messages of the user and the model in turn."""
+    """A conversation: a system prompt, and alternating messages of the user and the model."""
 
     system: str | None = None
     messages: list[Message] = field(default_factory=list)
 
     @property
     def whole(self) -> list[Message]:
-        """The messages, the system prompt first."""
+        """All messages, the system prompt first."""
         system = [{"role": "system", "content": self.system}] if self.system else []
         return [*system, *self.messages]
 
 
 def save(path: Path, talk: Talk) -> None:
-    """Write a conversation; the file is whole, or what it was before.
+    """Write a conversation, either completely or not at all.
 
     Raises:
-        InputError: It cannot be written, or is there and something else.
+        InputError: The file cannot be written, or exists and is no saved chat.
     """
     if path.exists():
         try:
@@ -52,7 +52,7 @@ def load(path: Path) -> Talk:
     """Read a conversation that `save` wrote.
 
     Raises:
-        InputError: It cannot be read, or is something else.
+        InputError: The file cannot be read, or is no saved chat.
     """
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))

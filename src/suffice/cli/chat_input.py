@@ -1,8 +1,8 @@
-"""What a user types into a chat: messages of one line or many, and commands.
+"""Reads a chat's input: messages of one line or several, and commands.
 
-A message of many lines is one that continues after a trailing backslash, one between two lines of
-three quotes, or one that was pasted. A terminal that brackets pastes hands them over as one; from
-another, lines that arrive at once belong together, unless the first is a command.
+A message has several lines if a line ends with a backslash, if it stands between two lines of three
+quotes, or if it was pasted. A terminal that brackets pastes delivers each as a whole. On others,
+lines that arrive together form one message, unless the first is a command.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from suffice.errors import InputError
 
 QUOTES = '"""'
 PROMPT, MORE = "> ", "... "
-_PASTE_SECONDS = 0.03  # within which the next line of a paste is there
+_PASTE_SECONDS = 0.03  # longest wait for the next line of a paste
 
 
 @dataclass(frozen=True)
 class Typed:
-    """What was typed; a command begins with / and is one line."""
+    """A message or a command; a command begins with / and is one line."""
 
     text: str
     command: bool = False
@@ -43,7 +43,7 @@ class Reader:
                 readline.parse_and_bind("set enable-bracketed-paste on")
 
     def read(self) -> Typed | None:
-        """Return what is typed next, None at the end of the input; Ctrl-C drops what was begun."""
+        """Return the next input, None at its end; Ctrl-C drops an unfinished message."""
         try:
             first = self._line(PROMPT)
         except EOFError:
@@ -75,7 +75,7 @@ class Reader:
         return Typed(text, command=text.startswith("/") and "\n" not in text)
 
     def _quoted(self, lines: list[str]) -> str:
-        """Return what stands between quotes, or between them and the end of the input."""
+        """Return the text up to the closing quotes or the end of the input."""
         text = "\n".join(lines).lstrip().removeprefix(QUOTES)
         while QUOTES not in text:
             try:
@@ -86,7 +86,7 @@ class Reader:
         return (inside.strip("\n") + after).rstrip()
 
     def _pending(self) -> list[str]:
-        """Return the lines that have arrived together with the last one."""
+        """Return the lines that arrived together with the last one."""
         lines: list[str] = []
         while self._terminal and select.select([sys.stdin], [], [], _PASTE_SECONDS)[0]:
             try:

@@ -13,7 +13,7 @@ _SWITCH = {"on": True, "true": True, "yes": True, "off": False, "false": False, 
 
 
 def _names() -> dict[str, tuple[str, Any]]:
-    """Return each name of an option, such as top_k, with its field and type."""
+    """Return the names of options, such as top_k, each with its field and type."""
     found = {}
     for name, hint in typing.get_type_hints(SamplingFlags, include_extras=True).items():
         kind, option = typing.get_args(hint)
@@ -24,16 +24,16 @@ def _names() -> dict[str, tuple[str, Any]]:
 
 
 def settings(sampling: SamplingFlags) -> str:
-    """Return all options and their values in a line."""
+    """Return all options and their values in one line."""
     values = dataclasses.asdict(sampling)
     return ", ".join(f"{name} {_shown(value)}" for name, value in values.items())
 
 
 def changed(sampling: SamplingFlags, given: str) -> SamplingFlags:
-    """Return the flags with an option changed; `given` is `OPTION VALUE`.
+    """Return the flags with one option changed; `given` is `OPTION VALUE`.
 
     Raises:
-        InputError: An unknown option, or a value that it does not take.
+        InputError: The option is unknown, or does not take the value.
     """
     option, _, text = given.replace("=", " ", 1).partition(" ")
     names, text = _names(), text.strip()
@@ -44,7 +44,7 @@ def changed(sampling: SamplingFlags, given: str) -> SamplingFlags:
     if not text:
         raise InputError(f"/set {option}: needs a value, such as /set temp 0.7")
     made = dataclasses.replace(sampling, **{field: _value(option, text, kind)})
-    made.params()  # refuses what is out of range
+    made.params()  # refuses values out of range
     return made
 
 

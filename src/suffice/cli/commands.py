@@ -1,7 +1,7 @@
 """The commands of the command line: a short function each.
 
-Standard output carries what was asked for (text, a table), everything else goes to standard error.
-Bad input is one line and exit code 2; after Ctrl-C what was generated stays, and the code is 130.
+Standard output carries the result (a text, a table); everything else goes to standard error. Bad
+input ends with one line and exit code 2. Ctrl-C keeps the text generated so far and ends with 130.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ app = typer.Typer(
     epilog=(
         "Every long flag can be set in the environment: --top-k as SUFFICE_TOP_K. "
         "In the summary of a run, `cache A -> B, read R %`: keys and values take A bytes in the "
-        "model's own type, B as they are stored; decode steps read R % of what exact attention to "
-        "A reads. `up to U % of softmax unread` is a bound on the attention mass left out."
+        "model's own type and B as stored; decode steps read R % of the bytes that exact attention "
+        "to A reads. `up to U % of softmax unread` bounds the attention mass left out."
     ),
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
@@ -54,12 +54,12 @@ app = typer.Typer(
 )
 
 System = Annotated[
-    str | None, flag("-sys", "--system-prompt", help="What the model is told before anything else.")
+    str | None, flag("-sys", "--system-prompt", help="Instructions that precede the conversation.")
 ]
 Quiet = Annotated[bool, flag("-q", "--quiet", help="Print no summary after an answer.")]
 Raw = Annotated[
     bool,
-    flag("--no-chat-template", "--raw", help="Give the model the prompt as it is."),
+    flag("--no-chat-template", "--raw", help="Run the prompt as it is, without a chat template."),
 ]
 
 
@@ -102,8 +102,8 @@ def _called(arguments: list[str]) -> int:
 
 
 def _accept_any_text() -> None:
-    # A terminal that cannot show a character is no reason to stop; input that is no text is refused
-    # with the prompt that it becomes.
+    # A character that the terminal cannot show must not stop the program. Input that is not text
+    # passes here and is refused when the prompt is checked.
     for stream, errors in (
         (sys.stdin, "surrogateescape"),
         (sys.stdout, "replace"),
@@ -114,7 +114,7 @@ def _accept_any_text() -> None:
 
 
 def _discard_output() -> None:
-    """Let what could not be written go, or Python tries again at its end, and complains."""
+    """Discard unwritten output; else Python would try again when it exits, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -151,7 +151,7 @@ def run(
     text: Annotated[
         str | None, typer.Argument(metavar="[PROMPT]", help="The prompt; - reads standard input.")
     ] = None,
-    prompt: Annotated[str | None, flag("-p", "--prompt", help="The same as a flag.")] = None,
+    prompt: Annotated[str | None, flag("-p", "--prompt", help="The prompt, as a flag.")] = None,
     file: Annotated[
         Path | None, flag("-f", "--file", help="A text file (UTF-8) that holds the prompt.")
     ] = None,
@@ -163,7 +163,7 @@ def run(
     sampling: SamplingFlags,
 ) -> None:
     """Answer one prompt."""
-    # What is typed wins over the environment, also over another flag's variable.
+    # The command line wins over the environment, including the variables of other flags.
     if (text is not None or file is not None) and _from_environment(context, "prompt"):
         prompt = None
     if (text is not None or prompt is not None) and _from_environment(context, "file"):
@@ -186,7 +186,7 @@ def run(
 def chat(
     system: System = None, quiet: Quiet = False, *, model: ModelFlags, sampling: SamplingFlags
 ) -> None:
-    """Talk with the model; /help lists what else can be typed."""
+    """Talk with the model; /help lists the commands."""
     from suffice.cli.chat import Chat
 
     check_text("the system prompt", system or "")
@@ -202,7 +202,7 @@ def chat(
 @app.command()
 @with_flags
 def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
-    """Measure prompt and decode speed, without tokenisation and sampling."""
+    """Measure prompt and decode speed, without tokenization and sampling."""
     from suffice.cli import bench as benching
 
     benching.run(flags, model)
@@ -212,14 +212,14 @@ app.add_typer(evaluate, name="eval")
 app.add_typer(
     hardware,
     name="hw",
-    short_help="Model the accelerators that papers propose, against their figures.",
+    short_help="Simulate the papers' accelerators and check them against published figures.",
 )
 
 
 @app.command()
 @with_flags
 def calibrate(*, flags: CalibrateFlags, model: ModelFlags) -> None:
-    """Find out about a model what techniques such as exaq must know, from a text."""
+    """Calibrate attention techniques (exaq, certified, ...) for a model on a text file."""
     from suffice.cli import calibrate as calibrating
 
     calibrating.run(flags, model)
@@ -228,7 +228,7 @@ def calibrate(*, flags: CalibrateFlags, model: ModelFlags) -> None:
 @app.command()
 @with_flags
 def quantize(*, flags: QuantizeFlags, model: SourceFlags) -> None:
-    """Store a model in codes of few bits, for which a text says what matters."""
+    """Quantize a model to 2-8 bits, calibrated on a text file."""
     from suffice.cli import quantize as quantizing
 
     quantizing.run(flags, model)
@@ -244,7 +244,7 @@ def report(
         Path, flag("-o", "--output", help="The page (HTML) to write.", environment=False)
     ] = Path("report.html"),
 ) -> None:
-    """Make a page of results: quality against bytes read, rows read, speed by depth."""
+    """Write an HTML report of results: quality against bytes read, rows read, speed by depth."""
     from suffice.cli import report as reporting
 
     reporting.run(results, output)
@@ -252,7 +252,7 @@ def report(
 
 @app.command()
 def pull(
-    name: Annotated[str, typer.Argument(help="Such as smollm2-135m; `info` lists them.")],
+    name: Annotated[str, typer.Argument(help="A name such as smollm2-135m; `info` lists them.")],
 ) -> None:
     """Download a model by its short name."""
     from suffice import pull as pulling
@@ -270,8 +270,8 @@ def info(
         list[str] | None,
         typer.Argument(
             metavar="[SEAM] [TECHNIQUE]",
-            help="List a seam's techniques (attention, softmax, policy, growth, quant, "
-            "speculator), or a technique's options (aet).",
+            help="A seam, to list its techniques (attention, softmax, policy, growth, quant, "
+            "speculator), or a technique such as aet, to list its options.",
         ),
     ] = None,
     *,
@@ -280,7 +280,7 @@ def info(
         flag(
             "-m",
             "--model",
-            help="Describe this model instead of the machine; SUFFICE_MODEL does not count here.",
+            help="Describe this model instead of the machine; SUFFICE_MODEL is not read here.",
             environment=False,
         ),
     ] = None,
@@ -289,11 +289,11 @@ def info(
         flag(
             "--measure",
             old=("--calibrate",),
-            help="Measure the machine; see how many times a cache should grow.",
+            help="Measure the machine, and print how many times a cache should grow.",
         ),
     ] = False,
 ) -> None:
-    """Show what is here: version, machine, techniques, models; or what a technique's options do."""
+    """Show version, machine, techniques and models, or describe a technique or a model."""
     from suffice.cli import info as showing
 
     if names:

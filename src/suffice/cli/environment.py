@@ -1,4 +1,4 @@
-"""What the command line takes from the environment, beyond what typer does by itself."""
+"""Reads flags from the environment, beyond typer's own support."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 PREFIX = "SUFFICE_"
-OTHERS = ("SUFFICE_CACHE", "SUFFICE_ISA")  # read where they are needed, not as flags
+OTHERS = ("SUFFICE_CACHE", "SUFFICE_ISA")  # no flags; read where they are needed
 
 
 def parameters(group: Any) -> list[Any]:
@@ -19,7 +19,7 @@ def parameters(group: Any) -> list[Any]:
 
 
 def whole_values(group: Any) -> None:
-    """Make a variable one value of an option that may be given again; typer cuts it at spaces."""
+    """Take a variable as a single value of a repeatable option; typer would split it at spaces."""
     for parameter in parameters(group):
         if getattr(parameter, "multiple", False):
             parameter.value_from_envvar = _as_list(parameter.resolve_envvar_value)
@@ -34,7 +34,7 @@ def _as_list(read: Any) -> Any:
 
 
 def misspelt(group: Any, names: Iterable[str]) -> list[str]:
-    """Return a line for every variable that looks like ours and is none."""
+    """Return a line for every variable that begins with `PREFIX` and sets no flag."""
     known = {name: None for parameter in parameters(group) for name in parameter.envvar or ()}
     bare = [name.removeprefix(PREFIX) for name in (*known, *OTHERS)]
     lines = []

@@ -2,7 +2,7 @@
 
 A command with a parameter `model: ModelFlags` gets all flags of that group. Each long flag is also
 read from the environment: `--top-k` from `SUFFICE_TOP_K`; the command line wins. A variable
-is one value, also where a flag may be given several times.
+is one value, even if the flag may be repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typer
 
 from suffice.engine.options import EngineOptions, Flag, options
 
-OLD: set[str] = set()  # names of flags that are understood until 0.3, and not shown
+OLD: set[str] = set()  # former names of flags, accepted until 0.3 but not shown
 
 
 def flag(
@@ -28,9 +28,9 @@ def flag(
     old: tuple[str, ...] = (),
     **extra: Any,
 ) -> Any:
-    """Declare an option, its long names mirrored by environment variables unless told not to.
+    """Declare an option whose long names have environment variables, unless `environment=False`.
 
-    `old` are names that it had; see `hide_old_names`.
+    `old` are its former names; see `hide_old_names`.
     """
     OLD.update(old)
     names = (*names, *old)
@@ -68,13 +68,13 @@ NUMBER = {"parser": number, "metavar": "X"}
 
 
 class EngineFlags:
-    """Marks a field of a group that stands for options of the engine, by their names; None: all."""
+    """Marks a field of a group as options of the engine, given by name; without names, all."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
 
     def parameters(self) -> list[inspect.Parameter]:
-        """Return the options as typer takes them."""
+        """Return the options as parameters for typer."""
         return [
             _parameter(name, field, option.flag)
             for name, (field, option) in options().items()
@@ -83,7 +83,7 @@ class EngineFlags:
 
 
 def plain(field: dataclasses.Field[Any], own: Flag) -> Any:
-    """Return what an option is on the command line when nothing is given."""
+    """Return an option's default on the command line."""
     return field.default if own.default is ... else own.default
 
 
@@ -101,7 +101,7 @@ def _parameter(name: str, field: dataclasses.Field[Any], own: Flag) -> inspect.P
 
 
 def members(group: type[Any]) -> dict[str, inspect.Parameter | list[inspect.Parameter]]:
-    """Return what a group takes by field: a parameter, or those of the engine's options."""
+    """Return the parameters of a group by field: one, or those of the engine's options."""
     found: dict[str, inspect.Parameter | list[inspect.Parameter]] = {}
     for name, member in inspect.signature(group, eval_str=True).parameters.items():
         marks = getattr(member.annotation, "__metadata__", ())
@@ -113,7 +113,7 @@ def members(group: type[Any]) -> dict[str, inspect.Parameter | list[inspect.Para
 
 
 def _built(group: type[Any], values: dict[str, Any]) -> Any:
-    """Return a group of the values given for its members, which it takes out of `values`."""
+    """Return a group built from the values of its members, which are removed from `values`."""
     made: dict[str, Any] = {}
     for name, member in members(group).items():
         if isinstance(member, inspect.Parameter):
@@ -147,7 +147,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def hide_old_names(parameters: Iterable[Any]) -> None:
-    """Have parameters of the command line take their old names, and show the new ones alone."""
+    """Make parameters accept their old names, but show only the new ones."""
     for parameter in parameters:
         if not OLD.isdisjoint(parameter.opts):
             parameter.add_to_parser = _with_names(parameter, parameter.opts)

@@ -1,4 +1,4 @@
-"""Flags of vLLM that mean nothing here, as hidden flags of the commands that run a model."""
+"""Flags of vLLM that have no effect here, as hidden flags of the commands that run a model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ COMMANDS = ("run", "chat", "bench")
 
 
 def accept(group: Any) -> None:
-    """Let the commands take the flags, with a warning."""
+    """Make the commands accept the flags, with a warning."""
     for command in COMMANDS:
         group.commands[command].params += _options()
 
 
 def _options() -> list[Any]:
-    """Return the flags as typer makes them of a function's parameters."""
+    """Return the flags as parameters, which typer makes from a function's signature."""
 
     def takes() -> None:
         pass

@@ -1,4 +1,4 @@
-"""`suffice info`: what is here. Loads no PyTorch unless asked to measure or to open a model."""
+"""`suffice info`: version, machine, techniques, models. Loads PyTorch only to measure or open."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def show() -> None:
 
 
 def techniques(tables: Sequence[Table] = SEAMS) -> list[list[str]]:
-    """Return a row per technique: its seam, its name and what computes it, if it computes."""
+    """Return a row per technique: its seam, its name, and the code that computes it, if any."""
     return [
         [table.kind, name, _computed_by(table, name)] for table in tables for name in table.names()
     ]
@@ -97,7 +97,7 @@ def _rates(measured: machine.Machine) -> str:
 
 
 def measure() -> None:
-    """Measure the machine, keep the result, and print how often a cache should grow."""
+    """Measure the machine, save the result, and print how often a cache should grow."""
     with busy("measuring, a few seconds"):
         measured = machine.measure(threads=native.threads())
     machine.save(measured)
@@ -114,7 +114,7 @@ def show_model(name: str) -> None:
     """Print a model's configuration and sizes.
 
     Raises:
-        InputError: There is no such model, or it cannot be used.
+        InputError: The model does not exist or cannot be used.
     """
     path = resolve(name)
     with busy(f"opening {name}"):
@@ -151,7 +151,7 @@ def show_model(name: str) -> None:
 
 
 def _kinds(matrices: list[StoredMatrix]) -> str:
-    """Return how the kinds of matrices are stored, and the bits per weight of all together."""
+    """Return how each kind of matrix is stored, and the bits per weight of all together."""
     from suffice.models.storage import by_kind
 
     bits = 8 * sum(m.bytes for m in matrices) / sum(m.entries for m in matrices)
@@ -163,7 +163,7 @@ def _kinds(matrices: list[StoredMatrix]) -> str:
 
 
 def _runs_as(model: Checkpoint | Quantized) -> str:
-    """Return how weights are held in memory unless a flag asks for another type."""
+    """Return the type of weights in memory, unless a flag asks for another."""
     from suffice.models.formats.quantized_file import Quantized
 
     if isinstance(model, Quantized):
@@ -173,7 +173,7 @@ def _runs_as(model: Checkpoint | Quantized) -> str:
 
 
 def _quantized(model: Quantized) -> dict[str, object]:
-    """Return what a quantised model says of itself, and what each of its matrices loses."""
+    """Return the facts stored in a quantized model's file, and the loss of each matrix."""
     facts = model.facts
     own = facts["model"]
     lines: dict[str, object] = {

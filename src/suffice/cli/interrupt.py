@@ -1,7 +1,7 @@
-"""Ctrl-C while modules are imported and models are loaded: it ends the process.
+"""Makes Ctrl-C end the process while modules are imported and models are loaded.
 
-An exception would not do there: it is lost if it comes in a callback of the import system, and
-extension modules turn it into errors of their own.
+An exception does not work there: a callback of the import system loses it, and extension modules
+turn it into errors of their own.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _SHOW_CURSOR = b"\x1b[?25h\n"  # a progress display hides it
 
 @contextlib.contextmanager
 def ends_process() -> Iterator[None]:
-    """Make Ctrl-C end the process, at once and in silence, unless somebody handles or ignores it.
+    """Make Ctrl-C end the process at once and silently, unless it is handled or ignored already.
 
-    For what leaves nothing behind: no cleanup is done.
+    Only for code that needs no cleanup: none is done.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield

@@ -1,4 +1,4 @@
-"""Every flag of the command line, once: groups of them are dataclasses; see `suffice.cli.flags`."""
+"""The flags that several commands share, in groups: dataclasses; see `suffice.cli.flags`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def kv_dtype(name: str, text: str) -> str:
-    """Return our name for a type of keys and values that may be given by llama.cpp's.
+    """Return suffice's name of a type of keys and values; `text` may be llama.cpp's name.
 
     Raises:
-        InputError: A type of llama.cpp that has only a relative here.
+        InputError: A type of llama.cpp that has no equal here.
     """
     if text == "q8_0":
         raise InputError(
@@ -39,10 +39,10 @@ LONGEST = 200  # characters of a value that an error repeats
 
 
 def speculation(text: Any) -> Any:
-    """Return what the engine takes for a speculator's name, or for vLLM's configuration in JSON.
+    """Return a speculator's name, or vLLM's configuration parsed from JSON.
 
     Raises:
-        InputError: It begins as JSON and is none, or is no object.
+        InputError: The text begins like JSON but is invalid, or is no object.
     """
     if not isinstance(text, str) or not text.lstrip().startswith(("{", "[")):
         return text
@@ -82,7 +82,7 @@ def _long(own: Flag) -> str:
 
 
 def _inexact() -> Iterator[tuple[str, dataclasses.Field[Any], Flag]]:
-    """Yield the options that change what is computed: name, field and flag."""
+    """Yield the options that change results: name, field and flag."""
     for name, (declared, option) in options().items():
         if option.inexact and option.flag is not None:
             yield name, declared, option.flag
@@ -90,7 +90,7 @@ def _inexact() -> Iterator[tuple[str, dataclasses.Field[Any], Flag]]:
 
 @dataclass(frozen=True)
 class SourceFlags:
-    """Which model, and how many threads work on it."""
+    """The model, and the number of threads."""
 
     options: Annotated[EngineOptions, EngineFlags("model", "tokenizer", "threads")] = field(
         default_factory=_nothing_given
@@ -104,7 +104,7 @@ class SourceFlags:
 
 @dataclass(frozen=True)
 class ModelFlags(SourceFlags):
-    """Which model, how it is stored, and with which techniques it is run.
+    """The model, the storage of its weights and cache, and the techniques that run it.
 
     `cache_type_k` and `cache_type_v` are llama.cpp's names for the types of `--kv-cache-dtype`.
     """
@@ -112,11 +112,11 @@ class ModelFlags(SourceFlags):
     options: Annotated[EngineOptions, EngineFlags()] = field(default_factory=_nothing_given)
     cache_type_k: Annotated[
         str | None,
-        _MODEL("-ctk", "--cache-type-k", help="Of keys, and of values if -ctv is not given."),
+        _MODEL("-ctk", "--cache-type-k", help="Type of keys, and of values without -ctv."),
     ] = None
     cache_type_v: Annotated[
         str | None,
-        _MODEL("-ctv", "--cache-type-v", help="Of values, and of keys if -ctk is not given."),
+        _MODEL("-ctv", "--cache-type-v", help="Type of values, and of keys without -ctk."),
     ] = None
 
     def load(self, seed: int | None = None) -> LLM:
@@ -125,7 +125,7 @@ class ModelFlags(SourceFlags):
         Raises:
             InputError: A model or an option that cannot be used.
         """
-        # What can be refused without torch is refused before it is loaded.
+        # Bad options and unknown models are refused before torch is loaded.
         config = self.config(seed)
         resolve(self.model)
         from suffice.engine.llm import LLM
@@ -133,10 +133,10 @@ class ModelFlags(SourceFlags):
         return LLM.of(config)
 
     def config(self, seed: int | None = None) -> Config:
-        """Return what the engine is built from.
+        """Return the engine's configuration.
 
         Raises:
-            InputError: A bad value, or two that contradict each other.
+            InputError: A bad value, or contradictory options.
         """
         from suffice.engine.config import Config
 
@@ -149,20 +149,20 @@ class ModelFlags(SourceFlags):
         return Config.built(given)
 
     def check_drafts(self, command: str) -> None:
-        """Require that nobody guesses tokens, for a command to which they are all given.
+        """Require that there is no speculator, for a command that decodes given tokens.
 
         Raises:
-            InputError: A speculator is asked for.
+            InputError: A speculator is given.
         """
         given = self.options.speculative_config
         if speculator("speculative_config", speculation(given)).num_speculative_tokens:
             raise InputError(
-                f"--speculate={given}: {command} decodes tokens that are given, so there "
-                "is nothing to guess: leave it out; run, chat, eval latency and eval ruler generate"
+                f"--speculate={given}: {command} decodes given tokens, so there is nothing to "
+                "draft: leave it out; run, chat, eval latency and eval ruler generate"
             )
 
     def exact(self) -> ModelFlags:
-        """Return the flags of the same model with nothing left out of its arithmetic."""
+        """Return the flags of the same model with exact arithmetic."""
         exact = {name: plain(field, own) for name, field, own in _inexact()}
         return dataclasses.replace(
             self,
@@ -172,7 +172,7 @@ class ModelFlags(SourceFlags):
         )
 
     def inexact(self) -> dict[str, Any]:
-        """Return the flags that ask for other than exact arithmetic, with their values."""
+        """Return the flags that ask for inexact arithmetic, with their values."""
         named = {
             _long(own): getattr(self.options, name)
             for name, field, own in _inexact()
@@ -196,7 +196,7 @@ class ModelFlags(SourceFlags):
 
 @dataclass(frozen=True)
 class SamplingFlags:
-    """How tokens are chosen and when the text ends."""
+    """How tokens are sampled and when the text ends."""
 
     n_predict: Annotated[
         int,
@@ -204,53 +204,74 @@ class SamplingFlags:
             "-n",
             "--n-predict",
             "--max-tokens",
-            help="Most new tokens; -1: what the context holds.",
+            help="Maximum number of new tokens; -1: until the context is full.",
             **WHOLE,
         ),
     ] = 512
     min_tokens: Annotated[int, _SAMPLING("--min-tokens", help="Fewest new tokens.", **WHOLE)] = 0
     temp: Annotated[
-        float, _SAMPLING("--temp", "--temperature", help="0 takes the likeliest token.", **NUMBER)
+        float,
+        _SAMPLING("--temp", "--temperature", help="Temperature; 0: greedy decoding.", **NUMBER),
     ] = 0.8
     top_k: Annotated[
-        int, _SAMPLING("--top-k", help="Keep this many likeliest; 0: all.", **WHOLE)
+        int, _SAMPLING("--top-k", help="Sample from the N most likely tokens; 0: all.", **WHOLE)
     ] = 40
     top_p: Annotated[
-        float, _SAMPLING("--top-p", help="Keep the likeliest up to this probability.", **NUMBER)
+        float,
+        _SAMPLING("--top-p", help="Sample from the most likely tokens of this mass.", **NUMBER),
     ] = 0.95
     min_p: Annotated[
         float,
-        _SAMPLING("--min-p", help="Keep those this fraction as likely as the likeliest.", **NUMBER),
+        _SAMPLING(
+            "--min-p",
+            help="Smallest probability of a sampled token, as a fraction of the largest.",
+            **NUMBER,
+        ),
     ] = 0.05
     repeat_penalty: Annotated[
         float,
-        _SAMPLING("--repeat-penalty", "--repetition-penalty", help="1 changes nothing.", **NUMBER),
+        _SAMPLING(
+            "--repeat-penalty",
+            "--repetition-penalty",
+            help="Penalty on the logits of earlier tokens; 1: none.",
+            **NUMBER,
+        ),
     ] = 1.0
     presence_penalty: Annotated[
-        float, _SAMPLING("--presence-penalty", help="For every token used before.", **NUMBER)
+        float,
+        _SAMPLING(
+            "--presence-penalty",
+            help="Subtracted from the logit of each generated token.",
+            **NUMBER,
+        ),
     ] = 0.0
     frequency_penalty: Annotated[
-        float, _SAMPLING("--frequency-penalty", help="For every use of a token before.", **NUMBER)
+        float,
+        _SAMPLING(
+            "--frequency-penalty",
+            help="Subtracted from a token's logit for each time it was generated.",
+            **NUMBER,
+        ),
     ] = 0.0
     seed: Annotated[
         int | None,
         _SAMPLING(
-            "-s", "--seed", help="Same seed, same text; default: another every time.", **WHOLE
+            "-s", "--seed", help="Same seed, same text; default: different every time.", **WHOLE
         ),
     ] = None
     stop: Annotated[
         list[str] | None,
-        _SAMPLING("--stop", help="Text that ends the generation; may be given again."),
+        _SAMPLING("--stop", help="Text that ends the generation; may be repeated."),
     ] = None
     ignore_eos: Annotated[
-        bool, _SAMPLING("--ignore-eos", help="Go on past the end-of-text token.")
+        bool, _SAMPLING("--ignore-eos", help="Continue past the end-of-sequence token.")
     ] = False
 
     def params(self) -> SamplingParams:
-        """Return the flags as what the engine takes.
+        """Return the engine's sampling parameters.
 
         Raises:
-            InputError: A value out of range, or two that contradict each other.
+            InputError: A value out of range, or contradictory values.
         """
         return SamplingParams(
             max_tokens=None if self.n_predict == -1 else self.n_predict,
@@ -270,7 +291,7 @@ class SamplingFlags:
 
 @dataclass(frozen=True)
 class BenchFlags:
-    """What `bench` measures, with llama-bench's names."""
+    """The cases that `bench` measures, with llama-bench's names."""
 
     n_prompt: Annotated[
         str, flag("-p", "--n-prompt", help="Prompt tokens, such as 128,512; 0: none.")
@@ -284,5 +305,7 @@ class BenchFlags:
     batch_size: Annotated[
         int, flag("-b", "--batch-size", help="Requests decoded together.", **WHOLE)
     ] = 1
-    repetitions: Annotated[int, flag("-r", "--repetitions", help="Runs that count.", **WHOLE)] = 3
-    output: Annotated[str, flag("-o", "--output", help="md, csv or json.")] = "md"
+    repetitions: Annotated[
+        int, flag("-r", "--repetitions", help="Timed runs of a case.", **WHOLE)
+    ] = 3
+    output: Annotated[str, flag("-o", "--output", help="Format: md, csv or json.")] = "md"

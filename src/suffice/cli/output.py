@@ -1,4 +1,4 @@
-"""What commands read and print: a prompt, progress bars, tables."""
+"""Input and output of commands: prompts, progress bars, tables."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 def one_prompt(text: str | None, prompt: str | None, file: Path | None = None) -> str:
     """Return the prompt, given as an argument, as a flag or as a file.
 
-    `-` stands for standard input, which is also read if there is no prompt and it is no terminal.
+    `-` stands for standard input, which is also read if no prompt is given and it is no terminal.
     The line break at the end of a file is not part of the prompt.
 
     Raises:
-        InputError: None is given, or several, or the prompt is empty or no text.
+        InputError: No prompt is given, or several; or the prompt is empty or not text.
     """
     named = {
         f"'{text}'": text,
@@ -72,10 +72,10 @@ def _piped() -> str:
 
 
 def wrapped(llm: LLM, prompt: str, system: str | None) -> Any:
-    """Return a prompt as the model's chat template wraps it, or as it is if there is none.
+    """Return a prompt in the model's chat template, or unchanged if there is none.
 
     Raises:
-        InputError: A system prompt, but no template to put it in.
+        InputError: A system prompt is given, but the model has no chat template.
     """
     if not llm.tokenizer.has_chat_template:
         if system is not None:
@@ -88,7 +88,7 @@ def wrapped(llm: LLM, prompt: str, system: str | None) -> Any:
 
 @contextlib.contextmanager
 def busy(text: str) -> Iterator[None]:
-    """Say on a terminal what is being waited for; nothing that Ctrl-C would have to undo."""
+    """Show on a terminal what is being done; Ctrl-C leaves nothing to clean up."""
     with ends_process():
         if not sys.stderr.isatty():
             yield
@@ -101,9 +101,9 @@ def busy(text: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def byte_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Show how many bytes of something are done; in a log, only that it began.
+    """Show progress in bytes; in a log, only the start.
 
-    Yields what reports it: of `what`, `done` bytes of `total` (0: unknown).
+    Yields a function (what, done, total) that reports progress; a `total` of 0 is unknown.
     """
     from rich.progress import BarColumn, DownloadColumn, TransferSpeedColumn
 
@@ -134,7 +134,7 @@ def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table in Markdown, padded so that it reads well in a terminal; numbers right."""
+    """Return a Markdown table, padded for terminals, with numbers aligned right."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [
         max(len(column), *(len(row[at]) for row in cells)) if cells else len(column)

@@ -1,4 +1,4 @@
-"""`suffice quantize`: stores a model in codes of few bits, layer by layer."""
+"""`suffice quantize`: quantizes a model on a calibration text, layer by layer."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QuantizeFlags:
-    """What `quantize` stores, how, and what it looks at for that."""
+    """The method, calibration text, windows and output file of `quantize`."""
 
     text: Annotated[
         str,
         flag(
             "--text",
             old=("--calibrate",),
-            help="A text file that is not evaluated on, or wikitext2.",
+            help="A text file other than the test text, or wikitext2.",
         ),
     ]
     output: Annotated[
@@ -42,7 +42,7 @@ class QuantizeFlags:
 
 
 def run(flags: QuantizeFlags, model: SourceFlags) -> None:
-    """Quantise and write the file. After Ctrl-C, the same command goes on with the layers left.
+    """Quantize and write the file. After Ctrl-C, the same command continues where it stopped.
 
     Raises:
         InputError: A method, text, flag or model that cannot be used, or a file that cannot be
@@ -75,7 +75,7 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
         tokenizer = load_tokenizer(str(model.options.tokenizer or path))
         windows = windows_of(tokenizer, text, plan, checkpoint.config.longest_prompt)
         decoder = Decoder.from_checkpoint(checkpoint, NoQuant("float32"))
-    if method.hadamard:  # before the text is run
+    if method.hadamard:  # check before the text is run
         config = checkpoint.config
         for inputs in (config.width, config.heads * config.head_size, config.mlp_width):
             block_of(inputs)
@@ -110,7 +110,7 @@ def _method(text: str) -> Any:
     """Return the method of a name.
 
     Raises:
-        InputError: It is unknown, makes no use of a calibration, or its codes cannot be stored.
+        InputError: The method is unknown, uses no calibration, or its codes cannot be stored.
     """
     import torch
 
@@ -121,7 +121,7 @@ def _method(text: str) -> Any:
         raise InputError(
             f"--method {text}: needs no calibration; run the model with --quant {text}"
         )
-    try:  # before a model is looked at for minutes
+    try:  # fail before minutes are spent on the model
         coded = method.quantize(torch.linspace(-1, 1, 16 * 64).view(16, 64), torch.eye(64))
         method.packed(coded, None, method.site(torch.linspace(-1, 1, 64).expand(16, 64)))
     except InputError as error:

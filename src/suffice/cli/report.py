@@ -10,10 +10,10 @@ from suffice.errors import InputError
 
 
 def run(results: Sequence[Path], output: Path) -> None:
-    """Write the report of some files and folders, and print where it is.
+    """Write the report of files and folders, and print its path.
 
     Raises:
-        InputError: A file that is no result, a place that cannot be written, or no matplotlib.
+        InputError: A file is no result, the page cannot be written, or matplotlib is missing.
     """
     try:
         _check_output(results, output)
@@ -23,7 +23,7 @@ def run(results: Sequence[Path], output: Path) -> None:
 
         with busy("drawing"):
             write(output, page(read(results)))
-    except OSError as error:  # of a path that cannot even be looked at
+    except OSError as error:  # a path that cannot even be checked
         raise InputError(f"{error.filename}: {error.strerror}") from None
     print(output)
 

@@ -1,8 +1,8 @@
-"""`suffice info SEAM` and `suffice info TECHNIQUE`: what there is to choose from, and its options.
+"""`suffice info SEAM` and `suffice info TECHNIQUE`: lists techniques, or a technique's options.
 
-Everything comes from the dataclass and from its docstring or that of its module, whose sections are
+All text comes from the dataclass and its docstring, or its module's, whose sections are
 
-    Source   the paper, or what it follows
+    Source   the paper or program that it follows
     Differs  where it deviates from its source
     Exact    when it equals the exact result
     Native   the files that make it fast
@@ -65,7 +65,7 @@ def show(words: list[str]) -> None:
     """Print a seam's techniques, or a technique's options; `words` are one name, or both.
 
     Raises:
-        InputError: An unknown name, or one that several seams have.
+        InputError: The name is unknown, or several seams have it.
     """
     found = _found(words)
     print(listed(found) if isinstance(found, Seam) else described(*found))
@@ -79,7 +79,7 @@ def _found(words: list[str]) -> Seam | tuple[Seam, str]:
     if first in seams:
         if len(words) == 1:
             return seams[first]
-        seams[first].table.load(words[1])  # refuses an unknown one
+        seams[first].table.load(words[1])  # refuses an unknown name
         return seams[first], words[1]
     if len(words) == 2:
         raise _unknown("seam", first, list(seams))
@@ -135,7 +135,7 @@ def _entry(label: str, text: str) -> str:
 
 
 def _filled(start: str, text: str) -> str:
-    """Return a text after its start, wrapped, the further lines below the first."""
+    """Return `start` followed by a text, wrapped, with further lines indented below the text."""
     indent = " " * len(start)
     wrapped = textwrap.fill(text, _COLUMNS, initial_indent=start, subsequent_indent=indent)
     return wrapped.rstrip() or start.rstrip()
@@ -143,13 +143,13 @@ def _filled(start: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class Page:
-    """What is known of a technique.
+    """The description of a technique.
 
     Attributes:
-        sentence: What it does.
-        sections: Of its docstring, by heading, each on one line.
-        options: What each does, in the order of the fields.
-        defaults: By option.
+        sentence: The technique in one sentence.
+        sections: The sections of its docstring, by heading, each on one line.
+        options: The description of each option, in the order of the fields.
+        defaults: The default of each option.
         limit: The setting that must equal the exact result, as text; None if there is none.
         example: A value of the seam's flag.
     """
@@ -192,7 +192,7 @@ class Page:
         )
 
     def shown(self, option: str) -> str:
-        """Return an option's default as it is written on the command line."""
+        """Return an option's default as written on the command line."""
         return _shown(self.defaults[option])
 
     @property
@@ -203,7 +203,7 @@ class Page:
 
 
 def _sentence(table: Table, name: str, technique: type[Any]) -> str:
-    """Return the first line about a technique: its module's, if that is about it alone."""
+    """Return a technique's first line: its module's, if the module has no other technique."""
     module, _, _ = table.entries[name].partition(":")
     alone = sum(entry.startswith(f"{module}:") for entry in table.entries.values()) == 1
     text = sys.modules[module] if alone and module.endswith(f".{name}") else technique
@@ -211,7 +211,7 @@ def _sentence(table: Table, name: str, technique: type[Any]) -> str:
 
 
 def documentation(technique: type[Any]) -> str:
-    """Return the docstring with a technique's sections: its own, if it has any, or its module's."""
+    """Return the docstring with a technique's sections: its own, or else its module's."""
     own = _doc(technique)
     return own if _sections(own) else _doc(sys.modules[technique.__module__])
 
@@ -221,7 +221,7 @@ def _doc(origin: object) -> str:
 
 
 def _sections(documentation: str) -> dict[str, str]:
-    """Return the sections of a docstring but its options, each on one line."""
+    """Return the sections of a docstring except the options, each on one line."""
     found: dict[str, str] = {}
     current = None
     for line in documentation.splitlines():
@@ -261,7 +261,7 @@ def _example(name: str, defaults: dict[str, Any]) -> str:
 
 
 def _text(name: str, technique: Any) -> str:
-    """Return a technique as it is written, options at their defaults left out."""
+    """Return a technique as written on the command line, without options at their defaults."""
     given = [
         f"{field.name}={_shown(getattr(technique, field.name))}"
         for field in dataclasses.fields(technique)

@@ -1,4 +1,4 @@
-"""Warnings of the engine as lines on standard error, each once."""
+"""Prints the engine's warnings as lines on standard error, each once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from suffice.errors import SufficeWarning
 
 @contextlib.contextmanager
 def as_lines() -> Iterator[None]:
-    """Print a `SufficeWarning` as `suffice: warning: ...`; others are shown as they would be."""
+    """Print a `SufficeWarning` as `suffice: warning: ...`; other warnings are shown as usual."""
     seen: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", SufficeWarning)
@@ -32,7 +32,7 @@ def as_lines() -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Show what is warned of only at the end, so that no line falls into a text being printed."""
+    """Hold warnings back until the end, so that no line falls into a text being printed."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", SufficeWarning)
         try:

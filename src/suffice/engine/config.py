@@ -1,6 +1,6 @@
-"""What an engine is built from: one frozen value, made once at the edge and passed down.
+"""The configuration of an engine: one frozen value, made once and passed down.
 
-Importing this loads no torch, so that a bad option is refused at once.
+Importing this loads no torch, so bad options are refused at once.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config(EngineOptions):
-    """The options of an engine as they are understood: one object per seam, and the limits.
+    """The parsed options of an engine: one object per seam, and the limits.
 
-    Make it with `create`; see `EngineOptions` for what the options are. `dtype`, `kv_cache_dtype`
-    and what is None are left open until `resolved`. The fields below are those that have another
-    type than what is given.
+    Make it with `create`; `EngineOptions` describes the options. "auto" types and None are filled
+    in by `resolved`. The fields below have another type here than in `EngineOptions`.
     """
 
     model: str
@@ -52,10 +51,10 @@ class Config(EngineOptions):
     @classmethod
     @takes_options(EngineOptions)
     def create(cls, options: EngineOptions) -> Config:
-        """Build a config from what a user writes: strings, numbers, or technique objects.
+        """Build a config from a user's keywords: strings, numbers, or technique objects.
 
         Raises:
-            InputError: An unknown option, a value out of range, or two that contradict each other.
+            InputError: An unknown option, a value out of range, or contradictory options.
         """
         return cls.built(options)
 
@@ -64,12 +63,12 @@ class Config(EngineOptions):
         """Build a config from options.
 
         Raises:
-            InputError: A value out of range, or two that contradict each other.
+            InputError: A value out of range, or contradictory options.
         """
         config = cls(**read(options))
         needed = config.softmax.coded or config.attention.calibrated
         if needed and config.calibration is None:
-            config = dataclasses.replace(config, calibration=_beside(config.model))
+            config = dataclasses.replace(config, calibration=_stored_with(config.model))
         config._check_together()
         return config
 
@@ -98,8 +97,8 @@ class Config(EngineOptions):
         policy, attention = (type(part).__name__.lower() for part in (self.policy, self.attention))
         if self.attention.needs_all_tokens:
             raise InputError(
-                f"policy '{policy}' with attention '{attention}', which chooses and orders the "
-                f"tokens itself: the policy must be '{_default('policy')}'"
+                f"policy '{policy}' with attention '{attention}', which selects from all tokens "
+                f"itself: the policy must be '{_default('policy')}'"
             )
         rule = self.attention.rule() if self.policy.needs_whole_softmax else None
         if rule is not None and not rule.exact:
@@ -115,7 +114,7 @@ class Config(EngineOptions):
         attention = ATTENTIONS.name_of(self.attention)
         if self.attention.needs_exact_softmax:
             raise InputError(
-                f"softmax={name} contradicts attention={attention}, whose bound is of the exact one"
+                f"softmax={name} contradicts attention={attention}, whose bound needs softmax=exact"
             )
         if self.softmax.prefill and not self.attention.applies_to_prompts:
             raise InputError(
@@ -125,7 +124,7 @@ class Config(EngineOptions):
         if self.softmax.prefill and self.policy.chooses:
             raise InputError(
                 f"softmax={name}:prefill=true contradicts policy="
-                f"{POLICIES.name_of(self.policy)}, which chooses after prompts that ran whole: "
+                f"{POLICIES.name_of(self.policy)}, which needs prompts with the exact softmax: "
                 "leave prefill out"
             )
         if self.calibration is None:
@@ -135,16 +134,16 @@ class Config(EngineOptions):
             )
         if not self.calibration.layers:
             raise InputError(
-                f"calibration {self.calibration.name}: says nothing of softmax: make one with "
-                "`suffice calibrate`, without --budget"
+                f"calibration {self.calibration.name}: has no codebooks of a softmax: make one "
+                "with `suffice calibrate`, without --budget"
             )
 
     def _check_audit(self) -> None:
         if self.audit is not None and not self.leaves_out:
             raise InputError(
                 f"audit={self.audit}: attention={ATTENTIONS.name_of(self.attention)} with "
-                f"softmax={SOFTMAXES.name_of(self.softmax)} leaves nothing out that a step could "
-                "have read: choose a technique that does"
+                f"softmax={SOFTMAXES.name_of(self.softmax)} leaves nothing out of decode steps: "
+                "choose a technique that does"
             )
 
     def _check_drafts(self, context: int | None) -> None:
@@ -152,21 +151,21 @@ class Config(EngineOptions):
         drafts, method = speculator.num_speculative_tokens, SPECULATORS.name_of(speculator)
         if drafts and self.policy.one_by_one:
             raise InputError(
-                f"speculator '{method}' with policy '{POLICIES.name_of(self.policy)}', in which "
-                "each token changes what the next one sees: the policy must be one that does not "
-                "evict while decoding, or have rank_only=true"
+                f"speculator '{method}' with policy '{POLICIES.name_of(self.policy)}', which "
+                "changes the visible tokens after each token: the policy must not evict while "
+                "decoding, or have rank_only=true"
             )
         if speculator.drafts_with_own_model and self.policy.chooses:
             raise InputError(
-                f"speculator '{method}' with policy '{POLICIES.name_of(self.policy)}': drafts "
-                f"choose the tokens that they see: the policy must be '{_default('policy')}'"
+                f"speculator '{method}' with policy '{POLICIES.name_of(self.policy)}': its drafts "
+                f"select their own tokens, so the policy must be '{_default('policy')}'"
             )
         exact = self.attention.rule() is None and not self.softmax.coded
         if speculator.drafts_with_own_model and not exact:
             raise InputError(
                 f"speculator '{method}' with attention={ATTENTIONS.name_of(self.attention)} and "
-                f"softmax={SOFTMAXES.name_of(self.softmax)}: what checks the drafts must be exact: "
-                "give that attention to the speculator instead"
+                f"softmax={SOFTMAXES.name_of(self.softmax)}: drafts must be checked by exact "
+                "attention: give that attention to the speculator instead"
             )
         if context is not None and drafts > context - 2:
             raise InputError(
@@ -176,21 +175,21 @@ class Config(EngineOptions):
 
     @property
     def leaves_out(self) -> bool:
-        """Whether decode steps leave something out of what the cache holds, or of its weights."""
+        """Whether decode steps approximate attention to the rows that the cache holds."""
         rule = self.attention.rule()
         return self.softmax.coded or self.policy.by_query or (rule is not None and not rule.exact)
 
     def rules(self, layers: int, kv_heads: int) -> list[list[core.AttentionRule | None]]:
-        """Return what attention reads in each layer and key/value head, [L][G]; None: everything.
+        """Return the attention rule of each layer and key/value head, [L][G]; None reads all rows.
 
         Raises:
-            InputError: The calibration is of another number of them.
+            InputError: The calibration has another number of layers or heads.
         """
         return by_head.rules(self.attention, self.calibration, layers, kv_heads)
 
     @property
     def calibrated_tokens(self) -> int | None:
-        """The context that the calibration in use saw, in tokens; None without one."""
+        """The length of the windows that the calibration ran, in tokens; None without one."""
         found = self.calibration
         if found is None:
             return None
@@ -199,7 +198,7 @@ class Config(EngineOptions):
         return found.window
 
     def levels(self) -> list[list[Levels]]:
-        """Return the levels of a coded softmax, [L][H]; none without one."""
+        """Return the levels of a coded softmax, [L][H]; an empty list without one."""
         if not self.softmax.coded or self.calibration is None:
             return []
         return self.softmax.levels(self.calibration)
@@ -208,7 +207,7 @@ class Config(EngineOptions):
         """Require that a request may build on the tokens of the one before.
 
         Raises:
-            InputError: The policy evicts some of them.
+            InputError: The policy evicts some of these tokens.
         """
         if self.policy.evicts:
             raise InputError(
@@ -219,14 +218,15 @@ class Config(EngineOptions):
     def resolved(
         self, model_dtype: str, max_positions: int, most_positions: int | None = None
     ) -> Config:
-        """Return the config with what "auto" and None left to the model filled in.
+        """Return the config with "auto" and None replaced by the model's values.
 
-        `model_dtype` is the type of the checkpoint's weights (float16 is run as bfloat16 only if
-        asked for, since bfloat16 cannot hold all of it) and `max_positions` the context length the
-        model was made for. `most_positions` may be asked for, if that is another number.
+        `model_dtype` is the type of the checkpoint's weights. float16 runs as float32 unless
+        bfloat16 is asked for, since bfloat16 cannot hold every float16 value. `max_positions` is
+        the context length that the model was made for, and `most_positions` the largest that
+        `max_model_len` may ask for, if it is another.
 
         Raises:
-            InputError: `max_model_len` is more than that.
+            InputError: `max_model_len` is larger.
         """
         most = most_positions or max_positions
         if self.max_model_len is not None and self.max_model_len > most:
@@ -251,16 +251,16 @@ class Config(EngineOptions):
 
 
 def _default(option: str) -> Any:
-    """Return what an option is if it is not given, for messages."""
+    """Return an option's default, for messages."""
     return options()[option][0].default
 
 
-def _beside(model: str) -> Calibration | None:
-    """Read the calibration that lies beside a model, if there is one."""
+def _stored_with(model: str) -> Calibration | None:
+    """Read the calibration that is stored next to a model, if there is one."""
     from suffice.attention import calibration
 
     try:
-        path = calibration.beside(Path(resolve(model)).expanduser())
-    except InputError:  # a model that is nowhere has nothing beside it; who loads it will say so
+        path = calibration.default_path(Path(resolve(model)).expanduser())
+    except InputError:  # no such model, hence no file next to it; loading it raises the error
         return None
     return calibration.read(path) if path.is_file() else None

@@ -1,4 +1,4 @@
-"""What makers of drafts may ask of the engine: a second model, or a cheaper setting of the same."""
+"""Draft models for speculators: a second model, or a cheaper setting of the runner's own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class DraftModels:
-    """Of a runner, for which drafts are made; `load` makes another runner of a config."""
+    """Gives speculators access to draft models: a second model, or a setting of the runner's own.
+
+    Drafts are made for `runner`. `load` makes another runner from a config.
+    """
 
     def __init__(
         self, runner: Runner, load: Callable[[Config], tuple[Config, Runner, Tokenizer]]
@@ -28,10 +31,10 @@ class DraftModels:
         self._load = load
 
     def second(self, model: str, quantization: str | None, kv_cache_dtype: str) -> Runner:
-        """Load another model, whose caches count as the runner's own.
+        """Load another model; its caches count towards the runner's memory limit.
 
         Raises:
-            InputError: It cannot be used, or has another vocabulary.
+            InputError: The model cannot be used, or has another vocabulary.
         """
         mine = self._runner.config
         config = Config.create(
@@ -41,7 +44,7 @@ class DraftModels:
             growth=mine.growth,
             threads=mine.threads,
         )
-        # Known before the weights are loaded, which takes longer.
+        # Checked before the weights are loaded, which takes longer.
         other, own = (
             load_tokenizer(name).wrapped for name in (model, mine.tokenizer or mine.model)
         )
@@ -60,13 +63,14 @@ class DraftModels:
         return runner
 
     def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], torch.Tensor]:
-        """Return what runs one more token of some sequences more cheaply; the rows count.
+        """Return a function that runs one more token of each sequence in a cheaper setting.
 
-        It returns logits float32 [B, V]. What it reads is not in the runner's trace.
+        It commits the tokens' rows and returns logits float32 [B, V]. The runner's trace does not
+        count its reads.
 
         Raises:
-            InputError: The model has no such layers, or no others; its weights cannot be stored so;
-                or the setting is no cheaper than the model.
+            InputError: The model lacks a skipped layer, or would have no layer left; its weights
+                cannot be quantized so; or the setting is no cheaper than the model.
         """
         decoder, context = self._runner.decoder, self._runner.config.max_model_len
         model = decoder.config

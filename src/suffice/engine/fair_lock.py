@@ -1,9 +1,9 @@
-"""A fair lock that no interruption leaves taken, so that several threads can share one decode loop.
+"""A fair lock with which several threads share one decode loop; no interruption leaves it locked.
 
 Python runs the handler of Ctrl-C when a function begins, after a call and when a loop repeats. An
-`__exit__` in Python can therefore be interrupted before it releases anything. Here nothing in
-Python releases: a thread holds the lock of its own turn, which is C's and so is its `__exit__`, and
-who comes next waits for that lock (the queue of Craig, Landin and Hagersten).
+`__exit__` written in Python can therefore be interrupted before it releases anything. Here no
+Python code releases: each thread holds an `RLock` of its own turn, whose `__exit__` is C code, and
+the next thread waits for that lock (the queue of Craig, Landin and Hagersten).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 class FairLock:
     """A lock that threads get in the order in which they asked for it.
 
-    Use it as `with lock.turn():`. A thread may enter again what it holds or waits for: a stream
-    that is collected within a step ends itself.
+    Use it as `with lock.turn():`. A thread may enter a lock again that it holds or waits for: a
+    stream that the garbage collector closes within a step ends its own request.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Turn:
 
     def __enter__(self) -> None:
         outer = self._lock.own()
-        self._held.acquire()  # nobody knows of it yet
+        self._held.acquire()  # no other thread knows of it yet
         if outer is not None:
             outer.wait()
             return
@@ -68,16 +68,16 @@ class Turn:
             self._lock.join(self)
             self.wait()
         except BaseException:
-            self._held.release()  # first of all: up to the end of this call nothing interrupts
+            self._held.release()  # first: nothing interrupts before this call ends
             raise
 
-    # Looked up before `__enter__` is called: what is called in the end is the method of C's lock.
+    # `with` looks this up before it calls `__enter__`, so it exits by the RLock's own C method.
     __exit__: Callable[..., None] = property(attrgetter("_held.__exit__"))  # type: ignore[assignment]
 
     def wait(self) -> None:
         """Wait until every turn before this one is over.
 
-        A turn that was interrupted while it waited is over, but what it waited for may not be.
+        A turn that was interrupted while it waited is over, but its predecessor may not be.
         """
         while (turn := self.before) is not None:
             with turn._held:

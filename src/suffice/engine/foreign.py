@@ -1,6 +1,7 @@
-"""Options of vLLM that mean nothing here: taken with a warning, unless the value asks for more.
+"""Options of vLLM that have no effect here: accepted with a warning, or refused.
 
-The one table of them. `LLM` takes them as keywords, the command line as flags.
+This is their only table. `LLM` takes them as keywords, the command line as flags. Values that ask
+for something suffice lacks are refused.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ class Foreign:
     """An option of vLLM.
 
     Attributes:
-        why: Why it does nothing.
-        allowed: The values that may be given, as lower-case text; () for any.
+        why: Why it has no effect.
+        allowed: The accepted values, as lower-case text; () for any.
         switch: Whether its flag takes no value.
     """
 
@@ -46,12 +47,12 @@ FOREIGN = {
     "block_size": Foreign("the cache is not paged"),
     "num_gpu_blocks_override": Foreign("the cache is not paged"),
     "enable_prefix_caching": Foreign("a session keeps its own cache", switch=True),
-    "enable_chunked_prefill": Foreign("prefill_chunk says how prompts are cut", switch=True),
+    "enable_chunked_prefill": Foreign("prefill_chunk sets the chunk of prompts", switch=True),
     "max_num_batched_tokens": Foreign("max_num_seqs limits what runs together"),
     "disable_log_stats": Foreign("nothing is logged", switch=True),
     "disable_log_requests": Foreign("nothing is logged", switch=True),
     "load_format": Foreign(
-        "the file says what it is", ("auto", "safetensors", "gguf", "hf", "none")
+        "the file determines the format", ("auto", "safetensors", "gguf", "hf", "none")
     ),
     "trust_remote_code": Foreign("no code of a model is ever run", _OFF, switch=True),
     "enable_lora": Foreign("there are no adapters", _OFF, switch=True),
@@ -62,7 +63,7 @@ def take(name: str, value: Any, shown: str | None = None) -> None:
     """Warn that an option does nothing; `shown` is how it was written.
 
     Raises:
-        InputError: Its value asks for something that there is not.
+        InputError: Its value asks for something that suffice lacks.
     """
     own = FOREIGN[name]
     shown = shown or f"{name}={value!r}"
@@ -72,10 +73,10 @@ def take(name: str, value: Any, shown: str | None = None) -> None:
 
 
 def without_foreign(given: dict[str, Any]) -> dict[str, Any]:
-    """Return keywords without those of vLLM that mean nothing here, each of which is warned of.
+    """Remove the keywords of vLLM that have no effect here, with a warning for each.
 
     Raises:
-        InputError: The value of one asks for something that there is not.
+        InputError: The value of one asks for something that suffice lacks.
     """
     for name, value in given.items():
         if name in FOREIGN:

@@ -1,4 +1,4 @@
-"""The forms in which users give prompts and conversations, and the requests made of them."""
+"""Parses prompts and conversations in the forms that users give, and makes requests of them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MESSAGE = "{'role': ..., 'content': ...}"
 
 
 def split(prompts: Any) -> list[Any]:
-    """Return the prompts one by one, each a text, token ids or a mapping.
+    """Return a list of prompts, each a text, token ids or a mapping.
 
     Raises:
-        InputError: There is none, or it has none of these forms.
+        InputError: There is no prompt, or it has none of these forms.
     """
     if isinstance(prompts, str | Mapping):
         return [prompts]
@@ -40,10 +40,10 @@ def split(prompts: Any) -> list[Any]:
 
 
 def pair(count: int, params: Any) -> list[SamplingParams]:
-    """Return one `SamplingParams` for each of `count` prompts: the one given, or the list given.
+    """Return one `SamplingParams` for each of `count` prompts, from one for all or from a list.
 
     Raises:
-        InputError: Something else, or the wrong number.
+        InputError: Another type, or a list of another length.
     """
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
@@ -60,10 +60,10 @@ def pair(count: int, params: Any) -> list[SamplingParams]:
 
 
 def split_talks(messages: Any) -> list[Any]:
-    """Return the conversations of one, or of a list of them.
+    """Return a list of conversations, given one conversation or a list of them.
 
     Raises:
-        InputError: There is none, or it is not a list.
+        InputError: The list is empty, or is no list.
     """
     _check_list(messages, "messages", f"a list of {_MESSAGE}, or a list of such lists")
     return list(messages) if _is_list(messages[0]) else [messages]
@@ -76,7 +76,7 @@ def conversation(messages: Any) -> list[dict[str, Any]]:
     breaks, as vLLM does.
 
     Raises:
-        InputError: It is empty, not a list of messages, or has parts that are not text.
+        InputError: The conversation is empty, not a list of messages, or has parts other than text.
     """
     _check_list(messages, "messages", f"a list of {_MESSAGE}")
     return [_message(f"messages[{at}]", message) for at, message in enumerate(messages)]
@@ -129,7 +129,7 @@ def _part(name: str, part: Any) -> str:
 
 
 def _refuse_bytes(name: str, given: Any) -> None:
-    """Refuse bytes, which are a sequence of whole numbers but no token ids."""
+    """Refuse bytes, a sequence of whole numbers that are not token ids."""
     if isinstance(given, bytes | bytearray | memoryview):
         raise InputError(
             f"{name}: must be text or token ids, not {type(given).__name__}; "
@@ -138,7 +138,7 @@ def _refuse_bytes(name: str, given: Any) -> None:
 
 
 class RequestMaker:
-    """Makes requests, checked against the model: numbered, seeded, tokenised."""
+    """Makes requests: tokenized, numbered, seeded and checked against the model."""
 
     def __init__(self, config: Config, tokenizer: Tokenizer, runner: Runner) -> None:
         assert config.max_model_len is not None, "the config must be resolved"
@@ -156,8 +156,8 @@ class RequestMaker:
         """Return the request for one prompt.
 
         Raises:
-            InputError: A prompt that is empty, no text or too long for the context, ids outside
-                the vocabulary, or more tokens or samples than there is room for.
+            InputError: A prompt that is empty, not text or too long for the context; ids outside
+                the vocabulary; or more tokens or samples than there is room for.
         """
         self._check_params(params)
         text, tokens = self._tokens(prompt)
@@ -175,8 +175,8 @@ class RequestMaker:
         room = self._rows - len(tokens)
         if params.min_tokens > room:
             raise InputError(
-                f"min_tokens={params.min_tokens}: must not be more than {room}, what the prompt "
-                "leaves of the context (max_model_len)"
+                f"min_tokens={params.min_tokens}: must not be more than {room}, the tokens that "
+                "the prompt leaves in the context (max_model_len)"
             )
         limit = min(params.max_tokens or room, room)
         request = Request(str(self._count), text, tokens, params, limit=limit, kept=kept)

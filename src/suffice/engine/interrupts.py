@@ -1,7 +1,7 @@
-"""Ctrl-C between steps: what a step does for all requests is done for all or for none.
+"""Ctrl-C waits for the end of a step, so that a step is done for all requests or for none.
 
-The thread that is interrupted decodes everybody's tokens. An exception between the run of a token
-and its entry would leave the caches of requests that nobody wanted to end without a row.
+The interrupted thread decodes the tokens of all callers. An exception between the run of a token
+and its commit would leave a row missing in the caches of other callers' requests.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 
 class deferred:  # noqa: N801  (reads as a verb: `with deferred():`)
-    """Holds Ctrl-C back until the end of a `with` block; its handler is called then.
+    """Holds Ctrl-C back until the end of a `with` block, where its handler is called.
 
-    Python handles signals in the main thread alone: elsewhere there is nothing to hold back.
+    Python handles signals in the main thread only, so other threads have nothing to hold back.
     """
 
     def __init__(self) -> None:
-        self.handler: Any = None  # what this one stands for, None if it does nothing
+        self.handler: Any = None  # the handler that this replaces; None if it replaces none
         self.came = False
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Take note of an interruption."""
+        """Record an interruption."""
         self.came = True
 
     def __enter__(self) -> None:
@@ -43,16 +43,16 @@ class deferred:  # noqa: N801  (reads as a verb: `with deferred():`)
             self.call()
 
     def call(self) -> None:
-        """Call the handler, if it may be called, for an interruption that was held back."""
+        """Raise an interruption that was held back, for the handler now in place."""
         if self.came:
             self.came = False
             signal.raise_signal(signal.SIGINT)
 
 
 class allowed:  # noqa: N801
-    """Lets Ctrl-C through within `deferred`, one that was held back too.
+    """Lets Ctrl-C through within `deferred`, including one that was held back.
 
-    No generator: closed late, by the collector, it would hold Ctrl-C back for ever.
+    This is no generator: one that the garbage collector closes late would hold Ctrl-C back forever.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class allowed:  # noqa: N801
 
 
 def _handler() -> Any:
-    """Return the handler of SIGINT as far as this thread may be interrupted by it."""
+    """Return the handler of SIGINT; None in threads that it cannot interrupt."""
     main = threading.current_thread() is threading.main_thread()
     return signal.getsignal(signal.SIGINT) if main else None
 

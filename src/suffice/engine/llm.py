@@ -26,9 +26,9 @@ Message = Mapping[str, Any]
 class LLM:
     """A model that generates text for one or many prompts at a time.
 
-    A result depends on its prompt and parameters only, never on what else is in the batch. Several
-    threads may call the methods at once: their requests decode together. Requests without a seed
-    of their own are numbered as they come, so give seeds for results that can be had again.
+    A result depends on its prompt and parameters only, never on the rest of the batch. Several
+    threads may call the methods at once; their requests decode together. A request without a seed
+    gets one from its number in order of arrival, so give seeds for reproducible results.
     """
 
     @takes_options(EngineOptions)
@@ -42,7 +42,7 @@ class LLM:
 
     @classmethod
     def of(cls, config: Config) -> LLM:
-        """Return an LLM of a config that is made already.
+        """Return an LLM for an existing config.
 
         Raises:
             InputError: A model that cannot be used.
@@ -59,7 +59,7 @@ class LLM:
 
     @classmethod
     def from_parts(cls, config: Config, runner: Runner, tokenizer: Tokenizer) -> LLM:
-        """Return an LLM of parts that exist already; `config` is a resolved one."""
+        """Return an LLM of existing parts; `config` must be resolved."""
         llm = cls.__new__(cls)
         llm._assemble(config, runner, tokenizer)
         return llm
@@ -89,12 +89,12 @@ class LLM:
 
         `prompts` is a text, a list of token ids, {"prompt": text}, {"prompt_token_ids": ids}, or a
         list of these. `use_tqdm` shows a progress bar if standard error is a terminal. A request
-        that runs out of memory ends with finish reason "abort" and a line in `error`, the others
-        go on. An interruption (Ctrl-C) ends all requests, gives their memory back and goes on to
-        the caller; `stream` is the way to keep what there is.
+        that runs out of memory ends with finish reason "abort" and a line in `error`; the others
+        continue. An interruption (Ctrl-C) ends all requests, frees their memory and is raised
+        again; use `stream` to keep partial results.
 
         Raises:
-            InputError: A bad prompt or parameter; nothing has been run then.
+            InputError: A bad prompt or parameter; nothing has been run.
         """
         parts = split(prompts)
         pairs = zip(parts, pair(len(parts), sampling_params), strict=True)
@@ -110,13 +110,13 @@ class LLM:
         *,
         add_generation_prompt: bool = True,
     ) -> list[RequestOutput]:
-        """Generate the next message of one conversation or of each of a list of them.
+        """Generate the next message of a conversation, or of each conversation in a list.
 
         A message is {"role": ..., "content": ...}; a content is a text, or a list of parts
         {"type": "text", "text": ...}. For the rest see `generate`.
 
         Raises:
-            InputError: A message of another form, or a bad parameter; nothing has been run then.
+            InputError: A message of another form, or a bad parameter; nothing has been run.
         """
         talks = split_talks(messages)
         prompts = [self._chat_tokens(talk, add_generation_prompt) for talk in talks]
@@ -127,11 +127,11 @@ class LLM:
     ) -> Generator[tuple[str, RequestOutput], None, None]:
         """Generate for one prompt; yield the new text and the result so far after every step.
 
-        Text that may yet turn out to be part of a stop string is held back. Leaving the loop
-        early, by an interruption too, ends the request and gives its memory back.
+        Text that may become part of a stop string is held back. Leaving the loop early, by an
+        interruption or otherwise, ends the request and frees its memory.
 
         Raises:
-            InputError: A bad prompt or parameter, or n > 1; at the call, not at the first text.
+            InputError: A bad prompt or parameter, or n > 1; raised by the call itself.
         """
         return self._stream(self._one(prompt, sampling_params, None))
 
@@ -181,7 +181,7 @@ class LLM:
             done = False
             while not done:
                 with self._loop.lock.turn():
-                    # Another caller's loop may have finished it since the last token.
+                    # Another caller's step may have finished it since the last token.
                     if not request.finished:
                         self._loop.step()
                     done = request.finished
@@ -192,10 +192,10 @@ class LLM:
 
 
 class Session:
-    """Requests that follow each other, such as the turns of a chat, on one cache.
+    """Consecutive requests on one cache, such as the turns of a chat.
 
-    The longest beginning that a new prompt shares with what the cache holds is not run again;
-    `RequestOutput.num_cached_tokens` says how much that was.
+    The longest prefix that a new prompt shares with the cached tokens is not run again;
+    `RequestOutput.num_cached_tokens` is its length.
     """
 
     def __init__(self, llm: LLM) -> None:
@@ -220,7 +220,7 @@ class Session:
         return self.stream(self._llm._chat_tokens(messages), sampling_params)
 
     def close(self) -> None:
-        """Give the cache back; the session can go on, from nothing."""
+        """Free the cache; the session can go on with an empty one."""
         with self._llm._loop.lock.turn():
             if self._kept.sequence is not None:
                 self._llm.runner.close(self._kept.sequence)
@@ -239,7 +239,7 @@ class Session:
 
 
 def _warn_of_codes(config: Config) -> None:
-    """Warn of weights whose codes are chosen without a calibration: they lose much."""
+    """Warn of codebook-quantized weights without a calibration: they lose much quality."""
     quant = config.quantization
     if quant is not None and quant.coded_bits is not None:
         warnings.warn(

@@ -1,4 +1,4 @@
-"""Loads a model: from a config to a runner and a tokenizer."""
+"""Loads the model of a config: returns a runner and a tokenizer."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from suffice.models.pages import to_huge_pages
 from suffice.models.tokenizer import Tokenizer, load_tokenizer
 from suffice.quant import QUANTS
 
-SAMPLE = 8000  # characters of a text that make enough tokens to look at keys on
+SAMPLE = 8000  # characters of text; their tokens suffice to measure the model's keys
 
 
 def prefill_dtype(dtype: str) -> torch.dtype:
-    """Return the type of prefill's products for weights of a type.
+    """Return the type of prefill's matmuls for weights of a type.
 
-    bfloat16 weights are multiplied as such only by CPUs that multiply whole tiles (AMX); elsewhere,
-    with AVX-512's bfloat16 too, float32 and the native step are both faster and closer.
+    bfloat16 weights are multiplied in bfloat16 only on CPUs with tile instructions (AMX). On
+    others, including AVX-512 with bfloat16, float32 and the native step are faster and more
+    accurate.
     """
     fast = torch.cpu.get_capabilities().get("amx_bf16", False)
     return torch.bfloat16 if dtype == "bfloat16" and fast else torch.float32
 
 
 def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
-    """Load what a config asks for; return the resolved config, the runner and the tokenizer.
+    """Load a config's model; return the resolved config, the runner and the tokenizer.
 
     Raises:
         InputError: The model cannot be used, or not with these options.

@@ -1,9 +1,9 @@
-"""The one decode loop: start what fits, run a step of everything that runs, sample, repeat.
+"""The decode loop: start the requests that fit, run a step of all running samples, sample, repeat.
 
-A batch of one is a batch. Prompts are run one at a time, samples of a prompt share its one run,
-and every step is one call for all rows: the last token of each sample and the drafts behind it,
-which become tokens as far as sampling, draft by draft, chooses the same. Threads take turns: who
-steps runs everybody's requests.
+A batch of one is a batch. Prompts are run one at a time, and the samples of a prompt share its run.
+A step is one call for all tokens in flight: the last token of each sample and its drafts. Drafts
+are accepted in order, up to the first that differs from the chosen token. Threads take turns: the
+thread that steps runs the requests of all threads.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Loop:
     def step(self) -> None:
         """Start the next request if it fits, or else run a decode step of every running sample.
 
-        Either way there is a new token for somebody, unless there is nothing to do. A request that
-        fails, for lack of memory or because no token can be chosen, ends with finish reason "abort"
-        and its error; the others go on. Ctrl-C is held back for the time of a decode step; a prompt
-        that it interrupts is run again, unless its caller aborts the request.
+        Either gives some sample a new token, unless there is nothing to do. A request that fails,
+        for lack of memory or because no token can be chosen, ends with finish reason "abort" and
+        its error; the others continue. Ctrl-C is held back during a decode step. A prompt that it
+        interrupts is run again, unless its caller aborts the request.
         """
         with self.lock.turn(), deferred():
             if request := self.scheduler.admit():
@@ -71,7 +71,7 @@ class Loop:
             self.scheduler.retire()
 
     def abort(self, request: Request, error: str | None = None) -> None:
-        """End a request where it is and give its memory back; nothing if it has finished."""
+        """End a request and free its memory; do nothing if it has finished."""
         with self.lock.turn(), deferred():
             request.error = request.error or error
             for sample in request.running:
@@ -91,7 +91,7 @@ class Loop:
             self._close(request)
             self.abort(request, str(error))
             return
-        except BaseException:  # an interruption, maybe of somebody else: it starts again
+        except BaseException:  # an interruption, perhaps of another caller: run the prompt again
             for sample in request.samples:
                 self._release(sample)
             self.scheduler.put_back(request)
@@ -106,8 +106,8 @@ class Loop:
                 self._release_finished(sample)
 
     def _open(self, request: Request) -> object:
-        """Return the sequence a request starts from: the kept one, cut to what the prompt shares
-        with it, or a new one.
+        """Return a request's first sequence: the kept one, cut to the prefix that the prompt
+        shares with it, or a new one.
         """
         kept = request.kept
         if kept is None or kept.sequence is None:
@@ -118,9 +118,9 @@ class Loop:
         return sequence
 
     def _reserved(self) -> list[tuple[Sample, int]]:
-        """Return the running samples, with room for one more token of each and for so many drafts.
+        """Reserve a row for each running sample; return the samples and how many drafts fit too.
 
-        Drafts that would go beyond the last token that is wanted are not asked for.
+        No drafts are asked for beyond a request's last token.
         """
         room: dict[int, int] = {}
         for sample in self.scheduler.samples():
@@ -161,24 +161,24 @@ class Loop:
         rows: Sequence[torch.Tensor],
         logits: torch.Tensor,
     ) -> Sequence[int | InputError | None]:
-        """Choose what follows each sample's last token, for all at once, as without drafts.
+        """Choose the token after each sample's last one, for all at once, as without drafts.
 
-        None where that depends on how drafts were drawn. `rows` are each sample's of `logits`.
+        None where that depends on how drafts were sampled. `rows` are `logits`, split by sample.
         """
         if any(tree.draft_probs is not None for tree in drafts):
             return [None] * len(samples)
-        if len(logits) > len(samples):  # somebody has drafts
+        if len(logits) > len(samples):  # there are drafts
             logits = torch.stack([own[0] for own in rows])
         return sampling.sample(logits, [sample.state for sample in samples])
 
     def _accept(
         self, sample: Sample, tree: Tree, logits: torch.Tensor, token: int | InputError | None
     ) -> list[int]:
-        """Choose the sample's next tokens: as many drafts as are chosen, and the one after them.
+        """Choose the sample's next tokens: the accepted drafts and the token after them.
 
-        `logits` [1 + drafts, V] are those after the sample's last token and after each draft;
-        `token` is the first one if it has been chosen. Returns the rows after which tokens were
-        chosen; none if that failed.
+        `logits` [1 + drafts, V] follow the sample's last token and each draft. `token` is the
+        first of the next tokens if it is chosen already. Returns the rows after which tokens were
+        chosen; none if choosing failed.
         """
         path: list[int] = []
         node = -1
@@ -212,12 +212,12 @@ class Loop:
         count = sample.request.params.logprobs
         if count is None:
             return
-        (chosen, *likeliest), rank = sampling.top_logprobs(logits, token, count)
-        ranks = {chosen[0]: rank} | {pair[0]: place + 1 for place, pair in enumerate(likeliest)}
+        (chosen, *top), rank = sampling.top_logprobs(logits, token, count)
+        ranks = {chosen[0]: rank} | {pair[0]: place + 1 for place, pair in enumerate(top)}
         sample.logprobs.append(
             {
                 ident: Logprob(value, ranks[ident], self._tokenizer.decode([ident]))
-                for ident, value in [chosen, *likeliest]
+                for ident, value in [chosen, *top]
             }
         )
 
@@ -230,7 +230,7 @@ class Loop:
             self._release(sample)
 
     def _release(self, sample: Sample) -> None:
-        """Give a finished sample's memory back, or to the one who keeps it."""
+        """Free a finished sample's memory, or hand its cache to the session that keeps it."""
         request, sequence = sample.request, sample.sequence
         self.runner.forget(sample)
         request.metrics.decode_seconds += request.lap()
@@ -240,8 +240,8 @@ class Loop:
         if request.kept is None or sample is not request.samples[0]:
             self.runner.close(sequence)
             return
-        # An interruption may come between the run of a token and its entry here, or before its
-        # run: only what is in both is sure.
+        # An interruption may have come between the run of a token and its commit, or before the
+        # run: keep only the tokens that both the request and the cache have.
         held = (request.tokens + sample.tokens)[: sequence.cache.length]
         sequence.cache.truncate(len(held))
         if request.kept.sequence is not None:

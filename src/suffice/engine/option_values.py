@@ -1,6 +1,7 @@
-"""What an engine takes for the values of its options: one function for each kind of value.
+"""Parsers of option values: one function for each kind of value.
 
-Each takes the option's name and what was given, returns what `Config` has and raises `InputError`.
+Each takes the option's name and the given value, returns the value for `Config` and raises
+`InputError`.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def kv_dtype(name: str, value: Any) -> str:
 
 
 def whole(low: int, none: bool = False) -> Parser:
-    """Return what reads whole numbers of at least `low`, and None if `none`."""
+    """Return a parser of whole numbers of at least `low`, and of None if `none`."""
     text = f"a whole number of at least {low}" + (", or None" if none else "")
 
     def parse(name: str, value: Any) -> int | None:
@@ -77,7 +78,7 @@ def whole(low: int, none: bool = False) -> Parser:
 
 
 def threads(name: str, value: Any) -> int | None:
-    """Return a number of threads that this process has cores for; None stays None."""
+    """Return a number of threads, at most the cores of this process; None stays None."""
     from suffice import native
 
     count: int | None = whole(1, none=True)(name, value)
@@ -102,12 +103,12 @@ def size(name: str, value: Any) -> int | None:
 
 
 def of_table(table: Table) -> Parser:
-    """Return what reads techniques of a table, given as such or by their names."""
+    """Return a parser of techniques of a table, given as objects or by name."""
     return table.take
 
 
 def quant_of(name: str, value: Any) -> Any:
-    """Return how weights are stored, from a technique or its name; None stays None."""
+    """Return a quantization method, given as an object or by name; None stays None."""
     if value is None:
         return None
     from suffice.quant import QUANTS
@@ -116,14 +117,14 @@ def quant_of(name: str, value: Any) -> Any:
 
 
 def float_weights(dtype: str) -> Quant:
-    """Return how weights are stored that keep a float type."""
+    """Return the method that stores weights in a float type."""
     from suffice.quant.none import NoQuant
 
     return NoQuant(dtype)
 
 
 def quant_name(quant: Quant | None) -> str:
-    """Return the name under which a way to store weights is registered."""
+    """Return the registered name of a quantization method."""
     from suffice.quant import QUANTS
 
     return QUANTS.name_of(quant)
@@ -146,7 +147,7 @@ def speculator(name: str, value: Any) -> Speculator:
 
 
 def calibration(name: str, value: Any) -> Calibration | None:
-    """Return a calibration, from itself or its file; None stays None."""
+    """Return a calibration, given as an object or as its file; None stays None."""
     from suffice.attention.calibration import Calibration, read
 
     return value if value is None or isinstance(value, Calibration) else read(value)

@@ -41,10 +41,10 @@ class Flag:
     Attributes:
         names: Such as "-c" and "--ctx-size".
         help: One line.
-        panel: The heading under which `--help` has it.
-        whole: The value is a whole number.
-        default: If it is another than the option's own.
-        old: Names that it had, which are understood and not shown.
+        panel: The heading in `--help`.
+        whole: Whether the value is a whole number.
+        default: The default on the command line, if it differs from the option's own.
+        old: Former names, which are accepted but not shown.
     """
 
     names: tuple[str, ...]
@@ -57,12 +57,12 @@ class Flag:
 
 @dataclass(frozen=True)
 class Option:
-    """What an option is besides its name, type and default.
+    """What the field of an option declares besides its name, type and default.
 
     Attributes:
-        parse: Returns the value that `Config` has, or raises `InputError`.
-        flag: The option on the command line; None: it has no flag.
-        inexact: Whether it changes what is computed; `ModelFlags.exact` leaves it out.
+        parse: Returns the value for `Config`, or raises `InputError`.
+        flag: The option on the command line; None if it has no flag.
+        inexact: Whether the option changes results; `ModelFlags.exact` leaves it out.
     """
 
     parse: values.Parser
@@ -91,19 +91,19 @@ class EngineOptions:
     Attributes:
         model: A known name, a Hugging Face directory or id, or a .gguf file.
         tokenizer: Where the tokenizer is, if not with the model.
-        threads: Threads of the native core; None for the cores this process may use.
-        max_model_len: Context length in tokens; None for what the model was made for.
-        dtype: Type of the weights and of prefill; "auto" for that of the checkpoint.
+        threads: Threads of the native core; None for all cores this process may use.
+        max_model_len: Context length in tokens; None for the model's own.
+        dtype: Type of the weights and of prefill; "auto" for the checkpoint's.
         kv_cache_dtype: Type of the cached keys and values, or "KEYS/VALUES"; "auto" for `dtype`.
-        kv_cache_bytes: Most bytes that all caches together may take; None for no limit.
-        quantization: How weights are stored; None for `dtype` as it is.
+        kv_cache_bytes: Most bytes for all caches together; None for no limit.
+        quantization: How weights are stored; None for `dtype`.
         attention, softmax, policy, growth: The techniques.
-        speculative_config: Who guesses tokens: a name, or vLLM's {"method": "name", ...}.
-        calibration: What `suffice calibrate` found out about the model, for those that need it.
-        audit: Compute exact attention as well in every so many decode steps, and say in the
-            runner's trace what the techniques left out; None for never.
+        speculative_config: Who drafts tokens: a name, or vLLM's {"method": "name", ...}.
+        calibration: The file of `suffice calibrate`, for techniques that need one.
+        audit: Every `audit` decode steps, also compute exact attention and record the error in
+            the runner's trace; None for never.
         max_num_seqs: Most samples that decode together.
-        seed: Of requests that name none; None for a different one every time.
+        seed: For requests without a seed; None for a different one every time.
         prefill_chunk: Prompt tokens that run together.
     """
 
@@ -113,7 +113,7 @@ class EngineOptions:
             _model(
                 "-m",
                 "--model",
-                help="A name that `pull` knows, a folder, hub id or file.",
+                help="A name that `pull` knows, a folder, a hub id or a .gguf file.",
                 default=DEFAULT_MODEL,
             ),
         )
@@ -217,7 +217,7 @@ class EngineOptions:
         default=None,
         metadata=_option(
             values.calibration,
-            _technique("--calibration", help="What `suffice calibrate` wrote about the model."),
+            _technique("--calibration", help="File that `suffice calibrate` wrote for the model."),
             inexact=True,
         ),
     )
@@ -227,7 +227,8 @@ class EngineOptions:
             values.of_table(POLICIES),
             _technique(
                 "--policy",
-                help="Which cached tokens are eligible; `suffice info policy` lists them.",
+                help="Which cached tokens are eligible: full, h2o:..., ...; "
+                "`suffice info policy` lists them.",
             ),
             inexact=True,
         ),
@@ -263,7 +264,7 @@ class EngineOptions:
             _technique(
                 "--speculate",
                 "--speculative-config",
-                help='Who guesses tokens: a name, or JSON such as {"method": "ngram"}; '
+                help='Who drafts tokens: a name, or JSON such as {"method": "ngram"}; '
                 "`suffice info speculator` lists them.",
             ),
             inexact=True,
@@ -275,14 +276,14 @@ class EngineOptions:
 
 
 def options() -> dict[str, tuple[Field[Any], Option]]:
-    """Return the options by name: the field of `EngineOptions`, and what it declares."""
+    """Return the options by name: the field of `EngineOptions`, and its declaration."""
     return {
         each.name: (each, each.metadata["option"]) for each in dataclasses.fields(EngineOptions)
     }
 
 
 def read(given: EngineOptions) -> dict[str, Any]:
-    """Return what options mean, by name.
+    """Return the parsed options, by name.
 
     Raises:
         InputError: A value that its option does not take.
@@ -295,10 +296,10 @@ def read(given: EngineOptions) -> dict[str, Any]:
 def takes_options(
     options_class: Callable[P, EngineOptions],
 ) -> Callable[[Callable[[Self, EngineOptions], Result]], Callable[Concatenate[Self, P], Result]]:
-    """Return a decorator by which a method (self, options) takes the options as keywords.
+    """Return a decorator that lets a method (self, options) take the options as keywords.
 
-    Editors and mypy see the keywords of `EngineOptions`; so does `inspect.signature`. The method
-    raises `InputError` for an unknown one.
+    Editors, mypy and `inspect.signature` see the keywords of `EngineOptions`. The method raises
+    `InputError` for an unknown keyword.
     """
 
     def decorator(

@@ -1,4 +1,4 @@
-"""What the decode loop asks of the parts that it drives."""
+"""The protocols of the parts that the decode loop drives."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Cache(Protocol):
 
     @property
     def length(self) -> int:
-        """Rows held: the tokens that have been run."""
+        """The tokens that have been run and committed."""
         ...
 
     def truncate(self, rows: int) -> None:
-        """Forget all rows but the first `rows`."""
+        """Drop all rows after the first `rows`."""
         ...
 
 
 class Sequence(Protocol):
-    """A request as the runner knows it."""
+    """A sample's state in the runner."""
 
     @property
     def cache(self) -> Cache:
@@ -35,7 +35,7 @@ class Sequence(Protocol):
 
 
 class Runner(Protocol):
-    """The model and the memory: everything that touches tensors but sampling.
+    """The model and its memory: all tensor work except sampling.
 
     A sequence's results must not depend, by a single bit, on the others in the same call.
     """
@@ -47,7 +47,7 @@ class Runner(Protocol):
 
     @property
     def trace(self) -> Trace:
-        """What all decode steps so far have read."""
+        """The reads of all decode steps so far."""
         ...
 
     @property
@@ -62,12 +62,12 @@ class Runner(Protocol):
 
     @property
     def longest_prompt(self) -> int:
-        """The most tokens that the model takes as a prompt."""
+        """The largest number of tokens in a prompt."""
         ...
 
     @property
     def most_drafts(self) -> int:
-        """The most tokens that are drafted for a step; 0: none ever."""
+        """The largest number of tokens drafted for a step; 0 if there are no drafts."""
         ...
 
     def open(self, request_id: str, limit: int) -> Any:
@@ -75,9 +75,9 @@ class Runner(Protocol):
         ...
 
     def prefill(self, sequence: Any, tokens: list[int]) -> torch.Tensor:
-        """Run tokens after those the cache holds; return the last one's logits, float32 [V].
+        """Run tokens after the cached ones; return the last one's logits, float32 [V].
 
-        Raises OutOfMemory, and then the sequence is good for nothing but `close`.
+        Raises OutOfMemory; after that, only `close` may be called for the sequence.
         """
         ...
 
@@ -88,45 +88,47 @@ class Runner(Protocol):
     def reserve(
         self, sequence: Any, rows: int = 1, drafts: int = 0, tokens_per_step: float = 1.0
     ) -> int:
-        """Make sure that more tokens fit; return how many of `drafts` drafts fit behind them.
+        """Reserve memory for `rows` more tokens; return how many of `drafts` drafts fit as well.
 
-        `tokens_per_step` is how many a step has given so far. Raises OutOfMemory, and then nothing
-        has changed.
+        `tokens_per_step` is the mean so far. Raises OutOfMemory without changing anything.
         """
         ...
 
     def propose(self, samples: abc.Sequence[DraftingSample], most: list[int]) -> list[Tree]:
-        """Return drafts for the samples, at most so many tokens for each, for which space is."""
+        """Return drafts for each sample, at most `most` tokens, for which memory is reserved."""
         ...
 
     def verify(self, sequences: list[Any], tokens: list[int], drafts: list[Tree]) -> torch.Tensor:
-        """Run one more token of each sequence, and drafts behind it, space reserved.
+        """Run one more token of each sequence, and its drafts; memory must be reserved.
 
         Returns the logits after each token and then after each of its drafts, sequence by sequence,
-        float32 [rows, V]. What was run counts once `commit` says so.
+        float32 [rows, V]. The rows are tentative until `commit`.
         """
         ...
 
     def commit(self, sequence: Any, path: list[int]) -> None:
-        """Keep these of the rows that a sequence had in `verify`, and forget the others.
+        """Keep the rows in `path` of a sequence's rows in `verify`, and drop the others.
 
-        Row 0 is the token, row i + 1 draft i; each continues the one before.
+        Row 0 is the token, row i + 1 draft i; each row of `path` follows the one before.
         """
         ...
 
     def forget(self, sample: DraftingSample) -> None:
-        """Give back what the drafts of a sample that has ended needed."""
+        """Free the drafting state of a sample that has ended."""
         ...
 
     def step(self, sequences: list[Any], tokens: list[int]) -> torch.Tensor:
-        """Run one more token of each sequence, space reserved; return float32 logits [B, V]."""
+        """Run one more token of each sequence; return logits, float32 [B, V].
+
+        Memory must be reserved.
+        """
         ...
 
     def advance(self, sequences: list[Any], chains: list[list[int]]) -> torch.Tensor:
-        """Run known tokens of each sequence, space reserved, by one decode step.
+        """Run known tokens of each sequence in one decode step; memory must be reserved.
 
-        Returns the logits after each token, sequence by sequence, float32 [rows, V], which are, bit
-        for bit, those of single steps.
+        Returns the logits after each token, sequence by sequence, float32 [rows, V]. They equal the
+        logits of single steps bit for bit.
         """
         ...
 
@@ -135,7 +137,7 @@ class Runner(Protocol):
         ...
 
     def close(self, sequence: Any) -> None:
-        """Give the sequence's memory back."""
+        """Free the sequence's memory."""
         ...
 
 
@@ -147,7 +149,7 @@ class Detokenizer(Protocol):
         ...
 
     def flush(self) -> str:
-        """Return what is left, with replacement characters for broken ones."""
+        """Return the rest of the text, with replacement characters for incomplete ones."""
         ...
 
 
@@ -156,7 +158,7 @@ class Tokenizer(Protocol):
 
     @property
     def wrapped(self) -> Any:
-        """The tokenizer of transformers that does it."""
+        """The underlying tokenizer of transformers."""
         ...
 
     @property
@@ -170,7 +172,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return the tokens of a text; `special` adds what the model expects around it."""
+        """Return the tokens of a text; `special` adds the special tokens the model expects."""
         ...
 
     def decode(self, tokens: list[int], *, skip_special: bool = False) -> str:

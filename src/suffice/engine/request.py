@@ -1,4 +1,4 @@
-"""A request while it runs, and what its user gets."""
+"""A request while it runs, and its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from suffice.speculate.stats import DraftStats
 
 @dataclass(frozen=True)
 class Logprob:
-    """A token's log probability, its rank (1 = likeliest) and its text."""
+    """A token's log probability, its rank (1 = most likely) and its text."""
 
     logprob: float
     rank: int
@@ -29,8 +29,8 @@ class CompletionOutput:
 
     Attributes:
         index: Its number among the request's `n`.
-        text: The generated text, without the text or token that ended it unless asked for.
-        token_ids: All generated tokens, those that ended it too.
+        text: The generated text, without the stop text or token unless asked for.
+        token_ids: All generated tokens, including a stop token.
         cumulative_logprob: Sum of the tokens' log probabilities if `logprobs` was asked for.
         logprobs: Per token, token id -> `Logprob`, if asked for.
         finish_reason: "stop" (end-of-sequence, stop token or stop text), "length" (max_tokens or
@@ -50,7 +50,7 @@ class CompletionOutput:
 
 @dataclass
 class Metrics:
-    """When things happened: `arrival_time` since the epoch, the rest durations, all in seconds.
+    """Times of a request in seconds: `arrival_time` since the epoch; the others are durations.
 
     The first token comes `queue_seconds + prefill_seconds` after arrival; `decode_seconds` runs
     from there to the end.
@@ -69,14 +69,14 @@ class Metrics:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """What a request has given so far.
+    """The output of a request so far.
 
     Attributes:
         prompt: The prompt's text; None if it was given as tokens.
-        num_cached_tokens: Prompt tokens whose keys and values were there already.
+        num_cached_tokens: Prompt tokens whose keys and values were cached already.
         prompt_logprobs: Always None.
-        error: One line on what went wrong with this request; its tokens until then are kept.
-        speculation: What became of drafts, in all samples together.
+        error: One line on why the request failed; the tokens until then are kept.
+        speculation: Counts of drafts over all samples.
     """
 
     request_id: str
@@ -99,7 +99,7 @@ class CachedPrefix:
     tokens: list[int] = field(default_factory=list)
 
     def shared(self, prompt: list[int]) -> int:
-        """Return how many first tokens of a prompt the cache holds; the last is always run."""
+        """Return the length of the prompt's cached prefix; the last token is always run."""
         if self.sequence is None:
             return 0
         pairs = zip(self.tokens, prompt[:-1], strict=False)
@@ -134,11 +134,11 @@ class Sample:
 
     @property
     def _late(self) -> bool:
-        """Whether enough tokens are there for the sample to be allowed to end."""
+        """Whether there are more than `min_tokens` tokens, so that the sample may end."""
         return len(self.tokens) > self.request.params.min_tokens
 
     def accept(self, token: int) -> None:
-        """Add a generated token and find out whether it ends the sample."""
+        """Add a generated token and check whether it ends the sample."""
         params = self.request.params
         self.state.append(token)
         ends = self._late and token in self.state.stop_ids
@@ -167,7 +167,7 @@ class Sample:
         return delta
 
     def output(self) -> CompletionOutput:
-        """Return the sample as its user sees it."""
+        """Return the sample's output so far."""
         asked = self.request.params.logprobs is not None
         chosen = zip(self.logprobs, self.tokens, strict=False)
         return CompletionOutput(
@@ -182,7 +182,7 @@ class Sample:
 
 
 class Request:
-    """A prompt, what was asked of it, and its samples."""
+    """A prompt, its parameters and its samples."""
 
     def __init__(
         self,
@@ -217,12 +217,12 @@ class Request:
         return not self.running
 
     def lap(self) -> float:
-        """Return the seconds since the last call, at first since the request was made."""
+        """Return the seconds since the last call, or, at the first, since the request was made."""
         last, self._clock = self._clock, time.perf_counter()
         return self._clock - last
 
     def output(self) -> RequestOutput:
-        """Return the request as its user sees it."""
+        """Return the request's output so far."""
         drafts = DraftStats()
         for sample in self.samples:
             drafts.include(sample.drafts)

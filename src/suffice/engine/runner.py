@@ -1,4 +1,4 @@
-"""Runs the model: decode steps in native code, prefill in chunks by it or by PyTorch."""
+"""Runs the model: decode steps in native code, prefill in chunks by native code or PyTorch."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from suffice.speculate import DraftingSample, Proposer, Tree
 from suffice.speculate.none import NoDrafts
 from suffice.trace import Trace
 
-# Prompts, or what is left of them, of at most this many tokens go through the native step, by the
-# type of PyTorch's products. Where these are float32 the native ones are as fast (in int8 twice to
-# three times as fast), and PyTorch must unpack every weight first. Where the CPU multiplies tiles
-# of bfloat16 PyTorch is several times faster, and only short prompts are not worth unpacking for.
+# Prompts, or their uncached rest, of at most this many tokens run in the native step, by the type
+# of PyTorch's matmuls. In float32 native matmuls are equally fast (2 to 3 times as fast in int8),
+# and PyTorch must unpack every weight first. Where the CPU multiplies tiles of bfloat16, PyTorch is
+# several times faster, and only short prompts do not repay the unpacking.
 NATIVE_PREFILL = {torch.float32: sys.maxsize, torch.bfloat16: 64}
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
 Chunk = Callable[[KVCache, list[int], Outputs, QueryObserver | None], torch.Tensor]
-NATIVE_ROWS = 30  # of a native step at most: whole tiles of AVX2's 6 rows that share a weight
+NATIVE_ROWS = 30  # most tokens of a native step: whole tiles of the 6 rows that share an AVX2 load
 
 
 @dataclass(eq=False)
 class Sequence:
-    """A request as the runner knows it: its cache."""
+    """A sample's state in the runner: its cache."""
 
     request_id: str
     cache: KVCache
@@ -47,10 +47,11 @@ class Sequence:
 class Runner:
     """A model with the memory of its requests.
 
-    `trace` sums what all decode steps read. Every `audit`-th of them is audited; None: none is.
-    `sample` makes tokens of a text, on which the model's keys are looked at if need be. `stored_as`
-    says how the model's file stores its matrices, such as Q4_1, "" if there is no file. `proposer`
-    makes no drafts until `engine.load`, which can load the models that draft, sets another.
+    `trace` sums the reads of all decode steps. Every `audit`-th step is audited; None for none.
+    `sample` returns the tokens of a text, on which the model's keys are measured if rounded keys
+    need that. `stored_as` is how the model's file stores its matrices, such as Q4_1; "" if there
+    is no file. `proposer` makes no drafts until `engine.load`, which can load draft models,
+    replaces it.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Runner:
         self.proposer: Proposer = NoDrafts()
 
     def use(self, rules: list[list[core.AttentionRule | None]]) -> None:
-        """Attend by other rules, [L][G], than those of the config from now on."""
+        """Replace the config's attention rules by others, [L][G]."""
         self._native.use(rules)
 
     @property
@@ -94,12 +95,12 @@ class Runner:
 
     @property
     def longest_prompt(self) -> int:
-        """The most tokens that the model takes as a prompt."""
+        """The largest number of tokens in a prompt."""
         return self.decoder.config.longest_prompt
 
     @property
     def context(self) -> int:
-        """The most tokens of a sequence."""
+        """The largest number of tokens in a sequence."""
         assert self.config.max_model_len is not None
         return self.config.max_model_len
 
@@ -124,12 +125,12 @@ class Runner:
         return Sequence(request_id, cache)
 
     def prefill(self, sequence: Sequence, tokens: list[int]) -> torch.Tensor:
-        """Run tokens after those the cache holds; return the last one's logits, float32 [V].
+        """Run tokens after the cached ones; return the last one's logits, float32 [V].
 
-        Every token sees all before it; then the policy chooses.
+        Every token sees all earlier ones; then the policy chooses.
 
         Raises:
-            OutOfMemory: The sequence is good for nothing but `close` then.
+            OutOfMemory: After that, only `close` may be called for the sequence.
         """
         cache, policy = sequence.cache, self.config.policy
         self._watch_length(cache.length + len(tokens))
@@ -147,7 +148,7 @@ class Runner:
         """Run tokens as `prefill` does, but yield the logits of all, chunk by chunk, [T, V].
 
         Raises:
-            OutOfMemory: The sequence is good for nothing but `close` then.
+            OutOfMemory: After that, only `close` may be called for the sequence.
         """
         sequence.cache.reserve(len(tokens))
         run, size = self._prompt_runner(len(tokens))
@@ -155,7 +156,7 @@ class Runner:
             yield run(sequence.cache, tokens[start : start + size], "all", None)
 
     def _prompt_runner(self, count: int) -> tuple[Chunk, int]:
-        """Return what runs chunks of a prompt of `count` tokens, and how long chunks may be."""
+        """Return the function that runs chunks of a prompt of `count` tokens, and their length."""
         if self.config.softmax.prefill or count <= NATIVE_PREFILL[self.decoder.dtype]:
             return self._chunk_by_step, min(NATIVE_ROWS, self.config.prefill_chunk)
         return self._chunk_by_torch, self.config.prefill_chunk
@@ -171,7 +172,7 @@ class Runner:
         self, cache: KVCache, tokens: list[int], outputs: Outputs, watch: QueryObserver | None
     ) -> torch.Tensor:
         seen = _shown(watch, cache.length + len(tokens))
-        with one_torch_thread():  # a policy looks at queries between two steps
+        with one_torch_thread():  # a policy processes queries between two steps
             logits = self._native.step(
                 [StepRows(cache, tokens, outputs=outputs)],
                 exact=not self.config.softmax.prefill,
@@ -182,20 +183,20 @@ class Runner:
 
     @property
     def most_drafts(self) -> int:
-        """The most tokens that are drafted for a step; 0: none ever."""
+        """The largest number of tokens drafted for a step; 0 if there are no drafts."""
         return self.config.speculative_config.num_speculative_tokens
 
     def reserve(
         self, sequence: Sequence, rows: int = 1, drafts: int = 0, tokens_per_step: float = 1.0
     ) -> int:
-        """Make sure that more tokens fit; return how many of `drafts` drafts fit behind them.
+        """Reserve memory for `rows` more tokens; return how many of `drafts` drafts fit as well.
 
-        Drafts take rows that are spare anyway, or that are allocated with one that is needed now:
-        their number is cut rather than have the cache grow before it must (BMC, VI-A). By how much
-        it grows then follows from `tokens_per_step`, those that a step has given so far (Eq. 9).
+        Drafts use spare rows, or rows allocated together with one that is needed now. Drafts alone
+        never make the cache grow; fewer are made instead (BMC, VI-A). The growth depends on
+        `tokens_per_step`, the mean number of tokens a step has given so far (Eq. 9).
 
         Raises:
-            OutOfMemory: Nothing has changed then.
+            OutOfMemory: Nothing has changed.
         """
         cache = sequence.cache
         self._watch_length(cache.length + rows)
@@ -206,7 +207,7 @@ class Runner:
         return max(min(drafts, cache.room(rows + drafts) - rows), 0)
 
     def _watch_length(self, tokens: int) -> None:
-        """Warn, once, of a context that is longer than what the calibration saw."""
+        """Warn, once, of a context longer than the calibration's windows."""
         if self._calibrated_tokens is not None and tokens > self._calibrated_tokens:
             warnings.warn(
                 f"the context is longer than the {self._calibrated_tokens} tokens that the "
@@ -219,32 +220,32 @@ class Runner:
 
     def _draftable(self, cache: KVCache) -> int:
         """Return how many rows may follow the committed ones in one step."""
-        # Beyond the longest prompt, several tokens would be turned another way than single ones.
+        # Beyond the longest prompt, several tokens would be rotated differently from single ones.
         return min(self.longest_prompt, cache.limit) - cache.length
 
     def _grow(self, cache: KVCache, rows: int, drafts: int) -> None:
         if drafts > 0:
-            with contextlib.suppress(OutOfMemory):  # then without them
+            with contextlib.suppress(OutOfMemory):  # then grow without drafts
                 cache.reserve(rows + drafts)
                 return
         cache.reserve(rows)
 
     def propose(self, samples: abc.Sequence[DraftingSample], most: list[int]) -> list[Tree]:
-        """Return drafts for the samples, at most so many tokens for each, for which space is."""
+        """Return drafts for each sample, at most `most` tokens, for which memory is reserved."""
         return self.proposer.propose(samples, most)
 
     def forget(self, sample: DraftingSample) -> None:
-        """Give back what the drafts of a sample that has ended needed."""
+        """Free the drafting state of a sample that has ended."""
         self.proposer.forget(sample)
 
     def verify(
         self, sequences: list[Sequence], tokens: list[int], drafts: list[Tree]
     ) -> torch.Tensor:
-        """Run one more token of each sequence, and drafts behind it, space reserved.
+        """Run one more token of each sequence, and its drafts; memory must be reserved.
 
         Returns the logits after each token and then after each of its drafts, sequence by sequence,
-        float32 [rows, V]. Those of a chain, or of a tree's first branch, are bit for bit those of
-        single steps. The rows are tentative: `commit` some.
+        float32 [rows, V]. Those of a chain, or of a tree's first branch, equal the logits of single
+        steps bit for bit. The rows are tentative until `commit`.
         """
         return self._step(
             [
@@ -259,7 +260,7 @@ class Runner:
         )
 
     def commit(self, sequence: Sequence, path: list[int]) -> None:
-        """Keep these of the rows that a sequence had in `verify`, and forget the others."""
+        """Keep the rows in `path` of a sequence's rows in `verify`, and drop the others."""
         sequence.cache.commit(path)
         self.config.policy.after_step(sequence.cache)
 
@@ -271,14 +272,17 @@ class Runner:
         return logits
 
     def step(self, sequences: list[Sequence], tokens: list[int]) -> torch.Tensor:
-        """Run one more token of each sequence, space reserved; return float32 logits [B, V]."""
+        """Run one more token of each sequence; return logits, float32 [B, V].
+
+        Memory must be reserved.
+        """
         return self.advance(sequences, [[token] for token in tokens])
 
     def advance(self, sequences: list[Sequence], chains: list[list[int]]) -> torch.Tensor:
-        """Run known tokens of each sequence, space reserved, by one decode step.
+        """Run known tokens of each sequence in one decode step; memory must be reserved.
 
-        Returns the logits after each token, sequence by sequence, float32 [rows, V], which are, bit
-        for bit, those of single steps.
+        Returns the logits after each token, sequence by sequence, float32 [rows, V]. They equal the
+        logits of single steps bit for bit.
         """
         policy = self.config.policy
         if policy.one_by_one and max(map(len, chains)) > 1:
@@ -305,17 +309,17 @@ class Runner:
         """Return an independent copy of a sequence.
 
         Raises:
-            OutOfMemory: The copy's memory cannot be had.
+            OutOfMemory: There is no memory for the copy.
         """
         return Sequence(sequence.request_id, sequence.cache.fork())
 
     def close(self, sequence: Sequence) -> None:
-        """Give the sequence's memory back."""
+        """Free the sequence's memory."""
         sequence.cache.close()
 
 
 def _shown(watch: QueryObserver | None, end: int) -> Callable[[int, torch.Tensor], None] | None:
-    """Return what shows a chunk's queries to a policy; the chunk ends before token `end`."""
+    """Return a callback that shows a chunk's queries to a policy; the chunk ends at `end`."""
     if watch is None:
         return None
     return lambda layer, queries: watch.add(layer, queries, end)

@@ -1,4 +1,4 @@
-"""Who runs next. No tensors here."""
+"""Decides which request runs next. No tensors here."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from suffice.engine.request import Request, Sample
 
 
 class Scheduler:
-    """First come, first served: requests wait until all their samples fit into the batch.
+    """First come, first served: a request waits until all its samples fit into the batch.
 
-    Nobody overtakes, so nobody starves.
+    No request overtakes another, so none starves.
     """
 
     def __init__(self, max_num_seqs: int) -> None:
@@ -28,7 +28,7 @@ class Scheduler:
         self._waiting.append(request)
 
     def admit(self) -> Request | None:
-        """Return the next request to start, which counts as running from now; None if none fits."""
+        """Return the next request to start, and count it as running; None if it does not fit."""
         if not self._waiting:
             return None
         if len(self.samples()) + len(self._waiting[0].samples) > self.max_num_seqs:
@@ -38,7 +38,7 @@ class Scheduler:
         return request
 
     def put_back(self, request: Request) -> None:
-        """Let a request that was admitted last be the next one again."""
+        """Put the request that was admitted last back at the front of the queue."""
         self._running.remove(request)
         self._waiting.appendleft(request)
 
@@ -47,6 +47,6 @@ class Scheduler:
         return [sample for request in self._running for sample in request.running]
 
     def retire(self) -> None:
-        """Forget the requests that have finished, waiting ones too."""
+        """Remove finished requests, including those that are still waiting."""
         self._running = [request for request in self._running if not request.finished]
         self._waiting = deque(request for request in self._waiting if not request.finished)

@@ -1,4 +1,4 @@
-"""Text that ends a generation, wherever the tokens happen to break it."""
+"""Stop strings, found wherever token boundaries fall."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 class StopText:
-    """Collects text, stops at the first stop string, and holds back what may become one.
+    """Collects text, stops at the first stop string, and holds back text that may become one.
 
-    The result does not depend on how the text is cut into pieces: the stop string that is complete
-    first wins, of those complete at the same character the longest.
+    The result does not depend on how the text is cut into pieces. The stop string that is complete
+    first wins; among several complete at the same character, the longest.
     """
 
     def __init__(self, stops: Sequence[str] = (), *, include: bool = False) -> None:
@@ -39,7 +39,7 @@ class StopText:
         return self._show(len(self._text) - held)
 
     def flush(self) -> str:
-        """Return what was held back: nothing more will come."""
+        """Return the text held back; no more text will come."""
         return self._show(len(self._text))
 
     def _show(self, end: int) -> str:
@@ -57,7 +57,7 @@ class StopText:
             self._text = self._text[: end if self._include else begin]
 
     def _held(self) -> int:
-        """Return the length of the longest end of the text that begins a stop string."""
+        """Return the length of the longest suffix of the text that begins a stop string."""
         tail = self._text[self._start :]
         lengths = (
             length

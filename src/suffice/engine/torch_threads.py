@@ -1,4 +1,4 @@
-"""How many threads PyTorch uses while the native core has the others."""
+"""Limits PyTorch's threads while the native core uses the cores."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 def one_torch_thread() -> Iterator[None]:
     """Keep PyTorch from waking its other threads.
 
-    After an operation in parallel they spin for a while, on cores that the next decode step needs;
-    what is done between two steps is too little to gain from them.
+    After a parallel operation they spin for a while, on cores that the next decode step needs. The
+    work between two steps is too small to gain from them.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

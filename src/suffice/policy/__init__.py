@@ -1,11 +1,11 @@
-"""Which cached tokens are eligible for attention, and in which order they are read.
+"""Policies select the cached tokens that are eligible for attention, and the order of reading.
 
-A policy is a frozen value; what it keeps of a request lives in the request's cache. It is asked
-when a cache is made (`prepare`), after each prompt (`after_prompt`) and after each decode step
-(`after_step`); what each query may see follows from what it has told the cache by then.
+A policy is a frozen value; its state of a request is in the request's cache. It is called when a
+cache is made (`prepare`), after each prompt (`after_prompt`) and after each decode step
+(`after_step`). Each time it tells the cache which rows later queries see.
 
-Prompts themselves are run with every token. Layers with a sliding window are not thinned out: of
-these an evicting policy lets go what no later token can see.
+Prompts attend to all their tokens. In layers with a sliding window, an evicting policy only drops
+rows that no later token can see.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["POLICIES", "Policy", "QueryObserver", "Windows"]
 
-Windows = Sequence[int | None]  # of each layer: the last tokens that one sees; None: all
+Windows = Sequence[int | None]  # per layer: the number of last tokens that a token sees; None: all
 
 
 class QueryObserver(Protocol):
-    """What a policy looks at while a prompt is run."""
+    """Collects the queries of a prompt for a policy."""
 
     def add(self, layer: int, q: torch.Tensor, end: int) -> None:
         """Take the queries q [H, T, D], rotated, of the T tokens before token `end`.
@@ -37,16 +37,16 @@ class QueryObserver(Protocol):
 
 
 class Policy(Protocol):
-    """A choice of cached tokens."""
+    """A selection of cached tokens."""
 
     @property
     def chooses(self) -> bool:
-        """Whether any tokens are left out, or read in another order than that they came in."""
+        """Whether any tokens are left out, or read in another order than that of the text."""
         ...
 
     @property
     def by_query(self) -> bool:
-        """Whether each query reads tokens of its own choice."""
+        """Whether each query selects its own tokens."""
         ...
 
     @property
@@ -56,7 +56,7 @@ class Policy(Protocol):
 
     @property
     def at_prompt(self) -> bool:
-        """Whether the choice is made of a prompt, so that without one nothing is left out."""
+        """Whether the budget comes from a prompt, so that nothing is left out without one."""
         ...
 
     @property
@@ -66,17 +66,17 @@ class Policy(Protocol):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether each token changes what the next one sees, so that steps are of one token."""
+        """Whether each token changes the rows that the next one sees: steps have one token then."""
         ...
 
     @property
     def keeps(self) -> tuple[str, ...]:
-        """Return what the cache must keep beside keys and values: options of `KVCache`."""
+        """Return the additional data that the cache must keep: names of options of `KVCache`."""
         ...
 
     @classmethod
     def exact_limit(cls) -> Policy | None:
-        """Return the setting that must equal `full`, None if there is none."""
+        """Return a setting that must equal `full`; None if there is none."""
         ...
 
     def prepare(self, cache: KVCache, windows: Windows) -> None:
@@ -84,18 +84,18 @@ class Policy(Protocol):
         ...
 
     def watch(self, cache: KVCache, windows: Windows, scale: float) -> QueryObserver | None:
-        """Return what looks at the next prompt of a cache, None if nothing need.
+        """Return an observer for the next prompt of a cache; None if the policy needs none.
 
-        `scale` is what scores are multiplied by.
+        `scale` is the factor of scores.
         """
         ...
 
     def after_prompt(self, cache: KVCache, windows: Windows, watch: QueryObserver | None) -> None:
-        """Choose from the tokens of a cache, now that a prompt has been run."""
+        """Select from the tokens of a cache after a prompt."""
         ...
 
     def after_step(self, cache: KVCache) -> None:
-        """Choose again: a token was decoded."""
+        """Select again after a decode step."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What policies share: a default that keeps everything, and a budget.
+"""Base classes of policies: one that keeps everything, and one with a budget.
 
 Options
     budget     tokens that are kept, or for quest read
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from suffice.cache.kv import KVCache
     from suffice.policy import QueryObserver, Windows
 
-RATIO = 0.5  # of a prompt's tokens, if no budget is given
+RATIO = 0.5  # default share of a prompt's tokens
 EVERYTHING = 1 << 30  # tokens: more than any context
 
 
@@ -34,7 +34,7 @@ class KeepAll:
 
     @property
     def by_query(self) -> bool:
-        """Whether each query reads tokens of its own choice."""
+        """Whether each query selects its own tokens."""
         return False
 
     @property
@@ -44,7 +44,7 @@ class KeepAll:
 
     @property
     def at_prompt(self) -> bool:
-        """Whether the choice is made of a prompt."""
+        """Whether the budget comes from a prompt."""
         return False
 
     @property
@@ -54,33 +54,33 @@ class KeepAll:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether steps are of one token."""
+        """Whether steps have one token."""
         return False
 
     @property
     def keeps(self) -> tuple[str, ...]:
-        """Return what the cache must keep beside keys and values."""
+        """Return the additional data that the cache must keep."""
         return ()
 
     def prepare(self, cache: KVCache, windows: Windows) -> None:
         """Set up a new cache."""
 
     def watch(self, cache: KVCache, windows: Windows, scale: float) -> QueryObserver | None:
-        """Return what looks at the next prompt: nothing."""
+        """Return None: no observer."""
         return None
 
     def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
-        """Choose after a prompt."""
+        """Select after a prompt."""
 
     def after_step(self, cache: KVCache) -> None:
-        """Choose after a step."""
+        """Select after a step."""
 
 
 @dataclass(frozen=True)
 class Budgeted(KeepAll):
-    """A policy with a budget: `budget` tokens, or `ratio` of the prompt's (default: half of them).
+    """A policy with a budget: `budget` tokens, or the share `ratio` of the prompt's (default 0.5).
 
-    `rank_only`: evict nothing, only order what is read.
+    `rank_only`: evict nothing, only set the order of reading.
     """
 
     budget: int | None = None
@@ -115,7 +115,7 @@ class Budgeted(KeepAll):
         raise NotImplementedError
 
     def least_is(self) -> str:
-        """Return what the smallest budget is, for messages."""
+        """Return the meaning of the smallest budget, for messages."""
         raise NotImplementedError
 
     @property
@@ -130,11 +130,11 @@ class Budgeted(KeepAll):
 
     @property
     def at_prompt(self) -> bool:
-        """Whether the choice is made of a prompt."""
+        """Whether the budget comes from a prompt."""
         return self.budget is None
 
     def tokens(self, prompt: int) -> int:
-        """Return the budget in tokens after a prompt; a ratio gives no less than the smallest."""
+        """Return the budget in tokens after a prompt; a ratio gives at least `least()`."""
         if self.budget is not None:
             return self.budget
         ratio = RATIO if self.ratio is None else self.ratio
@@ -142,14 +142,14 @@ class Budgeted(KeepAll):
 
 
 def evict_unseen(cache: KVCache, windows: Windows) -> None:
-    """Free what no later token sees of layers with a sliding window: but the last window - 1."""
+    """Evict rows of layers with a sliding window that no later token sees: keep window - 1."""
     for layer, window in enumerate(windows):
         if window is not None and cache.held(layer) >= window > 1:
             evict_except(cache, layer, last_rows(cache, layer, 0, window - 1))
 
 
 def last_rows(cache: KVCache, layer: int, first: int, last: int) -> torch.Tensor:
-    """Return the first and the last so many rows of a layer, [G, first + last]."""
+    """Return the first `first` and the last `last` rows of a layer, [G, first + last]."""
     import torch
 
     held = cache.held(layer)
@@ -158,19 +158,19 @@ def last_rows(cache: KVCache, layer: int, first: int, last: int) -> torch.Tensor
 
 
 def evict_except(cache: KVCache, layer: int, rows: torch.Tensor) -> None:
-    """Evict all rows of a layer but `rows` [G, n], if that are fewer than it holds."""
+    """Evict all rows of a layer but `rows` [G, n], if it holds more."""
     if rows.shape[1] < cache.held(layer):
         cache.evict(layer, rows)
 
 
 def heaviest(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the `count` rows of the greatest scores [G, n], ascending; ties go to the older."""
+    """Return the `count` rows with the largest scores [G, n], ascending; ties go to the older."""
     order = scores.sort(dim=-1, descending=True, stable=True).indices
     return order[:, :count].sort(dim=-1).values
 
 
 def block_order(scores: torch.Tensor, block: int) -> torch.Tensor:
-    """Return the whole blocks of rows with scores [G, n], those with the greatest score first."""
+    """Return the order of the complete blocks of rows with scores [G, n], largest score first."""
     groups, rows = scores.shape
     blocks = scores[:, : rows // block * block].reshape(groups, -1, block).amax(-1)
     return blocks.sort(dim=-1, descending=True, stable=True).indices

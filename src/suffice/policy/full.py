@@ -16,5 +16,5 @@ class Full(KeepAll):
 
     @classmethod
     def exact_limit(cls) -> Full:
-        """Return the only setting there is."""
+        """Return the only setting."""
         return cls()

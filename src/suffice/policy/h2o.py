@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from suffice.cache.kv import KVCache
     from suffice.policy import Windows
 
-TOGETHER = 256  # queries that are scored in one go
+TOGETHER = 256  # queries that are scored together
 
 
 class Accumulated:
-    """A `QueryObserver` that sums what every token of a prompt weighs."""
+    """A `QueryObserver` that sums the attention mass of every token of a prompt."""
 
     def __init__(self, cache: KVCache, windows: Windows, scale: float) -> None:
         self._cache = cache
@@ -52,7 +52,7 @@ class Accumulated:
         self._masses: dict[int, torch.Tensor] = {}
 
     def add(self, layer: int, q: torch.Tensor, end: int) -> None:
-        """Take queries [H, T, D]; see `QueryObserver`."""
+        """Add the masses of queries [H, T, D]; see `QueryObserver`."""
         import torch
 
         if self._windows[layer] is not None:
@@ -63,7 +63,7 @@ class Accumulated:
             self._weigh(layer, end)
 
     def masses(self, layer: int) -> torch.Tensor:
-        """Return what the tokens have weighed in a layer, [G, T]."""
+        """Return the attention masses of the tokens in a layer, [G, T]."""
         if layer in self._waiting:
             self._weigh(layer, self._cache.length)
         return self._masses[layer]
@@ -89,29 +89,29 @@ class H2O(Budgeted):
 
     @property
     def needs_whole_softmax(self) -> bool:
-        """Whether attention must compute every weight: they are summed."""
+        """Whether attention must compute every weight: yes, they are summed."""
         return not self.rank_only
 
     @property
     def one_by_one(self) -> bool:
-        """Whether steps are of one token: each may change what the next one sees."""
+        """Whether steps have one token: yes, each may evict a row before the next."""
         return not self.rank_only
 
     @property
     def keeps(self) -> tuple[str, ...]:
-        """Return what the cache must keep beside keys and values."""
+        """Return the additional data that the cache must keep."""
         return () if self.rank_only else ("masses",)
 
     def least(self) -> int:
-        """Return a heavy token and a recent one."""
+        """Return 2: a heavy token and a recent one."""
         return 2
 
     def least_is(self) -> str:
-        """Return what the smallest budget is."""
+        """Return the meaning of the smallest budget."""
         return "a heavy and a recent one"
 
     def select(self, masses: torch.Tensor, budget: int) -> torch.Tensor:
-        """Return the rows [G, budget] that are kept of those of masses [G, T], ascending."""
+        """Return the rows [G, budget], ascending, that are kept by their masses [G, T]."""
         import torch
 
         groups, rows = masses.shape
@@ -120,16 +120,16 @@ class H2O(Budgeted):
         return torch.cat((heaviest(masses[:, : rows - recent], budget // 2), last), dim=-1)
 
     def prepare(self, cache: KVCache, windows: Windows) -> None:
-        """Set the sizes of both sets, if they are known already."""
+        """Set the sizes of both sets, if the budget is known."""
         if not self.rank_only and self.budget is not None:
             self._limit(cache, windows, self.budget)
 
     def watch(self, cache: KVCache, windows: Windows, scale: float) -> Accumulated:
-        """Return what sums the weights of a prompt."""
+        """Return an observer that sums the masses of a prompt."""
         return Accumulated(cache, windows, scale)
 
     def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
-        """Evict, or order, by what the prompt's tokens weighed."""
+        """Evict or order rows by the masses of the prompt's tokens."""
         from suffice.native import PANEL
 
         budget = self.tokens(cache.length)
@@ -149,14 +149,14 @@ class H2O(Budgeted):
             evict_unseen(cache, windows)
 
     def after_step(self, cache: KVCache) -> None:
-        """Let the lightest row go."""
+        """Evict the row of least mass."""
         if not self.rank_only:
             cache.keep_heavy()
 
     def _limit(self, cache: KVCache, windows: Windows, budget: int) -> None:
         for layer, window in enumerate(windows):
             if window is None:
-                # A token is added before the lightest goes: it sees one more.
+                # A token is added before the lightest row is evicted, so it sees one row more.
                 cache.set_visible(layer, sinks=budget // 2, recent=budget - budget // 2 + 1)
             else:
                 cache.set_visible(layer, recent=window)

@@ -1,4 +1,4 @@
-"""What the last tokens of a prompt attend to."""
+"""Attention of the last tokens of a prompt."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class Observed:
         self._queries: dict[int, torch.Tensor] = {}
 
     def add(self, layer: int, q: torch.Tensor, end: int) -> None:
-        """Take queries [H, T, D]; see `QueryObserver`."""
+        """Store queries [H, T, D]; see `QueryObserver`."""
         before = self._queries.get(layer, q[:, :0])
         self._queries[layer] = torch.cat((before, q), dim=1)[:, -self.rows :].clone()
 
     def queries(self, layer: int) -> torch.Tensor:
-        """Return a layer's last queries [H, w, D]: fewer if the prompt was shorter."""
+        """Return a layer's last queries [H, w, D]; w is smaller if the prompt was shorter."""
         return self._queries[layer]
 
 
 def attention_of(q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
     """Return the softmax [G, R, w, S] of the last w of S tokens: q [H, w, D], k [G, S, D].
 
-    The R = H / G heads that share keys are side by side.
+    The R = H / G heads that share keys are adjacent.
     """
     groups, rows, _ = k.shape
     window = q.shape[1]
@@ -40,10 +40,10 @@ def attention_of(q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor
 def observed_scores(
     q: torch.Tensor, k: torch.Tensor, *, scale: float, kernel: int, pool: str
 ) -> torch.Tensor:
-    """Return how much the w observing tokens attend to each of those before, pooled, [G, S - w].
+    """Return the pooled attention of the last w tokens to each earlier token, [G, S - w].
 
-    The mean of the softmax over the observers and over the heads that share keys, then the maximum
-    or mean (padded by 0) over `kernel` neighbours.
+    It is the mean softmax over the w tokens and the heads that share keys, then the maximum or mean
+    (padded by 0) over `kernel` neighbours.
     """
     window = q.shape[1]
     means = attention_of(q, k, scale).mean(dim=(1, 2))[:, : k.shape[1] - window]

@@ -29,7 +29,7 @@ from suffice.policy.snapkv import SnapKV
 
 @dataclass(frozen=True)
 class PyramidKV(SnapKV):
-    """Tokens that the end of the prompt attends to, fewer from layer to layer."""
+    """Keeps tokens that the end of the prompt attends to, fewer from layer to layer."""
 
     window: int = 128
     beta: int = 20
@@ -40,7 +40,7 @@ class PyramidKV(SnapKV):
         super().__post_init__()
 
     def budgets(self, prompt: int, layers: int) -> list[int]:
-        """Return how many tokens each of the layers without a sliding window keeps of a prompt."""
+        """Return the number of prompt tokens kept by each layer without a sliding window."""
         budget = self.tokens(prompt)
         if prompt <= budget:
             return [prompt] * layers

@@ -38,7 +38,7 @@ LEAST_BLOCKS = 3
 
 @dataclass(frozen=True)
 class Quest(Budgeted):
-    """Blocks chosen for each query by the boxes around their keys."""
+    """Selects blocks for each query by the boxes of their keys."""
 
     dense_layers: int = 2
 
@@ -54,17 +54,17 @@ class Quest(Budgeted):
 
     @property
     def evicts(self) -> bool:
-        """Whether tokens are lost: none."""
+        """Whether tokens are lost: no."""
         return False
 
     @property
     def by_query(self) -> bool:
-        """Whether each query reads tokens of its own choice: those of its blocks."""
+        """Whether each query selects its own tokens: yes, in blocks."""
         return True
 
     @property
     def keeps(self) -> tuple[str, ...]:
-        """Return what the cache must keep beside keys and values."""
+        """Return the additional data that the cache must keep."""
         return ("boxes",)
 
     def least(self) -> int:
@@ -72,11 +72,11 @@ class Quest(Budgeted):
         return LEAST_BLOCKS * BLOCK
 
     def least_is(self) -> str:
-        """Return what the smallest budget is."""
+        """Return the meaning of the smallest budget."""
         return f"{LEAST_BLOCKS} blocks of {BLOCK}"
 
     def select(self, q: torch.Tensor, k: torch.Tensor, blocks: int) -> list[int]:
-        """Return the blocks that a token of queries q [R, D] reads of its keys k [S, D], in order.
+        """Return the blocks of keys k [S, D] that a token of queries q [R, D] reads, in order.
 
         The R heads share the keys.
         """
@@ -90,12 +90,12 @@ class Quest(Budgeted):
         return [newest, *ranked[: blocks - 1]]
 
     def prepare(self, cache: KVCache, windows: Windows) -> None:
-        """Set the budget, if it is known already."""
+        """Set the budget, if it is known."""
         if self.rank_only or self.budget is not None:
             self._limit(cache, windows, self.budget or EVERYTHING)
 
     def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
-        """Set the budget that follows from the prompt."""
+        """Set the budget from the prompt's length."""
         if not self.rank_only and self.budget is None:
             self._limit(cache, windows, self.tokens(cache.length))
 

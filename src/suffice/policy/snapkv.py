@@ -42,7 +42,7 @@ POOLS = ("max", "avg")
 
 @dataclass(frozen=True)
 class SnapKV(Budgeted):
-    """Tokens that the end of the prompt attends to."""
+    """Keeps tokens that the end of the prompt attends to."""
 
     window: int = 32
     kernel: int = 5
@@ -64,7 +64,7 @@ class SnapKV(Budgeted):
 
     @property
     def at_prompt(self) -> bool:
-        """Whether the choice is made of a prompt: always."""
+        """Whether the selection is made from a prompt: always."""
         return True
 
     def least(self) -> int:
@@ -72,15 +72,15 @@ class SnapKV(Budgeted):
         return self.window
 
     def least_is(self) -> str:
-        """Return what the smallest budget is."""
+        """Return the meaning of the smallest budget."""
         return "the window"
 
     def budgets(self, prompt: int, layers: int) -> list[int]:
-        """Return how many tokens each of the layers without a sliding window keeps of a prompt."""
+        """Return the number of prompt tokens kept by each layer without a sliding window."""
         return [min(self.tokens(prompt), prompt)] * layers
 
     def select(self, scores: torch.Tensor, count: int) -> torch.Tensor:
-        """Return the `count` rows [G, count] that are kept by scores [G, T - w], ascending."""
+        """Return the rows [G, count], ascending, that are kept by scores [G, T - w]."""
         import torch
 
         groups, before = scores.shape
@@ -88,13 +88,13 @@ class SnapKV(Budgeted):
         return torch.cat((heaviest(scores, count - self.window), window), dim=-1)
 
     def watch(self, cache: KVCache, windows: Windows, scale: float) -> Observed:
-        """Return what keeps the last queries of a prompt."""
+        """Return an observer that stores the last queries of a prompt."""
         from suffice.policy.observation import Observed
 
         return Observed(self.window, scale)
 
     def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
-        """Evict, or order, by what the last tokens attended to."""
+        """Evict or order rows by the attention of the last tokens."""
         free = [layer for layer, window in enumerate(windows) if window is None]
         for layer, budget in zip(free, self.budgets(cache.length, len(free)), strict=True):
             if self.rank_only:

@@ -48,15 +48,15 @@ class Streaming(Budgeted):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether steps are of one token: when rows move depends on the steps."""
+        """Whether steps have one token: yes, because the steps decide when rows move."""
         return not self.rank_only
 
     def least(self) -> int:
-        """Return the sinks and the token itself."""
+        """Return the number of sinks plus 1, for the token itself."""
         return self.sinks + 1
 
     def least_is(self) -> str:
-        """Return what the smallest budget is."""
+        """Return the meaning of the smallest budget."""
         return "the sinks and one more"
 
     def seen(self, token: int, budget: int) -> list[int]:
@@ -65,7 +65,7 @@ class Streaming(Budgeted):
         return [s for s in range(token + 1) if s < self.sinks or s > token - recent]
 
     def prepare(self, cache: KVCache, windows: Windows) -> None:
-        """Set sinks and window, if they are known already."""
+        """Set sinks and window, if they are known."""
         if self.rank_only:
             for layer, window in enumerate(windows):
                 if window is None:
@@ -74,7 +74,7 @@ class Streaming(Budgeted):
             self._limit(cache, windows, self.budget)
 
     def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
-        """Evict what lies between sinks and window."""
+        """Evict the rows between sinks and window."""
         if self.rank_only:
             return
         budget = self.tokens(cache.length)

@@ -1,8 +1,8 @@
-"""Who guesses the next tokens, so that one traversal can check several.
+"""Speculators draft the next tokens, so that one step can check several.
 
-A speculator is a frozen value; what it remembers of a sample lies in the sample's `drafter`, what
-it needs for all of them in the proposer that it makes. A proposer sees from a sample's text which
-of its drafts were accepted.
+A speculator is a frozen value. Its state of one sample is the sample's `drafter`; its state for all
+samples is in the proposer that it makes. A proposer sees from a sample's text which of its drafts
+were accepted.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_DRAFTS",
     "SPECULATORS",
-    "Cheaper",
     "DraftRunner",
+    "DraftSetting",
     "DraftSource",
-    "Drafted",
+    "DraftingSample",
     "Proposer",
     "Speculator",
     "Tree",
@@ -38,8 +38,8 @@ __all__ = [
 class DraftingSample(Protocol):
     """A sample for which drafts are made.
 
-    `state` has its text and how its tokens are chosen, `sequence` is what the runner knows of it,
-    `drafter` what the proposer keeps of it and `rates` how good its drafts were, None at first.
+    `state` has its text and sampling parameters, `sequence` is its state in the runner, `drafter`
+    its state in the proposer, and `rates` are its drafts' acceptance rates, None at first.
     """
 
     drafter: Any
@@ -48,7 +48,7 @@ class DraftingSample(Protocol):
 
     @property
     def state(self) -> SamplingState:
-        """The text, and how tokens are chosen."""
+        """The text and the sampling parameters."""
         ...
 
 
@@ -56,11 +56,11 @@ class Proposer(Protocol):
     """Makes drafts."""
 
     def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
-        """Return drafts that continue each sample's text, at most so many tokens for each."""
+        """Return drafts that continue each sample's text, at most `most[i]` tokens for sample i."""
         ...
 
     def forget(self, sample: DraftingSample) -> None:
-        """Give back what is kept of a sample that has ended."""
+        """Free the drafting state of a sample that has ended."""
         ...
 
 
@@ -69,12 +69,12 @@ class DraftRunner(Protocol):
 
     @property
     def longest_prompt(self) -> int:
-        """The most tokens that may be run together."""
+        """The largest number of tokens in a prompt."""
         ...
 
     @property
     def context(self) -> int:
-        """The most tokens of a sequence."""
+        """The largest number of tokens in a sequence."""
         ...
 
     def open(self, request_id: str, limit: int) -> Any:
@@ -82,11 +82,11 @@ class DraftRunner(Protocol):
         ...
 
     def prefill(self, sequence: Any, tokens: list[int]) -> torch.Tensor:
-        """Run tokens after those that a sequence holds."""
+        """Run tokens after the cached ones."""
         ...
 
     def reserve(self, sequence: Any, rows: int = 1) -> int:
-        """Make sure that more tokens fit."""
+        """Reserve memory for `rows` more tokens."""
         ...
 
     def advance(self, sequences: list[Any], chains: list[list[int]]) -> torch.Tensor:
@@ -94,7 +94,7 @@ class DraftRunner(Protocol):
         ...
 
     def close(self, sequence: Any) -> None:
-        """Give a sequence's memory back."""
+        """Free a sequence's memory."""
         ...
 
 
@@ -102,8 +102,8 @@ class DraftRunner(Protocol):
 class DraftSetting:
     """A cheaper setting of a model.
 
-    It attends by `attention`, to the last `recent` keys (0: all) and the first `sinks`; its layers'
-    weights are stored anew by `quant`, unless None; the layers `skipped` are left out.
+    It attends by `attention`, to the last `recent` keys (0: all) and the first `sinks`. Its layers'
+    weights are stored a second time by `quant`, unless None. The layers in `skipped` are left out.
     """
 
     attention: Attention
@@ -114,20 +114,20 @@ class DraftSetting:
 
 
 class DraftSource(Protocol):
-    """The models that drafts may come from."""
+    """Access to draft models."""
 
     def second(self, model: str, quantization: str | None, kv_cache_dtype: str) -> DraftRunner:
-        """Load another model, or the same once more.
+        """Load another model, or the same a second time.
 
-        Raises InputError, also if it has another vocabulary.
+        Raises InputError if it cannot be used or has another vocabulary.
         """
         ...
 
     def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], torch.Tensor]:
-        """Return what runs one more token of some of the model's sequences by a cheaper setting.
+        """Return a function that runs one more token of each given sequence in a cheaper setting.
 
-        It returns logits float32 [B, V]; the rows are committed. Raises InputError for layers that
-        the model does not have.
+        It commits the rows and returns logits float32 [B, V]. Raises InputError for layers that the
+        model does not have.
         """
         ...
 
@@ -137,22 +137,22 @@ class Speculator(Protocol):
 
     @property
     def num_speculative_tokens(self) -> int:
-        """The most tokens that are drafted for a step."""
+        """The largest number of tokens drafted for a step."""
         ...
 
     @property
     def adaptive(self) -> bool:
-        """Whether only as many are drafted or checked as pay."""
+        """Whether to draft, or check, only as many tokens as save time."""
         ...
 
     @property
     def from_text(self) -> bool:
-        """Whether drafts follow from the text alone, so that making them costs next to nothing."""
+        """Whether drafts come from the text alone, so that making them costs next to nothing."""
         ...
 
     @classmethod
     def exact_limit(cls) -> Speculator | None:
-        """Return the setting whose greedy tokens must equal those of plain decoding."""
+        """Return a setting whose greedy tokens must equal those of plain decoding; None if none."""
         ...
 
     @property
@@ -162,14 +162,14 @@ class Speculator(Protocol):
 
     @property
     def drafts_with_own_model(self) -> bool:
-        """Whether the model drafts under a cheaper setting, on the caches of its requests.
+        """Whether the model drafts in a cheaper setting, on the caches of its requests.
 
-        Drafts choose the tokens that they see, and what checks them must be exact.
+        Drafts then select the tokens that they see, and exact attention must check them.
         """
         ...
 
     def proposer(self, models: DraftSource) -> Proposer:
-        """Return what makes the drafts. Raises InputError if it needs a model that is not there."""
+        """Return the proposer. Raises InputError if it needs a model that cannot be used."""
         ...
 
 

@@ -1,37 +1,36 @@
-"""What decode steps and drafts cost on this machine, and what drafts have lost."""
+"""Measured costs of decode steps and drafts on this machine, and the time that drafts lost."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-_ROW = 0.1  # of a step without drafts: what a row more costs until it has been timed
-_DRAFT = 0.5  # of a step without drafts: what a model's draft costs until it has been timed
-_RATE = 0.2  # at which new times count
-_SLOWEST = 2.0  # times what was expected: then something else ran
-_FORGOTTEN = 0.003  # by a step without drafts
-_SHARE = 0.01  # of the time may be lost by drafts; more makes them wait
-_MEMORY = 2000.0  # steps after which what was lost counts for a third
-_MOST = 16.0  # steps without drafts that one step may lose: beyond, something else ran
-_COUNTS = (0, *(2**power for power in range(10)))  # of drafts; straight lines between them
+_ROW = 0.1  # cost of a draft's row until it is timed, in steps without drafts
+_DRAFT = 0.5  # cost of a model's draft until it is timed, in steps without drafts
+_RATE = 0.2  # weight of a new time
+_SLOWEST = 2.0  # longest believed time of a step, over the expected one; more is other load
+_FORGOTTEN = 0.003  # share of a multiple that a step without drafts forgets
+_SHARE = 0.01  # share of the time that drafts may lose before they are stopped
+_MEMORY = 2000.0  # steps until a loss counts for 1/e
+_MOST = 16.0  # largest believed loss of a step, in steps without drafts; more is other load
+_COUNTS = (0, *(2**power for power in range(10)))  # numbers of drafts; linear in between
 
 
 class StepCosts:
-    """Seconds of a step by the samples and drafts in it, and seconds of a draft.
+    """Seconds of a step by its numbers of samples and drafts, and seconds of a draft.
 
-    They are measured while decoding, not beforehand: times grow with the context and change with
-    the batch and with what else the machine does. A step with drafts is known as a multiple of one
-    without. Multiples that are not used are slowly forgotten, so that one which was measured at a
-    bad moment is tried again.
+    They are measured while decoding, since times grow with the context and change with the batch
+    and with other load. The cost of a step with drafts is a multiple of one without. Unused
+    multiples are slowly forgotten, so that one measured under load is tried again.
     """
 
     def __init__(self) -> None:
         self._plain: dict[int, float] = {}  # seconds by samples
         self._multiples = [_guess(count) for count in _COUNTS]
-        self._times = [0] * len(_COUNTS)  # that each multiple was measured
+        self._times = [0] * len(_COUNTS)  # number of measurements of each multiple
         self._draft: float | None = None
 
     def step(self, samples: int, drafts: int) -> float:
-        """Return the seconds of a step; only ratios mean anything before one has been timed."""
+        """Return the seconds of a step; before the first measurement, only ratios mean anything."""
         low, share = _place(drafts)
         multiple = (1 - share) * self._multiples[low] + share * self._multiples[low + 1]
         return self._without(samples) * multiple
@@ -44,11 +43,11 @@ class StepCosts:
 
     @property
     def draft(self) -> float:
-        """The seconds of a draft that a model makes."""
+        """The seconds of a model's draft."""
         return _DRAFT * self.step(1, 0) if self._draft is None else self._draft
 
     def add_step(self, samples: int, drafts: int, seconds: float) -> None:
-        """Take the time of a step."""
+        """Record the time of a step."""
         expected = self.step(samples, drafts)
         if samples not in self._plain:
             self._plain[samples] = seconds * self._without(samples) / expected
@@ -59,27 +58,27 @@ class StepCosts:
             for at, count in enumerate(_COUNTS):
                 self._multiples[at] += _FORGOTTEN * (_guess(count) - self._multiples[at])
             return
-        # Normalised least mean squares (Widrow and Hoff) on the two ends of the straight line.
+        # Normalised least mean squares (Widrow and Hoff) on the two neighbouring multiples.
         low, share = _place(drafts)
         for at, weight in ((low, 1 - share), (low + 1, share)):
-            if at and weight:  # none without drafts, whose multiple is 1
+            if at and weight:  # the multiple without drafts stays 1
                 self._times[at] += 1
                 rate = max(_RATE, 1 / self._times[at])
                 change = rate * error * weight / (share**2 + (1 - share) ** 2)
                 self._multiples[at] = max(self._multiples[at] + change, 1.0)
 
     def add_drafts(self, count: int, seconds: float) -> None:
-        """Take the time of some drafts, made one after the other."""
+        """Record the time of `count` drafts, made one after the other."""
         each = seconds / count
         self._draft = each if self._draft is None else self._draft + _RATE * (each - self._draft)
 
 
 class Account:
-    """Keeps drafts from losing time, whatever was expected of them.
+    """Limits the time that drafts lose, whatever the estimates are.
 
-    Chances and costs are estimates, and a first draft may cost what none of them says, as where it
-    makes sketches of a long prompt. So what drafts really took is booked, and once they have lost
-    more than 1 % of the time there are none until the time has grown.
+    Probabilities and costs are estimates, and a first draft may cost more than any estimate, for
+    example if it sketches a long prompt. So the measured times of drafts are summed. Once drafts
+    have lost more than 1 % of the time, none are made until the total time has grown.
     """
 
     def __init__(self) -> None:
@@ -91,9 +90,9 @@ class Account:
         return self._lost <= _SHARE * self._spent
 
     def add(self, seconds: float, plain: float, steps: float, drafted: bool) -> None:
-        """Take a step's time, its drafts' included.
+        """Record the time of a step and its drafts.
 
-        `plain`: of a step without drafts; `steps`: such steps that its tokens would have taken.
+        `plain`: seconds of a step without drafts; `steps`: how many of them its tokens would take.
         """
         kept = 1 - 1 / _MEMORY
         self._spent, self._lost = kept * self._spent + seconds, kept * self._lost
@@ -107,7 +106,7 @@ def _guess(rows: int) -> float:
 
 
 def _place(drafts: int) -> tuple[int, float]:
-    """Return the straight line on which a number of drafts lies, and how far along it."""
+    """Return the interval of `_COUNTS` that contains a number of drafts, and how far along."""
     low = max(bisect_left(_COUNTS, drafts) - 1, 0)
     begin, end = _COUNTS[low : low + 2]
     return low, (drafts - begin) / (end - begin)

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DraftModel:
-    """Drafts of `model`, a known name, a folder, a hub id or a file, stored as `quantization` says.
+    """Drafts of `model`, which is a known name, a folder, a hub id or a file.
 
-    `quantization` None: as the checkpoint is. Its keys and values are of `kv_cache_dtype`: the same
-    model with `kmeans4` drafts from a second cache, little more than a quarter of bfloat16's.
+    Its weights are stored by `quantization` (None: as in the checkpoint), its keys and values in
+    `kv_cache_dtype`. With the request's own model and `kmeans4`, the second cache is little more
+    than a quarter of a bfloat16 one.
     """
 
     sketched: ClassVar[bool] = False
@@ -43,7 +44,7 @@ class DraftModel:
 
     model: str = field(default="", metadata=spelling(alone=True))
     num_speculative_tokens: int = 4
-    adaptive: bool = True  # make only as many drafts as pay
+    adaptive: bool = True  # make only as many drafts as save time
     quantization: str | None = None
     kv_cache_dtype: str = "auto"
 
@@ -57,10 +58,10 @@ class DraftModel:
 
     @classmethod
     def exact_limit(cls) -> None:
-        """Return none: any model will do, but one must be named."""
+        """Return None: any model is exact, but one must be named."""
 
     def proposer(self, models: DraftSource) -> ByModel:
-        """Return what makes the drafts; loads the model.
+        """Load the model and return the proposer.
 
         Raises:
             InputError: The model cannot be used, or has another vocabulary.
@@ -70,8 +71,9 @@ class DraftModel:
 
 @dataclass(eq=False)
 class _Behind:
-    """What the second model knows of a sample: a sequence that holds these tokens, so many of
-    which are sure to be those of the text.
+    """A sample's state in the second model.
+
+    `sequence` holds the tokens `held`; the first `sure` of them are known to equal the text's.
     """
 
     sequence: Any
@@ -80,14 +82,14 @@ class _Behind:
 
 
 class ByModel:
-    """Lets a second runner decode some tokens ahead, all samples together."""
+    """Decodes tokens ahead in a second runner, all samples together."""
 
     def __init__(self, runner: DraftRunner) -> None:
         self._runner = runner
         self._limit = min(runner.longest_prompt, runner.context)
 
     def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
-        """Return drafts that continue each sample's text, at most so many tokens for each."""
+        """Return drafts that continue each sample's text, at most `most[i]` tokens for sample i."""
         from suffice.speculate.proposers import Chains
 
         waiting = {
@@ -101,7 +103,7 @@ class ByModel:
         return chains.trees()
 
     def forget(self, sample: DraftingSample) -> None:
-        """Give the sequence's memory back."""
+        """Free the sequence's memory."""
         if sample.drafter is not None:
             self._runner.close(sample.drafter.sequence)
             sample.drafter = None
@@ -109,7 +111,7 @@ class ByModel:
     def _step(
         self, samples: Sequence[DraftingSample], waiting: dict[int, list[int]], chains: Chains
     ) -> None:
-        """Run the tokens that wait, and draft one more behind each; these wait then."""
+        """Run the waiting tokens and draft one more after each chain; the drafts wait next."""
         drafters = {at: samples[at].drafter for at in waiting}
         logits = self._runner.advance(
             [drafter.sequence for drafter in drafters.values()], list(waiting.values())
@@ -121,14 +123,14 @@ class ByModel:
             token = chains.draft(at, logits[end - 1])
             del waiting[at]
             if token is not None:
-                with contextlib.suppress(OutOfMemory):  # then the chain is as long as it is
+                with contextlib.suppress(OutOfMemory):  # then the chain ends here
                     self._runner.reserve(drafters[at].sequence)
                     waiting[at] = [token]
 
     def _caught_up(self, sample: DraftingSample, count: int) -> list[int] | None:
-        """Return the tokens that the second model must run to continue the text, space reserved.
+        """Return the tokens that the second model must run to continue the text; reserve memory.
 
-        None if it cannot: there is no memory, or the text is too long for it.
+        None if it cannot: there is no memory, or the text is too long for the model.
         """
         text = [*sample.state.prompt, *sample.state.output]
         if len(text) + count > self._limit:
@@ -144,7 +146,7 @@ class ByModel:
         del behind.held[shared:]
         try:
             missing = text[len(behind.held) : -1]
-            if missing and (new or len(missing) >= MOST_DRAFTS):  # more than a step takes
+            if missing and (new or len(missing) >= MOST_DRAFTS):  # too many for one step
                 self._runner.prefill(behind.sequence, missing)
                 behind.held += missing
             chain = text[len(behind.held) :]

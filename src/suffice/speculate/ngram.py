@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NGram:
-    """The longest of the last `prompt_lookup_max` to `prompt_lookup_min` tokens that is found."""
+    """Drafts from the longest match of `prompt_lookup_max` to `prompt_lookup_min` last tokens."""
 
     sketched: ClassVar[bool] = False
     drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
 
     num_speculative_tokens: int = field(default=8, metadata=spelling(alone=True))
-    adaptive: bool = True  # check only the drafts that pay
+    adaptive: bool = True  # check only the drafts that save time
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 1
 
@@ -45,8 +45,8 @@ class NGram:
         if not 1 <= self.prompt_lookup_min <= self.prompt_lookup_max:
             raise InputError(
                 f"speculator 'ngram': prompt_lookup_min={self.prompt_lookup_min} and "
-                f"prompt_lookup_max={self.prompt_lookup_max}: must be at least 1, and the most "
-                "not below the least"
+                f"prompt_lookup_max={self.prompt_lookup_max}: must be at least 1, and the maximum "
+                "not below the minimum"
             )
 
     @classmethod
@@ -55,35 +55,35 @@ class NGram:
         return cls()
 
     def proposer(self, models: DraftSource) -> FromText:
-        """Return what makes the drafts."""
+        """Return the proposer."""
         from suffice.speculate.proposers import FromText
 
         return FromText(lambda: LastPlaces(self.prompt_lookup_min, self.prompt_lookup_max))
 
 
 class LastPlaces:
-    """A text, and where each sequence of `least` to `most` tokens was seen last."""
+    """A text, and the last position of each sequence of `least` to `most` tokens in it."""
 
     def __init__(self, least: int, most: int) -> None:
         self._sizes = range(least, most + 1)
         self._text: list[int] = []
-        self._after: dict[tuple[int, ...], int] = {}  # where what follows begins
+        self._after: dict[tuple[int, ...], int] = {}  # position after the sequence
 
     @property
     def length(self) -> int:
-        """Tokens that the text has."""
+        """The number of tokens in the text."""
         return len(self._text)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add tokens to the text."""
         for token in tokens:
             for size in self._sizes:
-                if size <= len(self._text):  # only now does something follow it
+                if size <= len(self._text):  # only now a token follows the sequence
                     self._after[tuple(self._text[-size:])] = len(self._text)
             self._text.append(token)
 
     def propose(self, most: int) -> Tree:
-        """Return what followed the longest end of the text that was there before."""
+        """Return the tokens after an earlier occurrence of the text's longest matching suffix."""
         for size in reversed(self._sizes):
             place = self._after.get(tuple(self._text[-size:])) if size <= self.length else None
             if place is not None:

@@ -25,11 +25,11 @@ class NoDrafts:
 
     @classmethod
     def exact_limit(cls) -> NoDrafts:
-        """Return the only setting there is."""
+        """Return the only setting."""
         return cls()
 
     def proposer(self, models: DraftSource) -> NoDrafts:
-        """Return itself: there is nothing to keep."""
+        """Return itself; there is no state."""
         return self
 
     def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:

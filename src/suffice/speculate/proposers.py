@@ -1,4 +1,4 @@
-"""What several speculators make drafts with: indices of texts, and chains of a model's tokens."""
+"""Proposers that several speculators share: indices of texts, and chains of a model's tokens."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from suffice.speculate.tree import NO_DRAFTS, Tree
 
 
 class Index(Protocol):
-    """A text, looked at from its end."""
+    """A text, searched for what may follow its end."""
 
     @property
     def length(self) -> int:
-        """Tokens that the text has."""
+        """The number of tokens in the text."""
         ...
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -27,25 +27,25 @@ class Index(Protocol):
         ...
 
     def propose(self, most: int) -> Tree:
-        """Return what may follow, at most `most` >= 1 tokens."""
+        """Return drafts that continue the text, at most `most` >= 1 tokens."""
         ...
 
 
 class FromText:
-    """Drafts that follow from a sample's text alone: keeps an index of its prompt and output."""
+    """Drafts from a sample's text alone; keeps an index of its prompt and output."""
 
     def __init__(self, new: Callable[[], Index]) -> None:
         self._new = new
 
     def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
-        """Return drafts that continue each sample's text, at most so many tokens for each."""
+        """Return drafts that continue each sample's text, at most `most[i]` tokens for sample i."""
         return [
             self._index(sample).propose(count) if count > 0 else NO_DRAFTS
             for sample, count in zip(samples, most, strict=True)
         ]
 
     def forget(self, sample: DraftingSample) -> None:
-        """Let the index go."""
+        """Free the index."""
         sample.drafter = None
 
     def _index(self, sample: DraftingSample) -> Index:
@@ -59,9 +59,9 @@ class FromText:
 
 
 class Chains:
-    """Chains that a model makes, token by token.
+    """Chains that a model drafts token by token, one for each sample.
 
-    One for each of some samples, of at most `most` tokens, chosen as their texts are.
+    Chain i has at most `most[i]` tokens, chosen by the sample's own sampling parameters.
     """
 
     def __init__(self, states: Sequence[SamplingState], most: Sequence[int]) -> None:
@@ -71,11 +71,11 @@ class Chains:
         self._probs: list[list[torch.Tensor]] = [[] for _ in states]
 
     def draft(self, at: int, logits: torch.Tensor) -> int | None:
-        """Add a token to a sample's chain, of logits float32 [V]; return it if more may follow."""
+        """Add a token to chain `at` from logits float32 [V]; return it unless the chain is full."""
         state = self._states[at].ahead(self._tokens[at])
         if state.params.greedy:
             token = sample(logits[None], [state])[0]
-            if isinstance(token, InputError):  # the model that is drafted for has its own say
+            if isinstance(token, InputError):  # no draft; the target model reports its own errors
                 return None
         else:
             try:

@@ -1,4 +1,4 @@
-"""How often drafts have been right, by what they rest on and by their place among siblings."""
+"""Acceptance rates of drafts, by the length of their match and their rank among siblings."""
 
 from __future__ import annotations
 
@@ -6,31 +6,30 @@ from collections.abc import Sequence
 
 from suffice.speculate.tree import Tree
 
-_FIRST = 0.5  # before anything is known
-_WEIGHT = 4.0  # observations that what was known before counts for
-_LONGEST = 8  # matches from here on count as equal
+_FIRST = 0.5  # rate before any observation
+_WEIGHT = 4.0  # weight of the prior rate, in observations
+_LONGEST = 8  # longer matches count as this long
 
 
 class Rates:
-    """Exponential means of the shares of drafts that were right.
+    """Exponential means of the share of drafts that were right.
 
-    A draft rests on the tokens that matched and on the drafts before it, so the third draft after a
-    match of four tokens is like the first after one of six: what one position shows, another knows.
-    `before` has the rates that hold until there are observations of one's own; without it those of
-    a match one token shorter do.
+    Drafts before a draft count as matched tokens: the third draft after a match of four tokens has
+    the rate of the first after a match of six. `before` has prior rates, used until there are
+    observations; without it the prior is the rate of a match one token shorter.
 
-    Source   Sequoia, section 3.1: the chance of a draft depends on its place among its siblings,
-             and a path's is the product of its drafts'.
+    Source   Sequoia, section 3.1: a draft's probability depends on its rank among its siblings, and
+             a path's probability is the product of its drafts'.
     """
 
     def __init__(self, before: Rates | None = None, memory: float = 20.0) -> None:
-        """`memory`: observations until one counts for 1/e."""
+        """`memory`: number of observations after which an observation counts for 1/e."""
         self._before = before
         self._kept = 1 - 1 / memory
         self._counts: dict[tuple[int, int], tuple[float, float]] = {}  # (seen, right)
 
     def rate(self, match: int, rank: int) -> float:
-        """Return the chance of the sibling number `rank` after `match` tokens that matched."""
+        """Return the probability of sibling number `rank` after `match` matched tokens."""
         at = min(match, _LONGEST), rank
         seen, right = self._counts.get(at, (0.0, 0.0))
         return (right + _WEIGHT * self._expected(*at)) / (seen + _WEIGHT)
@@ -43,7 +42,7 @@ class Rates:
         return self.rate(match - 1, 0) if match else _FIRST
 
     def learn(self, tree: Tree, tokens: Sequence[int]) -> None:
-        """Take what the tokens that came say about drafts; drafts need not have been run."""
+        """Update the rates with the tokens that were chosen; drafts need not have been checked."""
         node = -1
         for depth, token in enumerate(tokens):
             children = tree.children(node)
@@ -59,7 +58,7 @@ class Rates:
         self._counts[match, rank] = (self._kept * seen + 1, self._kept * good + right)
 
     def chances(self, tree: Tree) -> list[float]:
-        """Return for each draft of a tree the chance that it becomes part of the text."""
+        """Return the probability of each draft of a tree to become part of the text."""
         found: list[float] = []
         siblings: dict[int, int] = {}
         for parent, depth in zip(tree.parents, tree.depths, strict=True):
@@ -69,7 +68,7 @@ class Rates:
         return found
 
     def chain(self, count: int) -> list[float]:
-        """Return the same for a chain of drafts that do not exist yet and rest on no match."""
+        """Return the same for a chain of `count` drafts yet to be made, without a match."""
         found: list[float] = []
         for depth in range(count):
             found.append((found[-1] if found else 1.0) * self.rate(depth, 0))

@@ -37,25 +37,25 @@ _LAYERS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 
 def _stateless() -> list[str]:
-    """Return the techniques that leave something out and remember nothing."""
+    """Return the names of sparse attention techniques without state."""
     kinds = {name: ATTENTIONS.load(name) for name in ATTENTIONS.names()}
     return [name for name, kind in kinds.items() if kind.stateless and not kind.applies_to_prompts]
 
 
 @dataclass(frozen=True)
 class SelfDraft:
-    """Drafts under a setting that leaves something out.
+    """Drafts in a cheaper setting of the model.
 
-    They see the last `recent` tokens (0: all) and the first `sinks`, and of these what `attention`
-    reads. The layers' weights are stored once more by `quantization`, unless it is None or saves
-    nothing. `skip_layers`, such as `10-12+20`, are left out.
+    They see the last `recent` tokens (0: all) and the first `sinks`; `attention` decides which of
+    these are read. The layers' weights are stored a second time by `quantization`, unless it is
+    None or saves nothing. The layers in `skip_layers`, such as `10-12+20`, are left out.
     """
 
     from_text: ClassVar[bool] = False
     drafts_with_own_model: ClassVar[bool] = True
 
     num_speculative_tokens: int = field(default=4, metadata=spelling(alone=True))
-    adaptive: bool = True  # make only as many drafts as pay
+    adaptive: bool = True  # make only as many drafts as save time
     attention: str = "exact"
     recent: int = 512
     sinks: int = 16
@@ -69,11 +69,11 @@ class SelfDraft:
                 raise InputError(f"speculator 'self': {option}={given}: must be at least 0 tokens")
         technique, quant, skipped = self.technique, self.quant, self.skipped
         rule = technique.rule()
-        # What keeps a state would have to undo drafts; an exact step takes no notice of any.
+        # A technique with state would have to undo drafts, and exact steps do not update states.
         if rule is not None and (rule.exact or not technique.stateless):
             raise InputError(
                 f"speculator 'self': attention='{self.attention}': must be exact, or one of "
-                f"{', '.join(_stateless())} with a setting that leaves something out"
+                f"{', '.join(_stateless())} with a setting that reads fewer rows"
             )
         if technique.calibrated:
             raise InputError(
@@ -82,19 +82,19 @@ class SelfDraft:
             )
         if rule is None and not (self.recent or quant or skipped):
             raise InputError(
-                "speculator 'self': drafts would cost what the model does: give attention, recent, "
-                "quantization or skip_layers"
+                "speculator 'self': drafts would cost as much as the model: give attention, "
+                "recent, quantization or skip_layers"
             )
 
     @property
     def technique(self) -> Attention:
-        """How drafts attend."""
+        """The drafts' attention technique."""
         found: Attention = ATTENTIONS.build(self.attention)
         return found
 
     @property
     def quant(self) -> Quant | None:
-        """How the layers' weights are stored for drafts."""
+        """The quantization of the layers' weights for drafts; None if they are not stored again."""
         return None if self.quantization is None else QUANTS.build(self.quantization)
 
     @property
@@ -102,7 +102,7 @@ class SelfDraft:
         """The layers that drafts leave out, ascending.
 
         Raises:
-            InputError: `skip_layers` says nothing of the kind.
+            InputError: `skip_layers` is no list of layers.
         """
         found: set[int] = set()
         for part in self.skip_layers.split("+") if self.skip_layers else ():
@@ -127,11 +127,11 @@ class SelfDraft:
         return cls()
 
     def proposer(self, models: DraftSource) -> ByItself:
-        """Return what makes the drafts; stores the weights once more if it must.
+        """Return the proposer; store the weights a second time if necessary.
 
         Raises:
-            InputError: The model has no such layers, its weights cannot be stored so, or drafts
-                would cost what it does itself.
+            InputError: The model has no such layers, its weights cannot be quantized so, or drafts
+                would cost as much as the model.
         """
         setting = DraftSetting(self.technique, self.quant, self.recent, self.sinks, self.skipped)
         try:
@@ -141,16 +141,16 @@ class SelfDraft:
 
 
 class ByItself:
-    """Lets the model decode some tokens ahead, all samples together, and takes them back."""
+    """Decodes tokens ahead, all samples together, and removes them from the caches again."""
 
     def __init__(self, step: Callable[[list[Any], list[int]], torch.Tensor]) -> None:
         self._step = step
 
     def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:
-        """Return drafts that continue each sample's text, at most so many tokens for each."""
+        """Return drafts that continue each sample's text, at most `most[i]` tokens for sample i."""
         from suffice.speculate.proposers import Chains
 
-        if not any(most):  # as in most steps where drafts do not pay
+        if not any(most):  # as in most steps where drafts do not save time
             return [NO_DRAFTS] * len(samples)
         chains = Chains([sample.state for sample in samples], most)
         waiting = {at: s.state.output[-1] for at, s in enumerate(samples) if most[at] > 0}
@@ -168,4 +168,4 @@ class ByItself:
         return chains.trees()
 
     def forget(self, sample: DraftingSample) -> None:
-        """Do nothing: nothing is kept."""
+        """Do nothing; there is no state."""

@@ -1,4 +1,4 @@
-"""What became of drafts, with vLLM's names."""
+"""Counts of drafts and accepted drafts, with vLLM's names."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class DraftStats:
     Attributes:
         steps: Decode steps; each gives one token more than it accepts drafts.
         num_drafts: Steps that had drafts to check.
-        num_draft_tokens: Drafted tokens, those of all branches.
-        num_accepted_tokens: Drafted tokens that became part of the text.
-        num_accepted_tokens_per_pos: Of these, those that came first, second, ... in their step.
+        num_draft_tokens: Checked drafts, including all branches.
+        num_accepted_tokens: Accepted drafts.
+        num_accepted_tokens_per_pos: Accepted drafts by their position in the step: first, second...
     """
 
     steps: int = 0
@@ -26,7 +26,7 @@ class DraftStats:
     num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
 
     def add(self, tree: Tree, accepted: int) -> None:
-        """Count a step with drafts, of which so many were accepted."""
+        """Count a step that accepted `accepted` of the drafts in `tree`."""
         self.steps += 1
         if not len(tree):
             return
@@ -53,20 +53,20 @@ class DraftStats:
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens that a decode step gave on average: m of the BMC paper's Eq. 9; 1 without any."""
+        """Mean tokens per decode step, m of the BMC paper's Eq. 9; 1 without any steps."""
         return 1 + self.num_accepted_tokens / self.steps if self.steps else 1.0
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens that a step with drafts gave on average, the one that follows them included."""
+        """Mean tokens per step with drafts, including the one after the drafts."""
         return 1 + self.num_accepted_tokens / self.num_drafts if self.num_drafts else 1.0
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Fraction of the drafted tokens that were accepted."""
+        """Accepted drafts over checked drafts."""
         return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
 
     @property
     def acceptance_rates_per_pos(self) -> list[float]:
-        """Fraction of the steps with drafts that accepted a first, a second, ... one."""
+        """Fractions of the steps with drafts that accepted a first, a second, ... draft."""
         return [count / self.num_drafts for count in self.num_accepted_tokens_per_pos]

@@ -34,22 +34,22 @@ from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 if TYPE_CHECKING:
     from suffice.speculate.proposers import FromText
 
-_MATCHES = 4  # lengths of match that are looked at, from the longest
-_MOST_LINKS = 64  # shorter ends of the text that are counted at a token
+_MATCHES = 4  # match lengths that are tried, from the longest
+_MOST_LINKS = 64  # suffixes of the text that are counted per token
 
 
 @dataclass(frozen=True)
 class Suffix:
-    """The likeliest continuations of the end of the text, as a chain or as a tree."""
+    """The most likely continuations of the text's suffix, as a chain or as a tree."""
 
     sketched: ClassVar[bool] = False
     drafts_with_own_model: ClassVar[bool] = False
     from_text: ClassVar[bool] = True
 
     num_speculative_tokens: int = field(default=8, metadata=spelling(alone=True))
-    adaptive: bool = True  # check only the drafts that pay
-    max_spec_factor: float = 1.0  # of the length of the match: how far ahead drafts reach
-    min_token_prob: float = 0.1  # of a draft, by the counts on the way to it
+    adaptive: bool = True  # check only the drafts that save time
+    max_spec_factor: float = 1.0  # largest depth of drafts over the length of the match
+    min_token_prob: float = 0.1  # smallest probability of a draft, the product along its path
     tree: bool = False
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Suffix:
         return cls()
 
     def proposer(self, models: DraftSource) -> FromText:
-        """Return what makes the drafts."""
+        """Return the proposer."""
         from suffice.speculate.proposers import FromText
 
         return FromText(lambda: SuffixAutomaton(self))
@@ -80,8 +80,8 @@ class Suffix:
 class SuffixAutomaton:
     """The subwords of a text, and how often each occurs.
 
-    A state stands for all subwords that end at the same places; `_lengths` has the longest of them.
-    The link of a state leads to the longest of its suffixes that occurs elsewhere too.
+    A state stands for all subwords that end at the same positions; `_lengths` has the length of the
+    longest. The link of a state leads to its longest suffix that also occurs elsewhere.
     """
 
     def __init__(self, options: Suffix) -> None:
@@ -131,7 +131,7 @@ class SuffixAutomaton:
             state = self._links[state]
 
     def _split(self, state: int, token: int) -> int:
-        """Return the state of just the longest word of `state` with `token` behind it."""
+        """Return the state of exactly the longest subword of `state`, extended by `token`."""
         found, length = self._next[state][token], self._lengths[state] + 1
         if self._lengths[found] == length:
             return found
@@ -143,8 +143,9 @@ class SuffixAutomaton:
         return own
 
     def propose(self, most: int) -> Tree:
-        """Return the continuations, of one of the longest ends of the text that were there before,
-        of which most tokens can be expected to be accepted.
+        """Return the continuations of a suffix that occurred before.
+
+        Of the longest such suffixes, it is the one with the most expected accepted tokens.
         """
         best, expected = NO_DRAFTS, 0.0
         state = self._links[self._last]
@@ -152,15 +153,15 @@ class SuffixAutomaton:
             if state <= 0:
                 break
             depth = max(int(self._options.max_spec_factor * self._lengths[state]), 1)
-            tree, sum_of_probs = self._likeliest(state, most, depth)
+            tree, sum_of_probs = self._most_likely(state, most, depth)
             if sum_of_probs > expected:
                 best, expected = tree, sum_of_probs
             state = self._links[state]
         return best
 
-    def _likeliest(self, state: int, most: int, depth: int) -> tuple[Tree, float]:
-        """Return the likeliest continuations of a state and the sum of their probabilities."""
-        found: list[tuple[int, int]] = []  # (parent, token), the likeliest first
+    def _most_likely(self, state: int, most: int, depth: int) -> tuple[Tree, float]:
+        """Return the most likely continuations of a state and the sum of their probabilities."""
+        found: list[tuple[int, int]] = []  # (parent, token), the most likely first
         reached, match = [0], self._lengths[state]
         waiting: list[tuple[float, int, int, int]] = []
         expected = 0.0
@@ -179,8 +180,8 @@ class SuffixAutomaton:
     def _offer(
         self, waiting: list[tuple[float, int, int, int]], state: int, prob: float, node: int
     ) -> None:
-        """Add what may follow a state, which node `node` has reached with probability `prob`."""
-        while state > 0 and not self._next[state]:  # the end of the text: go on where it was before
+        """Add the successors of a state, which node `node` reaches with probability `prob`."""
+        while state > 0 and not self._next[state]:  # the text's end: go on at earlier occurrences
             state = self._links[state]
         following = self._next[state]
         total = sum(self._counts[after] for after in following.values())
@@ -191,7 +192,7 @@ class SuffixAutomaton:
 
 
 def _first_branch_first(nodes: list[tuple[int, int]], match: int) -> Tree:
-    """Return nodes (parent, token), siblings in their order, so that each branch is together."""
+    """Return the tree of nodes (parent, token), branch after branch, siblings in their order."""
     children: list[list[int]] = [[] for _ in range(len(nodes) + 1)]
     for node, (parent, _) in enumerate(nodes):
         children[parent + 1].append(node)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 
-MOST_DRAFTS = 31  # with the token before them, what a decode step takes for one sample
+MOST_DRAFTS = 31  # a decode step takes 32 tokens of a sample: the drafts and the one before them
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Tree:
 
     Attributes:
         tokens: Token ids, one for each node; siblings differ.
-        parents: The node that each continues, -1 for the end of the text; it comes before.
-        draft_probs: What siblings were drawn from, float32 [V] by their parent's number plus 1,
-            one without replacement after the other; None if nothing was left to chance.
-        match: How many tokens at the end of the text were found where the drafts come from; 0 if
-            they come from elsewhere.
+        parents: The parent of each node, -1 for the end of the text; parents come before children.
+        draft_probs: The distributions float32 [V] that siblings were sampled from, without
+            replacement, by their parent's number plus 1; None if drafts were not sampled.
+        match: The length of the text's suffix whose earlier occurrence the drafts continue; 0 if
+            drafts do not come from the text.
     """
 
     tokens: tuple[int, ...] = ()
@@ -40,12 +40,12 @@ class Tree:
         draft_probs: Sequence[torch.Tensor] | None = None,
         match: int = 0,
     ) -> Tree:
-        """Return tokens of which each continues the one before."""
+        """Return a tree without branches: each token continues the one before."""
         probs = None if draft_probs is None else (*draft_probs, None)
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), probs, match)
 
     def only(self, nodes: Sequence[int]) -> Tree:
-        """Return the tree of some nodes in their order, with each its parent; none were drawn."""
+        """Return the tree of `nodes`, in order, parents included; drafts must not be sampled."""
         place = {-1: -1} | {node: at for at, node in enumerate(nodes)}
         return Tree(
             tuple(self.tokens[node] for node in nodes),
@@ -57,16 +57,16 @@ class Tree:
         return len(self.tokens)
 
     def children(self, node: int) -> list[int]:
-        """Return the nodes that continue a node, -1 for the end of the text, in their order."""
+        """Return the children of a node, or of the end of the text (-1), in order."""
         return [at for at, parent in enumerate(self.parents) if parent == node]
 
     def child(self, node: int, token: int) -> int | None:
-        """Return the node that continues a node with a token; None if there is none."""
+        """Return a node's child with a token; None if there is none."""
         return next((at for at in self.children(node) if self.tokens[at] == token), None)
 
     @property
     def depths(self) -> list[int]:
-        """The number of tokens from the end of the text to each node, its own included."""
+        """The depth of each node: tokens after the end of the text, its own included."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(depths[parent] + 1 if parent >= 0 else 1)
@@ -80,7 +80,7 @@ def check_drafts(method: str, drafts: int) -> None:
     """Require a number of drafts that a step can check.
 
     Raises:
-        InputError: It cannot.
+        InputError: A step cannot check this number.
     """
     if not 1 <= drafts <= MOST_DRAFTS:
         raise InputError(

@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     import torch
 
     from suffice.attention.levels import Levels
+    from suffice.attention.rule import AttentionRule
     from suffice.attention.traversal import Attended
-    from suffice.cache.kv import KVCache
-    from suffice.native import core
 
 __all__ = ["ATTENTIONS", "SOFTMAXES", "Attention"]
 
@@ -77,27 +76,8 @@ class Attention(Protocol):
         """
         ...
 
-    def rule(self) -> core.AttentionRule | None:
-        """Return what the native traversal does, None if it reads everything."""
-        ...
-
-    def native(
-        self,
-        q: torch.Tensor,
-        cache: KVCache,
-        layer: int,
-        *,
-        scale: float,
-        window: int | None = None,
-        blocks: list[int] | None = None,
-    ) -> torch.Tensor:
-        """Return what `reference` gives for one layer of a cache, computed by the native kernel.
-
-        `q` float32 [H, T, D] are the queries of the cache's T tentative rows or, if there are none,
-        of its last T rows, each of which sees those before it. `window`: rows a query sees at
-        most, its own included. `blocks`: which blocks of 16 rows are read, in which order (None =
-        all that are visible).
-        """
+    def rule(self) -> AttentionRule | None:
+        """Return what a backend reads, None if it reads everything."""
         ...
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
+from suffice.cache import BLOCK
+
 CHUNK = 64  # keys of a sketch that share a scale per channel
-BLOCK = 16
 LAG = 32  # rows that a step may have: a key enters the sketch no earlier than so many later
 SLACK, ROUNDING = 1 + 1e-5, 1e-4  # for float32, as in the native code
 

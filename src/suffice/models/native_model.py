@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from suffice.attention.kernel import coded_rules
 from suffice.attention.levels import Levels
+from suffice.attention.rule import AttentionRule, coded_rules
+from suffice.backends.cpu.rules import native_rule
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder, Watch
 from suffice.models.rope import check_call
@@ -67,7 +68,7 @@ class NativeModel:
         self,
         decoder: Decoder,
         positions: int,
-        rules: Sequence[Sequence[core.AttentionRule | None]] | None = None,
+        rules: Sequence[Sequence[AttentionRule | None]] | None = None,
         levels: Sequence[Sequence[Levels]] = (),
         omitted: Omitted = Omitted(),
     ) -> None:
@@ -129,10 +130,10 @@ class NativeModel:
             self._model = self._built()
             self._model.set_rules(self._rules)
 
-    def use(self, rules: Sequence[Sequence[core.AttentionRule | None]]) -> None:
+    def use(self, rules: Sequence[Sequence[AttentionRule | None]]) -> None:
         """Attend by these rules, [L][G], from now on; None: read everything."""
         coded = coded_rules(rules, self._levels)
-        self._rules = [rule for layer in coded for rule in layer]
+        self._rules = [native_rule(rule) for layer in coded for rule in layer]
         self._model.set_rules(self._rules)
 
     def step(

@@ -26,18 +26,21 @@ LAYERS = [
     ["errors", "data", "paths", "progress", "_native"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-PLAIN = {"attention", "policy"}  # techniques, which must work without the compiled extension
+PLAIN = {
+    "attention",
+    "policy",
+    "quant",
+}  # techniques, which must work without the compiled extension
 CORE = {  # who may make objects of the extension
     "suffice.backends.cpu.attention",
+    "suffice.backends.cpu.linear",
+    "suffice.backends.cpu.outliers",
     "suffice.backends.cpu.rules",
     "suffice.cache.kv",
     "suffice.engine.runner",
     "suffice.integrations.requests",
     "suffice.models.key_rounding",
     "suffice.models.native_model",
-    "suffice.quant.outliers",
-    "suffice.quant.packed_codes",
-    "suffice.quant.panels",
 }
 ONLY = {"suffice_hw": {"suffice_hw", "trace", "registry", "errors", "paths"}}
 FILES = {

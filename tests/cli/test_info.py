@@ -15,6 +15,7 @@ from suffice.attention import ATTENTIONS, SOFTMAXES
 from suffice.attention.calibration import read, write
 from suffice.attention.rule import coded_rules
 from suffice.backends.cpu.attention import attend
+from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
 from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
@@ -44,7 +45,7 @@ def computes_natively(table: Table, name: str, calibration: Path) -> bool:
             packed = technique.packed(technique.quantize(weight, torch.eye(64)), None, site)
         else:
             packed = technique.pack(weight)
-        return isinstance(packed.native, core.Linear)
+        return isinstance(native_linear(packed), core.Linear)
     if table is ATTENTIONS:
         growth, sketch = GROWTHS.build("upfront"), technique.sketched
         cache = KVCache(1, 1, 16, growth=growth, limit=16, sketch=sketch)

@@ -13,6 +13,7 @@ import torch
 
 from suffice.attention.levels import Levels
 from suffice.attention.rule import AttentionRule, coded_rules
+from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder, Watch
@@ -226,7 +227,7 @@ def _parts(
     for name in linears:
         weight = decoder.weights.get(prefix + name)
         if isinstance(weight, PackedLinear):
-            parts[name] = weight.native
+            parts[name] = native_linear(weight)
     for name in norms:
         for part in (name, name + ".bias"):
             vector = decoder.weights.get(prefix + part)

@@ -1,6 +1,6 @@
 """How weights and activations are stored and multiplied.
 
-A technique turns a dense weight [N, K] into a `PackedLinear`; the native core multiplies it and
+A technique turns a dense weight [N, K] into a `PackedLinear`; a backend multiplies it and
 `PackedLinear.unpack` gives back the dense weight that the product stands for.
 """
 

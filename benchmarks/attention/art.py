@@ -38,7 +38,7 @@ from suffice.models import decoder
 NAME = "art"
 LENGTHS = (1024, 2048, 4096, 8192)
 DEFAULT = ART()
-# The paper's thresholds, with which few heads of this model stop, and two that stop more.
+# The paper's thresholds, with which groups of this model's heads seldom stop, and two more.
 SETTINGS = (DEFAULT, ART(change=1e-3), ART(change=1e-2))
 PUBLISHED_LENGTHS = {1024: "100 / 0 / 0", 2048: "100 / 0 / 0", 4096: "100 / 0 / 0"}
 PUBLISHED_LENGTHS[8192] = "99.88 / 0.13 / 0"
@@ -270,7 +270,7 @@ def measure(samples: list[Sample], layers: int, count: int) -> dict[str, list[di
         for art in SETTINGS
         for what, without in zip(PUBLISHED_ABLATION, ("", "scale", "direction", ""), strict=True)
     ]
-    # One threshold at a time, about the paper's point and about one with which more heads stop.
+    # One threshold at a time, about the paper's point and about one with which groups stop.
     found["sweeps"] = [
         {"about": f"tau={centre.change:g}", "option": option, "value": value}
         | quality(everywhere, dataclasses.replace(centre, **{FIELDS.get(option, option): value}))

@@ -54,7 +54,7 @@ def watching(policy: Policy) -> Policy:
     """Return the setting of a policy that looks at a prompt as this one does: all budgets do."""
     if not isinstance(policy, Budgeted):
         return policy
-    return dataclasses.replace(policy, budget=None, ratio=None, keep=False)
+    return dataclasses.replace(policy, budget=None, ratio=None, rank_only=False)
 
 
 class Prompts:

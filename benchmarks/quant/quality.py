@@ -133,7 +133,7 @@ class Bench:
     """Measures the cells of a store that are missing."""
 
     def __init__(self, source: Source, windows: list[list[int]], store: CellStore) -> None:
-        self._source, self._windows, self._sheet = source, windows, store
+        self._source, self._windows, self._store = source, windows, store
         self._reference: Rounding | None = None
 
     def measure(self, settings: list[str]) -> None:
@@ -141,13 +141,13 @@ class Bench:
         asked: dict[str, dict[str, Inputs]] = {}
         for setting in settings:
             weights, inputs = parsed(setting)
-            if setting not in self._sheet.cells.get(weights, {}):
+            if setting not in self._store.cells.get(weights, {}):
                 asked.setdefault(weights, {})[setting] = inputs
         for weights, missing in asked.items():
             try:
                 decoder = self._shown(f"{weights}: weights", self._source.weights(weights))
             except InputError as error:
-                self._sheet.refused[weights] = str(error)
+                self._store.refused[weights] = str(error)
                 continue
             sites = self._sites(weights, decoder, missing)
             for setting, inputs in missing.items():
@@ -155,7 +155,7 @@ class Bench:
                     ours = self._exact()
                 else:
                     ours = self._shown(setting, run(decoder, self._windows, sites[inputs]))
-                self._sheet.keep(weights, setting, self._cell(setting, decoder, ours))
+                self._store.keep(weights, setting, self._cell(setting, decoder, ours))
 
     def _sites(
         self, weights: str, decoder: Decoder, missing: dict[str, Inputs]

@@ -245,7 +245,7 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         (("kmeans:bits=5,group=8",), "kmeans: group=8; must be a multiple of 32 with w=5, or none"),
         (
             ("kmeans:act_bits=4,act_group=24",),
-            "kmeans: a_group=24; must be a multiple of 16, or none",
+            "kmeans: act_group=24; must be a multiple of 16, or none",
         ),
         (("kmeans:act_group=32",), "kmeans: act_group=32 goes with act_bits=3 or 4, not 16"),
         (

@@ -35,6 +35,7 @@ from benchmarks.harness import record
 from benchmarks.harness.roofline import MARGIN, torch_read_bandwidth
 from benchmarks.harness.tables import markdown
 from suffice import native
+from suffice.backends.cpu.linear import native_linear
 from suffice.cache.kv import KVCache
 from suffice.cli.answer import peak_memory_bytes
 from suffice.engine.config import Config
@@ -152,7 +153,7 @@ def packed_rows(setting: str, matrix: str, columns: int) -> PackedCodes:
     if not isinstance(packed, PackedCodes):
         raise InputError(f"--settings {setting}: stores no codes; kmeans, rtn and kllm:a=16 do")
     try:
-        _ = packed.native  # the core checks that the parts fit
+        native_linear(packed)  # the core checks that the parts fit
     except ValueError as error:
         raise InputError(f"--settings {setting}: {error}") from None
     return packed

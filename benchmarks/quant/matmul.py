@@ -26,11 +26,13 @@ import torch
 from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from suffice import native
+from suffice.backends.cpu.linear import native_linear
+from suffice.backends.cpu.outliers import outliers
 from suffice.models.pages import to_huge_pages
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.coded import Coded, Grid
 from suffice.quant.kmeans import INT8, NARROW
-from suffice.quant.outliers import outliers, reference
+from suffice.quant.outliers import reference
 from suffice.quant.packed_codes import PackedCodes, pack_codes
 
 SIZES = [(4096, 4096), (14336, 4096)]
@@ -144,7 +146,7 @@ def ring(weight: PackedLinear, size: int) -> list[PackedLinear]:
 def seconds(copies: list[PackedLinear], x: torch.Tensor) -> float:
     """Return the mean time of a matmul over a ring."""
     y = torch.empty(len(x), -(-copies[0].rows // 16) * 16)
-    layers = [copy.native for copy in copies]
+    layers = [native_linear(copy) for copy in copies]
     inputs, outputs = x.numpy(), y.numpy()
     began = time.perf_counter()
     for layer in layers:
@@ -160,7 +162,7 @@ def counted(size: tuple[int, int], rounds: int) -> list[object]:
     slow = fast = float("inf")
     for _ in range(max(2, rounds // 4)):
         began = time.perf_counter()
-        weight.native.count_pairs(x.numpy(), levels.numpy(), y.numpy())
+        native_linear(weight).count_pairs(x.numpy(), levels.numpy(), y.numpy())
         slow = min(slow, time.perf_counter() - began)
         fast = min(fast, seconds([weight] * 4, torch.randn(1, size[1])))
     return [f"{size[0]} x {size[1]}", 1e6 * slow, 1e6 * fast, slow / fast]

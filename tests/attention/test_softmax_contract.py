@@ -19,9 +19,10 @@ from suffice.attention import ATTENTIONS
 from suffice.attention.exact import Exact
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
-from suffice.attention.kernel import attend, coded_rule
 from suffice.attention.levels import Levels
+from suffice.attention.rule import coded_rule
 from suffice.attention.traversal import Attended
+from suffice.backends.cpu.attention import attend
 from suffice.cache import GROWTHS, KV_DTYPES
 from suffice.cache.kv import KVCache
 from suffice.native import core

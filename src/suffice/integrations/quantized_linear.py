@@ -27,6 +27,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from suffice.backends.cpu.linear import native_linear
 from suffice.errors import InputError
 from suffice.integrations.checks import check_source
 from suffice.models.families import ARCHITECTURES
@@ -60,7 +61,7 @@ class QuantizedLinear(torch.nn.Module):
             raise InputError("a quantized layer has no gradient: use torch.no_grad()")
         rows = x.detach().reshape(-1, self.in_features).float().contiguous()
         y = rows.new_empty(len(rows), -(-self.out_features // ROWS) * ROWS)
-        self.packed.native(rows.numpy(), y.numpy())
+        native_linear(self.packed)(rows.numpy(), y.numpy())
         return y[:, : self.out_features].reshape(*x.shape[:-1], -1).to(x.dtype)
 
     def _save_to_state_dict(self, *_: Any) -> None:

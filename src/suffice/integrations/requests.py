@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from suffice.attention.kernel import causal, coded_rules
+from suffice.attention.rule import coded_rules
+from suffice.backends.cpu.attention import causal
+from suffice.backends.cpu.rules import native_rule
 from suffice.cache import Growth
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.engine.config import Config
@@ -170,7 +172,8 @@ class Requests:
             )
             self.policy.prepare(cache, self.settings.windows)
             self.caches.append(cache)
-        self._rules = coded_rules(config.rules(self.layers, heads), config.levels())
+        rules = coded_rules(config.rules(self.layers, heads), config.levels())
+        self._rules = [[native_rule(rule) for rule in layer] for layer in rules]
         self.trace = self.trace or Trace(self.layers, heads)
 
     def settle(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from suffice.backends.cpu.linear import unpack
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
 from suffice.models.layers import (
@@ -82,7 +83,7 @@ class Decoder:
         return {
             name: (
                 weight,
-                quant.for_matrix(name.rpartition(".")[2]).pack(weight.unpack(), weight.bias),
+                quant.for_matrix(name.rpartition(".")[2]).pack(unpack(weight), weight.bias),
             )
             for name, weight in self.weights.items()
             if isinstance(weight, PackedLinear) and name.startswith(prefix)

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch.nn import functional
 
+from suffice.backends.cpu.linear import unpack
 from suffice.quant.panels import ROWS, PackedLinear
 
 __all__ = [
@@ -43,7 +44,7 @@ def linear(
     """
     x = weight.quantize_inputs(x)
     blocks = row_blocks(weight, elements)
-    outputs = [(x.to(dtype) @ part.unpack(dtype).T).float() for part in blocks]
+    outputs = [(x.to(dtype) @ unpack(part, dtype).T).float() for part in blocks]
     y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
     return y if weight.bias is None else y.add_(weight.bias)
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from suffice.attention.kernel import coded_rules
 from suffice.attention.levels import Levels
+from suffice.attention.rule import AttentionRule, coded_rules
+from suffice.backends.cpu.linear import native_linear
+from suffice.backends.cpu.rules import native_rule
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder, Watch
 from suffice.models.rope import check_call
@@ -67,7 +69,7 @@ class NativeModel:
         self,
         decoder: Decoder,
         positions: int,
-        rules: Sequence[Sequence[core.AttentionRule | None]] | None = None,
+        rules: Sequence[Sequence[AttentionRule | None]] | None = None,
         levels: Sequence[Sequence[Levels]] = (),
         omitted: Omitted = Omitted(),
     ) -> None:
@@ -129,10 +131,10 @@ class NativeModel:
             self._model = self._built()
             self._model.set_rules(self._rules)
 
-    def use(self, rules: Sequence[Sequence[core.AttentionRule | None]]) -> None:
-        """Attend by these rules [L][G] from now on; None: read everything."""
+    def use(self, rules: Sequence[Sequence[AttentionRule | None]]) -> None:
+        """Attend by these rules, [L][G], from now on; None: read everything."""
         coded = coded_rules(rules, self._levels)
-        self._rules = [rule for layer in coded for rule in layer]
+        self._rules = [native_rule(rule) for layer in coded for rule in layer]
         self._model.set_rules(self._rules)
 
     def step(
@@ -225,7 +227,7 @@ def _parts(
     for name in linears:
         weight = decoder.weights.get(prefix + name)
         if isinstance(weight, PackedLinear):
-            parts[name] = weight.native
+            parts[name] = native_linear(weight)
     for name in norms:
         for part in (name, name + ".bias"):
             vector = decoder.weights.get(prefix + part)

@@ -1,6 +1,6 @@
 """Storage and multiplication of weights and activations.
 
-A technique turns a dense weight [N, K] into a `PackedLinear`, which the native core multiplies.
+A technique turns a dense weight [N, K] into a `PackedLinear`, which a backend multiplies.
 `PackedLinear.unpack` returns the dense weight that the packed one represents.
 """
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from suffice.errors import InputError
-from suffice.native import PANEL
 from suffice.quant.codebook import codebook, codes_of
-from suffice.quant.outliers import count_of, outliers
+from suffice.quant.outliers import count_of
+from suffice.quant.panels import ROWS
 
 __all__ = ["ActivationRows", "Activations", "Site", "check_input_group"]
 
@@ -35,8 +35,8 @@ def check_input_group(what: str, group: int | None) -> None:
     Raises:
         InputError: It is not a multiple of 16.
     """
-    if group is not None and (group < PANEL or group % PANEL):
-        raise InputError(f"{what}={group}; must be a multiple of {PANEL}, or none")
+    if group is not None and (group < ROWS or group % ROWS):
+        raise InputError(f"{what}={group}; must be a multiple of {ROWS}, or none")
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,7 @@ class Site:
         if self.thresholds is not None:
             low, high = self.thresholds
             return torch.nonzero((row < low) | (row > high))[:, 0]
-        found = outliers(row, count_of(len(row), self.share))
-        return torch.tensor(sorted(found.greatest + found.least), dtype=torch.long)
+        return _ends(row[None], count_of(len(row), self.share))[0].sort().values
 
     def encode(self, row: torch.Tensor) -> Activations:
         """Return the codes of a token's values [K].
@@ -196,9 +195,7 @@ class Site:
         elif not count:
             inlier = torch.ones_like(values, dtype=torch.bool)
         else:
-            # Of equal values the one with the lower index counts as the greater.
-            order = torch.argsort(values, dim=1, descending=True, stable=True)
-            ends = torch.cat((order[:, :count], order[:, size - count :]), 1)
+            ends = _ends(values, count)
             inlier = torch.ones_like(values, dtype=torch.bool).scatter_(1, ends, False)
         scales = self._scales(torch.where(inlier, values.abs(), 0.0))
         return inlier, _spread(scales, self.group, size)
@@ -208,6 +205,15 @@ class Site:
         group = self.group or sizes.shape[-1]
         padded = torch.nn.functional.pad(sizes, (0, -sizes.shape[-1] % group))
         return padded.reshape(*sizes.shape[:-1], -1, group).amax(-1)
+
+
+def _ends(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the indices of the `count` greatest and least of each row [T, K]: [T, 2 count].
+
+    Of equal values the one of lower index counts as the greater.
+    """
+    order = torch.argsort(values, dim=1, descending=True, stable=True)
+    return torch.cat((order[:, :count], order[:, values.shape[1] - count :]), 1)
 
 
 def _spread(scales: torch.Tensor, group: int | None, size: int) -> torch.Tensor:

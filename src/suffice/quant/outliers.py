@@ -18,13 +18,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from suffice.errors import InputError
-from suffice.native import core
 
-__all__ = ["Orizuru", "Outliers", "count_of", "outliers", "reference"]
+__all__ = ["Orizuru", "Outliers", "check", "count_of", "reference"]
 
 
 @dataclass(frozen=True)
@@ -49,32 +47,25 @@ def count_of(size: int, share: float) -> int:
     return min(max(1, round(share * size)), size // 2) if share else 0
 
 
-def outliers(values: torch.Tensor, count: int) -> Outliers:
-    """Return the `count` greatest and least of float32 values [N], by the native kernel.
-
-    Raises:
-        InputError: A value that is not finite, or more to find than there are values.
-    """
-    _check(values, count)
-    found = np.empty((2, count), dtype=np.int32)
-    core.outliers(values.contiguous().numpy(), found)
-    return Outliers(found[0].tolist(), found[1].tolist())
-
-
 def reference(values: torch.Tensor, count: int) -> Outliers:
     """Return the `count` greatest and least of values [N], by the two trees.
 
     Raises:
         InputError: A value that is not finite, or more to find than there are values.
     """
-    _check(values, count)
+    check(values, count)
     trees = Orizuru(values.tolist())
     greatest = [trees.pop_greatest() for _ in range(count)]
     least = [trees.pop_least() for _ in range(count)]
     return Outliers(greatest, least, trees.comparisons)
 
 
-def _check(values: torch.Tensor, count: int) -> None:
+def check(values: torch.Tensor, count: int) -> None:
+    """Refuse values whose `count` greatest and least cannot be found.
+
+    Raises:
+        InputError: They are no row of finite numbers, or fewer than that.
+    """
     if values.dim() != 1:
         raise InputError(f"outliers: shape {list(values.shape)}; allowed: [N]")
     if not torch.isfinite(values).all():

@@ -15,18 +15,15 @@ of pairs fit 16 bits and take half the instructions.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 
 import torch
 
 from suffice.errors import InputError
-from suffice.native import core
 from suffice.quant.activations import Site
 from suffice.quant.coded import Coded, Grid, check_group, unit_of
 from suffice.quant.hadamard import rotate
-from suffice.quant.outliers import count_of
 from suffice.quant.panels import ROWS, PackedLinear
 
 __all__ = ["INPUT_LEVELS", "SCALE_BYTES", "PackedCodes", "pack_codes", "unpack_codes"]
@@ -38,9 +35,9 @@ SCALE_BYTES = 2 * 16 * 2  # of the scales of two groups
 INPUT_LEVELS = {16: 32767, 8: 127}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedCodes(PackedLinear):
-    """A linear layer's codebook weight in the core's layout; `data` is [N/16, bytes].
+    """A linear layer's codebook weight as a backend reads it; `data` is [N/16, bytes].
 
     `levels` uint8 [2^bits] are the centroids plus 128; `group` columns share a scale. Inputs are
     rotated in blocks of `rotation` (0: not), mapped to the codebook of a `site` if there is one,
@@ -75,26 +72,6 @@ class PackedCodes(PackedLinear):
         pairs = _cut(self.data, self.pair_bytes)
         return torch.cat([pair[:, :SCALE_BYTES] for pair in pairs], dim=1).view(torch.float16)
 
-    @cached_property
-    def native(self) -> core.Linear:
-        """The layer in the native core; it points into `data`."""
-        linear = core.Linear(
-            self.data.reshape(-1),
-            self.rows,
-            self.columns,
-            "codes",
-            bias=self.bias,
-            levels=self.levels,
-            group=self.group,
-            rotation=self.rotation,
-            max_code=self.most,
-        )
-        if self.site is not None:
-            kept = 0 if self.site.thresholds else count_of(self.columns, self.site.share)
-            low, high = self.site.thresholds or (-math.inf, math.inf)
-            linear.set_inputs(self.site.levels, kept, self.site.group or 0, low, high)
-        return linear
-
     def quantize_inputs(self, x: torch.Tensor) -> torch.Tensor:
         """Return inputs [T, K] rounded to the codebook of the site, outliers exact."""
         if self.site is None:
@@ -105,7 +82,7 @@ class PackedCodes(PackedLinear):
 
     def unpack(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the dense weight [N, K] in `dtype`, for inputs that are not rotated."""
-        weight = super().unpack()
+        weight = unpack_codes(self).decode()
         return (rotate(weight, self.rotation) if self.rotation else weight).to(dtype)
 
 

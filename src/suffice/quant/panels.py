@@ -11,20 +11,17 @@ or a quad of int8 values is one operand of the dot-product instructions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
-
-from suffice.native import core
 
 ROWS = 16
 _LINE_BYTES = 4
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedLinear:
-    """A linear layer's weight in the core's layout.
+    """A linear layer's weight as a backend reads it; equal only to itself.
 
     `data` is [N/16, K/p, 16, p]; `scale` float32 [N] multiplies each output row (int8 only);
     `bias` float32 [N].
@@ -47,21 +44,14 @@ class PackedLinear:
         parts = (self.data, self.scale, self.bias)
         return sum(part.nbytes for part in parts if part is not None)
 
-    @cached_property
-    def native(self) -> core.Linear:
-        """The layer in the native core; it points into `data`."""
-        data = self.data.view(torch.uint8).reshape(-1)
-        return core.Linear(data, self.rows, self.columns, self.dtype, self.scale, self.bias)
-
     def quantize_inputs(self, x: torch.Tensor) -> torch.Tensor:
         """Return inputs [T, K] as the layer uses them, before they are rounded to codes."""
         return x
 
     def unpack(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the dense weight [N, K] in `dtype`, scales applied."""
-        weight = torch.empty(self.rows, self.columns)
-        self.native.unpack(weight)
-        return weight.to(dtype)
+        weight = unpack(self.data, self.rows, self.columns).float()
+        return (weight if self.scale is None else weight * self.scale[:, None]).to(dtype)
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:

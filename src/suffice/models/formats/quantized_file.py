@@ -29,6 +29,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from suffice.backends.cpu.linear import native_linear
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig, LayerConfig, Rope, check_number
 from suffice.models.layers import ACTIVATIONS
@@ -312,7 +313,7 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tenso
             raise ValueError(f"'{name}' is of type {data.dtype}")
         packed = PackedLinear(data, rows, columns, scale, bias)
     try:
-        _ = packed.native  # the core checks that the parts fit
+        native_linear(packed)  # the core checks that the parts fit
     except TypeError:
         raise ValueError(f"'{name}' has a tensor or a number of the wrong type") from None
     return packed

@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 
 import torch
 
+from suffice.backends.cpu.linear import unpack
 from suffice.errors import InputError
 from suffice.models.decoder import Decoder
 from suffice.models.formats.quantized_file import described_config, read_part, write_part
@@ -150,7 +151,7 @@ class Quantizing:
         for name in VOCABULARY:
             table = weights.get(name)
             if isinstance(table, PackedLinear):
-                weights[name] = self._method.for_matrix(name).pack(table.unpack(), table.bias)
+                weights[name] = self._method.for_matrix(name).pack(unpack(table), table.bias)
         described, text = tokenizer.stored()
         facts = self._facts | {
             "config": described_config(self._decoder.config),
@@ -244,10 +245,10 @@ class Quantizing:
 def _matrix(
     method: Calibrated, dense: PackedLinear, hessian: torch.Tensor, levels: Site | None
 ) -> PackedLinear:
-    return method.packed(method.quantize(dense.unpack(), hessian), dense.bias, levels)
+    return method.packed(method.quantize(unpack(dense), hessian), dense.bias, levels)
 
 
 def _lost(dense: PackedLinear, matrix: PackedLinear, hessian: torch.Tensor) -> float:
-    weight = dense.unpack()
+    weight = unpack(dense)
     whole = loss(weight, torch.zeros_like(weight), hessian)
-    return loss(weight, matrix.unpack(), hessian) / whole if whole else 0.0
+    return loss(weight, unpack(matrix), hessian) / whole if whole else 0.0

@@ -22,6 +22,7 @@ from functools import partial
 
 import torch
 
+from suffice.backends.cpu.linear import unpack
 from suffice.models.layers import linear, row_blocks
 from suffice.models.pages import trim_heap
 from suffice.models.quantize.layerwise import Layerwise
@@ -87,7 +88,7 @@ class Sensitivity(Layerwise):
         errors = torch.split(p, [each.rows for each in blocks], -1)
         found = torch.zeros_like(last)
         for error, block in zip(errors, blocks, strict=True):
-            found.addmm_(error, block.unpack())
+            found.addmm_(error, unpack(block))
         return found
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,5 @@
-// One bfloat16: rounded to nearest, ties to even, and back. Inlined wherever it is called, with the
-// instructions that the caller may use.
+// bfloat16 to float32 and back, rounded to nearest, ties to even. Always inlined, so each caller
+// compiles it for its own instruction set.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How numbers are stored: what weights, keys and values have in common.
+// Storage types of weights, keys and values.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@ namespace suffice {
 // `codebook`: weights, codes of 2 to 6 bits of their layer's codebook (linear/linear.h).
 enum class Type : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3, kmeans4 = 4, codebook = 5 };
 
-// Not of `codebook`, whose bits each layer chooses.
+// Not for `codebook`: each layer chooses its bits.
 constexpr int bits_of(Type type) {
   return type == Type::f32 ? 32 : type == Type::i8 ? 8 : type == Type::kmeans4 ? 4 : 16;
 }
-constexpr int size_of(Type type) { return bits_of(type) / 8; }  // not of kmeans4: half a byte
+constexpr int size_of(Type type) { return bits_of(type) / 8; }  // not for kmeans4: half a byte
 
 // Output rows of a weight panel, keys of a key panel: one block of a traversal.
 constexpr int kPanel = 16;

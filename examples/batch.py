@@ -1,4 +1,4 @@
-"""Prompts of unequal length decode together, each ends on its own, and a seed is a seed."""
+"""Prompts of unequal length decode together; each ends on its own, and a seed is reproducible."""
 
 import sys
 

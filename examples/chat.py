@@ -1,4 +1,4 @@
-"""A conversation whose cache is kept: each turn runs only what is new."""
+"""A conversation with a kept cache: each turn runs only the new tokens."""
 
 import sys
 

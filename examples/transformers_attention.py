@@ -1,4 +1,4 @@
-"""A model of transformers decodes with suffice's techniques, which say what they read; then not."""
+"""A model of transformers decodes with suffice's techniques, which count reads; then without."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -10,7 +10,7 @@ config = LlamaConfig(**sizes, num_attention_heads=4, max_position_embeddings=256
 torch.manual_seed(0)
 model = LlamaForCausalLM(config).eval()
 prompt = torch.randint(3, 200, (2, 100))
-prompt[1, :30] = 0  # padding on the left, which is not even stored
+prompt[1, :30] = 0  # padding on the left is not stored
 inputs = {"input_ids": prompt, "attention_mask": (prompt > 0).long()}
 plain = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
 

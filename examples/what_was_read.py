@@ -1,4 +1,4 @@
-"""Every decode step says what it read: weights, and keys and values, of how many held."""
+"""Every decode step counts its reads: weights, and keys and values relative to those held."""
 
 import sys
 

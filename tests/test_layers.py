@@ -19,12 +19,29 @@ LAYERS = [
     ["engine"],
     ["speculate"],
     ["models"],
+    ["backends"],
     ["attention", "policy"],
     ["cache", "quant", "sampling", "pull"],
     ["registry", "native", "sampling_params", "trace"],
     ["errors", "data", "paths", "progress", "_native"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+PLAIN = {
+    "attention",
+    "policy",
+    "quant",
+}  # techniques, which must work without the compiled extension
+CORE = {  # who may make objects of the extension
+    "suffice.backends.cpu.attention",
+    "suffice.backends.cpu.linear",
+    "suffice.backends.cpu.outliers",
+    "suffice.backends.cpu.rules",
+    "suffice.cache.kv",
+    "suffice.engine.runner",
+    "suffice.integrations.requests",
+    "suffice.models.key_rounding",
+    "suffice.models.native_model",
+}
 ONLY = {"suffice_hw": {"suffice_hw", "trace", "registry", "errors", "paths"}}
 FILES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
@@ -67,10 +84,19 @@ def imported(source: str) -> set[str]:
     return {part if part in LEVEL else "__init__" for part in parts}
 
 
+def takes_core(source: str) -> bool:
+    """Return whether a module takes the extension's objects from `suffice.native`."""
+    nodes = list(ast.walk(ast.parse(source)))
+    taken = [(n.module, a.name) for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names]
+    used = [ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)]
+    return ("suffice.native", "core") in taken or "native.core" in used
+
+
 def violations(part: str, source: str) -> list[str]:
     """Return a line for each import in the text of a module of `part` that points up or aside."""
     bad = [name for name in imported(source) if name != part and LEVEL[name] <= LEVEL[part]]
     bad += [name for name in imported(source) if part in ONLY and name not in ONLY[part]]
+    bad += ["native"] if "native" in imported(source) and part in PLAIN else []
     bad += ["_native"] if "_native" in imported(source) and part != "native" else []
     command_line = LAYERS[0]
     return sorted(f"{part} imports {name}" for name in bad if part not in command_line)
@@ -101,6 +127,24 @@ def test_imports_point_down() -> None:
     assert not bad
 
 
+def test_few_modules_make_objects_of_the_extension() -> None:
+    found = {module for module, path in FILES.items() if takes_core(path.read_text())}
+    assert found == CORE
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("def f():\n    from suffice.native import PANEL, core", True),
+        ("from suffice import native\nnative.core.Arena()", True),
+        ("from suffice import native\nnative.cores()", False),
+        ("from suffice.native import PANEL", False),
+    ],
+)
+def test_the_test_of_the_core_bites(source: str, found: bool) -> None:
+    assert takes_core(source) == found
+
+
 def test_imports_form_no_circle() -> None:
     found = circle({module: path.read_text() for module, path in FILES.items()})
     assert not found
@@ -118,6 +162,13 @@ def test_imports_form_no_circle() -> None:
         ("cache", "from suffice import _native", ["cache imports _native"]),
         ("native", "from suffice import _native", []),
         ("engine", "from suffice import native, __version__\nimport torch", []),
+        (
+            "attention",
+            "def f():\n    from suffice.native import core",
+            ["attention imports native"],
+        ),
+        ("policy", "from suffice.backends.cpu import rules", ["policy imports backends"]),
+        ("models", "from suffice.backends.cpu.rules import native_rule", []),
     ],
 )
 def test_the_layer_test_bites(part: str, source: str, complaint: list[str]) -> None:

@@ -25,6 +25,7 @@ def tool(name: str) -> ModuleType:
 
 
 readme, sizes, untested = tool("readme"), tool("sizes"), tool("untested")
+papers, techniques, words = tool("papers"), tool("techniques"), tool("words")
 
 
 def test_the_readme_agrees_with_the_results() -> None:
@@ -164,3 +165,51 @@ def test_the_quick_tests_are_there() -> None:
         path, _, name = line.partition("::")
         source = (ROOT / path).read_text()
         assert not name or f"\ndef {name}(" in source, line
+
+
+def test_phrases_that_readers_stumble_over() -> None:
+    text = "Reads so\u0020many rows.\nA sketch lies BE\u0053IDE the keys; insidebeside is a name.\n"
+    found = words.complaints("a.py", text)
+    assert [line.split(" ")[0] for line in found] == ["a.py:1:", "a.py:2:"]
+    assert words.complaints("a.py", "Reads 16 rows, next to the keys.\n") == []
+    assert "README.md" in words.files()
+
+
+def test_an_item_of_a_paper_names_what_exists(tmp_path: Path) -> None:
+    (tmp_path / "here.py").touch()
+    good = papers.Item("Growth", "V", "implemented", "here.py", "", "", "")
+    assert papers.complaints([good], tmp_path) == []
+    bad = [good._replace(code="gone.py"), good._replace(status="done")]
+    bad.append(good._replace(status="measured"))
+    assert papers.complaints(bad, tmp_path) == [
+        "Growth: unknown status 'done'",
+        "Growth: gone.py does not exist",
+        "Growth: measured, but no result is named",
+    ]
+
+
+def test_the_page_of_the_papers_is_up_to_date() -> None:
+    text = (ROOT / papers.SOURCE).read_text()
+    assert papers.page(text) == (ROOT / papers.PAGE).read_text(), "run python tools/papers.py"
+    items = [item for _, found in papers.papers(text) for item in found]
+    assert papers.complaints(items, ROOT) == []
+
+
+def test_a_figure_is_the_cell_of_a_stored_table() -> None:
+    page = "| a | b |\n| --- | ---: |\n| `x` | 1 |\n\n| a | c |\n| --- | --- |\n| `x` | 2 |\n"
+    assert techniques.cells(page, "x") == {"a": "`x`", "b": "1"}
+    with pytest.raises(KeyError):
+        techniques.cells(page, "y")
+
+
+def test_every_entry_of_the_techniques_is_a_technique() -> None:
+    from suffice.cli.techniques import SEAMS
+
+    known = {(seam.name, name) for seam in SEAMS for name in seam.table.names()}
+    assert {(entry["seam"], entry["name"]) for entry in techniques.entries()} <= known
+    marked = {
+        tuple(names.split(": ")[1].split())
+        for page in sorted((ROOT / "docs/techniques").glob("*.md"))
+        for _, names, _ in techniques.MARKED.findall(page.read_text())
+    }
+    assert marked == known, "a technique has no part on its seam's page"

@@ -1,4 +1,4 @@
-"""The settings and the cases of `same_bits.py`: every technique, on tiny models and a real one."""
+"""Settings and cases of `same_bits.py`: every technique, on tiny models and a real one."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ SPECULATORS: list[dict[str, Any]] = [
     {"method": "draft_model", "num_speculative_tokens": 3},
 ]
 FAMILIES = ["mistral", "qwen2", "qwen3-window", "gemma3", "opt-post", "llama-yarn"]
-FEW: list[dict[str, Any]] = [  # settings that every family is run with
+FEW: list[dict[str, Any]] = [  # settings for every family
     {},
     {"quantization": "int8", "kv_cache_dtype": "int8"},
     {"quantization": "kmeans:w=4,a=8", "kv_cache_dtype": "kmeans4"},
@@ -130,7 +130,7 @@ REAL_ONES: list[dict[str, Any]] = [
 
 
 def settings(calibration: str, draft: str) -> Iterator[dict[str, Any]]:
-    """Yield the options of every setting of the record, but those of quantised files."""
+    """Yield the options of every setting of the record, except those of quantized files."""
     yield {}
     yield from ({"attention": each} for each in ATTENTIONS)
     yield {"attention": ATTENTIONS[2], "kv_cache_dtype": "bfloat16", "audit": 3}

@@ -1,4 +1,4 @@
-"""Run every check of the house and say at the end which failed: `make check`."""
+"""Run every check of the repository and list the failed ones: `make check`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PYTHON = ["src", "tests", "benchmarks", "tools", "examples"]
 def checks() -> dict[str, list[str]]:
     """Return each check's name and command line."""
     native = sorted(str(path) for path in (ROOT / "csrc").rglob("*.*"))
-    here = Path(sys.executable).parent
+    folder = Path(sys.executable).parent
     python = [sys.executable, "-m"]
     found = {
         "format": [*python, "ruff", "format", "--check", *PYTHON],
@@ -25,9 +25,11 @@ def checks() -> dict[str, list[str]]:
         "untested": [sys.executable, "tools/untested.py"],
         "layers": [*python, "pytest", "-q", "tests/test_layers.py"],
         "readme": [sys.executable, "tools/readme.py", "--check"],
+        "papers": [sys.executable, "tools/papers.py", "--check"],
+        "words": [sys.executable, "tools/words.py"],
     }
-    beside = here / "clang-format"
-    formatter = str(beside) if beside.exists() else shutil.which("clang-format")
+    bundled = folder / "clang-format"
+    formatter = str(bundled) if bundled.exists() else shutil.which("clang-format")
     if formatter:
         found["clang-format"] = [formatter, "--dry-run", "--Werror", *native]
     else:

@@ -1,7 +1,7 @@
-"""Write docs/papers.md from docs/papers.toml: what of each paper is here, tested and measured.
+"""Write docs/papers.md from docs/papers.toml: the state of each item of each paper here.
 
-With `--check`, only say whether the page is up to date. Fails if the table names a file that does
-not exist, or a status that the page does not explain.
+With `--check`, only report whether the page is up to date. Fails if the table names a file that
+does not exist, or a status without an explanation.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Pages are README.md and every page below benchmarks/ and docs/. A marker
 `<!-- table: benchmarks/attention/results/speed.json -->` is followed by the table of that file and
 `<!-- end -->`; markers of techniques are those of `tools/techniques.py`. A result file is what
 `benchmarks/harness/record.py` writes: JSON with `machine`, `command` and `date`, and its table in a
-file of the same name that ends in .md. With `--check`, only say whether they and the results agree.
+file of the same name that ends in .md. With `--check`, only report whether pages and results agree.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def table(path: Path) -> str:
 
 
 def filled(readme: str, root: Path = ROOT) -> str:
-    """Return the README's text with every marked table redrawn.
+    """Return the README's text with every marked table filled in again.
 
-    A result that does not exist leaves a line that says so.
+    A result that does not exist gives the line "Not measured yet.".
     """
 
     def draw(match: re.Match[str]) -> str:

@@ -1,14 +1,14 @@
 """Compare two builds of suffice bit for bit: `record OUT.json` with each, then `compare A B`.
 
     python tools/same_bits.py record before.json            tiny checkpoints of every family
-    python tools/same_bits.py record before.json --real     smollm2-135m as well, if it was pulled
+    python tools/same_bits.py record before.json --real     smollm2-135m as well, once pulled
     python tools/same_bits.py compare before.json after.json
 
-`record` runs the suffice that the interpreter imports, which need not be this repository's.
-For every setting it keeps the greedy tokens, a hash of their log probabilities, the perplexity of
-given tokens through the decode step with a hash of its logits, and what the trace counted.
-`compare` prints what differs, and exits with 1 if anything does. Options have the spelling that
-both builds understand.
+`record` runs the suffice that the interpreter imports, which may be outside this repository. For
+every setting it stores the greedy tokens, a hash of their log probabilities, the perplexity of
+given tokens through the decode step with a hash of its logits, and the counts of the trace.
+`compare` prints differences, and exits with 1 if there are any. Options are spelled as both builds
+understand them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 import bits_settings
 
 ROOT = Path(__file__).parent.parent
-SHOWN = 6  # first tokens of each text that are kept as such
+SHOWN = 6  # first tokens of each text, stored as they are
 
 LENGTHS, ROWS, CHAIN = (300, 45, 620), 24, 5  # of prompts; tokens generated; tokens of a step
 REAL_LENGTHS = (400, 60, 45)
@@ -59,7 +59,7 @@ def digest(parts: Iterable[bytes]) -> str:
 
 
 def first_of(owner: Any, *names: str) -> Any:
-    """Return the first of these attributes that there is: counts may have been renamed."""
+    """Return the first of these attributes that exists: counts may have been renamed."""
     for name in names:
         if hasattr(owner, name):
             return getattr(owner, name)
@@ -67,7 +67,7 @@ def first_of(owner: Any, *names: str) -> Any:
 
 
 def counts(trace: Any) -> dict[str, Any]:
-    """Return what a trace counted: the rows [4, L, G] as sums and as a hash."""
+    """Return the counts of a trace: the rows [4, L, G] as sums and as a hash."""
     rows = first_of(trace, "rows", "kv_rows")
     sums = rows.sum((1, 2)).tolist()
     return {
@@ -131,13 +131,13 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What the case is called in the record."""
+        """The name of the case in the record."""
         shown = " ".join(f"{key}={value}" for key, value in self.options.items()) or "default"
         shown = shown.replace(f"{Path(self.model).parent}/", "")
         return f"{Path(self.model).name} {self.isa} threads={self.threads} {shown}"
 
     def run(self, lengths: tuple[int, ...]) -> dict[str, Any]:
-        """Return what it gives for prompts of these lengths, alone and together."""
+        """Return the results for prompts of these lengths, alone and together."""
         from suffice import LLM, native
 
         native.use_isa(self.isa)
@@ -183,7 +183,7 @@ def calibrated(model: Path, book: Path, folder: Path) -> Path:
 
 
 def quantized(model: Path, book: Path, folder: Path, method: str) -> Path:
-    """Quantise a tiny model by a method that looks at a text."""
+    """Quantize a tiny model by a method that calibrates on a text."""
     name = method.replace(":", "_").replace(",", "_").replace("=", "")
     made = folder / f"{name}.safetensors"
     flags = ["--calibrate", str(book), "-m", str(model), "-o", str(made), "--method", method]
@@ -192,12 +192,12 @@ def quantized(model: Path, book: Path, folder: Path, method: str) -> Path:
 
 
 def failed(error: RuntimeError) -> dict[str, Any]:
-    """Raise what went wrong before a case could be run."""
+    """Raise the error that came before a case could be run."""
     raise error
 
 
 def hashes(path: Path) -> dict[str, Any]:
-    """Return hashes of what a calibration or a file of weights says, without who made it when."""
+    """Return hashes of a calibration's or weight file's content, without its origin and date."""
     if path.suffix == ".json":
         stored = json.loads(path.read_text())
         parts = {"softmax": stored["softmax"], **stored.get("attention", {})}
@@ -214,7 +214,7 @@ def hashes(path: Path) -> dict[str, Any]:
 
 
 def tiny_cases(folder: Path, tests: Path) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Yield the name of each tiny case and what runs it."""
+    """Yield each tiny case's name and its function."""
     from suffice import native
 
     sys.path.insert(0, str(next(tests.rglob("tiny.py")).parent))
@@ -260,7 +260,7 @@ def tiny_cases(folder: Path, tests: Path) -> Iterator[tuple[str, Callable[[], di
 
 
 def real_cases() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Yield the name of each case of the real model and what runs it."""
+    """Yield the name and the function of each case of the real model."""
     from suffice import native
 
     best = native.isas()[0]
@@ -337,7 +337,7 @@ def compare(before: Path, after: Path, most: int) -> int:
 
 
 def main() -> int:
-    """Do what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("record", help="run every setting and write what came out")

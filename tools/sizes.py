@@ -1,7 +1,7 @@
-"""Print how long files and functions are, and fail on the ones that are too long or badly named.
+"""Print the lengths of files and functions; fail on those too long or with empty names.
 
-A function of C++ is counted where clang-format puts it: from a line that is indented as its class
-wants, or not at all outside of one, to a line that is a lone brace with the same indentation.
+A C++ function is found by its layout under clang-format: from a line with the indentation of its
+class, or none outside of a class, to a lone brace with the same indentation.
 """
 
 from __future__ import annotations

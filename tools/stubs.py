@@ -1,4 +1,4 @@
-"""Write the types of the compiled core, src/suffice/_native.pyi, as the built extension has them.
+"""Write the types of the compiled core, src/suffice/_native.pyi, from the built extension.
 
 `--check` compares instead, and fails if the file is out of date. Arrays may be numpy's or
 PyTorch's: the extension takes both, in the named type, contiguous and on the CPU.
@@ -53,7 +53,7 @@ def stub() -> str:
 
 
 def main() -> int:
-    """Write the stub, or with `--check` say whether it is up to date."""
+    """Write the stub, or with `--check` report whether it is up to date."""
     text = stub()
     if "--check" not in sys.argv[1:]:
         STUB.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The techniques' parts of the pages: the table of the README, and an entry for each technique.
+"""Generated parts of the pages: the README's table of techniques, and an entry for each technique.
 
 `<!-- techniques -->` is filled with the table of docs/techniques.toml, whose figures are cells of
 stored tables, and `<!-- technique: SEAM NAME -->` with the technique's docstring and options. Each

@@ -1,7 +1,8 @@
-"""Print the modules of src that no test knows, and fail on them unless they are excused.
+"""Print the modules of src that no test refers to; fail on them unless they are excused.
 
-A test knows a module that it imports, that its file is named after (`test_gptq.py`), or whose file
-it names (`gptq.py`), in its docstring for instance: then who changes the module finds the test.
+A test refers to a module if it imports it, if its file is named after it (`test_gptq.py`), or if
+its file contains the name (`gptq.py`), for instance in a docstring. Authors of a change to the
+module then find the test.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 EXCUSED = {
-    "protocol": "declares what other modules do, and does nothing",
+    "protocol": "declares the interfaces of other modules, and does nothing",
 }
 FILE = re.compile(r"\b(\w+)\.py\b")
 
 
 def known(tests: Iterable[Path]) -> tuple[set[str], set[str]]:
-    """Return the dotted names that tests import, and the names of files that they give."""
+    """Return the dotted names that tests import, and the file names that they contain."""
     imported: set[str] = set()
     named: set[str] = set()
     for path in tests:
@@ -34,12 +35,12 @@ def known(tests: Iterable[Path]) -> tuple[set[str], set[str]]:
                 module = node.module or ""
                 imported |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
             elif isinstance(node, ast.Constant) and str(node.value).startswith("suffice"):
-                imported.add(str(node.value).rpartition(".")[0])  # what is patched by its name
+                imported.add(str(node.value).rpartition(".")[0])  # patched by its name
     return imported, named
 
 
 def untested(source: Path, tests: Path) -> list[str]:
-    """Return the dotted names of the modules in `source` that no file in `tests` knows."""
+    """Return the dotted names of the modules in `source` that no file in `tests` refers to."""
     imported, named = known(sorted(tests.rglob("*.py")))
     found = []
     for path in sorted(source.rglob("*.py")):

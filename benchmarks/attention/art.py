@@ -38,7 +38,7 @@ from suffice.models import decoder
 NAME = "art"
 LENGTHS = (1024, 2048, 4096, 8192)
 DEFAULT = ART()
-# The paper's thresholds, with which few heads of this model stop, and two that stop more.
+# The paper's thresholds, with which groups of this model's heads seldom stop, and two more.
 SETTINGS = (DEFAULT, ART(change=1e-3), ART(change=1e-2))
 PUBLISHED_LENGTHS = {1024: "100 / 0 / 0", 2048: "100 / 0 / 0", 4096: "100 / 0 / 0"}
 PUBLISHED_LENGTHS[8192] = "99.88 / 0.13 / 0"
@@ -54,6 +54,7 @@ PUBLISHED_ABLATION = {
     "without direction": "43.87, 0.628 ms",
     "without patience": "41.54, 0.506 ms",
 }
+FIELDS = {"tau": "change", "phi": "angle", "p": "patience"}  # the paper's letters
 SWEEPS: dict[str, tuple[Any, ...]] = {
     "tau": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
     "phi": (1e-4, 1e-3, 1e-2),
@@ -238,8 +239,8 @@ def promises(samples: list[Sample], art: ART) -> dict[str, Any]:
 
 def name_of(art: ART) -> str:
     """Return a setting's thresholds."""
-    point = f"tau={art.change:g}, phi={art.angle:g}, p={art.patience}"
-    return f"{point}, block={art.block}, probe={art.probe}"
+    thresholds = f"tau={art.change:g}, phi={art.angle:g}, p={art.patience}"
+    return f"{thresholds}, block={art.block}, probe={art.probe}"
 
 
 def measure(samples: list[Sample], layers: int, count: int) -> dict[str, list[dict[str, Any]]]:
@@ -262,15 +263,17 @@ def measure(samples: list[Sample], layers: int, count: int) -> dict[str, list[di
         found["bounds"].append({"setting": name_of(art)} | promises(everywhere, art))
     found["ablation"] = [
         {"setting": name_of(art), "what": what}
-        | quality(everywhere, dataclasses.replace(art, p=1) if "pat" in what else art, without)
+        | quality(
+            everywhere, dataclasses.replace(art, patience=1) if "pat" in what else art, without
+        )
         | {"published": PUBLISHED_ABLATION[what]}
         for art in SETTINGS
         for what, without in zip(PUBLISHED_ABLATION, ("", "scale", "direction", ""), strict=True)
     ]
-    # One threshold at a time, about the paper's point and about one that stops on this model.
+    # One threshold at a time, about the paper's point and about one with which groups stop.
     found["sweeps"] = [
         {"about": f"tau={centre.change:g}", "option": option, "value": value}
-        | quality(everywhere, dataclasses.replace(centre, **{option: value}))
+        | quality(everywhere, dataclasses.replace(centre, **{FIELDS.get(option, option): value}))
         for centre in (SETTINGS[0], SETTINGS[-1])
         for option, values in SWEEPS.items()
         for value in values

@@ -29,7 +29,9 @@ from benchmarks.harness.tables import markdown
 from suffice import native
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
-from suffice.attention.kernel import attend, coded_rule
+from suffice.attention.rule import AttentionRule, coded_rule
+from suffice.backends.cpu.attention import attend
+from suffice.backends.cpu.rules import native_rule
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
 from suffice.native import core
@@ -45,7 +47,7 @@ SOFTMAXES = {
 }
 
 
-def rules() -> dict[str, core.AttentionRule | None]:
+def rules() -> dict[str, AttentionRule | None]:
     """Return the rule of each softmax."""
     return {
         name: coded_rule(None, None if levels is None else [levels] * GROUP)
@@ -84,7 +86,8 @@ def softmax_alone(length: int, rounds: int) -> list[list[Any]]:
         best = dict.fromkeys(SOFTMAXES, math.inf)
         for _ in range(rounds):
             for name, rule in rules().items():
-                best[name] = min(best[name], core.softmax_seconds(scores, rule, 20))
+                coded = None if rule is None else native_rule(rule)
+                best[name] = min(best[name], core.softmax_seconds(scores, coded, 20))
         rows += [
             [isa, f"`{name}`", 1e6 * seconds, best["exact"] / seconds]
             for name, seconds in best.items()

@@ -5,6 +5,7 @@
                                                                         a prompt, and some of these
     python -m benchmarks.attention.quality --data-dir DIR --calibration FILE
                                                                         softmaxes by codes
+    python -m benchmarks.attention.quality --data-dir DIR --quick       tiny sizes, into build/
     python -m benchmarks.attention.quality --plot                       bytes and quality, a plot
     ... --model gemma3-270m --limit 2, --window 8192 --limit 1, --settings aet:k=0.8
 
@@ -102,8 +103,9 @@ CODED = (
     "exaq:bits=3 + art:tau=1e-2",
     "exaq:bits=3 + certified:eps=0.05",
 )
-AUDIT = 16  # steps from one audit to the next: a dozen rows each, of some hundred steps
+AUDIT = 16  # steps between two audits: a dozen rows each, in some hundred steps
 PLOT = "quality"
+QUICK_WINDOW = 64
 BY_HEAD = ("key_rows_read", "value_rows_read", "value_rows_alone", "rows_held")
 PANELS = ("quality", "quality_policies")  # results that are plotted
 
@@ -155,14 +157,16 @@ def options() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="windows")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--plot", action="store_true", help="plot stored results, measure nothing")
-    parser.add_argument("--out", type=Path, default=record.results(__file__))
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, results in build/")
+    parser.add_argument("--out", type=Path)
     flags = parser.parse_args()
-    flags.window = flags.window or (CODED_WINDOW if flags.calibration else WINDOW)
-    flags.limit = flags.limit or (CODED_LIMIT if flags.calibration else LIMIT)
+    window, limit = (CODED_WINDOW, CODED_LIMIT) if flags.calibration else (WINDOW, LIMIT)
+    flags.window = flags.window or (QUICK_WINDOW if flags.quick else window)
+    flags.limit = flags.limit or (1 if flags.quick else limit)
+    flags.out = flags.out or (record.BUILD if flags.quick else record.results(__file__))
     if not flags.settings:
-        flags.settings = list(
-            CODED if flags.calibration else BUDGETED if flags.prompt else SETTINGS
-        )
+        whole = CODED if flags.calibration else BUDGETED if flags.prompt else SETTINGS
+        flags.settings = list(whole[:3] if flags.quick else whole)
     return flags
 
 

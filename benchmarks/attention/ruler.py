@@ -35,7 +35,7 @@ from suffice.progress import progress_bar
 NAME = "ruler"
 COUNTS = 80.0  # score of exact attention, in per cent, from which a task counts
 TOGETHER = 10  # samples that decode together
-LOOSE = "art:tau=1e-2"  # with the paper's tau few heads of these models stop
+LOOSE = "art:tau=1e-2"  # with the paper's tau, groups of these models' heads seldom stop
 POLICIES = ("snapkv", "pyramidkv", "streaming", "h2o", "quest")
 BUDGETS = tuple(f"{policy}:ratio={ratio}" for policy in POLICIES for ratio in (0.5, 0.2))
 SETTINGS = (

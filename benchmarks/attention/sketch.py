@@ -20,7 +20,8 @@ from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from benchmarks.quant.quality import calibration_text
 from suffice import native
-from suffice.attention.sketch import BLOCK, CHUNK, sketch
+from suffice.attention.sketch import CHUNK, sketch
+from suffice.cache import BLOCK
 from suffice.cache.bmc import BMC
 from suffice.cache.kv import KVCache
 from suffice.eval.perplexity import PerplexityPlan, windows_of

@@ -35,15 +35,15 @@ from suffice.trace import Trace
 
 NAME = "speed"
 EXACT = "exact"
-# No share of the mass exceeds 1, and no change is smaller than a tau whose square is 0.
-CHECKED = ("aet:k=1.999,v=0", "art:tau=1e-30")
+# No share of the mass exceeds 1, and no change is smaller than one whose square is 0.
+CHECKED = ("aet:keys=1.999,values=0", "art:change=1e-30")
 SETTINGS = (
     "certified:bounded=false,eps=0.3,v=0.002",
     "certified:eps=0.05",
     "aet:k=2,v=0.001",
     "aet:k=0.9",
     # Checked after every block, never satisfied: all rows are read, so the extra time is overhead.
-    # `aet:k=2,v=0` and `art:tau=0` would run as exact attention.
+    # `aet:keys=all,values=0` and `art:change=0` would run as exact attention.
     *CHECKED,
 )
 WARM = 2  # tokens before the clock starts

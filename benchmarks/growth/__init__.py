@@ -1,1 +1,1 @@
-"""How the cache grows: the BMC paper's figures and tables on this machine."""
+"""Growth of the cache: the BMC paper's figures and tables, measured on this machine."""

@@ -1,4 +1,4 @@
-"""Attention-block time against the number of allocations; what bmc.py's figures share."""
+"""Attention-block time against the number of allocations; shared parts of the figures in bmc.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALLOCATIONS = "allocations T (1: upfront, N: iterative)"
 
 @dataclass
 class Run:
-    """What all figures share: rates, sizes, where results go and how progress is told."""
+    """Settings that all figures share: rates, sizes, result folder and progress display."""
 
     rates: machine.Machine
     folder: Path
@@ -33,11 +33,11 @@ class Run:
     progress: Progress
 
     def rows(self, limit: int) -> int:
-        """Return a context length, cut in a quick run."""
+        """Return a context length, reduced in a quick run."""
         return min(limit, 64) if self.quick else limit
 
     def requests(self, batch: int) -> int:
-        """Return a batch size, cut in a quick run."""
+        """Return a batch size, reduced in a quick run."""
         return min(batch, 2) if self.quick else batch
 
     def predicted(self, limit: int, **workload: float) -> int:
@@ -46,7 +46,7 @@ class Run:
         return nearest_power_of_two(best_allocations(limit, costs))
 
     def track(self, what: str, items: Iterable[Any]) -> Iterable[Any]:
-        """Go through `items` with a progress line."""
+        """Iterate over `items` with a progress line."""
         listed = list(items)
         return self.progress.track(listed, description=what, total=len(listed))
 

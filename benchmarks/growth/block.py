@@ -1,12 +1,12 @@
-"""One attention block that decodes N tokens while its cache grows: what the BMC paper times.
+"""One attention block that decodes N tokens while its cache grows, as timed by the BMC paper.
 
-A step writes the new keys and values, then does product, softmax, product in PyTorch, float32, on
-random tensors [B G, rows, D]. Growth allocates larger tensors, copies the rows held and zeroes the
-rest. Nothing else of a model runs.
+A step writes the new keys and values, then runs matmul, softmax and matmul in PyTorch, in float32,
+on random tensors [B G, rows, D]. Growth allocates larger tensors, copies the rows held and zeroes
+the rest. No other part of a model runs.
 
-The cost of a step depends on few things, so positions are sampled: of the windows between two
-allocations at most `windows` are run, evenly spread, and in each the growth and about `steps`
-evenly spread steps are timed; both are scaled by how many they stand for. The JSON says how.
+The cost of a step depends on few things, so positions are sampled. At most `windows` of the windows
+between two allocations are run, evenly spread. In each, the growth and about `steps` evenly spread
+steps are timed. Both times are scaled up to all windows and steps; the JSON repeats how.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from suffice.cache import Growth
 
 @dataclass(frozen=True)
 class Shape:
-    """The attention of a model's layer."""
+    """The attention of one layer of a model."""
 
     name: str
     heads: int
@@ -46,7 +46,7 @@ LONG = Shape("32 heads of 16", 32, 32, 16)
 
 @dataclass(frozen=True)
 class Variant:
-    """How the block is done. The paper's: small pages, attention over the spare rows too."""
+    """Variants of the block. The paper's: small pages, attention over the spare rows too."""
 
     pages: Literal["small", "huge"] = "small"  # huge: mapped zeroed, huge pages advised
     rows: Literal["padded", "used"] = "padded"  # used: attention on a view of the rows in use
@@ -65,11 +65,11 @@ class Drafts:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How many positions are really run."""
+    """Numbers of positions that are run."""
 
     windows: int = 16
     steps: int = 3  # per window, on average
-    least: int = 24  # steps in all, where there are few windows
+    least: int = 24  # steps in all, if there are few windows
 
 
 def spread(count: int, most: int) -> list[int]:
@@ -80,11 +80,11 @@ def spread(count: int, most: int) -> list[int]:
 
 @dataclass
 class Times:
-    """Seconds and page faults of decoding all N tokens, scaled up from what was sampled."""
+    """Seconds and page faults of decoding all N tokens, scaled up from the sample."""
 
     allocate: float = 0.0
     copy: float = 0.0
-    attend: float = 0.0  # in-place writes included
+    attend: float = 0.0  # writes in place included
     minor_faults: float = 0.0
     major_faults: float = 0.0
     allocations: int = 0
@@ -108,8 +108,8 @@ class Window:
 def windows_of(growth: Growth, limit: int, drafts: Drafts = Drafts()) -> list[Window]:
     """Return every window of a decode from an empty cache to `limit` rows.
 
-    When fewer spare rows than drafts are left, the drafts are cut (section VI-A); a step still
-    gains min(m, rows) tokens, which flatters very small windows.
+    If fewer spare rows than drafts are left, the drafts are cut (section VI-A). A step still gains
+    min(m, rows) tokens, which flatters very small windows.
     """
     windows: list[Window] = []
     held, capacity = 0, 0
@@ -132,7 +132,7 @@ def _is_exact(growth: Growth) -> bool:
 
 
 class Block:
-    """The tensors of one block; decodes by a growth policy and tells how long it took."""
+    """The tensors of one block; decodes by a growth policy and returns its times."""
 
     def __init__(self, shape: Shape, batch: int, limit: int, drafts: Drafts = Drafts()) -> None:
         torch.manual_seed(0)
@@ -159,7 +159,7 @@ class Block:
             allocations=len(windows), all_steps=sum(len(window.steps) for window in windows)
         )
         for index in chosen:
-            # Longer windows stand for more time and get more samples
+            # Longer windows represent more time and get more samples
             most = max(1, round(budget_per_step * len(windows[index].steps)))
             self._window(windows[index], len(windows) / len(chosen), most, variant, split, total)
         return total
@@ -221,7 +221,7 @@ class Block:
                 after[:, :held] = before
                 if zeroed:
                     after[:, held:] = 0
-            # Giving the old tensors back is part of growing
+            # Freeing the old tensors is part of growing
             del before
             old.clear()
         # Not timed: rows that steps before the sampled ones would have written
@@ -272,7 +272,7 @@ def _timed(times: Times, part: str, weight: float) -> Iterator[None]:
 
 
 def warm_up(block: Block, work: Callable[[], object] | None = None) -> None:
-    """Run the products once so that no timed step pays for starting threads."""
+    """Run the matmuls once so that no timed step pays for starting threads."""
     rows = block.pool[:, : min(64, block.limit)]
     for _ in range(3):
         torch.bmm(torch.bmm(block.query, rows.transpose(1, 2)).softmax(-1), rows)

@@ -1,13 +1,13 @@
 """Reproduce the BMC paper's measurements of the attention block on this machine.
 
-    python -m benchmarks.growth.bmc --list             what there is
+    python -m benchmarks.growth.bmc --list             list the results
     python -m benchmarks.growth.bmc                    everything (about half an hour)
     python -m benchmarks.growth.bmc --only fig7 fig8   some of it
-    python -m benchmarks.growth.bmc --missing          what has no result yet
+    python -m benchmarks.growth.bmc --missing          results that are not stored yet
     python -m benchmarks.growth.bmc --quick            tiny sizes, to see that it runs
 
-Each result is a table, JSON and a plot in benchmarks/growth/results/. Random keys and values, one
-layer, float32; positions are sampled as block.py says, and the JSON repeats how.
+Each result is a table, JSON and a plot in benchmarks/growth/results/. Keys and values are random,
+for one layer, in float32. Positions are sampled as block.py describes; the JSON repeats how.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def fig9(run: Run) -> None:
     for limit in dict.fromkeys(run.rows(limit) for limit in (1024, 4096)):
         label = block.LLAMA_3_8B.name
         results[label, limit] = sweep(run, block.LLAMA_3_8B, 32, limit)
-        # The query heads of a group share one product here, so Eq. 8's G cancels (see cost.py)
+        # The query heads of a group share one matmul here, so Eq. 8's G cancels (see cost.py)
         marks[f"{label} N={limit}"] = float(run.predicted(limit))
     expanded = ", ".join(str(run.predicted(run.rows(n), group=4)) for n in (1024, 4096))
     note = (
@@ -71,7 +71,7 @@ def table1(run: Run) -> None:
     drafts = Drafts(rows=26, gained=4)
     times = sweep(run, block.LLAMA_7B, 1, limit, drafts)
     body = Block(block.LLAMA_7B, 1, limit, drafts)
-    # Iterative makes room for all 26 drafts in each step and drops those refused
+    # Iterative makes room for all 26 drafts in each step and drops the refused ones
     times[2 * max(times)] = body.decode(Iterative(), sampling=run.sampling)
     label = block.LLAMA_7B.name
     gain = _product_gain(body)
@@ -88,7 +88,7 @@ def table1(run: Run) -> None:
 
 
 def _product_gain(body: Block) -> float:
-    """b'/b of Eq. 9: how much faster per row the product of all drafts is than of one row."""
+    """b'/b of Eq. 9: speed-up per row of the matmul of all drafts over that of one row."""
     keys = body.pool
     seconds = []
     for rows in (1, body.drafts.rows):
@@ -102,7 +102,7 @@ def _product_gain(body: Block) -> float:
 
 
 def schemes(run: Run, limit: int) -> dict[str, tuple[Growth, Variant]]:
-    """Return every growth policy as the paper does the block, then with our refinements."""
+    """Return every growth policy with the paper's block, then with our refinements."""
     bmc = BMC(ratio=run.rates.ratio)
     paper: dict[str, Growth] = {
         "iterative": Iterative(),
@@ -275,7 +275,7 @@ FIGURES: dict[str, Callable[[Run], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=FIGURES, metavar="FIGURE")
-    parser.add_argument("--missing", action="store_true", help="skip what has a result")
+    parser.add_argument("--missing", action="store_true", help="skip results that are stored")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, results in build/")
     parser.add_argument("--output", type=Path, help="folder for the results")
     parser.add_argument("--list", action="store_true", help="list the figures and stop")

@@ -54,7 +54,7 @@ def watching(policy: Policy) -> Policy:
     """Return one setting for all policies that observe a prompt alike, whatever their budget."""
     if not isinstance(policy, Budgeted):
         return policy
-    return dataclasses.replace(policy, budget=None, ratio=None, keep=False)
+    return dataclasses.replace(policy, budget=None, ratio=None, rank_only=False)
 
 
 class Prompts:

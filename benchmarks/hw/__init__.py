@@ -1,1 +1,1 @@
-"""The accelerator models: a real model's logits, and the checks against published figures."""
+"""Accelerator models: runs on a real model's logits, and checks against published figures."""

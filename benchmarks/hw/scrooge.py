@@ -1,10 +1,10 @@
-"""Run the Scrooge accelerator on the logits of a real model: what is read, and how fast it is.
+"""Run the Scrooge accelerator on the logits of a real model: memory reads and speed.
 
     python -m benchmarks.hw.scrooge --data-dir DIR     SmolLM2, 1024 tokens of WikiText-2 (minutes)
     python -m benchmarks.hw.scrooge --quick            96 tokens of WikiText-2, to see that it runs
 
-The thresholds are the paper's for LLaMA-2. With `--trace FILE` the logits are kept, for
-`suffice hw run scrooge --trace FILE`.
+The thresholds are the paper's for LLaMA-2. `--trace FILE` stores the logits for `suffice hw run
+scrooge --trace FILE`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ TOKENS = 1024
 
 
 def measure(trace: Trace) -> list[dict[str, Any]]:
-    """Return a row for each setting, and one for what is published of it.
+    """Return a row for each setting, and one for its published figures.
 
-    These are means over six models, of OPT and LLaMA-2, as is the perplexity of each setting.
+    Those are means over six models, of OPT and LLaMA-2, as is the perplexity of each setting.
     """
     rows = []
     for mode, thresholds in THRESHOLDS.items():
@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--text", default="wikitext2", help="wikitext2, or a file")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--tokens", type=int, default=TOKENS)
-    parser.add_argument("--trace", type=Path, help="where to keep the logits (.npz)")
+    parser.add_argument("--trace", type=Path, help="file for the logits (.npz)")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=record.results(__file__))
     flags = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Store the table of `suffice hw validate`: published figures of accelerators and those of ours.
+"""Store the table of `suffice hw validate`: published figures of accelerators and ours.
 
     python -m benchmarks.hw.validate            all parts (half a minute)
     python -m benchmarks.hw.validate --quick    the part `exaq`, into build/
 
-The figures are of models of hardware: they do not depend on the machine that computes them.
+The figures come from models of hardware, so they do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def computed(parts: list[str]) -> list[dict[str, Any]]:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """Return the verdict, the checks, and why those that miss are known to."""
+    """Return the verdict, the checks, and the reasons of known misses."""
     count = collections.Counter(check["status"] for check in found)
     verdict = ", ".join(f"{count[status]} {status}" for status in sorted(count))
     keys = ("part", "id", "what", "published", "ours", "status", "source")

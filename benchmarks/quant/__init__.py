@@ -1,1 +1,1 @@
-"""Few bits: quality, right answers, matmul speed."""
+"""Few bits: perplexity, right answers, matmul speed."""

@@ -1,17 +1,18 @@
 """Time decode steps of a model of 7B's shape in 4-bit codes, and the streaming read.
 
     python -m benchmarks.quant.big_model                      LLaMA-2-7B's shape (minutes)
-    python -m benchmarks.quant.big_model --shape mistral-7b   its MLP is wider, its heads share keys
+    python -m benchmarks.quant.big_model --shape mistral-7b   wider MLP, heads that share keys
     python -m benchmarks.quant.big_model --quick              a tiny shape, to see that it runs
 
-The weights are random codes, made layer by layer, so that the dense model is never held; embedding
-and head are int8, as the engine stores them with codes. The engine's runner takes a short prompt,
-then decodes. Deeper down the cache is filled with random keys and values, as many as a text has.
+The weights are random codes, made layer by layer, so the dense model never exists. Embedding and
+head are int8, as the engine stores them next to codes. The engine's runner takes a short prompt,
+then decodes. For greater depths the cache is filled with random keys and values, as many as a text
+of that length has.
 
-In a round every depth has a streaming read and then its steps, since a machine's speed drifts; a
-fraction is of one round. What a step has to read is what the native step counts: all codes and
-scales, the head, and keys and values. The codes mean nothing, and so does the text, but the work is
-that of any weights.
+In each round, every depth gets a streaming read followed by its steps, because a machine's speed
+drifts; a fraction compares times of one round. The bytes of a step are those that the native step
+counts: all codes and scales, the head, and keys and values. Codes and text are meaningless, but the
+work is that of any weights.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from benchmarks.harness import record
 from benchmarks.harness.roofline import MARGIN, torch_read_bandwidth
 from benchmarks.harness.tables import markdown
 from suffice import native
+from suffice.backends.cpu.linear import native_linear
 from suffice.cache.kv import KVCache
 from suffice.cli.answer import peak_memory_bytes
 from suffice.engine.config import Config
@@ -60,7 +62,7 @@ CONTEXT = 4096
 PROMPT = [1, 2, 3, 4]
 READ_BYTES = 512 << 20
 FILL = 256  # rows of the cache that are made at once
-LEAST, MOST_GIB = 0.75, 8  # to be reached: of the streaming read, and of memory
+LEAST, MOST_GIB = 0.75, 8  # targets: fraction of the streaming read, and memory
 PANEL = native.PANEL
 
 Weights = dict[str, PackedLinear | torch.Tensor]
@@ -70,7 +72,7 @@ HEAD = ["weights", "bits", "tokens before", "GB a step", "GB of K and V", "ms, b
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: steps after so many tokens, in rounds with a read of as many bytes."""
+    """The measurement: steps at each depth, in rounds with a read of the same number of bytes."""
 
     depths: Sequence[int]
     rounds: int
@@ -92,7 +94,7 @@ class Plan:
 
 @dataclass
 class Times:
-    """What the rounds of a setting found at a depth: seconds of a step, and what it read."""
+    """Results of a setting's rounds at one depth: seconds of a step, and bytes read."""
 
     bytes_read: float
     kv_bytes_read: float
@@ -102,7 +104,7 @@ class Times:
 
     @property
     def fractions(self) -> list[float]:
-        """Of the streaming read that steps reached, by round."""
+        """Fraction of the streaming read that the steps of each round reached."""
         pairs = zip(self.seconds, self.roofs, strict=True)
         return [self.bytes_read / seconds / roof for seconds, roof in pairs]
 
@@ -111,7 +113,7 @@ def shape_of(name: str) -> Shape:
     """Return a model's shape.
 
     Raises:
-        InputError: It is not among those whose codes fit into the memory to stay within.
+        InputError: Its codes would not fit into the memory limit, or the name is unknown.
     """
     if name not in SHAPES:
         raise unknown("shape", name, SHAPES)
@@ -119,7 +121,7 @@ def shape_of(name: str) -> Shape:
 
 
 def decoder_config(shape: Shape) -> DecoderConfig:
-    """Return the mechanisms of LLaMA 2, and of Mistral without a window, in some shape."""
+    """Return the mechanisms of LLaMA 2, and of Mistral without a window, in this shape."""
     return DecoderConfig(
         vocab=shape.vocabulary,
         width=shape.width,
@@ -141,26 +143,26 @@ def decoder_config(shape: Shape) -> DecoderConfig:
 
 @cache
 def packed_rows(setting: str, matrix: str, columns: int) -> PackedCodes:
-    """Return a panel of random weights [16, K], as a setting of `quant` stores those of a matrix.
+    """Return a panel of random weights [16, K], stored as a setting of `quant` stores a matrix.
 
     Raises:
-        InputError: Unknown, or it cannot without a calibration, or not in codes.
+        InputError: The setting is unknown, needs a calibration, or does not store codes.
     """
     quant: Quant = QUANTS.build(setting).for_matrix(matrix)
     packed = quant.pack(torch.randn(PANEL, columns) * columns**-0.5)
     if not isinstance(packed, PackedCodes):
         raise InputError(f"--settings {setting}: stores no codes; kmeans, rtn and kllm:a=16 do")
     try:
-        _ = packed.native  # the core checks what fits what
+        native_linear(packed)  # the core checks that the parts fit
     except ValueError as error:
         raise InputError(f"--settings {setting}: {error}") from None
     return packed
 
 
 def random_matrix(setting: str, matrix: str, rows: int, columns: int) -> PackedCodes:
-    """Return random codes [N, K] with the levels and scales that a setting finds.
+    """Return random codes [N, K] with the centroids and scales that a setting finds.
 
-    They are mapped: of what is let go again, the system's allocator would keep much.
+    They are mapped memory: the system's allocator would keep much of what is freed.
     """
     like = packed_rows(setting, matrix, columns)
     panels, size = -(-rows // PANEL), like.data.shape[1]
@@ -173,9 +175,9 @@ def random_matrix(setting: str, matrix: str, rows: int, columns: int) -> PackedC
 
 
 def random_weights(config: DecoderConfig, setting: str, tell: Callable[[], object]) -> Weights:
-    """Return the weights of a decoder; only embedding and head are ever held dense.
+    """Return the weights of a decoder; only embedding and head ever exist in dense form.
 
-    These come first, one after the other, before there is anything else.
+    These come first, one after the other, before anything else is allocated.
     """
     wanted, quant = shapes(config), QUANTS.build(setting)
     weights: Weights = {}
@@ -223,7 +225,7 @@ def fill(cache: KVCache, rows: int, head_size: int) -> None:
 
 
 def decode(runner: Runner, request: Request, steps: int) -> float:
-    """Return the mean seconds of greedy steps, which the cache forgets afterwards."""
+    """Return the mean seconds of greedy steps, which are then removed from the cache."""
     length, token = request.cache.length, PROMPT[-1] % runner.vocabulary
     began = time.perf_counter()
     for _ in range(steps):
@@ -235,7 +237,7 @@ def decode(runner: Runner, request: Request, steps: int) -> float:
 
 
 def measure(runner: Runner, plan: Plan, tell: Callable[[], object]) -> dict[int, Times]:
-    """Return what was found at each depth; the first round does not count."""
+    """Return the results at each depth; the first round does not count."""
     requests = {depth: opened(runner, depth, plan.steps) for depth in plan.depths}
     found = {depth: Times(0.0, 0.0, [], [], []) for depth in requests}
     for number in range(plan.rounds + 1):
@@ -284,7 +286,7 @@ def row(setting: str, bits: float, depth: int, times: Times) -> list[Any]:
 
 
 def bars(found: dict[str, dict[int, Times]], peak: int) -> list[list[Any]]:
-    """Return what is to be reached, with what was."""
+    """Return the targets with the measured values."""
     lines: list[list[Any]] = []
     for setting, by_depth in found.items():
         depth, times = next(iter(by_depth.items()))
@@ -306,7 +308,7 @@ def table(shape: Shape, plan: Plan, lines: list[list[Any]], reached: list[list[A
         f"{shape.layers} layers of width {shape.width}, MLP {shape.hidden}, {shape.heads}/"
         f"{shape.kv_heads} heads of {shape.head_size}, {shape.vocabulary} tokens; random 4-bit "
         f"codes, int8 head, keys and values. {native.threads()} threads, {native.isa()}; "
-        f"{plan.rounds} rounds of {plan.steps} greedy steps, each beside a streaming read of "
+        f"{plan.rounds} rounds of {plan.steps} greedy steps, each after a streaming read of "
         f"{plan.read_bytes >> 20} MiB. The head counts as read, the embedding but for a row not."
     )
     quick = ["**A quick run of a tiny shape: no figure means anything.**"] * (shape is TINY)
@@ -339,14 +341,14 @@ def run(shape: Shape, settings: Sequence[str], plan: Plan, folder: Path) -> str:
             found[setting] = measure(runner, plan, tell)
             lines += [row(setting, bits, depth, each) for depth, each in found[setting].items()]
             peaks[setting] = peak_memory_bytes()
-            del runner  # and all that it holds, before the next model is made
+            del runner  # frees it before the next model is made
             gc.collect()
     text = table(shape, plan, lines, bars(found, max(peaks.values())))
     data = record.facts() | {
         "shape": asdict(shape),
         "plan": asdict(plan),
         "threads": native.threads(),
-        "peak_bytes": peaks,  # of the process up to the end of a setting
+        "peak_bytes": peaks,  # of the process, up to the end of a setting
         "lines": [dict(zip(HEAD, line, strict=True)) for line in lines],
         "times": {
             setting: {depth: asdict(times) for depth, times in by_depth.items()}
@@ -358,7 +360,7 @@ def run(shape: Shape, settings: Sequence[str], plan: Plan, folder: Path) -> str:
 
 
 def main() -> int:
-    """Measure what is asked for, print the tables and keep them."""
+    """Measure the given settings, print the tables and store them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--shape", default="llama-2-7b", help=f"one of {', '.join(SHAPES)}")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS))

@@ -1,9 +1,9 @@
-"""Cells of quality.py: weights stored in some way, inputs of their products in another.
+"""Cells of quality.py: weights stored in one way, inputs of their matmuls in another.
 
-A model runs in PyTorch with the weights that its codes stand for, layer by layer, all windows
-through a layer before the next. Rounded inputs are those of every matrix of a layer, unless other
-sites are asked for (see `sites`); the head's are not. Products are float32: the native step's
-inputs of 16 bits are the nearest thing to them.
+A model runs in PyTorch with the decoded weights, layer by layer: all windows pass through a layer
+before the next. By default the inputs of all matrices of a layer are rounded, or those of other
+sites (see `sites`); the head's are not. Matmuls are in float32, which is closest to the native step
+with 16-bit inputs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _method(weights: str) -> Any:
 def scored(
     ours: Rounding, reference: Rounding, windows: Sequence[list[int]]
 ) -> Iterator[PerplexityTally]:
-    """Yield, window by window, the tally of what a run predicts compared with the reference."""
+    """Yield, window by window, the tally of a run's predictions compared with the reference."""
     tally = PerplexityTally(len(windows))
     with torch.no_grad():
         for number, window in enumerate(windows):
@@ -76,20 +76,20 @@ def scored(
 
 
 def cell_of(result: PerplexityResult, bits: float) -> dict[str, Any]:
-    """Return what is kept of a result."""
+    """Return the stored part of a result."""
     assert result.against is not None
     own = {"bits": bits, "perplexity": result.perplexity, "error": result.error}
     return dataclasses.asdict(result.against) | own | {"reference": result.against.perplexity}
 
 
 def kept_path(folder: Path, model: str, weights: str) -> Path:
-    """Return where a model's weights are kept once they are quantised."""
+    """Return the file of a model's quantized weights."""
     name = "".join(c if c.isalnum() or c in "=,." else "-" for c in weights)
     return folder / f"{model}-{name}.safetensors"
 
 
 def bits_of(decoder: Decoder) -> float:
-    """Return the bits for each weight of the layers' matrices, scales and levels included."""
+    """Return the bits for each weight of the layers' matrices, scales and codebooks included."""
     matrices = [
         each
         for name, each in decoder.weights.items()
@@ -103,7 +103,7 @@ def bits_of(decoder: Decoder) -> float:
 
 @dataclass(frozen=True)
 class Source:
-    """A model to quantise, its calibration, and where what was quantised is kept."""
+    """A model to quantize, its calibration, and the folder of quantized weights."""
 
     checkpoint: Checkpoint
     tokenizer: Tokenizer
@@ -116,10 +116,10 @@ class Source:
         return Decoder.from_checkpoint(self.checkpoint, NoQuant("float32"))
 
     def weights(self, weights: str) -> Iterator[Any]:
-        """Yield how many layers are quantised, if they must be, and at the end the decoder.
+        """Yield the number of quantized layers, if any must be, and at the end the decoder.
 
         Raises:
-            InputError: A method that the weights cannot be stored by.
+            InputError: A method that cannot store the weights.
         """
         if weights == FLOAT:
             yield self.floats()

@@ -1,15 +1,16 @@
-"""Time matmuls of weights in codes, of other types, the streaming read, and counted pairs.
+"""Time matmuls of codebook weights and other types, the streaming read, and counted pairs.
 
     python -m benchmarks.quant.matmul            two sizes of a 7B model's layers (minutes)
-    SUFFICE_ISA=v3 python ...                    the same of AVX2, into a file of its own
+    SUFFICE_ISA=v3 python ...                    the same with AVX2, into a file of its own
     python -m benchmarks.quant.matmul --quick    tiny sizes, to see that it runs
 
-A ring of copies of each weight is larger than the caches, as the layers of a model are. Codes have
-4 bits where nothing else is said. The limits are the streaming read, and integer products of what
-is in the L1 cache: of int8 where inputs are, else of int16. Settings take turns. Since a machine's
-speed drifts, a ratio is of one round, and the median of the rounds counts; of times the best does.
-`counted` is the index-based product as the paper states it (counters of pairs of codes, for 4-bit
-activations), on one thread and a single copy in the cache: what is a circuit's gain is not a CPU's.
+A ring of copies of each weight is larger than the caches, as a model's layers are. Codes have 4
+bits unless another number is given. The limits are the streaming read, and integer products of
+inputs in the L1 cache: int8 if inputs are int8, else int16. Settings take turns. Because a
+machine's speed drifts, a ratio compares times of one round, and the median over rounds counts; for
+times the best counts. `counted` is the paper's index-based product (counters of pairs of codes, for
+4-bit activations), on one thread with a single copy in the cache: a circuit gains from it, a CPU
+does not.
 """
 
 from __future__ import annotations
@@ -25,22 +26,24 @@ import torch
 from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from suffice import native
+from suffice.backends.cpu.linear import native_linear
+from suffice.backends.cpu.outliers import outliers
 from suffice.models.pages import to_huge_pages
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.coded import Coded, Grid
 from suffice.quant.kmeans import INT8, NARROW
-from suffice.quant.outliers import outliers, reference
+from suffice.quant.outliers import reference
 from suffice.quant.packed_codes import PackedCodes, pack_codes
 
 SIZES = [(4096, 4096), (14336, 4096)]
 QUICK = record.BUILD / "matmul-quick"
-RING_BYTES = 256 << 20  # of all copies of a weight, and what the streaming read reads
+RING_BYTES = 256 << 20  # of all copies of a weight, and of the streaming read
 ROWS = (1, 4, 8)
 OTHER_BITS = (2, 3, 5, 6)
 
 
 def main() -> int:
-    """Measure, print the tables and keep them."""
+    """Measure, print the tables and store them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=20)
@@ -132,7 +135,7 @@ def measure(
 
 
 def ring(weight: PackedLinear, size: int) -> list[PackedLinear]:
-    """Return copies of a weight that fill so many bytes, where a model has its weights."""
+    """Return copies of a weight that fill `size` bytes, allocated as a model's weights are."""
     copies: dict[str, PackedLinear | torch.Tensor] = {
         str(i): replace(weight) for i in range(max(2, size // weight.bytes))
     }
@@ -141,9 +144,9 @@ def ring(weight: PackedLinear, size: int) -> list[PackedLinear]:
 
 
 def seconds(copies: list[PackedLinear], x: torch.Tensor) -> float:
-    """Return the mean time of a product over a ring."""
+    """Return the mean time of a matmul over a ring."""
     y = torch.empty(len(x), -(-copies[0].rows // 16) * 16)
-    layers = [copy.native for copy in copies]
+    layers = [native_linear(copy) for copy in copies]
     inputs, outputs = x.numpy(), y.numpy()
     began = time.perf_counter()
     for layer in layers:
@@ -152,21 +155,21 @@ def seconds(copies: list[PackedLinear], x: torch.Tensor) -> float:
 
 
 def counted(size: tuple[int, int], rounds: int) -> list[object]:
-    """Return the times of counting pairs and of the product of codes, in the cache."""
+    """Return the times of counting pairs and of the matmul of codes, in the cache."""
     weight = codes(*size, size[1])
     x, levels = torch.randint(16, (size[1],), dtype=torch.uint8), torch.linspace(-1, 1, 16)
     y = torch.empty(size[0])
     slow = fast = float("inf")
     for _ in range(max(2, rounds // 4)):
         began = time.perf_counter()
-        weight.native.count_pairs(x.numpy(), levels.numpy(), y.numpy())
+        native_linear(weight).count_pairs(x.numpy(), levels.numpy(), y.numpy())
         slow = min(slow, time.perf_counter() - began)
         fast = min(fast, seconds([weight] * 4, torch.randn(1, size[1])))
     return [f"{size[0]} x {size[1]}", 1e6 * slow, 1e6 * fast, slow / fast]
 
 
 def picked(size: int, count: int, rounds: int) -> list[object]:
-    """Return what selecting outliers takes, and how many comparisons the two trees."""
+    """Return the time of selecting outliers, and the comparisons of the two trees."""
     values = torch.randn(size)
     found = torch.empty(2, count, dtype=torch.int32).numpy()
     own = theirs = float("inf")

@@ -1,7 +1,7 @@
-"""Weights that peers have quantised: files of `quantize_peers`, and decoders with such weights.
+"""Weights quantized by peers: files of `quantize_peers`, and decoders with such weights.
 
-`llama.cpp:Q4_0` is a .gguf file in a type of llama.cpp's; `hqq:group=64` what HQQ's codes of the
-layers' matrices stand for, all else as it was.
+`llama.cpp:Q4_0` is a .gguf file with one of llama.cpp's types; `hqq:group=64` has the decoded HQQ
+codes of the layers' matrices, other weights unchanged.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ HQQ_BITS, HQQ_GROUP_BITS = 4, 2 * 16  # of a weight, and the scale and zero of a
 
 
 def is_peers(weights: str) -> bool:
-    """Return whether weights of this name are a peer's."""
+    """Return whether this name stands for weights of a peer."""
     return weights.startswith((LLAMA, HQQ))
 
 
 def peer_path(folder: Path, model: str, weights: str) -> Path:
-    """Return where a peer's quantisation of a model is kept."""
+    """Return the file of a model quantized by a peer."""
     if weights.startswith(LLAMA):
         return folder / f"{model}-{weights.removeprefix(LLAMA)}.gguf"
     return folder / f"{model}-{weights.replace(':', '-')}.safetensors"
@@ -38,10 +38,10 @@ def peer_path(folder: Path, model: str, weights: str) -> Path:
 
 @dataclass(frozen=True)
 class PeerWeights:
-    """Weights of some name, in a file.
+    """Weights of a given name, in a file.
 
     Raises:
-        InputError: The file is not there.
+        InputError: The file does not exist.
     """
 
     weights: str
@@ -63,7 +63,7 @@ class PeerWeights:
 
         decoder = Decoder(checkpoint.config, pack_weights(tensors(), NoQuant("float32")))
         if found:
-            raise InputError(f"{self.path} has {next(iter(found))}, which the model has not")
+            raise InputError(f"{self.path} has {next(iter(found))}, which the model does not have")
         return decoder
 
     def bits(self) -> float:

@@ -1,20 +1,20 @@
-"""What few bits cost in quality: weights and activations by codes, on WikiText-2.
+"""The loss of quality with few bits: weights and activations in codes, on WikiText-2.
 
     python -m benchmarks.quant.quality --data-dir DIR --cache FOLDER      SmolLM2, hours
     ... --model gemma3-270m
     ... --window 2048 --limit 5                                           longer windows
-    ... --settings kmeans "kllm:a=16 + a=4,outliers=0.01"                 these alone
+    ... --settings kmeans "kllm:a=16 + a=4,outliers=0.01"                 only these
     python -m benchmarks.quant.quality --quick --data-dir DIR             a few cells, into build/
 
-A setting is weights + inputs of their products: `kllm:a=16 + a=4,outliers=0.01` has weights of the
-preset kllm, and inputs of 4 bits but for 1 % outliers, half of them at each end; with `group=64` so
-many of a token's inputs share a scale, and not all of them; `sites=` says which activations are
-rounded, those of all matrices if not given (see `sites`). ` uncalibrated` after the weights
-quantises them without a text; `llama.cpp:Q4_0` and `hqq:group=64` are files of
-`quantize_peers` in --cache. Weights are quantised once, with inputs as they are, and
-kept in the folder --cache; levels of inputs are learned on what these weights make of the
-calibration text. That text is Spec-Bench's longer prompts, or a file (--calibrate), never the text
-that is evaluated. Cells are kept as they are done.
+A setting is weights + inputs of their matmuls: `kllm:a=16 + a=4,outliers=0.01` has weights of the
+preset kllm, and 4-bit inputs except for 1 % outliers, half of them at each end. With `group=64`, 64
+of a token's inputs share a scale instead of all. `sites=` selects the activations that are rounded,
+by default the inputs of all matrices (see `sites`). ` uncalibrated` after the weights quantizes
+them without a text; `llama.cpp:Q4_0` and `hqq:group=64` are files of `quantize_peers` in --cache.
+Weights are quantized once, with exact inputs, and stored in the folder --cache. Codebooks of inputs
+are learned on the activations that these weights give on the calibration text. That text is
+Spec-Bench's longer prompts, or a file (--calibrate), never the evaluated text. Cells are stored as
+soon as they are done.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from suffice.quant.activations import Site
 
 NAME = "quality"
 PROMPTS, LONG = "spec-bench-questions.jsonl", ("rag", "summarization")  # file, categories
-CALIBRATION = PerplexityPlan(1024, 16)  # windows that weights are calibrated on
-LEARNING = 4  # of them, from which levels of inputs are learned
+CALIBRATION = PerplexityPlan(1024, 16)  # windows of the calibration of weights
+LEARNING = 4  # of them, for learning codebooks of inputs
 SHARES = (0.005, 0.01, 0.02, 0.05, 0.1)  # Table IV
 PRESET, BEST = "kllm:a=16", "kmeans"
-GROUPED = 64  # inputs that share a scale, where not all of a token do
+GROUPED = 64  # inputs that share a scale, where a token has several
 SITES = (
     *("qkv", "o", "gate_up", "down", "mlp", "queries", "keys", "values"),
     *("values+scores", "linear+mlp", "attention", "all"),
@@ -98,7 +98,7 @@ SETTINGS = (
     "none + a=3,outliers=0.01",
     *(f"none + a=4,outliers=0.01,sites={sites}" for sites in SITES),
     "none + a=8,sites=scores",
-    "kllm",  # with the levels that `suffice quantize` learns
+    "kllm",  # with the codebooks that `suffice quantize` learns
     "kllm:a=3",
     *(f"{weights} + a=4,outliers=0.01,sites=all" for weights in (PRESET, "kmeans:hadamard=false")),
     f"kmeans:hadamard=false + a=4,outliers=0.01,group={GROUPED},sites=all",
@@ -107,7 +107,7 @@ SETTINGS = (
 
 
 def calibration_text(flags: argparse.Namespace) -> tuple[str, str]:
-    """Return the name of the text to calibrate on, and the text.
+    """Return the name of the calibration text, and the text.
 
     Raises:
         InputError: There is none.
@@ -116,7 +116,7 @@ def calibration_text(flags: argparse.Namespace) -> tuple[str, str]:
         return flags.calibrate, load_text(flags.calibrate)
     path = Path(flags.data_dir or ".") / PROMPTS
     if not path.is_file():
-        raise InputError(f"{path} is not there: give a text to calibrate on with --calibrate")
+        raise InputError(f"{path} does not exist: give a text to calibrate on with --calibrate")
     lines = enumerate(read(path).splitlines(), 1)
     rows = [json_value(f"{path}, line {number}", line) for number, line in lines if line.strip()]
     long = ["\n\n".join(row["turns"]) for row in rows if row["category"] in LONG]
@@ -130,24 +130,24 @@ def spread(windows: list[list[int]], limit: int) -> list[list[int]]:
 
 
 class Bench:
-    """Measures the cells of a store that are missing."""
+    """Measures the cells that a store lacks."""
 
     def __init__(self, source: Source, windows: list[list[int]], store: CellStore) -> None:
-        self._source, self._windows, self._sheet = source, windows, store
+        self._source, self._windows, self._store = source, windows, store
         self._reference: Rounding | None = None
 
     def measure(self, settings: list[str]) -> None:
-        """Measure settings, those of the same weights after each other."""
+        """Measure settings, those with the same weights one after the other."""
         asked: dict[str, dict[str, Inputs]] = {}
         for setting in settings:
             weights, inputs = parsed(setting)
-            if setting not in self._sheet.cells.get(weights, {}):
+            if setting not in self._store.cells.get(weights, {}):
                 asked.setdefault(weights, {})[setting] = inputs
         for weights, missing in asked.items():
             try:
                 decoder = self._shown(f"{weights}: weights", self._source.weights(weights))
             except InputError as error:
-                self._sheet.refused[weights] = str(error)
+                self._store.refused[weights] = str(error)
                 continue
             sites = self._sites(weights, decoder, missing)
             for setting, inputs in missing.items():
@@ -155,7 +155,7 @@ class Bench:
                     ours = self._exact()
                 else:
                     ours = self._shown(setting, run(decoder, self._windows, sites[inputs]))
-                self._sheet.keep(weights, setting, self._cell(setting, decoder, ours))
+                self._store.keep(weights, setting, self._cell(setting, decoder, ours))
 
     def _sites(
         self, weights: str, decoder: Decoder, missing: dict[str, Inputs]
@@ -170,7 +170,7 @@ class Bench:
         return found
 
     def _exact(self) -> Rounding:
-        """Run the unquantised model, which every cell is compared with, once."""
+        """Run the unquantized model once; every cell is compared with it."""
         if self._reference is None:
             floats = self._source.floats()
             self._reference = self._shown(FLOAT, run(floats, self._windows, {}))
@@ -183,7 +183,7 @@ class Bench:
         return cell_of(tally.result(), self._source.bits(weights, decoder))
 
     def _shown(self, what: str, steps: Iterator[Any], total: int | None = None) -> Any:
-        """Run steps, one a layer if their number is not given; return what the last one yields."""
+        """Run steps, one per layer if `total` is not given; return the result of the last one."""
         found = None
         with counting_bar() as bar:
             line = bar.add_task(what, total=total or len(self._source.checkpoint.config.layers))
@@ -194,10 +194,10 @@ class Bench:
 
 
 def options() -> argparse.Namespace:
-    """Return what was asked for."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data-dir", help=f"folder with wikitext2-test-raw.txt and {PROMPTS}")
-    parser.add_argument("--calibrate", help="text file to calibrate on, in place of Spec-Bench")
+    parser.add_argument("--calibrate", help="text file to calibrate on, instead of Spec-Bench")
     parser.add_argument("--cache", type=Path, default=Path("build/quantised"))
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--window", type=int, default=1024)
@@ -215,7 +215,7 @@ def options() -> argparse.Namespace:
 
 
 def prepared(flags: argparse.Namespace) -> tuple[Source, list[list[int]], CellStore]:
-    """Return the model, the windows of the text and what was measured so far.
+    """Return the model, the windows of the text and the stored cells.
 
     Raises:
         InputError: A model, text, setting or number that cannot be used.
@@ -245,7 +245,7 @@ def prepared(flags: argparse.Namespace) -> tuple[Source, list[list[int]], CellSt
 
 
 def main() -> int:
-    """Measure what has no result yet, keeping each cell as it comes."""
+    """Measure settings without a result, storing each cell as it is done."""
     flags = options()
     if flags.threads:
         native.set_threads(flags.threads)

@@ -9,7 +9,7 @@ from benchmarks.quant.cells import parsed
 from suffice.quant.sites import GROUPS, LINEAR
 
 SHARES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
-# KLLM, Table II, LLaMA-2-7B: perplexity in windows of 2048, 5.47 unquantised.
+# KLLM, Table II, LLaMA-2-7B: perplexity in windows of 2048, 5.47 unquantized.
 FLOAT = 5.47
 PUBLISHED = {
     "none": "5.47",
@@ -32,7 +32,7 @@ TABLE_IV = {
     (3, True): (11.14, 7.91, 7.11, 6.40, 6.12),
     (3, False): (9.66, 7.49, 6.62, 6.22, 5.98),
 }
-# KLLM, Fig. 11, from rounding to the whole of it at W4A3, LLaMA-2-7B.
+# KLLM, Fig. 11, from plain rounding to the full method at W4A3, LLaMA-2-7B.
 STEPS = (
     ("rounded to even levels", "rtn uncalibrated + a=3,even=true", "> 6e5"),
     (
@@ -118,7 +118,7 @@ def _ratio(cell: Cell) -> str:
 
 
 def _outliers(cells: dict[str, Cell]) -> str | None:
-    """Return the table of outliers: perplexity over that of the unquantised model."""
+    """Return the table of outliers: perplexity over that of the unquantized model."""
     found: dict[tuple[str, int, bool, int], dict[float, float]] = {}
     for setting, cell in cells.items():
         weights, inputs = parsed(setting)
@@ -147,8 +147,8 @@ def _named(a: int, offline: bool, group: int = 0) -> list[str]:
 
 
 def _sites(cells: dict[str, Cell]) -> str | None:
-    """Return the table of what each site costs, of the settings that name some."""
-    alike: dict[tuple[str, str], dict[str, Cell]] = {}  # settings but for their sites
+    """Return the table of the cost of each site, for the settings that name sites."""
+    alike: dict[tuple[str, str], dict[str, Cell]] = {}  # settings without their sites
     for setting, cell in cells.items():
         weights, _, inputs = setting.partition(" + ")
         others = [option for option in inputs.split(",") if not option.startswith("sites=")]
@@ -167,7 +167,7 @@ def _sites(cells: dict[str, Cell]) -> str | None:
 
 
 def _steps(cells: dict[str, Cell]) -> str | None:
-    """Return the table of what each part of KLLM adds at W4A3, if all of them were measured."""
+    """Return the table of each part of KLLM at W4A3, if all of them were measured."""
     if any(setting not in cells for _, setting, _ in STEPS):
         return None
     rows = [[what, cells[setting]["perplexity"], theirs] for what, setting, theirs in STEPS]

@@ -1,14 +1,14 @@
-"""Let others quantise the weights that suffice quantises, for quality.py to compare.
+"""Quantize the weights with peers' programs, for quality.py to compare.
 
     python -m benchmarks.quant.quantize_peers --cache FOLDER [--model M]
-    ... --types Q4_0 IQ4_NL Q4_K_S ...     some of llama.cpp's
+    ... --types Q4_0 IQ4_NL Q4_K_S ...     some of llama.cpp's types
     ... --types hqq:group=32 hqq:group=64
 
-llama.cpp starts from the same .gguf file, whose weights it makes floats of first, without an
-importance matrix. Where a type needs rows of 256 it takes another; the table says how many bits
-that makes. HQQ has 4 bits with a scale and a zero, float16, for a group of a row, as many
-iterations as it takes by itself, and no calibration. Both have environments of their own, in which
-this file runs once more.
+llama.cpp starts from the same .gguf file, converts its weights to floats first, and uses no
+importance matrix. Where a type needs rows of 256 values, it uses another type; the table gives the
+resulting bits. HQQ has 4-bit codes with a float16 scale and zero point for each group of a row, its
+default number of iterations, and no calibration. Each peer has its own environment, in which this
+file runs again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ INSIDE = "--inside"  # a peer's environment
 
 
 def quantize(source: str, target: str, kind: str) -> int:
-    """Write `target` as a peer has it; return its status."""
+    """Write `target` as a peer quantizes it; return its status."""
     return by_hqq(source, target, HQQ[kind]) if kind in HQQ else by_llama(source, target, kind)
 
 
 def by_hqq(source: str, target: str, group: int) -> int:
-    """Write what HQQ's codes of the matrices in a file stand for, float16; return 0."""
+    """Write the decoded HQQ codes of the matrices in a file, float16; return 0."""
     import torch
     from hqq.core.quantize import Quantizer
     from safetensors.torch import load_file, save_file
@@ -46,7 +46,7 @@ def by_hqq(source: str, target: str, group: int) -> int:
 
 
 def by_llama(source: str, target: str, kind: str) -> int:
-    """Write `target` in a type of llama.cpp's; return its status."""
+    """Write `target` in one of llama.cpp's types; return its status."""
     import llama_cpp as lib
 
     params = lib.llama_model_quantize_default_params()
@@ -96,7 +96,7 @@ def main() -> int:
                 write_matrices(source, floats)
                 source = floats
             elif source.suffix != ".gguf":
-                raise InputError(f"{source} is no .gguf file, which llama.cpp starts from")
+                raise InputError(f"{source} is not a .gguf file, which llama.cpp starts from")
             install(package, flags.jobs)
         except (InputError, InstallError) as error:
             print(f"quantize_peers: error: {error}", file=sys.stderr)

@@ -1,13 +1,13 @@
-"""Activations of few bits at chosen sites: KLLM, section III-A, as a decoder in PyTorch.
+"""Activations of few bits at selected sites: KLLM, section III-A, as a decoder in PyTorch.
 
-Sites are the inputs of a layer's matrices (`qkv`, `o`, `gate_up`, `down`, together `linear`), what
-gate and up make of theirs (`gate`, `up`, together `mlp`), and what attention multiplies: `queries`,
-`keys` and `values`, all heads of a token side by side, and `scores`, as the paper calls what comes
-out of the softmax (with these `attention`). Together they are `all`.
+Sites are the inputs of a layer's matrices (`qkv`, `o`, `gate_up`, `down`, together `linear`), the
+outputs of gate and up (`gate`, `up`, together `mlp`), and the operands of attention: `queries`,
+`keys` and `values`, all heads of a token in one row, and `scores`, the paper's name for the outputs
+of the softmax (with these `attention`). Together they are `all`.
 
-Scores are integers of 8 bits, 0 to 255, and their greatest of a row the scale: with values in
-codes, what scales these is in the scores first, for tokens are what is summed over. All other sites
-have the bits that are asked for.
+Scores are integers of 8 bits, 0 to 255, with the greatest of a row as scale. If values are in
+codes, their scales are multiplied into the scores first, because the sum runs over tokens. All
+other sites have the requested bits.
 """
 
 from __future__ import annotations
@@ -42,12 +42,11 @@ INTEGERS = Site(torch.arange(256) / 255, 0.0)  # of scores, which are never nega
 
 @dataclass(frozen=True)
 class Inputs:
-    """How activations are rounded: `a` bits, `outliers` of a token's values kept, at `sites`.
+    """Rounding of activations: `a` bits, `outliers` of a token's values exact, at `sites`.
 
-    The share of outliers is of both ends together, as in the paper. Levels are K-means centroids,
+    The share of outliers counts both ends together, as in the paper. Levels are K-means centroids,
     or if `even` evenly spaced and symmetric, as those of 8 bits always are. `offline`: thresholds
-    found beforehand say what is an outlier. `group` values share a scale, or with none all of a
-    token's.
+    from the calibration select outliers. `group` values share a scale; none: all of a token.
     """
 
     a: int = EXACT
@@ -80,11 +79,11 @@ class Inputs:
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The sites of a layer."""
+        """The selected sites of a layer."""
         return () if self.a == EXACT else chosen(self.sites, GROUPS)
 
     def site(self, name: str, samples: torch.Tensor) -> Site:
-        """Return the levels for a site, from some of its values [T, K]."""
+        """Return the codebook of a site, from some of its values [T, K]."""
         share = self.outliers / 2
         if name == SCORES:
             return INTEGERS
@@ -98,32 +97,32 @@ def check_sites(inputs: Inputs, config: DecoderConfig) -> None:
     """Refuse sites that a model does not have.
 
     Raises:
-        InputError: It has none of them.
+        InputError: The model lacks one of them.
     """
     if inputs.chosen == ("gate",) and not config.gated:
         raise InputError("inputs: sites=gate: the model has no gates")
 
 
 class Passing(Layerwise):
-    """Windows that run through a decoder, each of whose sites passes its activations to `_at`."""
+    """Windows that run through a decoder; each site passes its activations to `_at`."""
 
     _shared: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def _at(self, site: str, x: torch.Tensor) -> torch.Tensor:
-        """Return what becomes of the activations [T, K] at a site such as `layers.0.qkv`."""
+        """Return the activations [T, K] after rounding at a site such as `layers.0.qkv`."""
         raise NotImplementedError
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
         layer, _, matrix = name.rpartition(".")
         if matrix in SITE_OF:
             if self._shared is None or self._shared[0] is not x:  # q, k and v share theirs
-                self._shared = x, self._turned(name, f"{layer}.{SITE_OF[matrix]}", x)
+                self._shared = x, self._rotated(name, f"{layer}.{SITE_OF[matrix]}", x)
             x = self._shared[1]
         y = super()._linear(name, x)
         return self._at(name, y) if matrix in MLP else y
 
-    def _turned(self, matrix: str, site: str, x: torch.Tensor) -> torch.Tensor:
-        """Pass the inputs of a matrix to its site as it multiplies them, rotated if it is."""
+    def _rotated(self, matrix: str, site: str, x: torch.Tensor) -> torch.Tensor:
+        """Pass the inputs of a matrix to its site, rotated if the matrix takes rotated ones."""
         rotation = rotation_of(self._matrix(matrix))
         if not rotation:
             return self._at(site, x)
@@ -141,17 +140,17 @@ class Passing(Layerwise):
 
 
 def rows(part: torch.Tensor) -> torch.Tensor:
-    """Return heads [H, T, D] side by side, [T, H D]."""
+    """Return heads [H, T, D] as rows, [T, H D]."""
     return part.transpose(0, 1).flatten(1)
 
 
 def heads(x: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the heads [H, T, D] that are side by side in [T, H D]."""
+    """Return the heads [H, T, D] of rows [T, H D]."""
     return x.view(len(x), -1, size).transpose(0, 1)
 
 
 class Samples(Passing):
-    """Keeps some activations of each site; they stay as they are."""
+    """Samples some activations of each site, without changing them."""
 
     def __init__(self, decoder: Decoder, windows: Sequence[Sequence[int]]) -> None:
         super().__init__(decoder, windows)
@@ -163,8 +162,8 @@ class Samples(Passing):
         self.advance(index)
         return self._found
 
-    def _turned(self, matrix: str, site: str, x: torch.Tensor) -> torch.Tensor:
-        super()._turned(matrix, site, x)
+    def _rotated(self, matrix: str, site: str, x: torch.Tensor) -> torch.Tensor:
+        super()._rotated(matrix, site, x)
         return x
 
     def _at(self, site: str, x: torch.Tensor) -> torch.Tensor:
@@ -181,7 +180,7 @@ class Rounding(Passing):
     ) -> None:
         super().__init__(decoder, windows)
         self.sites = sites
-        self._values: ActivationRows | None = None  # of the layer and window at hand, if in codes
+        self._values: ActivationRows | None = None  # of the current layer and window, if in codes
 
     @property
     def states(self) -> list[torch.Tensor]:
@@ -192,8 +191,8 @@ class Rounding(Passing):
         """Return the logits [T, V] of hidden states [T, M] after the last layer."""
         return self._logits(state)
 
-    def _turned(self, matrix: str, site: str, x: torch.Tensor) -> torch.Tensor:
-        return super()._turned(matrix, site, x) if site in self.sites else x
+    def _rotated(self, matrix: str, site: str, x: torch.Tensor) -> torch.Tensor:
+        return super()._rotated(matrix, site, x) if site in self.sites else x
 
     def _at(self, site: str, x: torch.Tensor) -> torch.Tensor:
         if site not in self.sites:
@@ -223,7 +222,7 @@ def times_values(
 ) -> torch.Tensor:
     """Multiply scores [H, T, S], in integers, by values [S, G D] in codes: [H, T, D].
 
-    What the values' codes and scales miss, their outliers, is added in floating point.
+    The error of the values' codes and scales, at outliers, is added in floating point.
     """
     share = len(scores) * size // values.centroids.shape[1]  # heads of queries that share values
     centroids, scale, rounded = (
@@ -240,12 +239,12 @@ def times_values(
 
 
 def rotation_of(matrix: PackedLinear) -> int:
-    """Return in which blocks the inputs of a matrix are rotated; 0: they are not."""
+    """Return the size of the blocks in which a matrix's inputs are rotated; 0: not rotated."""
     return matrix.rotation if isinstance(matrix, PackedCodes) else 0
 
 
 def run(decoder: Decoder, windows: Sequence[list[int]], sites: dict[str, Site]) -> Iterator[Any]:
-    """Yield after each layer how many are done, and at the end the run, with all its states."""
+    """Yield after each layer the number done, and at the end the run, with all its states."""
     rounding = Rounding(decoder, windows, sites)
     for index in range(len(decoder.config.layers)):
         rounding.advance(index)
@@ -256,12 +255,12 @@ def run(decoder: Decoder, windows: Sequence[list[int]], sites: dict[str, Site]) 
 def learned(
     decoder: Decoder, windows: Sequence[list[int]], inputs: Sequence[Inputs]
 ) -> Iterator[Any]:
-    """Yield after each layer how many are done, and at the end the sites for each of the inputs."""
+    """Yield after each layer the number done, and at the end the sites for each of the inputs."""
     layers = Samples(decoder, windows)
     found: dict[Inputs, dict[str, Site]] = {each: {} for each in inputs}
     for index in range(len(decoder.config.layers)):
         known = layers.layer(index)
-        known[SCORES] = torch.empty(0, 0)  # needs none
+        known[SCORES] = torch.empty(0, 0)  # needs no samples
         for each in inputs:
             for name in set(each.chosen) & set(known):
                 found[each][f"layers.{index}.{name}"] = each.site(name, known[name])
@@ -270,7 +269,7 @@ def learned(
 
 
 def even(inputs: Inputs, layers: int) -> dict[str, Site]:
-    """Return the sites of inputs whose levels are not learned; those of exact inputs are none."""
+    """Return the sites of inputs without learned codebooks; exact inputs have none."""
     sites = {name: inputs.site(name, torch.empty(0, 0)) for name in inputs.chosen}
     return {
         f"layers.{index}.{name}": site for index in range(layers) for name, site in sites.items()

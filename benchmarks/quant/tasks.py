@@ -1,13 +1,13 @@
-"""What few bits cost in right answers: weights, keys and values by codes, on PIQA, zero-shot.
+"""The loss of right answers with few bits: weights, keys and values in codes, PIQA, zero-shot.
 
     python -m benchmarks.quant.tasks --data-dir DIR --cache FOLDER     SmolLM2, minutes a setting
     ... --settings none "int8 + int8" "kmeans:hadamard=false + kmeans4"
-    ... --limit 8 --out build                                          a look
+    ... --limit 8 --out build                                          a short trial
 
-A setting is weights and, after ` + `, the type of keys and values, else that of the model. Weights
-that need a calibration are those that quality.py keeps in --cache; others are quantised as
-they are loaded. Decode steps answer, as they do for a user. Questions are those of PIQA's
-validation set in DIR, asked as lm-evaluation-harness asks. Cells are kept as they are done.
+A setting is weights and, after ` + `, the type of keys and values, by default the model's. Weights
+that need a calibration are those that quality.py stores in --cache; others are quantized as they
+are loaded. Decode steps compute the answers, as for a user. Questions are those of PIQA's
+validation set in DIR, in the form of lm-evaluation-harness. Cells are stored as they are done.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def engine(flags: argparse.Namespace, setting: str) -> LLM:
     """Return an engine with a setting's weights, keys and values.
 
     Raises:
-        InputError: A setting that cannot be had.
+        InputError: A setting that is not available.
     """
     weights, _, kv = setting.partition(" + ")
     options: dict[str, Any] = {"kv_cache_dtype": kv or "auto", "threads": flags.threads}
@@ -58,7 +58,7 @@ def engine(flags: argparse.Namespace, setting: str) -> LLM:
 
 
 def answered(llm: LLM, task: Task, questions: list[Question], name: str) -> Cell:
-    """Return how many questions are answered rightly."""
+    """Return the shares of right answers."""
     pairs = encoded(llm.tokenizer, questions, context_length(llm))
     with counting_bar() as bar:
         tallies = measure(llm.runner, task, questions, pairs, LikelihoodPlan("decode", 8))
@@ -83,7 +83,7 @@ def table(store: CellStore) -> str:
 
 
 def options() -> argparse.Namespace:
-    """Return what was asked for."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data-dir", required=True)
     parser.add_argument("--cache", type=Path, default=Path("build/quantised"))
@@ -99,10 +99,10 @@ def options() -> argparse.Namespace:
 
 
 def measured(flags: argparse.Namespace) -> CellStore:
-    """Measure the settings that have no result yet; return all results.
+    """Measure the settings without a result; return all results.
 
     Raises:
-        InputError: Questions or settings that cannot be had.
+        InputError: Questions or settings that are not available.
     """
     (task,) = chosen(TASK)
     questions = task.load(flags.data_dir, flags.limit)
@@ -119,7 +119,7 @@ def measured(flags: argparse.Namespace) -> CellStore:
 
 
 def main() -> int:
-    """Measure what was asked for and print the table."""
+    """Measure the settings and print the table."""
     try:
         store = measured(options())
     except InputError as error:

@@ -101,7 +101,7 @@ def engines(
         speculator, growth = parsed(setting)
         techniques[setting] = {
             "policy": config.policy,
-            "speculate": speculator,
+            "speculative_config": speculator,
             "growth": growth or config.growth,
         }
     runners, prompts = shared_prompts.runners(config, base, techniques)

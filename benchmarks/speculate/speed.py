@@ -179,7 +179,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
     parser.add_argument("--categories", nargs="+", choices=CATEGORIES, default=list(CATEGORIES))
-    parser.add_argument("--deep", type=int, help="use prompts of this many tokens of WikiText-2")
+    parser.add_argument("--deep", type=int, help="prompts of N tokens of WikiText-2 instead")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--limit", type=int, default=80, help="prompts of a category")
     parser.add_argument("--max-tokens", type=int, default=256)

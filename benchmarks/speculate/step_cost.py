@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.tables import markdown
+from suffice.backends.cpu.linear import native_linear
 from suffice.engine.runner import Runner
 from suffice.models.native_model import NativeModel, StepRows
 from suffice.progress import counting_bar
@@ -88,7 +89,7 @@ def _products(runner: Runner, rows: int, clock: Callable[[], float]) -> float:
             inputs[weight.columns] = noise.astype(np.float32)
         y = outputs.setdefault(weight.rows, np.empty((rows, -(-weight.rows // 16) * 16), "f4"))
         began = clock()
-        weight.native(inputs[weight.columns], y)
+        native_linear(weight)(inputs[weight.columns], y)
         seconds += clock() - began
     return seconds
 

@@ -1,5 +1,5 @@
 // The blocks that early termination always reads (Scrooge, Algorithm 1: sink, global and local
-// tokens), as the state of one key/value head of a request.
+// tokens): state of one key/value head of a request.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace suffice {
 
 class AetState {
  public:
-  // Lets the tokens up to `length` in; blocks that leave the local ones replace the global block
-  // that weighed least so far.
+  // Extends the state to `length` tokens. A block that leaves the local ones replaces the lightest
+  // global block.
   void advance(const Aet& rule, int length);
-  // Appends the blocks from `begin` on: sinks, global and local ones.
+  // Appends the always-read blocks from `begin` on: sinks, global and local ones.
   void list(const Aet& rule, int begin, std::vector<int32_t>& to) const;
   void add_mass(int32_t block, float mass);
   void truncate(int length);
@@ -29,16 +29,16 @@ class AetState {
   };
   void promote(const Aet& rule, Block block);
 
-  int next_ = 0;  // the first block that has not come yet
+  int next_ = 0;  // the first block that has not been local yet
   std::vector<Block> globals_, locals_;
 };
 
-// What a head knows between steps: after the committed rows, and after each tentative one.
+// State that a head keeps between steps: after the committed rows, and after each tentative one.
 struct HeadState {
   AetState committed;
   std::vector<AetState> drafts;
-  std::vector<int32_t> order;  // the first blocks of the cache, the most important first
-  std::vector<float> weights;  // of each row in the step of one token that is not settled yet
+  std::vector<int32_t> order;  // the first blocks of the cache, most important first
+  std::vector<float> weights;  // of each row, in the current step of one token
 };
 
 }  // namespace suffice

@@ -9,8 +9,8 @@ namespace {
 
 enum class Algorithm { exact, sequential, coded, certified };
 
-// Chunks are independent where all keys are read; else what is read depends on what was, or on the
-// token.
+// Chunks are independent only where all keys are read. Otherwise the blocks to read depend on the
+// token or on what was read before.
 Algorithm algorithm_of(const Traversal& traversal) {
   const AttentionRule* rule = traversal.rule;
   if (rule && rule->certified() && !rule->exact()) return Algorithm::certified;
@@ -21,7 +21,7 @@ Algorithm algorithm_of(const Traversal& traversal) {
 
 }  // namespace
 
-// Sets the traversal's chunks and returns the floats that their results take.
+// Sets the traversal's chunks; returns the number of floats that their results take.
 size_t Attention::plan_chunks(Traversal& traversal) {
   switch (algorithm_of(traversal)) {
     case Algorithm::exact: return ExactTraversal::plan(traversal);
@@ -55,7 +55,7 @@ void Attention::plan(std::vector<Traversal>& traversals, int threads) {
   searches_.begin(threads);
 }
 
-// Whoever finishes the last chunk of a traversal finishes the traversal.
+// The thread that finishes the last chunk of a traversal also merges its results.
 void Attention::work_on(const Chunk& chunk, Scratch& scratch) {
   const Traversal& traversal = (*traversals_)[chunk.traversal];
   float* const results = results_.data() + offsets_[chunk.traversal];

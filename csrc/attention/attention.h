@@ -1,5 +1,5 @@
-// The attention of one step in one layer: every traversal goes to the algorithm that its rule asks
-// for, and threads take their chunks in turn.
+// Attention of one step in one layer. Each traversal runs the algorithm that its rule asks for;
+// threads share the chunks.
 #pragma once
 
 #include <atomic>
@@ -14,9 +14,10 @@ namespace suffice {
 
 class Attention {
  public:
-  // Prepares for traversals that are complete but for their chunks; keeps its buffers.
+  // Prepares the step. Traversals are complete except for their chunks. Buffers are kept between
+  // calls.
   void plan(std::vector<Traversal>& traversals, int threads);
-  // Called by every thread of the team; returns when nothing is left to take.
+  // Called by every thread of the team; returns when no chunk is left.
   void work(Scratch& scratch, Team& team, int thread);
 
  private:
@@ -30,9 +31,9 @@ class Attention {
   CertifiedSearches searches_;
   std::vector<Traversal>* traversals_ = nullptr;
   std::vector<Chunk> chunks_;
-  std::vector<size_t> offsets_;  // of each traversal's results
+  std::vector<size_t> offsets_;  // where each traversal's results begin
   std::vector<float> results_;
-  std::unique_ptr<std::atomic<int>[]> left_;  // chunks of each traversal that are not done yet
+  std::unique_ptr<std::atomic<int>[]> left_;  // unfinished chunks of each traversal
   size_t left_size_ = 0;
   WorkQueue queue_;
 };

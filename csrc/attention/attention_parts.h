@@ -1,4 +1,4 @@
-// What the kernels of attention take and give.
+// Arguments and results of the attention kernels.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace suffice {
 
-// Which keys a query row may see: those of the committed rows in [0, sinks) and [first, committed),
-// and of the tentative rows committed + j those whose bit j is set in `tentative`.
+// The keys that a query row may see: committed rows in [0, sinks) and [first, committed), and
+// tentative row committed + j where bit j of `tentative` is set.
 struct Visible {
   int first = 0;
   int committed = 0;
@@ -21,62 +21,62 @@ struct Visible {
     const int draft = row - committed;
     return draft < 0 ? row >= first || row < sinks : draft < 32 && (tentative >> draft & 1);
   }
-  // Whether all rows of the block at `row` are committed and seen.
+  // Whether all rows of the block at `row` are committed and visible.
   bool sees_block(int row) const {
     return (row >= first || row + kPanel <= sinks) && row + kPanel <= committed;
   }
   int rows() const { return sinks + committed - first + __builtin_popcount(tentative); }
 };
 
-// What one traversal read.
+// KV rows that one traversal read.
 struct Reads {
   int64_t key_rows = 0;
   int64_t value_rows = 0;
-  int64_t per_head_rows = 0;  // of values: what each query head would have read alone, added up
-  int64_t dense_rows = 0;     // what attention to everything would have read
+  int64_t per_head_rows = 0;  // value rows, summed over query heads, each reading alone
+  int64_t dense_rows = 0;     // rows that attention to everything would have read
   int64_t sketch_bytes = 0;
-  float missing = 0;  // the largest share of a sum of weights that was left out, as bounded
+  float missing = 0;  // bound on the largest share of a sum of weights left out
 };
 
-// The blocks of a traversal in their order. The first `always` are read whatever the rule says.
+// The blocks of a traversal in reading order. The first `always` are read whatever the rule finds.
 struct Order {
   const int32_t* blocks = nullptr;
   int count = 0;
   int always = 0;
-  bool ranked = false;  // not newest first: checks come after so many blocks of the list
+  bool ranked = false;                   // not newest first: checks count blocks of the list
   const SoftmaxTable* tables = nullptr;  // [query rows], or null: weights are 2^x
 };
 
-// What the sketches of some chunks say of `count` query rows. Their blocks are padded to a multiple
-// of 16, those beyond weigh nothing.
+// Estimates of some chunks, from their sketches, for `count` query rows. Blocks are padded to a
+// multiple of 16; padding has no mass.
 struct Estimates {
   int first = 0;  // the first chunk
   int chunks = 0;
   int count = 0;
   float* masses;  // [count][blocks()]: sums of 2^(score - peak) of a block
   float* peaks;   // [count][blocks()]
-  // How large a mass may be in truth (first log2 of how many times larger); or null.
+  // Upper bounds of the masses (at first log2 of the factor above the estimate); or null.
   float* bounds;
   size_t blocks() const { return round_up(chunks * kSketchBlocks, kPanel); }
 };
 
-// Which values of selected blocks are left out.
+// Values of selected blocks that are not read.
 struct Filter {
-  const float* floors = nullptr;  // [count]: values of lower scores, in every head; null: none
-  float share = 0;                // of the sum of weights of one call, that is left out at most
+  const float* floors = nullptr;  // [count]: lowest score whose value is read; null: all are read
+  float share = 0;                // largest share of one call's sum of weights that may be left out
 };
 
-// The rows that were read of selected blocks.
+// Rows of selected blocks that were read.
 struct SelectedReads {
   int64_t key_rows = 0;
   int64_t value_rows = 0;
   int64_t per_head_rows = 0;
 };
 
-// Rows of values that were read.
+// Value rows that were read.
 struct ValueReads {
   int64_t rows = 0;
-  int64_t per_head = 0;  // what each query head would have read alone, added up
+  int64_t per_head = 0;  // summed over query heads, each reading alone
 };
 
 // The scores of one token's query rows for the blocks list[begin..end) (list null: the identity).
@@ -86,20 +86,20 @@ struct CodedTiles {
   const int32_t* list = nullptr;
   int begin = 0, end = 0;
   int64_t keys = 0;     // that the token sees
-  bool summed = false;  // the sum of their values is known: what they weigh at least is left to it
+  bool summed = false;  // the sum of all values, times the lowest weight, is added elsewhere
 };
 
-// Running softmax state of `count` query rows: `peak` in base 2 (scores are pre-multiplied by
-// log2 e), sum of exp2(score - peak), and the unnormalised output.
+// Running softmax state of `count` query rows: `peak` in base 2 (scores are pre-multiplied by log2
+// e), sum of exp2(score - peak), and the unnormalised output.
 struct Partial {
   float* peak;      // [count]
   float* sum;       // [count]
   float* output;    // [count][size]
-  float* dropped;   // [count]: of the sum, the keys whose values were left out; or null
+  float* dropped;   // [count]: part of the sum whose values were not read; or null
   float* greatest;  // [count]: the largest score (`attend_selected` only)
 };
 
-// Where an audit of some tokens' query heads goes, rows `stride` apart; see partial.h.
+// Destination of an audit of some tokens' query heads, rows `stride` apart; see partial.h.
 struct Audit {
   float* missing = nullptr;  // null: nothing is audited
   float* error = nullptr;
@@ -107,7 +107,7 @@ struct Audit {
   int stride = 0;
 };
 
-// Where the scores of a traversal are kept, unless `rows` is null: [query rows][stride].
+// Destination of a traversal's scores unless `rows` is null: [query rows][stride].
 struct Scores {
   float* rows = nullptr;
   int stride = 0;

@@ -10,7 +10,7 @@ namespace suffice {
 namespace {
 
 constexpr int kEstimatedChunks = 16;  // sketched chunks that one thread estimates at a time
-// Sums in float32 of thousands of masses, relative to the whole.
+// Relative error of float32 sums of thousands of masses.
 constexpr double kSumError = 1e-5;
 
 }  // namespace
@@ -34,7 +34,7 @@ void CertifiedSearch::plan(const Traversal& traversal, int row) {
   size_buffers();
 }
 
-// Blocks that no complete chunk holds: the sinks, the oldest of a window, and the newest.
+// Lists the blocks outside complete chunks: the sinks, the oldest of a window, and the newest.
 void CertifiedSearch::list_unsketched() {
   const int sinks = round_up(visible_.sinks, kPanel) / kPanel;
   const int begin = std::max(visible_.first / kPanel, sinks);
@@ -51,7 +51,7 @@ void CertifiedSearch::list_unsketched() {
 void CertifiedSearch::size_buffers() {
   const bool bounded = rule_->bounded;
   const size_t floats = count_ * estimates_.blocks();
-  // What lies beyond the chunks must weigh nothing, so it is all zero.
+  // The padding beyond the chunks must have no mass, so it is zero.
   estimated_.assign(floats * (bounded ? 3 : 2), 0.0f);
   estimates_.masses = estimated_.data();
   estimates_.peaks = estimates_.masses + floats;
@@ -61,7 +61,7 @@ void CertifiedSearch::size_buffers() {
   found_.assign(static_cast<size_t>(estimate_items_) * count_, -INFINITY);
   shares_.resize(estimates_.blocks());
   rest_.assign(count_, 0.0);
-  // Those without a sketch, and two rounds of chosen ones.
+  // Parts: the blocks without a sketch, and two rounds of selections.
   const size_t parts = 3 + estimates_.chunks * kSketchBlocks / kSelectedBlocks + 1;
   const size_t result = partial_floats(count_, traversal_->head.size);
   results_.resize(parts * result);
@@ -87,7 +87,7 @@ void CertifiedSearch::estimate(int item, Scratch& scratch) {
                      &found_[static_cast<size_t>(item) * count_]);
 }
 
-// A weight of 1 at this peak in units of the estimates.
+// A weight of 1 at this peak, in units of the estimates.
 double CertifiedSearch::in_units(float peak, int q) const {
   return std::exp2(double{peak} - peaks_[q]);
 }
@@ -117,7 +117,7 @@ void CertifiedSearch::choose() {
   left.store(selections_);
 }
 
-// `grows`: what is known grows by what is chosen, as estimated.
+// `grows`: each selected block adds its estimated mass to the known sum.
 void CertifiedSearch::choose_until_enough(bool grows) {
   const double share = value_share_ > 0 ? rule_->missing / 2 : rule_->missing;
   for (; next_ < sorted_.size(); next_++) {
@@ -134,7 +134,7 @@ void CertifiedSearch::choose_until_enough(bool grows) {
   std::fill(rest_.begin(), rest_.end(), 0.0);
 }
 
-// The blocks that were chosen from position `from` on, in the order of their keys.
+// Lists the blocks selected from position `from` on, in the order of their keys.
 void CertifiedSearch::list_chosen(size_t from) {
   is_chosen_.assign(static_cast<size_t>(estimates_.chunks) * kSketchBlocks, 0);
   for (size_t i = from; i < next_; i++) is_chosen_[sorted_[i]] = 1;
@@ -155,8 +155,8 @@ void CertifiedSearch::read_chosen(int part, int item, Scratch& scratch) {
   read(part, chosen_.data(), begin, end, filter, scratch);
 }
 
-// Sums the weights of the first `parts` parts; returns the largest share of a head's that they
-// lack, as bounded.
+// Sums the weights of the first `parts` parts. Returns a bound on the largest share that they leave
+// out of any head's sum.
 double CertifiedSearch::sum_parts(int parts) {
   double largest = 0;
   for (int q = 0; q < count_; q++) {
@@ -178,7 +178,7 @@ void CertifiedSearch::finish(Scratch& scratch) {
   double lacking = 0;
   if (estimates_.chunks > 0) {
     lacking = sum_parts(parts);
-    if (lacking > rule_->missing) {  // the estimates promised more
+    if (lacking > rule_->missing) {  // the estimates were too optimistic
       const size_t from = next_;
       choose_until_enough(false);
       list_chosen(from);
@@ -224,11 +224,11 @@ void CertifiedSearches::begin(int threads) {
 void CertifiedSearches::work(Scratch& scratch, Team& team, int thread) {
   if (used_ == 0) return;
   estimate(scratch, thread, team.size());
-  team.barrier();  // now all selections are known
+  team.barrier();  // now all selections are complete
   attend_selected(scratch);
 }
 
-// Whoever ends the last estimate of a search chooses what it attends to.
+// The thread that finishes a search's last estimate also selects the blocks to attend to.
 void CertifiedSearches::estimate(Scratch& scratch, int thread, int threads) {
   estimate_queue_.take(thread, threads, [&](int i) {
     CertifiedSearch& search = *estimates_[i].search;

@@ -1,20 +1,20 @@
-// One token's traversal by the sketches of its keys: which blocks must be read so that little is
-// missing (`certified`).
+// One token's traversal by the sketches of its keys (`certified`): selects blocks until the unread
+// mass is small enough.
 //
-// How it works. Blocks are cut by what is known of them:
+// How it works. Blocks fall into three parts:
 //
 //   | sinks, oldest of the window | sketched chunks: masses m, bounds M | newest, without a sketch
 //   |
-//     read at once                  estimated first, then some are read   read at once
+//     read at once                  estimated, then some are read     read at once
 //
 //   plan               lists the blocks without a sketch
 //   estimate(item)     item 0 reads these; the others estimate m (and M) of some chunks
-//   choose             heaviest blocks first until R / (A + R) <= eps, A the mass of what is read,
-//                      by m, and R that of the rest, by M
-//   attend_selected    16 chosen blocks, which share the allowance for values left out
-//   finish             A is now known; if R / (A + R) is still above eps, further blocks are read
+//   choose             selects the heaviest blocks until R / (A + R) <= eps: A is the mass of the
+//                      blocks read or selected, by m; R that of the rest, by M
+//   attend_selected    attends to 16 selected blocks, which share the allowance for skipped values
+//   finish             A is now known; if R / (A + R) is still above eps, reads further blocks
 //
-// Items of `estimate` and of `attend_selected` may be done in any order and by any thread.
+// Items of `estimate` and of `attend_selected` run in any order and on any thread.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,7 @@ class CertifiedSearch {
   void attend_selected(int item, Scratch& scratch);
   void finish(Scratch& scratch);
 
-  std::atomic<int> left{0};  // items of the phase that are not done yet
+  std::atomic<int> left{0};  // unfinished items of the phase
 
  private:
   void list_unsketched();
@@ -68,9 +68,9 @@ class CertifiedSearch {
   std::vector<int32_t> unsketched_, sorted_, chosen_;
   std::vector<int> buckets_;
   std::vector<uint8_t> is_chosen_;
-  size_t next_ = 0;            // position in `sorted_` of the first block that is not chosen
+  size_t next_ = 0;            // position in `sorted_` of the first unselected block
   std::vector<double> known_;  // [count]: weights of what has been read
-  std::vector<double> rest_;   // [count]: how much those from `next_` on weigh, as bounded
+  std::vector<double> rest_;   // [count]: bound on the weights of blocks from `next_` on
   std::vector<float> results_;
   std::vector<Partial> parts_;
   std::vector<SelectedReads> reads_;  // of each part
@@ -82,7 +82,7 @@ class CertifiedSearches {
   void clear();
   void plan(const Traversal& traversal);  // a search for each of its tokens
   void begin(int threads);
-  // Called by every thread of the team; returns when nothing is left to take.
+  // Called by every thread of the team; returns when no work is left.
   void work(Scratch& scratch, Team& team, int thread);
 
  private:
@@ -94,7 +94,7 @@ class CertifiedSearches {
   void attend_selected(Scratch& scratch);
 
   std::deque<CertifiedSearch> searches_;
-  size_t used_ = 0;  // of them
+  size_t used_ = 0;  // searches of this step
   std::vector<Item> estimates_, selections_;
   std::mutex choosing_;
   WorkQueue estimate_queue_;

@@ -13,8 +13,8 @@ bool has_tail(const std::vector<SoftmaxTable>& tables) {
                      [](const SoftmaxTable& table) { return table.weights[0] != 0; });
 }
 
-// Whether the sum of all values that a token sees is kept. Of tentative rows that have left a small
-// window it is not known which they were.
+// Whether the sum of all values that a token sees is kept. It cannot be where tentative rows have
+// left a small window: which ones left is not stored.
 bool summable(const Visible& visible) {
   return visible.first == 0 || visible.first < visible.committed;
 }
@@ -76,7 +76,7 @@ void CodedTraversal::finish_row(int row, Scratch& scratch) {
                summing.per_head + read.per_head});
 }
 
-// Boxes choose the blocks of the token: every key of these is read.
+// Attends to the blocks that boxes select for the token; every key of these is read.
 void CodedTraversal::finish_chosen(int row, Scratch& scratch) {
   const KVHead& head = traversal_.head;
   const int group = traversal_.group, first = row * group;
@@ -113,7 +113,7 @@ void CodedTraversal::finish_chosen(int row, Scratch& scratch) {
                boxes * static_cast<int64_t>(box_bytes(head.size))});
 }
 
-// Brings the sum of the values that a token sees up to its row.
+// Extends the sum of the values that a token sees up to its row.
 ValueReads CodedTraversal::sum_values(int row) {
   const KVHead& head = traversal_.head;
   const Visible& visible = traversal_.visible[row * traversal_.group];
@@ -128,14 +128,14 @@ ValueReads CodedTraversal::sum_values(int row) {
   return {read, static_cast<int64_t>(read) * traversal_.group};
 }
 
-// Room for a token's output and, before it, for what the kernels need.
+// Space for a token's output, after the scratch that the kernels need.
 Partial CodedTraversal::token_state(Scratch& scratch) const {
   const int group = traversal_.group, size = traversal_.head.size;
   const size_t before = std::max(attend_scratch(group, size), coded_scratch(group));
   return partial_at(scratch.at_least(before + partial_floats(group, size)) + before, group, size);
 }
 
-// A token's output and what its keys weighed, from their scores and the peaks in `state`.
+// Computes a token's output and its keys' weights from scores and the peaks in `state`.
 ValueReads CodedTraversal::weigh_tiles(int row, const CodedTiles& tiles, const Partial& state,
                                        Scratch& scratch) {
   const KVHead& head = traversal_.head;

@@ -1,18 +1,18 @@
-// Attention whose softmax is a table (EXAQ): a code of a few bits says what a key weighs.
+// Attention with a softmax table (EXAQ): the weight of a key follows from a code of a few bits.
 //
 // How it works. All scores come first, because codes are relative to the largest one:
 //
 //   work(chunk)   scores of a chunk's keys for all query rows, and the chunk's peak  (any thread)
-//   finish        for each token: the peak of all chunks, then every score becomes a code; the sum
-//                 of weights is a count of codes, and values are read of keys above the lowest code
+//   finish        for each token: takes the peak of all chunks and turns scores into codes; the sum
+//                 of weights follows from counts of codes; reads values of keys above code 0
 //
-// Most keys have the lowest code. If they weigh something, the sum of all values that a token sees,
-// which is kept from token to token, stands for them, times that weight:
+// Most keys have the lowest code. Where its weight is not zero, their values are not read one by
+// one: the sum of all values that a token sees is kept from token to token, and replaces them:
 //
 //   output = (lowest * sum of v + sum over few keys of (weight - lowest) v) / sum of weights
 //
-// Where boxes choose the blocks of each token (quest), there is nothing to share between tokens:
-// one chunk, and `finish` scores each token's blocks itself.
+// Where boxes select each token's blocks (quest), tokens share no work: there is one chunk, and
+// `finish` scores each token's blocks itself.
 #pragma once
 
 #include "attention/partial.h"
@@ -22,9 +22,9 @@ namespace suffice {
 
 class CodedTraversal {
  public:
-  // Sets how many chunks there are; returns the floats that their scores take.
+  // Sets the number of chunks; returns the number of floats that their scores take.
   static size_t plan(Traversal& traversal);
-  // `results`: where they lie.
+  // `results`: memory of that size.
   CodedTraversal(const Traversal& traversal, float* results);
 
   void work(int chunk, Scratch& scratch);

@@ -5,7 +5,7 @@
 namespace suffice {
 namespace {
 
-// Whether the policy wants to know what each row weighs: then its scores are kept.
+// Whether the policy sums each row's weights; scores are then kept.
 bool keeps_scores(const Traversal& traversal) { return traversal.head.masses && traversal.state; }
 
 }  // namespace
@@ -24,7 +24,7 @@ Partial ExactTraversal::part(int chunk) const {
   return partial_at(results_ + chunk * partial_floats(count_, size), count_, size);
 }
 
-// Behind the parts, if they are wanted.
+// Scores lie behind the parts, if they are kept.
 Scores ExactTraversal::scores() const {
   if (!keeps_scores(traversal_)) return {};
   return {part(traversal_.chunks).output, round_up(traversal_.rows_end, kPanel)};
@@ -49,7 +49,7 @@ void ExactTraversal::finish(Scratch& scratch) {
   for (int query = 0; query < count_; query++) add_weights(scratch.parts, query);
 }
 
-// Adds one query row's share of each key to what its step weighed.
+// Adds one query row's share of each key to the step's weights.
 void ExactTraversal::add_weights(const std::vector<Partial>& parts, int query) {
   const Scores kept = scores();
   const auto [peak, sum] = total_of(parts, query);

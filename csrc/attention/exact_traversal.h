@@ -1,5 +1,5 @@
-// Attention to everything that the tokens see. Keys are cut into chunks, which any thread may take;
-// whoever finishes the last one merges their results in the order of the chunks.
+// Attention to everything that the tokens see. Keys are cut into chunks that any thread may take.
+// The thread that finishes the last chunk merges the results in the order of the chunks.
 #pragma once
 
 #include <vector>
@@ -11,9 +11,9 @@ namespace suffice {
 
 class ExactTraversal {
  public:
-  // Sets how many chunks there are; returns the floats that their results take.
+  // Sets the number of chunks; returns the number of floats that their results take.
   static size_t plan(Traversal& traversal);
-  // `results`: where they lie.
+  // `results`: memory of that size.
   ExactTraversal(const Traversal& traversal, float* results)
       : traversal_(traversal),
         results_(results),

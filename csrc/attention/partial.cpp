@@ -7,7 +7,7 @@
 
 namespace suffice {
 namespace {
-// The share of a query row's sum of weights whose values were not added.
+// The share of a query row's sum of weights whose values were left out.
 float missing_share(const std::vector<Partial>& parts, const Partial& exact, int q) {
   if (parts.empty()) return NAN;
   double kept = 0;

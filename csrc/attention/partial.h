@@ -1,5 +1,5 @@
-// Results of the parts of a traversal, which can be computed in any order, and how they compare
-// with exact attention.
+// Results of parts of a traversal, which run in any order; their merging, and their comparison with
+// exact attention.
 #pragma once
 
 #include <vector>
@@ -21,7 +21,7 @@ inline Partial partial_at(float* base, int count, int size) {
   return {rest, rest + count, base, rest + 2 * count, rest + 3 * count};
 }
 
-// The sum of weights of all parts for one query row, and the peak that it is relative to.
+// The sum of weights of all parts for one query row, and the peak it is relative to.
 struct Total {
   float peak, sum;
 };
@@ -30,10 +30,10 @@ Total total_of(const std::vector<Partial>& parts, int query);
 // outputs[row] = the softmax's output over all parts, in the order given.
 void merge(const std::vector<Partial>& parts, int count, int size, float* const* outputs);
 
-// Compares the output of token `row` with exact attention to what its layer holds. `parts`: what
-// the technique read for the token's query rows, whose sums of weights are those of the softmax;
-// none where weights are coded, so that no share of the softmax is missing. `bound`: the share that
-// is missing at most, as the technique says; not a number if it says nothing.
+// Compares the output of token `row` with exact attention to all rows that its layer holds.
+// `parts`: what the technique read for the token's query rows, with the sums of weights of the
+// softmax; empty where weights are coded, since then no share of the softmax is missing. `bound`:
+// the missing share that the technique guarantees; NaN if it guarantees none.
 void audit(const Traversal& traversal, int row, const std::vector<Partial>& parts, float bound,
            Scratch& scratch);
 

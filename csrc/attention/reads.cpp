@@ -7,7 +7,7 @@ namespace suffice {
 
 void count_reads(const Traversal& traversal, int row, const Reads& found) {
   if (!traversal.reads) return;
-  static std::mutex counting;  // tokens of a request count into the same place
+  static std::mutex counting;  // tokens of a request share a counter
   const std::lock_guard lock(counting);
   Reads& reads = *traversal.reads;
   reads.key_rows += found.key_rows;

@@ -1,4 +1,4 @@
-// What a step reads, counted while it runs and added up at its end.
+// KV rows that a step reads, counted while it runs and summed at its end.
 #pragma once
 
 #include <vector>
@@ -7,19 +7,19 @@
 
 namespace suffice {
 
-// Counts what was read for token `row`; any thread may. A row counts for every token that it is
-// read for.
+// Counts the rows read for token `row`; thread-safe. A row counts once for every token it is read
+// for.
 void count_reads(const Traversal& traversal, int row, const Reads& found);
 
-// Rows are counted by layer and key/value head, [layers][kv_heads] each.
+// Row counts by layer and key/value head, [layers][kv_heads] each.
 struct Counts {
-  int64_t* key_rows = nullptr;  // to which is added
+  int64_t* key_rows = nullptr;  // added to, like the next three
   int64_t* value_rows = nullptr;
   int64_t* dense_rows = nullptr;
   int64_t* per_head_rows = nullptr;
   int64_t kv_bytes = 0;
   int64_t sketch_bytes = 0;
-  float missing = 0;  // the largest share of a sum of weights that was left out, as bounded
+  float missing = 0;  // bound on the largest share of a sum of weights left out
   int64_t dense_bytes = 0;
   int64_t weight_bytes = 0;
 

@@ -43,7 +43,7 @@ bool SequentialTraversal::ranks() const {
   return traversal_.max_blocks > 0 || rule_.needs_sketch() || !ranked_blocks().empty();
 }
 
-// Lists the blocks that a token reads whatever the rule finds; returns their number.
+// Lists the blocks that a token always reads; returns their number.
 int SequentialTraversal::list_always(int row, int begin, int end, Scratch& scratch) {
   scratch.order.clear();
   const int sinks = std::min(round_up(traversal_.bounds.sinks, kPanel) / kPanel, end);
@@ -60,8 +60,8 @@ int SequentialTraversal::list_always(int row, int begin, int end, Scratch& scrat
   return static_cast<int>(scratch.order.size());
 }
 
-// Appends the blocks of [begin, end) that are not in the list yet: those that no order ranks newest
-// first, but what the rule checks together in the order in which it lies; then the ranked ones.
+// Appends the blocks of [begin, end) that are not in the list yet. Unranked ones come first, newest
+// first, except that blocks checked together stay in the order of memory; then the ranked ones.
 void SequentialTraversal::list_rest(int begin, int end, const std::vector<int32_t>& ranked,
                                     Scratch& scratch) {
   enum : uint8_t { kUnranked, kRanked, kListed };
@@ -78,8 +78,8 @@ void SequentialTraversal::list_rest(int begin, int end, const std::vector<int32_
       scratch.order.push_back(block);
 }
 
-// Appends the blocks of [begin, end) that a token reads if it comes to them; returns the bytes that
-// were read to find their order.
+// Appends the blocks of [begin, end) that a token reads unless it stops earlier; returns the bytes
+// read to find their order.
 size_t SequentialTraversal::list_others(int row, int begin, int end, Scratch& scratch) {
   const int group = traversal_.group;
   const float* const* queries = traversal_.queries.data() + static_cast<size_t>(row) * group;
@@ -125,7 +125,7 @@ void SequentialTraversal::attend_row(int row, Scratch& scratch) {
   audit(traversal_, row, scratch.parts, NAN, scratch);
 }
 
-// The token's outputs, and what the first `always` blocks weighed.
+// Writes the token's outputs and the masses of the first `always` blocks.
 void SequentialTraversal::finish_row(int row, const Partial& state, int always, Scratch& scratch) {
   const int group = traversal_.group, size = traversal_.head.size, first = row * group;
   for (int q = 0; q < group; q++) {

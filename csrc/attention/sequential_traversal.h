@@ -1,9 +1,9 @@
-// Attention block after block, as `aet` and `art` do it, and by boxes: one token after the other,
-// since what a token reads may depend on what those before it found. One thread does it all.
+// Attention block after block: for `aet`, `art` and boxes. One thread takes all tokens in order,
+// because what a token reads may depend on what earlier ones found.
 //
-// The blocks of a token come in this order: sinks of the policy; of `aet` the sink, global and
-// local blocks, which are always read; then the others, newest first, by sketches, by a policy's
-// ranking or as boxes choose them, until a check says that it is enough.
+// Order of a token's blocks: sinks of the policy; with `aet` the sink, global and local blocks,
+// which are always read; then the others until a check stops the traversal: newest first, by
+// sketches, by a policy's ranking, or as boxes select them.
 #pragma once
 
 #include "attention/partial.h"
@@ -13,9 +13,9 @@ namespace suffice {
 
 class SequentialTraversal {
  public:
-  // Sets that there is one chunk; returns the floats that the results take.
+  // Sets one chunk; returns the number of floats that the results take.
   static size_t plan(Traversal& traversal);
-  // `results`: where they lie.
+  // `results`: memory of that size.
   SequentialTraversal(const Traversal& traversal, float* results);
 
   void work(Scratch& scratch);
@@ -31,7 +31,7 @@ class SequentialTraversal {
 
   const Traversal& traversal_;
   const AttentionRule& rule_;
-  const Aet* const aet_;  // null: nothing is learned
+  const Aet* const aet_;  // null: no state to update
   Partial results_;       // of all tokens
 };
 

@@ -8,8 +8,8 @@
 namespace suffice {
 namespace {
 
-// Shares are sorted by so many bits of theirs: the exponent and four steps per power of two. Those
-// below 2^-28 come last, in one bucket.
+// Bits dropped from a share before sorting: the exponent and four steps per power of two remain.
+// Shares below 2^-28 fall into one bucket, the last.
 constexpr int kShareShift = 21;
 constexpr int kMinShare = (127 - 28) << 2, kBuckets = (128 + 8) * 4 - kMinShare;
 
@@ -44,7 +44,7 @@ int SketchOrder::sort(const KVHead& head, const float* const* queries, int count
   if (estimates.chunks == 0) return 0;
   estimates.count = count;
   estimates.bounds = nullptr;
-  masses_.assign(count * estimates.blocks(), 0.0f);  // what lies beyond the chunks weighs nothing
+  masses_.assign(count * estimates.blocks(), 0.0f);  // the padding beyond the chunks has no mass
   peaks_.assign(masses_.size(), 0.0f);
   estimates.masses = masses_.data();
   estimates.peaks = peaks_.data();

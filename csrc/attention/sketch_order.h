@@ -1,4 +1,4 @@
-// The order of blocks by what their keys weigh, as their sketches have it.
+// The order of blocks by the mass of their keys, estimated from sketches.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace suffice {
 
-// Positions of `count` shares, largest first, in buckets of four to a factor of 2: so blocks of
-// nearly the same share come in the order of their keys. `buckets` is a buffer.
+// Positions of `count` shares, largest first, in four buckets per factor of 2: blocks of nearly
+// equal share keep the order of their keys. `buckets` is a buffer.
 void sort_by_share(const float* shares, int count, std::vector<int>& buckets,
                    std::vector<int32_t>& sorted);
 
@@ -18,8 +18,8 @@ void set_chunks(const Visible& visible, int length, Estimates& estimates);
 
 class SketchOrder {
  public:
-  // Sets `blocks` to those of the complete chunks, heaviest first; shares of the `count` query rows
-  // of the token are added up. Returns how many sketches of chunks it read.
+  // Sets `blocks` to those of the complete chunks, heaviest first, by the sum of shares over the
+  // token's `count` query rows. Returns the number of chunks whose sketches it read.
   int sort(const KVHead& head, const float* const* queries, int count, const Visible& visible,
            int length);
 

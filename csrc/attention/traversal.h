@@ -1,4 +1,4 @@
-// What a step's attention is given for each request and key/value head.
+// Input of a step's attention for each request and key/value head.
 #pragma once
 
 #include <vector>
@@ -11,23 +11,23 @@
 
 namespace suffice {
 
-constexpr int kChunkBlocks = 32;  // a chunk: what one thread takes at a time
+constexpr int kChunkBlocks = 32;  // one thread's piece of work
 
-// The rows of a layer that a traversal is about: each token sees the last `window` (0: all) and the
-// first `sinks`; `removed` tokens have none.
+// The rows of a layer that a traversal may read: each token sees the last `window` (0: all) and the
+// first `sinks`. The first `removed` tokens have no rows.
 struct Bounds {
   int window = 0, removed = 0, sinks = 0;
   bool operator==(const Bounds&) const = default;
 };
 
-// What a layer with its window and the policy's choice lets tokens see; 0: `window` is unlimited.
+// Rows that a layer's window and the policy let tokens see; `window` 0: unlimited.
 Bounds bounds_of(const KVCache& cache, int layer, int window, int sinks = 0);
 
 struct Range {
   int begin, end;
 };
 
-// The query rows of one request, of all query heads that share one key/value head.
+// Query rows of one request: all query heads that share one key/value head.
 struct Traversal {
   KVHead head;
   std::vector<const float*> queries;    // [count] -> [size], scaled by attention scale * log2 e
@@ -36,37 +36,36 @@ struct Traversal {
   const int32_t* list = nullptr;        // ordered block indices, null: the identity
   int begin = 0, end = 0;               // positions in the list (or blocks, when null)
   int rows_end = 0;                     // rows of the cache that exist
-  Bounds bounds;                        // what these follow from: see set_visibility
-  std::vector<int32_t> blocks;          // what `list` points to, if it is the traversal's own
-  int max_blocks = 0;                   // the blocks that boxes choose for each token (0: all)
-  int boxed = 0;                        // blocks that have their box
+  Bounds bounds;                        // the fields above follow from it: see set_visibility
+  std::vector<int32_t> blocks;          // memory of `list`, if the traversal owns it
+  int max_blocks = 0;                   // blocks that boxes select for each token (0: all)
+  int boxed = 0;                        // blocks that have a box
   const AttentionRule* rule = nullptr;  // null: everything is read
-  HeadState* state = nullptr;           // what the rule keeps between tokens
+  HeadState* state = nullptr;           // state that the rule keeps between tokens
   ValueSums* sums = nullptr;            // of the values, if the rule has softmax tables
-  int group = 1;                        // query heads: rows of `queries` that belong to one token
+  int group = 1;                        // query heads: rows of `queries` of one token
   Reads* reads = nullptr;               // where to count, unless null
   Audit audit;                          // of the first token's first query head
   int chunks = 0;
 
   int tokens() const { return static_cast<int>(queries.size()) / group; }
   // Chunks start at multiples of kChunkBlocks of the list, wherever the traversal starts: the
-  // split, and so the rounding, depends on the keys alone.
+  // split, and with it the rounding, depends on the keys alone.
   int whole_chunks() const;  // at least one
   Range chunk(int index) const;
-  int64_t rows_before(int end_row) const;  // of its blocks, those before row `end_row`
-  // Rows of the layer that are there for token `row`, its own the last.
+  int64_t rows_before(int end_row) const;  // rows of its blocks before row `end_row`
+  // Rows of the layer that exist for token `row`, its own the last.
   int length(int row) const {
     return visible[static_cast<size_t>(row) * group].committed + row + 1;
   }
 };
 
-// Sets what a traversal needs to know of its `count` tentative rows behind `length` tokens, whose
-// positions and ancestors (see Step::visible) are given: who sees what, and the blocks that hold
-// it.
+// Sets which rows each token sees, and the blocks that hold them, for `count` tentative rows after
+// `length` tokens. Positions and ancestors (see Step::visible) are given.
 void set_visibility(Traversal& traversal, const Bounds& bounds, int length, int count,
                     const int* positions, const uint32_t* visible);
 
-// The last of a tentative row's ancestors, -1 for none.
+// The nearest ancestor of a tentative row, -1 for none.
 inline int parent_of(const Visible& visible, int row) {
   const uint32_t before = visible.tentative & ((uint32_t{1} << row) - 1);
   return before ? 31 - __builtin_clz(before) : -1;
@@ -76,7 +75,7 @@ inline int parent_of(const Visible& visible, int row) {
 struct Scratch {
   std::vector<float> floats, masses, scores;
   std::vector<int32_t> order;
-  std::vector<uint8_t> block_state;  // of each block, whether and how it is in the order
+  std::vector<uint8_t> block_state;  // of each block: whether and how it is in the order
   std::vector<Partial> parts;
   Ranking ranking;
   SketchOrder by_sketch;

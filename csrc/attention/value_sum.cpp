@@ -32,7 +32,7 @@ void ValueSum::add(const KVHead& head, int row, double factor) {
 
 void ValueSum::truncate(int length) {
   if (end_ <= length) return;
-  begin_ = end_ = 0;  // what is subtracted would leave its rounding behind
+  begin_ = end_ = 0;  // subtracting would leave rounding errors behind
   total_.clear();
 }
 

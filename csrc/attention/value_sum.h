@@ -1,5 +1,5 @@
-// Sums of one head's values, kept from token to token, for techniques by which most keys weigh the
-// same.
+// Sums of one head's values, kept from token to token, for techniques that give most keys the same
+// weight.
 #pragma once
 
 #include <vector>
@@ -8,20 +8,20 @@
 
 namespace suffice {
 
-// Sums rows one after the other and in double precision: so the sum of so many rows has the same
-// bits whichever steps they came in.
+// Sums rows one after the other in double precision: the bits of the sum of n rows do not depend on
+// the steps they came in.
 class ValueSum {
  public:
-  // Makes it the sum of the rows [begin, end), starting over unless these continue the rows that
-  // are in it; returns how many rows it read.
+  // Makes this the sum of the rows [begin, end). Starts over unless they continue the rows already
+  // summed. Returns the number of rows read.
   int extend(const KVHead& head, int begin, int end);
-  // Adds the next row, which lies at `row`.
+  // Adds the next row, stored at `row`.
   void add_row(const KVHead& head, int row);
-  // The row `by` comes in place of `row`.
+  // Subtracts `row` and adds row `by`.
   void replace(const KVHead& head, int row, int by);
-  // Knows nothing of rows from `length` on.
+  // Restarts if it contains rows from `length` on.
   void truncate(int length);
-  // Element `d`, in units of the values as they are stored.
+  // Element `d`, in the unit of the stored values.
   double at(int d) const { return total_.empty() ? 0.0 : total_[d]; }
 
  private:
@@ -31,7 +31,8 @@ class ValueSum {
   std::vector<double> total_;  // [size]
 };
 
-// What a token sees: all rows up to its own, but those between the sinks and its window.
+// The values that a token sees: all rows up to its own, except those between the sinks and its
+// window.
 struct SeenValues {
   ValueSum all, hidden;
 
@@ -42,7 +43,7 @@ struct SeenValues {
   double at(int d) const { return all.at(d) - hidden.at(d); }
 };
 
-// What a head keeps between steps: after the committed rows, and after each tentative one.
+// Sums that a head keeps between steps: after the committed rows, and after each tentative one.
 struct ValueSums {
   SeenValues committed;
   std::vector<SeenValues> drafts;

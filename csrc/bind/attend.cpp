@@ -20,7 +20,7 @@ void complete_sketch(const AttentionRule& rule, KVCache& cache, int layer, int l
   cache.set_sketched(layer, std::max(cache.sketched(layer), length / kSketchRows));
 }
 
-// What attention to one layer is about.
+// Arguments of attention to one layer.
 struct Call {
   int layer = 0, window = 0;
   int heads = 0;                            // of queries
@@ -49,10 +49,10 @@ void check_call(const KVCache& cache, const ConstFloats& q, const ConstInts& vis
 
 void check_count(const KVCache& cache, int rows) {
   require(rows >= 1 && rows <= 32, "1 to 32 query rows, not " + std::to_string(rows));
-  require(rows == 1 || !cache.extras().masses, "a cache that sums what rows weigh takes one token");
+  require(rows == 1 || !cache.extras().masses, "a cache that sums row masses takes one token");
 }
 
-// Adds the traversals of one request, which count in reads[kv_heads].
+// Adds the traversals of one request, which count into reads[kv_heads].
 void lay_out(const Call& call, const StepRequest& request, Reads* reads,
              std::vector<Traversal>& all) {
   KVCache& cache = *request.cache;
@@ -101,8 +101,8 @@ void run(std::vector<Traversal>& traversals) {
   });
 }
 
-// q [T, H, D] over rows 0..length+T of a layer, the last T tentative; out [T, H, D].
-// Returns what was read, [kv_heads] each. `rule` null: everything. `audit` [3, T, H]: see audit.h.
+// q [T, H, D] over rows 0..length+T of a layer, the last T tentative; out [T, H, D]. Returns the
+// rows read, [kv_heads] each. `rule` null: everything. `audit` [3, T, H]: see partial.h.
 std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats q,
                              ConstInts visible, float scale, int window,
                              std::optional<ConstInts> blocks, Floats out,
@@ -143,8 +143,8 @@ std::vector<Reads> py_attend(KVCache& cache, int layer, int length, ConstFloats 
   return reads;
 }
 
-// The same for several requests in one go: q [rows, H, D] has counts[i] rows over cache i. `rules`
-// of each key/value head, empty: everything is read. Adds to reads [4, layers, kv_heads]: see
+// The same for several requests at once: q [rows, H, D] has counts[i] rows over cache i. `rules`:
+// one per key/value head; empty: everything is read. Adds to reads [4, layers, kv_heads]: see
 // py_step.
 Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths, ConstInts counts,
                       ConstFloats q, ConstInts visible, float scale, int window, Floats out,

@@ -1,4 +1,4 @@
-// What the binding files share. Only this folder knows Python: it checks every argument and does no
+// Shared by the binding files. Only this folder knows Python: it checks every argument and does no
 // arithmetic.
 #pragma once
 
@@ -39,14 +39,14 @@ Type type_of(const std::string& name);
 const char* name_of(Type type);
 void check_tokens(const KVCache& cache, int first, int count);
 void check_rows(const KVCache& cache, int layer, int first, int count);  // of a layer
-// The rows of each cache, of a layer, that a call for several requests is about.
+// Each cache's rows in a layer, for a call for several requests.
 std::vector<StepRequest> requests_of(const std::vector<KVCache*>& caches, int layer,
                                      const ConstInts& lengths, const ConstInts& counts,
                                      size_t rows);
 void check_rule(const AttentionRule& rule, int group);  // query heads that share keys and values
 
-// Owns padded copies of scale and bias, levels, and the wave of a rotation; keeps the weight's
-// array alive.
+// Owns padded copies of scale and bias, the centroids, and the wave of a rotation; keeps the
+// weight's array alive.
 struct PyLinear {
   Linear linear;
   ConstBytes data;

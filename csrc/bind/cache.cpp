@@ -81,7 +81,7 @@ void py_store(KVCache& cache, int layer, int token, ConstFloats k, ConstFloats v
   store(cache, layer, first, count, k.data(), v.data(), count * size, size);
 }
 
-// Writes k, v [rows, G, D] of a layer: counts[i] rows to cache i, behind its first lengths[i]
+// Writes k, v [rows, G, D] of a layer: counts[i] rows to cache i, after its first lengths[i]
 // tokens.
 void py_store_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths, ConstInts counts,
                    ConstFloats k, ConstFloats v) {
@@ -100,7 +100,7 @@ void py_store_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths, C
   }
 }
 
-// Reads the rows first.. of a layer into keys and values [G, T, D], either of which may be None.
+// Reads the rows first.. of a layer into keys and values [G, T, D]; either may be None.
 void py_load(const KVCache& cache, int layer, int first, std::optional<Floats> keys,
              std::optional<Floats> values) {
   if (!keys && !values) return;
@@ -131,7 +131,7 @@ void make_cache(KVCache* self, int layers, int heads, int size, const std::strin
               std::to_string(size));
   require(!rounding || (rounding->layers() == layers && rounding->heads() == heads &&
                         rounding->size() == size && type_of(key_type) == Type::kmeans4),
-          "the rounding is of keys in codes, of as many layers and heads and of this size");
+          "the key rounding must have the cache's layers, heads and size, and storage kmeans4");
   new (self) KVCache(layers, heads, size, type_of(key_type), type_of(value_type), arena,
                      Extras{sketch, boxes, masses}, rounding);
 }
@@ -154,7 +154,7 @@ void bind_rounding(nb::module_& m) {
            "passed"_a.noconvert(), "weights"_a.noconvert());
 }
 
-// What takes the rows of several requests.
+// Functions that take rows of several requests.
 void bind_rows(nb::module_& m) {
   m.def("store_rows", &py_store_rows, "caches"_a, "layer"_a, "lengths"_a.noconvert(),
         "counts"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert());
@@ -191,7 +191,7 @@ void bind_cache(nb::module_& m) {
             require(keep >= 0 && keep <= capacity && keep <= self.capacity(),
                     "cannot keep " + std::to_string(keep) + " rows of " +
                         std::to_string(self.capacity()) + " in " + std::to_string(capacity));
-            require(capacity > 0, "a capacity of at least one row");
+            require(capacity > 0, "the capacity must be at least one row");
             nb::gil_scoped_release release;
             self.resize(capacity, keep);
           },

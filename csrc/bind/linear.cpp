@@ -29,7 +29,7 @@ PyLinear::PyLinear(ConstBytes bytes, int rows, int columns, const std::string& t
   linear.columns = columns;
   linear.type = type == "codes" ? Type::codebook : type_of(type);
   require(linear.type != Type::f16 && linear.type != Type::kmeans4,
-          "weights are float32, bfloat16, int8 or codes");
+          "weights are float32, bfloat16, int8 or codebook");
   set_codes(table, group, rotation, max_code);
   const size_t expected = linear.panels() * linear.panel_bytes();
   require(bytes.size() == expected, "packed weight has " + std::to_string(bytes.size()) +
@@ -44,7 +44,7 @@ PyLinear::PyLinear(ConstBytes bytes, int rows, int columns, const std::string& t
 void PyLinear::set_codes(const std::optional<ConstBytes>& table, int group, int rotation,
                          int max_code) {
   require((linear.type == Type::codebook) == table.has_value(),
-          "weights in codes, and only these, need levels");
+          "codebook weights, and only these, need levels");
   if (!table) return;
   const size_t count = table->size();
   require(std::has_single_bit(count) && count >= 1 << kMinBits && count <= 1 << kMaxBits,
@@ -117,11 +117,11 @@ void py_linear(const PyLinear& w, ConstFloats x, Floats y) {
   });
 }
 
-// What the inputs are replaced by: ascending levels, how many values at each end stay, how many
-// share a scale (0: all of them), and between which thresholds values do not stay.
+// Sets the codebook of the inputs: ascending centroids, the number of outliers at each end, the
+// values that share a scale (0: all), and two thresholds; values beyond them stay exact.
 void py_set_inputs(PyLinear& w, ConstFloats levels, int outliers, int group, float low,
                    float high) {
-  require(w.linear.type == Type::codebook, "only weights in codes have inputs by levels");
+  require(w.linear.type == Type::codebook, "only codebook weights have an input codebook");
   require(levels.ndim() == 1 && levels.size() >= 1 && levels.size() <= kLevels,
           "1 to 16 levels, not " + std::to_string(levels.size()));
   for (size_t i = 1; i < levels.size(); i++)
@@ -143,7 +143,7 @@ void py_set_inputs(PyLinear& w, ConstFloats levels, int outliers, int group, flo
 void py_count_pairs(const PyLinear& w, ConstBytes x, ConstFloats x_levels, Floats y) {
   require(
       w.linear.type == Type::codebook && w.linear.bits == 4 && w.linear.group >= w.linear.columns,
-      "pairs are counted of codes of 4 bits with one scale a row");
+      "pairs are counted only for 4-bit codes with one scale a row");
   require(x.ndim() == 1 && x.size() == static_cast<size_t>(w.linear.columns),
           "x must be [" + std::to_string(w.linear.columns) + "]");
   require(x_levels.size() == kLevels, "16 levels of x, not " + std::to_string(x_levels.size()));
@@ -154,8 +154,8 @@ void py_count_pairs(const PyLinear& w, ConstBytes x, ConstFloats x_levels, Float
   kernels().count_pairs(w.linear, 0, w.linear.panels(), x.data(), x_levels.data(), y.data());
 }
 
-// Writes the dense float32 weight [rows, columns], in the caller's thread: its callers are in
-// PyTorch's parallel code, where a second team would only compete for the cores.
+// Writes the dense float32 weight [rows, columns] in the caller's thread: callers are in PyTorch's
+// parallel code, where a second team would only compete for the cores.
 void py_unpack(const PyLinear& w, Floats out) {
   require(out.ndim() == 2 && out.shape(0) == static_cast<size_t>(w.linear.rows) &&
               out.shape(1) == static_cast<size_t>(w.linear.columns),
@@ -165,7 +165,7 @@ void py_unpack(const PyLinear& w, Floats out) {
   kernels().unpack(w.linear, 0, w.linear.panels(), out.data(), w.linear.columns);
 }
 
-// Fills found [2, k] with the indices of the k greatest and the k least values.
+// Fills found [2, k] with the indices of the k largest and the k smallest values.
 void py_outliers(ConstFloats values, Ints found) {
   require(values.ndim() == 1 && values.size() > 0, "values must be [N]");
   require(found.ndim() == 2 && found.shape(0) == 2 && 2 * found.shape(1) <= values.size(),

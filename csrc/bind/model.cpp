@@ -10,7 +10,7 @@
 namespace suffice::bind {
 namespace {
 
-// A model built part by part from Python; keeps every array it points into.
+// A model built part by part from Python; keeps alive every array it points into.
 struct PyModel {
   ModelSpec spec;
   std::vector<nb::object> keep;
@@ -49,12 +49,12 @@ void check_linear(const Linear& w, int rows, int columns, const char* name, bool
               "]; [" + std::to_string(rows) + ", " + std::to_string(columns) + "] expected");
 }
 
-// Matrices that share an input take one quantised copy of it.
+// Matrices that share an input share one quantised copy of it.
 void check_alike(const Linear& a, const Linear& b, const char* names) {
   require(!a.data || !b.data ||
               (a.type == b.type && a.rotation.block == b.rotation.block &&
                a.max_code == b.max_code && a.inputs == b.inputs),
-          std::string(names) + " must be stored alike");
+          std::string(names) + " must have the same storage");
 }
 
 using Parts = nb::typed<nb::dict, nb::str, nb::object>;
@@ -100,7 +100,7 @@ void finish(PyModel& self, const Parts& parts) {
   self.set(spec.project_out, parts, "project_out");
   self.set(spec.head, parts, "head");
   check_linear(spec.embedding, spec.vocabulary, spec.embedding_width, "embed");
-  require(spec.embedding.type != Type::codebook, "the embedding must not be in codes");
+  require(spec.embedding.type != Type::codebook, "the embedding cannot have codebook weights");
   check_linear(spec.project_in, spec.width, spec.embedding_width, "project_in",
                spec.width != spec.embedding_width);
   check_linear(spec.project_out, spec.embedding_width, spec.width, "project_out",
@@ -141,9 +141,8 @@ void check_request(const ModelSpec& spec, const KVCache& cache, int length, int 
               cache.heads() == spec.kv_heads && cache.size() == spec.head_size,
           "the cache was made for another model");
   check_tokens(cache, length, count);
-  require(
-      prefill || count == 1 || !cache.extras().masses,
-      "a cache that sums what rows weigh takes one token at a time, not " + std::to_string(count));
+  require(prefill || count == 1 || !cache.extras().masses,
+          "a cache that sums row masses takes one token at a time, not " + std::to_string(count));
 }
 
 void check_tokens(const ModelSpec& spec, const ConstInts& tokens, const ConstInts& positions,
@@ -166,10 +165,10 @@ void check_tokens(const ModelSpec& spec, const ConstInts& tokens, const ConstInt
 }
 
 // tokens, positions [rows]; counts [requests] rows each; visible [rows] bit masks over the
-// request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted; reads
-// [4, layers, kv_heads]: rows of keys read, of values read, held, and of values that each query
-// head alone would read, to which is added; queries [layers, rows, heads, size] takes those of
-// every row; audit [3, layers, rows, heads]: see audit.h.
+// request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted; reads [4,
+// layers, kv_heads], added to: key rows read, value rows read, dense rows, and value rows that each
+// query head alone would read; queries [layers, rows, heads, size]: filled with those of every row;
+// audit [3, layers, rows, heads]: see partial.h.
 Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
                ConstInts tokens, ConstInts positions, ConstInts visible, ConstInts outputs,
                Floats logits, Longs reads, bool prefill, std::optional<Floats> queries,

@@ -14,7 +14,7 @@ Type type_of(const std::string& name) {
   if (name == "int8") return Type::i8;
   if (name == "kmeans4") return Type::kmeans4;
   throw std::invalid_argument("unknown storage type '" + name +
-                              "'. AetState: float32, bfloat16, float16, int8, kmeans4");
+                              "'. Known types: float32, bfloat16, float16, int8, kmeans4");
 }
 
 const char* name_of(Type type) {
@@ -51,7 +51,7 @@ void bind_machine(nb::module_& m) {
           threads->barrier();
         });
       },
-      "thread"_a, "Raises MemoryError from a thread of the team, as a test of what becomes of it.");
+      "thread"_a, "Raises MemoryError in a thread of the team, to test how it is passed on.");
   m.def("read_bandwidth", &read_bandwidth, "bytes"_a, "threads"_a, "repeats"_a,
         nb::call_guard<nb::gil_scoped_release>());
   m.def("product_rate", &product_rate, "narrow"_a, "threads"_a, "repeats"_a,

@@ -1,4 +1,4 @@
-// What policies do with the rows of a cache.
+// Operations of policies on the rows of a cache.
 #include <algorithm>
 
 #include "bind/bind.h"
@@ -14,7 +14,7 @@ void check_layer(const KVCache& cache, int layer) {
           "layer " + std::to_string(layer) + " of " + std::to_string(cache.layers()));
 }
 
-// kept [heads, n]: rows of the layer, ascending, of those that `length` tokens have.
+// kept [heads, n]: ascending rows of the layer, among those of `length` tokens.
 void py_evict(KVCache& cache, int layer, Ints kept, int length) {
   check_layer(cache, layer);
   const int held = length - cache.removed(layer), count = static_cast<int>(kept.shape(1));
@@ -32,7 +32,7 @@ void py_evict(KVCache& cache, int layer, Ints kept, int length) {
   cache.evict(layer, kept.data(), count, length);
 }
 
-// order [heads, n]: the first n blocks of a layer, the most important first.
+// order [heads, n]: the first n blocks of a layer, most important first.
 void py_set_order(KVCache& cache, int layer, Ints order) {
   check_layer(cache, layer);
   require(order.shape(0) == static_cast<size_t>(cache.heads()), "one order for each head");
@@ -42,22 +42,22 @@ void py_set_order(KVCache& cache, int layer, Ints order) {
     std::vector<int32_t> sorted = blocks;
     std::sort(sorted.begin(), sorted.end());
     for (int i = 0; i < count; i++)
-      require(sorted[i] == i, "an order must have each block from 0 on once");
+      require(sorted[i] == i, "an order must contain each block from 0 on once");
     cache.state(layer, h).order = std::move(blocks);
   }
 }
 
 void py_set_eligible(KVCache& cache, int layer, int sinks, int recent, int blocks) {
   check_layer(cache, layer);
-  require(sinks >= 0 && recent >= 0 && blocks >= 0, "no negative sets");
+  require(sinks >= 0 && recent >= 0 && blocks >= 0, "sinks, recent and blocks cannot be negative");
   require(blocks == 0 || cache.extras().boxes, "the cache has no boxes of its keys");
   cache.eligible(layer) = {sinks, recent, blocks};
 }
 
-// masses [heads, n] of a layer's first rows, copied out, or in if `set`.
+// masses [heads, n] of a layer's first rows: copied out, or in if `set`.
 void py_masses(KVCache& cache, int layer, Masses masses, bool set) {
   check_layer(cache, layer);
-  require(cache.extras().masses, "the cache does not sum what rows weigh");
+  require(cache.extras().masses, "the cache does not sum row masses");
   const int count = static_cast<int>(masses.shape(1));
   check_rows(cache, layer, 0, count);
   require(masses.shape(0) == static_cast<size_t>(cache.heads()), "one row for each head");

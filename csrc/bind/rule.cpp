@@ -1,4 +1,4 @@
-// What attention reads, and what it has read.
+// Rules of attention, and counts of rows read.
 #include <algorithm>
 
 #include "bind/bind.h"
@@ -9,7 +9,7 @@ namespace suffice::bind {
 
 void check_rule(const AttentionRule& rule, int group) {
   const size_t tables = rule.softmax_tables.size();
-  require(tables == 0 || !rule.certified(), "what is certified is of the exact softmax");
+  require(tables == 0 || !rule.certified(), "the certified rule needs the exact softmax");
   require(tables == 0 || static_cast<int>(tables) == group,
           "levels for each of the " + std::to_string(group) + " query heads that share keys");
 }
@@ -21,7 +21,7 @@ void check_share(float value_share) {
 }
 
 void check_checks(int blocks) {
-  require(blocks >= 1 && blocks <= kTileBlocks, "a check after 1 to 4 blocks");
+  require(blocks >= 1 && blocks <= kTileBlocks, "check_blocks must be 1 to 4");
 }
 
 AttentionRule read_all(float value_share) {
@@ -33,7 +33,7 @@ AttentionRule aet(float key_share, float value_share, int sinks, int globals, in
                   int check_blocks, bool by_sketch) {
   check_share(value_share);
   check_checks(check_blocks);
-  require(sinks >= 0 && globals >= 0 && locals >= 0, "no negative sets");
+  require(sinks >= 0 && globals >= 0 && locals >= 0, "sinks, globals, locals cannot be negative");
   return {.technique =
               Aet{.key_share = key_share, .sinks = sinks, .globals = globals, .locals = locals},
           .value_share = value_share,
@@ -46,7 +46,7 @@ AttentionRule art(float scale, float direction, int patience, int probe, float v
   check_share(value_share);
   check_checks(check_blocks);
   require(probe > 0 && probe % kPanel == 0, "the probe must be a multiple of 16");
-  require(patience >= 1, "patience is at least 1");
+  require(patience >= 1, "patience must be at least 1");
   return {.technique =
               Art{.scale = scale, .direction = direction, .patience = patience, .probe = probe},
           .value_share = value_share,
@@ -63,10 +63,10 @@ AttentionRule certified(float missing, bool bounded, float value_share) {
 
 SoftmaxTable softmax_table(const std::vector<float>& borders, const std::vector<float>& weights) {
   require(weights.size() == 4 || weights.size() == 8 || weights.size() == 16, "4, 8 or 16 weights");
-  require(borders.size() + 1 == weights.size(), "one border less than weights");
-  require(std::is_sorted(borders.begin(), borders.end()), "ascending borders");
+  require(borders.size() + 1 == weights.size(), "borders must be one fewer than weights");
+  require(std::is_sorted(borders.begin(), borders.end()), "borders must ascend");
   require(std::all_of(weights.begin(), weights.end(), [](float w) { return w >= 0; }),
-          "no negative weight");
+          "weights cannot be negative");
   SoftmaxTable table{.codes = static_cast<int>(weights.size())};
   std::copy(borders.begin(), borders.end(), table.borders);
   std::copy(weights.begin(), weights.end(), table.weights);
@@ -77,21 +77,21 @@ SoftmaxTable softmax_table(const std::vector<float>& borders, const std::vector<
 AttentionRule with_softmax_tables(AttentionRule rule,
                                   const std::vector<std::vector<float>>& borders,
                                   const std::vector<std::vector<float>>& weights) {
-  require(borders.size() == weights.size(), "borders and weights of the same heads");
+  require(borders.size() == weights.size(), "borders and weights must have one entry per head");
   rule.softmax_tables.clear();
   for (size_t head = 0; head < borders.size(); head++)
     rule.softmax_tables.push_back(softmax_table(borders[head], weights[head]));
   return rule;
 }
 
-// scores [tiles, query heads, 64], in base 2; by the codes of `rule`, or exact.
+// scores [tiles, query heads, 64], in base 2; softmax by the tables of `rule`, or exact.
 double py_softmax_seconds(ConstFloats scores, std::optional<AttentionRule> rule, int repeats) {
   require(scores.ndim() == 3 && scores.shape(2) == kTileRows && scores.size() > 0,
           "scores must be [tiles, query heads, " + std::to_string(kTileRows) + "]");
   require(repeats >= 1, "at least one pass");
   const int count = static_cast<int>(scores.shape(1));
   if (rule) check_rule(*rule, count);
-  require(!rule || !rule->softmax_tables.empty(), "the rule has no levels");
+  require(!rule || !rule->softmax_tables.empty(), "the rule has no softmax tables");
   nb::gil_scoped_release release;
   return softmax_seconds(scores.data(), static_cast<int>(scores.shape(0)), count,
                          rule ? rule->softmax_tables.data() : nullptr, repeats);

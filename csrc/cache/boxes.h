@@ -1,4 +1,4 @@
-// Blocks chosen for a query by the boxes around their keys (Quest).
+// Blocks selected for a query by the boxes around their keys (Quest).
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace suffice {
 
-// Writes the boxes of the blocks of `length` rows that have none yet, for some of the cache's
-// [layers][heads].
+// Writes the missing boxes of the blocks of `length` rows, for some of the cache's [layers][heads].
 void encode_boxes(KVCache& cache, int first_head, int last_head, int length);
 
-// The blocks of one token, the newest first and then by what their keys can score at most.
+// Ranks the blocks of one token: the newest first, then by the largest score that a key in their
+// box can have.
 class Ranking {
  public:
   // Appends the newest of the blocks [begin, end) and the `max_blocks` - 1 others that rank first,
   // unless they are in the order; ties go to the older. Boxes of blocks from `boxed` on are
-  // computed here. Returns how many boxes were read.
+  // computed here. Returns the number of boxes read.
   int sort(const KVHead& head, const float* const* queries, int count, int boxed, int begin,
            int end, int max_blocks, std::vector<int32_t>& order);
 

@@ -181,8 +181,8 @@ void KVCache::copy_rows(const KVHead& from, const KVHead& to, int keep) const {
 void KVCache::resize(int capacity, int keep) {
   size_t needed = 0;
   for (int layer = 0; layer < layers_; layer++) needed += layout(capacity - removed_[layer]).total;
-  // Mapping first and touching later: untouched pages cost nothing, so the old and the new memory
-  // coexist for one layer at a time only.
+  // Map first, touch later: untouched pages cost nothing, so old and new memory coexist for one
+  // layer at a time only.
   arena_->require(needed, bytes());
   std::vector<std::byte*> fresh;
   try {

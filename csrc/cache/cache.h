@@ -18,11 +18,11 @@ struct OutOfMemory : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Accounts the memory of all caches to the byte and enforces a limit (0: none).
+// Counts the memory of all caches to the byte and enforces a limit (0: none).
 class Arena {
  public:
   explicit Arena(size_t limit_bytes = 0) : limit_(limit_bytes) {}
-  // Throws OutOfMemory if `more` bytes exceed the limit once `freed` bytes are given back.
+  // Throws OutOfMemory if `more` bytes would exceed the limit after `freed` bytes are freed.
   void require(size_t more, size_t freed) const;
   std::byte* map(size_t bytes);  // zeroed, page-aligned; throws OutOfMemory
   void unmap(std::byte* data, size_t bytes);
@@ -35,14 +35,14 @@ class Arena {
   size_t used_ = 0;
 };
 
-// What a cache keeps besides keys and values.
+// Data that a cache keeps in addition to keys and values.
 struct Extras {
-  bool sketch = false;  // of the keys, for `certified`
+  bool sketch = false;  // 4-bit copy of the keys, for `certified`
   bool boxes = false;   // around each block of keys, for `quest`
-  bool masses = false;  // that each row had, for `h2o`
+  bool masses = false;  // attention mass of each row, for `h2o`
 };
 
-// How a model's keys are rounded to codes: see KeyRounding; each layer and head has one.
+// How a model's keys are rounded to codes: one KeyRounding per layer and head.
 class KeyRoundings {
  public:
   // scales, means, weights [layers][heads][size], passed [layers][heads][size][size].
@@ -62,14 +62,14 @@ class KeyRoundings {
   std::vector<KeyRounding> all_;  // [layers][heads]
 };
 
-// What a policy lets the tokens see of a layer's rows: the first `sinks` and the last `recent`
-// (0: all), and at most `blocks` of those (0: all), the ones that their boxes rank first.
+// The rows of a layer that a policy lets tokens see: the first `sinks` and the last `recent` (0:
+// all); at most `blocks` of their blocks (0: all), those that boxes rank first.
 struct Eligible {
   int sinks = 0, recent = 0, blocks = 0;
 };
 
-// Tokens are counted from the start of the context, whatever was evicted: the row of token t in a
-// layer is t - removed(layer) if t came after the last eviction.
+// Tokens are counted from the start of the context, whether evicted or not: token t, if it came
+// after the last eviction, has row t - removed(layer) of a layer.
 class KVCache {
  public:
   KVCache(int layers, int heads, int size, Type key_type, Type value_type,
@@ -91,28 +91,28 @@ class KVCache {
   int64_t value_bytes() const;
   size_t row_bytes() const;  // of one token in all layers and heads, scales included
 
-  // New memory for `capacity` tokens (rounded up to whole panels inside), the rows of `keep` tokens
-  // copied, one layer at a time. On OutOfMemory the cache is as it was.
+  // Allocates memory for `capacity` tokens (rounded up to whole panels) and copies the rows of
+  // `keep` tokens, one layer at a time. On OutOfMemory the cache is unchanged.
   void resize(int capacity, int keep);
 
-  // Eviction (evict.cpp). Keeps the rows kept[heads][count] of a layer, in that order, of those of
-  // `length` tokens, and gives the memory of the others back.
+  // Eviction (evict.cpp). Keeps the rows kept[heads][count] of a layer, in that order, out of the
+  // rows of `length` tokens; frees the memory of the others.
   void evict(int layer, const int32_t* kept, int count, int length);
-  // Closes, in place, the gaps of whole blocks that no token after `length` sees any more; returns
-  // the number of rows that this makes in the layer that gains least.
+  // `compact` closes, in place, the gaps of whole blocks that no token after `length` sees any
+  // more. `dead_rows` is the number of rows that this frees in the layer with the fewest.
   int dead_rows(int length) const;
   void compact(int length);
-  // Of the first `sinks` rows and the one that is seen no more after `length` tokens, the lightest
-  // goes.
+  // Drops the row with the least mass of two candidates: the lightest of the first `sinks` rows,
+  // and the row that leaves the window after `length` tokens.
   void keep_heavy(int length);
   Eligible& eligible(int layer) { return eligible_[layer]; }
   const Eligible& eligible(int layer) const { return eligible_[layer]; }
-  void release();  // all memory; the capacity is 0 then
+  void release();  // frees all memory; the capacity is 0 then
 
   KVHead head(int layer, int head) const;
   HeadState& state(int layer, int head) { return states_[layer * heads_ + head]; }
   ValueSums& sums(int layer, int head) { return sums_[layer * heads_ + head]; }
-  void forget_drafts(int layer);  // other rows come in place of those that were attended from
+  void forget_drafts(int layer);  // tentative rows get replaced: clears what depends on them
   const Extras& extras() const { return extras_; }
   // Chunks whose sketch is complete, in every head of a layer.
   int sketched(int layer) const { return sketched_[layer]; }
@@ -120,8 +120,8 @@ class KVCache {
   // Blocks that have their box, in every head of a layer.
   int boxed(int layer) const { return boxed_[layer]; }
   void set_boxed(int layer, int blocks) { boxed_[layer] = blocks; }
-  void settle(int draft);           // heads now know what they knew after that tentative row
-  void forget_rows(int length);     // heads know nothing of rows from `length` on
+  void settle(int draft);           // heads take the state after that tentative row
+  void forget_rows(int length);     // heads lose the state of rows from `length` on
   void move_row(int from, int to);  // in all layers and heads
   std::unique_ptr<KVCache> copy(int keep) const;
 
@@ -144,7 +144,7 @@ class KVCache {
   std::shared_ptr<const KeyRoundings> rounding_;
   std::vector<int> sketched_, boxed_;  // [layers]
   std::vector<std::byte*> memory_;     // [layers]
-  std::vector<int> rows_, removed_;    // [layers]: that there is memory for, that were evicted
+  std::vector<int> rows_, removed_;    // rows allocated, rows evicted
   std::vector<Eligible> eligible_;     // [layers]
   std::vector<HeadState> states_;      // [layers][heads]
   std::vector<ValueSums> sums_;        // [layers][heads]

@@ -1,4 +1,4 @@
-// How rows leave a cache before its request ends.
+// Removal of rows from a cache before its request ends.
 #include <algorithm>
 #include <cstring>
 
@@ -7,7 +7,7 @@
 namespace suffice {
 namespace {
 
-// Elements of a key lie a panel's width apart, in runs of sizeof(Run) bytes.
+// The elements of a key lie a panel's width apart, in runs of sizeof(Run) bytes.
 template <class Run>
 void copy_key(const std::byte* from, std::byte* to, int runs) {
   for (int i = 0; i < runs; i++)

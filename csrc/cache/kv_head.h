@@ -17,7 +17,7 @@ constexpr int kMaxSize = 512;  // of a head
 //     | key 0: k[0..p) | key 1: k[0..p) | ... | key 15: k[0..p) |
 //     | key 0: k[p..2p)| key 1: ...                             |
 //
-// A run is two int8, which are multiplied in pairs, 8 codes, or one element of the other types.
+// A run is two int8 (multiplied in pairs), 8 codes of kmeans4, or one element of the other types.
 constexpr int key_pair(Type type) { return type == Type::i8 ? 2 : type == Type::kmeans4 ? 8 : 1; }
 constexpr size_t elements_bytes(Type type, int size) {  // of a key or a value
   return static_cast<size_t>(size) * bits_of(type) / 8;
@@ -25,10 +25,10 @@ constexpr size_t elements_bytes(Type type, int size) {  // of a key or a value
 constexpr int key_run(Type type) { return key_pair(type) * bits_of(type) / 8; }  // bytes
 constexpr bool has_scales(Type type) { return type == Type::i8 || type == Type::kmeans4; }
 
-// Rows in kmeans4: D/2 bytes and 4 more each. A row is multiplied by Hadamard matrices, as large as
-// its size allows: then its elements are as good as normally distributed, whatever they were, and
-// one codebook fits all rows. An element is its level times the row's scale. A row needs no other:
-// it is written, moved and forgotten by itself.
+// A row in kmeans4 takes D/2 bytes for a key or a value, and 4 bytes more. Rows are multiplied by
+// Hadamard matrices, as large as their size allows. This makes elements nearly normally
+// distributed, so one codebook fits all rows. An element is its centroid times the row's scale. A
+// row does not depend on others: it is written, moved and removed alone.
 //
 //     key:    4 bytes for 8 elements     byte j: | element 4 + j | element j |    j < 4
 //             4 bytes of scale           | mean: bfloat16 | scale: bfloat16 |
@@ -36,23 +36,22 @@ constexpr bool has_scales(Type type) { return type == Type::i8 || type == Type::
 //             4 bytes of scale           | scale: float32                   |
 //                                          high half        low half
 //
-// `mean`: how often the mean key of its head is in a key, which is taken out before the rest is
-// coded.
+// `mean`: the multiple of the head's mean key that is subtracted from a key before coding.
 //
-// The levels, these and their opposites, are the K-means of a normal variable among the odd whole
-// numbers, in units of 1 / kLevelUnit of its deviation. Products with keys take them without a
-// sign, as (level + kGreatestLevel) / 2: four of those times int8 fit in int16.
+// The centroids, these and their negatives, are the k-means of a normal variable, restricted to odd
+// integers, in units of 1 / kLevelUnit of its deviation. Products with keys take them unsigned, as
+// (level + kGreatestLevel) / 2: four of those times int8 fit in int16.
 constexpr int kUpperLevels[kLevels / 2] = {3, 9, 15, 21, 27, 35, 45, 59};
 constexpr int kGreatestLevel = 59;
 constexpr float kLevelUnit = 21.73f;
-// Scales that are tried for a row: these times the one that a normal variable of the row's
-// deviation would have. Errors that are passed on want greater ones.
+// Scales tried for a row: these factors times the scale of a normal variable with the row's
+// deviation. Rows that absorb errors of earlier elements need larger ones.
 constexpr int kTried = 8;
 constexpr float kTriedFactors[kTried] = {0.80f, 0.87f, 0.94f, 1.01f, 1.08f, 1.15f, 1.22f, 1.30f};
 constexpr int rotation_of(int size) { return size & -size; }  // the size of the matrices
 
 struct Codebook {
-  alignas(64) int8_t levels[4 * kLevels];  // four times, as vectors take them
+  alignas(64) int8_t levels[4 * kLevels];  // four copies, as vectors take them
 };
 constexpr Codebook codebook(bool with_sign) {
   Codebook book{};
@@ -65,21 +64,20 @@ constexpr Codebook codebook(bool with_sign) {
 }
 constexpr Codebook kRowCodebook = codebook(true), kKeyCodebook = codebook(false);
 
-// How the keys of a layer's head are rounded to kmeans4. Their channels are multiplied by scales,
-// those of queries by the inverses, which leaves scores as they are; all else is rotated after
-// that. With e the errors of a key's elements, codes are chosen so that the sum over i of
-// weights[i] times the square of e[i] + sum_{j < i} passed[j][i] e[j] is small: so much do they
-// change scores, in the mean over queries.
+// How keys of one layer's head are rounded to kmeans4. Channels of keys are multiplied by `scales`,
+// those of queries by the inverses, which leaves scores unchanged; both are rotated afterwards.
+// With e the errors of a key's elements, codes minimize the sum over i of weights[i] times the
+// square of e[i] + sum_{j < i} passed[j][i] e[j]: the mean squared change of scores over queries.
 struct KeyRounding {
   const float* scales;  // [D]
   const float* inverses;
   const float* mean;     // [D]
-  const float* passed;   // [D][D]: what j's error adds to the aim of a later i
+  const float* passed;   // [D][D]: share of j's error added to the target of a later i
   const float* weights;  // [D]
 };
 
 // A sketch of a chunk of 64 keys: 4 bits per element with a scale and a lowest value per channel,
-// and for each block of 16 keys the greatest length of what that leaves out of a key.
+// and for each block of 16 keys the largest norm of a key's residual (key minus sketch).
 //
 //     | bfloat16 scale[D] | bfloat16 low[D] | float residual[4] | codes, from a multiple of 32 on |
 //     codes: uint8 [4 blocks][D/8][16 keys][4]    byte b: | element 8j + 4 + b | element 8j + b |
@@ -92,7 +90,7 @@ constexpr size_t sketch_bytes(int size) {
 
 constexpr float kSquareSlack = 1.0f + 1e-5f;  // float32 sums of squares may come out too small
 
-// A box around a block of keys: float least[D], greatest[D].
+// A box around a block of keys: float least[D], greatest[D], per channel.
 constexpr size_t box_bytes(int size) { return 2 * static_cast<size_t>(size) * sizeof(float); }
 
 // One key/value head of one layer of one cache.
@@ -101,11 +99,11 @@ struct KVHead {
   std::byte* values = nullptr;  // [capacity][size]
   float* key_scales = nullptr;  // [capacity], of int8 and kmeans4
   float* value_scales = nullptr;
-  const KeyRounding* rounding = nullptr;  // of keys in kmeans4; null: every element for itself
+  const KeyRounding* rounding = nullptr;  // of keys in kmeans4; null: plain rounding
   std::byte* sketch = nullptr;            // chunks of kSketchRows keys, or null
-  float* boxes = nullptr;   // [blocks][2][size]: a block's least and greatest keys, or null
-  float* masses = nullptr;  // [capacity]: what each row has weighed so far, or null
-  int size = 0;             // D
+  float* boxes = nullptr;                 // [blocks][2][size]: boxes of the keys, or null
+  float* masses = nullptr;                // [capacity]: attention mass of each row so far, or null
+  int size = 0;                           // D
   Type key_type = Type::f32;
   Type value_type = Type::f32;
 };

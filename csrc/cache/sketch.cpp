@@ -21,7 +21,7 @@ Four load(const float* from) {
   return four;
 }
 
-// What a channel's values in the rows of a chunk, [kSketchRows], become.
+// Codes of one channel of a chunk's keys, [kSketchRows].
 struct Channel {
   float low, scale;
 
@@ -37,9 +37,9 @@ struct Channel {
         (std::max({greatest[0], greatest[1], greatest[2], greatest[3]}) - low) / (kGreatestCode)));
   }
 
-  // Codes of the values, and the squares of what they leave out added to `squares` [kSketchRows].
+  // Encodes the values; adds the squares of their residuals to `squares` [kSketchRows].
   void encode(const float* values, uint8_t* codes, float* squares) const {
-    constexpr float kWhole = 3 << 22;  // values that are this large have no fraction
+    constexpr float kWhole = 3 << 22;  // values this large have no fraction
     const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
     for (int row = 0; row < kSketchRows; row += 4) {
       const Four four = load(values + row);
@@ -54,7 +54,7 @@ struct Channel {
   }
 };
 
-// The codes [size][kSketchRows] as the kernels take them: see cache/kv_head.h.
+// Reorders the codes [size][kSketchRows] for the kernels: see cache/kv_head.h.
 void pack(const uint8_t* codes, int size, uint8_t* to) {
   for (int block = 0; block < kSketchBlocks; block++)
     for (int d = 0; d < size; d += 8)

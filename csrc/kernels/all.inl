@@ -1,5 +1,5 @@
-// Included once per instruction set inside its namespace; SUFFICE_LEVEL is 0, 3 or 4, and
-// SUFFICE_VNNI says whether there are products of bytes and of pairs that are added to sums.
+// Included once per instruction set inside its namespace. SUFFICE_LEVEL is 0, 3 or 4; SUFFICE_VNNI
+// is 1 if there are instructions that add products of bytes, or of pairs, to sums.
 // clang-format off: each file uses those before it
 #include "simd.inl"
 #include "dot.inl"

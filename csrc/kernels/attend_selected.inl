@@ -1,5 +1,5 @@
-// Decode attention of one token's query heads to selected blocks, without the values that matter
-// least.
+// Decode attention of one token's query heads to selected blocks, without the values of least
+// weight.
 
 template <Type KT, Type VT>
 struct SelectedBlocks {
@@ -11,8 +11,8 @@ struct SelectedBlocks {
   Running<KT, VT> running;
   SelectedReads reads;
 
-  // Bit i: row i of the tile has, in some head, a score of at least the floor.
-  // `per_head`: how many they are in each head, added up.
+  // Bit i: row i of the tile has, in some head, a score of at least the floor. `per_head`: such
+  // rows, summed over heads.
   uint64_t above(const Tile& tile, uint64_t rows_there, int64_t& per_head) const {
     uint64_t rows = 0;
     for (int q = 0; q < count; q++) {
@@ -24,7 +24,7 @@ struct SelectedBlocks {
     return rows;
   }
 
-  // Whether the values of all rows but `rows` can be left out; if so, notes their weights.
+  // Whether the values of all rows except `rows` can be left out; if so, adds up their weights.
   bool drop(const Tile& tile, uint64_t rows) {
     for (int q = 0; q < count; q++) {
       lost[q] = state.dropped[q] + running.weight_without(tile, rows, q);
@@ -39,7 +39,7 @@ struct SelectedBlocks {
     for (int i = begin; i < end;) {
       Tile tile = tile_at<KT, VT>(running.head, list, i, end, end, end_row);
       i += tile.blocks;
-      if (filter.floors)  // which values come next is not known yet
+      if (filter.floors)  // the next values to read are not known yet
         for (int b = 0; b < tile.blocks; b++) tile.next_values[b] = tile.values[b];
       running.score_tile(tile);
       running.add_picked_rows();

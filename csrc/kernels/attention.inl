@@ -1,10 +1,10 @@
-// Decode attention of one key/value head: all query rows that share it, one traversal.
+// Decode attention of one key/value head: one traversal, for all query rows that share the head.
 //
 // For each tile of up to four blocks of 16 keys: scores of all rows, one check of the running
 // maximum (the output is rescaled only when it grows by more than 2^8), exponentials, values.
-// Scores are in base 2. Every query row's arithmetic is in the same order whatever the other rows,
-// and a key that a row may not see adds exactly nothing to it: a batch of drafts gives each row the
-// bits that decoding it alone would give.
+// Scores are in base 2. A query row's operations have the same order whatever the other rows are,
+// and a key that a row may not see adds exactly zero to it: in a batch of drafts, each row gets the
+// bits that it gets when decoded alone.
 
 constexpr float kRescale = 8.0f;
 constexpr float kInfinity = __builtin_inff();
@@ -20,7 +20,7 @@ inline void hide(const Tile& tile, const Visible& visible, float* scores) {
   }
 }
 
-// Copies the scores of one query row to where their keys' rows are.
+// Copies the scores of one query row to the positions of their keys' rows.
 inline void keep_scores(const Tile& tile, const float* scores, float* to) {
   for (int block = 0; block < tile.blocks; block++)
     for (int i = 0; i < kPanel; i += W)
@@ -34,7 +34,7 @@ inline float greatest_of(const Tile& tile, const float* scores) {
   return max_of(top);
 }
 
-// Bit i: row i of the tile exists. `end_row`: one past the last row that does.
+// Bit i: row i of the tile exists. `end_row`: one past the last existing row.
 inline uint64_t row_bits(const Tile& tile, int end_row) {
   uint64_t rows = 0;
   for (int b = 0; b < tile.blocks; b++) {
@@ -48,7 +48,7 @@ inline int rows_of(const Tile& tile, int end_row) {
   return __builtin_popcountll(row_bits(tile, end_row));
 }
 
-// Bit i: row `row` + i of the block is one that the query row may see.
+// Bit i: the query row may see row `row` + i of the block.
 inline uint32_t visible_bits(const Visible& visible, int row) {
   if (visible.sees_block(row)) return 0xffff;
   uint32_t bits = 0;
@@ -56,8 +56,8 @@ inline uint32_t visible_bits(const Visible& visible, int row) {
   return bits;
 }
 
-// Lets the peak of one row follow the largest of its scores, if it has become much larger, and the
-// output and in every lane the part of the sum of weights with it.
+// Raises the peak of one row to the largest of its scores if that is much larger; rescales the
+// output and, in every lane, the partial sum of weights.
 SUFFICE_INLINE void follow(vf largest, int size, float* peak, vf& total, float* output) {
   if (!any(largest > splat(*peak + kRescale))) return;
   const float top = max_of(largest);
@@ -67,8 +67,8 @@ SUFFICE_INLINE void follow(vf largest, int size, float* peak, vf& total, float* 
   *peak = top;
 }
 
-// WorkQueue the scores of one row into weights exp2(score - peak), updates the peak, in every lane
-// its part of the sum of weights, and the output.
+// Turns the scores of one row into weights exp2(score - peak); updates the peak, the output and, in
+// every lane, the partial sum of weights.
 inline void soften(int blocks, float* scores, int size, float* peak, float* sums, float* output) {
   vf largest = load(scores), total = load(sums);
   for (int i = W; i < blocks * kPanel; i += W) largest = max(largest, load(scores + i));
@@ -82,8 +82,8 @@ inline void soften(int blocks, float* scores, int size, float* peak, float* sums
   store(sums, total);
 }
 
-// As `soften`, for a whole tile, whose values' `scales` it folds into the weights: these leave the
-// registers as whole numbers only.
+// As `soften` for a whole tile, but folds the values' `scales` into the weights, which leave the
+// registers only as integers.
 template <Type T>
 void soften_and_fold(const float* scores, const vf* scales, int size, float* peak, float* sums,
                      float* output, const Weights& weights, int row) {
@@ -102,7 +102,7 @@ void soften_and_fold(const float* scores, const vf* scales, int size, float* pea
   weights.quantize<T>(row, [&](int i) { return folded[i]; }, vectors, max_of(greatest));
 }
 
-// What stands for 2^(x - peak), less `base`; a hidden key weighs nothing.
+// Replaces 2^(x - peak), less `base`; a hidden key has weight 0.
 SUFFICE_INLINE vf weight_of(const SoftmaxTable& table, float peak, float base, vf x) {
   const vf none = {};
   vf weight = x > splat(kLowest) ? splat(table.weights[0] - base) : none;
@@ -111,8 +111,8 @@ SUFFICE_INLINE vf weight_of(const SoftmaxTable& table, float peak, float base, v
   return weight;
 }
 
-// WorkQueue the scores of one row into weights as `soften` does. Codes are relative to the largest
-// score so far, so that the peak follows it at once.
+// Turns the scores of one row into weights as `soften` does. Codes are relative to the largest
+// score so far, so the peak follows it at once.
 inline void soften_by_codes(const SoftmaxTable& table, int blocks, float* scores, int size,
                             float* peak, float* sums, float* output) {
   vf largest = load(scores);
@@ -143,7 +143,7 @@ inline int rows_in_use(const Visible* visible, int count) {
   return end_row;
 }
 
-// What all of some query rows see for sure.
+// The keys that all of some query rows certainly see.
 inline Visible seen_by_all(const Visible* visible, int count) {
   Visible all = {visible[0].first, visible[0].committed, 0, visible[0].sinks};
   for (int q = 1; q < count; q++) {
@@ -160,7 +160,7 @@ inline bool sees_tile(const Visible& visible, const Tile& tile) {
   return true;
 }
 
-// The softmax so far of some query rows that go through tiles together.
+// The running softmax of query rows that go through the tiles together.
 template <Type KT, Type VT>
 struct Running {
   const KVHead& head;
@@ -169,7 +169,7 @@ struct Running {
   Queries queries;
   Weights weights;
   Weights packed;  // of the values in `picked`
-  Picked picked;   // values that have been asked for and are still to be added
+  Picked picked;   // values that are being fetched and still have to be added
   float* sums;     // [count][W]
 
   // `scratch`: see attend_scratch.
@@ -223,7 +223,7 @@ struct Running {
     add<VT>(head, tile, weights, count, state.output);
   }
 
-  // What the keys of a tile weigh for one query row without those in `mask`.
+  // Sum of the weights of a tile's keys for one query row, without those in `mask`.
   float weight_without(const Tile& tile, uint64_t mask, int q) const {
     vf sum = {};
     for (int i = 0; i < tile.blocks * kPanel; i += W) {
@@ -245,7 +245,8 @@ struct Running {
     add<VT>(head, tile, weights, count, state.output);
   }
 
-  // Asks for the values of the rows in `mask`; `add_picked_rows` adds them, once they have come.
+  // Fetches the values of the rows in `mask`; `add_picked_rows` adds them once they are in the
+  // cache.
   void pick_rows(const Tile& tile, uint64_t mask) {
     picked = pick<VT>(head, tile, mask, weights, packed, count);
   }
@@ -279,7 +280,7 @@ void attend_of(const KVHead& head, const float* const* query_rows, const Visible
   running.finish();
 }
 
-// Calls f.operator()<T>() for the type that is given.
+// Calls f.operator()<T>() for the given type.
 template <class F>
 auto for_type(Type type, F f) {
   switch (type) {

@@ -1,4 +1,5 @@
-// What policies keep of keys and of their scores: boxes around blocks of keys, masses of rows.
+// Data that policies keep of keys and scores: boxes around blocks of keys, attention masses of
+// rows.
 
 inline void add_masses(const float* scores, float peak, float factor, float* masses) {
   for (int i = 0; i < kPanel; i += W)

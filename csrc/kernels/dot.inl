@@ -1,4 +1,4 @@
-// Products of vectors, added to sums lane by lane, and inputs in every lane.
+// Dot products of vectors, added to sums lane by lane; inputs broadcast to every lane.
 
 // Each lane: the sum of the products of its two int16 values.
 SUFFICE_INLINE vi dot_pairs(vi a, vi b) {
@@ -23,12 +23,12 @@ SUFFICE_INLINE vi multiply_add(vi a, vi b, vi total) {
                                                       reinterpret_cast<__m256i>(a),
                                                       reinterpret_cast<__m256i>(b)));
 #else
-  total += dot_pairs(a, b);  // GCC makes better code of it than of a sum that is returned
+  total += dot_pairs(a, b);  // GCC makes better code of it than of a returned sum
   return total;
 #endif
 }
 
-// The float32, or the pair of int16, at `from` in every lane.
+// The float32, or the pair of int16, at `from`, in every lane.
 template <class V>
 SUFFICE_INLINE V broadcast(const void* from) {
   std::conditional_t<std::is_same_v<V, vf>, float, int32_t> value;
@@ -36,12 +36,12 @@ SUFFICE_INLINE V broadcast(const void* from) {
   return value - V{};
 }
 
-// total += in each lane the sum of the products of its four int8 values, codes in [-127, 127].
-// With VNNI the first factor is taken as unsigned, w + 128: subtract 128 sum(x) at the end.
+// Adds to each lane the sum of the products of its four int8 values, codes in [-127, 127]. With
+// VNNI the first factor is unsigned, w + 128: subtract 128 sum(x) at the end.
 constexpr int kDotOffset = SUFFICE_VNNI ? 128 : 0;
 
 #if SUFFICE_VNNI
-// total += in each lane the sum of the products of its four bytes and four signed ones.
+// Adds to each lane the sum of the products of its four bytes and four signed bytes.
 SUFFICE_INLINE vi dot_bytes(vi total, vi bytes, vi signed_bytes) {
 #if SUFFICE_LEVEL == 4
   return reinterpret_cast<vi>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total),
@@ -70,7 +70,8 @@ SUFFICE_INLINE vi dot_quads(vi total, vi w, vi x) {
 #endif
 }
 
-// Puts a row of a product's inputs where those of `count` rows take turns; `to`: its first place.
+// Stores one row of a matmul's inputs, interleaved with those of `count` rows; `to`: its first
+// place.
 template <class In>
 SUFFICE_INLINE void spread_row(const In* row, int size, int count, In* to) {
   constexpr int run = kQuad / sizeof(In);
@@ -78,8 +79,8 @@ SUFFICE_INLINE void spread_row(const In* row, int size, int count, In* to) {
     std::memcpy(to + static_cast<size_t>(i) * count, row + i, kQuad);
 }
 
-// Calls f.operator()<P>(panel, apart) for panels in so many streams one after the other, and for
-// those that are left.
+// Calls f.operator()<P>(panel, apart) for panels in `Streams` parallel streams, then for the
+// remaining panels.
 template <int Streams, class F>
 SUFFICE_INLINE void in_streams(int first, int last, F f) {
   const int each = (last - first) / Streams;

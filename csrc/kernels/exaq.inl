@@ -1,11 +1,11 @@
-// Attention by codes: a softmax input is compared with a few borders, and a table says what it
-// weighs (EXAQ). The sum of weights comes from counts, so it is exact whatever the order.
+// Attention by codes (EXAQ): a score is compared with a few borders, and a table gives its weight.
+// The sum of weights follows from counts, so it is exact in any order.
 //
-// All keys are compared with the lowest border alone, which takes a compare and a bit for each.
-// Those that reach it in some head are few: their scores are packed, and then compared with the
-// other borders, weighed and counted.
+// All keys are first compared with the lowest border alone: one compare and one bit per key. Few
+// keys reach it in some head. Their scores are packed, compared with the other borders, weighted
+// and counted.
 
-// Raises, lane by lane, the greatest score of a query row so far.
+// Updates, lane by lane, the greatest score of a query row so far.
 SUFFICE_INLINE void keep_greatest(int blocks, const float* scores, float* lanes) {
   vf largest = load(lanes);
   for (int i = 0; i < blocks * kPanel; i += W) largest = max(largest, load(scores + i));
@@ -26,7 +26,7 @@ void score_tiles_of(const KVHead& head, const float* const* query_rows, const Vi
   const int end_row = rows_in_use(visible, count);
   for (int q = 0; q < count; q++) store(lanes + q * W, splat(kLowest));
   for (int i = begin; i < end; i += kTileBlocks, scores += count * kTileRows) {
-    const Tile tile = tile_at<KT, Type::f32>(head, list, i, end, end, end_row);  // keys alone
+    const Tile tile = tile_at<KT, Type::f32>(head, list, i, end, end, end_row);  // keys only
     score<KT>(head, tile, queries, count, scores);
     for (int q = 0; q < count; q++) {
       hide(tile, visible[q], scores + q * kTileRows);
@@ -44,8 +44,8 @@ inline void score_tiles(const KVHead& head, const float* const* queries, const V
   });
 }
 
-// Scores become weights less `base`; lane by lane, `reached` [Borders][W] counts those that reach
-// each border.
+// Turns scores into weights less `base`; `reached` [Borders][W] counts, lane by lane, the scores
+// that reach each border.
 template <int Borders>
 SUFFICE_INLINE void weigh_packed(const SoftmaxTable& table, float peak, float base, int count,
                                  float* scores, int32_t* reached) {
@@ -61,7 +61,7 @@ SUFFICE_INLINE void weigh_packed(const SoftmaxTable& table, float peak, float ba
     vf weight = x > splat(kLowest) ? splat(table.weights[0] - base) : none;
     for (int b = 0; b < Borders; b++) {
       const vi reaches = x >= border[b];
-      total[b] -= reaches;  // a lane that holds is -1
+      total[b] -= reaches;  // true lanes are -1
       weight = reaches ? splat(table.weights[b + 1] - base) : weight;
     }
     store(scores + i, weight);
@@ -69,18 +69,18 @@ SUFFICE_INLINE void weigh_packed(const SoftmaxTable& table, float peak, float ba
   for (int b = 0; b < Borders; b++) std::memcpy(reached + b * W, total + b, sizeof(vi));
 }
 
-// The codes of one token's query rows. What is packed comes from several tiles, up to kTileRows
-// keys: so vectors are full, and what was stored bit by bit has settled when it is loaded.
+// The codes of one token's query rows. Scores are packed from several tiles, up to kTileRows keys:
+// vectors are full, and single stores have completed before vectors load them.
 struct Codes {
   const SoftmaxTable* tables;  // [count]
   const float* peaks;          // [count]
   const int count;
-  const bool summed;     // what the keys weigh at least is left to the sum of all values
-  const bool whole;      // that is not known, and they weigh something: all keys are weighed
-  float* packed;         // [count][kTileRows]: scores, and once weighed weights
+  const bool summed;     // the lowest weight is left to the sum of all values
+  const bool whole;      // no such sum, and that weight is not 0: all keys are weighted
+  float* packed;         // [count][kTileRows]: scores, later weights
   int32_t* reached;      // [count][kMaxCodes][W]
-  int held = 0;          // keys that are packed
-  int64_t per_head = 0;  // keys that are weighed in each head, added up
+  int held = 0;          // packed keys
+  int64_t per_head = 0;  // weighted keys, summed over heads
 
   Codes(const SoftmaxTable* tables, const float* peaks, int count, bool summed, float* packed,
         int32_t* reached)
@@ -124,7 +124,7 @@ struct Codes {
     }
   }
 
-  // Weighs what is packed.
+  // Turns the packed scores into weights.
   void weigh() {
     for (int q = 0; q < count; q++) {
       const SoftmaxTable& table = tables[q];
@@ -141,8 +141,8 @@ struct Codes {
     held = 0;
   }
 
-  // The sum of weights of a head that sees `keys` keys: how many of them have which code says it
-  // exactly.
+  // The sum of weights of a head that sees `keys` keys: exact, because it follows from the number
+  // of keys with each code.
   float sum(int q, int64_t keys) const {
     const SoftmaxTable& table = tables[q];
     double total = static_cast<double>(table.weights[0]) * keys;
@@ -167,7 +167,7 @@ struct CodedScratch {
   }
 };
 
-// Weights by codes and the values that they need.
+// Weights by codes, and the values that they need.
 template <Type VT>
 struct Coded {
   const KVHead& head;
@@ -175,7 +175,7 @@ struct Coded {
   const Partial& state;
   Weights packed;
   Codes codes;
-  Picked picked;  // values that have been asked for and are still to be added
+  Picked picked;  // values that are being fetched and still have to be added
   float scales[kTileRows];
   int64_t rows = 0;
 
@@ -233,7 +233,7 @@ inline ValueReads add_coded(const KVHead& head, const Visible& visible, const So
     Coded<VT> coded(head, visible, tables, count, tiles.summed, state, room);
     const float* scores = tiles.scores;
     for (int i = tiles.begin; i < tiles.end; i += kTileBlocks, scores += tiles.stride)
-      coded.add_tile(  // values alone
+      coded.add_tile(  // values only
           tile_at<Type::f32, VT>(head, tiles.list, i, tiles.end, tiles.end, end_row), scores);
     return coded.finish(tiles.keys);
   });

@@ -1,12 +1,13 @@
-// Some of a tile's values, wherever they lie.
+// Selected rows of a tile's values, gathered from memory.
 
-// Rows of values; their keys' weights are packed in that order.
+// Selected rows of values; their keys' weights are packed in the same order.
 struct Picked {
   const std::byte* rows[kTileRows + 3];
   int count = 0;
 };
 
-// Adds picked values to Q query rows (from `first` on), 16 U of their elements from 16 `unit` on.
+// Adds the selected values to Q query rows (from `first` on), for 16 U of their elements from 16
+// `unit` on.
 template <Type T, int Q, int U>
 SUFFICE_INLINE void add_picked(const Picked& picked, int size, int first, int unit,
                                const Weights& weights, float* output) {
@@ -22,7 +23,7 @@ SUFFICE_INLINE void add_picked(const Picked& picked, int size, int first, int un
   sums.end(to, size, weights.units + first);
 }
 
-// Adds what was picked to all query rows; then nothing is.
+// Adds the selected values to all query rows; then none are left.
 template <Type T>
 void add_all_picked(Picked& picked, int size, int count, const Weights& packed, float* output) {
   if (picked.count == 0) return;
@@ -34,10 +35,11 @@ void add_all_picked(Picked& picked, int size, int count, const Weights& packed, 
   picked.count = 0;
 }
 
-// Multiplies the packed weights of values by their scales [picked.count] and makes them whole.
+// Multiplies the packed weights of values by their scales [picked.count] and rounds them to
+// integers.
 template <Type T>
 void scale_packed(const float* scales, const Weights& packed, int count, Picked& picked) {
-  for (int i = 0; i < 3; i++)  // up to four are added at once
+  for (int i = 0; i < 3; i++)  // up to four rows are added at once
     picked.rows[picked.count + i] = picked.rows[picked.count > 0 ? picked.count - 1 : 0];
   const int padded = round_up(picked.count, kPanel);
   for (int q = 0; q < count; q++) {

@@ -88,7 +88,7 @@ constexpr const Kernels* kTables[] = {
 constexpr int kIsas = sizeof kTables / sizeof *kTables;
 
 #if SUFFICE_X86
-// Leaf 7.1, bit 4 of EAX, which not every compiler has a name for.
+// Leaf 7.1, bit 4 of EAX: not every compiler has a name for it.
 bool has_avx_vnni() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);

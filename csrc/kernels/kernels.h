@@ -18,14 +18,14 @@ struct Kernels {
   // The dense float32 rows of the panels [first, last), scales applied, `stride` elements apart.
   void (*unpack)(const Linear&, int first, int last, float* to, int stride);
 
-  // codes = round(values / scale), scale = max |values| / 127, for each of `count` rows, as
-  // `Inputs` has them. `scratch` [stride].
+  // codes = round(values / scale), scale = max |values| / 127, for each of `count` rows, in the
+  // layout of `Inputs`. `scratch` [stride].
   void (*quantize_rows)(const float* values, int stride, int count, int columns, int8_t* codes,
                         float* scales, int32_t* code_sums, int8_t* scratch);
 
-  // codes = round(values / scale), scale = max |values| / max_code, for weights in codes, and what
-  // their sums start with, [stride / 8] a row; int8 in the order of the codes' bytes, if so.
-  // `scratch` [stride].
+  // For codebook weights: codes = round(values / scale), scale = max |values| / max_code, and the
+  // start values of their sums, [stride / 8] a row. int8 codes, if used, lie in the order of the
+  // codes' bytes. `scratch` [stride].
   void (*quantize_for_codes)(const float* values, int stride, int count, const Linear&,
                              int8_t* narrow, int16_t* wide, float* scales, int32_t* starts,
                              int16_t* scratch);
@@ -33,18 +33,19 @@ struct Kernels {
   // Rotates blocks of values in place.
   void (*rotate)(float* values, int stride, int count, int columns, const Rotation& by);
 
-  // The `outliers` greatest and least of `size` values, in order; of equal ones that of lower index
-  // counts as greater. False: a value is not finite. `scratch` [outlier_scratch(size)].
+  // The `outliers` greatest and least of `size` values, in order; of equal values, the lower index
+  // counts as greater. False if a value is not finite. `scratch` [outlier_scratch(size)].
   bool (*select_outliers)(const float* values, int size, int outliers, int32_t* greatest,
                           int32_t* least, float* scratch);
 
-  // Replaces the first `columns` of each row as `InputCodebook` says; a row that is not finite
-  // stays. `places` [2 outliers], `scratch` [outlier_scratch(columns) + 2 outliers].
+  // Replaces the first `columns` of each row by centroids, see `InputCodebook`; a row with a value
+  // that is not finite stays as it is. `places` [2 outliers], `scratch` [outlier_scratch(columns) +
+  // 2 outliers].
   void (*replace_by_levels)(float* values, int stride, int count, int columns,
                             const InputCodebook& by, int32_t* places, float* scratch);
 
-  // y[n] = scale[n] sum_ij counts[n][i][j] x_levels[i] levels[j] of weights in codes with a scale
-  // for each row, by counting pairs of codes, as a circuit would; x [columns] are codes below 16.
+  // y[n] = scale[n] sum_ij counts[n][i][j] x_levels[i] levels[j], for codebook weights with one
+  // scale a row, by counting pairs of codes as a circuit would; x [columns] are codes below 16.
   void (*count_pairs)(const Linear&, int first, int last, const uint8_t* x, const float* x_levels,
                       float* y);
 
@@ -56,53 +57,53 @@ struct Kernels {
   void (*activate)(int activation, float* gate, const float* up, int size);
 
   // Scores, softmax and values of `count` query rows over the blocks list[begin..end) (list null:
-  // the identity), into `state`, whatever it held. Queries are float32, already scaled. `kept`
-  // takes the scores of these rows, -infinity where hidden.
+  // the identity); overwrites `state`. Queries are float32, already scaled. `kept` receives the
+  // scores of these rows, -infinity where hidden.
   void (*attend)(const KVHead&, const float* const* queries, const Visible* visible, int count,
                  const int32_t* list, int begin, int end, const Partial& state, float* scratch,
                  const Scores& kept);
 
   // The same for the `count` query rows of one token, which share `visible`, by a rule that may
-  // leave blocks and values out. `masses` [order.always][count], unless null: the sum of weights of
+  // leave out blocks and values. `masses` [order.always][count], unless null: the sum of weights of
   // each block that is always read, in units of the final 2^peak.
   Reads (*traverse)(const KVHead&, const float* const* queries, const Visible& visible, int count,
                     const Order& order, const AttentionRule& rule, const Partial& state,
                     float* masses, float* scratch);
 
-  // Scores of `count` query rows for the blocks list[begin..end) (list null: the identity), whole
-  // tiles but for the last: [tile][count][kTileRows], -infinity for keys that a row may not see;
-  // `peaks`: the largest.
+  // Scores of `count` query rows for the blocks list[begin..end) (list null: the identity), in
+  // whole tiles except for the last: [tile][count][kTileRows], -infinity for keys that a row may
+  // not see; `peaks`: the largest scores.
   void (*score_tiles)(const KVHead&, const float* const* queries, const Visible* visible, int count,
                       const int32_t* list, int begin, int end, float* scores, float* peaks,
                       float* scratch);
 
-  // From such scores of one token's `count` query rows and the peaks in `state`: the sums of
-  // weights and the output. If the sum of values is known, what is added for a key is what it
-  // weighs above the lowest level, so that the values of most keys are not read.
+  // Sums of weights and output of one token's `count` query rows, from such scores and the peaks in
+  // `state`. If the sum of all values is known, keys add only the excess of their weight over the
+  // lowest one, so the values of most keys are not read.
   ValueReads (*add_coded)(const KVHead&, const Visible& visible, const SoftmaxTable* tables,
                           int count, const CodedTiles& tiles, const Partial& state, float* scratch);
 
-  // masses[row] += its weight over the sum of weights, of all query rows together.
+  // masses[row] += its weight over the sum of weights, summed over the query rows.
   void (*add_coded_masses)(const KVHead&, const SoftmaxTable* tables, int count,
                            const CodedTiles& tiles, const Partial& state, float* masses);
 
-  // The softmax alone of `count` query rows whose scores for whole tiles are given,
-  // [tile][count][kTileRows]: peaks, weights and the total of all sums. By codes if
-  // `tables` is not null. Scores may be overwritten.
+  // The softmax alone of `count` query rows with given scores for whole tiles,
+  // [tile][count][kTileRows]: peaks, weights and the total of all sums. By codes if `tables` is not
+  // null. May overwrite the scores.
   float (*soften_tiles)(float* scores, int tiles, int count, const SoftmaxTable* tables,
                         float* scratch);
 
-  // Estimates, from their sketches, of the chunks first + [begin, end) of what `to` is of. In
-  // `greatest` [count]: the largest score.
+  // Estimates scores from the sketches of the chunks first + [begin, end), first being that of
+  // `to`. `greatest` [count]: the largest score.
   void (*estimate)(const KVHead&, const float* const* queries, int begin, int end,
                    const Estimates& to, float* greatest);
 
-  // Brings the estimates to the common `peaks` [count]: `masses` are in units of 2^peak
-  // then, `bounds` too (unless null), and sums them: `totals` [count] and, each query row's share
-  // of its total added up, `shares` [blocks].
+  // Brings the estimates to the common `peaks` [count]: `masses`, and `bounds` unless null, are
+  // then in units of 2^peak. Sums them: `totals` [count], and `shares` [blocks], each block's share
+  // of a query row's total, summed over query rows.
   void (*combine)(const Estimates&, const float* peaks, float* totals, float* shares);
 
-  // As `attend`, of one token's query rows, but values are left out by `filter`.
+  // As `attend` for one token's query rows, but `filter` selects values to leave out.
   SelectedReads (*attend_selected)(const KVHead&, const float* const* queries,
                                    const Visible& visible, int count, const int32_t* list,
                                    int begin, int end, const Filter& filter, const Partial& state,
@@ -111,18 +112,18 @@ struct Kernels {
   // masses[i] += 2^(scores[i] - peak) * factor for the rows of a block.
   void (*add_masses)(const float* scores, float peak, float factor, float* masses);
 
-  // The least and the greatest of each element of a block's keys: box [2][size].
+  // The least and the greatest value of each element of a block's keys: box [2][size].
   void (*encode_box)(const KVHead&, int block, float* box);
-  // The greatest score that some key within a box can have with one of `count` queries.
+  // The greatest score that any key within a box can have with one of `count` queries.
   float (*bound)(const float* box, const float* const* queries, int count, int size);
 
   void (*store_row)(const KVHead&, int row, const float* key, const float* value);
   void (*load_rows)(const KVHead&, int first, int count, float* keys, float* values);
 
-  // Reads memory in 1, 2 or 4 parallel streams and does next to nothing with it: the roof.
+  // Reads memory in 1, 2 or 4 parallel streams with almost no arithmetic: the memory roof.
   int32_t (*read_memory)(const std::byte* from, size_t bytes, int streams);
-  // Mixes into `sum` products of inputs, int8 if `narrow` or int16, that are in the L1 cache, as
-  // fast as they can be had; returns how many.
+  // Multiplies inputs from the L1 cache, int8 if `narrow` or int16, at the highest rate; mixes the
+  // products into `sum` and returns their number.
   size_t (*multiply_cached)(const std::byte* inputs, size_t bytes, bool narrow, int32_t* sum);
 };
 
@@ -132,16 +133,15 @@ enum Activation : int { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3 };
 constexpr int kTileBlocks = 4;
 constexpr int kTileRows = kTileBlocks * kPanel;
 
-// Floats of scratch that `attend` needs: scores, packed weights, int16 codes of weights
-// and queries, running sums, two scales, an offset and a product with the mean key, for each query
-// row.
+// Floats of scratch that `attend` needs. Per query row: scores, packed weights, int16 codes of
+// weights and queries, running sums, two scales, an offset and a product with the mean key.
 constexpr size_t attend_scratch(int count, int size) {
   return static_cast<size_t>(count) * (2 * kTileRows + kTileRows / 2 + size / 2 + kPanel) +
          4 * round_up(count, 16);
 }
 
-// Floats of scratch that `traverse` and `attend_selected` need: those, largest scores, probes and
-// counts.
+// Floats of scratch that `traverse` and `attend_selected` need: those of `attend`, largest scores,
+// probes and counts.
 constexpr size_t traverse_scratch(int count, int size) {
   return attend_scratch(count, size) + static_cast<size_t>(count) * (2 + size);
 }
@@ -160,7 +160,7 @@ constexpr size_t outlier_scratch(int size) {
 }
 
 const Kernels& kernels();        // the chosen table
-bool use_isa(const char* name);  // false: unknown here, or the CPU lacks it
+bool use_isa(const char* name);  // false: unknown name, or the CPU lacks it
 const char* const* available_isas(int* count);
 
 }  // namespace suffice

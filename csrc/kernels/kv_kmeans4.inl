@@ -1,6 +1,6 @@
 // Keys and values in kmeans4: 4-bit codes, laid out as cache/kv_head.h shows.
 
-// What a row's element i lies in: a byte, and from which bit on.
+// Position of a row's element i: its byte, and its first bit there.
 struct Nibble {
   size_t byte;
   int shift;
@@ -15,9 +15,9 @@ SUFFICE_INLINE Nibble value_nibble(int i) {
 }
 
 constexpr int kTriedVectors = kTried > W ? kTried / W : 1;
-constexpr int kTriedLanes = kTriedVectors * W;  // a scale that is tried has a lane
+constexpr int kTriedLanes = kTriedVectors * W;  // one lane for each tried scale
 
-// Codes of the levels that are nearest to x, in units of levels, and these levels.
+// Codes of the centroids nearest to x, in units of levels, and these centroids.
 SUFFICE_INLINE vi nearest_code(vf x, vf* level) {
   const vi negative = x < vf{};
   const vf size = max(x, -x);
@@ -25,14 +25,14 @@ SUFFICE_INLINE vi nearest_code(vf x, vf* level) {
   for (int i = 0; i + 1 < kLevels / 2; i++) {
     const int below = kUpperLevels[i], above = kUpperLevels[i + 1];
     const vi reaches = size > splat(0.5f * static_cast<float>(below + above));
-    place -= reaches;  // a lane that holds is -1
+    place -= reaches;  // true lanes are -1
     found += reaches & (above - below);
   }
   *level = to_float((found ^ negative) - negative);
   return (place ^ negative) + kLevels / 2;
 }
 
-// How good a scale's codes are: what the least squares of aim - scale * sum follow from.
+// Least squares of aim - scale * sum: rates the codes of each scale.
 struct Fit {
   vf products[kTriedVectors] = {};
   vf squares[kTriedVectors] = {};
@@ -42,7 +42,7 @@ struct Fit {
     squares[v] += splat(weight) * sum * sum;
   }
 
-  // The lane that leaves least, and the scale that suits its codes best.
+  // The lane with the least error, and the best scale for its codes.
   SUFFICE_INLINE int best(float* scale) const {
     int lane = 0;
     float greatest = 0;
@@ -58,7 +58,8 @@ struct Fit {
   }
 };
 
-// What the elements' codes should come to with all errors passed on: as if nothing were rounded.
+// Targets of the elements' codes: the elements with all errors passed on, as if nothing were
+// rounded.
 inline void find_aims(const float* row, int size, const KeyRounding* by, float* aims) {
   std::memcpy(aims, row, sizeof(float) * size);
   for (int j = 0; by && j < size; j++) {
@@ -67,8 +68,8 @@ inline void find_aims(const float* row, int size, const KeyRounding* by, float* 
   }
 }
 
-// Adds to the elements from `first` to `last` what they get from Count levels, those of the
-// elements whose rows of `passed` are given.
+// Adds the contributions of Count centroids to the elements from `first` to `last`; `passed` has
+// the rows of the centroids' elements.
 template <int Count>
 SUFFICE_INLINE void pass_on(const float* passed, int size, const vf (*levels)[kTriedVectors],
                             int first, int last, float (*pending)[kTriedLanes]) {
@@ -80,11 +81,11 @@ SUFFICE_INLINE void pass_on(const float* passed, int size, const vf (*levels)[kT
     }
 }
 
-// Codes of a row and their scale, those that do best of the scales tried. An element's aim is
-// itself and what the errors of those before it add; without `by` every element is coded for
-// itself. (In GPTQ errors of weights are passed on like this.)
+// Encodes a row with the best of the tried scales, and returns that scale. The target of an element
+// is its value plus the errors passed on from those before it; without `by`, its value alone. (GPTQ
+// passes on errors of weights in this way.)
 inline float encode_row(const float* row, int size, const KeyRounding* by, int8_t* codes) {
-  constexpr int together = 4;  // elements that pass on to those after them in one go
+  constexpr int together = 4;                        // elements that pass on their errors in one go
   alignas(64) float pending[kMaxSize][kTriedLanes];  // in units of levels
   alignas(64) int8_t tried[kMaxSize][kTriedLanes];
   alignas(64) float aims[kMaxSize];
@@ -128,7 +129,7 @@ SUFFICE_INLINE void store_codes(const int8_t* codes, int size, std::byte* to, Pl
   }
 }
 
-// A key's 4 bytes: its scale, and how often the mean key is in it. Both as float32.
+// A key's 4 bytes, as float32: its scale, and its multiple of the mean key.
 struct KeyScale {
   float scale, share;
 };
@@ -139,8 +140,8 @@ SUFFICE_INLINE KeyScale key_scale(const float* at) {
   return {from_bf16(static_cast<uint16_t>(pair)), from_bf16(static_cast<uint16_t>(pair >> 16))};
 }
 
-// Takes out of a rotated key what is in the direction of the mean, but for rounding; returns how
-// many times the mean that was, as bfloat16.
+// Removes from a rotated key its component along the mean, up to rounding; returns the multiple of
+// the mean, as bfloat16.
 SUFFICE_INLINE uint16_t take_mean(const float* mean, float* row, int size) {
   vf product = {}, square = {};
   for (int i = 0; i < size; i += W) {
@@ -154,7 +155,7 @@ SUFFICE_INLINE uint16_t take_mean(const float* mean, float* row, int size) {
   return share;
 }
 
-// Multiplies by a head's scales of channels or their inverses; null: by one.
+// Multiplies by a head's channel scales or their inverses; null: by one.
 SUFFICE_INLINE void multiply(const float* row, const float* by, int size, float* to) {
   for (int i = 0; i < size; i += W)
     store(to + i, by ? load(row + i) * load(by + i) : load(row + i));
@@ -204,8 +205,8 @@ inline void load_value_codes(const std::byte* from, int size, float scale, float
   rotate_row(to, size);
 }
 
-// A query of keys in codes: rotated as they are, and rounded to int8, which moves a score by a
-// fifteenth of what the codes of a key do. Returns the scale. `offset`: see score_blocks.
+// A query for keys in codes: rotated like the keys and rounded to int8. Rounding changes a score a
+// fifteenth as much as the keys' codes do. Returns the scale. `offset`: see score_blocks.
 inline float quantize_to_int8(const KVHead& head, const float* query, int8_t* codes,
                               int32_t* offset) {
   alignas(64) float rotated[kMaxSize];
@@ -226,7 +227,7 @@ inline float quantize_to_int8(const KVHead& head, const float* query, int8_t* co
   return scale;
 }
 
-// The query that its int8 codes stand for.
+// The query that its int8 codes represent.
 inline void round_query(const KVHead& head, const float* query, float* to) {
   alignas(64) int8_t codes[kMaxSize];
   int32_t unused;
@@ -236,7 +237,7 @@ inline void round_query(const KVHead& head, const float* query, float* to) {
   if (head.rounding) multiply(to, head.rounding->scales, head.size, to);
 }
 
-// Of 16 elements of four rows of values the levels, four bytes for each element.
+// The centroids of 16 elements of four rows of values, four bytes for each element.
 SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
 #if SUFFICE_LEVEL >= 3
   const auto row = [&](int i) __attribute__((always_inline)) {
@@ -268,7 +269,7 @@ SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
 #endif
 }
 
-// The same of 32 elements.
+// The same for 32 elements.
 SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
 #if SUFFICE_LEVEL == 4
   const auto row = [&](int i) __attribute__((always_inline)) {
@@ -278,7 +279,7 @@ SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
   codes = _mm512_inserti32x4(codes, row(1), 1);
   codes = _mm512_inserti32x4(codes, row(2), 2);
   codes = _mm512_inserti32x4(codes, row(3), 3);
-  // Four bytes of each row into a lane, and there one of each row side by side.
+  // Four bytes of each row into a lane, then one byte of each row next to each other.
   const __m512i fours = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   const __m512i ones =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
@@ -299,7 +300,7 @@ SUFFICE_INLINE void zip_two_levels(const std::byte* const* rows, vi* to) {
 #endif
 }
 
-// Stores W lanes, which are below 256, as bytes.
+// Stores W lanes with values below 256 as bytes.
 SUFFICE_INLINE void store_bytes(vi value, uint8_t* to) {
 #if SUFFICE_LEVEL == 3
   const __m256i all = reinterpret_cast<__m256i>(value);
@@ -307,13 +308,13 @@ SUFFICE_INLINE void store_bytes(vi value, uint8_t* to) {
       _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
 #else
-  store_narrow(value, reinterpret_cast<int8_t*>(to));  // which does not saturate
+  store_narrow(value, reinterpret_cast<int8_t*>(to));  // does not saturate
 #endif
 }
 
-// Weights of rows as whole numbers below 256 in a unit, which is returned. Small ones,
-// rounded each for itself, would all be lost: what a row's rounding leaves goes on to the row that
-// comes W later, and the lanes begin with remainders that are spread evenly.
+// Rounds the weights of rows to integers below 256; returns the unit. Rounding each small weight
+// alone would lose them all, so a row's rounding error goes on to the row that comes W later. Lanes
+// start with evenly spread remainders.
 template <class Values>
 SUFFICE_INLINE float quantize_weights(Values values, int vectors, float greatest, uint8_t* codes) {
   const float inverse = greatest > 0 ? 254.0f / greatest : 0.0f;

@@ -1,12 +1,12 @@
 // y = W x for a few rows of x, reading each weight once from memory.
 
-// How far ahead of the arithmetic weights are asked for, in bytes of a stream. With AVX2 that helps
-// where it takes about as long as reading, which the core's own prefetchers leave one after the
-// other; where it takes less they do better alone.
+// Prefetch distance in bytes of a stream. With AVX2, prefetching helps only where arithmetic takes
+// about as long as reading: the core's own prefetchers would run the two one after the other. Where
+// arithmetic takes less, they do better alone.
 constexpr int kAhead = SUFFICE_LEVEL == 4 ? 4096 : 2048;
 
-// The weights that a tile asks for, of its first panel: for each line that it uses one so many
-// bytes after the last.
+// Weights that a tile prefetches, for its first panel: one line for each line used, `step` bytes
+// apart.
 struct Ahead {
   const std::byte* line;
   int step = kLineBytes;
@@ -20,8 +20,8 @@ SUFFICE_INLINE void fetch_weights(const std::byte* line) {
     fetch(line);
 }
 
-// P panels, `apart` of them, times B rows. Every (row, output) has one accumulator that runs over K
-// in order, so the result does not depend on P or B.
+// P panels, `apart` panels from one to the next, times B rows. Every (row, output) has one
+// accumulator that runs over K in order, so the result does not depend on P or B.
 template <Type T, int P, int B>
 SUFFICE_INLINE void float_tile(const Linear& w, int panel, int apart, Ahead ahead, const Inputs& x,
                                int row, float* y, int y_stride) {
@@ -92,8 +92,8 @@ SUFFICE_INLINE void tile_of(const Linear& w, int panel, int apart, Ahead ahead, 
     float_tile<T, P, B>(w, panel, apart, ahead, x, row, y, y_stride);
 }
 
-// Streams of panels: as many as hide what a product takes, and with AVX-512, where two do, no more
-// than memory reads well.
+// Parallel streams of panels: enough to hide the latency of a multiply-add. With AVX-512, two are
+// enough, and memory reads no more well.
 template <int B>
 constexpr int kStreams = SUFFICE_LEVEL == 4      ? 2
                          : 12 / kVectors / B > 1 ? 12 / kVectors / B
@@ -109,8 +109,8 @@ void rows_at_once(const Linear& w, int first, int last, const Inputs& x, float* 
                           });
 }
 
-// Rows in several tiles, equal ones, that go over a panel one after the other. Meanwhile each asks
-// for a part of the next panel, so that memory is never idle.
+// Splits the rows into tiles of nearly equal size, which process a panel one after the other. Each
+// tile prefetches a part of the next panel, so memory is never idle.
 template <Type T, int Most>
 void rows_in_tiles(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
   const int tiles = (x.count + Most - 1) / Most;
@@ -143,7 +143,7 @@ inline void linear(const Linear& w, int first, int last, const Inputs& x, float*
 }
 
 // The dense float32 rows [16 first, 16 last) of a packed weight, scales applied, `stride` apart.
-// Sixteen columns at a time: the lines read and the rows written stay in the L1 cache.
+// Works on sixteen columns at a time, so that lines read and rows written stay in the L1 cache.
 template <Type T>
 void unpack_of(const Linear& w, int first, int last, float* to, int stride) {
   constexpr int pair = weight_pair(T);
@@ -154,7 +154,7 @@ void unpack_of(const Linear& w, int first, int last, float* to, int stride) {
       const int end = start + kPanel < w.columns ? start + kPanel : w.columns;
       for (int row = 0; row < rows; row++) {
         float* out = to + static_cast<size_t>((panel - first) * kPanel + row) * stride;
-        const std::byte* in = lines + row * 4;  // 4 bytes of each line are this row's
+        const std::byte* in = lines + row * 4;  // this row's 4 bytes of each line
         for (int k = start; k < end; k++) {
           const std::byte* at = in + (k / pair) * kLineBytes + (k % pair) * size_of(T);
           if constexpr (T == Type::f32)
@@ -180,7 +180,7 @@ inline void unpack(const Linear& w, int first, int last, float* to, int stride) 
     unpack_of<Type::i8>(w, first, last, to, stride);
 }
 
-// `stride` is a multiple of 16 and the values beyond `columns` are 0, so whole vectors are read.
+// `stride` is a multiple of 16 and values beyond `columns` are 0, so whole vectors are read.
 inline void quantize_rows(const float* values, int stride, int count, int columns, int8_t* codes,
                           float* scales, int32_t* code_sums, int8_t* scratch) {
   const int size = round_up(columns, kPanel);

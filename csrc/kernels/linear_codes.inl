@@ -1,8 +1,8 @@
-// y = W x of weights in codes: integer products of the levels that they choose with the inputs,
-// `In` int16 or int8, are summed group by group.
+// y = W x for codebook weights: integer products of centroids and inputs (`In` int16 or int8),
+// summed group by group.
 
-// How far ahead of the arithmetic weights are asked for, in bytes of one of P streams, into the L1
-// cache. With AVX2 they take about as long as reading and must not wait for it.
+// Prefetch distance in bytes of one of P streams, into the L1 cache. With AVX2, arithmetic takes
+// about as long as reading and must not wait for it.
 template <int P>
 constexpr int kAheadCodes = SUFFICE_LEVEL == 4 ? 8192 / P : 8192;
 
@@ -13,7 +13,7 @@ SUFFICE_INLINE void fetch_unit(const std::byte* unit) {
   for (int at = 0; at < bytes; at += kLineBytes) fetch_near(unit + at + kAheadCodes<P>);
 }
 
-// total += levels times the 4 bytes of inputs that are in every lane.
+// total += centroids times the 4 bytes of inputs in every lane.
 template <class In>
 SUFFICE_INLINE vi add_part(vi total, vi part, vi inputs) {
   if constexpr (sizeof(In) == 1)
@@ -22,7 +22,7 @@ SUFFICE_INLINE vi add_part(vi total, vi part, vi inputs) {
     return multiply_add(part, inputs, total);
 }
 
-// Of each row 4 bytes come together, so many columns.
+// Columns in the 4 bytes of a row that lie together.
 template <class In>
 constexpr int kRun = kQuad / sizeof(In);
 
@@ -36,12 +36,12 @@ SUFFICE_INLINE const In* inputs_of(const Inputs& x, int row, int column = 0) {
     return x.wide + at;
 }
 
-// What a row's integer sums start with, one for each stretch: the offset of the levels taken off.
+// Start values of a row's integer sums, one per stretch: they cancel the centroids' offset.
 SUFFICE_INLINE const int32_t* starts_of(const Inputs& x, int row) {
   return x.starts + static_cast<size_t>(row) * (x.stride / 8);
 }
 
-// Adds integer sums over a stretch to a total. `scales` [kPanel] float16: of its group.
+// Adds integer sums over a stretch to a total. `scales` [kPanel] float16: those of its group.
 SUFFICE_INLINE void add_summed(const std::byte* scales, const vi* summed, vf* total) {
   const auto* of_rows = reinterpret_cast<const uint16_t*>(scales);
   for (int v = 0; v < kVectors; v++)
@@ -58,11 +58,12 @@ SUFFICE_INLINE void store_totals(const Linear& w, int panel, float scale, const 
   }
 }
 
-// Sums that hide what a product that is added to one takes, 5 cycles with VNNI, in each vector.
+// Independent sums, in each vector, that hide the latency of a product added to a sum (5 cycles
+// with VNNI).
 constexpr int kSumsAtOnce = SUFFICE_LEVEL == 4 ? 16 : SUFFICE_VNNI ? 2 : 1;
 
-// The integer sums of P panels times B rows over a stretch. Where these are too few to hide what a
-// product takes, each has more than one chain of sums.
+// The integer sums of P panels times B rows over a stretch. If they are too few to hide a product's
+// latency, each has more than one chain of sums.
 template <class In, int Bits, int P, int B>
 struct StretchSums {
   static constexpr int parts = kParts<In>, eights = unit_columns(Bits) / 8;
@@ -82,7 +83,7 @@ struct StretchSums {
             sum[p][b][i][v] = i == 0 ? splat_bits(starts[b][index]) : vi{};
   }
 
-  // Adds a unit of each panel, `gap` bytes apart, times its columns of the rows, of `count`.
+  // Adds a unit of each panel, `gap` bytes apart, times its columns of B of the `count` rows.
   SUFFICE_INLINE void add(const vi* tables, const std::byte* unit, size_t gap, const In* input,
                           int count) {
     for (int v = 0; v < kVectors; v++)
@@ -110,7 +111,7 @@ struct StretchSums {
       }
   }
 
-  // `scales` [kPanel] float16: of the first panel.
+  // `scales` [kPanel] float16: those of the first panel.
   SUFFICE_INLINE void end(const std::byte* scales, size_t gap, vf (*total)[B][kVectors]) {
 #pragma GCC unroll 2
     for (int p = 0; p < P; p++)
@@ -124,8 +125,9 @@ struct StretchSums {
   }
 };
 
-// P panels, `apart` of them, times B rows. Every (row, output) is summed in the same order whatever
-// P and B are. A function of its own: inside another, registers are given to what is around it.
+// P panels, `apart` panels from one to the next, times B rows. Every (row, output) is summed in the
+// same order whatever P and B are. Not inlined: inside another function, the surrounding code takes
+// registers.
 template <class In, int Bits, int P, int B>
 __attribute__((noinline)) void codes_tile(const Linear& w, int panel, int apart, const Inputs& x,
                                           int row, float* y, int y_stride) {
@@ -156,17 +158,17 @@ __attribute__((noinline)) void codes_tile(const Linear& w, int panel, int apart,
                    y + static_cast<size_t>(row + b) * y_stride);
 }
 
-// From so many rows on, levels are looked up once for all of them, and not once for each tile: of
-// int8 inputs, whose products without VNNI go through 16 bits, from twice as many. With AVX-512
-// looking up is less work than writing down what was found.
+// From this number of rows on, centroids are looked up once for all rows instead of once per tile.
+// int8 inputs without VNNI, whose products go through 16 bits, need twice as many rows. With
+// AVX-512, looking up is cheaper than storing the results.
 template <class In, int Bits>
 constexpr int kDecodeRows = SUFFICE_LEVEL == 4                 ? 1 << 30
                             : Bits != 4                        ? 3
                             : sizeof(In) == 1 && !SUFFICE_VNNI ? 9
                                                                : 5;
-constexpr int kDecodedRows = 32;  // that share them; their totals stay in the L1 cache
+constexpr int kDecodedRows = 32;  // rows that share a lookup; their totals stay in the L1 cache
 
-// The levels of some columns of a panel: [columns / 8][kParts][kVectors].
+// Centroids of some columns of a panel: [columns / 8][kParts][kVectors].
 template <class In, int Bits>
 SUFFICE_INLINE void decode_columns(const vi* tables, const std::byte* unit, int columns, vi* to) {
   constexpr int eights = unit_columns(Bits) / 8;
@@ -183,7 +185,7 @@ SUFFICE_INLINE void decode_columns(const vi* tables, const std::byte* unit, int 
   }
 }
 
-// B rows of inputs, of `count`, times such levels, added to integer sums.
+// B of `count` rows of inputs times these centroids, added to integer sums.
 template <class In, int B>
 SUFFICE_INLINE void sum_decoded(const vi* parts, int columns, const In* input, int count,
                                 vi (*summed)[kVectors]) {
@@ -199,7 +201,7 @@ SUFFICE_INLINE void sum_decoded(const vi* parts, int columns, const In* input, i
     for (int v = 0; v < kVectors; v++) summed[b][v] = sum[b][v];
 }
 
-// B rows of inputs times the levels of a stretch, added to their totals.
+// B rows of inputs times the centroids of a stretch, added to their totals.
 template <class In, int B>
 SUFFICE_INLINE void add_decoded(const Stretch& at, const vi* parts, const std::byte* scales,
                                 const Inputs& x, int row, vf (*total)[kVectors]) {
@@ -210,7 +212,7 @@ SUFFICE_INLINE void add_decoded(const Stretch& at, const vi* parts, const std::b
   for (int b = 0; b < B; b++) add_summed(scales, summed[b], total[b]);
 }
 
-// One panel times `count` rows, at most kDecodedRows; with the bits of codes_tile.
+// One panel times `count` rows, at most kDecodedRows; same bits as codes_tile.
 template <class In, int Bits>
 void decoded_panel(const Linear& w, int panel, const Inputs& x, int first, int count, float* y,
                    int y_stride) {
@@ -250,8 +252,8 @@ void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, i
   const auto tiles = [&]<int P>(int panel, int apart) {
     codes_tiles<In, Bits, P>(w, panel, apart, x, y, y_stride);
   };
-  // Two streams share what is broadcast; more than memory reads well. One row is as fast as memory
-  // with one stream.
+  // Two streams share the broadcast inputs; memory does not read more streams well. One row is as
+  // fast as memory with one stream.
   if (SUFFICE_VNNI && x.count > 1)
     in_streams<SUFFICE_VNNI ? 2 : 1>(first, last, tiles);
   else

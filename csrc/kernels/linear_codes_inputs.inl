@@ -1,4 +1,4 @@
-// Inputs of products with weights in codes, in the order in which these take them.
+// Inputs of codebook matmuls, in the order that the kernels read.
 
 template <class In>
 SUFFICE_INLINE void find_starts(const Linear& w, const In* codes, int32_t* starts) {
@@ -9,7 +9,7 @@ SUFFICE_INLINE void find_starts(const Linear& w, const In* codes, int32_t* start
   }
 }
 
-// Puts columns where the bytes of `decode` have their levels: the middle two of four change places.
+// Reorders columns to match the centroids from `decode`: the middle two of four are swapped.
 SUFFICE_INLINE void reorder(int8_t* codes, int size) {
   for (int i = 0; i < size; i += 4) {
     uint32_t four;
@@ -19,7 +19,7 @@ SUFFICE_INLINE void reorder(int8_t* codes, int size) {
   }
 }
 
-// Codes of a row of `size` values where those of `count` rows take turns; returns their scale.
+// Encodes a row of `size` values, interleaved with those of `count` rows; returns its scale.
 template <class In>
 SUFFICE_INLINE float quantize_row(const Linear& w, const float* from, int size, int count,
                                   In* scratch, In* to, int32_t* starts) {
@@ -35,8 +35,8 @@ SUFFICE_INLINE float quantize_row(const Linear& w, const float* from, int size, 
   return scale;
 }
 
-// `stride` is a multiple of 16 and the values beyond `columns` are 0, so whole vectors are read.
-// Units of columns may end beyond that: their last inputs are 0.
+// `stride` is a multiple of 16 and values beyond `columns` are 0, so whole vectors are read. Units
+// of columns may end beyond that: their last inputs are 0.
 inline void quantize_for_codes(const float* values, int stride, int count, const Linear& w,
                                int8_t* narrow, int16_t* wide, float* scales, int32_t* starts,
                                int16_t* scratch) {

@@ -1,20 +1,20 @@
-// Weights in codes: where they lie (see linear/linear.h), and the levels that they choose.
+// Layout of codebook weights (see linear/linear.h), and lookup of their centroids.
 
-// The vectors that the levels of 8 columns make.
+// Vectors that hold the centroids of 8 columns.
 template <class In>
 constexpr int kParts = 2 * sizeof(In);
 
-// What is added to the levels: as they are stored, or with inputs of int8 to less than 128, so that
-// two products fit int16.
+// Offset of the centroids: as stored, or lowered for int8 inputs to keep centroids below 128, so
+// that two products fit int16.
 template <class In>
 constexpr int kOffset = sizeof(In) == 1 ? kNarrowOffset : kLevelOffset;
 
-// A permute chooses among 16 levels, or 4 of codes of less than 4 bits; further bits choose the
+// A permute selects among 16 centroids, or 4 for codes of less than 4 bits; further bits select the
 // permute.
 template <int Bits>
 constexpr int kTables = 1 << (Bits - low_bits(Bits));
 
-// The levels of a layer's codebook, in every 16 bytes of each table.
+// The centroids of a layer's codebook, repeated in every 16 bytes of each table.
 template <class In, int Bits>
 struct WeightCodebook {
   vi tables[kTables<Bits>];
@@ -30,7 +30,7 @@ struct WeightCodebook {
   }
 };
 
-// The levels of the four columns `four` of a unit, a byte each: columns 0, 2, 1, 3 of a row.
+// The centroids of the four columns `four` of a unit, a byte each: columns 0, 2, 1, 3 of a row.
 template <int Bits>
 SUFFICE_INLINE vi levels_of(const vi* tables, const std::byte* unit, int four) {
   constexpr int low = low_bits(Bits), each = 8 / low;
@@ -48,8 +48,8 @@ SUFFICE_INLINE vi levels_of(const vi* tables, const std::byte* unit, int four) {
 
 typedef uint16_t vu __attribute__((vector_size(kVectorBytes)));
 
-// The levels of 8 columns of a unit as they are multiplied: of int8 inputs columns 0, 2, 1, 3 and
-// then 4, 6, 5, 7; of int16 ones the pairs 0 and 1, 2 and 3, 4 and 5, 6 and 7.
+// The centroids of 8 columns of a unit in the order of multiplication: for int8 inputs columns 0,
+// 2, 1, 3 and 4, 6, 5, 7; for int16 inputs the pairs 0 and 1, 2 and 3, 4 and 5, 6 and 7.
 template <class In, int Bits>
 SUFFICE_INLINE void decode(const vi* tables, const std::byte* unit, int eight, vi* parts) {
   const vi low = levels_of<Bits>(tables, unit, 2 * eight);
@@ -66,11 +66,11 @@ SUFFICE_INLINE void decode(const vi* tables, const std::byte* unit, int eight, v
   }
 }
 
-// Columns after which a sum goes to float32: 255 * 32767 * 256 is still below 2^31.
+// Columns after which a sum moves to float32: 255 * 32767 * 256 is still below 2^31.
 constexpr int kMaxSummed = 256;
 
-// Runs over the columns of a panel by stretches whose integer sums go to float32 together: of one
-// group, at most kMaxSummed.
+// Iterates over a panel's columns in stretches whose integer sums move to float32 together: at most
+// kMaxSummed columns of one group.
 struct Stretch {
   int columns, group, bits, group_end, end;
   int begin = 0, index = 0, groups_before = 0;
@@ -105,7 +105,7 @@ struct Stretch {
   }
 };
 
-// A unit's weights, columns of a panel's 16 rows: [unit_columns][kPanel].
+// A unit's dense weights for a panel's 16 rows: [unit_columns][kPanel].
 template <int Bits>
 SUFFICE_INLINE void unpack_unit(const vi* tables, const std::byte* unit, const vf* scale,
                                 float* to) {
@@ -119,7 +119,7 @@ SUFFICE_INLINE void unpack_unit(const vi* tables, const std::byte* unit, const v
     }
 }
 
-// The dense rows of a panel, [w.rows of it][columns].
+// The dense rows of a panel, [existing rows][columns].
 template <int Bits>
 void unpack_panel(const Linear& w, int panel, float* to, int stride) {
   constexpr int columns = unit_columns(Bits);
@@ -142,7 +142,7 @@ void unpack_panel(const Linear& w, int panel, float* to, int stride) {
   }
 }
 
-// The dense rows of the panels [first, last), of rotated inputs if there is a rotation.
+// The dense rows of the panels [first, last); for rotated inputs if there is a rotation.
 inline void unpack_codes(const Linear& w, int first, int last, float* to, int stride) {
   dispatch<kMaxBits, kMinBits>(w.bits, [&]<int Bits>() {
     for (int panel = first; panel < last; panel++)
@@ -151,9 +151,9 @@ inline void unpack_codes(const Linear& w, int first, int last, float* to, int st
   });
 }
 
-// The code of 4 bits of row `row` of a panel and a column, in a panel of one group.
+// The 4-bit code of row `row` of a panel and a column, in a panel of one group.
 SUFFICE_INLINE int code_at(const std::byte* units, int row, int column) {
-  // The order is its own inverse: two columns change places.
+  // The order is its own inverse: it swaps two columns.
   const std::byte byte = units[code_bytes(4, column / 8 * 8) + row * 4 + kCodeOrder[column % 4]];
   return static_cast<int>(byte) >> (column % 8 / 4 * 4) & 15;
 }

@@ -1,6 +1,6 @@
-// Levels that codes choose among, and integer products of them.
+// Lookup of centroids by codes, and their integer products.
 
-// The levels, at each code's place. Bytes of codes are 0..15.
+// The centroid of each code. Bytes of codes are 0..15.
 SUFFICE_INLINE vi look_up(vi levels, vi codes) {
 #if SUFFICE_LEVEL == 4
   return reinterpret_cast<vi>(
@@ -24,7 +24,7 @@ SUFFICE_INLINE vi repeat_levels(const uint8_t* levels) {
   return load_bits(all);
 }
 
-// The bytes of `set` where those of `plane` have such a bit, and those of `clear` elsewhere.
+// The bytes of `set` where bit `bit` of the byte of `plane` is set, elsewhere those of `clear`.
 SUFFICE_INLINE vi choose(vi plane, int bit, vi clear, vi set) {
 #if SUFFICE_LEVEL == 4
   const __mmask64 chosen = _mm512_test_epi8_mask(reinterpret_cast<__m512i>(plane),
@@ -41,8 +41,8 @@ SUFFICE_INLINE vi choose(vi plane, int bit, vi clear, vi set) {
 #endif
 }
 
-// total += in each lane the sum of four codes or levels of `first` times the signed bytes of `low`,
-// and of `second` times those of `high`; in 16 bits with AVX2 alone, which `widen` ends.
+// Adds to each lane the sum of four codes or centroids of `first` times the signed bytes of `low`,
+// and of `second` times those of `high`. With AVX2 and no VNNI sums are in 16 bits until `widen`.
 SUFFICE_INLINE vi dot_halves(vi total, vi first, vi second, vi low, vi high) {
 #if SUFFICE_VNNI
   return dot_bytes(dot_bytes(total, first, low), second, high);
@@ -71,8 +71,9 @@ SUFFICE_INLINE vi widen(vi total) {
 #endif
 }
 
-// total += in each lane the sum of four products of a byte and a signed one; any two of these
-// fit int16: 2 * 255 * 59, weights of rows and levels of values; 2 * 127 * 127, levels and inputs.
+// Adds to each lane the sum of four products of a byte and a signed byte. Any two products must fit
+// int16: 2 * 255 * 59, weights of rows and centroids of values; 2 * 127 * 127, centroids and
+// inputs.
 SUFFICE_INLINE vi add_quads(vi total, vi bytes, vi signed_bytes) {
 #if SUFFICE_VNNI
   return dot_bytes(total, bytes, signed_bytes);

@@ -1,6 +1,6 @@
-// The greatest and the least of some values, and the others brought to the levels of a codebook.
+// The greatest and the least of some values; mapping of the others to a codebook.
 
-// Values come in groups; the greatest value of each lane of a group is kept.
+// Values come in groups; the greatest value of each lane of a group is stored.
 constexpr int kGroupRows = kOutlierGroup / W;
 
 SUFFICE_INLINE vf group_winners(const float* group) {
@@ -9,8 +9,8 @@ SUFFICE_INLINE vf group_winners(const float* group) {
   return best;
 }
 
-// Indices of the `count` greatest of values[0, padded), greatest first. Of equal values the one of
-// lower index comes first, or if `kLast` that of higher index.
+// Indices of the `count` greatest of values[0, padded), greatest first. Of equal values the lower
+// index comes first, or the higher one if `kLast`.
 template <bool kLast>
 void pop_greatest(float* values, int padded, int count, int32_t* found, float* winners) {
   const int groups = padded / (kGroupRows * W);
@@ -54,8 +54,8 @@ inline bool select_outliers(const float* values, int size, int count, int32_t* g
   return true;
 }
 
-// Brings those of some values, a multiple of kPanel, that are between the thresholds to the nearest
-// of the levels times their greatest magnitude.
+// Replaces values between the thresholds by the nearest centroid times their greatest magnitude;
+// `size` is a multiple of kPanel.
 SUFFICE_INLINE void to_levels(float* values, int size, const InputCodebook& by) {
   const vf low = splat(by.low), high = splat(by.high), zero = splat(0.0f);
   vf greatest = zero;

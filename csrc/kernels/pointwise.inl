@@ -1,6 +1,6 @@
-// Normalisation, activation functions, and a plain pass over memory.
+// Normalisation and activation functions.
 
-// Sums run in W lanes so that their order does not depend on the compiler's mood.
+// Sums run in W lanes, so their order does not depend on the compiler.
 template <class F>
 SUFFICE_INLINE float lane_sum(int size, F term) {
   vf total = {};

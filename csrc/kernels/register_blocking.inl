@@ -1,4 +1,4 @@
-// Work cut into what registers hold, by sizes that the compiler knows.
+// Splits work into pieces that fit the registers, with sizes known to the compiler.
 
 // Calls f.operator()<value>() for a value from Least to Most.
 template <int Most, int Least = 1, class F>

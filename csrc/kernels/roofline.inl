@@ -1,6 +1,6 @@
-// What a machine does at most: reading memory, and products of what is in the L1 cache.
+// The limits of a machine: reading memory, and products of inputs from the L1 cache.
 
-// Reads `Streams` equal parts side by side, four lines of each in turn, and adds up what it reads.
+// Reads `Streams` equal parts in parallel, four lines of each in turn, and adds up the values read.
 template <int Streams>
 int32_t read_streams(const std::byte* from, size_t bytes) {
   constexpr int kRun = 4 * kLineBytes / kVectorBytes;
@@ -21,11 +21,11 @@ inline int32_t read_memory(const std::byte* from, size_t bytes, int streams) {
   return streams == 2 ? read_streams<2>(from, bytes) : read_streams<4>(from, bytes);
 }
 
-// So many sums hide what a product takes.
+// Independent sums that hide the latency of a product.
 constexpr int kProductChains = 10;
 
-// Mixes into `sum` the products of a vector and each 4 bytes of inputs in every lane; returns how
-// many products these are.
+// Multiplies a vector with each 4 bytes of inputs, broadcast to every lane; mixes the products into
+// `sum` and returns their number.
 template <class In>
 size_t multiply_all(const std::byte* inputs, size_t bytes, int32_t* sum) {
   constexpr size_t step = kProductChains * kQuad;

@@ -1,7 +1,7 @@
-// Products with Hadamard matrices, and with Hartley matrices across blocks of them.
+// Multiplication by Hadamard matrices, and by Hartley matrices across blocks of them.
 
-// In each lane the sum or, where the lane's number has the bit `step`, the difference of the two
-// lanes that differ in that bit.
+// In each lane the sum of two lanes that differ in the bit `step`, or their difference where the
+// lane's number has that bit.
 template <int step>
 SUFFICE_INLINE vf butterfly(vf x) {
   vi other, sign;
@@ -12,7 +12,7 @@ SUFFICE_INLINE vf butterfly(vf x) {
   return __builtin_shuffle(x, other) + as_float(as_bits(x) ^ sign);
 }
 
-// One block of a power of two, at least 16: the butterflies of the fast transform, those of whole
+// One block of a power of two, at least 16: butterflies of the fast transform, those of whole
 // vectors first.
 SUFFICE_INLINE void rotate_block(float* row_values, int block) {
   for (int step = block / 2; step >= W; step /= 2)
@@ -60,7 +60,8 @@ inline void rotate(float* values, int stride, int count, int columns, const Rota
   }
 }
 
-// A row of keys, queries, values or outputs; twice is as good as not at all.
+// Rotates a row of keys, queries, values or outputs; applied twice it is the identity, up to
+// rounding.
 inline void rotate_row(float* row, int size) {
   const int block = rotation_of(size);
   for (int first = 0; first < size; first += block) rotate_block(row + first, block);

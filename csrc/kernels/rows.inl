@@ -1,4 +1,4 @@
-// Rows of keys and values: float32 in, storage type out, and back.
+// Rows of keys and values: float32 to storage type and back.
 
 // The scale max |x| / 127 of a row.
 SUFFICE_INLINE float int8_scale(const float* row, int size) {
@@ -8,7 +8,7 @@ SUFFICE_INLINE float int8_scale(const float* row, int size) {
   return greatest / 127.0f;
 }
 
-// Element `i` of row `row` lies at offset(i) from `to`: `step` elements apart in runs of `pair`.
+// Element `i` of a row goes to offset(i) from `to`: `step` elements apart in runs of `pair`.
 SUFFICE_INLINE void store_elements(Type type, std::byte* to, int pair, int step, const float* from,
                                    int size, float* scale) {
   const auto place = [=](int i) { return static_cast<size_t>(i / pair) * step + i % pair; };
@@ -43,7 +43,7 @@ SUFFICE_INLINE void load_elements(Type type, const std::byte* from, int pair, in
   }
 }
 
-// Where the first element of a key row lies, in bytes from the head's keys.
+// Offset of the first element of a key row, in bytes from the head's keys.
 SUFFICE_INLINE size_t key_offset(const KVHead& head, int row) {
   return row / kPanel * kPanel * elements_bytes(head.key_type, head.size) +
          static_cast<size_t>(row % kPanel) * key_run(head.key_type);

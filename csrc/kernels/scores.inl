@@ -1,12 +1,12 @@
 // Queries times the keys of a tile.
 
-// Query rows as the products take them: float32, or for int8 keys pairs of int16, or for keys in
-// codes rotated and in int8.
+// Query rows in the form that the products take: float32; pairs of int16 for int8 keys; rotated and
+// in int8 for keys in codes.
 struct Queries {
   const float* const* values;  // [count] -> [D]
-  int16_t* codes;              // [count][D], the rows in int8 as far apart as those in int16
+  int16_t* codes;              // [count][D]; int8 rows have the same spacing as int16 ones
   float* scales;               // [count]
-  int32_t* offsets;            // [count], of those in int8
+  int32_t* offsets;            // [count], for int8 rows
   float* means;                // [count]: their products with the mean key
 
   template <Type T>
@@ -36,7 +36,7 @@ struct Queries {
   }
 };
 
-// Adds a line of each of U blocks of keys times Q queries, whose bytes are at `query`.
+// Adds one line of each of U blocks of keys times Q queries with their bytes at `query`.
 template <Type T, int Q, int U, class Sum>
 SUFFICE_INLINE void add_line(const std::byte* const* keys, int at, const std::byte* const* query,
                              Sum (*total)[Q][kVectors]) {
@@ -59,7 +59,7 @@ SUFFICE_INLINE void add_line(const std::byte* const* keys, int at, const std::by
   }
 }
 
-// Of keys in codes: 8 elements of 16 keys.
+// For keys in codes: 8 elements of 16 keys.
 template <int Q, int U>
 SUFFICE_INLINE void add_line_of_codes(const std::byte* const* keys, int at,
                                       const std::byte* const* query, vi (*total)[Q][kVectors]) {
@@ -76,7 +76,7 @@ SUFFICE_INLINE void add_line_of_codes(const std::byte* const* keys, int at,
       for (int v = 0; v < kVectors; v++)
         if constexpr (SUFFICE_VNNI)
           total[u][q][v] = dot_halves(total[u][q][v], low[v], high[v], first, second);
-        else  // a sum in 16 bits has room for no more
+        else  // a 16-bit sum has no room for more
           total[u][q][v] += widen(dot_halves(vi{}, low[v], high[v], first, second));
     }
   }
@@ -112,7 +112,7 @@ SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block
       const float* scale = head.key_scales + tile.row[block + u];
       if constexpr (T == Type::kmeans4) {
         for (int v = 0; v < kVectors; v++) {
-          const vi pair = load_bits(scale + v * W);  // a scale and a share of the mean
+          const vi pair = load_bits(scale + v * W);  // a scale and a multiple of the mean
           const vf sum = to_float(2 * total[u][q][v] + queries.offsets[first + q]);
           store(to + v * W, sum * (first_bf16(pair) * queries.scales[first + q]) +
                                 second_bf16(pair) * queries.means[first + q]);

@@ -1,5 +1,5 @@
 // A thin vector type: `vf` is W floats, `vi` the same lanes as int32, arithmetic by operators.
-// Only what the plain language cannot say has a body per instruction set.
+// Only operations that the plain language cannot express have a body per instruction set.
 #if SUFFICE_LEVEL == 4
 constexpr int kVectorBytes = 64;
 #elif SUFFICE_LEVEL == 3
@@ -45,11 +45,11 @@ SUFFICE_INLINE vi as_bits(vf value) { return reinterpret_cast<vi>(value); }
 SUFFICE_INLINE vf to_float(vi value) { return __builtin_convertvector(value, vf); }
 SUFFICE_INLINE vf max(vf a, vf b) { return a > b ? a : b; }
 
-// Of a pair of bfloat16 in one 32-bit lane, the first and the second as float32.
+// From a pair of bfloat16 in each 32-bit lane, the first and the second as float32.
 SUFFICE_INLINE vf first_bf16(vi pair) { return as_float(pair << 16); }
 SUFFICE_INLINE vf second_bf16(vi pair) { return as_float(pair & splat_bits(~0xffff)); }
 
-// Element i of the pair (bfloat16) or the only one (float32, i = 0) in each 32-bit lane.
+// Element i of the pair (bfloat16) or the only element (float32, i = 0) of each 32-bit lane.
 template <Type T>
 SUFFICE_INLINE vf element(const void* from, int i) {
   const vi bits = load_bits(from);
@@ -57,7 +57,7 @@ SUFFICE_INLINE vf element(const void* from, int i) {
   return as_float(bits);
 }
 
-// The lanes folded onto each other by halves, which is a short chain.
+// Folds the lanes by halves, which is a short chain.
 template <class F>
 SUFFICE_INLINE float fold_lanes(vf value, F f) {
 #if SUFFICE_LEVEL >= 3  // in registers; the compiler would go through memory
@@ -94,7 +94,7 @@ SUFFICE_INLINE float max_magnitude(const float* values, int size) {
   return max_of(greatest);
 }
 
-SUFFICE_INLINE bool any(vi mask) {  // is a lane not zero?
+SUFFICE_INLINE bool any(vi mask) {  // is any lane not zero?
 #if SUFFICE_LEVEL == 4
   return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(mask), reinterpret_cast<__m512i>(mask));
 #elif SUFFICE_LEVEL == 3
@@ -106,7 +106,7 @@ SUFFICE_INLINE bool any(vi mask) {  // is a lane not zero?
 #endif
 }
 
-// Bit i: lane i is not zero, of a mask whose lanes are all ones or zero.
+// Bit i: lane i is not zero; lanes of the mask are all ones or all zeros.
 SUFFICE_INLINE uint32_t lane_bits(vi mask) {
 #if SUFFICE_LEVEL == 4
   return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask));
@@ -119,7 +119,7 @@ SUFFICE_INLINE uint32_t lane_bits(vi mask) {
 #endif
 }
 
-// The lanes of a value whose bit is set, zero elsewhere.
+// The lanes with their bit set; zero elsewhere.
 SUFFICE_INLINE vf keep_lanes(vf value, uint32_t bits) {
   vi lane;
   for (int i = 0; i < W; i++) lane[i] = 1 << i;
@@ -127,7 +127,7 @@ SUFFICE_INLINE vf keep_lanes(vf value, uint32_t bits) {
   return as_float(as_bits(value) & kept);
 }
 
-// Round half to even; |x| < 2^22 where it is by adding and subtracting 1.5 * 2^23.
+// Rounds half to even. The base set adds and subtracts 1.5 * 2^23, which requires |x| < 2^22.
 SUFFICE_INLINE vf round_even(vf x) {
 #if SUFFICE_LEVEL == 4
   return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -139,15 +139,15 @@ SUFFICE_INLINE vf round_even(vf x) {
 #endif
 }
 
-// The whole number nearest to x * factor, half to even, below 2^22: the low bits of a sum whose
-// unit is 1. Product and sum are rounded together where the processor can.
+// The integer nearest to x * factor, half to even, below 2^22: the low bits of a sum whose unit is
+// 1. Product and sum are rounded together where the processor can.
 SUFFICE_INLINE vi nearest(vf x, float factor) {
   const vf magic = splat(12582912.0f);  // 1.5 * 2^23
   return as_bits(x * factor + magic) - as_bits(magic);
 }
 
-// 2^x, x < 128, to about 2 units in the last place; below the normal numbers the result is 0, and
-// not a number stays so.
+// 2^x, x < 128, to about 2 units in the last place. Below the normal numbers the result is 0; NaN
+// stays NaN.
 SUFFICE_INLINE vf exp2(vf x) {
 #if SUFFICE_LEVEL < 4
   x = max(splat(-127.0f), x);  // 2^-127 gets the bits of 0
@@ -243,7 +243,7 @@ SUFFICE_INLINE vf load_stored(const std::byte* from) {
   return load(reinterpret_cast<const float*>(from));
 }
 
-// Puts a's lanes into the even places of the pair (a, b) and b's into the odd ones.
+// Interleaves: a's lanes go to the even places of the pair (a, b), b's to the odd ones.
 SUFFICE_INLINE void interleave(vf& a, vf& b) {
 #if SUFFICE_LEVEL == 3
   const vf low = _mm256_unpacklo_ps(a, b);
@@ -263,8 +263,8 @@ SUFFICE_INLINE void interleave(vf& a, vf& b) {
 #endif
 }
 
-// Sixteen stored float values as kVectors vectors. Where a vector is shorter than 16, bfloat16
-// comes apart into even and odd places, which takes no shuffle; `arrange` puts them right.
+// Sixteen stored float values as kVectors vectors. Vectors shorter than 16 hold bfloat16 split into
+// even and odd places, which takes no shuffle; `arrange` restores the order.
 template <Type T>
 constexpr bool kEvenOdd = T == Type::bf16 && kVectors > 1;
 
@@ -345,7 +345,7 @@ SUFFICE_INLINE void zip_rows(const std::byte* a, const std::byte* b, vi* to) {
 #endif
 }
 
-// Stores W lanes, which fit, as int16 or int8. (Compilers take a plain conversion apart.)
+// Stores W lanes that fit as int16 or int8. (Compilers split a plain conversion into parts.)
 SUFFICE_INLINE void store_narrow(vi value, int16_t* to) {
 #if SUFFICE_LEVEL == 4
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),

@@ -2,8 +2,8 @@
 
 constexpr float kRounding = 1e-4f;  // of scores, in base 2
 
-// Products of 4 dimensions at a time are summed in 16 bits (AVX2): so many dimensions fit before
-// the sum must be widened, 15 * 127 for each pair.
+// Dimensions that fit into 16-bit sums (AVX2) before these must be widened: 4 at a time, 15 * 127
+// for each pair.
 constexpr int kNarrowDimensions = 32;
 
 // to[i] = the sum of the lanes of of[i].
@@ -21,9 +21,9 @@ struct Folded {  // a query times the scales of a chunk's channels
   float unit, bias, offset;
 };
 
-// score = sum code * folded + sum low * query. With x the rounded folded query, what rounding
-// leaves is (code - 7.5) * (folded - x * unit), at most 7.5 of each, once 7.5 times the differences
-// is added.
+// score = sum code * folded + sum low * query. With x the rounded folded query, and 7.5 times the
+// differences added, the rounding error is (code - 7.5) * (folded - x * unit): at most 7.5 times
+// each difference.
 inline void fold(const float* query, const std::byte* sketch, int size, Folded* to) {
   const uint16_t* scale = reinterpret_cast<const uint16_t*>(sketch);
   const uint16_t* low = scale + size;
@@ -76,8 +76,8 @@ SUFFICE_INLINE void score_codes(const std::byte* codes, int size, const Folded* 
       scores[q][v] = to_float(sum[q][v]) * splat(folded[q].unit) + splat(folded[q].bias);
 }
 
-// One chunk and Q queries from `first` on. `most` [count][W] keeps the largest scores in every
-// lane, `peak` a score that none exceeds by more than 2^8.
+// One chunk and Q queries from `first` on. `largest` [count][W] keeps the largest scores in every
+// lane; `peak` a score that none exceeds by more than 2^8.
 template <int Q>
 SUFFICE_INLINE void estimate_chunk(const KVHead& head, const float* const* queries, int first,
                                    int index, const float* slopes, const Estimates& to, vf* largest,
@@ -115,7 +115,7 @@ inline void estimate(const KVHead& head, const float* const* queries, int begin,
   constexpr int max_queries = 16;  // at a time
   vf largest[max_queries];
   float peak[max_queries], slopes[max_queries];
-  alignas(64) float rounded[max_queries][kMaxSize];  // as products with keys in codes have them
+  alignas(64) float rounded[max_queries][kMaxSize];  // as products with keys in codes use them
   for (int start = 0; start < to.count; start += max_queries) {
     const int left = to.count - start, count = left < max_queries ? left : max_queries;
     Estimates part = to;

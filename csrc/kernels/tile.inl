@@ -1,4 +1,4 @@
-// Up to four blocks of the traversal, and how work on them is cut into what registers hold.
+// Up to four blocks of the traversal, and the split of their work into what registers hold.
 
 struct Tile {
   int blocks = 0;
@@ -6,17 +6,17 @@ struct Tile {
   const std::byte* keys[kTileBlocks];
   const std::byte* values[kTileBlocks];
   int rows = 0;  // rows of values to read: the last block may be partly filled
-  // The next tile's blocks: fetched into the cache meanwhile, a line for each line that is read, so
-  // that memory is never idle while the arithmetic runs.
+  // The next tile's blocks, prefetched meanwhile, one line for each line read, so that memory is
+  // never idle during arithmetic.
   const std::byte* next_keys[kTileBlocks];
   const std::byte* next_values[kTileBlocks];
 };
 
-// How far ahead a list of blocks is fetched: it has no order that the processor could guess.
+// Tiles by which a list of blocks is prefetched: its order is unpredictable for the processor.
 constexpr int kTilesAhead = 2;
 
-// The tile of the blocks from position `i` of the list to `end`, if they are not too many; the list
-// goes on to `last`. `end_row` is one past the last row in use.
+// The tile of the blocks from position `i` of the list to `end`, at most kTileBlocks; the list goes
+// on to `last`. `end_row` is one past the last row in use.
 template <Type KT, Type VT>
 SUFFICE_INLINE Tile tile_at(const KVHead& head, const int32_t* list, int i, int end, int last,
                             int end_row) {
@@ -38,7 +38,7 @@ SUFFICE_INLINE Tile tile_at(const KVHead& head, const int32_t* list, int i, int 
   return tile;
 }
 
-// Bit i: of the values of a tile's rows, the one of row i is at least `least`.
+// Bit i: row i of a tile has a value of at least `least`.
 SUFFICE_INLINE uint64_t tile_bits(const float* values, int blocks, float least) {
   const vf border = splat(least);
   uint64_t bits = 0;
@@ -65,15 +65,15 @@ SUFFICE_INLINE uint64_t tile_bits(const float* values, int blocks, float least) 
 // Query rows handled together: their sums, for 16 keys or 16 elements of a value, fit in registers.
 constexpr int kQueries = SUFFICE_LEVEL >= 3 ? 6 : 3;
 
-// Groups of 16 handled together, so that enough sums are independent to hide what one takes, and
-// what is loaded for a query row serves as many as registers hold.
+// Groups of 16 handled together: enough independent sums to hide the latency of one, and data
+// loaded for a query row serves as many sums as registers hold.
 constexpr int units_for(int queries) {
   const int units = (SUFFICE_LEVEL == 4 ? 24 : 10) / (queries * kVectors);
   return units < 1 ? 1 : units < kTileBlocks ? units : kTileBlocks;
 }
 
-// codes = round(values / unit) with unit = greatest / 32767, which is returned; values(i) is one of
-// so many vectors.
+// codes = round(values / unit), unit = greatest / 32767, which is returned; values(i) is one of the
+// `vectors` vectors.
 template <class Values>
 SUFFICE_INLINE float quantize_to_int16(Values values, int vectors, float greatest, int16_t* codes) {
   const float inverse = greatest > 0 ? 32767.0f / greatest : 0.0f;

@@ -1,9 +1,9 @@
-// Decode attention of one token's query heads, block after block of a list, until that suffices.
+// Decode attention of one token's query heads, block after block of a list, until a rule stops it.
 //
 // All heads that share a key/value head read the same rows and stop together: a value is read if
-// some head wants it, and the traversal ends once every head may.
+// some head needs it, and the traversal ends once every head may stop.
 
-// What the rules check. One entry per query row, weights in units of 2^peak.
+// State that the rules check. One entry per query row, weights in units of 2^peak.
 struct Seen {
   int count, size, length;
   int known = 0;    // visible keys that were read
@@ -48,8 +48,8 @@ inline bool settled(const Art& rule, const Seen& seen, int q, const float* outpu
   return *steady >= rule.patience;
 }
 
-// Bit i: row i of the tile has, in some head, a weight of at least the rule's share of the largest.
-// `per_head`: how many they are in each head, added up.
+// Bit i: row i of the tile has, in some head, at least the rule's share of the largest weight.
+// `per_head`: such rows, summed over heads.
 inline uint64_t wanted(const AttentionRule& rule, const Seen& seen, const Tile& tile,
                        uint64_t rows_there, const float* weights, int64_t& per_head) {
   uint64_t rows = 0;
@@ -99,7 +99,7 @@ struct Walk {
     seen = {count, head.size, visible.rows(), 0, greatest, state.peak, running.sums, state.output};
   }
 
-  // Scores of a tile become weights; `always`: its keys count for the largest score of AET.
+  // Turns the scores of a tile into weights; `always`: its keys count for AET's largest score.
   void weigh(const Tile& tile, bool always) {
     running.score_tile(tile);
     running.add_picked_rows();
@@ -120,7 +120,7 @@ struct Walk {
     reads.key_rows += rows_of(tile, end_row);
   }
 
-  // Keeps the sum of weights of each of a tile's blocks with the peak that it is relative to.
+  // Stores the sum of weights of each of a tile's blocks, with the peak that it is relative to.
   void keep_masses(const Tile& tile, float* to) {
     for (int b = 0; b < tile.blocks; b++)
       for (int q = 0; q < count; q++, to += 2) {
@@ -149,14 +149,14 @@ struct Walk {
     for (int q = 0; running.state.dropped && q < count; q++)
       running.state.dropped[q] += running.weight_without(tile, rows, q);
     running.pick_rows(tile, rows);
-    if (art) running.add_picked_rows();  // whose check needs the output
+    if (art) running.add_picked_rows();  // its check needs the output
   }
 
   bool settled_at(int q) {
     const int size = seen.size;
     const float* output = seen.output + q * size;
     alignas(64) float rotated[kMaxSize];
-    if constexpr (VT == Type::kmeans4) {  // the probe is of the output as it will be
+    if constexpr (VT == Type::kmeans4) {  // the probe is of the final, rotated back output
       std::memcpy(rotated, output, sizeof(float) * size);
       rotate_row(rotated, size);
       output = rotated;
@@ -171,8 +171,8 @@ struct Walk {
     return all;
   }
 
-  // Checks are at multiples of `check_blocks` from row 0, they depend on the keys alone, or in a
-  // ranked order after so many blocks.
+  // Position of the next check: multiples of `check_blocks` from row 0, which depend on the keys
+  // alone; in a ranked order, multiples of `check_blocks` in the list.
   int next_check(const Order& order, int i) const {
     const int next = i + rule.check_blocks;
     if (never_stops) return order.count;
@@ -186,10 +186,10 @@ struct Walk {
     tables = order.tables;
     for (int i = 0; i < order.count;) {
       const bool always = i < order.always;
-      const int together = tables ? i + 1 : order.always;  // codes are of their block's time
+      const int together = tables ? i + 1 : order.always;  // codes depend on the current peak
       const int end = always ? together : next_check(order, i);
       Tile tile = tile_at<KT, VT>(running.head, order.blocks, i, end, order.count, end_row);
-      if (!always && rule.value_share > 0)  // which values come next is not known yet
+      if (!always && rule.value_share > 0)  // the next values to read are not known yet
         for (int b = 0; b < tile.blocks; b++) tile.next_values[b] = tile.values[b];
       weigh(tile, always);
       if (masses && always) keep_masses(tile, masses + i * count * 2);

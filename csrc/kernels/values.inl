@@ -1,11 +1,11 @@
 // Weights times the values of a tile, added to the output.
 
-// Weights of a tile's keys: float32, and times the values' scales in int16 for values in int8, in
-// bytes for those in codes.
+// Weights of a tile's keys: float32; for int8 values also times the values' scales in int16; for
+// values in codes likewise in bytes.
 struct Weights {
   float* values;   // [count][kTileRows]
-  int16_t* codes;  // [count][kTileRows], rows of bytes as far apart as those of int16
-  float* units;    // [count]: what one unit of the codes is worth
+  int16_t* codes;  // [count][kTileRows]; rows of bytes have the same spacing as int16 ones
+  float* units;    // [count]: the value of one unit of the codes
 
   template <Type T>
   SUFFICE_INLINE const void* at(int q, int place) const {
@@ -15,8 +15,8 @@ struct Weights {
     return row + place;
   }
 
-  // Makes whole numbers of weights times scales, in `vectors` vectors of which folded(i) is one and
-  // `greatest` the largest element.
+  // Rounds weights times scales to integers: `vectors` vectors, folded(i) one of them, `greatest`
+  // their largest element.
   template <Type T, class Folded>
   SUFFICE_INLINE void quantize(int q, Folded folded, int vectors, float greatest) const {
     int16_t* row = codes + q * kTileRows;
@@ -44,8 +44,9 @@ void fold_value_scales(const KVHead& head, const Tile& tile, const Weights& weig
   weights.quantize<T>(row, folded, tile.blocks * kPanel);
 }
 
-// The sums of Q query rows (from `first` on) for 16 U of their elements from 16 `unit` on, held in
-// registers from `begin` to `end`. The output is in the order in which values of this type load.
+// Sums of Q query rows (from `first` on) for 16 U of their elements from 16 `unit` on, held in
+// registers from `begin` to `end`. Outputs have the element order in which values of this type
+// load.
 template <Type T, int Q, int U>
 struct WeightedSums {
   static constexpr bool integers = has_scales(T);
@@ -144,7 +145,7 @@ SUFFICE_INLINE void add_values(const KVHead& head, const Tile& tile, int first, 
   sums.end(to, head.size, weights.units + first);
 }
 
-// Puts outputs [count][size] that are complete into the order, and out of the rotation, of values.
+// Restores the element order of complete outputs [count][size], and undoes the rotation of values.
 template <Type T>
 void restore(float* output, int count, int size) {
   arrange_row<T>(output, count * size);

@@ -10,14 +10,15 @@ namespace suffice {
 // Owns quantised copies of rows.
 class InputBuffers {
  public:
-  // For up to `rows` rows, `stride` floats apart at most; units of codes may want a few more.
+  // Allocates for up to `rows` rows, at most `stride` floats apart; units of codes may need a few
+  // floats more.
   void prepare(int rows, int stride);
 
   // The inputs of `w`, valid until the next call.
   Inputs of(const float* values, int stride, const Linear& w, int count);
 
  private:
-  // A copy of the rows, rotated and brought to levels as `w` wants it.
+  // A copy of the rows, rotated and mapped to centroids as `w` requires.
   const float* changed(const float* values, int stride, const Linear& w, int count);
 
   int rows_ = 0, stride_ = 0;

@@ -1,4 +1,4 @@
-// A weight matrix, how it lies in memory, and the inputs that it takes.
+// A weight matrix, its layout in memory, and its inputs.
 #pragma once
 
 #include <cstddef>
@@ -8,23 +8,24 @@
 
 namespace suffice {
 
-// A panel is 16 output rows. It consists of lines of 64 bytes, 4 bytes of each row: so many columns
-// of them, `pair`, that one step of a product reads one line.
+// A panel is 16 output rows. It consists of lines of 64 bytes, with 4 bytes of each row: `pair`
+// columns, so that one step of a matmul reads one line.
 //
 //     panel of bfloat16 (pair = 2), a line for two columns:
 //     line k/2:  | row 0: w[k] w[k+1] | row 1: w[k] w[k+1] | ...  | row 15: w[k] w[k+1] |
 //                 4 bytes              4 bytes                      4 bytes
 constexpr int weight_pair(Type type) { return 32 / bits_of(type); }
 
-// A panel of weights in codes of 2 to 6 bits: for each two groups of columns, which share a scale,
-// a line of float16 scales [2][16], then the units of the first group, then those of the second.
+// A panel of codebook weights with codes of 2 to 6 bits: for each two groups of columns, which
+// share a scale, a line of float16 scales [2][16], then the units of the first group, then those of
+// the second.
 //
 //     | scales of groups 0, 1 | units of group 0 | units of group 1 | scales of groups 2, 3 | ...
 //
-// A unit of 4 bits is a line for 8 columns; of other widths it is 32 columns, as many lines as
-// bits. Four columns of a row are 4 bytes of a line. A byte has the low bits of several such fours
-// (4 bits: two fours; 2 or 3 bits: four fours, 2 bits each), and each further bit has a plane, a
-// line whose bit i of a byte belongs to four i:
+// A unit of 4 bits is one line with 8 columns; of other widths it has 32 columns in as many lines
+// as bits. Four columns of a row are 4 bytes of a line. A byte holds the low bits of several such
+// fours (4 bits: two fours; 2 or 3 bits: four fours, 2 bits each). Each further bit has a plane: a
+// line in which bit i of a byte belongs to four i:
 //
 //     unit of 5 bits: 32 columns x 16 rows        the 4 bytes of a row
 //       line 0  [16 rows][4 bytes]                each: | low 4 bits of four 1 | of four 0 |
@@ -38,8 +39,8 @@ constexpr int weight_pair(Type type) { return 32 / bits_of(type); }
 //       line 1                                          | of four 7            | 6 | 5 | 4 |
 //       line 2  a plane                           bit i: bit 2 of the code in four i
 //
-// Byte j of the four bytes is of column kCodeOrder[j] of the four: neighbouring columns end up in
-// the two halves of a 32-bit lane, as pairs of int16.
+// Byte j of the four bytes belongs to column kCodeOrder[j] of the four: neighbouring columns end up
+// in the two halves of a 32-bit lane, as pairs of int16.
 constexpr int kCodeOrder[4] = {0, 2, 1, 3};
 constexpr int kMinBits = 2, kMaxBits = 6;
 constexpr int low_bits(int bits) { return bits < 4 ? 2 : 4; }
@@ -48,12 +49,12 @@ constexpr int unit_columns(int bits) { return bits == 4 ? 8 : kMaxUnit; }
 constexpr size_t code_bytes(int bits, int columns) {  // of a panel's columns, whole units
   return static_cast<size_t>(columns) * bits * kPanel / 8;
 }
-constexpr int kLevelOffset = 128;  // of the levels, which are stored as bytes
-constexpr int kNarrowOffset = 64;  // of those that are multiplied with int8 inputs
+constexpr int kLevelOffset = 128;  // added to centroids, which are stored as bytes
+constexpr int kNarrowOffset = 64;  // added to those multiplied with int8 inputs
 
-// The codebook of activations: each of a row's values is replaced by the nearest of so many
-// ascending levels, times the greatest magnitude of its group, but for the `outliers` greatest and
-// least values of the row, and those outside of [low, high].
+// The codebook of activations. Each value of a row is replaced by the nearest of `count` ascending
+// centroids times the greatest magnitude of its group. The `outliers` greatest and least values of
+// the row, and values outside of [low, high], stay exact.
 struct InputCodebook {
   float levels[kLevels] = {};
   int count = 0;  // 0: nothing is replaced
@@ -64,10 +65,10 @@ struct InputCodebook {
   bool operator==(const InputCodebook&) const = default;
 };
 
-// Inputs of weights in codes may be rotated in blocks, each by the Hadamard matrix of
-// `hadamard_size` on every such part of it, and then across its parts by the Hartley matrix:
-// (cos t + sin t) / sqrt(parts) for part i of part j, t = 2 pi i j / parts, whose values
-// `wave` [parts] are those of i j mod parts.
+// Inputs of codebook weights may be rotated in blocks. Each block is multiplied by the Hadamard
+// matrix of `hadamard_size` in every part of that size, then across its parts by the Hartley
+// matrix: (cos t + sin t) / sqrt(parts) for part i of part j, t = 2 pi i j / parts. `wave` [parts]
+// has its values by i j mod parts.
 constexpr int kMaxHadamard = 1024;
 constexpr int kMaxParts = 64;
 constexpr int hadamard_size(int block) {
@@ -79,9 +80,9 @@ struct Rotation {
 };
 
 // A weight matrix y = W x: `rows` outputs, `columns` inputs; scale (int8 only) and bias are padded
-// to a multiple of 16, or null. Of weights in codes of so many `bits`: `levels` [2^bits], offset;
-// `group` columns share a scale; the inputs are rotated, replaced by a codebook and have codes up
-// to `max_code`, int8 if `narrow`.
+// to a multiple of 16, or null. For codebook weights of `bits` bits: `levels` [2^bits] are the
+// centroids plus an offset, and `group` columns share a scale. Their inputs are rotated, replaced
+// by a codebook and quantized to integers of at most `max_code`, int8 if `narrow`.
 struct Linear {
   const std::byte* data = nullptr;
   const float* scale = nullptr;
@@ -98,8 +99,8 @@ struct Linear {
   InputCodebook inputs;
 
   int panels() const { return round_up(rows, kPanel) / kPanel; }
-  int steps() const { return round_up(columns, 4) / weight_pair(type); }  // lines; not of codes
-  int whole_columns() const { return round_up(columns, unit_columns(bits)); }  // of codes
+  int steps() const { return round_up(columns, 4) / weight_pair(type); }  // lines; not for codes
+  int whole_columns() const { return round_up(columns, unit_columns(bits)); }  // for codes
   size_t panel_bytes() const {
     if (type != Type::codebook) return static_cast<size_t>(steps()) * kLineBytes;
     return round_up((columns + group - 1) / group, 2) / 2 * kLineBytes +
@@ -110,9 +111,9 @@ struct Linear {
   }
 };
 
-// Inputs of a linear layer for `count` rows: float32, rows `stride` elements apart and zero from
-// `columns` to the next multiple of 8, and for quantised weights a quantised copy: 4 bytes of each
-// row, then the next 4 of each, so that a product of several rows reads one stream.
+// Inputs of a linear layer for `count` rows: float32, rows `stride` elements apart, zero from
+// `columns` to the next multiple of 8. Quantized weights take a quantized copy: 4 bytes of each
+// row, then the next 4 of each, so that a matmul of several rows reads one stream.
 constexpr int kQuad = 4;
 
 struct Inputs {
@@ -120,8 +121,8 @@ struct Inputs {
   const int8_t* codes = nullptr;       // [columns / 4][count][4]: int8 and narrow codes
   const float* scales = nullptr;       // [count]
   const int32_t* code_sums = nullptr;  // [count]
-  const int16_t* wide = nullptr;       // [columns / 2][count][2]: other weights in codes
-  const int32_t* starts = nullptr;     // [count][stride / 8]: what sums over codes start with
+  const int16_t* wide = nullptr;       // [columns / 2][count][2]: other codebook weights
+  const int32_t* starts = nullptr;     // [count][stride / 8]: start values of sums over codes
   int stride = 0;
   int count = 0;
 };

@@ -39,8 +39,8 @@ void gather_row(const Linear& table, int row, float* to) {
   }
 }
 
-// What one thread does. The residual stream is each thread's own copy: everyone adds the shared
-// outputs after a barrier, and no thread waits for another to normalise.
+// The work of one thread. Each thread has its own copy of the residual stream and adds the shared
+// outputs to it after a barrier, so no thread waits for another to normalise.
 struct Worker {
   const ModelSpec& spec;
   const Step& step;
@@ -121,7 +121,8 @@ struct Worker {
 
   void project_key_value(const Layer& layer, int index, const Inputs& x, int g) {
     const int size = spec.head_size, panels = size / kPanel;
-    // The kernel writes output n at y + n: shift y so that this head's outputs start the buffer.
+    // The kernel writes output n at y + n: y is shifted so that this head's outputs start the
+    // buffer.
     kernels().linear(layer.k, g * panels, (g + 1) * panels, x, buffers.key.data() - g * size, size);
     kernels().linear(layer.v, g * panels, (g + 1) * panels, x, buffers.value.data() - g * size,
                      size);
@@ -145,7 +146,7 @@ struct Worker {
     rotate(head, spec.head_size, rope.cos + start, rope.sin + start);
   }
 
-  // Query heads cost one linear, key/value heads two: each thread takes the units that start in its
+  // Query heads cost one matmul, key/value heads two: each thread takes the units that start in its
   // share of the cost.
   void project(const Layer& layer, int index) {
     const Inputs x = inputs(normal.data(), shared.width, layer.q, rows);
@@ -157,7 +158,7 @@ struct Worker {
     }
   }
 
-  // Completes the sketches of the committed keys, where the step needs them.
+  // Completes the sketches of the committed keys, if the step needs them.
   void sketch() {
     if (step.prefill || !spec.needs_sketch() || !step.requests[0].cache->extras().sketch) return;
     for (const StepRequest& request : step.requests) {
@@ -195,7 +196,7 @@ struct Worker {
     team.barrier();
   }
 
-  // Hands out a layer's queries as they were before they were scaled.
+  // Copies a layer's queries out before they are scaled.
   void hand_out(int index) {
     const float inverse = 1.0f / (spec.attention_scale * kLog2e);
     float* to = step.queries + index * shared.queries.size();
@@ -260,7 +261,7 @@ struct Worker {
                    shared.width * sizeof(float));
     normalize(spec.final_norm, residual.data(), normal.data(), count);
     if (spec.project_out.data) {
-      team.barrier();  // the last layer's output has been added by everyone
+      team.barrier();  // all threads have added the last layer's output
       multiply(spec.project_out, inputs(normal.data(), shared.width, spec.project_out, count),
                shared.output.data(), shared.width);
       team.barrier();
@@ -287,7 +288,7 @@ int64_t weight_bytes(const ModelSpec& spec) {
 void Model::leave_out(int recent, int sinks, const std::vector<int>& skipped) {
   for (Layer& layer : spec_.layers)
     if (recent && (!layer.window || layer.window > recent)) {
-      // A window of its own may not reach them. More than there ever are would overflow.
+      // A layer's own window may not reach the sinks. Larger values would overflow.
       layer.sinks = layer.window ? 0 : std::min(sinks, 1 << 30);
       layer.window = recent;
     }

@@ -14,7 +14,7 @@
 namespace suffice {
 
 struct Norm {
-  const float* weight = nullptr;  // null: the identity, no normalisation at all
+  const float* weight = nullptr;  // null: the identity, no normalisation
   const float* bias = nullptr;
 };
 
@@ -24,7 +24,7 @@ struct Layer {
   Linear q, k, v, o, gate, up, down;  // gate.data null: an MLP without gate
   Norm attention_norm, mlp_norm, post_attention_norm, post_mlp_norm, q_norm, k_norm;
   int window = 0;  // 0: all keys
-  int sinks = 0;   // with a window: the first keys, which are seen as well
+  int sinks = 0;   // with a window: the first keys, visible as well
   int rope = -1;   // index into ModelSpec::ropes
   bool skipped = false;
 };
@@ -59,7 +59,7 @@ struct ModelSpec {
   }
 };
 
-// Rows of one request in a step: they go to the cache rows [length, length + count).
+// Rows of one request in a step: rows [length, length + count) of its cache.
 struct StepRequest {
   KVCache* cache = nullptr;
   int length = 0;
@@ -91,14 +91,14 @@ class Model {
   const ModelSpec& spec() const { return spec_; }
   void set_rules(std::vector<AttentionRule> rules) { spec_.rules = std::move(rules); }
   // From now on tokens see the last `recent` keys (0: all) and the first `sinks` of every layer,
-  // but for a window of its own that is narrower, and some layers do nothing: they store no keys.
+  // unless the layer's own window is narrower. Skipped layers do nothing and store no keys.
   void leave_out(int recent, int sinks, const std::vector<int>& skipped);
   void step(Step& step, Team& team, Counts& counts);
 
  private:
   ModelSpec spec_;
   std::unique_ptr<StepBuffers> buffers_;
-  std::mutex stepping_;  // one step at a time: they share the buffers
+  std::mutex stepping_;  // one step at a time: steps share the buffers
 };
 
 }  // namespace suffice

@@ -12,7 +12,7 @@ void set_rows_visible(const Step& step, const StepRequest& request, const Bounds
                  step.visible.data() + request.first_row);
 }
 
-// What a layer lets a request's tokens see: prompts see all that its window does.
+// The rows of a layer that a request's tokens see; prompts see all rows of the layer's window.
 Bounds bounds_in(const Layer& layer, int index, const Step& step, const KVCache& cache) {
   if (step.prefill) return {layer.window, cache.removed(index), layer.sinks};
   return bounds_of(cache, index, layer.window, layer.sinks);
@@ -21,7 +21,7 @@ Bounds bounds_in(const Layer& layer, int index, const Step& step, const KVCache&
 }  // namespace
 
 void ThreadBuffers::prepare(int rows, int width, int head_size, int stride) {
-  // Zero, because inputs are read up to a multiple of 8 columns.
+  // Zero, because matmuls read inputs up to a multiple of 8 columns.
   residual.assign(static_cast<size_t>(rows) * width, 0.0f);
   normal.assign(residual.size(), 0.0f);
   key.assign(static_cast<size_t>(rows) * head_size, 0.0f);

@@ -1,5 +1,5 @@
-// What a step writes to before its logits. A model keeps it from step to step, so that decoding
-// allocates nothing once the largest step has come.
+// Buffers of a step. The model keeps them from step to step, so decoding allocates nothing after
+// its largest step.
 #pragma once
 
 #include <vector>
@@ -10,18 +10,18 @@
 
 namespace suffice {
 
-// What one thread alone uses. Apart from the next one's, so that they share no cache line.
+// Buffers of one thread, aligned so that threads share no cache line.
 struct alignas(64) ThreadBuffers {
   std::vector<float> residual, normal;  // [rows][width]
   std::vector<float> key, value;        // [rows][head size]
   InputBuffers inputs;
   Scratch scratch;
 
-  // `stride`: of the widest inputs of a matrix.
+  // `stride`: that of the widest inputs of a matrix.
   void prepare(int rows, int width, int head_size, int stride);
 };
 
-// What all threads see.
+// Buffers that all threads share.
 class StepBuffers {
  public:
   int rows = 0;
@@ -33,14 +33,14 @@ class StepBuffers {
   std::vector<ThreadBuffers> threads;
   Attention attention;
 
-  // By one thread, before others come.
+  // Called by one thread, before the others start.
   void prepare(const ModelSpec& spec, const Step& step, int threads);
   // Plans the attention of a layer, by one thread.
   void plan(const ModelSpec& spec, const Step& step, int layer, int threads);
 
  private:
-  // One traversal per request and key/value head; the same in every layer of this window but for
-  // the head's memory, until a policy removes rows.
+  // One traversal per request and key/value head. Layers of the same window share it except for the
+  // head's memory, until a policy removes rows.
   struct Window {
     int window = 0;
     std::vector<Traversal> traversals;

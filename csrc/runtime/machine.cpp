@@ -43,7 +43,7 @@ double read_bandwidth(size_t bytes, int threads, int repeats) {
   std::memset(data, 1, bytes);
   volatile int32_t sink = 0;
   double rate = 0;
-  // One sequence alone does not keep every core's outstanding loads busy: take the best.
+  // One stream alone does not keep every core's outstanding loads busy: takes the best of several.
   for (const int streams : {1, 2, 4})
     rate = std::max(rate, best_rate(bytes, threads, repeats, [&](size_t at, size_t count) {
                       sink = sink ^ kernels().read_memory(data + at, count, streams);

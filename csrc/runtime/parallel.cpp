@@ -22,9 +22,9 @@ inline void pause_briefly() {
 }
 
 constexpr int kSpins = 2000;   // some tens of microseconds
-constexpr int kYields = 2000;  // then let others run, and at last sleep
+constexpr int kYields = 2000;  // then yields, and finally sleeps
 
-// Waits until `done()`; with an atomic to sleep on, sleeps at last.
+// Waits until `done()`; if there is an atomic to sleep on, finally sleeps.
 template <class Done>
 bool spin_and_yield(Done done, int yields) {
   for (int i = 0; i < kSpins; i++) {
@@ -66,7 +66,7 @@ pid_t& team_owner() {
   return owner;
 }
 
-// A fork has no worker threads: the child forgets the parent's team without joining it.
+// A forked child has no worker threads: it drops the parent's team without joining it.
 void forget_after_fork() {
   if (current_team() && team_owner() != getpid()) new std::shared_ptr<Team>(current_team());
   if (team_owner() != getpid()) current_team().reset();
@@ -98,7 +98,7 @@ void Team::work(int thread) {
   }
 }
 
-// Keeps the first exception for the caller, and lets threads that wait at a barrier go.
+// Stores the first exception for the caller, and releases threads that wait at a barrier.
 void Team::run_guarded(int thread) noexcept {
   try {
     (*task_)(thread);

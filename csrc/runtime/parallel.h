@@ -1,5 +1,5 @@
-// One team of threads. Waiting spins briefly and then yields the core, so that a busy or small
-// machine is not stalled by a thread that waits.
+// One team of threads. Waiting spins briefly and then yields the core, so that a waiting thread
+// does not stall a busy or small machine.
 #pragma once
 
 #include <atomic>
@@ -22,12 +22,12 @@ class Team {
 
   int size() const { return size_; }
 
-  // Runs `task(thread)` on every thread of the team, the caller being thread 0; one at a time. If a
-  // thread throws, the others stop at their next barrier, and the first exception goes on to the
-  // caller once all have ended.
+  // Runs `task(thread)` on every thread of the team, the caller being thread 0; one task at a time.
+  // If a thread throws, the others stop at their next barrier, and the caller gets the first
+  // exception once all have ended.
   void run(const std::function<void(int)>& task);
 
-  // Inside a task: returns when every thread has arrived; throws when one of them never will.
+  // Inside a task: returns when every thread has arrived; throws if a thread has failed.
   void barrier();
 
  private:
@@ -46,11 +46,11 @@ class Team {
   alignas(64) std::atomic<uint32_t> phase_{0};
   std::atomic<bool> failed_{false};
   std::mutex failing_;
-  std::exception_ptr error_;  // the first
+  std::exception_ptr error_;  // the first one
   std::atomic<bool> stopping_{false};
 };
 
-// The share [first, last) of `count` items that is thread's own.
+// The share [first, last) of `count` items that belongs to a thread.
 struct Share {
   int first, last;
 };
@@ -59,11 +59,11 @@ inline Share share(int count, int thread, int threads) {
           static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / threads)};
 }
 
-// Hands out items: to each thread its own share in order, so that what one reads follows what it
-// read before, and then what others have left.
+// Hands out items. Each thread gets its own share in order, so that its reads are sequential, and
+// then items left by others.
 class WorkQueue {
  public:
-  // By one thread, before others come.
+  // Called by one thread, before the others start.
   void begin(int count, int threads) {
     if (threads > static_cast<int>(taken_.size())) taken_ = std::vector<Counter>(threads);
     for (Counter& counter : taken_) counter.count.store(0);

@@ -10,6 +10,7 @@ import torch
 from caches import empty_cache
 from suffice.attention.aet import AET
 from suffice.attention.traversal import Seen
+from suffice.backends.cpu.attention import attend as attend_natively
 from suffice.errors import InputError
 
 
@@ -79,13 +80,13 @@ def test_what_was_found_is_kept_by_the_cache() -> None:
             cache.append_tentative(
                 keys[None, :, :2], values[None, :, :2], [-1, 0]
             )  # drafts of no use
-            aet.native(queries[:, :2], cache, 0, scale=0.125)
+            attend_natively(aet.rule(), queries[:, :2], cache, 0, scale=0.125)
             cache.rollback()
         if length == 200:
             cache = cache.fork()
         row = slice(length - 1, length)
         cache.append_tentative(keys[None, :, row], values[None, :, row], [-1])
-        out = aet.native(queries[:, row], cache, 0, scale=0.125)
+        out = attend_natively(aet.rule(), queries[:, row], cache, 0, scale=0.125)[0]
         cache.commit([0])
         found = aet.reference(
             queries[:, row], keys[:, :length], values[:, :length], scale=0.125, states=states

@@ -64,8 +64,8 @@ def test_the_trajectory_ends_in_the_softmax_and_stops_where_the_reference_does(
     torch.testing.assert_close(path.outputs[:, -1], (0.1 * q @ k.T).softmax(-1) @ v)
     art = ART(change=0.3, angle=0.1, patience=2, block=block)
     scales, directions = changes(art, path.outputs)
-    stable = (scales < art.tau) & (directions < art.phi)
-    together = stops(stable, art.p)
+    stable = (scales < art.change) & (directions < art.angle)
+    together = stops(stable, art.patience)
     for head in range(3):
         found = art.reference(q[head, None, None], k[None], v[None], scale=0.1)
         read = min(int(together[head]), path.masses.shape[1]) * block

@@ -14,7 +14,8 @@ from commands import Cli
 from suffice import LLM, SamplingParams
 from suffice.attention import ATTENTIONS
 from suffice.attention.exaq import EXAQ
-from suffice.attention.kernel import attend, coded_rule
+from suffice.attention.rule import coded_rule
+from suffice.backends.cpu.attention import attend
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
 from suffice.trace import Audit, Trace

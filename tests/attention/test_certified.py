@@ -11,8 +11,9 @@ from caches import cache_of
 from suffice.attention.certified import Certified
 from suffice.attention.certified_reference import Walk
 from suffice.attention.exact import Exact
-from suffice.attention.kernel import attend
-from suffice.attention.sketch import BLOCK, CHUNK, LAG, Sketch, estimate, sketch
+from suffice.attention.sketch import CHUNK, LAG, Sketch, estimate, sketch
+from suffice.backends.cpu.attention import attend
+from suffice.cache import BLOCK
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
 
@@ -117,7 +118,8 @@ def test_nothing_missing_is_exact_to_the_bit() -> None:
     q = torch.randn(4, 3, SIZE, generator=generator)
     limit = Certified.exact_limit()
     assert not limit.sketched
-    assert torch.equal(limit.native(q, cache, 0, scale=0.1), Exact().native(q, cache, 0, scale=0.1))
+    found, exact = (attend(each.rule(), q, cache, 0, scale=0.1)[0] for each in (limit, Exact()))
+    assert torch.equal(found, exact)
 
 
 @pytest.mark.parametrize("end", [LAG + 2 * CHUNK + 3, 3 * CHUNK + 2])
@@ -127,12 +129,11 @@ def test_a_chain_gives_the_bits_of_single_steps(end: int) -> None:
     keys, values = plain(generator)[:end], plain(generator)[:end]
     q = 3 * torch.randn(4, 8, SIZE, generator=generator)
     technique = Certified(eps=0.5, bounded=False)
-    together = technique.native(q, sketched(keys, values), 0, scale=0.125)
+    together = attend(technique.rule(), q, sketched(keys, values), 0, scale=0.125)[0]
     for i in range(8):
         rows = end - 7 + i
-        alone = technique.native(
-            q[:, i : i + 1], sketched(keys[:rows], values[:rows]), 0, scale=0.125
-        )
+        cache = sketched(keys[:rows], values[:rows])
+        alone = attend(technique.rule(), q[:, i : i + 1], cache, 0, scale=0.125)[0]
         assert torch.equal(alone[:, 0], together[:, i])
 
 
@@ -155,7 +156,7 @@ def test_the_sketch_is_part_of_the_cache() -> None:
     assert cache.row_bytes == without.row_bytes + per_row
     assert cache.bytes > without.bytes
     with pytest.raises(ValueError, match="the cache has no sketch of its keys"):
-        Certified().native(torch.ones(1, 1, SIZE), without, 0, scale=0.1)
+        attend(Certified().rule(), torch.ones(1, 1, SIZE), without, 0, scale=0.1)
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ from suffice import native
 from suffice.attention import ATTENTIONS
 from suffice.attention.aet import AET
 from suffice.attention.exact import Exact
-from suffice.attention.kernel import attend
+from suffice.attention.rule import AttentionRule
 from suffice.attention.traversal import Attended
+from suffice.backends.cpu.attention import attend
+from suffice.backends.cpu.rules import native_rule
 from suffice.cache import KV_DTYPES
 from suffice.cache.kv import KVCache
-from suffice.native import core
 
 SHAPES = [
     (g, rep, size, rows)
@@ -58,13 +59,20 @@ def reference(technique: Any, q: torch.Tensor, cache: KVCache, dtype: torch.dtyp
     return _references[key]
 
 
+def attended(technique: Any, q: torch.Tensor, cache: KVCache) -> torch.Tensor:
+    """Return the native output, or what a broken technique makes of it."""
+    if isinstance(technique, Broken):
+        return technique.attended(q, cache)
+    return attend(technique.rule(), q, cache, 0, scale=SCALE)[0]
+
+
 def native_equals_reference(technique: Any) -> None:
     factor = 4 if technique.rule() is None else 8  # one float32 sum over all rows, not over 256
     dtypes = itertools.cycle(KV_DTYPES)
     for (groups, rep, size, rows), dtype in zip(SHAPES * 3, dtypes, strict=False):
         cache, count = filled(groups, size, rows, dtype), min(rows, 3)
         q = torch.randn(groups * rep, count, size)
-        out = technique.native(q, cache, 0, scale=SCALE)
+        out = attended(technique, q, cache)
         exact = reference(technique, q, cache, torch.float64).output
         if dtype in ROUNDED:
             assert max_error(out, exact) < ROUNDED[dtype] * exact.abs().max()
@@ -93,7 +101,7 @@ def exact_at_the_limit(technique: Any) -> None:
     assert limit is not None, "a technique without a limit states a bound, tested by its own tests"
     cache = filled(2, 64, 300)
     q = torch.randn(8, 2, 64)
-    out = limit.native(q, cache, 0, scale=SCALE)
+    out = attended(limit, q, cache)
     exact = reference(Exact(), q, cache, torch.float64).output
     assert_matches(out, exact, reference(Exact(), q, cache, torch.float32).output, factor=4)
 
@@ -101,10 +109,10 @@ def exact_at_the_limit(technique: Any) -> None:
 def a_batch_equals_its_rows(technique: Any) -> None:
     cache = filled(2, 64, 300)
     q = torch.randn(8, 4, 64)
-    together = technique.native(q, cache, 0, scale=SCALE)
+    together = attended(technique, q, cache)
     for i in range(4):
         cache.truncate(297 + i)
-        alone = technique.native(q[:, i : i + 1], cache, 0, scale=SCALE)
+        alone = attended(technique, q[:, i : i + 1], cache)
         cache.native.settle(0)
         assert torch.equal(alone[:, 0], together[:, i])
         cache.reserve(3 - i)
@@ -114,12 +122,12 @@ def a_batch_equals_its_rows(technique: Any) -> None:
 def what_is_rolled_back_leaves_no_trace(technique: Any) -> None:
     cache, other = filled(2, 64, 300), filled(2, 64, 300)
     q = torch.randn(8, 3, 64)
-    technique.native(2 * q, cache, 0, scale=SCALE)  # never settled
+    attended(technique, 2 * q, cache)  # never settled
     for each in (cache, other):
-        technique.native(q, each, 0, scale=SCALE)
+        attended(technique, q, each)
         each.native.settle(1)
     copy = cache.fork()
-    outs = [technique.native(q, each, 0, scale=SCALE) for each in (cache, other, copy)]
+    outs = [attended(technique, q, each) for each in (cache, other, copy)]
     assert torch.equal(outs[0], outs[1]) and torch.equal(outs[0], outs[2])
 
 
@@ -127,43 +135,49 @@ def inputs_are_left_alone(technique: Any) -> None:
     cache = filled(1, 64, 50)
     q = torch.randn(4, 1, 64)
     before = q.clone(), cache.keys(0), cache.values(0)
-    technique.native(q, cache, 0, scale=SCALE)
+    attended(technique, q, cache)
     for was, now in zip(before, (q, cache.keys(0), cache.values(0)), strict=True):
         assert torch.equal(was, now)
 
 
-class WrongScale(Exact):
-    def native(self, q: torch.Tensor, *args: Any, scale: float, **kwargs: Any) -> torch.Tensor:
-        return super().native(q, *args, scale=scale * 1.001, **kwargs)
+class Broken(Exact):
+    scale = SCALE
+
+    def attended(self, q: torch.Tensor, cache: KVCache) -> torch.Tensor:
+        return attend(self.rule(), q, cache, 0, scale=self.scale)[0]
 
     @classmethod
-    def exact_limit(cls) -> WrongScale:
+    def exact_limit(cls) -> Broken:
         return cls()
 
 
-class DependsOnNeighbours(Exact):
-    def native(self, q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return super().native(q, *args, **kwargs) + 1e-6 * q.shape[1]
+class WrongScale(Broken):
+    scale = SCALE * 1.001
+
+
+class DependsOnNeighbours(Broken):
+    def attended(self, q: torch.Tensor, cache: KVCache) -> torch.Tensor:
+        return super().attended(q, cache) + 1e-6 * q.shape[1]
 
 
 class MiscountsValues(AET):
-    def rule(self) -> core.AttentionRule:
-        if self.values > 0.2:
-            return super().rule()
-        return dataclasses.replace(self, values=1.01 * self.values).rule()
+    def rule(self) -> AttentionRule:
+        rule = super().rule()
+        share = rule.value_share if self.values > 0.2 else 1.01 * rule.value_share
+        return dataclasses.replace(rule, value_share=share)
 
 
-class Remembers(Exact):
+class Remembers(Broken):
     calls = 0
 
-    def native(self, q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def attended(self, q: torch.Tensor, cache: KVCache) -> torch.Tensor:
         Remembers.calls += 1
-        return super().native(q, *args, **kwargs) * (1 + 1e-3 * Remembers.calls)
+        return super().attended(q, cache) * (1 + 1e-3 * Remembers.calls)
 
 
-class SpoilsQueries(Exact):
-    def native(self, q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        out = super().native(q, *args, **kwargs)
+class SpoilsQueries(Broken):
+    def attended(self, q: torch.Tensor, cache: KVCache) -> torch.Tensor:
+        out = super().attended(q, cache)
         q *= 2
         return out
 
@@ -227,12 +241,21 @@ def test_every_law_is_held() -> None:
     assert found | {exact_at_the_limit} == {law for law, _ in LAWS}
 
 
+NEVER_STOP = ["aet:keys=2,values=0", "art:change=0", "art:patience=2000000", "certified:eps=0"]
+
+
+@pytest.mark.parametrize("setting", [*SETTINGS, *NEVER_STOP])
+def test_a_rule_is_exact_where_the_kernel_is(setting: str) -> None:
+    rule = ATTENTIONS.build(setting).rule()
+    assert rule is None or rule.exact == native_rule(rule).exact
+
+
 def test_the_settings_leave_something_out() -> None:
     for setting in SETTINGS[len(ATTENTIONS.names()) :]:
         technique, cache = ATTENTIONS.build(setting), filled(1, 128, 1000)
         reads = attend(technique.rule(), torch.randn(8, 1, 128), cache, 0, scale=SCALE)[1][0]
         assert reads.value_rows < reads.dense_rows, setting
-        if "k=2" not in setting and "certified:eps" not in setting:
+        if "keys=2" not in setting and "certified:eps" not in setting:
             assert reads.key_rows < reads.dense_rows, setting
 
 

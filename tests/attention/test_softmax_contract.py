@@ -19,9 +19,10 @@ from suffice.attention import ATTENTIONS
 from suffice.attention.exact import Exact
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
-from suffice.attention.kernel import attend, coded_rule
 from suffice.attention.levels import Levels
+from suffice.attention.rule import coded_rule
 from suffice.attention.traversal import Attended
+from suffice.backends.cpu.attention import attend
 from suffice.cache import GROWTHS, KV_DTYPES
 from suffice.cache.kv import KVCache
 from suffice.native import core
@@ -277,14 +278,14 @@ def test_what_the_core_refuses() -> None:
     with pytest.raises(ValueError, match="levels for each of the 2 query heads"):
         attend(rule, torch.randn(2, 1, 64), cache, 0, scale=SCALE)
     certified = coded_rule(ATTENTIONS.build("certified").rule(), [levels])
-    with pytest.raises(ValueError, match="what is certified is of the exact softmax"):
+    with pytest.raises(ValueError, match="the certified rule needs the exact softmax"):
         attend(certified, torch.randn(1, 1, 64), cache, 0, scale=SCALE)
     for borders, weights, message in (
-        ([[0.0] * 3], [], "of the same heads"),
+        ([[0.0] * 3], [], "one entry per head"),
         ([[0.0] * 3], [[1.0] * 5], "4, 8 or 16 weights"),
-        ([[0.0] * 4], [[1.0] * 4], "one border less"),
-        ([[0.0, 1.0, 0.0]], [[1.0] * 4], "ascending borders"),
-        ([[0.0] * 3], [[-1.0] * 4], "no negative weight"),
+        ([[0.0] * 4], [[1.0] * 4], "one fewer than weights"),
+        ([[0.0, 1.0, 0.0]], [[1.0] * 4], "borders must ascend"),
+        ([[0.0] * 3], [[-1.0] * 4], "weights cannot be negative"),
     ):
         with pytest.raises(ValueError, match=message):
             core.AttentionRule.read_all().with_softmax_tables(borders, weights)

@@ -52,7 +52,7 @@ def test_agreement_counts_early_and_late_stops(samples: list[art.Sample]) -> Non
 
 def test_a_scattered_probe_has_elements_of_the_whole_output() -> None:
     output = torch.arange(64.0)[None]
-    asked = {"tau": 1.0, "probe": 32}
+    asked = {"change": 1.0, "probe": 32}
     assert art.Scattered(**asked).probed(output).tolist() == [list(range(0, 64, 2))]
     assert art.ART(**asked).probed(output).tolist() == [[*range(16), *range(32, 48)]]
     assert torch.equal(art.Scattered(probe=128).probed(output), output)

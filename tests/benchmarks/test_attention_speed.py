@@ -17,8 +17,8 @@ from suffice.attention import ATTENTIONS
 def test_what_is_timed_as_overhead_does_not_run_as_exact_attention(setting: str) -> None:
     assert not ATTENTIONS.build(setting).rule().exact
     assert setting in speed.SETTINGS
-    assert ATTENTIONS.build("art:tau=0").rule().exact, "what would time nothing"
-    assert ATTENTIONS.build("aet:k=2,v=0").rule().exact
+    assert ATTENTIONS.build("art:change=0").rule().exact, "what would time nothing"
+    assert ATTENTIONS.build("aet:keys=all,values=0").rule().exact
 
 
 def test_all_settings_decode_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

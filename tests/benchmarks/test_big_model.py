@@ -93,7 +93,7 @@ def test_what_is_reached() -> None:
     [
         (["--shape", "llama-2-7"], "unknown shape 'llama-2-7'. Did you mean 'llama-2-7b'?"),
         (["--quick", "--settings", "int8"], "--settings int8: stores no codes"),
-        (["--quick", "--settings", "kllm"], "a=4 bits for activations need a calibration"),
+        (["--quick", "--settings", "kllm"], "act_bits=4: needs a calibration"),
         (
             ["--quick", "--settings", "rtn:group=5"],
             "rtn: group=5; must be a multiple of 8 with w=4, or none",

@@ -109,7 +109,7 @@ def test_a_text_to_calibrate_on_is_needed(
 ) -> None:
     (tmp_path / "spec-bench-questions.jsonl").unlink()
     assert run() == 2
-    assert "is not there: give a text to calibrate on with --calibrate" in capsys.readouterr().err
+    assert "does not exist: give a text to calibrate on with --calibrate" in capsys.readouterr().err
 
 
 def test_quick(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,4 +186,4 @@ def test_weights_of_hqq(run: Run, tmp_path: Path) -> None:
     save_file(found | {"layers.99.q": torch.zeros(1, 1)}, path)
     (tmp_path / "out").rename(tmp_path / "twice")
     assert run("--settings", weights) == 0
-    assert "has layers.99.q, which the model has not" in told(tmp_path)[0]["refused"][weights]
+    assert "has layers.99.q, which the model does not have" in told(tmp_path)[0]["refused"][weights]

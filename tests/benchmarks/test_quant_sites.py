@@ -18,7 +18,7 @@ from suffice.models.decoder import Decoder
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.layerwise import Layerwise
 from suffice.quant import Quant
-from suffice.quant.activations import Activations, Site
+from suffice.quant.activations import ActivationRows, Activations, Site
 from suffice.quant.hadamard import rotate
 from suffice.quant.index_matmul import integer_matmul
 from suffice.quant.kmeans import KMeans
@@ -248,6 +248,6 @@ def test_masks_are_those_of_attention(
     decoder.config = replace(config, layers=layers)
     run = Rounding(decoder, WINDOWS, {f"layers.0.{sites.SCORES}": INTEGERS})
     plain = Rounding(decoder, WINDOWS, {})._mixed(0, q, k, v)
-    monkeypatch.setattr(Site, "rows", lambda site, x: sites.Rows(x, torch.ones_like(x), x))
+    monkeypatch.setattr(Site, "rows", lambda site, x: ActivationRows(x, torch.ones_like(x), x))
     found = run._mixed(0, q, k, v)
     assert torch.allclose(found, plain, rtol=1e-4, atol=1e-5)

@@ -164,7 +164,7 @@ def test_a_rounding_of_other_keys_is_refused(
     dtype: str, layers: int, groups: int, size: int
 ) -> None:
     rows = torch.randn(1, 16, 64)
-    with pytest.raises(ValueError, match="the rounding is of keys in codes"):
+    with pytest.raises(ValueError, match="the key rounding must have the cache's layers"):
         cache_of(rows, rows, dtype, rounding=Rounding(layers, groups, size).native)
     with pytest.raises(ValueError, match=r"passed \[L, G, D, D\]"):
         core.KeyRoundings(*(torch.ones(1, 1, 16).numpy() for _ in range(4)))

@@ -13,7 +13,10 @@ from attention.test_calibration import GOOD
 from commands import Cli, complaint
 from suffice.attention import ATTENTIONS, SOFTMAXES
 from suffice.attention.calibration import read, write
-from suffice.attention.kernel import coded_rules
+from suffice.attention.rule import coded_rules
+from suffice.backends.cpu.attention import attend
+from suffice.backends.cpu.linear import native_linear
+from suffice.backends.cpu.rules import native_rule
 from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
 from suffice.cli.info import techniques
@@ -42,17 +45,19 @@ def computes_natively(table: Table, name: str, calibration: Path) -> bool:
             packed = technique.packed(technique.quantize(weight, torch.eye(64)), None, site)
         else:
             packed = technique.pack(weight)
-        return isinstance(packed.native, core.Linear)
+        return isinstance(native_linear(packed), core.Linear)
     if table is ATTENTIONS:
         growth, sketch = GROWTHS.build("upfront"), technique.sketched
         cache = KVCache(1, 1, 16, growth=growth, limit=16, sketch=sketch)
         cache.reserve(1)
         cache.append(0, torch.ones(1, 1, 16), torch.ones(1, 1, 16))
         cache.advance(1)
-        return bool(technique.native(torch.ones(1, 1, 16), cache, 0, scale=1.0).isfinite().all())
+        out = attend(technique.rule(), torch.ones(1, 1, 16), cache, 0, scale=1.0)[0]
+        return bool(out.isfinite().all())
     levels = technique.levels(read(calibration)) if technique.coded else []
     rules = coded_rules([[None, None]] * 2, levels)
-    return all(isinstance(rule, core.AttentionRule) for layer in rules for rule in layer)
+    natives = [native_rule(rule) for layer in rules for rule in layer]
+    return all(isinstance(rule, core.AttentionRule) for rule in natives)
 
 
 def test_what_is_shown_as_native_is_what_the_core_computes(tmp_path: Path) -> None:

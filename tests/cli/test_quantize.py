@@ -157,7 +157,7 @@ def test_an_interrupted_run_goes_on(
     with pytest.raises(InputError, match="is a part of an unfinished `suffice quantize`: run"):
         open_quantized(tmp_path / "out.safetensors.layers" / kept[0])
     ran = quantize("kllm:act_bits=16")
-    assert ran.code == 2 and "is of another quantisation: remove it, or give another -o" in ran.err
+    assert ran.code == 2 and "is of another quantization: remove it, or give another -o" in ran.err
     layers = tmp_path / "out.safetensors.layers"
     (layers / "0001.safetensors-0123456789abcdef.part").touch()  # of a process that was killed
     assert quantize().code == 0
@@ -188,10 +188,10 @@ def test_a_folder_belongs_to_one_run_and_one_text(
     windows = [[1, *range(10, 80)]] * 2
     started = Quantizing(used, method, windows, tmp_path / "half.safetensors", {})
     next(started.run())
-    with pytest.raises(InputError, match="the decoder is quantised already: give one in float32"):
+    with pytest.raises(InputError, match="the decoder is quantized already: give one in float32"):
         Quantizing(used, method, windows, tmp_path / "half.safetensors", {})
     other = Quantizing(fresh, method, windows[:1], tmp_path / "half.safetensors", {})
-    with pytest.raises(InputError, match="is of another quantisation: remove it"):
+    with pytest.raises(InputError, match="is of another quantization: remove it"):
         next(other.run())
 
 
@@ -245,7 +245,7 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         (("kmeans:bits=5,group=8",), "kmeans: group=8; must be a multiple of 32 with w=5, or none"),
         (
             ("kmeans:act_bits=4,act_group=24",),
-            "kmeans: a_group=24; must be a multiple of 16, or none",
+            "kmeans: act_group=24; must be a multiple of 16, or none",
         ),
         (("kmeans:act_group=32",), "kmeans: act_group=32 goes with act_bits=3 or 4, not 16"),
         (
@@ -289,8 +289,8 @@ def test_damaged_matrices(quantize: Any, refused: Any, tmp_path: Path) -> None:
     assert quantize().code == 0
     facts, tensors = whole_file(tmp_path / "out.safetensors")
     differ = "q, k, v of layer 1 are stored differently"
-    contradicted = "is damaged: 'layers.1.q' has levels that are not as it says"
-    number = "is damaged: 'layers.1.q' has a tensor or a number of another type"
+    contradicted = "is damaged: 'layers.1.q' has levels that contradict its header"
+    number = "is damaged: 'layers.1.q' has a tensor or a number of the wrong type"
     for key, value, message in (
         ("loss", "much", "is damaged: its header lacks 'loss', or it is"),
         ("rotation", 16, differ),
@@ -300,7 +300,7 @@ def test_damaged_matrices(quantize: Any, refused: Any, tmp_path: Path) -> None:
             "a scale for 2147483616 columns; a multiple of 8 up to 64 is allowed",
         ),
         ("group", 2**40, number),
-        ("group", float("inf"), "is damaged: its header is no JSON object"),
+        ("group", float("inf"), "is damaged: its header is not a JSON object"),
         ("share", 0.01, contradicted),
         ("input_group", 32, contradicted),
         ("thresholds", [-1.0, 1.0], contradicted),
@@ -335,8 +335,8 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
     def damaged(message: str, facts: Any = facts, tensors: Any = tensors) -> None:
         refused(message, facts, tensors)
 
-    damaged("is no model of `suffice quantize`: its header does not say so", facts=None)
-    damaged("has schema 1; 2 is known: quantise anew", facts | {"schema": 1})
+    damaged("is not a model of `suffice quantize`: its header lacks 'suffice'", facts=None)
+    damaged("has schema 1; 2 is known: quantize again", facts | {"schema": 1})
     lacking = {name: each for name, each in tensors.items() if name != "layers.1.up.data"}
     damaged("is damaged: 'layers.1.up.data'", tensors=lacking)
     lacking = {name: each for name, each in tensors.items() if name != "final_norm"}
@@ -356,19 +356,19 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
         ("placement", None, "placement=None; allowed: pre, post, sandwich"),
         ("gated", "yes", "gated=yes; allowed: False, True"),
         ("embed_scale", "x", "config field 'embed_scale' = 'x' must be a finite number"),
-        ("ropes", [], "a layer whose rope is not there"),
+        ("ropes", [], "a layer refers to a rope that does not exist"),
     ):
         config = facts["config"] | {field: value}
         damaged(f"its configuration lacks or has {message}", facts | {"config": config})
-    damaged("is damaged: its header is no JSON object", [facts])
+    damaged("is damaged: its header is not a JSON object", [facts])
     damaged("is damaged: its tokenizer cannot be read", facts | {"tokenizer": {}})
-    for text, message in ((b"\xff\xfe", "is no text"), (b"{]", "cannot be read: Exception: ")):
+    for text, message in ((b"\xff\xfe", "is not text"), (b"{]", "cannot be read: Exception: ")):
         spoilt = torch.tensor(list(text), dtype=torch.uint8)
         damaged(f"is damaged: its tokenizer {message}", tensors=tensors | {"tokenizer": spoilt})
     broken = tmp_path / "broken.safetensors"
     save_file(tensors, broken, metadata={"suffice": "{"})
     ran = cli("info", "-m", str(broken))
-    assert ran.code == 2 and "its header is no JSON object" in ran.err
+    assert ran.code == 2 and "its header is not a JSON object" in ran.err
     broken.write_bytes(path.read_bytes()[:1000])
     ran = cli("run", "-m", str(broken), "-p", "x")
     assert ran.code == 2 and "is not a valid safetensors file" in ran.err

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine.fake_engine import scripted
 
 from commands import Cli, complaint
+from fake_engine import scripted
 from suffice import LLM
+from suffice.cli.foreign import COMMANDS
+from suffice.cli.warned import as_lines, held_back
 from suffice.engine.config import Config
 from suffice.engine.foreign import FOREIGN
 from suffice.engine.options import options
@@ -76,8 +78,8 @@ def test_their_flags(cli: Cli, fake: Callable[..., LLM]) -> None:
         "everything",
     ]
     message = "--tensor-parallel-size=2: one process computes everything: leave it out, or give 1"
-    for command in (("run", "c"), ("chat",), ("bench",)):
-        assert complaint(cli(*command, "--tensor-parallel-size", "2")) == message
+    for command in COMMANDS:
+        assert complaint(cli(command, "--tensor-parallel-size", "2")) == message
     assert complaint(cli("run", "c", "--trust-remote-code")).startswith("--trust-remote-code: no c")
     assert "gpu-memory" not in cli("run", "--help").out
 
@@ -99,3 +101,15 @@ def test_python_is_warned_as_python_warns(checkpoint: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         LLM(str(checkpoint), quantization="int8", threads=1)
+
+
+def test_a_line_is_printed_once_and_not_into_a_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with as_lines(), pytest.warns(DeprecationWarning, match="of others"):
+        warnings.warn("first", SufficeWarning, stacklevel=1)
+        warnings.warn("of others", DeprecationWarning, stacklevel=1)
+    with as_lines():
+        with held_back():
+            warnings.warn("held", SufficeWarning, stacklevel=1)
+            assert "held" not in capsys.readouterr().err
+        warnings.warn("held", SufficeWarning, stacklevel=1)
+        assert capsys.readouterr().err == "suffice: warning: held\n"

@@ -29,7 +29,9 @@ LONG = SamplingParams(max_tokens=9, ignore_eos=True)
 
 @pytest.fixture
 def two_threads() -> Iterator[subprocess.Popen[str]]:
-    paths = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    paths = os.pathsep.join(
+        [str(HERE.parent / "support"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     child = subprocess.Popen(
         [sys.executable, str(HERE / "interrupted.py"), str(SIGNALS)],
         stdout=subprocess.PIPE,

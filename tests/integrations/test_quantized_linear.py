@@ -164,7 +164,7 @@ def test_what_cannot_be_is_one_line(
     assert found.startswith("transformer.h.1.mlp.c_fc: a weight has NaN")
     assert not swapped(broken) and not swapped(gpt2), "something was replaced all the same"
     st.quantize(broken := copy.deepcopy(gpt2), "int8")
-    assert "quantised already" in refused(lambda: st.quantize(broken, "int8"))
+    assert "quantized already" in refused(lambda: st.quantize(broken, "int8"))
     assert "no gradient" in refused(lambda: broken(tokens).logits)
     assert "cannot be saved with its model" in refused(lambda: broken.save_pretrained(tmp_path))
     folder = tiny.make(tmp_path / "model", "llama", tokenizer=True)

@@ -365,7 +365,7 @@ def test_weights_that_others_quantised(method: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         open_checkpoint(tmp_path)
     assert str(refused.value) == (
-        f"{tmp_path}: its weights are quantised by {method}, which is not supported: give the "
+        f"{tmp_path}: its weights are quantized by {method}, which is not supported: give the "
         "model's float weights, and --quant int8 or a file of `suffice quantize` to make it small; "
         "or a GGUF file of the model"
     )

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from suffice.backends.cpu.linear import native_linear
 from suffice.models import pages
 from suffice.quant import QUANTS, PackedLinear
 
@@ -44,7 +45,7 @@ def test_gathered_weights_are_the_same_one_after_the_other(quant: str) -> None:
         end = at + each.data.nbytes
         if each.columns == 1024:
             for weight, to in zip((old, each), y, strict=True):
-                weight.native(x, to)
+                native_linear(weight)(x, to)
             assert torch.equal(*y)
 
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from oracle import assert_matches
 from suffice import native
+from suffice.backends.cpu.linear import native_linear
+from suffice.backends.cpu.linear import unpack as unpack_natively
 from suffice.errors import InputError
 from suffice.native import core
 from suffice.quant import QUANTS, PackedLinear
@@ -20,7 +22,7 @@ KINDS = ["none:dtype=float32", "none:dtype=bfloat16", "int8"]
 
 def multiply(packed: PackedLinear, x: torch.Tensor) -> torch.Tensor:
     y = torch.full((len(x), -(-packed.rows // 16) * 16), float("nan"))
-    packed.native(x.contiguous(), y)
+    native_linear(packed)(x.contiguous(), y)
     return y[:, : packed.rows]
 
 
@@ -65,6 +67,7 @@ def test_native_unpack(each_isa: str, kind: str, size: tuple[int, int]) -> None:
     dense = unpack(packed.data, *size).float()
     if packed.scale is not None:
         dense *= packed.scale[:, None]
+    assert torch.equal(unpack_natively(packed), dense)
     assert torch.equal(packed.unpack(), dense)
 
 
@@ -79,7 +82,7 @@ def test_integer_products_are_exact(each_isa: str) -> None:
 
 def test_refused_arrays() -> None:
     packed = QUANTS.build("none:dtype=float32").pack(torch.ones(16, 8))
-    linear, x = packed.native, torch.ones(1, 8)
+    linear, x = native_linear(packed), torch.ones(1, 8)
     with pytest.raises(ValueError, match=r"x must be \[rows, 8\]"):
         linear(torch.ones(1, 9), torch.ones(1, 16))
     with pytest.raises(ValueError, match=r"y must be \[rows, 16\]"):
@@ -90,7 +93,7 @@ def test_refused_arrays() -> None:
     with pytest.raises(ValueError, match="packed weight has 3 bytes; 512 expected"):
         core.Linear(np.zeros(3, np.uint8), 16, 8, "float32")
     for rows_only in ("float16", "kmeans4"):
-        with pytest.raises(ValueError, match="weights are float32, bfloat16, int8 or codes"):
+        with pytest.raises(ValueError, match="weights are float32, bfloat16, int8 or codebook"):
             core.Linear(np.zeros(256, np.uint8), 16, 8, rows_only)
 
 

@@ -10,7 +10,9 @@ import torch
 
 from suffice.attention import ATTENTIONS, by_head
 from suffice.attention.exaq import EXAQ
-from suffice.attention.kernel import attend, coded_rules
+from suffice.attention.rule import coded_rules
+from suffice.backends.cpu.attention import attend
+from suffice.backends.cpu.rules import native_rule
 from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
 from suffice.native import core
@@ -79,7 +81,7 @@ def test_a_call_for_several_requests(
             SCALE,
             window,
             out.numpy(),
-            rules[layer],
+            [native_rule(rule) for rule in rules[layer]],
             reads,
         )
         read_bytes, sketch_bytes = 0, 0

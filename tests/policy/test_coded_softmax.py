@@ -28,8 +28,8 @@ from suffice.attention.calibration import Calibration, LayerInputs
 from suffice.attention.exact import Exact
 from suffice.attention.exaq import EXAQ
 from suffice.attention.exaq_km import levels_of
-from suffice.attention.kernel import coded_rule
 from suffice.attention.levels import Levels
+from suffice.attention.rule import coded_rule
 from suffice.engine.runner import Runner
 from suffice.policy import POLICIES
 from suffice.policy.full import Full

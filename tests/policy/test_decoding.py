@@ -16,8 +16,8 @@ from caches import as_multiplied
 from oracle import max_error
 from rows import SCALE, SIZE, Rows
 from suffice.attention import ATTENTIONS
-from suffice.attention.kernel import attend
 from suffice.attention.traversal import traverse
+from suffice.backends.cpu.attention import attend
 from suffice.cache import KV_DTYPES
 from suffice.cache.kv import KVCache
 from suffice.policy import POLICIES

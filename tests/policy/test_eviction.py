@@ -86,8 +86,8 @@ def test_what_was_evicted_cannot_be_gone_back_to() -> None:
     with pytest.raises(InputError) as error:
         cache.truncate(99)
     assert str(error.value) == (
-        "cannot truncate to 99 tokens: some before 100 were evicted; a policy with keep=true keeps "
-        "them"
+        "cannot truncate to 99 tokens: some before 100 were evicted; a policy with rank_only=true "
+        "keeps them"
     )
     cache.truncate(0)
     assert cache.held(1) == 0

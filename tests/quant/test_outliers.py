@@ -7,9 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from suffice.backends.cpu.outliers import outliers
 from suffice.errors import InputError
 from suffice.quant import outliers as module
-from suffice.quant.outliers import Orizuru, count_of, outliers, reference
+from suffice.quant.outliers import Orizuru, count_of, reference
 
 
 def by_sort(values: torch.Tensor, count: int) -> tuple[list[int], list[int]]:

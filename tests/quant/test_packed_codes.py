@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from oracle import assert_matches
 from suffice import native
+from suffice.backends.cpu.linear import native_linear, unpack
 from suffice.errors import InputError
 from suffice.models.layers import linear
 from suffice.native import core
@@ -60,7 +61,7 @@ def random_codes(
 
 def multiply(packed: PackedCodes, x: torch.Tensor) -> torch.Tensor:
     y = torch.full((len(x), -(-packed.rows // 16) * 16), float("nan"))
-    packed.native(x.contiguous(), y)
+    native_linear(packed)(x.contiguous(), y)
     return y[:, : packed.rows]
 
 
@@ -90,6 +91,7 @@ def test_unpack_gives_what_was_packed(
     coded = random_codes(rows, columns, units * unit_of(bits), seed, bits)
     packed = pack_codes(coded)
     assert packed.bits == bits
+    assert torch.equal(unpack(packed), coded.decode())
     assert torch.equal(packed.unpack(), coded.decode())
     back = unpack_codes(packed)
     assert torch.equal(back.codes, coded.codes)
@@ -114,7 +116,7 @@ def check_product(bits: int, shape: tuple[int, int, int, int], a: int, most: int
     rows, columns, group, rotation = shape
     coded = random_codes(rows, columns, group, bits=bits, most=most)
     packed = pack_codes(coded, torch.randn(rows), rotation=rotation, a=a)
-    assert packed.native.narrow == (a == 8 and most == NARROW)
+    assert native_linear(packed).narrow == (a == 8 and most == NARROW)
     x = torch.randn(37, columns) * torch.exp(torch.randn(columns))
     whole = multiply(packed, x)
     assert packed.bias is not None
@@ -141,8 +143,8 @@ def test_narrow_products_have_the_bits_of_wide_ones(each_isa: str, bits: int) ->
         levels[-1] = WIDE
         same = replace(coded, grid=replace(coded.grid, levels=levels))
         narrow, wide = (pack_codes(each, rotation=rotation, a=8) for each in (coded, same))
-        assert narrow.native.narrow
-        assert not wide.native.narrow
+        assert native_linear(narrow).narrow
+        assert not native_linear(wide).narrow
         x = torch.randn(37, columns)
         for count in (1, 2, 3, 4, 5, 9, 37):
             assert torch.equal(multiply(narrow, x[:count]), multiply(wide, x[:count]))
@@ -215,7 +217,7 @@ def test_methods_pack() -> None:
         *(KMeans(bits=5, act_bits=8), RTN(group=64), RTN(act_bits=8), RTN(bits=5, group=64)),
     ):
         packed = method.pack(weight, torch.ones(40))
-        assert packed.native.narrow == (method.act_bits == 8)
+        assert native_linear(packed).narrow == (method.act_bits == 8)
         decoded = method.quantize(weight).decode()
         if packed.rotation:
             decoded = rotate(decoded, packed.rotation)
@@ -240,9 +242,9 @@ def test_refused() -> None:
         with pytest.raises(InputError, match="only codes of int8 levels without zero points can"):
             method.pack(weight)
     with pytest.raises(ValueError, match="thresholds must ascend"):
-        _ = pack_codes(
-            random_codes(16, 64, 64), site=Site(torch.zeros(1), 0.01, (1.0, -1.0))
-        ).native
+        native_linear(
+            pack_codes(random_codes(16, 64, 64), site=Site(torch.zeros(1), 0.01, (1.0, -1.0)))
+        )
     data = KMeans().pack(weight)
     assert data.levels is not None
 
@@ -267,13 +269,13 @@ def test_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             build(**changes)
-    with pytest.raises(ValueError, match="weights in codes, and only these, need levels"):
+    with pytest.raises(ValueError, match="codebook weights, and only these, need levels"):
         build(levels=None)
     for count in (1, 12, 128):
         with pytest.raises(ValueError, match=f"4, 8, 16, 32 or 64 levels, not {count}"):
             build(levels=data.levels.repeat(8)[:count].contiguous())
-    with pytest.raises(ValueError, match="pairs are counted of codes of 4 bits with one scale a"):
-        pack_codes(random_codes(16, 64, 64, bits=5)).native.count_pairs(
+    with pytest.raises(ValueError, match="pairs are counted only for 4-bit codes with one scale"):
+        native_linear(pack_codes(random_codes(16, 64, 64, bits=5))).count_pairs(
             torch.zeros(64, dtype=torch.uint8), torch.zeros(16), torch.zeros(16)
         )
 
@@ -315,7 +317,7 @@ def test_counted_pairs_are_the_product(each_isa: str) -> None:
     coded = random_codes(40, 100, 104)
     activations = site.encode(x)
     y = torch.full((40,), float("nan"))
-    pack_codes(coded).native.count_pairs(activations.codes, site.levels, y)
+    native_linear(pack_codes(coded)).count_pairs(activations.codes, site.levels, y)
     assert_matches(
         y * activations.scale,
         coded.decode().double() @ activations.decode().double(),

@@ -8,7 +8,7 @@ import torch
 
 from caches import empty_cache
 from suffice.attention.exact import Exact
-from suffice.attention.kernel import attend
+from suffice.backends.cpu.attention import attend
 from suffice.cache.kv import KVCache
 
 SCALE = 0.3

@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     import torch
 
     from suffice.attention.levels import Levels
+    from suffice.attention.rule import AttentionRule
     from suffice.attention.traversal import Attended
-    from suffice.cache.kv import KVCache
-    from suffice.native import core
 
 __all__ = ["ATTENTIONS", "SOFTMAXES", "Attention"]
 
@@ -76,26 +75,8 @@ class Attention(Protocol):
         """
         ...
 
-    def rule(self) -> core.AttentionRule | None:
-        """Return what the native traversal does, None if it reads everything."""
-        ...
-
-    def native(
-        self,
-        q: torch.Tensor,
-        cache: KVCache,
-        layer: int,
-        *,
-        scale: float,
-        window: int | None = None,
-        blocks: list[int] | None = None,
-    ) -> torch.Tensor:
-        """Return the output of `reference` for one layer of a cache, from the native kernel.
-
-        `q` float32 [H, T, D] are the queries of the cache's T tentative rows or, if there are none,
-        of its last T rows; each sees the rows before it. `window`: the most rows that a query sees,
-        its own included. `blocks`: the blocks of 16 rows to read, in order (None = all visible).
-        """
+    def rule(self) -> AttentionRule | None:
+        """Return what a backend reads, None if it reads everything."""
         ...
 
 

@@ -39,7 +39,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from suffice.attention.rule import AttentionRule
 from suffice.attention.technique import BlockByBlock
+from suffice.cache import BLOCK
 from suffice.errors import InputError
 from suffice.registry import spelling
 
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     import torch
 
     from suffice.attention.traversal import Seen
-    from suffice.native import core
 
 
 NEVER_STOP = 2.0  # more than any share that is known
@@ -145,21 +146,20 @@ class AET(BlockByBlock):
             for block in blocks:
                 blocks[block] += masses[block]
 
-    def rule(self) -> core.AttentionRule:
+    def rule(self) -> AttentionRule:
         """Return what the native kernel does.
 
         Raises:
             InputError: A block size that only the reference has.
         """
-        from suffice.native import PANEL, core
-
-        if self.block != PANEL:
-            raise InputError(f"aet: block={self.block}: the native kernel has blocks of {PANEL}")
-        return core.AttentionRule.aet(
-            key_share=self.keys,
-            value_share=self.values,
-            sinks=-(-self.sinks // PANEL),
-            globals=-(-self.globals // PANEL),
-            locals=self.locals,
-            by_sketch=self.sketched,
-        )
+        if self.block != BLOCK:
+            raise InputError(f"aet: block={self.block}: the native kernel has blocks of {BLOCK}")
+        parameters = {
+            "key_share": self.keys,
+            "sinks": -(-self.sinks // BLOCK),
+            "globals": -(-self.globals // BLOCK),
+            "locals": self.locals,
+            "by_sketch": self.sketched,
+        }
+        exact = self.keys >= NEVER_STOP and self.values == 0
+        return AttentionRule("aet", parameters, self.values, exact)

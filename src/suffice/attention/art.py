@@ -36,7 +36,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from suffice.attention.rule import AttentionRule
 from suffice.attention.technique import BlockByBlock
+from suffice.cache import BLOCK
 from suffice.errors import InputError
 from suffice.registry import spelling
 
@@ -44,9 +46,9 @@ if TYPE_CHECKING:
     import torch
 
     from suffice.attention.traversal import Seen
-    from suffice.native import core
 
 RUN = 16  # elements of the probe that lie together
+ENDLESS = 1 << 20  # patience: more checks than any context has
 
 
 @dataclass
@@ -133,16 +135,15 @@ class ART(BlockByBlock):
     def learn(self, state: None, masses: dict[int, float]) -> None:
         """Do nothing; there is no state."""
 
-    def rule(self) -> core.AttentionRule:
+    def rule(self) -> AttentionRule:
         """Return what the native kernel does."""
-        from suffice.native import PANEL, core
-
-        return core.AttentionRule.art(
-            scale=self.change,
-            direction=self.angle,
-            patience=self.patience,
-            probe=self.probe,
-            value_share=self.values,
-            check_blocks=self.block // PANEL,
-            by_sketch=self.sketched,
-        )
+        parameters = {
+            "scale": self.change,
+            "direction": self.angle,
+            "patience": self.patience,
+            "probe": self.probe,
+            "check_blocks": self.block // BLOCK,
+            "by_sketch": self.sketched,
+        }
+        never_stops = self.change == 0 or self.patience >= ENDLESS
+        return AttentionRule("art", parameters, self.values, never_stops and self.values == 0)

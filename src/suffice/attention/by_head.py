@@ -15,7 +15,7 @@ from suffice.errors import InputError
 
 if TYPE_CHECKING:
     from suffice.attention.calibration import Calibration
-    from suffice.native import core
+    from suffice.attention.rule import AttentionRule
 
 Thresholds = Sequence[Sequence[float | None]]  # [L][G], None: exact
 
@@ -45,7 +45,7 @@ def check(attention: Attention, calibration: Calibration | None) -> None:
 
 def rules(
     attention: Attention, calibration: Calibration | None, layers: int, kv_heads: int
-) -> list[list[core.AttentionRule | None]]:
+) -> list[list[AttentionRule | None]]:
     """Return the rule of each layer and key/value head, [L][G].
 
     Raises:
@@ -63,11 +63,9 @@ def rules(
     return rules_at(ATTENTIONS.make(name, found.options), found.by_head)
 
 
-def rules_at(technique: Any, thresholds: Thresholds) -> list[list[core.AttentionRule | None]]:
+def rules_at(technique: Any, thresholds: Thresholds) -> list[list[AttentionRule | None]]:
     """Return the rules [L][G] of a technique at thresholds [L][G]."""
-    known: dict[float | None, core.AttentionRule | None] = {
-        None: type(technique).exact_limit().rule()
-    }
+    known: dict[float | None, AttentionRule | None] = {None: type(technique).exact_limit().rule()}
     for layer in thresholds:
         for each in layer:
             if each not in known:

@@ -37,6 +37,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from suffice.attention.rule import AttentionRule
 from suffice.attention.technique import Technique
 from suffice.errors import InputError
 from suffice.registry import spelling
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     import torch
 
     from suffice.attention.traversal import Attended
-    from suffice.native import core
 
 LEAST, MOST = 1e-6, 0.999999  # range of `eps` above 0 that float32 distinguishes from 0 and 1
 
@@ -98,10 +98,7 @@ class Certified(Technique):
         limits = Limits(self.eps, self.values, self.bounded)
         return attend(q, k, v, scale=scale, limits=limits, visible=visible)
 
-    def rule(self) -> core.AttentionRule:
+    def rule(self) -> AttentionRule:
         """Return what the native kernel does."""
-        from suffice.native import core
-
-        return core.AttentionRule.certified(
-            missing=self.eps, bounded=self.bounded, value_share=self.values
-        )
+        parameters = {"missing": self.eps, "bounded": self.bounded}
+        return AttentionRule("certified", parameters, self.values, exact=self.eps == 0)

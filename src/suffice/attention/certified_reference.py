@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 
 from suffice.attention.sketch import (
-    BLOCK,
     CHUNK,
     SLACK,
     complete_chunks,
@@ -20,6 +19,7 @@ from suffice.attention.sketch import (
     sketch,
 )
 from suffice.attention.traversal import Attended
+from suffice.cache import BLOCK
 
 VISIT = 16  # blocks that share one allowance for skipped values
 SUM_ERROR = 1e-5  # relative error of float32 sums, as in the native code

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
+from suffice.cache import BLOCK
+
 CHUNK = 64  # keys of a sketch that share a scale per channel
-BLOCK = 16
 LAG = 32  # most rows of a step; a key's sketch is used from this many tokens later on
 SLACK, ROUNDING = 1 + 1e-5, 1e-4  # allowances for float32 rounding, as in the native code
 

@@ -1,10 +1,11 @@
-"""Base classes of techniques: run a rule in the native kernel, or the reference."""
+"""Base classes of techniques: members they inherit, and the reference of block-by-block ones."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from suffice.cache import BLOCK
 from suffice.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -13,16 +14,15 @@ if TYPE_CHECKING:
     import torch
 
     from suffice.attention.levels import Levels
+    from suffice.attention.rule import AttentionRule
     from suffice.attention.traversal import Attended, Stopping
-    from suffice.cache.kv import KVCache
-    from suffice.native import core
 
 
 ORDERS = ("newest", "sketch")
 
 
 class Technique(ABC):
-    """A technique that the native kernel runs by a rule; see `Attention` for the members."""
+    """A technique that a backend runs by a rule; see `Attention` for the members."""
 
     needs_exact_softmax: ClassVar[bool] = False
     applies_to_prompts: ClassVar[bool] = False
@@ -40,23 +40,8 @@ class Technique(ABC):
         return self.sketched
 
     @abstractmethod
-    def rule(self) -> core.AttentionRule | None:
-        """Return what the native traversal does, None if it reads everything."""
-
-    def native(
-        self,
-        q: torch.Tensor,
-        cache: KVCache,
-        layer: int,
-        *,
-        scale: float,
-        window: int | None = None,
-        blocks: list[int] | None = None,
-    ) -> torch.Tensor:
-        """Return the output [H, T, D]; see `Attention.native`."""
-        from suffice.attention.kernel import attend
-
-        return attend(self.rule(), q, cache, layer, scale=scale, window=window, blocks=blocks)[0]
+    def rule(self) -> AttentionRule | None:
+        """Return what a backend reads, None if it reads everything."""
 
 
 class BlockByBlock(Technique):
@@ -79,12 +64,10 @@ class BlockByBlock(Technique):
         Raises:
             InputError: The order is unknown, or does not fit the block size.
         """
-        from suffice.native import PANEL
-
         if self.order not in ORDERS:
             raise unknown(f"order of {name}", self.order, ORDERS)
-        if self.sketched and block != PANEL:
-            raise InputError(f"{name}: block={block} with order=sketch: must be {PANEL}")
+        if self.sketched and block != BLOCK:
+            raise InputError(f"{name}: block={block} with order=sketch: must be {BLOCK}")
 
     def reference(
         self: Stopping,

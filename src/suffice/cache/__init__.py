@@ -11,7 +11,18 @@ from typing import Any, Protocol
 
 from suffice.registry import Table
 
-__all__ = ["GROWTHS", "KV_DTYPES", "Growth", "fits_keys", "row_bytes", "types_of", "with_defaults"]
+__all__ = [
+    "BLOCK",
+    "GROWTHS",
+    "KV_DTYPES",
+    "Growth",
+    "fits_keys",
+    "row_bytes",
+    "types_of",
+    "with_defaults",
+]
+
+BLOCK = 16  # rows of a cache that lie together and are read together
 
 _BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "int8": 8, "kmeans4": 4}  # per element
 _SCALED = ("int8", "kmeans4")  # types with a float32 scale for each row

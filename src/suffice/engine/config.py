@@ -10,7 +10,6 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suffice import native
 from suffice.attention import ATTENTIONS, SOFTMAXES, Attention, by_head
 from suffice.cache import Growth
 from suffice.engine.option_values import float_weights, quant_name
@@ -23,8 +22,8 @@ from suffice.speculate import SPECULATORS, Speculator
 if TYPE_CHECKING:
     from suffice.attention.calibration import Calibration
     from suffice.attention.levels import Levels
+    from suffice.attention.rule import AttentionRule
     from suffice.attention.softmax import Softmax
-    from suffice.native import core
     from suffice.quant import Quant
 
 
@@ -179,7 +178,7 @@ class Config(EngineOptions):
         rule = self.attention.rule()
         return self.softmax.coded or self.policy.by_query or (rule is not None and not rule.exact)
 
-    def rules(self, layers: int, kv_heads: int) -> list[list[core.AttentionRule | None]]:
+    def rules(self, layers: int, kv_heads: int) -> list[list[AttentionRule | None]]:
         """Return the attention rule of each layer and key/value head, [L][G]; None reads all rows.
 
         Raises:
@@ -228,6 +227,8 @@ class Config(EngineOptions):
         Raises:
             InputError: `max_model_len` is larger.
         """
+        from suffice import native  # not before: a config is made without the extension
+
         most = most_positions or max_positions
         if self.max_model_len is not None and self.max_model_len > most:
             raise InputError(

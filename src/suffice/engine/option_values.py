@@ -79,10 +79,12 @@ def whole(low: int, none: bool = False) -> Parser:
 
 def threads(name: str, value: Any) -> int | None:
     """Return a number of threads, at most the cores of this process; None stays None."""
+    count: int | None = whole(1, none=True)(name, value)
+    if count is None:
+        return None
     from suffice import native
 
-    count: int | None = whole(1, none=True)(name, value)
-    if count is not None and count > native.cores():
+    if count > native.cores():
         raise InputError(
             f"{name}={count}: must not be more than {native.cores()}, the cores available"
         )

@@ -12,6 +12,7 @@ from typing import Literal
 
 import torch
 
+from suffice.attention.rule import AttentionRule
 from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
@@ -78,7 +79,7 @@ class Runner:
         self.growth = machine.fitted_to_kernel(config.growth)
         self.proposer: Proposer = NoDrafts()
 
-    def use(self, rules: list[list[core.AttentionRule | None]]) -> None:
+    def use(self, rules: list[list[AttentionRule | None]]) -> None:
         """Replace the config's attention rules by others, [L][G]."""
         self._native.use(rules)
 

@@ -1,1 +1,1 @@
-"""suffice inside other people's libraries."""
+"""suffice inside other libraries."""

@@ -1,4 +1,4 @@
-"""What models, calls and checkpoints `enable` cannot honour: each is refused in one line."""
+"""Checks of `enable`: refuses unsupported models, calls and checkpoints in one line."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from suffice.errors import InputError
 from suffice.models.files import fingerprint, locate
 from suffice.policy import POLICIES
 
-# What some families ask of attention that the native kernel does not do.
+# Attention features of some families that the native kernel lacks.
 _UNKNOWN = ("softcap", "position_bias", "s_aux", "output_attentions")
-# Options of generate that run drafts with the prompt, or the prompt in parts.
+# Options of generate that run drafts with the prompt, or split the prompt.
 _NOT_WHOLE = (
     "assistant_model",
     "assistant_early_exit",
@@ -24,10 +24,10 @@ _NOT_WHOLE = (
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is no decoder on the CPU whose attention can be replaced.
+    """Refuse models other than decoders on the CPU with replaceable attention.
 
     Raises:
-        InputError: It is none.
+        InputError: It is another model.
     """
     if not isinstance(model, PreTrainedModel):
         raise InputError(f"model must be a transformers model, not {type(model).__name__}")
@@ -39,10 +39,10 @@ def check_model(model: Any) -> None:
 
 
 def source_of(what: str, model: Any, checkpoint: Any) -> Any:
-    """Return the files of a model: `checkpoint`, or if None where transformers loaded it from.
+    """Return the files of a model: `checkpoint`, or if None the source that transformers recorded.
 
     Raises:
-        InputError: Neither is known; `what` needs it.
+        InputError: Neither is known, but `what` needs it.
     """
     source = checkpoint or model.name_or_path
     if not source:
@@ -53,10 +53,11 @@ def source_of(what: str, model: Any, checkpoint: Any) -> Any:
 
 
 def check_source(what: str, name: str, hash: str, model: Any, checkpoint: Any) -> None:
-    """Refuse a model whose files have not the hash of those that `what` was made from, `name`.
+    """Refuse a model whose files do not have the hash `hash`, that of the model `name` behind
+    `what`.
 
     Raises:
-        InputError: They have not, or there are none.
+        InputError: The hash differs, or there are no files.
     """
     source = source_of(what, model, checkpoint)
     found = fingerprint(locate(source))
@@ -67,10 +68,10 @@ def check_source(what: str, name: str, hash: str, model: Any, checkpoint: Any) -
 def check_calibration(config: Config, model: Any, checkpoint: Any, layers: int) -> None:
     """Refuse a calibration of another model than the one in `checkpoint`.
 
-    None for `checkpoint` is where transformers loaded the model from.
+    If `checkpoint` is None, it is the source that transformers recorded.
 
     Raises:
-        InputError: It is of another, or there is no such checkpoint.
+        InputError: The calibration is of another model, or there is no such checkpoint.
     """
     calibration = config.calibration
     if calibration is None:
@@ -88,10 +89,10 @@ def check_calibration(config: Config, model: Any, checkpoint: Any, layers: int) 
 
 
 def check_generate(config: Config, options: dict[str, Any], defaults: Any) -> None:
-    """Refuse options of `generate`, or those of its configuration, that the policy does not allow.
+    """Refuse options of `generate`, or of its configuration, that the policy does not allow.
 
     Raises:
-        InputError: No cache, or a policy that chooses after the prompt would not see just that.
+        InputError: No cache, or a policy that chooses after the prompt would see more or less.
     """
     given = {name: options.get(name, getattr(defaults, name, None)) for name in _NOT_WHOLE}
     if options.get("use_cache", defaults.use_cache) is False:
@@ -106,10 +107,10 @@ def check_generate(config: Config, options: dict[str, Any], defaults: Any) -> No
 
 
 def check_asked(module: torch.nn.Module, options: dict[str, Any]) -> None:
-    """Refuse what a layer asks of attention that is not done.
+    """Refuse unsupported features of a layer's attention.
 
     Raises:
-        InputError: Something else than causal attention.
+        InputError: It is not plain causal attention.
     """
     name = type(module).__name__
     for wish in _UNKNOWN:

@@ -3,27 +3,27 @@
     cache = GrowingCache(model.config, growth="bmc")
     model.generate(**inputs, past_key_values=cache)
 
-Keys and values live in tensors with spare rows, written in place; the growth policy says when they
-are replaced by larger ones. Two ways to keep spare rows out of the result:
+Keys and values live in tensors with spare rows and are written in place. The growth policy decides
+when larger tensors replace them. Spare rows are kept out of the result in one of two ways:
 
-* `padded=True`, the paper's: attention runs on the whole tensors, contiguous and of one shape until
-  the next growth, and a mask gives spare rows no weight. transformers builds that mask from the
-  sizes this cache reports; inside `reused_masks(model)` one additive mask is kept instead,
-  broadcast over heads and layers, of which each step opens one column.
-* `padded=False`: attention gets views of the rows in use. Nothing is computed on spare rows and
-  no mask is needed; the views are not contiguous from head to head.
+* `padded=True`, the paper's: attention runs on the whole tensors, which are contiguous and keep
+  their shape until the next growth, and a mask gives spare rows no weight. transformers builds that
+  mask from the sizes this cache reports. Inside `reused_masks(model)` one additive mask is kept
+  instead, broadcast over heads and layers; each step opens one of its columns.
+* `padded=False`: attention gets views of the rows in use. Spare rows cost no computation and need
+  no mask, but the views are not contiguous from head to head.
 
 Made for CPUs. On an accelerator pass `disable_compile=True` to `generate`: shapes change with each
-growth, and every shape would be compiled anew.
+growth, and every shape would be compiled again.
 
 Source   Ramachandran et al., "Striking the Right Balance between Compute and Copy", sections V and
          V-B (the mask). The paper's -1e9 overflows float16; the type's minimum is used.
 Exact    with `padded=False` always: attention gets the rows that DynamicCache gives it. With
-         `padded=True` up to the order of sums: PyTorch's fused CPU attention adds up more rows,
-         zeros among them, in blocks of another size (the mask alone changes nothing), so that the
-         last bit of a logit may differ. Where two tokens are nearly as likely, the other may be
-         generated; of 864 random tiny models and prompts 48 did so with SDPA in bfloat16, and none
-         in float32 or float16 or with eager attention.
+         `padded=True` up to the order of sums: PyTorch's fused CPU attention sums more rows,
+         zeros among them, in blocks of another size, so the last bit of a logit may differ (the
+         mask alone changes nothing). Where two tokens are nearly equally likely, the other one may
+         be generated: in 48 of 864 random tiny models and prompts with SDPA in bfloat16, and in
+         none with float32, float16 or eager attention.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ATTENTION = ("sdpa", "eager")
 
 
 class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Keys and values [B, G, capacity, D] of one layer, of which `length` rows are in use."""
+    """Keys and values [B, G, capacity, D] of one layer; the first `length` rows are in use."""
 
     is_sliding = False
     is_croppable = True
@@ -60,8 +60,8 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         self.growth = growth
         self.limit = limit
         self.padded = padded
-        # generate and the mask functions take this to mean "the mask must be built, even for one
-        # token", which spare rows need
+        # generate and the mask functions then build the mask even for one token, as spare rows
+        # require
         self.is_compileable = padded
         self.length = 0
 
@@ -106,11 +106,11 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.length
 
     def get_max_length(self) -> int:
-        """Return the most rows this layer may hold."""
+        """Return the most rows that this layer may hold."""
         return self.limit
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last `-tokens_to_remove` rows; they become spare.
+        """Drop the last `-tokens_to_remove` rows; they become spare.
 
         Raises:
             InputError: A positive number, or more rows than there are.
@@ -119,13 +119,13 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             raise InputError(f"crop({tokens_to_remove}): give a number from -{self.length} to 0")
         if tokens_to_remove < 0:
             kept = self.length + tokens_to_remove
-            # Spare rows are multiplied by a weight of zero, so they must be finite
+            # Spare rows are multiplied by zero weights, so they must be finite
             self.keys[:, :, kept : self.length] = 0
             self.values[:, :, kept : self.length] = 0
             self.length = kept
 
     def reset(self) -> None:
-        """Forget all rows and give their memory back."""
+        """Drop all rows and free their memory."""
         self.keys, self.values = None, None
         self.is_initialized = False
         self.length = 0
@@ -147,7 +147,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self.values = self.values.repeat_interleave(repeats, dim=0)
 
     def capacity_for(self, needed: int) -> int:
-        """Return the capacity once `needed` rows are held.
+        """Return the capacity that holds `needed` rows.
 
         Raises:
             InputError: More rows than the limit.
@@ -161,7 +161,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     def _fit(self, needed: int) -> None:
         capacity = self.capacity_for(needed)
         if capacity != self.capacity:
-            # Both or neither: a failure leaves the layer as it was
+            # Both or neither: after a failure the layer is unchanged
             keys, values = self._grown(self.keys, capacity), self._grown(self.values, capacity)
             self.keys, self.values = keys, values
 
@@ -182,12 +182,12 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
 class GrowingCache(Cache):  # type: ignore[misc]
     """A transformers `Cache` whose layers grow by a policy of suffice.
 
-    `growth` is a policy or its name ("bmc", "step:256"); `limit` is the most rows per request and
-    defaults to the model's context length; see the module for `padded`.
+    `growth` is a policy or its name ("bmc", "step:256"). `limit` is the most rows per request, by
+    default the model's context length. For `padded` see the module.
 
     Raises:
-        InputError: An unknown growth, no configuration or one of a model that this cache cannot
-            serve, or no usable limit.
+        InputError: An unknown growth, no configuration or that of an unsupported model, or no
+            usable limit.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class GrowingCache(Cache):  # type: ignore[misc]
         decoder = config.get_text_config(decoder=True)
         windows = layer_windows(config, decoder, "GrowingCache", _ATTENTION if padded else None)
         rows = context_length(decoder, limit)
-        # Keys are repeated for every query head of a group before the product: Eq. 8 applies.
+        # Keys are repeated for every query head of a group before the matmul: Eq. 8 applies.
         heads = decoder.num_attention_heads
         shared = getattr(decoder, "num_key_value_heads", None) or heads
         policy = with_defaults(growth_policy(growth), group=heads // shared)
@@ -243,7 +243,7 @@ class _AdditiveMask:
     def __init__(self) -> None:
         self.values: torch.Tensor | None = None
         self.columns = 0
-        self.padding: torch.Tensor | None = None  # the padding the mask was built for
+        self.padding: torch.Tensor | None = None  # the padding that the mask was built for
 
     def opened(
         self, columns: int, capacity: int, dtype: torch.dtype, padding: torch.Tensor | None
@@ -290,7 +290,7 @@ class _AdditiveMask:
 def reused_masks(model: Any) -> Iterator[None]:
     """Let `model.generate` use `GrowingCache.decode_mask` instead of a new mask per step.
 
-    Holds inside the `with` block and for this model object only. Prompts, models with sliding
+    Applies inside the `with` block and to this model object only. Prompts, models with sliding
     windows and other caches keep transformers' own masks.
     """
     original = getattr(model, "create_masks_for_generate", create_masks_for_generate)
@@ -325,7 +325,7 @@ def _reusing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def growth_policy(growth: Any) -> Growth:
-    """Return a growth policy, given as such or by its name.
+    """Return a growth policy, given as an object or by its name.
 
     Raises:
         InputError: It is neither.
@@ -342,12 +342,12 @@ def growth_policy(growth: Any) -> Growth:
 def layer_windows(
     config: Any, decoder: Any, who: str, attentions: tuple[str, ...] | None = None
 ) -> list[int | None]:
-    """Return each layer's sliding window, None for none, after checking that `who` can serve it.
+    """Return each layer's sliding window (None: no window); check that `who` supports the model.
 
     `attentions`: the model's attention must be one of them.
 
     Raises:
-        InputError: It cannot.
+        InputError: It does not.
     """
     family = getattr(config, "model_type", type(config).__name__)
     if config.is_encoder_decoder or getattr(decoder, "add_cross_attention", False):
@@ -366,7 +366,7 @@ def context_length(decoder: Any, limit: int | None) -> int:
     """Return the most rows of a request: `limit`, or the model's context length.
 
     Raises:
-        InputError: A limit that is no positive whole number, or none at all.
+        InputError: A limit that is not a positive whole number, or no limit at all.
     """
     rows = limit if limit is not None else getattr(decoder, "max_position_embeddings", None)
     if rows is None:

@@ -1,4 +1,4 @@
-"""What transformers' attention masks say about a batch: which columns are padding, what window."""
+"""Reads transformers' attention masks: which columns are padding, and the sliding window."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from suffice.errors import InputError
 class Columns:
     """The columns of a batch of padded sequences, and which of them hold a token.
 
-    `held` is bool [B, S]. `added` bool [B, T] says the same of the columns added last; None: they
-    all do.
+    `held` bool [B, S] marks columns that hold a token. `added` bool [B, T] marks those of the
+    columns added last; None: all of them.
     """
 
     def __init__(self) -> None:
@@ -26,10 +26,10 @@ class Columns:
         return self.held.shape[1]
 
     def add(self, batch: int, count: int, mask: torch.Tensor | None) -> list[int]:
-        """Add columns; return how many tokens they bring to each request.
+        """Add columns; return the number of tokens they bring to each request.
 
-        `mask` bool [B, 1, count, S + count]; None: there is no padding. A token sees itself, and
-        padding is seen by nobody.
+        `mask` bool [B, 1, count, S + count]; None: there is no padding. A token sees itself; no
+        token sees padding.
 
         Raises:
             InputError: A mask of another shape or type.
@@ -45,11 +45,11 @@ class Columns:
         return [int(tokens) for tokens in new.sum(1)]
 
     def lost(self, columns: int) -> list[int]:
-        """Return how many tokens of each request the last columns hold."""
+        """Return the number of each request's tokens in the last columns."""
         return [int(tokens) for tokens in self.held[:, self.count - columns :].sum(1)]
 
     def drop(self, columns: int) -> None:
-        """Forget the last columns."""
+        """Drop the last columns."""
         self.held = self.held[:, : self.count - columns]
 
     def select(self, indices: list[int]) -> None:
@@ -57,7 +57,7 @@ class Columns:
         self.held = self.held[indices]
 
     def window(self, mask: torch.Tensor | None) -> int | None:
-        """Return how many tokens the new ones see at most by a mask, themselves too; None for all.
+        """Return the most tokens that new ones see by a mask, themselves included; None for all.
 
         Raises:
             InputError: The mask is neither causal nor that of a sliding window.
@@ -82,7 +82,7 @@ class Columns:
             return None
         window = int(seen[tokens].sum(-1).max())
         within = causal & (columns > rows - window)
-        # Windows are of columns there and of tokens here: the same without padding in between.
+        # Masks have windows of columns, suffice of tokens: the same if no padding is in between.
         places = self.held.cumsum(1)[:, self.count - self._added :].clamp(max=window)
         if torch.equal(seen[tokens], within[tokens]) and torch.equal(
             within.sum(-1)[tokens], places[tokens]

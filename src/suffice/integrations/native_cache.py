@@ -1,7 +1,7 @@
-"""What transformers sees of keys and values in suffice's native caches.
+"""suffice's native caches as transformers sees them.
 
-Lengths are counted in columns of the batch: padding, which is not stored, and tokens that a policy
-has evicted count, so that positions and masks stay what they were.
+Lengths count columns of the batch. Padding, which is not stored, and evicted tokens count too, so
+positions and masks stay unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from suffice.trace import Trace
 
 
 class NativeLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer of `Requests`: hands new keys on to the attention, which stores and reads them."""
+    """One layer of `Requests`: passes new keys to the attention, which stores and reads them."""
 
     is_sliding = False
     is_croppable = True
@@ -28,7 +28,7 @@ class NativeLayer(CacheLayerMixin):  # type: ignore[misc]
         self.index = index
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate nothing: that is done with the first rows."""
+        """Allocate nothing: memory is allocated with the first rows."""
         self.is_initialized = True
 
     def update(
@@ -39,7 +39,7 @@ class NativeLayer(CacheLayerMixin):  # type: ignore[misc]
         return key_states, value_states
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return how many columns attention sees for `query_length` tokens, and their offset."""
+        """Return the number of columns that `query_length` tokens see, and their offset."""
         return self.get_seq_length() + query_length, 0
 
     def get_seq_length(self) -> int:
@@ -52,7 +52,7 @@ class NativeLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class NativeCache(Cache):  # type: ignore[misc]
-    """A transformers `Cache` over `Requests`; `trace` says what the decode steps read."""
+    """A transformers `Cache` over `Requests`; `trace` counts the reads of decode steps."""
 
     def __init__(self, requests: Requests) -> None:
         super().__init__(layers=[NativeLayer(requests, i) for i in range(requests.layers)])
@@ -60,7 +60,7 @@ class NativeCache(Cache):  # type: ignore[misc]
 
     @property
     def trace(self) -> Trace | None:
-        """What the decode steps read, None before the first pass."""
+        """Reads of the decode steps; None before the first pass."""
         return self.requests.trace
 
     @property
@@ -69,7 +69,7 @@ class NativeCache(Cache):  # type: ignore[misc]
         return self.requests.bytes
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last `-tokens_to_remove` columns.
+        """Drop the last `-tokens_to_remove` columns.
 
         Raises:
             InputError: A positive number, or more columns than there are.
@@ -81,7 +81,7 @@ class NativeCache(Cache):  # type: ignore[misc]
         self.requests.crop(-tokens_to_remove)
 
     def reset(self) -> None:
-        """Forget all requests and give their memory back."""
+        """Drop all requests and free their memory."""
         self.requests.reset()
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:

@@ -1,17 +1,17 @@
-"""Linear layers of any transformers model as suffice stores and multiplies them.
+"""Linear layers of any transformers model, stored and multiplied by suffice.
 
     import suffice.integrations.transformers as st
 
     st.quantize(model, "kmeans:bits=4", calibrate=[tokens, ...])   # any architecture
     st.load_quantized(model, "smollm2-w4.safetensors")          # a file of `suffice quantize`
 
-Both replace the modules for good, and give the memory of the dense weights back. Embeddings stay
-what they are; the head is stored as the method says, eight bits as a rule.
+Both replace the modules permanently and free the dense weights. Embeddings are unchanged. The head
+is stored as the method chooses, usually in 8 bits.
 
-A calibration runs its batches through the model and takes E[x x^T] of the inputs of each linear
-layer, of as many at a time as fit in 256 MiB; those before them are quantised by then, so that each
-layer is fitted to what it will really be given. All tokens count alike, with `fisher=true` too: the
-backward pass which that takes is `suffice quantize`'s, whose files are a little better.
+A calibration runs its batches through the model and computes E[x x^T] of the inputs of each linear
+layer, for as many layers at a time as fit in 256 MiB. Layers before them are already quantized, so
+each layer is fitted to its real inputs. All tokens count alike, even with `fisher=true`: the
+backward pass that this needs exists in `suffice quantize` only, whose files are slightly better.
 
 Exact    with quant "none:dtype=float32", up to the order of sums.
 """
@@ -27,6 +27,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from suffice.backends.cpu.linear import native_linear
 from suffice.errors import InputError
 from suffice.integrations.checks import check_source
 from suffice.models.families import ARCHITECTURES
@@ -43,7 +44,7 @@ HESSIAN_BYTES = 256 << 20
 
 
 class QuantizedLinear(torch.nn.Module):
-    """A linear layer [..., K] to [..., N] by the native product of a packed weight."""
+    """A linear layer [..., K] to [..., N] by native matmul with a packed weight."""
 
     def __init__(self, packed: PackedLinear) -> None:
         super().__init__()
@@ -54,28 +55,28 @@ class QuantizedLinear(torch.nn.Module):
         """Return x W^T + bias in the type of x, without a gradient.
 
         Raises:
-            InputError: A gradient is asked for.
+            InputError: A gradient is required.
         """
         if torch.is_grad_enabled() and x.requires_grad:
-            raise InputError("a quantised layer has no gradient: use torch.no_grad()")
+            raise InputError("a quantized layer has no gradient: use torch.no_grad()")
         rows = x.detach().reshape(-1, self.in_features).float().contiguous()
         y = rows.new_empty(len(rows), -(-self.out_features // ROWS) * ROWS)
-        self.packed.native(rows.numpy(), y.numpy())
+        native_linear(self.packed)(rows.numpy(), y.numpy())
         return y[:, : self.out_features].reshape(*x.shape[:-1], -1).to(x.dtype)
 
     def _save_to_state_dict(self, *_: Any) -> None:
-        """Refuse: a checkpoint that lacks its linear layers would load with random ones.
+        """Refuse: a checkpoint without its linear layers would load with random ones.
 
         Raises:
             InputError: Always.
         """
         raise InputError(
-            "a quantised layer cannot be saved with its model: use `suffice quantize`, whose file "
+            "a quantized layer cannot be saved with its model: use `suffice quantize`, whose file "
             "load_quantized takes"
         )
 
     def extra_repr(self) -> str:
-        """Return sizes and type, as the module is printed."""
+        """Return sizes and type for the printed module."""
         return f"{self.in_features}, {self.out_features}, {self.packed.dtype}"
 
 
@@ -85,15 +86,15 @@ def quantize(
     *,
     calibrate: Sequence[torch.Tensor | Sequence[int]] | None = None,
 ) -> None:
-    """Replace the linear layers of a transformers model by quantised ones.
+    """Replace the linear layers of a transformers model by quantized ones.
 
-    `calibrate` are batches of tokens, [B, T] or [T] or lists, for methods that make use of it, as
-    `kmeans` and `rtn` do; without it these quantise by the weights alone.
+    `calibrate` are batches of tokens, [B, T] or [T] or lists, for methods that use them, such as
+    `kmeans` and `rtn`; without them these methods quantize by the weights alone.
 
     Raises:
-        InputError: An unknown method, a calibration that it makes no use of or cannot do without,
-            or a model or layer that cannot be quantised. The layers before it are quantised then,
-            if there is a calibration; else nothing has changed.
+        InputError: An unknown method, a calibration that it cannot use or lacks, or a model or
+            layer that cannot be quantized. Layers before it are then quantized if there is a
+            calibration; without one the model is unchanged.
     """
     method = QUANTS.build(quant) if isinstance(quant, str) else quant
     if isinstance(method, type) or not QUANTS.holds(method):
@@ -123,7 +124,7 @@ def _batches(calibrate: Any, vocab: int) -> list[torch.Tensor]:
     """Return batches of tokens [B, T].
 
     Raises:
-        InputError: Something else, or tokens that the model has not.
+        InputError: They are not batches of tokens, or a token is outside the vocabulary.
     """
     wanted = f"calibrate must be batches of tokens, [B, T] or [T], below {vocab}"
     if isinstance(calibrate, str):
@@ -147,12 +148,12 @@ def load_quantized(
 ) -> None:
     """Replace the linear layers of a transformers model by those of a file of `suffice quantize`.
 
-    The file must be of `checkpoint`: the folder, hub id or .gguf file of the model, which need be
-    given only where transformers has not kept it.
+    The file must be made from `checkpoint`: the folder, hub id or .gguf file of the model. It is
+    needed only if transformers has not recorded it.
 
     Raises:
-        InputError: Not such a file, or of another model; one of a family that suffice does not
-            know. Nothing has changed then.
+        InputError: Not such a file, one of another model, or one of an unsupported family. The
+            model is then unchanged.
     """
     _check(model)
     opened = open_quantized(Path(path))
@@ -184,15 +185,16 @@ def _check(model: Any) -> None:
         raise InputError(f"model must be a transformers model, not {type(model).__name__}")
     name = type(model).__name__
     if model.device.type != "cpu":
-        raise InputError(f"{name} is on '{model.device}': only models on the CPU can be quantised")
+        raise InputError(f"{name} is on '{model.device}': only models on the CPU can be quantized")
     if any(isinstance(part, QuantizedLinear) for part in model.modules()):
-        raise InputError(f"{name} is quantised already: load it anew")
+        raise InputError(f"{name} is quantized already: load the model again")
     if next(_linears(model), None) is None:
-        raise InputError(f"{name} has no linear layer: there is nothing to quantise")
+        raise InputError(f"{name} has no linear layer: there is nothing to quantize")
 
 
 def _linears(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the linear layers by name; GPT-2 has its own kind, stored the other way round."""
+    """Yield the linear layers by name; those of GPT-2 are a class of their own, stored
+    transposed."""
     for name, part in model.named_modules():
         if isinstance(part, torch.nn.Linear | Conv1D):
             yield name, part
@@ -222,9 +224,9 @@ def _packed(name: str, method: Quant, part: Any) -> PackedLinear:
 def _calibrated(
     model: Any, method: Any, layers: dict[str, Any], batches: list[torch.Tensor]
 ) -> None:
-    """Quantise layers to what they are given of some batches, chunk after chunk."""
+    """Quantize layers, chunk after chunk, to their inputs on the batches."""
     if not method.calibrates:
-        raise InputError(f"calibrate: {QUANTS.name_of(method)} makes no use of a calibration")
+        raise InputError(f"calibrate: {QUANTS.name_of(method)} does not use a calibration")
     tokens = sum(batch.numel() for batch in batches)
     widest = max(_shape(part)[1] for part in layers.values())
     if tokens < widest:
@@ -250,7 +252,7 @@ def _calibrated(
 
 
 def _chunks(layers: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Cut layers into runs whose H = E[x x^T] fit in HESSIAN_BYTES, of one layer at least."""
+    """Cut layers into runs whose H = E[x x^T] fit in HESSIAN_BYTES, of at least one layer."""
     chunk: dict[str, Any] = {}
     used = 0
     for name, part in layers.items():
@@ -264,7 +266,7 @@ def _chunks(layers: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class _Inputs:
-    """Takes what goes into a layer while the model runs on `tokens` tokens in all."""
+    """Collects the inputs of a layer while the model runs on `tokens` tokens in all."""
 
     def __init__(self, part: Any, tokens: int) -> None:
         self.site = SiteInputs.none(_shape(part)[1])

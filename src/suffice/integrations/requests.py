@@ -1,7 +1,7 @@
-"""A batch of requests of a transformers model: their native caches, and attention to them.
+"""A batch of requests of a transformers model: native caches, and attention to them.
 
-Padding is never stored: whatever a technique does, it cannot be seen. The core is called once per
-layer for the whole batch.
+Padding is never stored, so no technique can attend to it. The core is called once per layer for the
+whole batch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from suffice.attention.kernel import causal, coded_rules
+from suffice.attention.rule import coded_rules
+from suffice.backends.cpu.attention import causal
+from suffice.backends.cpu.rules import native_rule
 from suffice.cache import Growth
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.engine.config import Config
@@ -25,14 +27,14 @@ from suffice.policy.full import Full
 from suffice.trace import Trace
 
 _STORED = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-_SHOWN = 256  # queries of a prompt that a policy looks at in one go
+_SHOWN = 256  # queries of a prompt that a policy gets at a time
 
 
 @dataclass(frozen=True)
 class ServedSettings:
-    """What all caches of an enabled model have in common.
+    """Settings that all caches of an enabled model share.
 
-    `windows` are those of its layers, `limit` the most tokens of a request.
+    `windows` are those of its layers, `limit` is the most tokens of a request.
     """
 
     config: Config
@@ -43,7 +45,7 @@ class ServedSettings:
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows of some requests, which come behind so many tokens of their caches."""
+    """Rows of some requests; `starts` tokens of their caches come before them."""
 
     caches: list[KVCache]
     starts: list[int]
@@ -55,13 +57,13 @@ class _Part:
 
     @cached_property
     def arrays(self) -> tuple[list[core.KVCache], np.ndarray, np.ndarray]:
-        """The native caches, lengths and counts, as the core takes them."""
+        """The native caches, lengths and counts, as arguments of the core."""
         natives = [cache.native for cache in self.caches]
         return natives, np.array(self.starts, np.int32), np.array(self.counts, np.int32)
 
     @cached_property
     def visible(self) -> np.ndarray:
-        """Which of its own rows each row sees: bit masks of itself and those before."""
+        """Which of a request's own rows each row sees: bit masks of itself and those before."""
         masks = [mask for count in self.counts for mask in causal(count)]
         return np.array(masks, np.int64).astype(np.int32)
 
@@ -79,7 +81,7 @@ class _Pass:
         self.all = _Part([c for c, _ in some], [c.length for c, _ in some], [n for _, n in some])
 
     def steps(self) -> list[_Part]:
-        """Return the rows, in their order, as decode steps can take them."""
+        """Return the rows, in their order, in parts small enough for decode steps."""
         if self.decodes:
             return [self.all] if self.all.rows else []
         return [
@@ -94,8 +96,8 @@ class _Pass:
 class Requests:
     """The caches of a batch of requests.
 
-    If a forward pass `decodes`, its rows are tentative until the next one, so that those of refused
-    drafts leave no trace in what a technique has learnt. After a prompt the policy chooses.
+    Rows of a forward pass that `decodes` are tentative until the next pass, so refused drafts leave
+    no trace in a technique's state. After a prompt the policy chooses.
     """
 
     def __init__(self, settings: ServedSettings) -> None:
@@ -106,7 +108,7 @@ class Requests:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all requests and give their memory back."""
+        """Drop all requests and free their memory."""
         self.caches: list[KVCache] = []
         self.columns = Columns()
         self._pass = _Pass([], 0, [], False)
@@ -119,17 +121,17 @@ class Requests:
 
     @property
     def attends(self) -> bool:
-        """Whether the core computes attention in this pass: in decode steps, or if prompts are."""
+        """Whether the core computes attention in this pass: decode steps, or prompts if set so."""
         return self._pass.decodes or self.settings.config.softmax.prefill
 
     def begin(self, key: torch.Tensor, mask: torch.Tensor | None) -> None:
-        """Make room for a pass over T new columns, of which key [B, G, T, D] is the first layer's.
+        """Make room for a pass over T new columns; `key` [B, G, T, D] is that of the first layer.
 
-        `mask` bool [B, 1, T, S + T] says what is padding: a new column that does not see itself.
+        `mask` bool [B, 1, T, S + T] marks padding: a new column that does not see itself.
 
         Raises:
-            InputError: More rows than the limit, another batch, a type that cannot be stored, or
-                tokens that build on evicted ones.
+            InputError: More rows than the limit, another batch size, a type that cannot be
+                stored, or tokens that continue evicted ones.
         """
         self.settle()
         batch, heads, count, size = key.shape
@@ -147,7 +149,7 @@ class Requests:
             if decodes:
                 cache.draft(list(range(-1, rows - 1)))
             else:
-                # Scores are multiplied by 1: queries are shown as they are scaled, layer by layer
+                # Scores are multiplied by 1: the policy gets queries with their scale, per layer
                 watch = self.policy.watch(cache, self.settings.windows, 1.0) if rows else None
                 now.watches.append(watch)
 
@@ -170,7 +172,8 @@ class Requests:
             )
             self.policy.prepare(cache, self.settings.windows)
             self.caches.append(cache)
-        self._rules = coded_rules(config.rules(self.layers, heads), config.levels())
+        rules = coded_rules(config.rules(self.layers, heads), config.levels())
+        self._rules = [[native_rule(rule) for rule in layer] for layer in rules]
         self.trace = self.trace or Trace(self.layers, heads)
 
     def settle(self) -> None:
@@ -198,7 +201,7 @@ class Requests:
         """Store key, value [B, G, T, D] of a layer.
 
         Raises:
-            InputError: They are of another shape than those of the first layer.
+            InputError: Their shape differs from the first layer's.
         """
         held = self.caches[0].native
         shape = (len(self.caches), held.heads, key.shape[2], held.size)
@@ -221,9 +224,9 @@ class Requests:
         return rows.float().contiguous()
 
     def dense(self, layer: int, new: torch.Tensor, *, values: bool = False) -> torch.Tensor:
-        """Return all keys, or values, of a layer as [B, G, S, D] where `new` are those of a prompt.
+        """Return all keys, or values, of a layer as [B, G, S, D]; `new` are those of a prompt.
 
-        They are zero where there is padding.
+        Padding is zero.
         """
         if self.columns.count == new.shape[2]:
             return new
@@ -238,12 +241,12 @@ class Requests:
     def attend(
         self, layer: int, query: torch.Tensor, mask: torch.Tensor | None, scale: float
     ) -> torch.Tensor:
-        """Return what query [B, H, T, D] attends to, [B, T, H, D]; 0 where there is padding.
+        """Return the attention of query [B, H, T, D] as [B, T, H, D]; padding is 0.
 
-        Decode steps go by technique, prompts by the softmax alone.
+        Decode steps use the technique, prompts only the softmax.
 
         Raises:
-            InputError: The mask is neither causal nor a sliding window, besides the padding.
+            InputError: Apart from padding, the mask is neither causal nor a sliding window.
         """
         now, window, trace = self._pass, self._window(layer, mask), self.trace
         assert trace is not None
@@ -279,7 +282,7 @@ class Requests:
         return output
 
     def _window(self, layer: int, mask: torch.Tensor | None) -> int | None:
-        """Return the window that a mask says; what a policy keeps follows from the model's own."""
+        """Return the window of a mask; a policy's own bounds follow from the model's window."""
         window, own = self.columns.window(mask), self.settings.windows[layer]
         if window not in (None, own) and not isinstance(self.policy, Full):
             raise InputError(
@@ -289,7 +292,7 @@ class Requests:
         return window
 
     def end_layer(self, layer: int, query: torch.Tensor, scale: float) -> None:
-        """Show the policy a prompt's query [B, H, T, D]; after the last layer let it choose."""
+        """Pass a prompt's query [B, H, T, D] to the policy; after the last layer let it choose."""
         now = self._pass
         for index, watch in enumerate(now.watches):
             if watch is None:
@@ -315,7 +318,7 @@ class Requests:
                 self.policy.after_prompt(cache, self.settings.windows, watch)
 
     def abandon(self) -> None:
-        """Leave the caches as they were before a pass that failed."""
+        """Restore the caches after a pass that failed."""
         if not self._pass.ended:
             self.columns.drop(self._pass.columns)
             for cache in self.caches:
@@ -323,7 +326,7 @@ class Requests:
             self._pass.ended = True
 
     def crop(self, columns: int) -> None:
-        """Forget the last columns. What a technique learnt from tentative ones is forgotten too.
+        """Drop the last columns, and the state that a technique derived from tentative ones.
 
         Raises:
             InputError: Some tokens before them were evicted; nothing has changed then.
@@ -341,7 +344,7 @@ class Requests:
                 self._commit(cache, cache.tentative - rows)
 
     def select(self, indices: list[int]) -> None:
-        """Let request i continue what request `indices[i]` has."""
+        """Let request i continue the rows of request `indices[i]`."""
         self.settle()
         old, taken = self.caches, set[int]()
         self.caches = []

@@ -8,31 +8,32 @@
     with st.enable(model, softmax="exaq:2", calibration="smollm2.json"):
         tokens = model.generate(**inputs)
 
-`enable` works at once and until `disable`, or to the end of a `with` block, which undoes it even if
-an exception ends it. Nothing outside the model changes: the model's configuration names an
-attention that only this model has, its `generate` gets a cache of suffice, and hooks see to it
-that a call of the model itself does too.
+`enable` takes effect at once, until `disable` or the end of a `with` block, even if an exception
+ends it. Nothing outside the model changes: the model's configuration names an attention that only
+this model has, its `generate` gets a cache of suffice, and hooks give one to direct calls of the
+model too.
 
-Prompts, and chunks of more than 32 tokens, are computed by PyTorch's SDPA, or with `prefill=true`
-of a coded softmax by the native kernel. After each the policy chooses, for each request by itself;
-an evicting one gives the memory back, and the positions of later tokens are those of the text.
-Decode steps, and chunks of up to 32 tokens that continue a cache (drafts, a short second prompt),
-run the native kernel of the technique, one call per layer for the whole batch. Padding, on the left
-or anywhere, is not even stored. A sliding window is read off transformers' own mask. What the
-technique has learnt (`aet`) advances token by token; refused drafts leave it as it was.
+Prompts, and chunks of more than 32 tokens, are computed by PyTorch's SDPA, or by the native kernel
+with `prefill=true` of a coded softmax. After each prompt the policy chooses, separately for each
+request. An evicting policy frees the memory; later tokens keep their positions in the text. Decode
+steps, and chunks of up to 32 tokens that continue a cache (drafts, a short second prompt), run the
+technique's native kernel, one call per layer for the whole batch. Padding, on the left or anywhere
+else, is not stored. Sliding windows are read from transformers' own mask. A technique's state
+(`aet`) advances token by token; refused drafts leave it unchanged.
 
-What cannot be honoured is an `InputError` of one line: techniques that the engine does not combine
-either, a prompt that builds on evicted tokens, drafts with a policy that chooses after the prompt,
-encoder-decoder models, chunked or linear attention, scores that are capped or biased, layers that
-differ in their heads, head sizes that are no multiple of 16, models that are not on the CPU, other
-caches, `use_cache=False`, masks that hide more than padding and what is outside a window.
+Unsupported cases are an `InputError` of one line: combinations of techniques that the engine does
+not support either, a prompt that continues evicted tokens, drafts with a policy that chooses after
+the prompt, encoder-decoder models, chunked or linear attention, scores that are capped or biased,
+layers with different heads, head sizes that are not multiples of 16, models that are not on the
+CPU, other caches, `use_cache=False`, and masks that hide more than padding and tokens outside a
+window.
 
-`quantize` and `load_quantized` replace linear layers; they go with all of this.
+`quantize` and `load_quantized` replace linear layers and combine with all of this.
 
-`GrowingCache` is another way: suffice's growth of the cache under transformers' own attention.
+`GrowingCache` is an alternative: suffice's cache growth under transformers' own attention.
 
-Exact    with attention, policy and softmax at their exact limits up to the order of sums: tokens
-         are those of SDPA unless two are nearly as likely.
+Exact    up to the order of sums, with attention, policy and softmax at their exact limits: tokens
+         are those of SDPA unless two are nearly equally likely.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ __all__ = [
     "reused_masks",
 ]
 
-# What they were called until 0.2; until 0.3.
+# Names of these functions until 0.2, kept as aliases until 0.3.
 load_quantised = load_quantized
 quantise = quantize
 
@@ -104,16 +105,16 @@ def enable(
 ) -> Enabled:
     """Let a transformers model decode with suffice's techniques and cache, until `disable`.
 
-    Techniques are given by name ("art:change=1e-3") or as objects. `growth` is how the cache grows,
-    `limit` the most tokens of a request, the model's context length if None. A coded softmax and
-    a calibrated attention need a `calibration`, a file of `suffice calibrate`. It must be of
-    `checkpoint`: the folder, hub id or .gguf file of the model, which need be given only where
-    transformers has not kept it (of a .gguf file it keeps the folder). `cache` is the name that
-    `growth` had, until 0.3.
+    Techniques are given by name ("art:change=1e-3") or as objects. `growth` is the growth policy of
+    the cache, `limit` the most tokens of a request (None: the model's context length). A coded
+    softmax and a calibrated attention need a `calibration`, a file of `suffice calibrate`. It must
+    be made from `checkpoint`: the folder, hub id or .gguf file of the model. This is needed only if
+    transformers has not recorded it (of a .gguf file it records the folder). `cache` is the old
+    name of `growth`, valid until 0.3.
 
     Raises:
-        InputError: An unknown technique, or one that this model or transformers cannot be served
-            with; nothing has changed then.
+        InputError: An unknown technique, or one that this model or transformers does not
+            support; the model is then unchanged.
     """
     if cache is not None:
         if growth != "bmc":
@@ -151,10 +152,10 @@ def disable(model: Any) -> None:
 
 
 class Enabled:
-    """A model whose decode steps suffice runs; as a context manager it undoes that at the end."""
+    """A model whose decode steps suffice runs; a context manager that disables it at the end."""
 
     def __init__(self, model: Any, settings: ServedSettings) -> None:
-        """Change the model: everything has been checked."""
+        """Change the model; everything has been checked before."""
         self.model = model
         self._settings = settings
         self._last: NativeCache | None = None
@@ -182,11 +183,11 @@ class Enabled:
 
     @property
     def trace(self) -> Trace | None:
-        """What the decode steps with the newest cache read, None before the first pass."""
+        """Reads of the decode steps with the newest cache; None before the first pass."""
         return None if self._last is None else self._last.trace
 
     def disable(self) -> None:
-        """Leave the model as it was. A second time does nothing."""
+        """Restore the model. A second call does nothing."""
         if _enabled(self.model) is not self:
             return
         del vars(self.model)["_suffice"], self.model.generate
@@ -194,13 +195,13 @@ class Enabled:
             self.model.generate = self._generate
         for hook in self._hooks:
             hook.remove()
-        for config, attention in self._before:  # outer ones first: they set those inside, too
+        for config, attention in self._before:  # outer ones first, since they also set inner ones
             config._attn_implementation = attention
         for interface in (AttentionInterface, AttentionMaskInterface):
             del interface._global_mapping[self._name]
 
     def __deepcopy__(self, memo: Any) -> Any:
-        """Refuse: a copy's `generate` would be that of the model it was copied from.
+        """Refuse: the copy's `generate` would be that of the original model.
 
         Raises:
             InputError: Always.
@@ -239,7 +240,7 @@ def _enabled(model: Any) -> Enabled | None:
 
 
 def _give_cache(part: Any, enabled: Enabled) -> Any:
-    """Return a hook that gives a call without a cache one, and refuses those of others."""
+    """Return a hook that gives a cache to calls without one, and refuses other caches."""
     names = list(inspect.signature(part.forward).parameters)
 
     def hook(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -272,7 +273,7 @@ def _attention(
     dropout: float = 0.0,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend as transformers asks: query [B, H, T, D], key and value [B, G, T, D]."""
+    """Attention by transformers' interface: query [B, H, T, D], key and value [B, G, T, D]."""
     sdpa = partial(
         sdpa_attention_forward,
         module,

@@ -1,1 +1,1 @@
-"""Models: checkpoints of many families read into the one decoder, and their tokenizers."""
+"""Models: checkpoints of many families, loaded into one decoder, and their tokenizers."""

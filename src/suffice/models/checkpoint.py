@@ -1,7 +1,7 @@
 """Checkpoints: a decoder's configuration and its weights, one tensor at a time.
 
-`suffice.models.open` opens them. Everything is checked before the first weight is read: the
-configuration field by field, and names and shapes of all weights both ways.
+`suffice.models.open` opens them. Everything is checked before the first weight is read: every field
+of the configuration, and names and shapes of weights, both missing and superfluous ones.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["Checkpoint", "Source", "assemble"]
 
 
 class Source(Protocol):
-    """Where stored weights come from."""
+    """A source of stored weights."""
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Return the shape of every stored weight, by its stored name."""
         ...
 
     def dtype(self, name: str) -> str:
-        """Return the name of the floating-point type that stands for a stored weight's own."""
+        """Return the name of the floating-point type in which a stored weight is loaded."""
         ...
 
     def load(self, name: str) -> torch.Tensor:
@@ -44,7 +44,7 @@ class Source(Protocol):
 
     @property
     def label(self) -> str | None:
-        """How the file names its storage as a whole, such as Q4_K_M; None if it does not."""
+        """The file's name for its storage as a whole, such as Q4_K_M; None if it has none."""
         ...
 
 
@@ -52,8 +52,8 @@ class Source(Protocol):
 class Checkpoint:
     """An opened checkpoint; `names` maps canonical names to stored ones.
 
-    `norm_offset` is added to the weights of RMS norms. A stored head that a tied model does not
-    need is `spare_head`; it must equal the embedding.
+    `norm_offset` is added to the weights of RMS norms. `spare_head` is a stored head that a tied
+    model does not need; it must equal the embedding.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class Checkpoint:
     def dtype(self) -> str:
         """The type that holds every matrix without rounding: float32, float16 or bfloat16.
 
-        Blocks of 8 bits and fewer count as bfloat16, whose rounding is finer than theirs.
+        Blocks of 8 bits and fewer count as bfloat16, which rounds less than they do.
         """
         matrices = (stored for name, stored in self.names.items() if is_linear(name))
         found = {self.source.dtype(stored) for stored in matrices}
@@ -75,7 +75,7 @@ class Checkpoint:
 
     @property
     def matrices(self) -> list[StoredMatrix]:
-        """How each matrix is stored."""
+        """Storage of each matrix."""
         shapes = self.source.shapes()
         found = []
         for name, stored in self.names.items():
@@ -86,7 +86,7 @@ class Checkpoint:
 
     @property
     def stored_as(self) -> str:
-        """The storage of the matrices in a word, such as Q4_K_M or bfloat16."""
+        """The storage of the matrices as one word, such as Q4_K_M or bfloat16."""
         return self.source.label or commonest(self.matrices)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -128,7 +128,7 @@ def assemble(
     `weights` and `norm_offset` replace those of the family.
 
     Raises:
-        InputError: Weights that are missing, left over or of another shape.
+        InputError: Weights are missing, left over or of another shape.
     """
     weights = family.weights if weights is None else weights
     stored = source.shapes()

@@ -1,4 +1,4 @@
-"""What a decoder consists of: mechanisms and sizes, never the name of a model family."""
+"""Configuration of a decoder: mechanisms and sizes, never the name of a model family."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_SIZE = 2**31 - 1  # sizes and positions are 32-bit numbers in the native co
 
 
 def check_size(field: str, value: Any) -> None:
-    """Refuse what is not a size or a count.
+    """Refuse values that are not a size or a count.
 
     Raises:
         InputError: Not a whole number of at least 1.
@@ -27,7 +27,7 @@ def check_size(field: str, value: Any) -> None:
 
 
 def check_number(field: str, value: Any, above: float = 0) -> None:
-    """Refuse what is not a finite number, or not more than `above`.
+    """Refuse values that are not finite numbers above `above`.
 
     Raises:
         InputError: It is not.
@@ -40,13 +40,13 @@ def check_number(field: str, value: Any, above: float = 0) -> None:
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions: the frequencies by which queries and keys are turned.
+    """Rotary positions: the frequencies by which queries and keys are rotated.
 
-    `parameters` are those of the kind (`factor`, ...), under the names checkpoints give them.
-    `divisors` [D/2], if any, divide the frequencies one by one.
+    `parameters` belong to the kind (`factor`, ...), under their names in checkpoints. `divisors`
+    [D/2], if given, divide the frequencies one by one.
 
     Raises:
-        InputError: A number that cannot be; the message names the checkpoint's field.
+        InputError: An impossible number; the message names the checkpoint's field.
     """
 
     kind: str = "default"
@@ -58,10 +58,10 @@ class Rope:
         check_number("rope_theta", self.theta, above=1)
 
     def reached(self, positions: int) -> tuple[int, int]:
-        """Return the context length of a model made for `positions`, and the longest it allows.
+        """Return the context length of a model trained on `positions`, and the longest it allows.
 
-        YaRN is a setting for long texts: a model that has it is meant to be used on them. The
-        others may be stretched by their factor if asked, at some cost in quality.
+        YaRN is a setting for long texts, so a model with YaRN uses its stretched length by default.
+        Other kinds may be stretched by their factor on request, at some cost in quality.
         """
         given = dict(self.parameters)
         if self.kind == "yarn":
@@ -74,9 +74,9 @@ class Rope:
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """What differs from layer to layer.
+    """Settings that differ from layer to layer.
 
-    A query sees the last `window` rows, itself included (None: all of them), and is turned by
+    A query sees the last `window` rows, itself included (None: all of them), and is rotated by
     `DecoderConfig.ropes[rope]` (None: not at all).
     """
 
@@ -105,11 +105,11 @@ class DecoderConfig:
     activation: str  # a name in layers.ACTIVATIONS
     gated: bool  # down(act(gate) * up) if true, down(act(up)) if not
     attention_scale: float
-    trained_positions: int  # those that the model says it was made for, without any stretching
+    trained_positions: int  # the model's stated length, without any stretching
     ropes: tuple[Rope, ...] = ()
     qk_norm: bool = False  # RMS norm of each query and key head before its rotation
     embed_scale: float = 1.0
-    embed_width: int = 0  # of an embedding row; 0: the same as width, without projections
+    embed_width: int = 0  # of an embedding row; 0: `width`, without projections
     position_rows: int = 0  # of a learned position table; 0: none
     position_offset: int = 0  # row of that table that belongs to position 0
     tied: bool = False  # the head is the embedding
@@ -148,23 +148,23 @@ class DecoderConfig:
 
     @property
     def max_positions(self) -> int:
-        """The context length, unless a longer one is asked for."""
+        """The context length, unless a longer one is requested."""
         trained = self.trained_positions
         return max((rope.reached(trained)[0] for rope in self.ropes), default=trained)
 
     @property
     def most_positions(self) -> int:
-        """The longest context that may be asked for."""
+        """The longest context that may be requested."""
         trained = self.trained_positions
         return max((rope.reached(trained)[1] for rope in self.ropes), default=trained)
 
     @property
     def longest_prompt(self) -> int:
-        """The most tokens a prompt may have; see `rope.check_call` for why it can be fewer."""
+        """The most tokens a prompt may have; `rope.check_call` explains why it can be fewer."""
         dynamic = any(rope.kind == "dynamic" for rope in self.ropes)
         return self.trained_positions if dynamic else self.most_positions
 
     @property
     def projected(self) -> bool:
-        """Whether embedding rows have a width of their own and are projected in and out."""
+        """Whether embedding rows have their own width and are projected in and out."""
         return self.embed_width != self.width

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from suffice.backends.cpu.linear import unpack
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
 from suffice.models.layers import (
@@ -37,9 +38,8 @@ Watch = Callable[[int, torch.Tensor], None]
 class Decoder:
     """A decoder in PyTorch: prefills a cache in chunks, and is the reference of the native step.
 
-    `weights` maps canonical names (see `models.weights`) to packed matrices, which carry their
-    bias, and float32 tensors. `dtype` is the type of the matrix products; activations, norms and
-    attention are float32.
+    `weights` maps canonical names (see `models.weights`) to packed matrices with their bias, and to
+    float32 tensors. Matmuls run in `dtype`; activations, norms and attention in float32.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class Decoder:
         return cls(checkpoint.config, pack_weights(checkpoint.tensors(), quant), dtype)
 
     def requantized(self, quant: Quant) -> Decoder:
-        """Return a decoder whose layers' matrices are stored by `quant`; it shares other weights.
+        """Return a decoder with its layers' matrices stored by `quant`; it shares other weights.
 
-        Where that would save nothing, as the first layer shows, this decoder is returned.
+        Returns this decoder if that would save no memory in the first layer.
         """
         first = self._packed_by(quant, "layers.0.")
         if sum(stored.bytes - own.bytes for own, stored in first.values()) >= 0:
@@ -79,11 +79,11 @@ class Decoder:
         return Decoder(self.config, self.weights | packed, self.dtype)
 
     def _packed_by(self, quant: Quant, prefix: str) -> dict[str, tuple[PackedLinear, PackedLinear]]:
-        """Return the matrices of names with a prefix, as they are and as `quant` stores them."""
+        """Return the matrices of names with a prefix, as they are and as stored by `quant`."""
         return {
             name: (
                 weight,
-                quant.for_matrix(name.rpartition(".")[2]).pack(weight.unpack(), weight.bias),
+                quant.for_matrix(name.rpartition(".")[2]).pack(unpack(weight), weight.bias),
             )
             for name, weight in self.weights.items()
             if isinstance(weight, PackedLinear) and name.startswith(prefix)
@@ -91,7 +91,7 @@ class Decoder:
 
     @property
     def embed_scale(self) -> float:
-        """What embedding rows are multiplied by, rounded to the type that they are stored in."""
+        """Factor of embedding rows, rounded to the type that they are stored in."""
         stored = self._matrix("embed").data.dtype
         kept = stored if stored.is_floating_point else torch.float32
         return torch.tensor(self.config.embed_scale, dtype=kept).item()
@@ -115,11 +115,11 @@ class Decoder:
     ) -> torch.Tensor | None:
         """Append the rows of `tokens` [T] to `cache` and return float32 logits.
 
-        These are [V] after the last token, [T, V] after each token, or None. `watch` is shown each
-        layer's number and queries [H, T, D], rotated.
+        Their shape is [V] after the last token, [T, V] after each token, or None. `watch` receives
+        each layer's index and queries [H, T, D], rotated.
 
         Raises:
-            InputError: No token, a token outside the vocabulary, more than there are positions, or
+            InputError: No token, a token outside the vocabulary, more tokens than positions, or
             several beyond the trained positions of a dynamic rotation (see `rope.check_call`).
             OutOfMemory: The cache cannot grow.
         """
@@ -179,7 +179,7 @@ class Decoder:
     def _residual(
         self, at: str, norm: str, x: torch.Tensor, part: Callable[[torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
-        """Add what a part of a layer makes of x to x, with norms where the placement has them."""
+        """Add the output of a part of a layer to x, with norms where the placement has them."""
         if self.config.placement == "pre":
             return x + part(self._norm(at + norm, x))
         if self.config.placement == "post":
@@ -236,7 +236,7 @@ class Decoder:
         return "embed" if self.config.tied else "head"
 
     def _last(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what the head multiplies of the hidden states [T, M] after the last layer."""
+        """Return the head's input for the hidden states [T, M] after the last layer."""
         if self.config.final_norm:
             x = self._norm("final_norm", x)
         return self._linear("project_out", x) if self.config.projected else x

@@ -1,8 +1,8 @@
 """Strict reading of a checkpoint's `config.json`.
 
-Every field has to be accounted for: read by the family, known not to matter for inference, or set
-to the one value that the decoder stands for. Anything else is refused by name, because a field that
-is silently ignored is a model that silently computes something else.
+Every field must be read by the family, be known not to matter for inference, or have the one value
+that the decoder supports. Any other field is refused by name: silently ignoring it would silently
+compute another model.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _IRRELEVANT = frozenset(
         "use_cache",
     }
 )
-# Fields of any family that have only one supported value, if they are there at all.
+# Optional fields of any family with only one supported value.
 _ONLY: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "is_decoder": (False, True),
@@ -105,7 +105,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "use_mrope": (False,),
 }
 
-# Checked before transformers sees them, which divides by some.
+# Checked before transformers reads them, since it divides by some.
 _SIZES = (
     "ffn_dim",
     "head_dim",
@@ -120,7 +120,7 @@ _SIZES = (
     "vocab_size",
     "word_embed_proj_dim",
 )
-_NUMBERS = {  # and what they must be above
+_NUMBERS = {  # and their exclusive lower bounds
     "attention_factor": 0.0,
     "beta_fast": 0.0,
     "beta_slow": 0.0,
@@ -186,11 +186,11 @@ def normalise(
 ) -> Any:
     """Return transformers' own reading of a configuration, old or new in format.
 
-    `used` are the fields that the caller takes into account, `only` those with a single supported
-    value (or a few).
+    `used` are the fields that the caller reads, `only` those with a single supported value (or a
+    few).
 
     Raises:
-        InputError: A field that nobody accounts for, an unsupported value, or one that
+        InputError: A field that is neither read nor known, an unsupported value, or one that
             transformers itself refuses.
     """
     allowed = {**_ONLY, **only}
@@ -223,7 +223,7 @@ def _check_numbers(raw: Mapping[str, Any], within: str = "") -> None:
 def _transformers_config(raw: Mapping[str, Any], config_class: type[Any]) -> Any:
     from huggingface_hub.errors import StrictDataclassError
 
-    # What does not matter cannot be wrong; and it edits nested dictionaries in place.
+    # Ignored fields must not cause errors. transformers edits nested dictionaries in place.
     relevant = deepcopy({name: raw[name] for name in raw if name not in _IRRELEVANT})
     try:
         return config_class.from_dict(relevant)
@@ -236,7 +236,7 @@ def read_rope(parameters: Mapping[str, Any], kinds: Iterable[str] = tuple(_ROPE_
     """Read a rotary embedding from the normalised `rope_parameters`.
 
     Raises:
-        InputError: A kind that is not in `kinds`, or a parameter that its kind does not have.
+        InputError: A kind that is not in `kinds`, or a parameter that its kind lacks.
     """
     kind = parameters.get("rope_type", "default")
     if kind not in tuple(kinds):
@@ -268,10 +268,10 @@ def _check_bands(values: Mapping[str, float]) -> None:
 
 
 def layer_windows(config: Any) -> tuple[LayerConfig, ...]:
-    """Read which layers slide, for families with one rotary embedding.
+    """Read which layers have a sliding window, for families with one rotary embedding.
 
     Raises:
-        InputError: A kind of layer other than full and sliding attention, or no window to slide.
+        InputError: A kind of layer other than full and sliding attention, or a missing window.
     """
     return tuple(
         LayerConfig(config.sliding_window if slides else None) for slides in sliding_layers(config)
@@ -279,10 +279,10 @@ def layer_windows(config: Any) -> tuple[LayerConfig, ...]:
 
 
 def sliding_layers(config: Any) -> list[bool]:
-    """Return for each layer whether it sees a window only.
+    """Return for each layer whether it has a sliding window.
 
     Raises:
-        InputError: A kind of layer other than full and sliding attention, or no window to slide.
+        InputError: A kind of layer other than full and sliding attention, or a missing window.
     """
     kinds = list(config.layer_types)
     if len(kinds) != config.num_hidden_layers:
@@ -303,7 +303,7 @@ def activation(config: Any, field: str) -> str:
     """Return the decoder's name for the activation function in a field of a checkpoint's config.
 
     Raises:
-        InputError: An unknown one.
+        InputError: An unknown function.
     """
     name = getattr(config, field)
     if name not in _ACTIVATIONS:

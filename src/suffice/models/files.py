@@ -1,4 +1,4 @@
-"""From what the user calls a model to its files on this machine, and a hash of them."""
+"""Maps the name of a model to its files on this machine, and hashes them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from suffice.pull import resolve
 __all__ = ["fingerprint", "is_quantized", "locate"]
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-_SUFFIX = ".safetensors"  # of what `suffice quantize` writes
+_SUFFIX = ".safetensors"  # of files that `suffice quantize` writes
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-_PART = 1 << 20  # bytes read of each end of a file of weights
+_PART = 1 << 20  # bytes read from each end of a file of weights
 _LENGTH = 16  # hexadecimal digits
 
 
 def locate(model: str | Path) -> Path:
     """Return the directory or file of a model; a hub id is downloaded or found cached.
 
-    A short name is that of a model that `suffice pull` stores.
+    Short names are those of the models that `suffice pull` stores.
 
     Raises:
-        InputError: Nothing of that name, a directory without a checkpoint, or no way to the hub.
+        InputError: No such name, a directory without a checkpoint, or no access to the hub.
     """
     path = Path(resolve(str(model))).expanduser()
     if path.is_dir():
@@ -49,10 +49,10 @@ def is_quantized(path: Path) -> bool:
 
 
 def fingerprint(path: Path) -> str:
-    """Return a hash that tells models, and changed files of one, apart.
+    """Return a hash that distinguishes models, and versions of a model's files.
 
-    It is of a folder's configuration and weights, or of a .gguf file, without reading all of them.
-    Of weights the size and a MiB of each end go into it, which is where their index lies.
+    It covers a folder's configuration and weights, or a .gguf file. Of files of weights it reads
+    only the size and a MiB at each end, where their index lies.
 
     Raises:
         InputError: A file cannot be read.

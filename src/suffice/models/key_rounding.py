@@ -1,32 +1,34 @@
-"""How keys in 4-bit codes are rounded, found out from what a model makes of a text.
+"""Rounding of keys to 4-bit codes, fitted to a model's own keys and queries on a text.
 
-A key's channels differ in size, those of slow rotations by position most. A Hadamard rotation gives
-each of its elements a part of the largest and so an error of that size. Channels are therefore
-multiplied by scales first, one over the root of a channel's mean square and FLOOR of their mean,
-and those of queries divided by them, which leaves scores as they are.
+A key's channels differ in size, most of all those of slow position rotations. A Hadamard rotation
+gives each element a part of the largest channel, and with it an error of that size. Channels of
+keys are therefore first multiplied by scales: the inverse root of a channel's mean square plus
+FLOOR times the mean over channels. Channels of queries are divided by the scales, which leaves
+scores unchanged.
 
-The error e of a key changes the score of a query q by q.e, so what counts is e' S e, S = E[q q'],
-rather than e' e. Queries of a head have few directions, and what is wrong in the others costs
-little. With S = (1 + A)' diag(w) (1 + A), A strictly lower triangular,
+The error e of a key changes the score of a query q by q.e, so the quantity to minimize is e' S e, S
+= E[q q'], not e' e. A head's queries span few directions, and errors in the others cost little.
+With S = (1 + A)' diag(w) (1 + A), A strictly lower triangular,
 
     e' S e = sum over i of w[i] (e[i] + sum over j < i of A[i, j] e[j])^2
 
-so elements are coded one after the other, and each makes up for the errors of those before it as
-well as its levels allow. Before that the direction of the mean key is taken out, which holds most
-of a key's length, and is kept as a factor of its own.
+so elements are coded in order, and each corrects the errors of those before it as well as its
+centroids allow. Before that, the component of a key along the mean key, which holds most of its
+length, is removed and stored as a separate factor.
 
-A query's weight in S is how much its attention can be changed: with p the weights of the keys that
-it sees, the sum of p (1 - p). The first tokens are left out: their keys are unlike all others
-(attention sinks, Xiao et al. 2023). Random tokens do instead of a text, not as well.
+A query's weight in S is the sum of p (1 - p) over the keys that it sees, p their attention weights:
+the more its attention can change, the more it counts. The first tokens are left out, since their
+keys are unlike all others (attention sinks, Xiao et al. 2023). Random tokens can replace a text,
+with worse results.
 
-Positions turn keys, slow channels of keys further on to where they were not before. A text that
-begins later has the same keys and queries, turned by where it begins, so one run tells of them too:
-all is the mean over such texts in a row, of which the first count most.
+Rotations by position carry the slow channels of later keys to angles that a short text does not
+reach. A text that begins later has the same keys and queries, rotated by its start. One run
+therefore yields statistics for consecutive texts; the result is their mean, in which the first
+texts count most.
 
-Source   Errors that are passed on: Frantar et al. 2022 (GPTQ), and Chee et al. 2023 (QuIP), section
-         3, for weights, given their inputs. Scales that move between factors: Xiao et al. 2022
-         (SmoothQuant), for inputs and weights. For keys, given their queries, and the mean: this
-         project.
+Source   Passing on errors: Frantar et al. 2022 (GPTQ) and Chee et al. 2023 (QuIP), section 3, for
+         weights given their inputs. Scales moved between factors: Xiao et al. 2022 (SmoothQuant),
+         for inputs and weights. For keys given their queries, and the mean key: this project.
 Cost     a prompt of 1024 tokens when a model is loaded; about 5 D^2 multiplications when a key of D
          elements is stored, and two when it is read.
 Native   csrc/kernels/kv_kmeans4.inl
@@ -51,18 +53,18 @@ from suffice.quant import hadamard
 __all__ = ["Observed", "factors", "key_rounding", "rounding_of"]
 
 TOKENS = 1024
-POSITIONS = 4096  # at most, that texts of so many tokens are spread over
+POSITIONS = 4096  # at most, covered by shifted copies of the text
 SINKS = 4  # tokens that are left out
-DAMPING = 0.02  # of the mean of S's diagonal, which is added to it
-FLOOR = 0.3  # of the mean of all channels' mean squares, which is added to each
+DAMPING = 0.02  # fraction of the mean of S's diagonal that is added to it
+FLOOR = 0.3  # fraction of the mean of all channels' mean squares that is added to each
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What is known of a model's keys and queries, by layer and head [L, G].
+    """Statistics of a model's keys and queries, by layer and head [L, G].
 
-    `means` [L, G, D] are the mean keys, `squares` the mean squares of what keys have beside that
-    direction, and `moments` [L, G, D, D] are S of the queries.
+    `means` [L, G, D] are the mean keys, `squares` the mean squares of keys without their component
+    along the mean, and `moments` [L, G, D, D] are S of the queries.
     """
 
     means: torch.Tensor
@@ -73,16 +75,16 @@ class Observed:
 def key_rounding(
     model: NativeModel, config: DecoderConfig, positions: int, sample: Sequence[int] = ()
 ) -> core.KeyRoundings:
-    """Return how the keys of each layer and head are rounded.
+    """Return the rounding of the keys of each layer and head.
 
-    Keys are to have up to `positions` positions. At most as many tokens are run, those of `sample`,
-    and if they do not suffice random ones.
+    It is fitted for up to `positions` positions on at most TOKENS tokens: those of `sample`, then
+    random ones if they do not suffice.
     """
     return rounding_of(observed(model, config, positions, sample))
 
 
 def rounding_of(seen: Observed) -> core.KeyRoundings:
-    """Return how keys are rounded of which some are known."""
+    """Return the rounding of keys with these statistics."""
     scales, block = scales_of(seen.squares), rotation_of(seen.means.shape[-1])
     means = hadamard.rotate(seen.means * scales, block)
     scaled = seen.moments / (scales[..., None] * scales[..., None, :])
@@ -94,12 +96,12 @@ def rounding_of(seen: Observed) -> core.KeyRoundings:
 
 
 def rotation_of(size: int) -> int:
-    """Return in which blocks keys of `size` elements are rotated."""
+    """Return the size of the blocks in which keys of `size` elements are rotated."""
     return size & -size
 
 
 def scales_of(squares: torch.Tensor) -> torch.Tensor:
-    """Return the scales of channels [..., D] of which the mean squares are given."""
+    """Return the scales of channels [..., D] from their mean squares."""
     mean = squares.mean(-1, keepdim=True)
     known = torch.where(mean > 0, squares / mean, 1.0)
     return (known + FLOOR).rsqrt()
@@ -108,7 +110,7 @@ def scales_of(squares: torch.Tensor) -> torch.Tensor:
 def observed(
     model: NativeModel, config: DecoderConfig, positions: int, sample: Sequence[int] = ()
 ) -> Observed:
-    """Run tokens through a model and return what is known of its keys and queries then."""
+    """Run tokens through a model and return the statistics of its keys and queries."""
     count = min(TOKENS, positions, config.longest_prompt)
     random = torch.Generator().manual_seed(0)
     tokens = [token for token in sample if token < config.vocab][:count]
@@ -126,26 +128,27 @@ def observed(
         own = turns[layer.rope] if layer.rope is not None else []
         keys, products = seen.cache.keys(index)[:, seen.first :], seen.moments[index]
         later = [rotate(keys, *by) for by in own] or [keys]
-        turned = [rotate(rotate(products, *by).mT, *by) for by in own] or [products]
+        rotated = [rotate(rotate(products, *by).mT, *by) for by in own] or [products]
         means.append(_mixed([each.mean(1) for each in later], shares))
-        beside = [_beside(each, means[-1]).double().square().mean(1) for each in later]
-        squares.append(_mixed(beside, shares))
-        moments.append(_mixed(turned, shares))
+        rest = [_without(each, means[-1]).double().square().mean(1) for each in later]
+        squares.append(_mixed(rest, shares))
+        moments.append(_mixed(rotated, shares))
     return Observed(torch.stack(means), torch.stack(squares), torch.stack(moments))
 
 
 def _shares(count: int) -> torch.Tensor:
-    """Return how often the positions of each of so many texts in a row are met, all together 1.
+    """Return how often the positions of each of `count` consecutive texts occur; the sum is 1.
 
-    Whoever comes to a position was at all before it: where contexts of every length are as
-    frequent, the last text is met half as often as a context ends in it, each before once more.
+    A context that reaches a position has passed all earlier ones. If contexts of every length are
+    equally frequent, positions of the last text occur half as often as a context ends in it, and
+    those of each earlier text once more often.
     """
     times = torch.arange(count, 0, -1) - 0.5
     return times / times.sum()
 
 
 def _mixed(values: list[torch.Tensor], shares: torch.Tensor) -> torch.Tensor:
-    """Return the mean of values [...], each with its share; of one alone itself."""
+    """Return the weighted mean of values [...] with these shares; a single value unchanged."""
     if len(values) == 1:
         return values[0]
     mixed: torch.Tensor = torch.tensordot(shares.to(values[0].dtype), torch.stack(values), dims=1)
@@ -153,14 +156,14 @@ def _mixed(values: list[torch.Tensor], shares: torch.Tensor) -> torch.Tensor:
 
 
 def _turn(config: DecoderConfig, rope: Rope, by: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the cosines and sines [1, D/2] that turn keys to where they are `by` tokens later."""
+    """Return the cosines and sines [1, D/2] that rotate keys by `by` positions."""
     cos, sin = rope_table(rope, config.head_size, config.trained_positions, 1, by)
     factor = torch.hypot(cos, sin)
     return cos / factor, sin / factor
 
 
-def _beside(keys: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
-    """Return what keys [G, T, D] have beside the directions [G, D]."""
+def _without(keys: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
+    """Return keys [G, T, D] without their components along the directions [G, D]."""
     unit = torch.nn.functional.normalize(means, dim=-1)[:, None]
     return keys - (keys * unit).sum(-1, keepdim=True) * unit
 
@@ -196,7 +199,7 @@ class _Seen:
         self.moments = torch.zeros(layers, groups, size, size, dtype=torch.float64)
 
     def add(self, layer: int, queries: torch.Tensor) -> None:
-        """Take the queries [H, T, D] of the cache's tentative rows."""
+        """Add the queries [H, T, D] of the cache's tentative rows."""
         start, count = self.cache.length, queries.shape[1]
         keys = self.cache.keys(layer, start + count)
         queries = queries.reshape(len(keys), -1, *queries.shape[1:])  # [G, H / G, T, D]

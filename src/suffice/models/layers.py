@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch.nn import functional
 
+from suffice.backends.cpu.linear import unpack
 from suffice.quant.panels import ROWS, PackedLinear
 
 __all__ = [
@@ -30,7 +31,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": functional.relu,
 }
 
-_SCRATCH_ELEMENTS = 1 << 24  # of a weight that are unpacked at a time
+_SCRATCH_ELEMENTS = 1 << 24  # of a weight, unpacked at a time
 
 
 def linear(
@@ -38,18 +39,18 @@ def linear(
 ) -> torch.Tensor:
     """Multiply [T, K] by a packed weight and add its bias: [T, N].
 
-    The product is taken in `dtype`, over a block of output rows at a time (see `row_blocks`), so
-    that the dense weight of a large vocabulary never exists as a whole.
+    The matmul runs in `dtype`, over a block of output rows at a time (see `row_blocks`), so the
+    dense weight of a large vocabulary never exists as a whole.
     """
     x = weight.quantize_inputs(x)
     blocks = row_blocks(weight, elements)
-    outputs = [(x.to(dtype) @ part.unpack(dtype).T).float() for part in blocks]
+    outputs = [(x.to(dtype) @ unpack(part, dtype).T).float() for part in blocks]
     y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
     return y if weight.bias is None else y.add_(weight.bias)
 
 
 def row_blocks(weight: PackedLinear, elements: int | None = None) -> Iterator[PackedLinear]:
-    """Yield a packed weight [N, K] in blocks of rows, of about so many elements at most."""
+    """Yield a packed weight [N, K] in blocks of rows, each of about `elements` at most."""
     step = max(1, (elements or _SCRATCH_ELEMENTS) // (weight.columns * ROWS))
     panels = weight.data.shape[0]
     if panels <= step:
@@ -81,18 +82,18 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 def layer_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """Bring [..., M] to mean 0 and variance 1, multiply by `weight` and add `bias`."""
+    """Normalize [..., M] to mean 0 and variance 1, multiply by `weight` and add `bias`."""
     return functional.layer_norm(x, weight.shape, weight, bias, eps)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn the pairs (d, d + D/2) of heads [H, T, D] by the angles of tables [T, D/2]."""
+    """Rotate the pairs (d, d + D/2) of heads [H, T, D] by the angles of tables [T, D/2]."""
     low, high = x.chunk(2, dim=-1)
     return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
 
 
 def visible(new: int, rows: int, window: int | None) -> torch.Tensor:
-    """Return which of S rows each of the last T sees, [T, S]."""
+    """Return the mask [T, S] of the rows that each of the last T of S rows sees."""
     distance = torch.arange(rows - new, rows)[:, None] - torch.arange(rows)
     return (distance >= 0) & (distance < (window or rows))
 
@@ -106,7 +107,7 @@ def attend(
     """
     new, rows = q.shape[1], k.shape[1]
     if window is not None and rows > new + window - 1:
-        # no query of this chunk sees further back than that
+        # no query of this chunk sees keys before this one
         k, v = k[:, -(new + window - 1) :], v[:, -(new + window - 1) :]
         rows = k.shape[1]
     mask = None

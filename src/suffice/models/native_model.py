@@ -1,6 +1,6 @@
 """The decode step in native code: one call for all the rows of all requests.
 
-The native model points into the decoder's packed weights; nothing is held twice.
+The native model points into the decoder's packed weights, so no weight is stored twice.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from suffice.attention.kernel import coded_rules
 from suffice.attention.levels import Levels
+from suffice.attention.rule import AttentionRule, coded_rules
+from suffice.backends.cpu.linear import native_linear
+from suffice.backends.cpu.rules import native_rule
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import Decoder, Watch
 from suffice.models.rope import check_call
@@ -24,17 +26,17 @@ _PLACEMENTS = ("pre", "post", "sandwich")
 _ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu")
 _OUTPUTS = {"last": slice(-1, None), "all": slice(None), "none": slice(0)}
 _LINEARS = ("q", "k", "v", "o", "gate", "up", "down")
-FIRST_POSITIONS = 4096  # that have rotations from the start; more come when they are reached
+FIRST_POSITIONS = 4096  # with rotations from the start; more are computed when reached
 _NORMS = ("attn_norm", "mlp_norm", "post_attn_norm", "post_mlp_norm", "q_norm", "k_norm")
 
 
 @dataclass(frozen=True)
 class StepRows:
-    """What one request brings to a step: tokens and, for drafts, the parents of each.
+    """The rows of one request in a step: tokens and, for drafts, their parents.
 
     `parents[i]` is the row of this step that row i continues, -1 for the last committed token;
-    None means that each row continues the one before. `outputs` says whose logits are wanted:
-    those of the "last" row, of "all" or of "none".
+    None means that each row continues the one before. `outputs` selects the rows whose logits are
+    returned: the "last" row, "all" or "none".
     """
 
     cache: KVCache
@@ -45,10 +47,10 @@ class StepRows:
 
 @dataclass(frozen=True)
 class Omitted:
-    """What a step does without, to be cheaper.
+    """Parts of a step that are left out to make it cheaper.
 
     Tokens see the last `recent` keys (0: all), their own included, and the first `sinks`; a layer's
-    own window, where it is narrower, stays. `layers` are skipped: they neither read nor store keys.
+    own window stays if it is narrower. `layers` are skipped: they neither read nor store keys.
     """
 
     recent: int = 0
@@ -59,15 +61,15 @@ class Omitted:
 class NativeModel:
     """Runs decode steps of `decoder`, whose weights it shares, for up to `positions` positions.
 
-    `rules` [L][G] say what attention reads, None: everything. `levels` [L][H] are those of a coded
-    softmax; without any, weights are e^x. `omitted` is left out of every step.
+    `rules` [L][G] select the keys and values that attention reads (None: all). `levels` [L][H] are
+    the tables of a coded softmax (none: weights are e^x). `omitted` is left out of every step.
     """
 
     def __init__(
         self,
         decoder: Decoder,
         positions: int,
-        rules: Sequence[Sequence[core.AttentionRule | None]] | None = None,
+        rules: Sequence[Sequence[AttentionRule | None]] | None = None,
         levels: Sequence[Sequence[Levels]] = (),
         omitted: Omitted = Omitted(),
     ) -> None:
@@ -79,13 +81,13 @@ class NativeModel:
         self._positions = positions
         self._omitted = omitted
         self._levels = levels
-        self._reached = min(positions, FIRST_POSITIONS)  # by the tables of rotations
+        self._reached = min(positions, FIRST_POSITIONS)  # covered by the tables of rotations
         self._model = self._built()
         self.use(rules or [[None] * config.kv_heads for _ in config.layers])
         self._untraced = Trace(len(config.layers), config.kv_heads)
 
     def _built(self) -> core.Model:
-        """Return the core's model, with rotations for the positions that have been reached."""
+        """Return the core's model, with rotations for the positions reached so far."""
         decoder, config = self._decoder, self._config
         learned = self._positions if config.position_rows else 0
         model = core.Model(
@@ -123,16 +125,16 @@ class NativeModel:
         return model
 
     def _reach(self, positions: int) -> None:
-        """See to it that there are rotations for that many positions, up to the context."""
+        """Extend the rotations to that many positions, up to the context length."""
         if positions > self._reached and self._reached < self._positions and self._config.ropes:
             self._reached = min(self._positions, max(positions, 2 * self._reached))
             self._model = self._built()
             self._model.set_rules(self._rules)
 
-    def use(self, rules: Sequence[Sequence[core.AttentionRule | None]]) -> None:
+    def use(self, rules: Sequence[Sequence[AttentionRule | None]]) -> None:
         """Attend by these rules, [L][G], from now on; None: read everything."""
         coded = coded_rules(rules, self._levels)
-        self._rules = [rule for layer in coded for rule in layer]
+        self._rules = [native_rule(rule) for layer in coded for rule in layer]
         self._model.set_rules(self._rules)
 
     def step(
@@ -146,15 +148,15 @@ class NativeModel:
     ) -> torch.Tensor:
         """Run the rows of a batch and return float32 logits [outputs, V].
 
-        `exact`: attend to everything, whatever the technique; so prompts are run. `audit`: find
-        out what the technique leaves out, into `trace.audit`. `watch` is shown
-        each layer's number and the queries of all rows [H, T, D], rotated.
+        `exact`: attend to everything, whatever the technique, as for prompts. `audit`: measure the
+        technique's error, into `trace.audit`. `watch` receives each layer's index and the queries
+        of all rows [H, T, D], rotated.
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them
-        must be reserved. What is read is added to `trace`.
+        must be reserved. Row counts of reads are added to `trace`.
 
         Raises:
-            InputError: More rows than a cache has to spare, or several beyond the trained positions
+            InputError: More rows than a cache has spare, or several beyond the trained positions
                 of a dynamic rotation (see `rope.check_call`).
         """
         for rows in batch:
@@ -195,7 +197,7 @@ class NativeModel:
 
 
 def _drafted(batch: Sequence[StepRows]) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Make all rows tentative; return tokens, positions, bit masks of what they see, outputs."""
+    """Make all rows tentative; return tokens, positions, visibility masks and outputs."""
     tokens: list[int] = []
     positions: list[int] = []
     visible: list[int] = []
@@ -225,7 +227,7 @@ def _parts(
     for name in linears:
         weight = decoder.weights.get(prefix + name)
         if isinstance(weight, PackedLinear):
-            parts[name] = weight.native
+            parts[name] = native_linear(weight)
     for name in norms:
         for part in (name, name + ".bias"):
             vector = decoder.weights.get(prefix + part)

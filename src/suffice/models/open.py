@@ -1,4 +1,4 @@
-"""Opens models, whatever they are stored as."""
+"""Opens models in any storage format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def open_model(model: str | Path) -> Checkpoint | Quantized:
     """Open a Hugging Face directory, a hub id, a `.gguf` file or a file of `suffice quantize`.
 
     Raises:
-        InputError: Nothing there, damaged or incomplete files, an unsupported architecture, field
+        InputError: No such model, damaged or incomplete files, an unsupported architecture, field
             or type, or weights that do not match the configuration; the message names them.
     """
     path = locate(model)
@@ -40,13 +40,13 @@ def _check_float(path: Path, stored: object) -> None:
     """Refuse weights that another program has quantized.
 
     Raises:
-        InputError: They are; the message says what to give instead.
+        InputError: They are; the message gives alternatives.
     """
     if stored is None:
         return
     method = stored.get("quant_method") if isinstance(stored, Mapping) else None
     raise InputError(
-        f"{path}: its weights are quantised by {method or 'another program'}, which is not "
+        f"{path}: its weights are quantized by {method or 'another program'}, which is not "
         "supported: give the model's float weights, and --quant int8 or a file of `suffice "
         "quantize` to make it small; or a GGUF file of the model"
     )
@@ -60,5 +60,5 @@ def open_checkpoint(model: str | Path) -> Checkpoint:
     """
     opened = open_model(model)
     if isinstance(opened, Quantized):
-        raise InputError(f"{opened.path} is quantised already: give what it was made from")
+        raise InputError(f"{opened.path} is quantized already: give the original model")
     return opened

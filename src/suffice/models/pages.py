@@ -1,7 +1,7 @@
-"""Memory: weights one after the other in huge pages, and what is freed given back.
+"""Memory: weights moved into huge pages, and the heap trimmed.
 
-A decode step reads every weight once. In pages of 4 KiB the translation of addresses, and hardware
-that stops fetching ahead at each page's end, take a part of the memory's rate.
+A decode step reads every weight once. With pages of 4 KiB, address translation, and hardware
+prefetchers that stop at each page's end, cost part of the memory bandwidth.
 
 Cost     the bytes of the weights, plus those of the largest one while they are moved.
 """
@@ -25,8 +25,8 @@ LINE = 64
 def to_huge_pages(weights: dict[str, PackedLinear | torch.Tensor]) -> None:
     """Move the packed matrices among `weights`, in their order, into one mapping of huge pages.
 
-    Each is replaced and let go before the next. Where the system has no such pages, or the matrices
-    do not fill one, they stay where they are.
+    Each is replaced and freed before the next one is moved. If the system has no huge pages, or the
+    matrices do not fill one, they stay where they are.
     """
     packed = {name: each for name, each in weights.items() if isinstance(each, PackedLinear)}
     sizes = [-(-each.data.nbytes // LINE) * LINE for each in packed.values()]
@@ -35,7 +35,7 @@ def to_huge_pages(weights: dict[str, PackedLinear | torch.Tensor]) -> None:
     memory = mmap.mmap(-1, sum(sizes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
         memory.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:  # a system that knows of none
+    except OSError:  # a system that does not know them
         return
     at = 0
     for name, size in zip(list(packed), sizes, strict=True):
@@ -45,10 +45,10 @@ def to_huge_pages(weights: dict[str, PackedLinear | torch.Tensor]) -> None:
 
 
 def trim_heap() -> None:
-    """Give memory that was freed back to the system.
+    """Return freed memory to the system.
 
-    Work that allocates and frees matrices of many sizes otherwise leaves most of them with the C
-    library, in holes between what is still in use.
+    Code that allocates and frees matrices of many sizes otherwise leaves most of them in the C
+    library's heap, in holes between live blocks.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):  # glibc's

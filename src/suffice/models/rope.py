@@ -21,9 +21,9 @@ def rope_table(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cosines and sines [rows, D/2] float32 for the positions from `first` on.
 
-    The kind's attention factor is folded in. `trained` positions are what the model was made for.
-    Row p of the dynamic kind has the frequencies of a text of p + 1 tokens, those by which position
-    p is turned when it is decoded.
+    The kind's attention factor is folded in. The model was trained on `trained` positions. Row p of
+    the dynamic kind has the frequencies of a text of p + 1 tokens, by which position p is rotated
+    when it is decoded.
     """
     positions = torch.arange(first, first + rows)[:, None]
     frequencies, factor = _frequencies(rope, head_size, trained, None)
@@ -35,11 +35,11 @@ def rope_table(
 
 
 def check_call(config: DecoderConfig, first: int, rows: int) -> None:
-    """Refuse rows from `first` on that dynamic frequencies turn another way when run together.
+    """Refuse rows from `first` on whose dynamic frequencies would differ if run together.
 
-    transformers turns all tokens of one call by the frequencies of the text that ends with the
-    last, and leaves the keys of earlier calls as they are. A table by position can be equal to that
-    up to the trained positions, where the frequencies stand still, and one token at a time.
+    transformers rotates all tokens of one call by the frequencies of the text that ends with the
+    last one, and leaves the keys of earlier calls unchanged. A table by position equals this only
+    up to the trained positions, where frequencies are constant, or one token at a time.
 
     Raises:
         InputError: Several rows at once that reach beyond the trained positions.
@@ -71,7 +71,7 @@ def _scaled(
 ) -> tuple[torch.Tensor, float]:
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    # what these functions read of a transformers configuration
+    # the fields of a transformers configuration that these functions read
     config = SimpleNamespace(
         standardize_rope_params=lambda: None,
         rope_parameters={"rope_theta": rope.theta, **dict(rope.parameters)},

@@ -1,4 +1,4 @@
-"""How a model's matrices are stored in its file."""
+"""Storage of a model's matrices in its file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StoredMatrix(NamedTuple):
 
 
 def commonest(matrices: Iterable[StoredMatrix]) -> str:
-    """Return the type of most entries."""
+    """Return the storage type with the most entries."""
     entries: Counter[str] = Counter()
     for matrix in matrices:
         entries[matrix.type] += matrix.entries
@@ -32,9 +32,9 @@ def commonest(matrices: Iterable[StoredMatrix]) -> str:
 
 
 def by_kind(matrices: Iterable[StoredMatrix]) -> list[tuple[list[str], str, float]]:
-    """Return kinds of matrices that are stored alike, their types, and their bits per weight.
+    """Return kinds of matrices with the same storage, their types, and their bits per weight.
 
-    The types of a kind are joined by `/`, the one of most matrices first.
+    The types of a kind are joined by `/`, the type of most of its matrices first.
     """
     kinds: dict[str, list[StoredMatrix]] = {}
     for matrix in matrices:

@@ -1,7 +1,7 @@
 """Tensors of a safetensors file, read into memory one at a time.
 
-The library maps a file: a model that was loaded would go on reading it, and die or change when
-somebody cuts or overwrites it. Here what is read is the model's own, and nothing is held twice.
+The library maps files into memory: a loaded model would keep reading its file, and crash or change
+if the file is cut or overwritten. Here the tensors are copied, and none is held twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LENGTH_BYTES = 8  # of the header's length, which comes first
 
 
 class StoredTensors:
-    """The tensors of a file, by name, and what its header says of itself.
+    """The tensors of a file, by name, and the metadata of its header.
 
     Raises:
         InputError: The file cannot be read, or is no safetensors file.
@@ -42,7 +42,7 @@ class StoredTensors:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with safe_open(path, framework="pt"):  # checks all that the header says
+            with safe_open(path, framework="pt"):  # checks the whole header
                 pass
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
@@ -83,7 +83,7 @@ class StoredTensors:
         try:
             with self.path.open("rb") as file:
                 file.seek(self._start + begin)
-                into: Any = tensor.view(-1).view(torch.uint8).numpy()  # a buffer, says Python 3.12
+                into: Any = tensor.view(-1).view(torch.uint8).numpy()  # typed from Python 3.12 on
                 found = file.readinto(into)
         except OSError as error:
             raise InputError(f"{self.path} cannot be read: {error.strerror}") from None

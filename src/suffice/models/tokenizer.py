@@ -14,14 +14,14 @@ __all__ = ["StreamDecoder", "Tokenizer", "load_tokenizer"]
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
-_CHARACTER_BYTES = 4  # of the longest UTF-8 character, hence tokens it can be spread over
-_PENDING = 16  # tokens after which text that still looks incomplete is taken for broken
+_CHARACTER_BYTES = 4  # of the longest UTF-8 character, hence most tokens per character
+_PENDING = 16  # tokens after which incomplete text counts as broken
 
 
 class Tokenizer:
     """Text to tokens and back; wraps a tokenizer of transformers.
 
-    `eos_ids` are the tokens that end a text; `wrapped` is what transformers knows of.
+    `eos_ids` are the tokens that end a text; `wrapped` is the tokenizer of transformers.
     """
 
     def __init__(self, wrapped: Any, eos_ids: Iterable[int]) -> None:
@@ -34,13 +34,13 @@ class Tokenizer:
         return self.wrapped.chat_template is not None
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return the tokens of a text; `special` adds what the model expects around it.
+        """Return the tokens of a text; `special` adds the tokens that the model expects around it.
 
         Raises:
             InputError: The text has no UTF-8 form.
         """
         check_text("the text", text)
-        # Whoever asks knows how long a prompt may be; transformers would warn of long texts, too.
+        # The caller limits the length; transformers would also warn of long texts.
         return list(self.wrapped.encode(text, add_special_tokens=special, verbose=False))
 
     def decode(self, tokens: list[int], *, skip_special: bool = False) -> str:
@@ -70,10 +70,11 @@ class Tokenizer:
         return list(tokens)
 
     def stored(self) -> tuple[dict[str, Any], str]:
-        """Return what `restored` needs: special tokens and the like, and the tokenizer's own JSON.
+        """Return the input of `restored`: special tokens and the like, and the tokenizer's own
+        JSON.
 
         Raises:
-            InputError: It is of a kind that has no such JSON.
+            InputError: Its kind has no such JSON.
         """
         backend = getattr(self.wrapped, "backend_tokenizer", None)
         if backend is None:
@@ -102,21 +103,21 @@ class Tokenizer:
 
 
 class StreamDecoder:
-    """Turns tokens into text as they come, never half a character.
+    """Turns tokens into text as they arrive, never half a character.
 
-    The pieces of all `push`es and the final `flush` make up the text of all tokens.
+    The pieces of all `push`es and the final `flush` add up to the text of all tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._tokens: list[int] = []
-        # Tokens up to `_sent` are out. Decoding starts a few tokens before, at `_context`, because
+        # Text of the tokens before `_sent` was returned. Decoding starts earlier, at `_context`:
         # a token may be spelled differently (without its space) at the start of a text.
         self._context = self._sent = 0
 
     def push(self, token: int) -> str:
-        """Return the text that is certain now."""
+        """Return the text that is certain by now."""
         self._tokens.append(token)
         if self._text(self._context, len(self._tokens)).endswith(_BROKEN):
             if len(self._tokens) - self._sent < _PENDING:
@@ -125,13 +126,13 @@ class StreamDecoder:
         return self._send(len(self._tokens))
 
     def flush(self) -> str:
-        """Return what is left, with U+FFFD for characters that stayed incomplete."""
+        """Return the remaining text, with U+FFFD for characters that stayed incomplete."""
         return self._send(len(self._tokens))
 
     def _send(self, end: int) -> str:
         known = self._text(self._context, self._sent)
         text = self._text(self._context, end)
-        if len(text) > len(known):  # otherwise keep the context: nothing visible came since
+        if len(text) > len(known):  # otherwise keep the context: no visible text was added
             self._context = self._sent
         self._sent = end
         return text[len(known) :]
@@ -141,7 +142,7 @@ class StreamDecoder:
 
 
 def load_tokenizer(model: str | Path) -> Tokenizer:
-    """Load the tokenizer of a Hugging Face directory, a hub id, a `.gguf` or a quantised file.
+    """Load the tokenizer of a Hugging Face directory, a hub id, a `.gguf` or a quantized file.
 
     Raises:
         InputError: There is none, it is damaged, or of an unsupported kind.
@@ -171,7 +172,7 @@ def load_tokenizer(model: str | Path) -> Tokenizer:
 
 
 def _eos_ids(folder: Path, own: int | None) -> set[int]:
-    """Return the tokens that end a text by the tokenizer, the model and its generation defaults."""
+    """Return the tokens that end a text, by tokenizer, model and generation defaults."""
     found = set() if own is None else {own}
     for file in (folder / "config.json", folder / "generation_config.json"):
         if file.is_file():

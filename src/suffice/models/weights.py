@@ -1,7 +1,7 @@
-"""Which weights a decoder needs, and matching them, strictly both ways, with what is stored.
+"""The weights that a decoder needs, and strict matching with the stored ones.
 
 Canonical names: `embed`, `positions`, `project_in`, `project_out`, `final_norm`, `head`, and for
-each layer `layers.0.q`, ...; a bias has `.bias` after the name of what it belongs to.
+each layer `layers.0.q`, ...; a bias is the name of its matrix or norm and `.bias`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from suffice.models.config import DecoderConfig
 __all__ = ["LINEARS", "check_finite", "is_linear", "is_norm", "match", "shapes"]
 
 LINEARS = ("q", "k", "v", "o", "gate", "up", "down", "embed", "head", "project_in", "project_out")
-_BASE = "model."  # the prefix that checkpoints of the model without its head leave out
+_BASE = "model."  # prefix of names that checkpoints without a head leave out
 _LISTED = 4  # names in an error message
 
 
 def is_linear(name: str) -> bool:
-    """Return whether a canonical name, without `.bias`, is that of a matrix [N, K] to pack."""
+    """Return whether a canonical name, without `.bias`, is a matrix [N, K] to pack."""
     return name.rpartition(".")[2] in LINEARS
 
 
 def is_norm(name: str) -> bool:
-    """Return whether a canonical name is that of a norm's weight."""
+    """Return whether a canonical name is the weight of a norm."""
     return name.endswith("norm")
 
 
 def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every weight of a decoder; a bias comes before the matrix it is for."""
+    """Return the shape of every weight of a decoder; a bias comes before its matrix."""
     width, embed_width = config.width, config.embed_width
     found: dict[str, tuple[int, ...]] = {"embed": (config.vocab, embed_width)}
     if config.position_rows:
@@ -92,8 +92,8 @@ def match(
 ) -> dict[str, str]:
     """Return the stored name of every wanted weight.
 
-    `templates` is a family's name map, `stored` has the shapes of what the checkpoint holds, and
-    what matches one of the patterns `surplus` may be left over.
+    `templates` is a family's name map, `stored` has the shapes of the checkpoint's weights, and
+    stored weights that match one of the patterns `surplus` may be left over.
 
     Raises:
         InputError: Weights that are missing, left over or of another shape; lists their names.
@@ -129,7 +129,7 @@ def check_finite(path: Path, name: str, weight: torch.Tensor) -> None:
     Raises:
         InputError: It does.
     """
-    # One pass without a temporary: NaN is both the least and the greatest.
+    # One pass without a temporary: with a NaN, both the least and the greatest value are NaN.
     if weight.numel() and not all(math.isfinite(bound) for bound in torch.aminmax(weight)):
         raise InputError(f"{path}: weight '{name}' has NaN or infinite entries; all must be finite")
 

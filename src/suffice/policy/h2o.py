@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from suffice.cache import BLOCK
 from suffice.policy.choice import (
     EVERYTHING,
     Budgeted,
@@ -130,8 +131,6 @@ class H2O(Budgeted):
 
     def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
         """Evict or order rows by the masses of the prompt's tokens."""
-        from suffice.native import PANEL
-
         budget = self.tokens(cache.length)
         if not self.rank_only:
             self._limit(cache, windows, budget)
@@ -143,8 +142,8 @@ class H2O(Budgeted):
                 cache.set_masses(layer, masses)
                 if budget < cache.held(layer):
                     evict_except(cache, layer, self.select(masses, budget))
-            elif masses.shape[1] >= PANEL:
-                cache.rank(layer, block_order(masses, PANEL))
+            elif masses.shape[1] >= BLOCK:
+                cache.rank(layer, block_order(masses, BLOCK))
         if not self.rank_only:
             evict_unseen(cache, windows)
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from suffice.cache import BLOCK
 from suffice.errors import InputError, unknown
 from suffice.policy.choice import Budgeted, block_order, evict_except, evict_unseen, heaviest
 
@@ -105,9 +106,7 @@ class SnapKV(Budgeted):
             evict_unseen(cache, windows)
 
     def _rank(self, cache: KVCache, layer: int, watch: Any) -> None:
-        from suffice.native import PANEL
-
-        order = block_order(self._scores(cache, layer, watch), PANEL)
+        order = block_order(self._scores(cache, layer, watch), BLOCK)
         if order.shape[1]:
             cache.rank(layer, order)
 

@@ -1,7 +1,7 @@
-"""How weights and activations are stored and multiplied.
+"""Storage and multiplication of weights and activations.
 
-A technique turns a dense weight [N, K] into a `PackedLinear`; the native core multiplies it and
-`PackedLinear.unpack` gives back the dense weight that the product stands for.
+A technique turns a dense weight [N, K] into a `PackedLinear`, which a backend multiplies.
+`PackedLinear.unpack` returns the dense weight that the packed one represents.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Quant(Protocol):
 
     @property
     def calibrates(self) -> bool:
-        """Whether a calibration on a text makes it better: it is a `Calibrated` one."""
+        """Whether a calibration on a text improves it; it is then a `Calibrated` one."""
         ...
 
     @property
     def hadamard(self) -> bool:
-        """Whether inputs are rotated, for which their number must have a power of two in it."""
+        """Whether inputs are rotated; their number must then be divisible by a power of two."""
         ...
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
@@ -42,11 +42,11 @@ class Quant(Protocol):
 
     @property
     def coded_bits(self) -> int | None:
-        """Bits of the codes that `pack` chooses, without a calibration; None: it chooses none."""
+        """Bits of the codes that `pack` chooses without a calibration; None: it chooses none."""
         ...
 
     def for_matrix(self, matrix: str) -> Quant:
-        """Return how a matrix of a model is stored, by its name: `q` or `down`, `embed`, `head`."""
+        """Return the method for a matrix of a model, such as `q`, `down`, `embed` or `head`."""
         ...
 
 

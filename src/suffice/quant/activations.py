@@ -1,18 +1,18 @@
-"""Activations of a token by codebook: K-means centroids for the many, outliers as they are.
+"""Activations of a token by codebook: k-means centroids for most values, outliers kept exact.
 
     x[k] ~ scale[g] c[code[k]],    scale[g] = max |x| over the inliers in group g = k // group
 
-A site, the input that some layers share, has one codebook of 2^a normalised centroids, learned
-beforehand. A token has one scale in the paper, or one for each `group` of its values. Outliers are
-the share of a token's values that are greatest and least: found online (`kllm`), or what lies
-beyond two thresholds found beforehand (`KLLM-S`). They keep the code that is nearest, so that the
-product over all codes needs no mask, and what is missing, (x - scale c) W[:, k], is added for these
-few.
+An activation site, the input that some matrices share, has one codebook of 2^a normalised
+centroids, learned on a text. A token has one scale, as in the paper, or one for each `group` of its
+values. Outliers are a share of a token's values, the greatest and the least: selected for each
+token (`kllm`), or the values beyond two thresholds from the calibration (`KLLM-S`). They also have
+the code of the nearest centroid, so the matmul over all codes needs no mask; the correction (x -
+scale c) W[:, k] is added for these few.
 
-Source   KLLM, sections II-A and III-A (2507.23035); codes for outliers, too: its version 4. Groups:
+Source   KLLM, sections II-A and III-A (2507.23035); codes for outliers: its version 4. Groups:
          this project's.
 Bound    |x - q| <= scale * half the widest gap of the codebook, 0 for outliers.
-Exact    as many distinct normalised inliers as centroids, or every value an outlier.
+Exact    with no more distinct normalised inliers than centroids, or with outliers only.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from dataclasses import dataclass, replace
 import torch
 
 from suffice.errors import InputError
-from suffice.native import PANEL
 from suffice.quant.codebook import codebook, codes_of
-from suffice.quant.outliers import count_of, outliers
+from suffice.quant.outliers import count_of
+from suffice.quant.panels import ROWS
 
 __all__ = ["ActivationRows", "Activations", "Site", "check_input_group"]
 
 
 def check_input_group(what: str, group: int | None) -> None:
-    """Refuse a number of inputs that cannot share a scale of their own: no whole panels.
+    """Refuse a group of inputs that cannot share a scale because it is not whole panels.
 
     Raises:
-        InputError: It is no multiple of 16.
+        InputError: It is not a multiple of 16.
     """
-    if group is not None and (group < PANEL or group % PANEL):
-        raise InputError(f"{what}={group}; must be a multiple of {PANEL}, or none")
+    if group is not None and (group < ROWS or group % ROWS):
+        raise InputError(f"{what}={group}; must be a multiple of {ROWS}, or none")
 
 
 @dataclass(frozen=True)
 class Activations:
     """One token's values [K]: `codes` of `levels`, and outliers by index and value.
 
-    `scales` [G] are those of `group` values each, one of all of them where `group` is None.
+    `scales` [G] belong to groups of `group` values; one for all values if `group` is None.
     """
 
     codes: torch.Tensor
@@ -55,7 +55,7 @@ class Activations:
 
     @property
     def scale(self) -> float:
-        """The scale of all values."""
+        """The scale, if all values share one."""
         (only,) = self.scales.tolist()
         return float(only)
 
@@ -66,16 +66,16 @@ class Activations:
 
     @property
     def dense(self) -> torch.Tensor:
-        """What the codes stand for, [K]."""
+        """The values of the codes alone, [K]."""
         return self.spread * self.levels[self.codes.int()]
 
     @property
     def residual(self) -> torch.Tensor:
-        """What the codes miss of each outlier."""
+        """The error of the code of each outlier."""
         return self.kept - self.dense[self.places]
 
     def decode(self) -> torch.Tensor:
-        """Return the values that all of it stands for, [K]."""
+        """Return all values, outliers included, [K]."""
         values = self.dense
         values[self.places] = self.kept
         return values
@@ -83,10 +83,10 @@ class Activations:
 
 @dataclass(frozen=True)
 class ActivationRows:
-    """Tokens' values [T, K]: the `centroids` of their codes, the scale of each, and the whole.
+    """Tokens' values [T, K]: the `centroids` of their codes, the scale of each, and the result.
 
-    What is `rounded` is scale times centroid, but for outliers. `group` values share a scale; None:
-    all of a token.
+    `rounded` is scale times centroid, except for outliers. `group` values share a scale; None: all
+    values of a token.
     """
 
     centroids: torch.Tensor
@@ -97,10 +97,10 @@ class ActivationRows:
 
 @dataclass(frozen=True)
 class Site:
-    """How the activations of one site are coded.
+    """The codebook and the outlier rule of one activation site.
 
-    `share` of the values at each end are outliers, unless `thresholds`, the least and the greatest
-    inlier, say what is one. `group` values share a scale; None: all of a token.
+    `share` of the values at each end are outliers, unless `thresholds` gives the least and the
+    greatest inlier. `group` values share a scale; None: all values of a token.
     """
 
     levels: torch.Tensor
@@ -119,10 +119,10 @@ class Site:
         offline: bool = False,
         group: int | None = None,
     ) -> Site:
-        """Learn the codebook from tokens [T, K]: K-means of all inliers, each group normalised.
+        """Learn the codebook from tokens [T, K]: k-means of all inliers, each group normalised.
 
-        `importance` [T, K], Fisher information say, counts times scale^2. `offline`: the thresholds
-        are the quantiles of all values, and hold for every token.
+        The weights are `importance` [T, K], such as Fisher information, times scale^2. `offline`:
+        thresholds are quantiles of all values and hold for every token.
 
         Raises:
             InputError: A value is not finite, or the share is not within 0..0.5.
@@ -137,7 +137,7 @@ class Site:
         inlier, scale = site._inliers(values)
         normal = values / torch.where(scale > 0, scale, 1.0)
         weight = importance * scale.square() * inlier
-        if not (weight > 0).any():  # a site of zeros
+        if not (weight > 0).any():  # a site of zeros only
             weight = torch.ones_like(weight)
         return replace(site, levels=codebook(normal, weight, 2**bits))
 
@@ -146,11 +146,10 @@ class Site:
         if self.thresholds is not None:
             low, high = self.thresholds
             return torch.nonzero((row < low) | (row > high))[:, 0]
-        found = outliers(row, count_of(len(row), self.share))
-        return torch.tensor(sorted(found.greatest + found.least), dtype=torch.long)
+        return _ends(row[None], count_of(len(row), self.share))[0].sort().values
 
     def encode(self, row: torch.Tensor) -> Activations:
-        """Return the code of a token's values [K].
+        """Return the codes of a token's values [K].
 
         Raises:
             InputError: A value is not finite.
@@ -165,7 +164,7 @@ class Site:
         return Activations(codes, self.levels, scales, places, row[places], self.group)
 
     def rounded(self, values: torch.Tensor) -> torch.Tensor:
-        """Return what tokens' values [T, K] stand for once coded: `encode` and `decode` of each.
+        """Return tokens' values [T, K] after rounding: `encode` and `decode` of each token.
 
         Raises:
             InputError: A value is not finite.
@@ -173,7 +172,7 @@ class Site:
         return self.rows(values).rounded
 
     def rows(self, values: torch.Tensor) -> ActivationRows:
-        """Return tokens' values [T, K] as their codes and scales say.
+        """Return the codes' centroids and the scales of tokens' values [T, K].
 
         Raises:
             InputError: A value is not finite.
@@ -187,7 +186,7 @@ class Site:
         )
 
     def _inliers(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return which of tokens' values [T, K] are no outliers, and the scale of each."""
+        """Return a mask of the inliers among tokens' values [T, K], and the scale of each value."""
         size = values.shape[1]
         count = count_of(size, self.share)
         if self.thresholds is not None:
@@ -196,9 +195,7 @@ class Site:
         elif not count:
             inlier = torch.ones_like(values, dtype=torch.bool)
         else:
-            # Of equal values the one of lower index counts as the greater.
-            order = torch.argsort(values, dim=1, descending=True, stable=True)
-            ends = torch.cat((order[:, :count], order[:, size - count :]), 1)
+            ends = _ends(values, count)
             inlier = torch.ones_like(values, dtype=torch.bool).scatter_(1, ends, False)
         scales = self._scales(torch.where(inlier, values.abs(), 0.0))
         return inlier, _spread(scales, self.group, size)
@@ -210,8 +207,17 @@ class Site:
         return padded.reshape(*sizes.shape[:-1], -1, group).amax(-1)
 
 
+def _ends(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the indices of the `count` greatest and least of each row [T, K]: [T, 2 count].
+
+    Of equal values the one of lower index counts as the greater.
+    """
+    order = torch.argsort(values, dim=1, descending=True, stable=True)
+    return torch.cat((order[:, :count], order[:, values.shape[1] - count :]), 1)
+
+
 def _spread(scales: torch.Tensor, group: int | None, size: int) -> torch.Tensor:
-    """Return the scale of each of so many values, [..., K], from those of groups [..., G]."""
+    """Return the scale of each of `size` values, [..., K], from those of groups [..., G]."""
     return scales.repeat_interleave(group or size, -1)[..., :size]
 
 

@@ -1,12 +1,12 @@
-"""Weighted K-means in one dimension: the few values that stand best for many.
+"""Weighted k-means in one dimension.
 
-    centroids c and codes i that make  sum_j weight[j] (value[j] - c[i[j]])^2  least
+    centroids c and codes i that minimize  sum_j weight[j] (value[j] - c[i[j]])^2
 
-The optimum over at most 256 groups of neighbouring values is found by dynamic programming, and
-Lloyd's iteration takes it from there on all values: in one dimension a cluster is an interval of
-the sorted values, so that a step is a binary search for borders and a difference of prefix sums.
-With at most 256 distinct values the groups are the values, and the result is the optimum. Of more
-than 65536 values, those in one of as many equal bins count as their mean.
+Dynamic programming finds the optimum over at most 256 groups of neighbouring values. Lloyd's
+iteration then refines it on all values. In one dimension a cluster is an interval of the sorted
+values, so each step is a binary search for borders and a difference of prefix sums. With at most
+256 distinct values the groups are the values, and the result is the optimum. More than 65536 values
+are sorted into as many equal bins, and each bin counts as its mean.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ITERATIONS = 100
 def codebook(values: torch.Tensor, weights: torch.Tensor, count: int) -> torch.Tensor:
     """Return `count` centroids, ascending float32 [C], of values and weights of any one shape.
 
-    Values without weight do not count. With fewer distinct values than centroids, the last
+    Values without weight do not count. If there are fewer distinct values than centroids, the last
     centroid is repeated.
 
     Raises:
-        InputError: There is no value with weight, or a value or weight that is not finite.
+        InputError: No value has weight, or a value or weight is not finite.
     """
     value = values.flatten().double().numpy()
     weight = weights.expand(values.shape).flatten().double().numpy()
@@ -54,12 +54,13 @@ def borders(centroids: torch.Tensor) -> torch.Tensor:
 
 
 def codes_of(values: torch.Tensor, centroids: torch.Tensor) -> torch.Tensor:
-    """Return the index of the nearest centroid for each value; midway, the lower one."""
+    """Return the index of the nearest centroid for each value; of two equally near, the lower
+    one."""
     return torch.bucketize(values, borders(centroids)).to(torch.uint8)
 
 
 def _sorted(value: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return values and weights in ascending order, very many of them in bins."""
+    """Return values and weights in ascending order; very many values are put into bins."""
     least, greatest = value.min(), value.max()
     if len(value) <= BINS or least == greatest:
         order = np.argsort(value)
@@ -84,16 +85,16 @@ def _grouped(value: np.ndarray, weight: np.ndarray, count: int) -> np.ndarray:
 def optimum(mass: np.ndarray, means: np.ndarray, count: int) -> np.ndarray:
     """Return the optimal centroids, at most `count`, of weighted ascending points [N].
 
-    Found by dynamic programming over where each cluster begins: N^2 memory.
+    Dynamic programming over the position where each cluster begins: N^2 memory.
     """
     points = len(mass)
     clusters = min(count, points)
-    centred = means - means.mean()  # the squares below cancel less
+    centred = means - means.mean()  # less cancellation in the squares below
     sums = [np.concatenate(([0.0], np.cumsum(mass * centred**power))) for power in (0, 1, 2)]
     first, last = np.triu_indices(points)
     weight, linear, square = (each[last + 1] - each[first] for each in sums)
     cost = np.full((points + 1, points + 1), np.inf)  # of the points [begin, end)
-    # Points that weigh too little for a difference of sums to show it cost nothing.
+    # Points whose weight vanishes in the difference of sums cost nothing.
     explained = np.divide(linear * linear, weight, out=np.zeros_like(weight), where=weight > 0)
     cost[first, last + 1] = np.maximum(square - explained, 0.0)
     best, begins = cost[0], []
@@ -111,7 +112,7 @@ def optimum(mass: np.ndarray, means: np.ndarray, count: int) -> np.ndarray:
 def _lloyd(
     value: np.ndarray, mass: np.ndarray, moment: np.ndarray, centroids: np.ndarray
 ) -> np.ndarray:
-    """Move centroids to the means of what is nearest to them until nothing changes its cluster."""
+    """Move centroids to the means of the values nearest to them until no value changes cluster."""
     previous = None
     for _ in range(ITERATIONS):
         middle = (centroids[1:] + centroids[:-1]) / 2

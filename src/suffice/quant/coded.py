@@ -1,8 +1,8 @@
-"""A weight as codes of few bits: levels that a whole layer shares, scales by row and group.
+"""A weight as codes of few bits: one codebook for the layer, scales by row and group.
 
     w[n, k] ~ scale[n, g] (level[code[n, k]] - zero[n, g]),    g = k // group
 
-Weights of K-means have no zero point; `rtn` has evenly spaced levels and, if asymmetric, one.
+K-means weights have no zero point. `rtn` has evenly spaced levels, with a zero point if asymmetric.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Coded", "Grid", "check_group", "check_weight", "grouped", "stored", 
 
 @dataclass(frozen=True)
 class Grid:
-    """The values a weight [N, K] may take: `levels` [C], ascending; `scale`, `zero` [N, K/group].
+    """The values of a weight [N, K]: `levels` [C], ascending; `scale` and `zero` [N, K/group].
 
     The last group of a row may be shorter.
     """
@@ -39,7 +39,7 @@ class Grid:
         return borders(self.levels)
 
     def nearest_column(self, values: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return codes and values [N] of what is nearest to a column [N] of a group."""
+        """Return codes and values [N] nearest to a column [N] of a group."""
         normal = values * self._inverse[:, group]
         zero = None if self.zero is None else self.zero[:, group]
         codes = torch.bucketize(normal if zero is None else normal + zero, self._borders)
@@ -47,14 +47,14 @@ class Grid:
         return codes, (level if zero is None else level - zero) * self.scale[:, group]
 
     def values(self, codes: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
-        """Return what codes [N, B] of columns in `groups` [B] stand for."""
+        """Return the values of codes [N, B] of columns in `groups` [B]."""
         levels = self.levels[codes.int()]
         if self.zero is not None:
             levels = levels - self.zero[:, groups]
         return levels * self.scale[:, groups]
 
     def nearest(self, weight: torch.Tensor) -> Coded:
-        """Return a weight [N, K], each entry at the nearest value."""
+        """Return a weight [N, K] with each entry rounded to the nearest value."""
         groups = self.groups(weight.shape[1])
         normal = weight * self._inverse[:, groups]
         if self.zero is not None:
@@ -74,27 +74,27 @@ class Coded:
     grid: Grid
 
     def decode(self) -> torch.Tensor:
-        """Return the weight [N, K] that the codes stand for."""
+        """Return the weight [N, K] that the codes represent."""
         return self.grid.values(self.codes, self.grid.groups(self.codes.shape[1]))
 
 
 def grouped(values: torch.Tensor, group: int) -> torch.Tensor:
-    """Cut rows [N, K] into groups: [N, K/group, group], the last one filled up with zeros."""
+    """Cut rows [N, K] into groups [N, K/group, group]; the last one is padded with zeros."""
     missing = -values.shape[1] % group
     padded = torch.nn.functional.pad(values, (0, missing))
     return padded.view(len(values), -1, group)
 
 
 def unit_of(bits: int) -> int:
-    """Return how many columns of codes are stored together; groups are whole units."""
+    """Return the number of columns that are stored together; groups are whole units."""
     return 8 if bits == 4 else 32
 
 
 def check_group(method: str, w: int, group: int | None) -> None:
-    """Refuse a number of inputs that share a scale if codes of `w` bits cannot be stored so.
+    """Refuse a `group` in which codes of `w` bits cannot be stored.
 
     Raises:
-        InputError: They cannot.
+        InputError: It is not a multiple of whole units.
     """
     unit = unit_of(w)
     if group is not None and (group < unit or group % unit):
@@ -104,15 +104,15 @@ def check_group(method: str, w: int, group: int | None) -> None:
 
 
 def group_of(group: int | None, weight: torch.Tensor) -> int:
-    """Return how many inputs of a weight [N, K] share a scale: at most a row."""
+    """Return the number of inputs of a weight [N, K] that share a scale: at most a row."""
     return min(group or weight.shape[1], weight.shape[1])
 
 
 def check_weight(weight: torch.Tensor) -> None:
-    """Refuse a weight that is no matrix of finite numbers.
+    """Refuse a weight that is not a matrix of finite numbers.
 
     Raises:
-        InputError: It is not.
+        InputError: It is not such a matrix.
     """
     if weight.dim() != 2 or not weight.numel():
         raise InputError(f"a weight of shape {list(weight.shape)}: must be [N, K], not empty")
@@ -121,10 +121,10 @@ def check_weight(weight: torch.Tensor) -> None:
 
 
 def stored(grid: Grid) -> Grid:
-    """Return a grid with its scales as float16 holds them.
+    """Return a grid with its scales rounded to float16.
 
     Raises:
-        InputError: One is too large.
+        InputError: A scale is too large.
     """
     scale = grid.scale.half().float()
     if not torch.isfinite(scale).all():

@@ -1,17 +1,17 @@
-"""Error compensation: what rounding does to a layer's outputs, not to its weights, is made small.
+"""Error compensation: minimizes the error of a layer's outputs, not of its weights.
 
 With H = E[x x^T] over a layer's inputs, the mean square error of its outputs is, row by row,
 
     loss = (w - q)^T H (w - q)
 
-`compensate` rounds column after column, those of the largest inputs first, and lets the columns not
-yet rounded make up for each error. `descend` then changes one code at a time while that lowers the
-loss, and `rescale` gives the codes the scales of least loss.
+`compensate` rounds column after column, those of the largest inputs first; columns not yet rounded
+compensate for each error. `descend` then changes one code at a time as long as that lowers the
+loss, and `rescale` computes the scales of least loss for the codes.
 
 Source   Frantar et al. 2022 (GPTQ): Eq. 2 and 3, Cholesky form and lazy batches of section 4; the
-         order by diag H and scales set beforehand are their reference code's. `descend` and
-         `rescale` are this project's.
-Exact    weights that are on the grid stay what they are, whatever H.
+         order by diag H and fixed scales are from their reference code. `descend` and `rescale`
+         are this project's.
+Exact    weights that lie on the grid are unchanged, whatever H.
 Cost     N K^2 multiplications each, and K^3 once.
 """
 
@@ -25,12 +25,13 @@ from suffice.quant.coded import Coded, Grid
 
 __all__ = ["compensate", "damped", "descend", "inverse_factor", "loss", "rescale"]
 
-DAMPING = 0.01  # of the mean of the diagonal, added to it
-BLOCK = 128  # columns whose errors are carried to the others together
+DAMPING = 0.01  # fraction of the mean of the diagonal that is added to it
+BLOCK = 128  # columns whose errors are passed to the others together
 
 
 def damped(hessian: torch.Tensor) -> torch.Tensor:
-    """Return H [K, K] with a little added to its diagonal; the identity if H is zero."""
+    """Return H [K, K] with a small multiple of its mean diagonal added; the identity if H is
+    zero."""
     mean = hessian.diagonal().mean()
     if mean <= 0:
         return torch.eye(len(hessian))
@@ -45,18 +46,18 @@ def inverse_factor(hessian: torch.Tensor) -> torch.Tensor:
 
 
 def loss(weight: torch.Tensor, decoded: torch.Tensor, hessian: torch.Tensor) -> float:
-    """Return the mean square of what the outputs of W [N, K] change by, summed over the rows."""
+    """Return the mean squared change of the outputs of W [N, K], summed over the rows."""
     error = weight - decoded
     return float(((error @ hessian) * error).sum())
 
 
 def compensate(weight: torch.Tensor, hessian: torch.Tensor, grid: Grid) -> Coded:
-    """Round W [N, K] to a grid, carrying each column's error to the columns after it."""
+    """Round W [N, K] to a grid, passing each column's error to the columns after it."""
     rows, columns = weight.shape
     order = torch.argsort(hessian.diagonal(), descending=True)
     groups = grid.groups(columns)[order].tolist()
     factor = inverse_factor(damped(hessian)[order][:, order])
-    left = weight.T[order]  # a column is a row here: neighbours in memory
+    left = weight.T[order]  # columns become rows: contiguous in memory
     codes = torch.empty(columns, rows, dtype=torch.uint8)
     for start in range(0, columns, BLOCK):
         end = min(start + BLOCK, columns)
@@ -70,7 +71,7 @@ def compensate(weight: torch.Tensor, hessian: torch.Tensor, grid: Grid) -> Coded
 
 
 def descend(weight: torch.Tensor, hessian: torch.Tensor, coded: Coded, sweeps: int) -> Coded:
-    """Give each code in turn the value of least loss while all others stay; `sweeps` times."""
+    """Set each code in turn to the value of least loss while all others stay; `sweeps` times."""
     columns = weight.shape[1]
     hessian, grid = damped(hessian), coded.grid
     groups = grid.groups(columns).tolist()
@@ -92,7 +93,7 @@ def descend(weight: torch.Tensor, hessian: torch.Tensor, coded: Coded, sweeps: i
 
 
 def rescale(weight: torch.Tensor, hessian: torch.Tensor, coded: Coded) -> Coded:
-    """Return the same codes with the scales of least loss, of weights without zero point.
+    """Return the same codes with the scales of least loss, for weights without zero point.
 
     For each row, with c_g the levels of group g and zeros elsewhere, the scales s solve
     sum_h (c_g^T H c_h) s_h = c_g^T H w.

@@ -1,18 +1,18 @@
-"""Rotation of a layer's inputs, which spreads what is large over many.
+"""Rotation of a layer's inputs, which spreads outliers over many channels.
 
-With R orthogonal, W x = (W R^T) (R x): W R^T is stored, and R x computed for each token. A block of
-inputs, all of them if their number allows, is rotated by
+With R orthogonal, W x = (W R^T) (R x): W R^T is stored, and R x is computed for each token. Inputs
+are rotated in blocks (one block of all inputs if their number allows) by
 
     R = C (x) H        H[i, j] = (-1)^popcount(i & j) / sqrt(h)
                        C[i, j] = (cos t + sin t) / sqrt(c),    t = 2 pi i j / c
 
-H is the Hadamard matrix of the largest power of two h that divides the block, up to 1024, and C the
-Hartley matrix of what is left, c: Hadamard matrices exist for few other sizes, and blocks of 64
-spread an outlier over a ninth of 576 inputs. Both are symmetric, so R^T = R. H takes log2 h
-additions for each element, C takes c multiplications.
+H is the Hadamard matrix of the largest power of two h that divides the block, up to 1024; C is the
+Hartley matrix of the remaining factor c. C is needed because few other sizes have Hadamard
+matrices, and blocks of 64 spread an outlier over only a ninth of 576 inputs. Both are symmetric, so
+R^T = R. H costs log2 h additions for each element, C costs c multiplications.
 
-Source   Ashkboos et al. 2024 (QuaRot), section 3, where a Hadamard product goes before a layer;
-         the Hartley matrix for sizes that have none is this project's.
+Source   Ashkboos et al. 2024 (QuaRot), section 3: a Hadamard matrix before a layer. The Hartley
+         matrix for other sizes is this project's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_PARTS = 64  # of a Hartley matrix
 
 
 def block_of(columns: int) -> int:
-    """Return the size of the blocks for K inputs: K, or if its Hartley matrix is too large, h.
+    """Return the size of the blocks for K inputs: K, or h if its Hartley matrix is too large.
 
     Raises:
         InputError: h is less than 16.

@@ -1,13 +1,13 @@
-"""Products and pointwise functions on codes, as the paper computes them: indices, counts, few sums.
+"""Matmuls and pointwise functions on codes, as in the paper: indices, counts and few sums.
 
-A product of two coded operands has only 2^(a + w) different terms. So instead of K products and
-sums in floating point, the concatenated codes are counted and the terms summed by their counts:
+A product of two coded operands has only 2^(a + w) different terms. Instead of K floating-point
+products and sums, concatenated codes are counted, and the terms are summed by their counts:
 
     y[n] = sum_g s_x[g] s[n, g] sum_ij counts[n, g, (i, j)] c_x[i] c_w[j]
 
-It is the ordinary product in another order. A circuit gains from it; a CPU does not: one count is a
-load and a store, where an integer dot product takes 32 terms. What the engine runs is the same
-number as a CPU computes it best, csrc/kernels/linear_codes.inl.
+This is the ordinary product in another order. A circuit gains from it; a CPU does not: one count is
+a load and a store, while an integer dot product takes 32 terms at once. The engine computes the
+same number in the way that suits a CPU, csrc/kernels/linear_codes.inl.
 
 Source   KLLM, section III-B (Fig. 3), III-C (Eq. 2, 3; Fig. 4), III-D (Fig. 5) (2507.23035).
 Exact    always: the product of the decoded operands within rounding.
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def concatenate(x: torch.Tensor, w: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return the codes (x, w), those of `w` having `bits` bits: step 1 of Fig. 3."""
+    """Return the codes (x, w), with `bits` bits for `w`: step 1 of Fig. 3."""
     return (x.long() << bits) | w.long()
 
 
@@ -56,7 +56,7 @@ def distribution(
 ) -> torch.Tensor:
     """Count how often each index below `size` occurs in the last dimension: step 2 of Fig. 3.
 
-    `steps`, of the shape of `indices`, is what each counts for (Fig. 3 b: "+n"); 1 if not given.
+    `steps`, of the shape of `indices`, are the increments (Fig. 3 b: "+n"); 1 if not given.
     """
     steps = torch.ones_like(indices) if steps is None else steps.expand(indices.shape)
     counts = steps.new_zeros(*indices.shape[:-1], size)
@@ -69,7 +69,7 @@ def index_matmul(x: Activations, w: Coded) -> torch.Tensor:
     Pairs are counted over columns that share both scales.
     """
     grid, columns = w.grid, w.codes.shape[1]
-    assert grid.zero is None, "codes with zero points have other products"
+    assert grid.zero is None, "codes with zero points are not supported"
     bits = _bits(grid.levels)
     terms = cartesian(x.levels, grid.levels)
     y = torch.zeros(len(w.codes))
@@ -87,9 +87,9 @@ def index_matmul(x: Activations, w: Coded) -> torch.Tensor:
 def integer_matmul(scores: torch.Tensor, codes: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
     """Multiply integers [S] by coded values [S, D]: y [D] (Fig. 3 b).
 
-    The counters step by the integer, so that only the 2^v centroids of the values are summed. What
-    the tokens are scaled by must be in the scores, before these are made integers: tokens are what
-    is summed over.
+    Counters step by the integer, so only the 2^v centroids of the values are summed. Scales of
+    tokens must be in the scores before these are rounded to integers, because the sum runs over
+    tokens.
     """
     counts = distribution(codes.T, len(levels), scores.long())
     return counts.float() @ levels
@@ -105,10 +105,10 @@ def multiply(a: Activations, b: Activations) -> torch.Tensor:
 
 
 def replaced(x: Activations, function: Callable[[torch.Tensor], torch.Tensor]) -> Activations:
-    """Return f(x) for a function of single values: the codes stay, f is taken of the centroids.
+    """Return f(x) for a pointwise function: codes stay, and f is applied to the centroids.
 
-    Centroids are normalised, and f(s c) is not s f(c) for SiLU or GELU: so these few are computed
-    anew for each token, which has one scale, and that is in them. Outliers are computed one by one.
+    Centroids are normalised, and f(s c) is not s f(c) for SiLU or GELU. So the few centroids are
+    computed again for each token, with its one scale in them. Outliers are computed one by one.
     """
     return replace(
         x, levels=function(x.scale * x.levels), scales=torch.ones(1), kept=function(x.kept.clone())
@@ -121,14 +121,14 @@ def mean_square(x: Activations) -> float:
 
 
 def rms_norm(x: Activations, eps: float) -> Activations:
-    """Divide by the root mean square (Eq. 3): the division is one of the scale."""
+    """Divide by the root mean square (Eq. 3): only the scale is divided."""
     return _scaled(x, (mean_square(x) + eps) ** -0.5)
 
 
 def layer_norm(x: Activations, eps: float) -> Activations:
-    """Bring to mean 0 and variance 1: the centroids are shifted, the scale is divided."""
+    """Normalize to mean 0 and variance 1: centroids are shifted, the scale is divided."""
     mean = _mean(x, lambda values: values)
-    if not x.scale:  # codes that stand for zeros
+    if not x.scale:  # all codes represent zeros
         x = replace(x, levels=torch.zeros_like(x.levels), scales=torch.ones(1))
     shifted = replace(x, levels=x.levels - mean / x.scale, kept=x.kept - mean)
     return _scaled(shifted, (mean_square(shifted) + eps) ** -0.5)

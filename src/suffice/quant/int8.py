@@ -18,7 +18,7 @@ import torch
 from suffice.quant.panels import PackedLinear, pack
 
 LEVELS = 127
-BLOCK = 4096  # rows that are float32 at a time: a vocabulary is large
+BLOCK = 4096  # rows in float32 at a time: a vocabulary is large
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Int8:
         """Bits of codes that `pack` chooses: it chooses none."""
 
     def for_matrix(self, matrix: str) -> Int8:
-        """Return how a matrix is stored, whatever its name: like all else."""
+        """Return the method for a matrix: the same for all names."""
         return self
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
-        """Quantise and pack a dense weight [N, K]."""
+        """Quantize and pack a dense weight [N, K]."""
         rows, columns = weight.shape
         parts = [quantize_rows(part.float()) for part in torch.split(weight, BLOCK)]
         codes, scale = (torch.cat(each) for each in zip(*parts, strict=True))
@@ -48,7 +48,7 @@ class Int8:
 
 
 def quantize_rows(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise each row of [..., K] to int8: codes [..., K] and scales [...].
+    """Quantize each row of [..., K] to int8: codes [..., K] and scales [...].
 
     Halves round to even; a row of zeros has scale 0.
     """

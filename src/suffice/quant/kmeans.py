@@ -70,24 +70,24 @@ __all__ = ["CODED_INPUTS", "EXACT", "INT8", "KLLM", "LEVELS", "NARROW", "KMeans"
 BITS = (2, 6)
 LEVELS = ("int8", "float32")
 INT8 = 127
-NARROW = 63  # the greatest level where products with inputs of 8 bits are to fit 16
-EXACT = 16  # bits of inputs that are left as they are
-CODED_INPUTS = (3, 4)  # bits of inputs by codebook
-OUTLIERS = 0.01  # of a token's inputs, half of them at each end
+NARROW = 63  # the greatest centroid for which products with 8-bit inputs fit 16 bits
+EXACT = 16  # bits of inputs that count as exact
+CODED_INPUTS = (3, 4)  # bits of inputs that have a codebook
+OUTLIERS = 0.01  # share of a token's inputs, half of them at each end
 
 
 @dataclass(frozen=True)
 class KMeans:
-    """Codes of `bits` bits; `centroids` is the type of these, `hadamard` rotates the inputs.
+    """Codes of `bits` bits; `centroids` is their centroids' type, `hadamard` rotates the inputs.
 
-    A rotation pays where inputs keep 8 or 16 bits: of 3 or 4 it leaves no outliers to set apart.
-    Inputs of 16 or 8 bits are rounded with a scale for each token, before the native product. Of 4
-    or 3 bits they are brought to the levels of their site, but for outliers: so large a share of a
-    token's values, half of it at each end, 1 % if not given; `act_group` inputs share a scale, or
-    with none all of a token's. `sites` says which of a layer's inputs have `act_bits` bits: all, or
-    those of some matrices, such as `qkv+down`, and the others 16. `offline`: an outlier is what
-    lies beyond thresholds that the calibration found, so large a share of its values, not each
-    token's.
+    A rotation pays if inputs have 8 or 16 bits; with 3 or 4 it would leave no outliers to keep
+    exact. Inputs of 16 or 8 bits are rounded with a scale for each token, before the native matmul.
+    Inputs of 4 or 3 bits are mapped to the codebook of their activation site, except for outliers:
+    the share `outliers` of a token's values, half at each end, 1 % if not given. `act_group` inputs
+    share a scale; none: all of a token. `sites` selects the inputs that have `act_bits` bits: all,
+    or those of some matrices, such as `qkv+down`; the others have 16. `offline`: outliers are
+    values beyond thresholds of the calibration, which leave this share of its values outside; not a
+    share of each token's values.
     """
 
     dtype: ClassVar[None] = None
@@ -136,13 +136,13 @@ class KMeans:
 
     @property
     def coded_bits(self) -> int:
-        """Bits of the codes that `pack` chooses, without a calibration."""
+        """Bits of the codes that `pack` chooses without a calibration."""
         return self.bits
 
     def for_matrix(self, matrix: str) -> KMeans | Int8:
-        """Return how a matrix is stored, by its name: embedding and head in int8.
+        """Return the method for a matrix, by its name: embedding and head have int8.
 
-        Where its site is not one of `sites`, its inputs keep 16 bits.
+        If its site is not one of `sites`, its inputs keep 16 bits.
         """
         if matrix in VOCABULARY:
             return Int8()
@@ -154,10 +154,10 @@ class KMeans:
         )
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedCodes:
-        """Quantise a dense weight [N, K] without a calibration, and pack it.
+        """Quantize a dense weight [N, K] without a calibration, and pack it.
 
         Raises:
-            InputError: A weight that cannot be quantised, codes that cannot be packed, or inputs
+            InputError: A weight that cannot be quantized, codes that cannot be packed, or inputs
                 that need a calibration.
         """
         if self.act_bits in CODED_INPUTS:
@@ -173,14 +173,14 @@ class KMeans:
         """Pack what `quantize` and `site` returned.
 
         Raises:
-            InputError: Levels that are no int8, or groups that are not stored.
+            InputError: Centroids that are not int8, or groups that cannot be stored.
         """
         rotation = block_of(coded.codes.shape[1]) if self.hadamard else 0
         a = EXACT if self.act_bits in CODED_INPUTS else self.act_bits
         return pack_codes(coded, bias, rotation=rotation, a=a, site=site)
 
     def site(self, inputs: torch.Tensor) -> Site | None:
-        """Learn the levels of a site from some tokens' inputs [T, K]; None: it has none."""
+        """Learn the codebook of a site from some tokens' inputs [T, K]; None: it has none."""
         if self.act_bits not in CODED_INPUTS:
             return None
         if self.hadamard:
@@ -199,7 +199,7 @@ class KMeans:
         """Return a weight [N, K], rotated first if `hadamard`, as codes.
 
         `hessian` is E[x x^T] [K, K] of the layer's inputs, weighted if `fisher`. `importance`, [K]
-        or [N, K], replaces what weights the K-means.
+        or [N, K], replaces the weights of the K-means.
 
         Raises:
             InputError: A weight that is not finite, or too large for float16 scales.
@@ -232,7 +232,7 @@ class KMeans:
         return 1 / gptq.inverse_factor(hessian).square().sum(0)
 
     def _grid(self, weight: torch.Tensor, importance: torch.Tensor) -> Grid:
-        """Return the grid that K-means and its refinement find for a weight [N, K]."""
+        """Return the grid of a weight [N, K] from K-means and its refinement."""
         group = group_of(self.group, weight)
         parts = grouped(weight, group)  # [N, groups, group]
         cost = grouped(importance, group)
@@ -241,7 +241,7 @@ class KMeans:
         for _ in range(self.rounds):
             grid = Grid(levels, scale, group)
             values = levels[grouped(grid.nearest(weight).codes, group).int()]
-            # The scale that is best for these codes: d loss / d scale = 0.
+            # The best scale for these codes: d loss / d scale = 0.
             square = (cost * values * values).sum(-1)
             best = (cost * parts * values).sum(-1) / torch.where(square > 0, square, 1)
             scale = torch.where(best > 0, best, scale)
@@ -256,7 +256,7 @@ class KMeans:
         return codebook(parts * inverse[..., None], weights, 2**self.bits)
 
     def _whole(self, grid: Grid) -> Grid:
-        """Return a grid whose levels are whole numbers, if they are to be int8."""
+        """Return a grid with its centroids rounded to integers, if they are int8."""
         if self.centroids == "int8":
             most = NARROW if self.act_bits == 8 else INT8
             unit = max(float(grid.levels.abs().max()), 1e-12) / most
@@ -266,7 +266,7 @@ class KMeans:
 
 @dataclass(frozen=True)
 class KLLM(KMeans):
-    """The paper: a scale for each output channel, K-means and nothing else, 4-bit activations.
+    """The paper's method: one scale per output channel, plain K-means, 4-bit activations.
 
     With `offline` it is KLLM-S.
     """

@@ -43,7 +43,7 @@ class NoQuant:
         """Bits of codes that `pack` chooses: it chooses none."""
 
     def for_matrix(self, matrix: str) -> NoQuant:
-        """Return how a matrix is stored, whatever its name: like all else."""
+        """Return the method for a matrix: the same for all names."""
         return self
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:

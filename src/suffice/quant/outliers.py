@@ -1,16 +1,16 @@
 """Orizuru: the k greatest and the k least of N values, by two tournament trees over shared leaves.
 
-The trees share the leaves and the comparisons of the first level, whose result one of them reads in
-reverse. A pop follows the winners from the root to a leaf, masks the leaf, and plays the matches on
-its way up again:
+The trees share the leaves and the comparisons of the first level; one tree reads their results
+reversed. A pop follows the winners from the root to a leaf, masks the leaf, and replays the matches
+on the way up:
 
     comparisons <= 1.5 N + 2 k log2 N        N - 1 and N/2 - 1 to set up, log2 N a pop
 
-Of equal values the one of lower index counts as the greater: there is one order of all values, of
-which the greatest are one end and the least the other.
+Of equal values, the one with the lower index counts as the greater. So all values have one order,
+with the greatest at one end and the least at the other.
 
 Source   KLLM, section IV-C and Fig. 7 (2507.23035).
-Exact    always: the selection is that of a sort.
+Exact    always: the selection equals that of a sort.
 Native   csrc/kernels/outliers.inl: winners of groups of 256 values, a few vectors compared a pop
 """
 
@@ -18,13 +18,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from suffice.errors import InputError
-from suffice.native import core
 
-__all__ = ["Orizuru", "Outliers", "count_of", "outliers", "reference"]
+__all__ = ["Orizuru", "Outliers", "check", "count_of", "reference"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Outliers:
 
 
 def count_of(size: int, share: float) -> int:
-    """Return how many of `size` values are kept at each end: `share` of them, at least one.
+    """Return the number of values, out of `size`, kept at each end: `share` of them, at least one.
 
     With share 0 there are none.
 
@@ -49,32 +47,25 @@ def count_of(size: int, share: float) -> int:
     return min(max(1, round(share * size)), size // 2) if share else 0
 
 
-def outliers(values: torch.Tensor, count: int) -> Outliers:
-    """Return the `count` greatest and least of float32 values [N], by the native kernel.
-
-    Raises:
-        InputError: A value that is not finite, or more to find than there are.
-    """
-    _check(values, count)
-    found = np.empty((2, count), dtype=np.int32)
-    core.outliers(values.contiguous().numpy(), found)
-    return Outliers(found[0].tolist(), found[1].tolist())
-
-
 def reference(values: torch.Tensor, count: int) -> Outliers:
     """Return the `count` greatest and least of values [N], by the two trees.
 
     Raises:
-        InputError: A value that is not finite, or more to find than there are.
+        InputError: A value that is not finite, or more to find than there are values.
     """
-    _check(values, count)
+    check(values, count)
     trees = Orizuru(values.tolist())
     greatest = [trees.pop_greatest() for _ in range(count)]
     least = [trees.pop_least() for _ in range(count)]
     return Outliers(greatest, least, trees.comparisons)
 
 
-def _check(values: torch.Tensor, count: int) -> None:
+def check(values: torch.Tensor, count: int) -> None:
+    """Refuse values whose `count` greatest and least cannot be found.
+
+    Raises:
+        InputError: They are no row of finite numbers, or fewer than that.
+    """
     if values.dim() != 1:
         raise InputError(f"outliers: shape {list(values.shape)}; allowed: [N]")
     if not torch.isfinite(values).all():
@@ -88,8 +79,8 @@ def _check(values: torch.Tensor, count: int) -> None:
 class Orizuru:
     """The two trees. Node 1 is the root, node i has the children 2 i and 2 i + 1, leaves follow.
 
-    `winner[node]` is the leaf that a node's bits lead to. A width that is no power of two is filled
-    up with leaves that are masked from the start; matches against those are not played.
+    `winner[node]` is the leaf that a node's bits lead to. A width that is not a power of two is
+    padded with leaves that are masked from the start; matches against those are skipped.
     """
 
     def __init__(self, values: list[float]) -> None:
@@ -103,11 +94,11 @@ class Orizuru:
         self._least.set_up([None if won is None else not won for won in first])
 
     def pop_greatest(self) -> int:
-        """Return the index of the greatest value that is left in the max tree."""
+        """Return the index of the greatest remaining value in the max tree."""
         return self._greatest.pop()
 
     def pop_least(self) -> int:
-        """Return the index of the least value that is left in the min tree."""
+        """Return the index of the least remaining value in the min tree."""
         return self._least.pop()
 
     def greater(self, a: int, b: int) -> bool:
@@ -131,7 +122,7 @@ class _Tree:
             self._winner[both.leaves + leaf] = leaf
 
     def set_up(self, first: list[bool | None]) -> None:
-        """Play all matches, those of the first level as they were played already."""
+        """Play all matches; those of the first level have their results already."""
         half = self._both.leaves // 2
         for pair, left_wins in enumerate(first):
             left = self._winner[2 * (half + pair)]
@@ -141,7 +132,7 @@ class _Tree:
             self._play(node)
 
     def pop(self) -> int:
-        """Take the winner out and play the matches above it again."""
+        """Remove the winner and replay the matches above it."""
         leaf = self._winner[1]
         assert leaf is not None, "every value has been popped"
         node = self._both.leaves + leaf

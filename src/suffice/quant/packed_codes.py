@@ -1,32 +1,29 @@
 """The packed layout of weights in codes of 2 to 6 bits: panels of 16 output rows, one stream each.
 
-    panel   for two groups of columns after the other
+    panel   for every two groups of columns
             float16 scale[2][16]
             units of columns: 8 where codes have 4 bits, else 32
     unit    uint8 low[C L/32][16][4], uint8 high[bits - L][16][4], C columns
 
-Byte j of a row is of column ORDER[j] of four columns. Of their codes the L lowest bits, 4 or of
-fewer than 4 bits 2, fill the bytes of `low` from below, four columns after the other. Bit i of a
-byte of high[e] is bit L + e of the codes of four i. Rows are padded to 16 and columns to whole
-units, by codes 0: padded inputs are 0, and padded outputs are not looked at. Inputs are int16 or
-int8, times a scale for each token. With int8 and levels of at most 63 products of pairs fit 16
-bits, and take half the instructions.
+Byte j of a row belongs to column ORDER[j] of four columns. The low L bits of their codes (L = 4, or
+2 for codes of fewer than 4 bits) fill the bytes of `low` from the low end, four columns after four
+columns. Bit i of a byte of high[e] is bit L + e of the codes of four i. Rows are padded to 16 and
+columns to whole units, by codes 0: padded inputs are 0, and padded outputs are ignored. Inputs are
+int16 or int8, times a scale for each token. With int8 inputs and centroids of at most 63, products
+of pairs fit 16 bits and take half the instructions.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 
 import torch
 
 from suffice.errors import InputError
-from suffice.native import core
 from suffice.quant.activations import Site
 from suffice.quant.coded import Coded, Grid, check_group, unit_of
 from suffice.quant.hadamard import rotate
-from suffice.quant.outliers import count_of
 from suffice.quant.panels import ROWS, PackedLinear
 
 __all__ = ["INPUT_LEVELS", "SCALE_BYTES", "PackedCodes", "pack_codes", "unpack_codes"]
@@ -38,13 +35,13 @@ SCALE_BYTES = 2 * 16 * 2  # of the scales of two groups
 INPUT_LEVELS = {16: 32767, 8: 127}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedCodes(PackedLinear):
-    """A linear layer's weight in codes, as the native core reads it; `data` is [N/16, bytes].
+    """A linear layer's codebook weight as a backend reads it; `data` is [N/16, bytes].
 
-    `levels` uint8 [2^bits] are the centroids, 128 added; `group` columns share a scale; inputs are
-    rotated in blocks of `rotation` (0: not), brought to the levels of a `site` if there is one, and
-    have whole codes of at most `most`.
+    `levels` uint8 [2^bits] are the centroids plus 128; `group` columns share a scale. Inputs are
+    rotated in blocks of `rotation` (0: not), mapped to the codebook of a `site` if there is one,
+    and quantized to integers of at most `most`.
     """
 
     levels: torch.Tensor | None = None
@@ -71,41 +68,21 @@ class PackedCodes(PackedLinear):
 
     @property
     def scales(self) -> torch.Tensor:
-        """The scales among the codes, float16 [N/16, 16 G], group by group."""
+        """The scales stored with the codes, float16 [N/16, 16 G], group by group."""
         pairs = _cut(self.data, self.pair_bytes)
         return torch.cat([pair[:, :SCALE_BYTES] for pair in pairs], dim=1).view(torch.float16)
 
-    @cached_property
-    def native(self) -> core.Linear:
-        """The layer as the native core holds it; it points into `data`."""
-        linear = core.Linear(
-            self.data.reshape(-1),
-            self.rows,
-            self.columns,
-            "codes",
-            bias=self.bias,
-            levels=self.levels,
-            group=self.group,
-            rotation=self.rotation,
-            max_code=self.most,
-        )
-        if self.site is not None:
-            kept = 0 if self.site.thresholds else count_of(self.columns, self.site.share)
-            low, high = self.site.thresholds or (-math.inf, math.inf)
-            linear.set_inputs(self.site.levels, kept, self.site.group or 0, low, high)
-        return linear
-
     def quantize_inputs(self, x: torch.Tensor) -> torch.Tensor:
-        """Return inputs [T, K] by the levels of the site, outliers as they are."""
+        """Return inputs [T, K] rounded to the codebook of the site, outliers exact."""
         if self.site is None:
             return x
-        turned = rotate(x, self.rotation) if self.rotation else x
-        rounded = self.site.rounded(turned)
+        rotated = rotate(x, self.rotation) if self.rotation else x
+        rounded = self.site.rounded(rotated)
         return rotate(rounded, self.rotation) if self.rotation else rounded
 
     def unpack(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the dense weight [N, K] in `dtype`, for inputs that are not rotated."""
-        weight = super().unpack()
+        weight = unpack_codes(self).decode()
         return (rotate(weight, self.rotation) if self.rotation else weight).to(dtype)
 
 
@@ -117,13 +94,13 @@ def pack_codes(
     a: int = 16,
     site: Site | None = None,
 ) -> PackedCodes:
-    """Pack codes of at most 6 bits with int8 levels and no zero points.
+    """Pack codes of at most 6 bits with int8 centroids and no zero points.
 
-    Inputs have `a` bits, or are brought to the levels of a `site`.
+    Inputs have `a` bits, or are mapped to the codebook of a `site`.
 
     Raises:
-        InputError: Codes of more bits, levels that are no whole numbers up to 127, groups that
-            are no whole units.
+        InputError: Codes of more bits, centroids that are not integers up to 127, or groups that
+            are not whole units.
     """
     grid = coded.grid
     levels = grid.levels
@@ -154,7 +131,7 @@ def pack_codes(
 
 
 def unpack_codes(packed: PackedCodes) -> Coded:
-    """Return what `pack_codes` was given, with 2^bits levels."""
+    """Return the input of `pack_codes`, with 2^bits centroids."""
     assert packed.levels is not None
     bits = packed.bits
     pairs = _cut(packed.data, packed.pair_bytes)
@@ -181,7 +158,7 @@ def _interleaved(scales: torch.Tensor, codes: torch.Tensor, group_bytes: int) ->
 
 
 def _cut(values: torch.Tensor, size: int) -> list[torch.Tensor]:
-    """Return parts [N, size] of values [N, L], the last one what is left."""
+    """Return parts [N, size] of values [N, L]; the last one has the remainder."""
     return [values[:, begin : begin + size] for begin in range(0, values.shape[1], size)]
 
 
@@ -193,8 +170,8 @@ def _code_bytes(codes: torch.Tensor, bits: int) -> torch.Tensor:
     fours = padded.view(len(padded) // ROWS, ROWS, -1, unit // 4, 4)[..., list(ORDER)]
     fours = fours.permute(0, 2, 3, 1, 4)  # [panels, units, unit / 4, 16, 4]
     each = 8 // low
-    beside = [(fours[:, :, i::each] & (1 << low) - 1) << low * i for i in range(each)]
-    lines = [reduce(torch.bitwise_or, beside)]
+    shifted = [(fours[:, :, i::each] & (1 << low) - 1) << low * i for i in range(each)]
+    lines = [reduce(torch.bitwise_or, shifted)]
     for bit in range(low, bits):
         planes = [(fours[:, :, i : i + 1] >> bit & 1) << i for i in range(unit // 4)]
         lines.append(reduce(torch.bitwise_or, planes))
@@ -202,7 +179,7 @@ def _code_bytes(codes: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _codes_of(stored: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return the codes [N, K], padded, of bytes that `_code_bytes` made."""
+    """Return the codes [N, K], padded, from the bytes of `_code_bytes`."""
     low, fours = _low_bits(bits), unit_of(bits) // 4
     each = 8 // low
     units = stored.reshape(len(stored), -1, fours // each + bits - low, ROWS, 4)

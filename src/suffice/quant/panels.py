@@ -1,9 +1,9 @@
 """The packed layout of weights: panels of 16 output rows, read as one sequential stream.
 
-A panel holds 16 output rows. Each 64-byte line of it holds, for these 16 rows, the next 4 bytes of
-K: one float32, two bfloat16 or four int8 values per row. A thread that owns some panels reads one
-sequential stream, results land in vector lanes without a horizontal sum, and a pair of bfloat16
-or a quad of int8 values is what the dot-product instructions take.
+A panel holds 16 output rows. Each of its 64-byte lines holds, for these 16 rows, the next 4 bytes
+of K: one float32, two bfloat16 or four int8 values per row. A thread that owns some panels reads
+one sequential stream, and results land in vector lanes without a horizontal sum. A pair of bfloat16
+or a quad of int8 values is one operand of the dot-product instructions.
 
     packed [N/16, K/p, 16, p]    p = 4 bytes / size of an element; N and K padded with zeros
 """
@@ -11,20 +11,17 @@ or a quad of int8 values is what the dot-product instructions take.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
-
-from suffice.native import core
 
 ROWS = 16
 _LINE_BYTES = 4
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedLinear:
-    """A linear layer's weight as the native core reads it.
+    """A linear layer's weight as a backend reads it; equal only to itself.
 
     `data` is [N/16, K/p, 16, p]; `scale` float32 [N] multiplies each output row (int8 only);
     `bias` float32 [N].
@@ -47,21 +44,14 @@ class PackedLinear:
         parts = (self.data, self.scale, self.bias)
         return sum(part.nbytes for part in parts if part is not None)
 
-    @cached_property
-    def native(self) -> core.Linear:
-        """The layer as the native core holds it; it points into `data`."""
-        data = self.data.view(torch.uint8).reshape(-1)
-        return core.Linear(data, self.rows, self.columns, self.dtype, self.scale, self.bias)
-
     def quantize_inputs(self, x: torch.Tensor) -> torch.Tensor:
-        """Return inputs [T, K] as the layer takes them, before they are rounded to codes."""
+        """Return inputs [T, K] as the layer uses them, before they are rounded to codes."""
         return x
 
     def unpack(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the dense weight [N, K] in `dtype`, scales applied."""
-        weight = torch.empty(self.rows, self.columns)
-        self.native.unpack(weight)
-        return weight.to(dtype)
+        weight = unpack(self.data, self.rows, self.columns).float()
+        return (weight if self.scale is None else weight * self.scale[:, None]).to(dtype)
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
@@ -76,7 +66,7 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
 
 
 def unpack(packed: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """Return the dense [N, K] that `pack` was given, in the same type."""
+    """Return the dense [N, K] that was packed, in the same type."""
     panels, steps, lanes, pair = packed.shape
     dense = packed.transpose(1, 2).reshape(panels * lanes, steps * pair)
     return dense[:rows, :columns].contiguous()

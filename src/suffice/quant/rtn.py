@@ -52,7 +52,7 @@ class RTN:
 
     Inputs have `act_bits` bits, 16 or 8, and a scale for each token.
 
-    With `compensate` it is GPTQ, and `fisher` weighs the tokens it looks at.
+    With `compensate` it is GPTQ; `fisher` then weighs the tokens of the text.
     """
 
     dtype: ClassVar[None] = None
@@ -92,11 +92,11 @@ class RTN:
 
     @property
     def coded_bits(self) -> int:
-        """Bits of the codes that `pack` chooses, without a calibration."""
+        """Bits of the codes that `pack` chooses without a calibration."""
         return self.bits
 
     def for_matrix(self, matrix: str) -> RTN | Int8:
-        """Return how a matrix is stored, by its name: embedding and head in int8."""
+        """Return the method for a matrix, by its name: embedding and head have int8."""
         return Int8() if matrix in VOCABULARY else self
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedCodes:
@@ -104,7 +104,7 @@ class RTN:
 
         Raises:
             InputError: A weight that cannot be rounded, or codes that cannot be packed: those of
-                more than 6 bits, with zero points, or in groups that are not stored.
+                more than 6 bits, with zero points, or in groups that cannot be stored.
         """
         return self.packed(self.quantize(weight), bias)
 
@@ -114,19 +114,19 @@ class RTN:
         """Pack what `quantize` and `site` returned.
 
         Raises:
-            InputError: Codes of more than 6 bits, with zero points, or in groups that are not
+            InputError: Codes of more than 6 bits, with zero points, or in groups that cannot be
                 stored.
         """
         return pack_codes(coded, bias, a=self.act_bits, site=site)
 
     def site(self, inputs: torch.Tensor) -> None:
-        """Return the levels of a site, whatever its inputs [T, K]: there are none."""
+        """Return None, whatever the inputs [T, K]: sites have no codebooks."""
 
     def quantize(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Coded:
         """Return a weight [N, K] on its grid; `compensate` needs H = E[x x^T] [K, K] of its inputs.
 
         Raises:
-            InputError: A weight that is not finite, or nothing to compensate with.
+            InputError: A weight that is not finite, or no text to compensate with.
         """
         check_weight(weight)
         weight = weight.float()

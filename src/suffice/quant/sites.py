@@ -1,7 +1,8 @@
-"""Sites: the inputs that matrices of a layer share, and the choice of those that are rounded.
+"""Activation sites: inputs that several matrices of a layer share, and the choice of sites to
+round.
 
-q, k and v share one input, gate and up another. A choice is names of sites, or of groups of sites,
-with + between them: `qkv+down`, `linear`.
+q, k and v share one input, gate and up another. A choice is a list of sites, or of groups of sites,
+joined by +: `qkv+down`, `linear`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ __all__ = ["GROUPS", "LINEAR", "SITES", "SITE_OF", "VOCABULARY", "chosen"]
 
 SITES = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
 SITE_OF = {matrix: site for site, matrices in SITES.items() for matrix in matrices}
-VOCABULARY = ("embed", "head")  # the matrices whose rows are tokens, which are outside the layers
+VOCABULARY = ("embed", "head")  # the matrices outside the layers, whose rows are tokens
 LINEAR = "linear"  # the inputs of all matrices of a layer
 GROUPS = {LINEAR: tuple(SITES)}
 

@@ -1,4 +1,4 @@
-"""A model family: how its configuration is read and what its weights are called."""
+"""A model family: how to read its configuration, and the names of its weights."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from suffice.registry import Table
 
 __all__ = ["ARCHITECTURES", "Family", "family_of"]
 
-_CLOSE = 0.85  # of stems: Gemma2 is another model than Gemma3, Lama is Llama
+_CLOSE = 0.85  # of stems: Gemma2 is not a misspelt Gemma3, Lama is Llama
 
 
 @dataclass(frozen=True)
 class Family:
     """One family of checkpoints.
 
-    `weights` maps canonical names to the checkpoint's, both without a layer's index (`{i}` stands
-    for it) and without `.weight` or `.bias`. `norm_offset` is what the family adds to the stored
-    weights of its RMS norms. Stored weights that match `surplus` carry nothing of their own.
+    `weights` maps canonical names to the checkpoint's, both without `.weight` or `.bias` and with
+    `{i}` instead of a layer's index. `norm_offset` is the number that the family adds to the stored
+    weights of its RMS norms. Stored weights that match `surplus` carry no information of their own.
     """
 
     name: str
@@ -71,7 +71,7 @@ def family_of(raw: Mapping[str, Any]) -> Family:
 
 
 def _unsupported(name: str) -> InputError:
-    """Build the error for an architecture; another is named only if this one is misspelt."""
+    """Build the error for an architecture; suggest another only if this one is misspelt."""
     stems = {known.partition("For")[0]: known for known in ARCHITECTURES.names()}
     near = get_close_matches(name.partition("For")[0], stems, n=1, cutoff=_CLOSE)
     hint = f" Did you mean '{stems[near[0]]}'?" if near else ""

@@ -35,12 +35,12 @@ WEIGHTS = {
     "layers.up": "model.layers.{i}.mlp.up_proj",
     "layers.down": "model.layers.{i}.mlp.down_proj",
 }
-# The frequencies follow from the configuration; old checkpoints store them all the same.
+# The frequencies follow from the configuration, but old checkpoints store them.
 SURPLUS = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"model\.rotary_emb\.inv_freq")
 
 
 def head_size(config: Any) -> int:
-    """Return the head size, which old configurations leave to be derived.
+    """Return the head size; old configurations leave it out, and it is derived.
 
     Raises:
         InputError: There are more heads than the hidden size has entries.
@@ -52,7 +52,7 @@ def head_size(config: Any) -> int:
 
 
 def sizes(config: Any) -> dict[str, Any]:
-    """Return the decoder's fields that Llama's relatives all share."""
+    """Return the decoder's fields that all relatives of Llama share."""
     return {
         "vocab": config.vocab_size,
         "width": config.hidden_size,

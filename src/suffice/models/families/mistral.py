@@ -1,4 +1,4 @@
-"""Mistral: Llama's layers, each of which may see a window only."""
+"""Mistral: Llama's layers, some of them with a sliding window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OPT: LayerNorm, ReLU, learned positions and biases; the 350M norms sums and projects rows."""
+"""OPT: LayerNorm, ReLU, learned positions, biases; the 350M model norms sums and projects rows."""
 
 from __future__ import annotations
 

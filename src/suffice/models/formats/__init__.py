@@ -1,1 +1,1 @@
-"""File formats of models: folders of Hugging Face, GGUF, and quantised files of our own."""
+"""File formats of models: Hugging Face folders, GGUF, and our own quantized files."""

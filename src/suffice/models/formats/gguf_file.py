@@ -1,7 +1,7 @@
 """The GGUF container: metadata, a table of tensors, and their blocks.
 
 The `gguf` package's own reader makes an array object of every token of the vocabulary, which takes
-20 s for 262144 of them; this one takes 0.2 s. The package still dequantises.
+20 s for 262144 of them; this one takes 0.2 s. The package still dequantizes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SCALARS = {
 }
 _STRING, _ARRAY = 8, 9
 _DEFAULT_ALIGNMENT = 32
-_BLOCK_VALUES = 1 << 21  # that are dequantised at a time
+_BLOCK_VALUES = 1 << 21  # dequantized at a time
 
 
 class TensorInfo(NamedTuple):
@@ -86,7 +86,7 @@ class GGUF:
         return cls(path, metadata, tensors, data)
 
     def load(self, name: str) -> torch.Tensor:
-        """Dequantise one tensor to float32 [N, K], a block of rows at a time."""
+        """Dequantize one tensor to float32 [N, K], a block of rows at a time."""
         info = self.tensors[name]
         stored = np.frombuffer(self.data, np.uint8, info.size, info.offset)
         rows = stored.reshape(-1, info.size // math.prod(info.shape[:-1]))
@@ -101,7 +101,7 @@ class GGUF:
 def _decoder(kind: int) -> Callable[[Any], Any]:
     """Return the function from stored bytes [N, bytes] to float32 [N, K].
 
-    `gguf.dequantize` itself goes 16 rows at a time, 20 times slower than a block of rows.
+    `gguf.dequantize` itself converts 16 rows at a time, 20 times slower than a block of rows.
     """
     import gguf
 
@@ -114,7 +114,7 @@ def _decoder(kind: int) -> Callable[[Any], Any]:
 def _read_header(
     path: Path, data: mmap.mmap
 ) -> tuple[dict[str, Any], list[tuple[str, tuple[int, int, tuple[int, ...]]]], int]:
-    """Return metadata, (name, (type, offset, shape)) of each tensor, and where the data begin."""
+    """Return metadata, (name, (type, offset, shape)) of each tensor, and the start of the data."""
     version, tensor_count, key_count = struct.unpack_from("<IQQ", data, 4)
     if version not in _VERSIONS:
         raise InputError(f"{path} has GGUF version {version}; supported: 2 and 3, little-endian")
@@ -192,7 +192,7 @@ def _place(
 
 @cache
 def _types() -> dict[int, str]:
-    """Return the ggml types that can be dequantised, and their names."""
+    """Return the ggml types that can be dequantized, and their names."""
     import gguf
 
     kinds = {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
@@ -209,7 +209,7 @@ def type_name(kind: int) -> str:
 
 
 def file_type(number: object) -> str | None:
-    """Return the name of a file's type, such as Q4_K_M; None for no number of llama.cpp's."""
+    """Return the name of a file's type, such as Q4_K_M; None if llama.cpp has no such number."""
     import gguf
 
     for each in gguf.LlamaFileType:

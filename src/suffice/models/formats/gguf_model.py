@@ -43,7 +43,7 @@ _WEIGHTS = {
     "layers.post_mlp_norm": "blk.{i}.post_ffw_norm",
 }
 _ROPE_DIVISORS = "rope_freqs.weight"
-_GEMMA3_27B_LAYERS = 62  # the one size whose attention scale is not that of its head size
+_GEMMA3_27B_LAYERS = 62  # the one size whose attention scale does not follow from its head size
 
 # metadata key -> configuration field
 _FIELDS = {
@@ -62,7 +62,7 @@ _GEMMA_FIELDS = {
     "attention.sliding_window_pattern": "sliding_window_pattern",
     "rope.freq_base_swa": "rope_local_base_freq",
 }
-# metadata keys that must have a value which other keys imply, or none
+# metadata keys that are optional but fixed: their value follows from other keys
 _CHECKED = ("rope.dimension_count", "attention.value_length", "vocab_size", "expert_count")
 
 
@@ -109,12 +109,12 @@ class _Source:
         self._heads = {"attn_q": config.heads, "attn_k": config.kv_heads} if interleaved else {}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every stored weight but the rotary divisors."""
+        """Return the shape of every stored weight except the rotary divisors."""
         tensors = self._file.tensors
         return {name: info.shape for name, info in tensors.items() if name != _ROPE_DIVISORS}
 
     def dtype(self, name: str) -> str:
-        """Return the name of a weight's type, bfloat16 for blocks of integers."""
+        """Return the name of a weight's type; bfloat16 for blocks of integers."""
         return {0: "float32", 1: "float16"}.get(self._file.tensors[name].kind, "bfloat16")
 
     def stored(self, name: str) -> tuple[str, int]:
@@ -124,16 +124,16 @@ class _Source:
 
     @property
     def label(self) -> str | None:
-        """What the file calls its storage, such as Q4_K_M; None if it does not, or not rightly."""
+        """The file's name for its storage, such as Q4_K_M; None if missing or wrong."""
         return file_type(self._file.metadata.get("general.file_type"))
 
     def load(self, name: str) -> torch.Tensor:
-        """Dequantise one weight."""
+        """Dequantize one weight."""
         tensor = self._file.load(name)
         heads = next((n for part, n in self._heads.items() if f".{part}." in name), 0)
         if not heads:
             return tensor
-        # llama.cpp puts the two rows that a rotation mixes next to each other
+        # llama.cpp stores the two rows that a rotation mixes next to each other
         pairs = tensor.view(heads, -1, 2, *tensor.shape[1:])
         return pairs.transpose(1, 2).reshape(tensor.shape)
 
@@ -192,7 +192,7 @@ def _gemma_scalar(raw: Mapping[str, Any]) -> int:
 def _rope_scaling(keys: Mapping[str, Any]) -> dict[str, Any]:
     values = {key.removeprefix("rope.scaling."): value for key, value in keys.items()}
     kind = values.pop("type", "none")
-    values.pop("finetuned", None)  # says how the model was made
+    values.pop("finetuned", None)  # the origin of the model
     if kind == "none":
         return {}
     names: dict[str, dict[str, str | None]] = {

@@ -1,7 +1,8 @@
 """The tokenizer that a GGUF file describes in its metadata.
 
 transformers can build one too, in 7 s for a vocabulary of 49152 and 24 s for 262144 (mostly in the
-`gguf` package's reader); it takes GPT-2's splitting for pre-tokenizers that it does not know.
+`gguf` package's reader), but it silently splits like GPT-2 where it does not know the
+pre-tokenizer.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _KEY = "tokenizer.ggml."
 _CONTROL, _USER_DEFINED = 3, 4  # token types
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # sentencepiece's spelling of a space
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
-# Control tokens that end a turn, which files do not always name in their keys
+# Control tokens that end a turn; not every file names them in its keys
 _END_TOKENS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>")
 
-# How text is split before byte-level BPE, by the file's name for it (None: GPT-2's own splitting)
+# Splitting of text before byte-level BPE, by the file's name for it (None: GPT-2's splitting)
 _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -79,7 +80,7 @@ def read_gguf_tokenizer(path: Path) -> tuple[Any, set[int]]:
 
 
 def _byte_level(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
-    """Build a byte-level BPE tokenizer, whose merges the file lists."""
+    """Build a byte-level BPE tokenizer with the file's list of merges."""
     pre = metadata.get(_KEY + "pre")
     if pre not in _SPLITS:
         raise unknown(f"'{_KEY}pre' in {path}", str(pre), _SPLITS)
@@ -134,15 +135,15 @@ def _sentencepiece(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
 
 
 def _spelled(token: str) -> str:
-    """Return a token as its merges spell it: some files write runs of spaces as they are."""
+    """Return a token as its merges spell it: some files write runs of spaces literally."""
     return _SPACE * len(token) if token and not token.strip(" ") else token
 
 
 def _merges(vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return every pair of tokens that makes up a token, in the order of what it makes.
+    """Return every pair of tokens that makes up a token, in the order of the tokens made.
 
-    Sentencepiece joins the pair whose whole has the best score, and scores fall with the index.
-    Among the pairs of one token those with the shorter left part come first.
+    Sentencepiece joins the pair whose result has the best score, and scores fall with the index.
+    Pairs of the same token are ordered by the length of the left part, shortest first.
     """
     merges = []
     for token in vocabulary:
@@ -154,7 +155,7 @@ def _merges(vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def _add_tokens(tokenizer: Tokenizer, tokens: list[str], kinds: list[int]) -> None:
-    """Make control tokens special and user-defined ones whole wherever they occur in a text."""
+    """Make control tokens special, and keep user-defined ones whole wherever they occur."""
     control = [
         AddedToken(token, normalized=False, special=True)
         for token, kind in zip(tokens, kinds, strict=True)
@@ -172,7 +173,7 @@ def _add_tokens(tokenizer: Tokenizer, tokens: list[str], kinds: list[int]) -> No
 def _add_ends(
     tokenizer: Tokenizer, metadata: Mapping[str, Any], tokens: list[str], *, add_bos: bool
 ) -> None:
-    """Put the tokens around a text that the file asks for (`add_bos`: if it does not say)."""
+    """Add the tokens that the file requires around a text; `add_bos` is the default."""
     template, special = ["$A"], []
     if metadata.get(_KEY + "add_bos_token", add_bos):
         bos = metadata[_KEY + "bos_token_id"]

@@ -77,7 +77,7 @@ class Safetensors:
 
     @property
     def label(self) -> None:
-        """Nothing: a directory does not say how it is stored as a whole."""
+        """None: a directory has no name for its storage as a whole."""
 
     def load(self, name: str) -> torch.Tensor:
         """Read one weight in its stored type."""
@@ -85,7 +85,7 @@ class Safetensors:
 
 
 def _shards(folder: Path) -> dict[str, set[str] | None]:
-    """Return the weight files, and for each the names that an index puts there (None: all)."""
+    """Return the weight files, and for each the names that an index lists for it (None: all)."""
     if (folder / _SINGLE).is_file():
         return {_SINGLE: None}
     if not (folder / _INDEX).is_file():

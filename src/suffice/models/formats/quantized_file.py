@@ -1,20 +1,20 @@
-"""Quantised models: one safetensors file with all that decoding needs, by `suffice quantize`.
+"""Quantized models: one safetensors file with everything decoding needs, by `suffice quantize`.
 
 The header's metadata has one entry, `suffice`, a JSON object:
 
     schema      2
-    model       name and fingerprint of what was quantised
+    model       name and fingerprint of the original model
     method      such as kmeans:bits=4,act_bits=16
-    text        what it was calibrated on: name, sha256, windows, window
+    text        the calibration text: name, sha256, windows, window
     config      the fields of `DecoderConfig`
     tokenizer   special tokens, chat_template and end tokens
     matrices    for each: rows, columns, type; in codes also group, rotation, most, share (of
-                outliers, null without levels of inputs) and loss, the share of its outputs' mean
-                square that is lost
+                outliers, null without a codebook of inputs) and loss, the share of its outputs'
+                mean square that is lost
 
 Tensors of a matrix NAME are NAME.data (see `quant.panels` and `quant.packed_codes`), and where it
-has them NAME.scale, NAME.bias, NAME.levels and NAME.inputs, the levels of its inputs. A vector has
-its canonical name (see `models.weights`), and the JSON of the tokenizer is `tokenizer` uint8.
+has them NAME.scale, NAME.bias, NAME.levels and NAME.inputs, the codebook of its inputs. A vector
+has its canonical name (see `models.weights`). `tokenizer` uint8 is the tokenizer's JSON.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from suffice.backends.cpu.linear import native_linear
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig, LayerConfig, Rope, check_number
 from suffice.models.layers import ACTIVATIONS
@@ -65,7 +66,7 @@ Weights = Mapping[str, PackedLinear | torch.Tensor]
 
 @dataclass(frozen=True)
 class Quantized:
-    """An opened file: what it says of itself, and its weights."""
+    """An opened file: its header and its weights."""
 
     path: Path
     facts: dict[str, Any]
@@ -74,7 +75,7 @@ class Quantized:
 
     @property
     def dtype(self) -> str:
-        """The type that the rest of the engine takes the model to be in."""
+        """The model's type for the rest of the engine."""
         return "bfloat16"
 
     @property
@@ -84,7 +85,7 @@ class Quantized:
 
     @property
     def matrices(self) -> list[StoredMatrix]:
-        """How each matrix is stored."""
+        """Storage of each matrix."""
         return [
             StoredMatrix(name, _type(each), each.bytes, each.rows * each.columns)
             for name, each in self.weights.items()
@@ -93,7 +94,7 @@ class Quantized:
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits for each entry of the matrices, their scales and levels included."""
+        """Bits for each entry of the matrices, their scales and codebooks included."""
         return 8 * sum(m.bytes for m in self.matrices) / sum(m.entries for m in self.matrices)
 
 
@@ -104,7 +105,7 @@ def _type(weight: PackedLinear) -> str:
 
 
 def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: torch.Tensor) -> None:
-    """Write weights and facts; whoever reads the path sees all of them or what was there before.
+    """Write weights and facts; a reader of the path sees either the old content or all of the new.
 
     Raises:
         InputError: The file cannot be written.
@@ -130,7 +131,7 @@ def read_part(path: Path) -> tuple[dict[str, Any], dict[str, PackedLinear | torc
     """Return the facts and weights of a file, `tokenizer` among them.
 
     Raises:
-        InputError: It cannot be read, is of something else or of another schema, or is damaged.
+        InputError: It cannot be read, is no such file, has another schema, or is damaged.
     """
     facts, tensors = _read(path)
     weights: dict[str, PackedLinear | torch.Tensor] = {}
@@ -150,7 +151,7 @@ def open_quantized(path: Path) -> Quantized:
     """Open a file of `suffice quantize` and check it against its configuration.
 
     Raises:
-        InputError: It cannot be read, is of something else or of another schema, or is damaged.
+        InputError: It cannot be read, is no such file, has another schema, or is damaged.
     """
     facts, weights = read_part(path)
     if "config" not in facts:
@@ -163,7 +164,7 @@ def open_quantized(path: Path) -> Quantized:
     vectors = {name: weight for name, weight in weights.items() if name != "tokenizer"}
     for name, shape in shapes(config).items():
         if is_linear(name.removesuffix(".bias")) and name.endswith(".bias"):
-            continue  # a matrix carries its own
+            continue  # a matrix has its own bias
         found = vectors.get(name)
         size = (found.rows, found.columns) if isinstance(found, PackedLinear) else None
         if (size or tuple(getattr(found, "shape", ()))) != shape:
@@ -173,7 +174,7 @@ def open_quantized(path: Path) -> Quantized:
 
 
 def stored_tokenizer(path: Path) -> tuple[dict[str, Any], str]:
-    """Return what is stored of the tokenizer: facts, and its JSON.
+    """Return the stored tokenizer: facts, and its JSON.
 
     Raises:
         InputError: The file cannot be read, or has none.
@@ -184,11 +185,11 @@ def stored_tokenizer(path: Path) -> tuple[dict[str, Any], str]:
     try:
         return facts["tokenizer"], tensors["tokenizer"].numpy().tobytes().decode()
     except UnicodeDecodeError:
-        raise InputError(f"{path} is damaged: its tokenizer is no text (UTF-8)") from None
+        raise InputError(f"{path} is damaged: its tokenizer is not text (UTF-8)") from None
 
 
 def described_config(config: DecoderConfig) -> dict[str, Any]:
-    """Return a configuration as JSON has it."""
+    """Return a configuration as a JSON object."""
     return asdict(replace(config, biases=frozenset())) | {"biases": sorted(config.biases)}
 
 
@@ -201,27 +202,27 @@ def _read(path: Path, only: str | None = None) -> tuple[dict[str, Any], dict[str
 
 def _facts(path: Path, header: str | None) -> dict[str, Any]:
     if header is None:
-        raise InputError(f"{path} is no model of `suffice quantize`: its header does not say so")
+        raise InputError(f"{path} is not a model of `suffice quantize`: its header lacks 'suffice'")
     try:
         facts = json.loads(header, parse_constant=_refused)
     except ValueError:
         facts = None
     if not isinstance(facts, dict):
-        raise InputError(f"{path} is damaged: its header is no JSON object")
+        raise InputError(f"{path} is damaged: its header is not a JSON object")
     if facts.get("schema") != SCHEMA:
         raise InputError(
-            f"{path} has schema {facts.get('schema')!r}; {SCHEMA} is known: quantise anew"
+            f"{path} has schema {facts.get('schema')!r}; {SCHEMA} is known: quantize again"
         )
     return facts
 
 
 def _refused(constant: str) -> float:
-    """Refuse NaN and Infinity, which Python's JSON has and JSON has not."""
-    raise ValueError(f"{constant} is no number")
+    """Refuse NaN and Infinity, which Python accepts and JSON does not have."""
+    raise ValueError(f"{constant} is not a number")
 
 
 def _check_facts(path: Path, facts: dict[str, Any]) -> None:
-    """Refuse a whole file that does not say what it is of."""
+    """Refuse a whole file whose header lacks facts."""
     wanted: list[tuple[Any, str, tuple[type, ...]]] = [(facts, "method", (str,))]
     wanted += [(facts.get("model"), name, (str,)) for name in ("name", "hash")]
     wanted += [(facts.get("text"), name, (int,)) for name in ("windows", "window")]
@@ -231,11 +232,11 @@ def _check_facts(path: Path, facts: dict[str, Any]) -> None:
             wanted.append((matrix, "loss", (int, float)))
     for told, name, kinds in wanted:
         if not isinstance(told, dict) or not isinstance(told.get(name), kinds):
-            raise InputError(f"{path} is damaged: its header lacks '{name}', or it is no value")
+            raise InputError(f"{path} is damaged: its header lacks '{name}', or it has no value")
 
 
 def _check_sites(path: Path, weights: Weights, layers: int) -> None:
-    """Refuse matrices that share an input which they take in different ways."""
+    """Refuse matrices that share an input but take it in different forms."""
     for layer in range(layers):
         for names in SITES.values():
             own = [weights.get(f"layers.{layer}.{name}") for name in names]
@@ -247,7 +248,7 @@ def _check_sites(path: Path, weights: Weights, layers: int) -> None:
 
 
 def _taken(weight: PackedLinear) -> tuple[Any, ...]:
-    """Return all that says how a matrix takes its inputs."""
+    """Return all properties that determine the form in which a matrix takes its inputs."""
     if not isinstance(weight, PackedCodes):
         return (weight.dtype,)
     site = weight.site
@@ -278,7 +279,7 @@ def _parts(weight: PackedLinear) -> dict[str, torch.Tensor]:
 
 
 def _floats(weight: PackedLinear | torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return all that a weight holds in floating point, by the name of the part."""
+    """Return all floating-point tensors of a weight, by the name of the part."""
     parts = _parts(weight) if isinstance(weight, PackedLinear) else {"": weight}
     if isinstance(weight, PackedCodes):
         parts["data"] = weight.scales
@@ -289,7 +290,7 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tenso
     """Take a matrix's tensors out of those of a file.
 
     Raises:
-        KeyError, ValueError: Something is missing, or does not fit.
+        KeyError, ValueError: A tensor is missing or does not fit.
     """
     data = tensors.pop(f"{name}.data")
     scale, bias, levels, inputs = (
@@ -303,7 +304,7 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tenso
         alone = share is None and (input_group or thresholds)
         contradicted = (share is None) != (inputs is None) or alone
         if levels is None or levels.dim() != 1 or contradicted:
-            raise ValueError(f"'{name}' has levels that are not as it says")
+            raise ValueError(f"'{name}' has levels that contradict its header")
         site = None if inputs is None else _site(inputs, share, thresholds, input_group)
         group, rotation, most = (int(described[key]) for key in ("group", "rotation", "most"))
         packed = PackedCodes(data, rows, columns, None, bias, levels, group, rotation, most, site)
@@ -312,17 +313,17 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tenso
             raise ValueError(f"'{name}' is of type {data.dtype}")
         packed = PackedLinear(data, rows, columns, scale, bias)
     try:
-        _ = packed.native  # the core checks what fits what
+        native_linear(packed)  # the core checks that the parts fit
     except TypeError:
-        raise ValueError(f"'{name}' has a tensor or a number of another type") from None
+        raise ValueError(f"'{name}' has a tensor or a number of the wrong type") from None
     return packed
 
 
 def _site(inputs: torch.Tensor, share: Any, thresholds: Any, group: Any) -> Site:
-    """Return the site of a file's entries.
+    """Return the activation site that a file's entries describe.
 
     Raises:
-        TypeError, ValueError: An entry of another kind.
+        TypeError, ValueError: An entry has another type.
     """
     if thresholds is None:
         return Site(inputs, float(share), None, group)
@@ -347,7 +348,7 @@ def _config(stored: dict[str, Any]) -> DecoderConfig:
     for field in ("attention_scale", "embed_scale"):
         check_number(field, stored[field])
     if any(layer.rope is not None and not 0 <= layer.rope < len(ropes) for layer in layers):
-        raise InputError("a layer whose rope is not there")
+        raise InputError("a layer refers to a rope that does not exist")
     return DecoderConfig(
         **(stored | {"layers": layers, "ropes": ropes, "biases": frozenset(stored["biases"])})
     )

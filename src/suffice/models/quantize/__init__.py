@@ -1,1 +1,1 @@
-"""Quantizing a model: the job, what a layer sees, and how sensitive a layer is."""
+"""Quantizing a model: the job, the inputs of a layer, and the sensitivity of a layer."""

@@ -1,8 +1,8 @@
-"""Quantizing a model layer by layer, each on what the layers before it, quantised, hand on.
+"""Quantizing a model layer by layer, each on the outputs of the quantized layers before it.
 
-A layer that is done is kept in a file of its own, so that a run that was interrupted goes on where
-it stopped; so are the weights of the tokens, where the method asks for them. What is in memory is
-the model, the hidden states of the text, and of one layer at a time H = E[x x^T] of its sites.
+Each finished layer is stored in a file of its own, so an interrupted run continues where it
+stopped; so are token weights, if the method needs them. In memory are the model, the hidden states
+of the text, and H = E[x x^T] for the activation sites of one layer.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 
 import torch
 
+from suffice.backends.cpu.linear import unpack
 from suffice.errors import InputError
 from suffice.models.decoder import Decoder
 from suffice.models.formats.quantized_file import described_config, read_part, write_part
@@ -37,11 +38,11 @@ LOCK = "lock"  # held by the run whose folder it is
 
 
 class Calibrated(Quant, Protocol):
-    """A way to store weights that makes use of what a text says of their inputs."""
+    """A way to store weights that uses statistics of their inputs on a text."""
 
     @property
     def fisher(self) -> bool:
-        """Whether tokens count as much as `sensitivity` says, in place of alike."""
+        """Whether tokens are weighted by `sensitivity` instead of equally."""
         ...
 
     def quantize(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Coded:
@@ -49,7 +50,7 @@ class Calibrated(Quant, Protocol):
         ...
 
     def site(self, inputs: torch.Tensor) -> Site | None:
-        """Learn the levels of a site from some tokens' inputs [T, K]; None: it has none."""
+        """Learn the codebook of a site from some tokens' inputs [T, K]; None: it has none."""
         ...
 
     def packed(
@@ -60,15 +61,15 @@ class Calibrated(Quant, Protocol):
 
 
 class Quantizing:
-    """Quantises `decoder`, in float32, by `method` on windows of tokens, into the file `output`.
+    """Quantizes `decoder`, in float32, by `method` on windows of tokens, into the file `output`.
 
-    The decoder is used up: its floats go as its layers are done.
+    The decoder is consumed: its float weights are freed layer by layer.
 
-    `facts` go into the file: model, method and text, which an unfinished run must share to be
-    continued.
+    `facts` are stored in the file: model, method and text. An unfinished run is continued only by a
+    run with the same facts.
 
     Raises:
-        InputError: Too few tokens to calibrate on, or a decoder that was used up.
+        InputError: Too few tokens to calibrate on, or a decoder that was consumed before.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Quantizing:
                 "the width of the model, are needed"
             )
         if isinstance(decoder.weights["layers.0.q"], PackedCodes):
-            raise InputError("the decoder is quantised already: give one in float32")
+            raise InputError("the decoder is quantized already: give one in float32")
         self._decoder = decoder
         self._method = method
         self._windows = windows
@@ -97,12 +98,12 @@ class Quantizing:
         self._folder = output.with_name(output.name + ".layers")
 
     def weigh(self) -> Iterator[int]:
-        """Find the weights of the tokens, window after window; yield the number of each.
+        """Compute the weights of the tokens, window after window; yield the number of each.
 
-        A method without `fisher` has none. What was found before is kept.
+        A method without `fisher` has none. Stored windows are not computed again.
 
         Raises:
-            InputError: What was kept is of another job, or cannot be written.
+            InputError: A stored file belongs to another job, or cannot be written.
         """
         if not self._method.fisher:
             return
@@ -116,10 +117,10 @@ class Quantizing:
                 yield index
 
     def run(self) -> Iterator[int]:
-        """Quantise layer after layer; yield how many are done. What was done before is kept.
+        """Quantize layer after layer; yield the number done. Stored layers are not quantized again.
 
         Raises:
-            InputError: A weight that cannot be quantised, or a file that cannot be written.
+            InputError: A weight that cannot be quantized, or a file that cannot be written.
         """
         weights = [self._tokens(window) for window in self.weigh()]
         layers = Layerwise(self._decoder, self._windows, weights)
@@ -135,10 +136,10 @@ class Quantizing:
                 yield index + 1
 
     def write(self, tokenizer: Tokenizer) -> None:
-        """Write the file from the layers and what was not quantised, and remove the layers.
+        """Write the file from the layers and the other weights, and remove the layers' files.
 
         Raises:
-            InputError: It cannot be written, or the tokenizer has no form to be stored in.
+            InputError: It cannot be written, or the tokenizer cannot be stored.
         """
         weights = dict(self._decoder.weights)
         losses: dict[str, Any] = {}
@@ -150,7 +151,7 @@ class Quantizing:
         for name in VOCABULARY:
             table = weights.get(name)
             if isinstance(table, PackedLinear):
-                weights[name] = self._method.for_matrix(name).pack(table.unpack(), table.bias)
+                weights[name] = self._method.for_matrix(name).pack(unpack(table), table.bias)
         described, text = tokenizer.stored()
         facts = self._facts | {
             "config": described_config(self._decoder.config),
@@ -163,7 +164,7 @@ class Quantizing:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Make the folder, and keep other runs out of it."""
+        """Make the folder and lock it against other runs."""
         try:
             self._folder.mkdir(exist_ok=True)
             held = (self._folder / LOCK).open("w")
@@ -179,7 +180,7 @@ class Quantizing:
             yield
 
     def _clear(self) -> None:
-        """Remove the folder, but for what others put there."""
+        """Remove the folder, except for files of others."""
         layers = map(self._layer_path, range(len(self._decoder.config.layers)))
         tokens = map(self._tokens_path, range(len(self._windows)))
         for path in (*layers, *tokens, self._folder / LOCK):
@@ -200,34 +201,34 @@ class Quantizing:
         return {name: each for name, each in weights.items() if isinstance(each, torch.Tensor)}
 
     def _kept(self, path: Path) -> dict[str, PackedLinear] | None:
-        """Return the matrices that an earlier run of the same job left, if it did."""
+        """Return the matrices that an earlier run of the same job stored, if any."""
         if not path.is_file():
             return None
         weights = self._read(path)
         return {name: each for name, each in weights.items() if isinstance(each, PackedLinear)}
 
     def _read(self, path: Path) -> dict[str, PackedLinear | torch.Tensor]:
-        """Return what is kept in a file of this job.
+        """Return the content of a file of this job.
 
         Raises:
-            InputError: It is of another job, or damaged.
+            InputError: It belongs to another job, or is damaged.
         """
         facts, weights = read_part(path)
         if facts.get("job") != self._job:
             raise InputError(
-                f"{self._folder} is of another quantisation: remove it, or give another -o"
+                f"{self._folder} is of another quantization: remove it, or give another -o"
             )
         return weights
 
     def _layer(
         self, layers: Layerwise, index: int
     ) -> tuple[dict[str, PackedLinear], dict[str, dict[str, float]]]:
-        """Return a layer's matrices in codes, and what is lost of the outputs of each."""
+        """Return a layer's matrices in codes, and the loss of each one's outputs."""
         inputs, dense = layers.inputs(index), layers.matrices(index)
         matrices: dict[str, PackedLinear] = {}
         losses: dict[str, dict[str, float]] = {}
         for site, names in SITES.items():
-            method = cast(Calibrated, self._method.for_matrix(names[0]))  # as all of a layer's are
+            method = cast(Calibrated, self._method.for_matrix(names[0]))  # same for all names
             levels = method.site(inputs[site].samples)
             for name in names:
                 if name not in dense:
@@ -244,10 +245,10 @@ class Quantizing:
 def _matrix(
     method: Calibrated, dense: PackedLinear, hessian: torch.Tensor, levels: Site | None
 ) -> PackedLinear:
-    return method.packed(method.quantize(dense.unpack(), hessian), dense.bias, levels)
+    return method.packed(method.quantize(unpack(dense), hessian), dense.bias, levels)
 
 
 def _lost(dense: PackedLinear, matrix: PackedLinear, hessian: torch.Tensor) -> float:
-    weight = dense.unpack()
+    weight = unpack(dense)
     whole = loss(weight, torch.zeros_like(weight), hessian)
-    return loss(weight, matrix.unpack(), hessian) / whole if whole else 0.0
+    return loss(weight, unpack(matrix), hessian) / whole if whole else 0.0

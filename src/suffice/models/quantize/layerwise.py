@@ -1,9 +1,10 @@
-"""A decoder run layer by layer over some windows of text, as quantisation wants it.
+"""A decoder run layer by layer over windows of text, for quantization.
 
-All windows pass through a layer before the next one begins, so that its matrices can be replaced
-once their inputs are known, and the layers after it see what came of that. What is held is a hidden
-state for each token and, of the layer at hand, H = E[x x^T] and some inputs of each site. Where
-tokens have weights (see `sensitivity`), each matrix has its own E[weight x x^T] beside.
+All windows pass through a layer before the next one begins. So a layer's matrices can be replaced
+once their inputs are known, and later layers see the outputs of the replaced ones. In memory are a
+hidden state for each token and, for the current layer, H = E[x x^T] and some inputs of each
+activation site. Where tokens have weights (see `sensitivity`), each matrix also has its own
+E[weight x x^T].
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from suffice.quant.sites import SITE_OF, SITES
 
 __all__ = ["Layerwise", "SiteInputs", "sampled"]
 
-SAMPLES = 512  # inputs of a site that are kept, about as many
+SAMPLES = 512  # inputs of a site that are kept, approximately
 
 
 @dataclass
 class SiteInputs:
-    """What goes into a site: H = E[x x^T], float32 [K, K], and some of its inputs [T, K].
+    """Inputs of an activation site: H = E[x x^T], float32 [K, K], and samples of them [T, K].
 
-    `weighted` has E[w x x^T] by matrix, of tokens' weights w with mean 1, if they have any.
+    `weighted` has E[w x x^T] by matrix, for tokens' weights w with mean 1, if there are any.
     """
 
     hessian: torch.Tensor
@@ -37,21 +38,21 @@ class SiteInputs:
 
     @classmethod
     def none(cls, width: int) -> SiteInputs:
-        """Return those of a site of `width` inputs K before any is added."""
+        """Return an empty instance for a site of `width` inputs K."""
         return cls(torch.zeros(width, width), torch.empty(0, width))
 
     def add(self, x: torch.Tensor, tokens: int) -> None:
-        """Add x^T x of some inputs [T, K] of `tokens` in all, and keep their share of SAMPLES."""
+        """Add x^T x of inputs [T, K], out of `tokens` in all, and keep their share of SAMPLES."""
         self.hessian.addmm_(x.T, x)
         self.samples = torch.cat((self.samples, sampled(x, tokens)))
 
     def of(self, matrix: str) -> torch.Tensor:
-        """Return what an error of a matrix's weights is to be measured by."""
+        """Return the second moments that weight the errors of a matrix."""
         return self.weighted.get(matrix, self.hessian)
 
 
 def sampled(x: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Return the share that some values [T, K] have in SAMPLES, of `tokens` in all."""
+    """Return a sample of values [T, K]: their share of SAMPLES out of `tokens` in all."""
     every = max(tokens // SAMPLES, 1)
     return x[every // 2 :: every]
 
@@ -69,7 +70,7 @@ class Layerwise(Decoder):
         weights: Sequence[Mapping[str, torch.Tensor]] = (),
     ) -> None:
         super().__init__(decoder.config, decoder.weights, decoder.dtype)
-        self.weights = decoder.weights  # so that what is replaced is freed
+        self.weights = decoder.weights  # shared, so that replaced weights are freed
         self._inputs: dict[str, SiteInputs] | None = None
         self._weights = weights
         self._window = 0
@@ -89,7 +90,7 @@ class Layerwise(Decoder):
 
     @torch.no_grad()
     def inputs(self, index: int) -> dict[str, SiteInputs]:
-        """Return what goes into each site of a layer."""
+        """Return the inputs of each site of a layer."""
         self._inputs = {}
         for window, state in enumerate(self._states):
             self._window = window
@@ -129,7 +130,7 @@ class Layerwise(Decoder):
         site = SITE_OF[matrix]
         if site not in inputs:
             inputs[site] = SiteInputs.none(x.shape[1])
-        if matrix == SITES[site][-1]:  # those that share it have taken it, or will
+        if matrix == SITES[site][-1]:  # all matrices that share it have used it, or will
             inputs[site].add(x, self._tokens)
         if self._weights:
             weighted = inputs[site].weighted
@@ -138,7 +139,7 @@ class Layerwise(Decoder):
 
 
 class _OneLayer:
-    """The keys and values of one layer and window, in place of a cache that holds all."""
+    """The keys and values of one layer and window, instead of a cache of all layers."""
 
     def held(self, layer: int) -> int:
         return 0

@@ -1,16 +1,17 @@
-"""How much it matters what each token makes of each matrix: the Fisher information of its outputs.
+"""Sensitivity of a model to each matrix's output for each token: its Fisher information.
 
     weight[t] = mean over n of (d log p / d y[t, n])^2
 
-y [T, N] are a matrix's outputs for a window of tokens, p the probability of tokens drawn from the
-model's own distribution after each of them. What an error of y changes of that distribution (its KL
-divergence) is to second order the error's square with these weights, if it is taken to be alike for
+y [T, N] are a matrix's outputs for a window of tokens, p the probability of tokens sampled from the
+model's own distribution after each of them. To second order, an error of y changes that
+distribution (in KL divergence) by the squared error with these weights, if the error is alike for
 all outputs n.
 
-The gradient is taken one layer at a time, from the last to the first, each run anew from its input:
-of a window, one hidden state per layer is held, and the intermediate values of one layer.
+The gradient is computed one layer at a time, from the last to the first, each run again from its
+input. In memory are one hidden state per layer of a window, and the intermediate values of one
+layer.
 
-Source   Fisher information as weight of errors: KLLM, section III-A; of tokens, within E[x x^T]:
+Source   Fisher information as weight of errors: KLLM, section III-A; per token, within E[x x^T]:
          this project, see `layerwise`.
 Cost     about three passes over each window.
 """
@@ -21,6 +22,7 @@ from functools import partial
 
 import torch
 
+from suffice.backends.cpu.linear import unpack
 from suffice.models.layers import linear, row_blocks
 from suffice.models.pages import trim_heap
 from suffice.models.quantize.layerwise import Layerwise
@@ -28,19 +30,19 @@ from suffice.models.quantize.layerwise import Layerwise
 __all__ = ["Sensitivity"]
 
 ROWS = 128  # of logits that exist at a time
-ELEMENTS = 1 << 22  # of the head that are unpacked at a time
-TRIMMED = 8  # layers after which what they freed is given back
+ELEMENTS = 1 << 22  # of the head, unpacked at a time
+TRIMMED = 8  # layers after which freed memory is returned to the system
 
 TokenWeights = dict[str, torch.Tensor]  # float32 [T] by matrix, such as `layers.0.q`
 
 
 class Sensitivity(Layerwise):
-    """Weights of the tokens of windows."""
+    """Computes the weights of the tokens of windows."""
 
     _found: TokenWeights
 
     def of(self, window: int) -> TokenWeights:
-        """Return the weights of a window's tokens; its number is the seed of what is drawn."""
+        """Return the weights of a window's tokens; its number is the seed of the sampling."""
         self._found = {}
         self._generator = torch.Generator().manual_seed(window)
         self._pass(self._states[window])
@@ -67,26 +69,26 @@ class Sensitivity(Layerwise):
         for at in range(0, len(state), ROWS):
             x = state[at : at + ROWS].detach().requires_grad_()
             last = self._last(x)
-            torch.autograd.backward(last, self._of_drawn(last.detach()))
+            torch.autograd.backward(last, self._of_sampled(last.detach()))
             assert x.grad is not None
             parts.append(x.grad)
         return torch.cat(parts)
 
     @torch.no_grad()
-    def _of_drawn(self, last: torch.Tensor) -> torch.Tensor:
-        """Return d log p / d y of what the head W multiplies, y [T, M]: (one-hot - p) W."""
+    def _of_sampled(self, last: torch.Tensor) -> torch.Tensor:
+        """Return d log p / d y of the head's inputs y [T, M], W its matrix: (one-hot - p) W."""
         head = self._matrix(self._head)
         p = linear(last, head, self.dtype, ELEMENTS)
         p -= p.amax(-1, keepdim=True)
         p.exp_()
         p /= p.sum(-1, keepdim=True)
-        drawn = torch.multinomial(p, 1, generator=self._generator)
-        p.neg_().scatter_add_(1, drawn, torch.ones_like(drawn, dtype=p.dtype))
+        sampled = torch.multinomial(p, 1, generator=self._generator)
+        p.neg_().scatter_add_(1, sampled, torch.ones_like(sampled, dtype=p.dtype))
         blocks = list(row_blocks(head, ELEMENTS))
         errors = torch.split(p, [each.rows for each in blocks], -1)
         found = torch.zeros_like(last)
         for error, block in zip(errors, blocks, strict=True):
-            found.addmm_(error, block.unpack())
+            found.addmm_(error, unpack(block))
         return found
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:

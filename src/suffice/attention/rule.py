@@ -1,0 +1,54 @@
+"""What an attention technique reads of a cache, as a plain value that a backend carries out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from suffice.attention.levels import Levels, of_group
+
+
+@dataclass(frozen=True)
+class AttentionRule:
+    """The traversal `kind` of a backend with its `parameters`, by name.
+
+    A value is not read if its weight is below `value_share` of the largest weight, in every head.
+    `exact`: nothing can be left out. `softmax_tables`: those of each query head that shares the
+    keys; empty: weights are e^x.
+    """
+
+    kind: str
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    value_share: float = 0.0
+    exact: bool = False
+    softmax_tables: tuple[Levels, ...] = ()
+
+
+READ_ALL = AttentionRule("read_all", exact=True)
+
+
+def coded_rule(rule: AttentionRule | None, levels: Sequence[Levels] | None) -> AttentionRule | None:
+    """Return a technique's rule with the levels of the query heads that share keys and values.
+
+    None for `rule`: everything is read. None for `levels` leaves the rule as it is.
+    """
+    if levels is None:
+        return rule
+    return dataclasses.replace(rule or READ_ALL, exact=False, softmax_tables=tuple(levels))
+
+
+def coded_rules(
+    rules: Sequence[Sequence[AttentionRule | None]], levels: Sequence[Sequence[Levels]]
+) -> list[list[AttentionRule]]:
+    """Return rules [L][G] with the levels [L][H] of a coded softmax, which without one are empty.
+
+    None for a rule: everything is read.
+    """
+    found = []
+    for layer, own in enumerate(rules):
+        of_layer = levels[layer] if levels else None
+        group = len(of_layer or ()) // len(own)
+        coded = [coded_rule(rule, of_group(of_layer, g, group)) for g, rule in enumerate(own)]
+        found.append([rule or READ_ALL for rule in coded])
+    return found

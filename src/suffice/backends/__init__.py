@@ -1,0 +1,1 @@
+"""What carries out the plain values of techniques: a folder for each kind of machine."""

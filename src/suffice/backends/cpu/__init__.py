@@ -1,0 +1,1 @@
+"""The CPU: plain values of techniques become objects of the compiled extension."""

@@ -1,0 +1,67 @@
+"""The native traversal of one layer of a cache, as tests and other models call it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from suffice.attention.rule import AttentionRule
+from suffice.backends.cpu.rules import native_rule
+from suffice.native import core
+
+if TYPE_CHECKING:
+    import torch
+
+    from suffice.cache.kv import KVCache
+
+
+def attend(
+    rule: AttentionRule | None,
+    q: torch.Tensor,
+    cache: KVCache,
+    layer: int,
+    *,
+    scale: float,
+    window: int | None = None,
+    blocks: list[int] | None = None,
+    audit: np.ndarray | None = None,
+) -> tuple[torch.Tensor, list[core.Reads]]:
+    """Return the output [H, T, D] of one layer of a cache, and what each key/value head read.
+
+    `rule` is a technique's, None: everything is read. `q` float32 [H, T, D] are the queries of the
+    cache's T tentative rows or, if there are none, of its last T rows, each of which sees those
+    before it. `window`: rows a query sees at most, its own included. `blocks`: which blocks of 16
+    rows are read, in which order (None = all that are visible). `audit` float32 [3, T, H] takes
+    what was left out: see `suffice.trace.Audit`.
+    """
+    import torch
+
+    count = q.shape[1]
+    visible = cache.visible() or causal(count)
+    if window is not None and window < count:
+        visible = [_within(window, bits, visible) for bits in visible]
+    length = cache.length if cache.tentative else cache.length - count
+    rows = q.detach().transpose(0, 1).contiguous().numpy()
+    out = np.empty_like(rows)
+    masks = np.array(visible, np.int64).astype(np.int32)
+    order = None if blocks is None else np.array(blocks, np.int32)
+    native = None if rule is None else native_rule(rule)
+    reads = cache.native.attend(
+        layer, length, rows, masks, scale, window or 0, order, out, native, audit
+    )
+    return torch.from_numpy(out).transpose(0, 1), reads
+
+
+def causal(count: int) -> list[int]:
+    """Return, for each row of a chain, the bit mask of itself and those before, which it sees."""
+    return [(2 << row) - 1 for row in range(count)]
+
+
+def _within(window: int, bits: int, visible: list[int]) -> int:
+    """Return those of a row's ancestors, as a bit mask, that are less than `window` tokens back."""
+    depth = bits.bit_count()
+    near = [
+        1 << j for j, b in enumerate(visible) if bits >> j & 1 and depth - b.bit_count() < window
+    ]
+    return sum(near)

@@ -1,0 +1,65 @@
+"""Packed weights as the extension multiplies and unpacks them."""
+
+from __future__ import annotations
+
+import math
+from weakref import WeakKeyDictionary
+
+import torch
+
+from suffice.native import core
+from suffice.quant.hadamard import rotate
+from suffice.quant.outliers import count_of
+from suffice.quant.packed_codes import PackedCodes
+from suffice.quant.panels import ROWS, PackedLinear
+
+assert core.PANEL == ROWS, "what packs weights and kernels must agree on a panel's rows"
+
+_MADE: WeakKeyDictionary[PackedLinear, core.Linear] = WeakKeyDictionary()
+
+
+def native_linear(packed: PackedLinear) -> core.Linear:
+    """Return the extension's layer, made once for each weight; it points into `packed.data`.
+
+    Raises:
+        ValueError: The weight's parts do not fit each other.
+    """
+    found = _MADE.get(packed)
+    if found is None:
+        found = _coded(packed) if isinstance(packed, PackedCodes) else _plain(packed)
+        _MADE[packed] = found
+    return found
+
+
+def unpack(packed: PackedLinear, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return what `packed.unpack` does, computed by the extension."""
+    weight = torch.empty(packed.rows, packed.columns)
+    native_linear(packed).unpack(weight)
+    if isinstance(packed, PackedCodes) and packed.rotation:
+        weight = rotate(weight, packed.rotation)
+    return weight.to(dtype)
+
+
+def _plain(packed: PackedLinear) -> core.Linear:
+    data = packed.data.view(torch.uint8).reshape(-1)
+    return core.Linear(data, packed.rows, packed.columns, packed.dtype, packed.scale, packed.bias)
+
+
+def _coded(packed: PackedCodes) -> core.Linear:
+    linear = core.Linear(
+        packed.data.reshape(-1),
+        packed.rows,
+        packed.columns,
+        "codes",
+        bias=packed.bias,
+        levels=packed.levels,
+        group=packed.group,
+        rotation=packed.rotation,
+        max_code=packed.most,
+    )
+    site = packed.site
+    if site is not None:
+        kept = 0 if site.thresholds else count_of(packed.columns, site.share)
+        low, high = site.thresholds or (-math.inf, math.inf)
+        linear.set_inputs(site.levels, kept, site.group or 0, low, high)
+    return linear

@@ -1,0 +1,22 @@
+"""Rules of attention as the extension takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from suffice.attention.rule import AttentionRule
+from suffice.cache import BLOCK
+from suffice.native import core
+
+assert core.PANEL == BLOCK, "techniques and kernels must agree on what a block is"
+
+
+def native_rule(rule: AttentionRule) -> core.AttentionRule:
+    """Return the extension's rule; its factories have the names of the kinds and parameters."""
+    factory: Callable[..., core.AttentionRule] = getattr(core.AttentionRule, rule.kind)
+    found = factory(value_share=rule.value_share, **rule.parameters)
+    if not rule.softmax_tables:
+        return found
+    borders = [[border / math.log(2) for border in own.borders] for own in rule.softmax_tables]
+    return found.with_softmax_tables(borders, [list(own.weights) for own in rule.softmax_tables])

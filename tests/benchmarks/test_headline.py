@@ -1,0 +1,68 @@
+"""The README's table of speeds: the fastest peer counts, and each row says its perplexity."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny
+from benchmarks.peers import headline, quality
+
+
+def section(*rounds: tuple[float, float]) -> dict[str, Any]:
+    timed = [
+        {"ours": {"tokens_per_second": ours}, "peer": {"tokens_per_second": theirs}}
+        for ours, theirs in rounds
+    ]
+    return {"cases": dict.fromkeys(headline.CASES, timed)}
+
+
+SPEED = {
+    "peers": {
+        "transformers-bf16": section((100, 10), (200, 10), (90, 10)),
+        "llama-cpp": section((50, 10)),
+        "llama-cpp-flash": section((60, 20)),
+        "vllm-cpu": section((10, 40)),
+        "llama-cpp-4-bit": section((80, 10)),
+    }
+}
+QUALITY = {
+    "settings": {
+        name: {"against": {"ratio": ratio}}
+        for name, ratio in (("bf16", 1.0004), ("int8", 1.048), ("4-bit", 1.26))
+    }
+}
+
+
+def test_each_row_has_its_perplexity_and_the_fastest_peer() -> None:
+    rows = headline.rows(SPEED, QUALITY)
+    assert [row["perplexity"] for row in rows] == [1.0004, 1.0004, 1.048, 1.26]
+    speeds = [row["cases"]["decode-0"] for row in rows]
+    assert speeds[0] == (100, 10, 10), "medians of three rounds"
+    assert speeds[1] == (10, 40, 0.25), "a loss is shown like a gain"
+    assert speeds[2] == (60, 20, 3), "the faster of two forms of llama.cpp"
+    facts = {"model": "tiny", "threads": 2, "windows": 8, "rows": rows}
+    drawn = headline.table(facts)
+    assert "| `bf16` | 1.000 | vLLM bf16 | 10 / 40 (0.25x) |" in drawn
+    assert "| 1.260 | llama.cpp Q4_1 | 80 / 10 (8.00x) |" in drawn
+
+
+def test_quality_is_over_the_weights_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tiny.make(tmp_path / "model", "llama", tokenizer=True)
+    (tmp_path / "wikitext2-test-raw.txt").write_text("The owls look on; 0123456789 again. " * 30)
+    asked = ["--model", str(model), "--data-dir", str(tmp_path), "--threads", "1"]
+    asked += ["--window", "32", "--limit", "2", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["quality", *asked])
+    same = {"exact": quality.FLOAT, "int8": quality.SETTINGS["int8"]}
+    monkeypatch.setattr(quality, "SETTINGS", same)
+    assert quality.main() == 0
+    found = json.loads((tmp_path / "out" / "quality.json").read_text())
+    ratios = {name: each["against"]["ratio"] for name, each in found["settings"].items()}
+    assert ratios["exact"] == 1 != ratios["int8"] and found["windows"] == 2
+    assert "| exact | `float32` | float32 |" in capsys.readouterr().out

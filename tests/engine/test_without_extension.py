@@ -1,0 +1,66 @@
+"""Runs are described, and techniques' references computed, without the compiled extension."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+BLOCKED = """
+import sys
+sys.modules["suffice._native"] = None
+"""
+DESCRIBE = """
+from suffice.attention import ATTENTIONS
+from suffice.engine.config import Config
+from suffice.policy import POLICIES
+from suffice.quant import QUANTS
+for name in ATTENTIONS.names():
+    config = Config.create("no-model", attention=name)
+    print(config.attention.rule() is None, len(config.rules(2, 3)))
+for name in POLICIES.names():
+    Config.create("no-model", policy=name)
+for name in QUANTS.names():
+    Config.create("no-model", quantization=name)
+"""
+REFERENCES = """
+import torch
+from suffice.attention import ATTENTIONS
+torch.manual_seed(0)
+q, k, v = torch.randn(4, 1, 64), torch.randn(2, 200, 64), torch.randn(2, 200, 64)
+for setting in ("aet:keys=0.5", "art:change=1,angle=1,patience=1", "certified:eps=0.5"):
+    found = ATTENTIONS.build(setting).reference(q, k, v, scale=0.125)
+    finite, skips = bool(found.output.isfinite().all()), not bool(found.keys.all())
+    print(tuple(found.output.shape), finite, skips)
+"""
+WEIGHTS = """
+import torch
+from suffice.quant import QUANTS
+from suffice.quant.none import NoQuant
+torch.manual_seed(0)
+weight = torch.randn(40, 64)
+for quant in (NoQuant("float32"), *map(QUANTS.build, ("int8", "kmeans", "rtn"))):
+    print(float((quant.pack(weight).unpack() - weight).norm() / weight.norm()) < 0.15)
+"""
+
+
+def printed(code: str) -> list[str]:
+    """Return the lines that a process without the extension prints."""
+    run = [sys.executable, "-c", BLOCKED + code]
+    return subprocess.run(run, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_a_config_needs_no_extension() -> None:
+    assert printed(DESCRIBE) == ["False 2", "False 2", "False 2", "True 2"]
+
+
+def test_references_need_no_extension() -> None:
+    assert printed(REFERENCES) == ["(4, 1, 64) True True"] * 3
+
+
+def test_weights_need_no_extension() -> None:
+    assert printed(WEIGHTS) == ["True"] * 4
+
+
+def test_the_extension_is_blocked() -> None:
+    code = "try:\n    import suffice.native\nexcept ImportError:\n    print('blocked')"
+    assert printed(code) == ["blocked"]

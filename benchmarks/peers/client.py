@@ -1,7 +1,7 @@
-"""The other end of worker.py: starts an engine's process and tells it what to time.
+"""The client of worker.py: starts an engine's process and sends it the cases to time.
 
-An engine that is not being timed is stopped (SIGSTOP), so that threads that spin while they wait
-take no time from the one that is.
+Engines that are not being timed are stopped (SIGSTOP), so that their spinning threads take no time
+from the one that is.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ TIMEOUT = 1800.0  # seconds; a compiler may run before the first answer
 
 
 def engine_module(name: str) -> str:
-    """Return the module that runs an engine, such as `vllm`."""
+    """Return the module of an engine's runner, such as `vllm`."""
     return f"benchmarks.peers.engines.{name}"
 
 
 def with_root(environment: dict[str, str]) -> str:
-    """Return PYTHONPATH with the repository's root, where an engine's process finds its module."""
+    """Return PYTHONPATH with the repository's root, for an engine's process to find its module."""
     return os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
 
 
@@ -38,7 +38,7 @@ class Worker:
     """A runner's process.
 
     Raises:
-        EngineError: It ended before it was ready.
+        EngineError: The process ended before it was ready.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class Worker:
         self._signal(signal.SIGSTOP)
 
     def ask(self, do: str, **what: Any) -> dict[str, Any]:
-        """Let the engine do something and return its answer.
+        """Send a request to the engine and return its answer.
 
         Raises:
-            EngineError: It ended, or took longer than `TIMEOUT`.
+            EngineError: The engine ended, or took longer than `TIMEOUT`.
         """
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
-        with contextlib.suppress(BrokenPipeError):  # the answer's absence says so
+        with contextlib.suppress(BrokenPipeError):  # reported below: there is no answer
             self._process.stdin.write(json.dumps({"do": do, **what}).encode() + b"\n")
             self._process.stdin.flush()
         answer = self._answer()
@@ -84,7 +84,7 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """End the process and those it started."""
+        """End the process and its children."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

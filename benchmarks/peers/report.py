@@ -1,4 +1,4 @@
-"""What speed.py found, in words: the bars to reach and every measurement behind them."""
+"""The page of speed.py's results: the targets, and all measurements."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ LLAMA_4_BIT, VLLM_4_BIT = ("llama-cpp-4-bit",), ("vllm-cpu-4-bit",)
 
 @dataclass(frozen=True)
 class Bar:
-    """A figure to reach: suffice's speed over that of the fastest of `over` in a case.
+    """A target: suffice's speed over that of the fastest of `over` in a case.
 
-    Without `over` it is the fraction of the streaming read that suffice reaches in a form `ours`.
+    Without `over`, it is the fraction of the streaming read that suffice reaches with `ours`.
     """
 
     what: str
@@ -60,7 +60,7 @@ BARS = (
 
 
 def ratios(section: dict[str, Any], case: str) -> list[float]:
-    """Return suffice's speed over the peer's, per round."""
+    """Return suffice's speed over the peer's in each round."""
     return [
         each["ours"]["tokens_per_second"] / each["peer"]["tokens_per_second"]
         for each in section.get("cases", {}).get(case, [])
@@ -68,7 +68,7 @@ def ratios(section: dict[str, Any], case: str) -> list[float]:
 
 
 def roof_fractions(sections: Sections, case: str, ours: str) -> list[float]:
-    """Return the fractions of the streaming read in all rounds of suffice in a form."""
+    """Return the fractions of the streaming read, in all rounds of a setting of suffice."""
     return [
         each["ours"]["roof_fraction"]
         for section in sections.values()
@@ -78,7 +78,7 @@ def roof_fractions(sections: Sections, case: str, ours: str) -> list[float]:
 
 
 def measured(bar: Bar, sections: Sections) -> tuple[list[float], str]:
-    """Return a bar's figure per round and against whom it is, or no figures and why."""
+    """Return a target's figure per round and its peer, or no figures and the reason."""
     if not bar.over:
         return roof_fractions(sections, bar.case, bar.ours), ""
     found = {name: ratios(sections.get(name, {}), bar.case) for name in bar.over}
@@ -91,7 +91,7 @@ def measured(bar: Bar, sections: Sections) -> tuple[list[float], str]:
 
 
 def roof_too_low(sections: Sections) -> bool:
-    """Return whether torch reads memory faster than what the roof is said to be."""
+    """Return whether torch reads memory faster than the measured streaming read."""
     found = [
         each["roof_by_torch"] / each["roof"]
         for section in sections.values()
@@ -102,7 +102,7 @@ def roof_too_low(sections: Sections) -> bool:
 
 
 def bars(sections: Sections) -> str:
-    """Return the table of bars."""
+    """Return the table of targets."""
     rows = []
     for bar in BARS:
         values, against = measured(bar, sections)
@@ -134,7 +134,7 @@ def speeds(sections: Sections) -> str:
 
 
 def spread(values: list[float]) -> str:
-    """Return the median with the least and the greatest."""
+    """Return the median with the minimum and the maximum."""
     if not values:
         return "-"
     low, middle, high = (f"{v:.3g}" for v in (min(values), statistics.median(values), max(values)))

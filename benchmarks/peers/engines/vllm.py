@@ -48,7 +48,7 @@ class VLLM:
         }
 
     def prefill(self, tokens: list[int]) -> dict[str, Any]:
-        """Time a prompt; it must be new, as the engine caches those it has seen."""
+        """Time a prompt; it must be new, since the engine caches prompts."""
         began = time.perf_counter()
         self._add(tokens, 1)
         while self.engine.has_unfinished_requests():
@@ -70,7 +70,7 @@ class VLLM:
         return {"seconds": time.perf_counter() - began, "tokens": tokens[mine[0]]}
 
     def look_up(self, tokens: list[int], count: int, drafts: int) -> dict[str, Any]:
-        """Decode up to `count` tokens greedily, by what `speculative` of the options says.
+        """Decode up to `count` tokens greedily, with the drafts that option `speculative` sets.
 
         `seconds` begin with the first tokens, as in `decode`; `timed` are those after them.
         """

@@ -29,11 +29,11 @@ def attend(
 ) -> tuple[torch.Tensor, list[core.Reads]]:
     """Return the output [H, T, D] of one layer of a cache, and what each key/value head read.
 
-    `rule` is a technique's, None: everything is read. `q` float32 [H, T, D] are the queries of the
-    cache's T tentative rows or, if there are none, of its last T rows, each of which sees those
-    before it. `window`: rows a query sees at most, its own included. `blocks`: which blocks of 16
-    rows are read, in which order (None = all that are visible). `audit` float32 [3, T, H] takes
-    what was left out: see `suffice.trace.Audit`.
+    `rule` is a technique's rule; None reads all rows. `q` float32 [H, T, D] are the queries of the
+    cache's T tentative rows or, if there are none, of its last T rows; each sees the rows before
+    it. `window`: the most rows that a query sees, its own included. `blocks`: the blocks of 16 rows
+    to read, in order (None = all visible). `audit` float32 [3, T, H] receives the errors: see
+    `suffice.trace.Audit`.
     """
     import torch
 

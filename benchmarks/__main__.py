@@ -6,7 +6,7 @@ from benchmarks.catalog import SCRIPTS
 
 
 def main() -> None:
-    """Print each script, how long it takes and what it measures."""
+    """Print each script with its duration and the measurement."""
     width = max(len(script.module) for script in SCRIPTS)
     for module, measures, time in SCRIPTS:
         print(f"python -m benchmarks.{module:{width}}  {time:10}  {measures}")

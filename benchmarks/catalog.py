@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Script(NamedTuple):
-    """A benchmark: its module below `benchmarks`, what it measures, and how long it takes."""
+    """A benchmark: its module below `benchmarks`, the measurement, and its duration."""
 
     module: str
     measures: str

@@ -1,4 +1,4 @@
-"""The package's face: what it exports, and that looking at it costs nothing."""
+"""The package's public names, which load nothing until they are used."""
 
 from __future__ import annotations
 

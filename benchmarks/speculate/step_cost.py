@@ -127,5 +127,5 @@ def plain(times: dict[str, Times]) -> dict[str, Any]:
 
 
 def settings(weights: Sequence[str], depths: Sequence[int]) -> list[tuple[str, int]]:
-    """Return what is measured: weights at a depth."""
+    """Return the measured combinations of weights and depth."""
     return list(itertools.product(weights, depths))

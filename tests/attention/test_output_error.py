@@ -45,7 +45,7 @@ class Sample:
         self.error = OutputError(gram, sums, keys, QUERIES)
 
     def found(self, levels: Levels) -> float:
-        """The mean square error of the output, with the mean of Z' / Z in place of each row's."""
+        """The mean square error of the output, with the mean of Z' / Z instead of each row's."""
         weights = levels.weigh(self.x)
         ratio = (weights.sum(-1) / self.total).mean()
         off = weights @ self.v - weights.sum(-1, keepdim=True) * self.output

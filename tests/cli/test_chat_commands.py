@@ -42,7 +42,7 @@ def talk(cli: Cli, *lines: str) -> tuple[str, list[str]]:
 
 
 def prompts(llm: LLM) -> list[str]:
-    """Return what was run of each turn, as text: what the cache did not hold."""
+    """Return the tokens of each turn that were not cached and had to be run, as text."""
     return [llm.tokenizer.decode(tokens) for tokens in llm.runner.prefilled]
 
 

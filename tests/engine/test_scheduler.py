@@ -1,4 +1,4 @@
-"""What the scheduler promises, whatever comes and goes."""
+"""The scheduler keeps its order and its limit for any sequence of requests."""
 
 from __future__ import annotations
 

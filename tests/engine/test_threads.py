@@ -1,4 +1,4 @@
-"""Several threads share an engine: every request's result is what it would be alone.
+"""Several threads share an engine: every request has the same result as alone.
 
 Also tests torch_threads.py.
 """

@@ -205,7 +205,7 @@ def test_layers_are_skipped(variant: str, checkpoints: Any) -> None:
 def test_rotations_are_made_as_positions_are_reached(
     checkpoints: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the bits of tables that were made at once, whatever the context."""
+    """For any context, the bits equal those of tables that were made at once."""
     decoder, at_once = models(checkpoints("gemma3"))
     monkeypatch.setattr("suffice.models.native_model.FIRST_POSITIONS", 5)
     later = NativeModel(decoder, 2**31 - 1)

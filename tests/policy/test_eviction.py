@@ -1,4 +1,4 @@
-"""Rows that leave a cache: what stays is what it was, and the memory is given back."""
+"""Eviction: the remaining rows are unchanged, and the memory is freed."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def rows_are_counted(policy: Any, make: Make) -> None:
 
 
 def what_does_not_evict_loses_nothing(policy: Any, make: Make) -> None:
-    """A second question, put in the place of an answer, gets what it would get from `full`."""
+    """A second question that replaces an answer gets the same tokens as with `full`."""
     if policy.evicts:
         return
     runner, exact = make(policy), make(full())

@@ -91,7 +91,7 @@ def test_a_layer_of_zeros_and_a_row_of_zeros() -> None:
 
 @pytest.mark.parametrize(("w", "most"), [(4, 1.01), (5, 1.03), (6, 1.12)])
 def test_levels_for_inputs_of_8_bits_cost_little(w: int, most: float) -> None:
-    """Whole numbers up to 63 in place of 127: the more bits, the more that is."""
+    """Whole numbers up to 63 instead of 127: the more bits, the larger the error."""
     weight = torch.randn(128, 576, generator=torch.Generator().manual_seed(0))
     errors = [
         (KMeans(bits=w, act_bits=a, hadamard=False).quantize(weight).decode() - weight).norm()

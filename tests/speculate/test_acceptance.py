@@ -24,7 +24,7 @@ KeepAll = Callable[[torch.Tensor, Sequence[int], torch.Tensor, Callable[[int], f
 
 
 def drawn(rng: np.random.Generator, probs: torch.Tensor, count: int) -> list[int]:
-    """Tokens drawn without replacement, in their order."""
+    """Tokens sampled without replacement, in their order."""
     shares = probs.double().numpy()
     count = min(count, int((shares > 0).sum()))
     return [int(i) for i in rng.choice(V, count, replace=False, p=shares / shares.sum())]
@@ -72,7 +72,7 @@ def forgets_the_rest(
     draft: torch.Tensor,
     number: Callable[[int], float],
 ) -> int:
-    """Broken on purpose: what is left after a refusal is the whole target again."""
+    """Broken on purpose: after a rejection the whole target is sampled from again."""
     for at, token in enumerate(drafts):
         if number(at + 1) * draft[token] < target[token]:
             return token

@@ -1,4 +1,4 @@
-"""A second model, and the model itself under a setting that leaves something out.
+"""Drafts by a second model, and by the model itself in a cheaper setting.
 
 Also tests drafting.py, draft_model.py and proposers.py.
 """

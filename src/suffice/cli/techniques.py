@@ -8,7 +8,7 @@ All text comes from the dataclass and its docstring, or its module's, whose sect
     Native   the files that make it fast
     Example  a value of the seam's flag, where the first options alone make none
     Options
-        name  what it does, one entry for each field of the dataclass; a base class's are in its own
+        name  a description, one for each field of the dataclass; a base class has its own
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COLUMNS = 100
 
 @dataclass(frozen=True)
 class Seam:
-    """A seam: its techniques, the flag that chooses one, and what it decides."""
+    """A seam: its techniques, its flag, and its subject."""
 
     table: Table
     flag: str
@@ -52,7 +52,7 @@ class Seam:
 
 
 SEAMS = (
-    Seam(ATTENTIONS, "--attention", "how attention is computed, and what it leaves unread"),
+    Seam(ATTENTIONS, "--attention", "how attention is computed, and which rows it reads"),
     Seam(SOFTMAXES, "--softmax", "how scores become weights"),
     Seam(POLICIES, "--policy", "which cached tokens are kept and eligible"),
     Seam(GROWTHS, "--growth", "how the cache grows"),
@@ -102,7 +102,7 @@ def _unknown(
 
 
 def listed(seam: Seam) -> str:
-    """Return a seam's techniques, one line each: name, what it does, paper."""
+    """Return a seam's techniques, one line each: name, description, paper."""
     lines = [f"{seam.flag} NAME or NAME:OPTION=VALUE,...: {seam.decides}", ""]
     for name in seam.table.names():
         page = Page.of(seam, name)

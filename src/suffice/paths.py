@@ -27,10 +27,10 @@ _DIGITS = 16  # hexadecimal, in the name of a file that is being written
 
 @contextmanager
 def write_whole(path: Path) -> Iterator[Path]:
-    """Yield a new file beside `path`, which takes its place at the end of the block.
+    """Yield a new file next to `path`; it replaces `path` when the block ends.
 
-    A reader sees the old file or the new one, never a part. The new one is as readable as the umask
-    says, whoever writes it. If the block fails it is removed.
+    A reader sees the old file or the new one, never a part. The new file's mode follows the umask.
+    If the block fails the new file is removed.
 
     Raises:
         OSError: The file cannot be made or renamed.

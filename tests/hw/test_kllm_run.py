@@ -91,7 +91,7 @@ def test_a_model_must_fit_the_memory(cli: Cli, tmp_path: Path) -> None:
     given = ("hw", "run", "kllm", "--config", str(mine), "-o", str(out))
     assert complaint(cli(*given, "--shape", "llama-2-70b")) == (
         "llama-2-70b, tokens=2048, batch=1: takes 32.2 GiB of weights, keys and values: "
-        "must be at most 4.0, what hbm2_16x64 holds"
+        "must be at most 4.0, the size of hbm2_16x64"
     )
     assert not out.exists()
     small = Run(dataclasses.replace(A4, memory="hbm2_16x64"), LLAMA_2_7B)

@@ -130,7 +130,10 @@ def test_runs_side_by_side(cli: Cli, trace: Path, tmp_path: Path) -> None:
         (["run", "scrooge", "--batch", "2"], "--batch: is a flag of kllm, not of scrooge"),
         (["run", "scrooge", "--tokens", "0"], "tokens=0: must be in [1, 4096]"),
         (["run", "scrooge", "--key-share", "3"], "Rule: key_share=3.0: must be in [0.01, 2]"),
-        (["run", "scrooge", "--sampled-heads", "40"], "heads=40: must be in [1, 32], llama-2-7b's"),
+        (
+            ["run", "scrooge", "--sampled-heads", "40"],
+            "heads=40: must be in [1, 32], those of llama-2-7b",
+        ),
         (["run", "scrooge", "--trace", "/none.npz"], "/none.npz: No such file or directory"),
         (
             ["run", "scrooge", "--trace", "x", "--workload", "s"],
@@ -150,7 +153,7 @@ def test_lengths_beyond_the_trace(cli: Cli, trace: Path, tmp_path: Path) -> None
     command = ("hw", "run", "scrooge", "--trace", str(trace), "-o", str(tmp_path / "out"))
     assert (
         complaint(cli(*command, "--tokens", "151"))
-        == "tokens=151: must be at most 150, the trace's"
+        == "tokens=151: must be at most 150, those of the trace"
     )
 
 

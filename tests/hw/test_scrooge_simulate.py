@@ -164,7 +164,7 @@ def test_a_trace_is_stored_and_read(tmp_path: Path) -> None:
         (lambda: Synthetic.load("x"), "unknown workload 'x'."),
         (lambda: model("opt-30b"), "unknown model 'opt-30b'. Did you mean 'opt-"),
         (lambda: small(tokens=5000), "tokens=5000: must be in [1, 4096]"),
-        (lambda: small(sampled_heads=5), "heads=5: must be in [1, 4], small's"),
+        (lambda: small(sampled_heads=5), "heads=5: must be in [1, 4], those of small"),
         (lambda: small(sampled_lengths=1), "lengths=1: must be at least 2"),
         (lambda: dataclasses.replace(DESIGN, lanes=0), "Design: lanes=0: must be in [1, 256]"),
         (lambda: DESIGN.wave(Shape("wide", 1, 1, 1, 1024)), None),
@@ -176,7 +176,7 @@ def test_a_trace_is_stored_and_read(tmp_path: Path) -> None:
         (lambda: Shape("odd", 1, 6, 4, 64), "Shape: kv_heads=4: must divide heads=6"),
         (
             lambda: traced(20).steps(Rule(), SMALL, 0, 0, 30, []),
-            "tokens=30: must be at most 20, the trace's",
+            "tokens=30: must be at most 20, those of the trace",
         ),
         (
             lambda: traced(20).steps(Rule(), model("opt-1.3b"), 0, 0, 10, []),

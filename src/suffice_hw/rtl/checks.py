@@ -63,7 +63,7 @@ def _area(name: str) -> Group:
 
 def _groups() -> list[Group]:
     equal = [_not_run("units against models", "units in hardware against their models", "equal")]
-    areas = [_not_run("areas and powers", "units synthesised anew (GE)", "as stated")]
+    areas = [_not_run("areas and powers", "units synthesised again (GE)", "as stated")]
     if _installed("amaranth"):
         from suffice_hw.rtl.units import UNITS
 

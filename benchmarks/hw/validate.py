@@ -20,7 +20,7 @@ from benchmarks.harness.tables import markdown
 from suffice_hw import checks
 
 NAME = "validate"
-HEAD = ["part", "id", "figure", "published", "ours", "status", "source"]
+HEAD = ["part", "group", "figure", "published", "ours", "status", "source"]
 
 
 def computed(parts: list[str]) -> list[dict[str, Any]]:
@@ -37,10 +37,10 @@ def table(found: list[dict[str, Any]]) -> str:
     """Return the verdict, the checks, and the reasons of known misses."""
     count = collections.Counter(check["status"] for check in found)
     verdict = ", ".join(f"{count[status]} {status}" for status in sorted(count))
-    keys = ("part", "id", "what", "published", "ours", "status", "source")
+    keys = ("part", "group", "what", "published", "ours", "status", "source")
     rows = [[check[key] for key in keys] for check in found]
     reasons = [
-        f"* {check['id']}, {check['what']}: {check['expected']}."
+        f"* {check['group']}, {check['what']}: {check['expected']}."
         for check in found
         if check["expected"] and check["status"] != "hit"
     ]

@@ -292,7 +292,7 @@ def test_damaged_matrices(quantize: Any, refused: Any, tmp_path: Path) -> None:
     contradicted = "is damaged: 'layers.1.q' has levels that contradict its header"
     number = "is damaged: 'layers.1.q' has a tensor or a number of the wrong type"
     for key, value, message in (
-        ("loss", "much", "is damaged: its header lacks 'loss', or it is"),
+        ("loss", "much", "is damaged: its header lacks 'loss', or it has no value"),
         ("rotation", 16, differ),
         (
             "group",
@@ -349,7 +349,8 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
     for name in ("method", "model", "text"):
         left = {key: value for key, value in facts.items() if key != name}
         damaged("is damaged: its header lacks '", left)
-    damaged("is damaged: its header lacks 'hash', or it is", facts | {"model": {"name": "x"}})
+    lacks = "is damaged: its header lacks 'hash', or it has no value"
+    damaged(lacks, facts | {"model": {"name": "x"}})
     for field, value, message in (
         ("activation", "relu2", "activation=relu2; allowed: silu, gelu, gelu_tanh, relu"),
         ("norm", "layer_norm", "norm=layer_norm; allowed: rms, layer"),

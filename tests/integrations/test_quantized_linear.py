@@ -142,7 +142,7 @@ def test_what_cannot_be_is_one_line(
     assert "40 tokens; at least 256" in refused(
         lambda: st.quantize(gpt2, "kmeans", calibrate=[tokens[0]])
     )
-    assert "int8 makes no use" in refused(lambda: st.quantize(gpt2, "int8", calibrate=[tokens] * 2))
+    assert "int8 does not use" in refused(lambda: st.quantize(gpt2, "int8", calibrate=[tokens] * 2))
     assert "quant 'kmeans:act_bits=8,sites=down': layers of a transf" in refused(
         lambda: st.quantize(gpt2, "kmeans:act_bits=8,sites=down")
     )

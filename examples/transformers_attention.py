@@ -16,7 +16,7 @@ plain = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0, "eos_token
 
 expected = model.generate(**inputs, **plain)
 for chosen in (
-    {"attention": "exact", "cache": "bmc"},
+    {"attention": "exact", "growth": "bmc"},
     {"attention": "aet:keys=0.9,globals=16"},
     {"attention": "certified:eps=0.3"},
     {"policy": "snapkv:0.5,window=16"},  # of each request's own prompt

@@ -27,9 +27,9 @@ ROWS = (
     ("bf16", "bf16", "transformers bf16", HUGGING_FACE),
     ("bf16", "bf16", "vLLM bf16", VLLM),
     ("int8", "int8", "llama.cpp Q4_1", LLAMA),
-    ("kmeans:a=8 (4 bits)", "4-bit", "llama.cpp Q4_1", LLAMA_4_BIT),
+    ("kmeans:act_bits=8", "4-bit", "llama.cpp Q4_1", LLAMA_4_BIT),
 )
-HEAD = ["suffice", "perplexity", "against", *CASES.values()]
+HEAD = ["suffice", "perplexity / float", "against", *CASES.values()]
 
 
 def fastest(
@@ -75,11 +75,12 @@ def table(data: dict[str, Any]) -> str:
     ]
     note = (
         "Tokens per second of suffice / of the other (median of the ratios of each round). "
-        f"{data['model']}, {data['threads']} threads. Perplexity is that of what suffice ran over "
-        "that of the file's own float weights "
-        f"({data['windows']} windows of WikiText-2); int8 and 4-bit rows also have an int8 cache, "
-        "and no calibration. The others run the file's own weights, transformers and vLLM as "
-        "bfloat16. vLLM stands against `LLM.generate`, the others against a bare loop."
+        f"{data['model']}, {data['threads']} threads. 'perplexity / float': perplexity of "
+        "suffice's setting, divided by that of the file's own weights in float "
+        f"({data['windows']} windows of WikiText-2). int8 and 4-bit weights (kmeans) have an int8 "
+        "cache and no calibration. The others run the file's own weights, transformers and vLLM in "
+        "bfloat16. vLLM is compared with `LLM.generate`, the others with suffice's bare decode "
+        "loop, which is faster."
     )
     return f"{markdown(HEAD, body)}\n\n{note}"
 

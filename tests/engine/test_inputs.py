@@ -1,7 +1,4 @@
-"""Requests that are refused, by the full text of the refusal, before anything runs.
-
-Also tests conversations.py.
-"""
+"""Requests that are refused, by the full text of the refusal, before anything runs."""
 
 from __future__ import annotations
 

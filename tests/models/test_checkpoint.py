@@ -1,4 +1,4 @@
-"""Tests of checkpoint.py, hf_folder.py, weights.py and locate.py."""
+"""Tests of checkpoint.py, hf_folder.py, weights.py and files.py."""
 
 from __future__ import annotations
 

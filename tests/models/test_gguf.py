@@ -1,4 +1,4 @@
-"""Tests of gguf.py, gguf_model.py and gguf_tokenizer.py."""
+"""Tests of gguf_file.py, gguf_model.py and gguf_tokenizer.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How many drafts pay: by fixed costs and rates, and by a clock that the tests turn.
 
-Also tests account.py.
+Also tests costs.py.
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ def info(
         typer.Argument(
             metavar="[SEAM] [TECHNIQUE]",
             help="A seam, to list its techniques (attention, softmax, policy, growth, quant, "
-            "speculator), or a technique such as aet, to list its options.",
+            "speculate), or a technique such as aet, to list its options.",
         ),
     ] = None,
     *,

@@ -38,7 +38,7 @@ class QuantizeFlags:
     ] = "kmeans"
     data_dir: Annotated[str | None, DATA_DIR] = None
     window: Annotated[int, flag("--window", help="Tokens that run together.", **WHOLE)] = 1024
-    limit: Annotated[int, flag("--limit", help="Most windows.", **WHOLE)] = 16
+    limit: Annotated[int, flag("--limit", help="Maximum number of windows.", **WHOLE)] = 16
 
 
 def run(flags: QuantizeFlags, model: SourceFlags) -> None:

@@ -265,7 +265,7 @@ class EngineOptions:
                 "--speculate",
                 "--speculative-config",
                 help='Who drafts tokens: a name, or JSON such as {"method": "ngram"}; '
-                "`suffice info speculator` lists them.",
+                "`suffice info speculate` lists them.",
             ),
             inexact=True,
         ),

@@ -84,7 +84,7 @@ __all__ = [
     "reused_masks",
 ]
 
-# Names of these functions until 0.2, kept as aliases until 0.3.
+# The former names of these functions, aliases until 0.3.
 load_quantised = load_quantized
 quantise = quantize
 

@@ -59,8 +59,10 @@ def test_what_would_matter_is_refused(name: str, value: object, message: str) ->
 
 
 def test_values_that_ask_for_nothing_else() -> None:
-    with pytest.warns(SufficeWarning):
+    with pytest.warns(SufficeWarning) as warned:
         Config.create("m", threads=1, tensor_parallel_size=1, trust_remote_code=False)
+    names = [str(warning.message).partition("=")[0] for warning in warned]
+    assert names == ["tensor_parallel_size", "trust_remote_code"]
 
 
 def test_their_flags(cli: Cli, fake: Callable[..., LLM]) -> None:

@@ -1,83 +1,36 @@
-// Every kernel, once per instruction set, in one translation unit: a namespace and a target pragma
-// each, so that no inline function of one set can be linked into another.
-#include <cmath>
-#include <cstdint>
-#include <cstdlib>
+// Chooses among the tables of kernels that isa_table.cpp makes, one for each instruction set.
 #include <cstring>
-#include <initializer_list>
-#include <type_traits>
 
-#include "bf16.h"
 #include "kernels/kernels.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <immintrin.h>
 #define SUFFICE_X86 1
 #else
 #define SUFFICE_X86 0
 #endif
 
-#define SUFFICE_LEVEL 0
-#define SUFFICE_VNNI 0
-#define SUFFICE_NAME "base"
-namespace suffice::base {
-namespace {  // internal: nothing here is visible to the linker
-#include "kernels/all.inl"
-}  // namespace
-}  // namespace suffice::base
-#undef SUFFICE_LEVEL
-#undef SUFFICE_VNNI
-#undef SUFFICE_NAME
+namespace suffice {
 
 #if SUFFICE_X86
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,bmi,bmi2")
-#define SUFFICE_LEVEL 3
-#define SUFFICE_VNNI 0
-#define SUFFICE_NAME "v3"
-namespace suffice::v3 {
-namespace {
-#include "kernels/all.inl"
-}  // namespace
-}  // namespace suffice::v3
-#undef SUFFICE_VNNI
-#undef SUFFICE_NAME
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,bmi,bmi2,avxvnni")
-#define SUFFICE_VNNI 1
-#define SUFFICE_NAME "v3_vnni"
-namespace suffice::v3_vnni {
-namespace {
-#include "kernels/all.inl"
-}  // namespace
-}  // namespace suffice::v3_vnni
-#undef SUFFICE_LEVEL
-#undef SUFFICE_NAME
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
-#define SUFFICE_LEVEL 4
-#define SUFFICE_NAME "v4"
-namespace suffice::v4 {
-namespace {
-#include "kernels/all.inl"
-}  // namespace
-}  // namespace suffice::v4
-#undef SUFFICE_LEVEL
-#undef SUFFICE_VNNI
-#undef SUFFICE_NAME
-#pragma GCC pop_options
+namespace v4 {
+extern const Kernels table;
+}
+namespace v3_vnni {
+extern const Kernels table;
+}
+namespace v3 {
+extern const Kernels table;
+}
 #endif
+namespace base {
+extern const Kernels table;
+}
 
-namespace suffice {
 namespace {
 
 // Best first.
-constexpr const Kernels* kTables[] = {
+const Kernels* const kTables[] = {
 #if SUFFICE_X86
     &v4::table,
     &v3_vnni::table,

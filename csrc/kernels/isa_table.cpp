@@ -1,0 +1,70 @@
+// Every kernel for one instruction set. Compiled once for each: SUFFICE_ISA is its name,
+// SUFFICE_LEVEL 0, 3 or 4, SUFFICE_VNNI 1 if it adds products of bytes, or of pairs, to sums.
+//
+// A pragma below the library's headers chooses the instruction set, not a compiler option: so no
+// inline function of the library is compiled for it, which the linker could give to other code.
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <type_traits>
+
+#include "bf16.h"
+#include "kernels/kernels.h"
+
+#if SUFFICE_LEVEL > 0
+#include <immintrin.h>
+#endif
+
+#if SUFFICE_LEVEL == 4
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+#elif SUFFICE_LEVEL == 3 && SUFFICE_VNNI
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2,avxvnni")
+#elif SUFFICE_LEVEL == 3
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2")
+#endif
+
+#define SUFFICE_TEXT(name) #name
+#define SUFFICE_NAME_OF(isa) SUFFICE_TEXT(isa)
+
+namespace suffice::SUFFICE_ISA {
+
+extern const Kernels table;
+
+namespace {  // internal: nothing here is visible to the linker
+#include "kernels/all.inl"
+}  // namespace
+
+// Data, not a function: building it must not run an instruction that the CPU may lack.
+constexpr Kernels table{
+    .name = SUFFICE_NAME_OF(SUFFICE_ISA),
+    .linear = linear,
+    .unpack = unpack,
+    .quantize_rows = quantize_rows,
+    .quantize_for_codes = quantize_for_codes,
+    .rotate = rotate,
+    .select_outliers = select_outliers,
+    .replace_by_levels = replace_by_levels,
+    .count_pairs = count_pairs,
+    .normalize = normalize,
+    .activate = activate,
+    .attend = attend,
+    .traverse = traverse,
+    .score_tiles = score_tiles,
+    .add_coded = add_coded,
+    .add_coded_masses = add_coded_masses,
+    .soften_tiles = soften_tiles,
+    .estimate = estimate,
+    .combine = combine,
+    .attend_selected = attend_selected,
+    .add_masses = add_masses,
+    .encode_box = encode_box,
+    .bound = bound,
+    .store_row = store_row,
+    .load_rows = load_rows,
+    .read_memory = read_memory,
+    .multiply_cached = multiply_cached,
+};
+
+}  // namespace suffice::SUFFICE_ISA

@@ -56,8 +56,8 @@ def test_another_processor_or_schema_counts_as_never_measured(
         "{",
         "[]",
         "{}",
-        '{"schema": 1, "machine": 3}',
-        json.dumps({"schema": 1, "machine": {"cpu": machine.cpu_name()}}),
+        '{"schema": 2, "machine": 3}',
+        json.dumps({"schema": 2, "machine": {"cpu": machine.cpu_name()}}),
     ],
 )
 def test_a_damaged_file_is_refused_by_name(text: str) -> None:

@@ -10,7 +10,6 @@ while a layer holds `held(layer)` rows. Keys are stored rotated to their positio
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from suffice.cache import KV_DTYPES, Growth
 from suffice.errors import InputError, OutOfMemory, unknown
@@ -141,7 +140,7 @@ class KVCache:
     def _most_held(self) -> int:
         return max(self.held(layer) for layer in range(self.layers)) + 1
 
-    def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+    def append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
         """Write k, v float32 [G, T, D] of one layer to the rows after the committed ones.
 
         `advance` commits them, once all layers are written.
@@ -163,21 +162,21 @@ class KVCache:
         if self.tentative:
             raise InputError(f"{self.tentative} tentative rows: commit or roll back first")
 
-    def keys(self, layer: int, rows: int | None = None) -> torch.Tensor:
+    def keys(self, layer: int, rows: int | None = None) -> np.ndarray:
         """Return the first `rows` keys (default: the committed ones) as float32 [G, rows, D]."""
         out = self._rows(layer, rows)
-        self.native.load(layer, 0, out.numpy(), None)
+        self.native.load(layer, 0, out, None)
         return out
 
-    def values(self, layer: int, rows: int | None = None) -> torch.Tensor:
+    def values(self, layer: int, rows: int | None = None) -> np.ndarray:
         """Return the first `rows` values (default: the committed ones) as float32 [G, rows, D]."""
         out = self._rows(layer, rows)
-        self.native.load(layer, 0, None, out.numpy())
+        self.native.load(layer, 0, None, out)
         return out
 
-    def _rows(self, layer: int, rows: int | None) -> torch.Tensor:
+    def _rows(self, layer: int, rows: int | None) -> np.ndarray:
         count = self.held(layer) if rows is None else rows
-        return torch.empty(int(self.native.heads), count, int(self.native.size))
+        return np.empty((int(self.native.heads), count, int(self.native.size)), np.float32)
 
     def room(self, drafts: int) -> int:
         """Return how many of `drafts` tentative rows fit into the spare rows.
@@ -187,7 +186,7 @@ class KVCache:
         """
         return min(drafts, self.spare, MAX_TENTATIVE - self.tentative)
 
-    def append_tentative(self, k: torch.Tensor, v: torch.Tensor, parents: list[int]) -> None:
+    def append_tentative(self, k: np.ndarray, v: np.ndarray, parents: list[int]) -> None:
         """Append drafts k, v float32 [L, G, T, D] to the spare rows.
 
         `parents[i]` is the tentative row that draft i continues, -1 for the last committed row;
@@ -295,7 +294,7 @@ class KVCache:
         if not 0 <= rows <= self.length:
             raise InputError(f"cannot truncate to {rows} rows: {self.length} are committed")
 
-    def evict(self, layer: int, rows: torch.Tensor) -> None:
+    def evict(self, layer: int, rows: np.ndarray) -> None:
         """Keep the committed rows `rows` [G, n] of a layer, ascending, and free the others' memory.
 
         Raises:
@@ -318,7 +317,7 @@ class KVCache:
         """
         self.native.set_eligible(layer, sinks, recent, blocks)
 
-    def rank(self, layer: int, order: torch.Tensor) -> None:
+    def rank(self, layer: int, order: np.ndarray) -> None:
         """Set the order in which techniques that stop early read the first n blocks of 16 rows.
 
         `order` [G, n] has the most important block first; newer blocks are read before all of them.
@@ -330,13 +329,13 @@ class KVCache:
         self.native.keep_heavy(self.length)
         self._final = self.length
 
-    def masses(self, layer: int) -> torch.Tensor:
+    def masses(self, layer: int) -> np.ndarray:
         """Return the attention mass so far of each row of a layer, float32 [G, held]."""
-        out = torch.empty(self.kv_heads, self.held(layer))
-        self.native.load_masses(layer, out.numpy())
+        out = np.empty((self.kv_heads, self.held(layer)), np.float32)
+        self.native.load_masses(layer, out)
         return out
 
-    def set_masses(self, layer: int, masses: torch.Tensor) -> None:
+    def set_masses(self, layer: int, masses: np.ndarray) -> None:
         """Set the attention mass so far of each row of a layer, float32 [G, held]."""
         self.native.store_masses(layer, _floats(masses))
 
@@ -366,9 +365,9 @@ def _require_whole(name: str, rows: list[int]) -> None:
         raise InputError(f"{name} {rows!r:.60} must be a list of whole numbers")
 
 
-def _floats(rows: torch.Tensor) -> np.ndarray:
-    return rows.detach().to(torch.float32).contiguous().numpy()
+def _floats(rows: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(rows, np.float32)
 
 
-def _whole(rows: torch.Tensor) -> np.ndarray:
-    return rows.to(torch.int32).contiguous().numpy()
+def _whole(rows: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(rows, np.int32)

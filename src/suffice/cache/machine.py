@@ -18,19 +18,24 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from suffice.cache import Growth, with_defaults
 from suffice.cache.cost import GrowthCosts, best_allocations, nearest_power_of_two, spare_rows
 from suffice.errors import InputError
 from suffice.paths import cache_dir, write_whole
 
-SCHEMA = 1
+if TYPE_CHECKING:
+    from suffice.cache.kv import KVCache
+
+SCHEMA = 2
 LENGTHS = tuple(2**power for power in range(7, 18))  # 128 .. 131072
 ELEMENT_BYTES = 4  # the model's reference element, float32
 Progress = Callable[[str, int, int], None]
 
-_HEADS, _ROWS, _SIZE, _SPARE = 128, 1024, 128, 64  # 64 MiB of keys, more than any CPU cache
+_HEADS, _ROWS, _SIZE, _SPARE = 128, 1024, 128, 64  # 128 MiB, more than most CPU caches
 _READ_BYTES = 256 << 20
 _REPEATS = 5
 
@@ -195,11 +200,11 @@ def _cpuinfo() -> list[str]:
 
 
 def _seconds(work: Callable[[], Any], threads: int) -> float:
-    """Return the median time of `work` after a warm-up run, with torch on `threads` threads."""
-    import torch
+    """Return the median time of `work` after a warm-up run, on `threads` threads."""
+    from suffice import native
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    before = native.threads()
+    native.set_threads(threads)
     try:
         work()
         times = []
@@ -208,34 +213,40 @@ def _seconds(work: Callable[[], Any], threads: int) -> float:
             work()
             times.append(time.perf_counter() - start)
     finally:
-        torch.set_num_threads(before)
+        native.set_threads(before)
     return statistics.median(times)
 
 
+def _filled() -> KVCache:
+    """Return a cache of float32 keys and values with _ROWS rows."""
+    from suffice.cache.growth import Upfront
+    from suffice.cache.kv import KVCache
+
+    limit = _ROWS + (_REPEATS + 1) * _SPARE
+    float32 = {"key_dtype": "float32", "value_dtype": "float32"}
+    cache = KVCache(1, _HEADS, _SIZE, growth=Upfront(), limit=limit, **float32)
+    cache.native.resize(_ROWS, 0)
+    ones = np.ones((_HEADS, _ROWS, _SIZE), np.float32)
+    cache.append(0, ones, ones)
+    cache.advance(_ROWS)
+    return cache
+
+
 def _copy_rate(threads: int) -> float:
-    import torch
+    cache = _filled()
 
-    old = torch.ones(_HEADS, _ROWS, _SIZE)
+    def grow() -> None:  # into new memory, so that page faults are included
+        cache.native.resize(cache.capacity + _SPARE, _ROWS)
 
-    def grow() -> None:
-        # Copies into new memory, as growth does, so that page faults are included.
-        new = torch.empty(_HEADS, _ROWS + _SPARE, _SIZE)
-        new[:, :_ROWS] = old
-        new[:, _ROWS:] = 0
-
-    return 2 * old.nbytes / _seconds(grow, threads)
+    return 2 * _ROWS * cache.row_bytes / _seconds(grow, threads)
 
 
 def _product_rate(threads: int) -> float:
-    import torch
+    from suffice.backends.cpu.attention import attend
 
-    keys, values = torch.ones(_HEADS, _ROWS, _SIZE), torch.ones(_HEADS, _ROWS, _SIZE)
-    query = torch.ones(_HEADS, 1, _SIZE)
-
-    def attend() -> None:
-        torch.bmm(torch.bmm(query, keys.transpose(1, 2)), values)
-
-    return 2 * keys.numel() / _seconds(attend, threads)
+    cache, query = _filled(), np.ones((_HEADS, 1, _SIZE), np.float32)
+    seconds = _seconds(lambda: attend(None, query, cache, 0, scale=1.0), threads)
+    return 2 * _HEADS * _ROWS * _SIZE / seconds
 
 
 def _read_rate(threads: int) -> float:

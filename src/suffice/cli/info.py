@@ -1,8 +1,7 @@
-"""`suffice info`: version, machine, techniques, models. Loads PyTorch only to measure or open."""
+"""`suffice info`: version, machine, techniques, models."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import os
 import platform
@@ -15,6 +14,7 @@ from suffice import __version__, native
 from suffice.attention import ATTENTIONS, SOFTMAXES
 from suffice.cache import GROWTHS, KV_DTYPES, machine, row_bytes
 from suffice.cli.output import busy, markdown
+from suffice.eval.record import versions
 from suffice.policy import POLICIES
 from suffice.pull import MODELS, model_path, resolve
 from suffice.quant import QUANTS
@@ -60,10 +60,10 @@ def _computed_by(table: Table, name: str) -> str:
 
 
 def _versions() -> list[tuple[str, str]]:
-    parts = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers")]
+    packages = [f"{name} {version}" for name, version in versions().items() if name != "suffice"]
     return [
         ("suffice", __version__),
-        ("Python", f"{platform.python_version()}, {', '.join(parts)}"),
+        ("Python", ", ".join([platform.python_version(), *packages])),
     ]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from suffice import native
 from suffice.data.essay import essay
 from suffice.engine.config import Config
@@ -21,17 +19,6 @@ from suffice.models.tokenizer import Tokenizer, load_tokenizer
 from suffice.quant import QUANTS
 
 SAMPLE = 8000  # characters of text; their tokens suffice to measure the model's keys
-
-
-def prefill_dtype(dtype: str) -> torch.dtype:
-    """Return the type of prefill's matmuls for weights of a type.
-
-    bfloat16 weights are multiplied in bfloat16 only on CPUs with tile instructions (AMX). On
-    others, including AVX-512 with bfloat16, float32 and the native step are faster and more
-    accurate.
-    """
-    fast = torch.cpu.get_capabilities().get("amx_bf16", False)
-    return torch.bfloat16 if dtype == "bfloat16" and fast else torch.float32
 
 
 def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
@@ -52,14 +39,12 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     config = config.resolved(opened.dtype, model.max_positions, model.most_positions)
     assert config.threads is not None
     native.set_threads(config.threads)
-    torch.set_num_threads(config.threads)
-    dtype = prefill_dtype(config.dtype)
     if isinstance(opened, Quantized):
         config = replace(config, quantization=QUANTS.build(opened.facts["method"]))
-        decoder = Decoder(model, opened.weights, dtype)
+        decoder = Decoder(model, opened.weights)
     else:
         assert config.quantization is not None
-        decoder = Decoder.from_checkpoint(opened, config.quantization, dtype)
+        decoder = Decoder.from_checkpoint(opened, config.quantization)
     to_huge_pages(decoder.weights)
     tokenizer = load_tokenizer(config.tokenizer or config.model)
     runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-import torch
+import numpy as np
 
 from suffice import sampling
 from suffice.engine.fair_lock import FairLock
@@ -19,7 +19,6 @@ from suffice.engine.interrupts import allowed, deferred
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import Logprob, Request, Sample
 from suffice.engine.scheduler import Scheduler
-from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import InputError, OutOfMemory
 from suffice.speculate import NO_DRAFTS, Tree
 from suffice.speculate.acceptance import next_token
@@ -97,13 +96,12 @@ class Loop:
             self.scheduler.put_back(request)
             raise
         request.metrics.prefill_seconds = request.lap()
-        with one_torch_thread():
-            samples = request.running
-            states = [sample.state for sample in samples]
-            tokens = sampling.sample(logits.expand(len(samples), -1), states)
-            for sample, token in zip(samples, tokens, strict=True):
-                self._accept(sample, NO_DRAFTS, logits[None], token)
-                self._release_finished(sample)
+        samples = request.running
+        states = [sample.state for sample in samples]
+        tokens = sampling.sample(np.broadcast_to(logits, (len(samples), len(logits))), states)
+        for sample, token in zip(samples, tokens, strict=True):
+            self._accept(sample, NO_DRAFTS, logits[None], token)
+            self._release_finished(sample)
 
     def _open(self, request: Request) -> object:
         """Return a request's first sequence: the kept one, cut to the prefix that the prompt
@@ -143,23 +141,22 @@ class Loop:
         self.budget.drafted(samples, proposed, drafted - began)
         sequences = [sample.sequence for sample in samples]
         logits = self.runner.verify(sequences, [sample.tokens[-1] for sample in samples], drafts)
-        rows = torch.split(logits, [1 + len(tree) for tree in drafts])
-        with one_torch_thread():
-            tokens = self._first_tokens(samples, drafts, rows, logits)
-            for at, sample in enumerate(samples):
-                if path := self._accept(sample, drafts[at], rows[at], tokens[at]):
-                    self.runner.commit(sample.sequence, path)
-                    sample.drafts.add(drafts[at], len(path) - 1)
-                    self.budget.learn(sample, proposed[at], sample.tokens[-len(path) :])
-                    self._release_finished(sample)
+        rows = np.split(logits, np.cumsum([1 + len(tree) for tree in drafts])[:-1])
+        tokens = self._first_tokens(samples, drafts, rows, logits)
+        for at, sample in enumerate(samples):
+            if path := self._accept(sample, drafts[at], rows[at], tokens[at]):
+                self.runner.commit(sample.sequence, path)
+                sample.drafts.add(drafts[at], len(path) - 1)
+                self.budget.learn(sample, proposed[at], sample.tokens[-len(path) :])
+                self._release_finished(sample)
         self.budget.checked(drafts, self._clock() - drafted)
 
     def _first_tokens(
         self,
         samples: list[Sample],
         drafts: list[Tree],
-        rows: Sequence[torch.Tensor],
-        logits: torch.Tensor,
+        rows: Sequence[np.ndarray],
+        logits: np.ndarray,
     ) -> Sequence[int | InputError | None]:
         """Choose the token after each sample's last one, for all at once, as without drafts.
 
@@ -168,11 +165,11 @@ class Loop:
         if any(tree.draft_probs is not None for tree in drafts):
             return [None] * len(samples)
         if len(logits) > len(samples):  # there are drafts
-            logits = torch.stack([own[0] for own in rows])
+            logits = np.stack([own[0] for own in rows])
         return sampling.sample(logits, [sample.state for sample in samples])
 
     def _accept(
-        self, sample: Sample, tree: Tree, logits: torch.Tensor, token: int | InputError | None
+        self, sample: Sample, tree: Tree, logits: np.ndarray, token: int | InputError | None
     ) -> list[int]:
         """Choose the sample's next tokens: the accepted drafts and the token after them.
 
@@ -197,7 +194,7 @@ class Loop:
         return path
 
     def _choose(
-        self, sample: Sample, tree: Tree, node: int, logits: torch.Tensor
+        self, sample: Sample, tree: Tree, node: int, logits: np.ndarray
     ) -> int | InputError:
         probs = None if tree.draft_probs is None else tree.draft_probs[node + 1]
         if probs is None:
@@ -208,7 +205,7 @@ class Loop:
         except InputError as error:
             return error
 
-    def _log(self, sample: Sample, logits: torch.Tensor, token: int) -> None:
+    def _log(self, sample: Sample, logits: np.ndarray, token: int) -> None:
         count = sample.request.params.logprobs
         if count is None:
             return

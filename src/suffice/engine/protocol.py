@@ -6,7 +6,7 @@ from collections import abc
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-import torch
+import numpy as np
 
 from suffice.speculate import DraftingSample, Tree
 from suffice.trace import Trace
@@ -74,14 +74,14 @@ class Runner(Protocol):
         """Return a new, empty sequence that may grow to `limit` rows. Raises OutOfMemory."""
         ...
 
-    def prefill(self, sequence: Any, tokens: list[int]) -> torch.Tensor:
+    def prefill(self, sequence: Any, tokens: list[int]) -> np.ndarray:
         """Run tokens after the cached ones; return the last one's logits, float32 [V].
 
         Raises OutOfMemory; after that, only `close` may be called for the sequence.
         """
         ...
 
-    def prefill_all(self, sequence: Any, tokens: list[int]) -> Iterator[torch.Tensor]:
+    def prefill_all(self, sequence: Any, tokens: list[int]) -> Iterator[np.ndarray]:
         """Run tokens as `prefill` does; yield the logits of all, chunk by chunk, float32 [T, V]."""
         ...
 
@@ -98,7 +98,7 @@ class Runner(Protocol):
         """Return drafts for each sample, at most `most` tokens, for which memory is reserved."""
         ...
 
-    def verify(self, sequences: list[Any], tokens: list[int], drafts: list[Tree]) -> torch.Tensor:
+    def verify(self, sequences: list[Any], tokens: list[int], drafts: list[Tree]) -> np.ndarray:
         """Run one more token of each sequence, and its drafts; memory must be reserved.
 
         Returns the logits after each token and then after each of its drafts, sequence by sequence,
@@ -117,14 +117,14 @@ class Runner(Protocol):
         """Free the drafting state of a sample that has ended."""
         ...
 
-    def step(self, sequences: list[Any], tokens: list[int]) -> torch.Tensor:
+    def step(self, sequences: list[Any], tokens: list[int]) -> np.ndarray:
         """Run one more token of each sequence; return logits, float32 [B, V].
 
         Memory must be reserved.
         """
         ...
 
-    def advance(self, sequences: list[Any], chains: list[list[int]]) -> torch.Tensor:
+    def advance(self, sequences: list[Any], chains: list[list[int]]) -> np.ndarray:
         """Run known tokens of each sequence in one decode step; memory must be reserved.
 
         Returns the logits after each token, sequence by sequence, float32 [rows, V]. They equal the

@@ -1,22 +1,20 @@
-"""Runs the model: decode steps in native code, prefill in chunks by native code or PyTorch."""
+"""Runs the model: prompts in chunks and decode steps, all in native code."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 import warnings
 from collections import abc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
+import numpy as np
 
 from suffice.attention.rule import AttentionRule
 from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
-from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.decoder import Decoder
 from suffice.models.key_rounding import key_rounding
@@ -27,14 +25,8 @@ from suffice.speculate import DraftingSample, Proposer, Tree
 from suffice.speculate.none import NoDrafts
 from suffice.trace import Trace
 
-# Prompts, or their uncached rest, of at most this many tokens run in the native step, by the type
-# of PyTorch's matmuls. In float32 native matmuls are equally fast (2 to 3 times as fast in int8),
-# and PyTorch must unpack every weight first. Where the CPU multiplies tiles of bfloat16, PyTorch is
-# several times faster, and only short prompts do not repay the unpacking.
-NATIVE_PREFILL = {torch.float32: sys.maxsize, torch.bfloat16: 64}
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
-Chunk = Callable[[KVCache, list[int], Outputs, QueryObserver | None], torch.Tensor]
-NATIVE_ROWS = 30  # most tokens of a native step: whole tiles of the 6 rows that share an AVX2 load
+CHUNK_ROWS = 30  # most tokens of a prompt's step: whole tiles of the 6 rows that share an AVX2 load
 
 
 @dataclass(eq=False)
@@ -74,8 +66,7 @@ class Runner:
         self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
         self._rounding = None
         if fits_keys(types_of(config.kv_cache_dtype)[0]):
-            with one_torch_thread():
-                self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
+            self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
         self.growth = machine.fitted_to_kernel(config.growth)
         self.proposer: Proposer = NoDrafts()
 
@@ -92,7 +83,7 @@ class Runner:
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
         parts = self.decoder.weights.values()
-        return sum(p.nbytes if isinstance(p, torch.Tensor) else p.bytes for p in parts)
+        return sum(p.nbytes if isinstance(p, np.ndarray) else p.bytes for p in parts)
 
     @property
     def longest_prompt(self) -> int:
@@ -125,7 +116,7 @@ class Runner:
         self.config.policy.prepare(cache, self.windows)
         return Sequence(request_id, cache)
 
-    def prefill(self, sequence: Sequence, tokens: list[int]) -> torch.Tensor:
+    def prefill(self, sequence: Sequence, tokens: list[int]) -> np.ndarray:
         """Run tokens after the cached ones; return the last one's logits, float32 [V].
 
         Every token sees all earlier ones; then the policy chooses.
@@ -137,48 +128,53 @@ class Runner:
         self._watch_length(cache.length + len(tokens))
         cache.reserve(len(tokens))
         watch = policy.watch(cache, self.windows, self.decoder.config.attention_scale)
-        run, size = self._prompt_runner(len(tokens))
-        last = (len(tokens) - 1) // size * size
-        for start in range(0, last, size):
-            run(cache, tokens[start : start + size], "none", watch)
-        logits = run(cache, tokens[last:], "last", watch)[0]
+        *first, last = self._chunks(tokens)
+        for chunk in first:
+            self._run_chunk(cache, chunk, "none", watch)
+        logits = self._run_chunk(cache, last, "last", watch)[0]
         policy.after_prompt(cache, self.windows, watch)
         return logits
 
-    def prefill_all(self, sequence: Sequence, tokens: list[int]) -> Iterator[torch.Tensor]:
+    def observe(self, sequence: Sequence, tokens: list[int], watch: QueryObserver) -> None:
+        """Run tokens as a prompt with exact attention, and show `watch` all queries.
+
+        Raises:
+            OutOfMemory: After that, only `close` may be called for the sequence.
+        """
+        sequence.cache.reserve(len(tokens))
+        for chunk in self._chunks(tokens):
+            self._run_chunk(sequence.cache, chunk, "none", watch, exact=True)
+
+    def prefill_all(self, sequence: Sequence, tokens: list[int]) -> Iterator[np.ndarray]:
         """Run tokens as `prefill` does, but yield the logits of all, chunk by chunk, [T, V].
 
         Raises:
             OutOfMemory: After that, only `close` may be called for the sequence.
         """
         sequence.cache.reserve(len(tokens))
-        run, size = self._prompt_runner(len(tokens))
-        for start in range(0, len(tokens), size):
-            yield run(sequence.cache, tokens[start : start + size], "all", None)
+        for chunk in self._chunks(tokens):
+            yield self._run_chunk(sequence.cache, chunk, "all", None)
 
-    def _prompt_runner(self, count: int) -> tuple[Chunk, int]:
-        """Return the function that runs chunks of a prompt of `count` tokens, and their length."""
-        if self.config.softmax.prefill or count <= NATIVE_PREFILL[self.decoder.dtype]:
-            return self._chunk_by_step, min(NATIVE_ROWS, self.config.prefill_chunk)
-        return self._chunk_by_torch, self.config.prefill_chunk
+    def _chunks(self, tokens: list[int]) -> list[list[int]]:
+        """Return a prompt cut into the parts that run together."""
+        size = min(CHUNK_ROWS, self.config.prefill_chunk)
+        return [tokens[start : start + size] for start in range(0, len(tokens), size)]
 
-    def _chunk_by_torch(
-        self, cache: KVCache, tokens: list[int], outputs: Outputs, watch: QueryObserver | None
-    ) -> torch.Tensor:
-        seen = _shown(watch, cache.length + len(tokens))
-        logits = self.decoder.forward(torch.tensor(tokens), cache, logits=outputs, watch=seen)
-        return torch.empty(0) if logits is None else logits.reshape(-1, self.vocabulary)
-
-    def _chunk_by_step(
-        self, cache: KVCache, tokens: list[int], outputs: Outputs, watch: QueryObserver | None
-    ) -> torch.Tensor:
-        seen = _shown(watch, cache.length + len(tokens))
-        with one_torch_thread():  # a policy processes queries between two steps
-            logits = self._native.step(
-                [StepRows(cache, tokens, outputs=outputs)],
-                exact=not self.config.softmax.prefill,
-                watch=seen,
-            )
+    def _run_chunk(
+        self,
+        cache: KVCache,
+        tokens: list[int],
+        outputs: Outputs,
+        watch: QueryObserver | None,
+        *,
+        exact: bool | None = None,
+    ) -> np.ndarray:
+        """Run tokens after the cached ones; attention is exact, unless the softmax is coded."""
+        logits = self._native.step(
+            [StepRows(cache, tokens, outputs=outputs)],
+            exact=not self.config.softmax.prefill if exact is None else exact,
+            watch=_shown(watch, cache.length + len(tokens)),
+        )
         cache.commit(list(range(len(tokens))))
         return logits
 
@@ -241,7 +237,7 @@ class Runner:
 
     def verify(
         self, sequences: list[Sequence], tokens: list[int], drafts: list[Tree]
-    ) -> torch.Tensor:
+    ) -> np.ndarray:
         """Run one more token of each sequence, and its drafts; memory must be reserved.
 
         Returns the logits after each token and then after each of its drafts, sequence by sequence,
@@ -265,21 +261,21 @@ class Runner:
         sequence.cache.commit(path)
         self.config.policy.after_step(sequence.cache)
 
-    def _step(self, batch: list[StepRows]) -> torch.Tensor:
+    def _step(self, batch: list[StepRows]) -> np.ndarray:
         audit = self.audit is not None and self.trace.steps % self.audit == 0
         logits = self._native.step(batch, self.trace, audit=audit)
         caches = [rows.cache for rows in batch]
         self.trace.cached = sum(c.length for c in caches), sum(c.held_bytes for c in caches)
         return logits
 
-    def step(self, sequences: list[Sequence], tokens: list[int]) -> torch.Tensor:
+    def step(self, sequences: list[Sequence], tokens: list[int]) -> np.ndarray:
         """Run one more token of each sequence; return logits, float32 [B, V].
 
         Memory must be reserved.
         """
         return self.advance(sequences, [[token] for token in tokens])
 
-    def advance(self, sequences: list[Sequence], chains: list[list[int]]) -> torch.Tensor:
+    def advance(self, sequences: list[Sequence], chains: list[list[int]]) -> np.ndarray:
         """Run known tokens of each sequence in one decode step; memory must be reserved.
 
         Returns the logits after each token, sequence by sequence, float32 [rows, V]. They equal the
@@ -297,14 +293,14 @@ class Runner:
             self.commit(sequence, list(range(len(rows.tokens))))
         return logits
 
-    def _advance_singly(self, sequences: list[Sequence], chains: list[list[int]]) -> torch.Tensor:
-        found: list[list[torch.Tensor]] = [[] for _ in chains]
+    def _advance_singly(self, sequences: list[Sequence], chains: list[list[int]]) -> np.ndarray:
+        found: list[list[np.ndarray]] = [[] for _ in chains]
         for at in range(max(map(len, chains))):
             going = [i for i, chain in enumerate(chains) if at < len(chain)]
             logits = self.advance([sequences[i] for i in going], [[chains[i][at]] for i in going])
             for i, row in zip(going, logits, strict=True):
                 found[i].append(row)
-        return torch.stack([row for rows in found for row in rows])
+        return np.stack([row for rows in found for row in rows])
 
     def fork(self, sequence: Sequence) -> Sequence:
         """Return an independent copy of a sequence.
@@ -319,7 +315,7 @@ class Runner:
         sequence.cache.close()
 
 
-def _shown(watch: QueryObserver | None, end: int) -> Callable[[int, torch.Tensor], None] | None:
+def _shown(watch: QueryObserver | None, end: int) -> Callable[[int, np.ndarray], None] | None:
     """Return a callback that shows a chunk's queries to a policy; the chunk ends at `end`."""
     if watch is None:
         return None

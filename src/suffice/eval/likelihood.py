@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
 
-import torch
+import numpy as np
 
+from suffice.arrays import log_softmax
 from suffice.engine.llm import LLM
 from suffice.engine.protocol import Runner, Tokenizer
-from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import InputError, unknown
 from suffice.eval.perplexity import MODES, STEP_ROWS
 
@@ -174,11 +174,11 @@ class _Run:
         inputs = [self.pair.context[-1], *self.pair.continuation[:-1]]
         return inputs[self.done : self.done + limit]
 
-    def count(self, logits: torch.Tensor) -> None:
+    def count(self, logits: np.ndarray) -> None:
         """Add the logits [T, V] of the next T tokens."""
         for row in logits:  # one at a time, so that the order of summation is always the same
             target = self.pair.continuation[self.done]
-            self.log += float(row[target]) - float(row.logsumexp(0))
+            self.log += float(log_softmax(row)[target])
             self.greedy = self.greedy and int(row.argmax()) == target
             self.done += 1
 
@@ -227,10 +227,9 @@ def _step(runner: Runner, active: list[_Run]) -> None:
     for run, chain in zip(active, chains, strict=True):
         runner.reserve(run.sequence, len(chain))
     logits = runner.advance([run.sequence for run in active], chains)
-    with one_torch_thread():
-        parts = torch.split(logits, [len(chain) for chain in chains])
-        for run, rows in zip(active, parts, strict=True):
-            run.count(rows)
+    parts = np.split(logits, np.cumsum([len(chain) for chain in chains])[:-1])
+    for run, rows in zip(active, parts, strict=True):
+        run.count(rows)
 
 
 def _prefill(
@@ -248,7 +247,7 @@ def _prefill(
         yield run.likelihood
 
 
-def _after(chunks: Iterator[torch.Tensor], skipped: int) -> Iterator[torch.Tensor]:
+def _after(chunks: Iterator[np.ndarray], skipped: int) -> Iterator[np.ndarray]:
     """Yield chunks of rows [T, V] without the first `skipped` rows."""
     for chunk in chunks:
         yield chunk[skipped:]

@@ -29,10 +29,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
+from suffice.arrays import log_softmax
 from suffice.engine.protocol import Runner, Tokenizer
-from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import InputError, unknown
 from suffice.policy import Policy
 
@@ -47,7 +46,7 @@ class Scores:
 
     windows: list[int]
     targets: list[int]
-    logits: torch.Tensor
+    logits: np.ndarray
 
     def cut(self, rows: int) -> tuple[Scores, Scores]:
         """Return the first `rows` predictions and the others."""
@@ -79,24 +78,23 @@ class PerplexityTally:
         """Perplexity so far."""
         return math.exp(self.total / self.predictions)
 
-    @one_torch_thread()
     def add(self, scores: Scores, reference: Scores | None = None) -> None:
         """Add some predictions, with those of the reference for the same tokens if given."""
-        logs = scores.logits.log_softmax(-1)
+        logs = log_softmax(scores.logits)
         nll = _nll(logs, scores.targets)
         for window, loss in zip(scores.windows, nll.tolist(), strict=True):
             self.nll[window].append(loss)
-        self.total += float(nll.double().sum())
+        self.total += float(nll.sum(dtype=np.float64))
         self.predictions += len(nll)
         if reference is None:
             return
-        expected = reference.logits.log_softmax(-1)
+        expected = log_softmax(reference.logits)
         reference_nll = _nll(expected, reference.targets)
         for window, loss in zip(scores.windows, reference_nll.tolist(), strict=True):
             self.reference_nll[window].append(loss)
-        divergence = (expected.exp() * (expected - logs)).sum(-1)
-        self.divergence += divergence.clamp(min=0).tolist()  # may be negative by rounding
-        self.change += (torch.exp(-nll) - torch.exp(-reference_nll)).tolist()
+        divergence = (np.exp(expected) * (expected - logs)).sum(-1)
+        self.divergence += divergence.clip(min=0).tolist()  # may be negative by rounding
+        self.change += (np.exp(-nll) - np.exp(-reference_nll)).tolist()
         self.same += int((logs.argmax(-1) == expected.argmax(-1)).sum())
 
     def ratio(self) -> tuple[float, float | None]:
@@ -341,8 +339,9 @@ def _prefill(
         runner.close(sequence)
 
 
-def _nll(logs: torch.Tensor, targets: list[int]) -> torch.Tensor:
-    return -logs[torch.arange(len(targets)), torch.tensor(targets)]
+def _nll(logs: np.ndarray, targets: list[int]) -> np.ndarray:
+    found: np.ndarray = -logs[np.arange(len(targets)), targets]
+    return found
 
 
 def _perplexity(nll: list[list[float]]) -> tuple[float, float | None]:

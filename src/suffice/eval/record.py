@@ -12,7 +12,8 @@ import shlex
 import subprocess
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from suffice import native
 SCHEMA = 1
 _RECORDED = {"quantization": "quant", "speculative_config": "speculate"}  # names in schema 1
 _OPTION = re.compile(r"(-\w|--?[\w-]+=)?(.*)", re.DOTALL)  # `-m/a/b`, `--text=/a/b` or `/a/b`
-PACKAGES = ("suffice", "torch", "transformers", "numpy")
+PACKAGES = ("suffice", "numpy", "tokenizers", "torch", "transformers")
 FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "amx_tile")
 
 
@@ -38,9 +39,17 @@ def facts(program: str, arguments: Sequence[str]) -> dict[str, Any]:
         "commit": commit,
         "modified": commit and bool(_git("status", "--porcelain", "--untracked-files=no")),
         "machine": machine(),
-        "versions": {"python": platform.python_version()}
-        | {package: version(package) for package in PACKAGES},
+        "versions": {"python": platform.python_version()} | versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of suffice and of the packages that results depend on, if installed."""
+    found = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def _is_flag(name: str) -> bool:

@@ -28,10 +28,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
+from suffice.arrays import log_softmax
 from suffice.attention.by_head import Thresholds, rules_at
-from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import InputError
 from suffice.eval.perplexity import STEP_ROWS, PerplexityPlan, PerplexityTally, measure
 from suffice.trace import Audit
@@ -90,7 +89,7 @@ class Allocator:
             OutOfMemory: There is no memory for the windows.
         """
         self._open()
-        self._exact = [logits.log_softmax(-1) for logits in self._run(self._everywhere(None))]
+        self._exact = [log_softmax(logits) for logits in self._run(self._everywhere(None))]
         yield 1
         for i, level in enumerate(self._levels[1:], start=1):
             self._runner.audit, self._runner.trace.audit = 1, None
@@ -162,7 +161,7 @@ class Allocator:
             self._starts.append(self._runner.open("calibrate", len(window)))
             self._runner.prefill(self._starts[-1], window[: self._prompt])
 
-    def _run(self, rules: Any) -> Iterator[torch.Tensor]:
+    def _run(self, rules: Any) -> Iterator[np.ndarray]:
         """Decode the tokens after the prompts by these rules; yield logits [R, V] of each step."""
         runner = self._runner
         runner.use(rules)
@@ -188,14 +187,13 @@ class Allocator:
         squares: np.ndarray = audit.sums[1].reshape(*self._shape, self._group).mean(-1)
         return squares / audit.tokens
 
-    @one_torch_thread()
     def _divergence(self, chosen: np.ndarray) -> float:
         """Return the mean divergence from exact attention in nats, with levels `chosen` [L, G]."""
         total, rows = 0.0, 0
         found = self._run(rules_at(self._technique, self._thresholds(chosen)))
         for logits, exact in zip(found, self._exact, strict=True):
-            change, p = logits - exact, exact.exp()
-            mean = (p * change).sum(-1, keepdim=True)
+            change, p = logits - exact, np.exp(exact)
+            mean = (p * change).sum(-1, keepdims=True)
             total += float((p * (change - mean) ** 2).sum()) / 2
             rows += len(logits)
         return total / rows

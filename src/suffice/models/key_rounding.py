@@ -39,12 +39,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
+from suffice.arrays import softmax
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.models.config import DecoderConfig, Rope
-from suffice.models.layers import rotate
 from suffice.models.native_model import NativeModel, StepRows
 from suffice.models.rope import rope_table
 from suffice.native import core
@@ -67,9 +67,9 @@ class Observed:
     along the mean, and `moments` [L, G, D, D] are S of the queries.
     """
 
-    means: torch.Tensor
-    squares: torch.Tensor
-    moments: torch.Tensor
+    means: np.ndarray
+    squares: np.ndarray
+    moments: np.ndarray
 
 
 def key_rounding(
@@ -86,13 +86,19 @@ def key_rounding(
 def rounding_of(seen: Observed) -> core.KeyRoundings:
     """Return the rounding of keys with these statistics."""
     scales, block = scales_of(seen.squares), rotation_of(seen.means.shape[-1])
-    means = hadamard.rotate(seen.means * scales, block)
+    means = _hadamard(seen.means * scales, block)
     scaled = seen.moments / (scales[..., None] * scales[..., None, :])
-    moments = hadamard.rotate(hadamard.rotate(scaled, block).mT, block)
-    found = [factors(own) for own in moments.flatten(0, 1)]
-    passed, weights = (torch.stack(part) for part in zip(*found, strict=True))
-    parts = scales, means, passed.view(moments.shape), weights.view(means.shape)
-    return core.KeyRoundings(*(part.float().contiguous().numpy() for part in parts))
+    moments = _hadamard(_hadamard(scaled, block).swapaxes(-1, -2), block)
+    found = [factors(own) for own in moments.reshape(-1, *moments.shape[-2:])]
+    passed, weights = (np.stack(part) for part in zip(*found, strict=True))
+    parts = scales, means, passed.reshape(moments.shape), weights.reshape(means.shape)
+    return core.KeyRoundings(*(np.ascontiguousarray(part, np.float32) for part in parts))
+
+
+def _hadamard(values: np.ndarray, block: int) -> np.ndarray:
+    import torch  # bridge
+
+    return hadamard.rotate(torch.from_numpy(np.ascontiguousarray(values)), block).numpy()  # bridge
 
 
 def rotation_of(size: int) -> int:
@@ -100,11 +106,12 @@ def rotation_of(size: int) -> int:
     return size & -size
 
 
-def scales_of(squares: torch.Tensor) -> torch.Tensor:
+def scales_of(squares: np.ndarray) -> np.ndarray:
     """Return the scales of channels [..., D] from their mean squares."""
-    mean = squares.mean(-1, keepdim=True)
-    known = torch.where(mean > 0, squares / mean, 1.0)
-    return (known + FLOOR).rsqrt()
+    mean = squares.mean(-1, keepdims=True)
+    known = np.divide(squares, mean, where=mean > 0, out=np.ones_like(squares))
+    scales: np.ndarray = 1 / np.sqrt(known + FLOOR)
+    return scales
 
 
 def observed(
@@ -112,9 +119,9 @@ def observed(
 ) -> Observed:
     """Run tokens through a model and return the statistics of its keys and queries."""
     count = min(TOKENS, positions, config.longest_prompt)
-    random = torch.Generator().manual_seed(0)
+    random = np.random.default_rng(0)
     tokens = [token for token in sample if token < config.vocab][:count]
-    tokens += torch.randint(config.vocab, (count - len(tokens),), generator=random).tolist()
+    tokens += random.integers(config.vocab, size=count - len(tokens)).tolist()
     seen = _Seen(config, count)
     for start in range(0, count, MAX_TENTATIVE):
         part = tokens[start : start + MAX_TENTATIVE]
@@ -127,56 +134,67 @@ def observed(
     for index, layer in enumerate(config.layers):
         own = turns[layer.rope] if layer.rope is not None else []
         keys, products = seen.cache.keys(index)[:, seen.first :], seen.moments[index]
-        later = [rotate(keys, *by) for by in own] or [keys]
-        rotated = [rotate(rotate(products, *by).mT, *by) for by in own] or [products]
+        later = [_rotated(keys, *by) for by in own] or [keys]
+        rotated = [_rotated(_rotated(products, *by).swapaxes(-1, -2), *by) for by in own]
         means.append(_mixed([each.mean(1) for each in later], shares))
-        rest = [_without(each, means[-1]).double().square().mean(1) for each in later]
+        rest = [np.square(_without(each, means[-1]), dtype=np.float64).mean(1) for each in later]
         squares.append(_mixed(rest, shares))
-        moments.append(_mixed(rotated, shares))
-    return Observed(torch.stack(means), torch.stack(squares), torch.stack(moments))
+        moments.append(_mixed(rotated or [products], shares))
+    return Observed(np.stack(means), np.stack(squares), np.stack(moments))
 
 
-def _shares(count: int) -> torch.Tensor:
+def _shares(count: int) -> np.ndarray:
     """Return how often the positions of each of `count` consecutive texts occur; the sum is 1.
 
     A context that reaches a position has passed all earlier ones. If contexts of every length are
     equally frequent, positions of the last text occur half as often as a context ends in it, and
     those of each earlier text once more often.
     """
-    times = torch.arange(count, 0, -1) - 0.5
+    times: np.ndarray = np.arange(count, 0, -1) - 0.5
     return times / times.sum()
 
 
-def _mixed(values: list[torch.Tensor], shares: torch.Tensor) -> torch.Tensor:
+def _mixed(values: list[np.ndarray], shares: np.ndarray) -> np.ndarray:
     """Return the weighted mean of values [...] with these shares; a single value unchanged."""
     if len(values) == 1:
         return values[0]
-    mixed: torch.Tensor = torch.tensordot(shares.to(values[0].dtype), torch.stack(values), dims=1)
+    mixed: np.ndarray = np.tensordot(shares.astype(values[0].dtype), np.stack(values), axes=1)
     return mixed
 
 
-def _turn(config: DecoderConfig, rope: Rope, by: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _turn(config: DecoderConfig, rope: Rope, by: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the cosines and sines [1, D/2] that rotate keys by `by` positions."""
-    cos, sin = rope_table(rope, config.head_size, config.trained_positions, 1, by)
-    factor = torch.hypot(cos, sin)
+    cos, sin = (
+        np.asarray(part)  # bridge
+        for part in rope_table(rope, config.head_size, config.trained_positions, 1, by)
+    )
+    factor = np.hypot(cos, sin)
     return cos / factor, sin / factor
 
 
-def _without(keys: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
+def _rotated(rows: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """Rotate the pairs (d, d + D/2) of rows [G, T, D] by the angles of tables [1, D/2]."""
+    low, high = np.split(rows, 2, axis=-1)
+    return np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=-1)
+
+
+def _without(keys: np.ndarray, means: np.ndarray) -> np.ndarray:
     """Return keys [G, T, D] without their components along the directions [G, D]."""
-    unit = torch.nn.functional.normalize(means, dim=-1)[:, None]
-    return keys - (keys * unit).sum(-1, keepdim=True) * unit
+    lengths = np.linalg.norm(means, axis=-1, keepdims=True).clip(min=1e-12)
+    unit = (means / lengths)[:, None]
+    rest: np.ndarray = keys - (keys * unit).sum(-1, keepdims=True) * unit
+    return rest
 
 
-def factors(second_moments: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def factors(second_moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return A transposed, [D, D], and w [D], float32, of S [D, D], damped and of mean 1."""
     size = len(second_moments)
-    mean = second_moments.trace().item() / size
-    identity = torch.eye(size, dtype=torch.float64)
-    damped = second_moments.double() / mean + DAMPING * identity if mean > 0 else identity
-    upper = torch.linalg.cholesky(damped.flip(0, 1)).flip(0, 1)
+    mean = float(second_moments.trace()) / size
+    identity = np.eye(size)
+    damped = second_moments.astype(np.float64) / mean + DAMPING * identity if mean > 0 else identity
+    upper = np.linalg.cholesky(damped[::-1, ::-1])[::-1, ::-1]
     roots = upper.diagonal()
-    return (upper / roots - identity).float(), roots.square().float()
+    return (upper / roots - identity).astype(np.float32), np.square(roots).astype(np.float32)
 
 
 class _Seen:
@@ -196,18 +214,21 @@ class _Seen:
             value_dtype="float32",
         )
         self.cache.reserve(count)
-        self.moments = torch.zeros(layers, groups, size, size, dtype=torch.float64)
+        self.moments = np.zeros((layers, groups, size, size))
 
-    def add(self, layer: int, queries: torch.Tensor) -> None:
+    def add(self, layer: int, queries: np.ndarray) -> None:
         """Add the queries [H, T, D] of the cache's tentative rows."""
         start, count = self.cache.length, queries.shape[1]
         keys = self.cache.keys(layer, start + count)
         queries = queries.reshape(len(keys), -1, *queries.shape[1:])  # [G, H / G, T, D]
-        scores = self.config.attention_scale * queries @ keys[:, None].mT
-        distance = torch.arange(start, start + count)[:, None] - torch.arange(start + count)
+        scores = self.config.attention_scale * queries @ keys[:, None].swapaxes(-1, -2)
+        distance = np.arange(start, start + count)[:, None] - np.arange(start + count)
         seen = (distance >= 0) & (distance < (self.config.layers[layer].window or keys.shape[1]))
-        p = scores.masked_fill(~seen, -torch.inf).softmax(-1)
-        weights = (p * (1 - p)).sum(-1, keepdim=True)
+        p = softmax(np.where(seen, scores, -np.inf))
+        weights = (p * (1 - p)).sum(-1, keepdims=True)
         kept = slice(max(self.first - start, 0), None)
-        left, right = (x[:, :, kept].double().flatten(1, 2) for x in (weights * queries, queries))
-        self.moments[layer] += left.mT @ right
+        left, right = (
+            x[:, :, kept].astype(np.float64).reshape(len(keys), -1, keys.shape[-1])
+            for x in (weights * queries, queries)
+        )
+        self.moments[layer] += left.swapaxes(-1, -2) @ right

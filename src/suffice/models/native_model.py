@@ -145,7 +145,7 @@ class NativeModel:
         exact: bool = False,
         audit: bool = False,
         watch: Watch | None = None,
-    ) -> torch.Tensor:
+    ) -> np.ndarray:
         """Run the rows of a batch and return float32 logits [outputs, V].
 
         `exact`: attend to everything, whatever the technique, as for prompts. `audit`: measure the
@@ -164,10 +164,10 @@ class NativeModel:
                 check_call(self._config, rows.cache.length, len(rows.tokens))
         tokens, positions, visible, outputs = _drafted(batch)
         self._reach(max(positions, default=0) + 1)
-        logits = torch.empty(len(outputs), self._padded)
+        logits = np.empty((len(outputs), self._padded), np.float32)
         trace = self._untraced if trace is None else trace
         shape = len(self._config.layers), len(tokens), self._config.heads, self._config.head_size
-        queries = None if watch is None else torch.empty(shape)
+        queries = None if watch is None else np.empty(shape, np.float32)
         found = None
         if audit:
             found = np.zeros((3, shape[0], len(tokens), shape[2]), np.float32)
@@ -180,15 +180,15 @@ class NativeModel:
             _ints(positions),
             np.array(visible, dtype=np.uint32).view(np.int32),
             _ints(outputs),
-            logits.numpy(),
+            logits,
             trace.rows,
             exact,
-            None if queries is None else queries.numpy(),
+            queries,
             found,
         )
         if watch is not None and queries is not None:
             for layer, rows_of_layer in enumerate(queries):
-                watch(layer, rows_of_layer.transpose(0, 1))
+                watch(layer, rows_of_layer.swapaxes(0, 1))
         trace.add(counts, steps=1)
         if found is not None:
             trace.audit = trace.audit or Audit(shape[0], shape[2])

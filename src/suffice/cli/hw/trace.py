@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
 
 from suffice.cli.flags import WHOLE, flag
 from suffice.cli.output import busy
@@ -14,8 +16,6 @@ from suffice.progress import counting_bar
 from suffice.pull import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    import torch
-
     from suffice.engine.runner import Runner
 
 
@@ -81,8 +81,6 @@ def write(
     Raises:
         InputError: More tokens than a layer's sliding window; Scrooge supports no windows.
     """
-    import torch
-
     from suffice_hw.scrooge.logits import TraceWriter
 
     config = runner.decoder.config
@@ -92,24 +90,29 @@ def write(
             f"tokens={len(tokens)}: must be at most {min(windows)}, the window of layers of {name}"
         )
     sequence = runner.open("trace", len(tokens))
-    cache = sequence.cache
-    cache.reserve(len(tokens))
-    kv_heads, _, size = cache.keys(0, 0).shape
-    with TraceWriter(path, name, kv_heads, size) as writer:
-
-        def watch(layer: int, q: torch.Tensor) -> None:
-            writer.add(_logits(q * config.attention_scale, cache.keys(layer, len(tokens))))
+    with TraceWriter(path, name, config.kv_heads, config.head_size) as writer:
+        queries = _Queries(len(config.layers))
+        runner.observe(sequence, tokens, queries)
+        for layer, parts in enumerate(queries.parts):
+            q = np.concatenate(parts, axis=1) * np.float32(config.attention_scale)
+            writer.add(_logits(q, sequence.cache.keys(layer)))
             report()
-
-        seen: Any = watch
-        runner.decoder.forward(torch.tensor(tokens), cache, logits="none", watch=seen)
     runner.close(sequence)
 
 
-def _logits(q: torch.Tensor, k: torch.Tensor) -> Any:
-    """Return q k of scaled queries [H, T, D] and keys [G, T, D], float16 [H, T, T]."""
-    import torch
+class _Queries:
+    """The queries of a prompt: for each layer, parts [H, T, D] in the order of the tokens."""
 
-    shared = k.repeat_interleave(q.shape[0] // k.shape[0], 0)
-    pairs = zip(q.float(), shared, strict=True)  # one head at a time, because T x T is large
-    return torch.stack([(queries @ keys.T).tril().half() for queries, keys in pairs]).numpy()
+    def __init__(self, layers: int) -> None:
+        self.parts: list[list[np.ndarray]] = [[] for _ in range(layers)]
+
+    def add(self, layer: int, q: np.ndarray, end: int) -> None:
+        """Append queries; see `QueryObserver`."""
+        self.parts[layer].append(q)
+
+
+def _logits(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Return q k of scaled queries [H, T, D] and keys [G, T, D], float16 [H, T, T]."""
+    shared = k.repeat(q.shape[0] // k.shape[0], axis=0)
+    pairs = zip(q, shared, strict=True)  # one head at a time, because T x T is large
+    return np.stack([np.tril(queries @ keys.T).astype(np.float16) for queries, keys in pairs])

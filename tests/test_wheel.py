@@ -1,0 +1,55 @@
+"""The wheel in a fresh environment: no compiler, no PyTorch, and the demo's command runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def ran(*command: str | Path, folder: Path = ROOT, **environment: str) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of programs of a new environment that has the wheel and what it needs."""
+    folder = tmp_path_factory.mktemp("wheel")
+    ran(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT)
+    venv.create(folder / "fresh", with_pip=True)
+    programs = folder / "fresh" / "bin"
+    (wheel,) = folder.glob("*.whl")
+    quiet = ["--quiet", "--disable-pip-version-check", "--no-compile"]
+    ran(programs / "python", "-m", "pip", "install", *quiet, wheel, PATH=str(programs))
+    return programs
+
+
+def test_the_demo_runs_without_a_compiler_and_without_torch(
+    installed: Path, checkpoints: Any, tmp_path: Path
+) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (fast,) = re.findall(r"^FAST \?= (.*)$", makefile, re.MULTILINE)
+    flags = ["--model", checkpoints("llama"), *fast.split(), "--temp", "0", "--n-predict", "8"]
+    alone = {"PATH": str(installed), "SUFFICE_CACHE": str(tmp_path)}
+    one, two = (ran(installed / "suffice", "run", *flags, "hi", **alone) for _ in range(2))
+    assert one.strip() and one == two
+    missing = "import importlib.util as u; print([u.find_spec(n) for n in ('torch', 'transformers')])"
+    assert ran(installed / "python", "-c", missing, **alone).strip() == "[None, None]"

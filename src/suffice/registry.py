@@ -10,7 +10,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from suffice.errors import InputError, unknown
+from suffice.errors import InputError, unknown, unknown_option
 
 MOST = 2**31 - 1  # largest integer of the core
 _COMMA = re.compile(r",(?![^(]*\))")  # a comma outside of brackets
@@ -133,7 +133,7 @@ class _Options:
         """
         name: str = self.old.get(key, key)
         if name not in self.hints:
-            raise unknown(f"option of {self.owner}", key, self.hints)
+            raise unknown_option(self.owner, key, self.hints)
         return name
 
     def value(self, key: str, text: str) -> Any:

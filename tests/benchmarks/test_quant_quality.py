@@ -88,7 +88,7 @@ def test_windows_of_another_text_are_refused(
         (["--settings", "none + outliers=0.1"], "a=16 is exact; it goes with no other option"),
         (["--settings", "none + a=8,outliers=2"], "inputs: outliers=2.0; allowed: 0..1"),
         (["--settings", "none + a=4,offline=true"], "goes with outliers and K-means levels"),
-        (["--settings", "none + a=4,group=8"], "inputs: group=8; must be a multiple of 16, or"),
+        (["--settings", "none + a=4,group=8"], "inputs: group=8: must be a multiple of 16, or"),
         (["--settings", "none + a=8,group=64"], "inputs: group goes with K-means levels"),
         (["--settings", "none + a=4,sites=keys+quries"], "unknown site 'quries'. Did you mean 'qu"),
         (["--settings", "none + sites=keys"], "a=16 is exact; it goes with no other option"),

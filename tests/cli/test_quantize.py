@@ -242,10 +242,13 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
             ("rtn:bits=8",),
             "--method rtn:bits=8: codes of 8 bits cannot be packed; allowed: up to 6",
         ),
-        (("kmeans:bits=5,group=8",), "kmeans: group=8; must be a multiple of 32 with w=5, or none"),
+        (
+            ("kmeans:bits=5,group=8",),
+            "kmeans: group=8: must be a multiple of 32 with bits=5, or none",
+        ),
         (
             ("kmeans:act_bits=4,act_group=24",),
-            "kmeans: act_group=24; must be a multiple of 16, or none",
+            "kmeans: act_group=24: must be a multiple of 16, or none",
         ),
         (("kmeans:act_group=32",), "kmeans: act_group=32 goes with act_bits=3 or 4, not 16"),
         (
@@ -262,7 +265,7 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         ),
         (("kmeans", "o.safetensors", "--limit", "1"), "the text has 40 tokens to calibrate on; at"),
         (("kmeans", "o.safetensors", "--quant", "int8"), "No such option: --quant"),
-        (("kmeans", "o.safetensors", "-t", "0"), "threads=0 must be between 1 and"),
+        (("kmeans", "o.safetensors", "-t", "0"), "-t 0: must be between 1 and"),
         (("kmeans", "model/o.safetensors"), "would be one of the model's own files"),
     ):
         ran = quantize(*arguments)

@@ -233,10 +233,12 @@ def test_refused() -> None:
     with pytest.raises(InputError, match="codes of 7 bits cannot be packed; allowed: up to 6"):
         RTN(bits=7).pack(weight)
     with pytest.raises(
-        InputError, match="codes: group=40; must be a multiple of 32 with w=5, or no"
+        InputError, match="codes: group=40: must be a multiple of 32 with bits=5, or no"
     ):
         pack_codes(random_codes(16, 64, 40, bits=5))
-    with pytest.raises(InputError, match="kmeans: group=40; must be a multiple of 32 with w=5, or"):
+    with pytest.raises(
+        InputError, match="kmeans: group=40: must be a multiple of 32 with bits=5, or"
+    ):
         KMeans(bits=5, group=40)
     for method in (KMeans(centroids="float32"), RTN(symmetric=False)):
         with pytest.raises(InputError, match="only codes of int8 levels without zero points can"):

@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -24,6 +24,7 @@ from suffice.cli.flags import flag, hide_old_names, with_flags
 from suffice.cli.foreign import accept
 from suffice.cli.hw.commands import hardware
 from suffice.cli.interrupt import INTERRUPTED
+from suffice.cli.messages import in_flags, of_usage
 from suffice.cli.options import (
     BenchFlags,
     ModelFlags,
@@ -33,7 +34,7 @@ from suffice.cli.options import (
 from suffice.cli.output import busy, byte_bars, one_prompt, wrapped
 from suffice.cli.quantize import QuantizeFlags
 from suffice.cli.warned import as_lines
-from suffice.errors import InputError, check_text
+from suffice.errors import InputError, OptionError, check_text
 
 # typer has no public name for the class of every usage error.
 USAGE_ERROR = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
@@ -70,12 +71,15 @@ def execute(arguments: list[str]) -> int:
     if sys.stdout is None:
         return _complain("standard output is closed: give it somewhere to go")
     _accept_any_text()
+    group = typer.main.get_command(app)
     try:
-        return _called(arguments)
+        return _called(group, arguments)
+    except OptionError as error:
+        return _complain(in_flags(error, arguments, parameters(group)))
     except InputError as error:
         return _complain(str(error))
     except USAGE_ERROR as error:
-        return _complain(error.format_message())
+        return _complain(of_usage(error))
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
@@ -88,8 +92,7 @@ def execute(arguments: list[str]) -> int:
         return _complain(f"the output cannot be written: {error.strerror or error}")
 
 
-def _called(arguments: list[str]) -> int:
-    group = typer.main.get_command(app)
+def _called(group: Any, arguments: list[str]) -> int:
     whole_values(group)
     accept(group)
     hide_old_names(parameters(group))

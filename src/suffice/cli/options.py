@@ -63,6 +63,12 @@ def speculation(text: Any) -> Any:
 
 
 LLAMA_CPP_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+# Fields of `SamplingFlags` whose option of `SamplingParams` has another name.
+SAMPLING_NAMES = {
+    "n_predict": "max_tokens",
+    "temp": "temperature",
+    "repeat_penalty": "repetition_penalty",
+}
 _MODEL = functools.partial(flag, panel="Model")
 _SAMPLING = functools.partial(flag, panel="Sampling")
 
@@ -273,20 +279,10 @@ class SamplingFlags:
         Raises:
             InputError: A value out of range, or contradictory values.
         """
-        return SamplingParams(
-            max_tokens=None if self.n_predict == -1 else self.n_predict,
-            min_tokens=self.min_tokens,
-            temperature=self.temp,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repeat_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            seed=self.seed,
-            stop=self.stop,
-            ignore_eos=self.ignore_eos,
-        )
+        given = {SAMPLING_NAMES.get(name, name): value for name, value in vars(self).items()}
+        if self.n_predict == -1:
+            given["max_tokens"] = None
+        return SamplingParams(**given)
 
 
 @dataclass(frozen=True)

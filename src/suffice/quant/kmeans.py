@@ -131,7 +131,7 @@ class KMeans:
             raise unknown("type of centroids", self.centroids, LEVELS)
         if min(self.rounds, self.sweeps) < 0:
             raise InputError(
-                f"kmeans: rounds={self.rounds},sweeps={self.sweeps}; must be 0 or more"
+                f"kmeans: rounds={self.rounds},sweeps={self.sweeps}: must be 0 or more"
             )
 
     @property

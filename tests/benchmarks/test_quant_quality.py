@@ -1,4 +1,4 @@
-"""The quantisation benchmark on a tiny model: what a cell is, and where it goes on."""
+"""The quantization benchmark on a tiny model: what a cell is, and where it goes on."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_every_default_setting_is_known() -> None:
 
 
 def test_perplexity_is_that_of_the_command(run: Run, cli: Cli, tmp_path: Path, model: Path) -> None:
-    """The unquantised model's, over all windows of the text, by the engine."""
+    """The unquantized model's, over all windows of the text, by the engine."""
     text = str(tmp_path / "wikitext2-test-raw.txt")
     asked = ["-m", str(model), "--text", text, "--window", "64", "-o", "json"]
     ran = cli("eval", "perplexity", *asked, "--kv-cache-dtype", "float32")

@@ -93,7 +93,7 @@ def test_what_was_written_runs(quantize: Any, model: Path, tmp_path: Path, metho
     # two part ways.
     agree = 12 if method in ("kmeans", "rtn:group=16,compensate=true") else 1
     assert list(output.outputs[0].token_ids)[:agree] == _by_reference(opened, prompt)[:agree]
-    with pytest.raises(InputError, match=re.escape(f"is quantised already, by {method}: leave")):
+    with pytest.raises(InputError, match=re.escape(f"is quantized already, by {method}: leave")):
         LLM(str(path), quantization="int8")
 
 
@@ -215,7 +215,7 @@ def test_info_shows_what_is_lost(cli: Cli, quantize: Any, tmp_path: Path) -> Non
     assert quantize().code == 0
     ran = cli("info", "-m", str(tmp_path / "out.safetensors"))
     assert ran.code == 0, ran.err
-    assert "quantised        kmeans from model" in ran.out
+    assert "quantized        kmeans from model" in ran.out
     assert "calibrated on    text.txt, 6 windows of 40 tokens" in ran.out
     assert "bits per weight of the matrices" in ran.out
     lost = [line for line in ran.out.splitlines() if line.startswith("layers.2 ")]

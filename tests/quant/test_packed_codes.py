@@ -292,7 +292,7 @@ def test_refused() -> None:
 def test_inputs_by_levels(
     each_isa: str, bits: int, share: float, rotation: int, group: int | None, offline: bool
 ) -> None:
-    """The native quantiser and product against those of the reference, row by row."""
+    """The native quantizer and product against those of the reference, row by row."""
     torch.manual_seed(0)
     x = torch.randn(6, 192) * torch.exp(torch.randn(192))
     x[3] = 0

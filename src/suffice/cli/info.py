@@ -180,7 +180,7 @@ def _quantized(model: Quantized) -> dict[str, object]:
         "parameters": f"{_entries(model) / 1e6:.1f} M in matrices",
         "weights": f"{model.path.stat().st_size / 2**20:.0f} MiB, "
         f"{model.bits_per_weight:.2f} bits per weight of the matrices",
-        "quantised": f"{facts['method']} from {own['name']} ({own['hash']})",
+        "quantized": f"{facts['method']} from {own['name']} ({own['hash']})",
         "calibrated on": "{name}, {windows} windows of {window} tokens".format(**facts["text"]),
         "loss": "of the mean square of a matrix's outputs, by layer",
     }

@@ -33,7 +33,7 @@ NATIVE := CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
 .PHONY: demo smoke test check build wheel sanitize bench clean
 
 demo: build
-	@if $(BIN)/suffice info | grep -q 'never measured'; then \
+	@if $(BIN)/suffice info | grep -q 'not measured'; then \
 	  $(BIN)/suffice info --measure >/dev/null; fi
 	@$(BIN)/suffice pull $(MODEL) >/dev/null
 	@echo "with the fast setting, $(FAST), which costs some quality; without it:" >&2

@@ -31,7 +31,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "chat": lambda path: chat_file.save(path, chat_file.Talk()),
     "dram": lambda path: dram._write(path, "x"),
     "machine.json": lambda path: machine.save(machine.DEFAULT),
-    "quantised": lambda path: quantized_file.write_part(path, {}, {}),
+    "quantized": lambda path: quantized_file.write_part(path, {}, {}),
     "report": lambda path: report.write(path, "x"),
     "summary.json": lambda path: runs.write(path.parent, {"summary.json": {"a": 1}}),
     "table.md": lambda path: record.write(path.parent, "table", {}, "x"),

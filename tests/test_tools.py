@@ -175,6 +175,17 @@ def test_phrases_that_readers_stumble_over() -> None:
     assert "README.md" in words.files()
 
 
+def test_one_spelling_of_quantize() -> None:
+    text = "int8\n    # Dequanti\u0073es a row\nquanti\u0073e = quantize\n"
+    assert words.complaints("a.h", text) == [
+        "a.h:2: 'Dequanti\u0073es': Dequantizes",
+        "a.h:3: 'quanti\u0073e': quantize",
+    ]
+    aliases = "src/suffice/integrations/transformers.py"
+    assert len(words.complaints(aliases, text)) == 1
+    assert words.complaints("a.h", "Quantizes rows; quantization.\n") == []
+
+
 def test_an_item_of_a_paper_names_what_exists(tmp_path: Path) -> None:
     (tmp_path / "here.py").touch()
     good = papers.Item("Growth", "V", "implemented", "here.py", "", "", "")

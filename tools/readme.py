@@ -17,6 +17,9 @@ from pathlib import Path
 import techniques
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT))
+from benchmarks.catalog import current, respelt  # noqa: E402 (found once the path is there)
+
 PAGES = ("README.md", "benchmarks/**/README.md", "docs/**/*.md")
 MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -27,11 +30,11 @@ def pages(root: Path = ROOT) -> list[Path]:
 
 
 def table(path: Path) -> str:
-    """Return a result's table in Markdown, with the machine and the command under it."""
+    """Return a result's table in Markdown, with the machine and today's command under it."""
     result = json.loads(path.read_text(encoding="utf-8"))
     machine = f"{result['machine']['cpu']}, {result['machine']['cores']} cores"
-    drawn = path.with_suffix(".md").read_text(encoding="utf-8").strip()
-    return f"{drawn}\n\n{machine}, {result['date']}: `{result['command']}`\n"
+    drawn = respelt(path.with_suffix(".md").read_text(encoding="utf-8").strip())
+    return f"{drawn}\n\n{machine}, {result['date']}: `{current(result['command'])}`\n"
 
 
 def filled(readme: str, root: Path = ROOT) -> str:

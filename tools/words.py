@@ -1,7 +1,7 @@
 """Fail on turns of phrase that readers stumble over: `make check` runs this over every text file.
 
 Each phrase has a plainer form, which is printed. The list is short on purpose: it catches habits
-and does not replace reading a sentence aloud.
+and does not replace reading a sentence aloud. A word that code and text share has one spelling.
 """
 
 from __future__ import annotations
@@ -26,15 +26,25 @@ PLAIN = {
 SUFFIXES = {".py", ".pyi", ".md", ".cpp", ".h", ".inl", ".toml", ".txt", ".sh", ".yml"}
 SKIPPED = {"tools/words.py", "tests/test_tools.py", "src/suffice/data/essay.txt", "CHANGELOG.md"}
 PHRASE = re.compile(rf"\b({'|'.join(PLAIN)})\b", re.IGNORECASE)
+SPELLED = re.compile(r"\w*quantis\w*", re.IGNORECASE)
+FORMER = {  # former names, which these files keep
+    "src/suffice/integrations/transformers.py": {"quantise", "load_quantised"},
+    "tests/integrations/test_quantized_linear.py": {"quantise", "load_quantised"},
+    "benchmarks/catalog.py": {"peer_quantise"},
+}
 
 
 def complaints(name: str, text: str) -> list[str]:
-    """Return a line for every phrase of a file that has a plainer form."""
+    """Return a line for every phrase of a file that has a plainer form or another spelling."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         for match in PHRASE.finditer(line):
             plain = PLAIN[match[1].lower()]
             found.append(f"{name}:{number}: '{match[1]}': {plain}")
+        for match in SPELLED.finditer(line):
+            if match[0] not in FORMER.get(name, ()):
+                plain = re.sub("(?i)quantis", "quantiz", match[0])
+                found.append(f"{name}:{number}: '{match[0]}': {plain}")
     return found
 
 

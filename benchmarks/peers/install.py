@@ -129,7 +129,7 @@ def last_line(log: Path) -> str:
 
 
 def export(gguf: Path, folder: Path) -> None:
-    """Write a model's dequantised weights as a bfloat16 Hugging Face directory."""
+    """Write a model's dequantized weights as a bfloat16 Hugging Face directory."""
     if (folder / "config.json").exists():
         return
     import torch

@@ -249,7 +249,7 @@ def known(folder: Path) -> dict[str, dict[str, Any]]:
 def write(folder: Path, options: argparse.Namespace, sections: dict[str, dict[str, Any]]) -> None:
     """Write the results so far."""
     data = record.facts() | {
-        "model": f"{MODEL} (Q4_1 file; bf16: its weights dequantised)",
+        "model": f"{MODEL} (Q4_1 file; bf16: its weights dequantized)",
         "threads": options.threads,
         "rounds": options.rounds,
         "quick": options.quick,

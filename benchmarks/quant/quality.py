@@ -198,7 +198,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data-dir", help=f"folder with wikitext2-test-raw.txt and {PROMPTS}")
     parser.add_argument("--calibrate", help="text file to calibrate on, instead of Spec-Bench")
-    parser.add_argument("--cache", type=Path, default=Path("build/quantised"))
+    parser.add_argument("--cache", type=Path, default=Path("build/quantized"))
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--window", type=int, default=1024)
     parser.add_argument("--limit", type=int, default=10, help="windows, evenly spread")

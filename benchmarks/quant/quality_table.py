@@ -71,8 +71,8 @@ def table(store: CellStore) -> str:
         f"{store.config['calibrated']['windows']} windows of "
         f"{store.config['calibrated']['window']}. Bits are those of the layers' matrices; the "
         "embedding and the head are int8 but for `none` and HQQ's, and llama.cpp's its own. KL is "
-        "from the unquantised model, in nats. Published: KLLM, Table II, LLaMA-2-7B, "
-        f"{FLOAT} unquantised; also {OTHERS}."
+        "from the unquantized model, in nats. Published: KLLM, Table II, LLaMA-2-7B, "
+        f"{FLOAT} unquantized; also {OTHERS}."
     )
     text = [f"## Bits and quality: {model}", about]
     if model.startswith("smollm2"):
@@ -136,7 +136,7 @@ def _outliers(cells: dict[str, Cell]) -> str | None:
         rows.append(["published, LLaMA-2-7B", *_named(a, offline), ""])
         rows[-1] += [f"{value / FLOAT:.3f}" for value in published]
     head = ["weights", "inputs", "outliers by", *(f"{100 * share:g} %" for share in SHARES)]
-    return "Perplexity over the unquantised model's by the share of outliers, Table IV:\n\n" + (
+    return "Perplexity over the unquantized model's by the share of outliers, Table IV:\n\n" + (
         markdown(head, rows)
     )
 
@@ -161,7 +161,7 @@ def _sites(cells: dict[str, Cell]) -> str | None:
     ]
     if not rows:
         return None
-    return "Perplexity over the unquantised model's by the sites that are rounded:\n\n" + (
+    return "Perplexity over the unquantized model's by the sites that are rounded:\n\n" + (
         markdown(["sites", "weights", "rounded to", "ratio", "KL mean"], rows)
     )
 

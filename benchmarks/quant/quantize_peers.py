@@ -77,7 +77,7 @@ def main() -> int:
     from suffice.models.files import locate
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--cache", type=Path, default=Path("build/quantised"))
+    parser.add_argument("--cache", type=Path, default=Path("build/quantized"))
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--types", nargs="+", default=list(TYPES), choices=[*TYPES, *HQQ])
     parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")

@@ -86,7 +86,7 @@ def options() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data-dir", required=True)
-    parser.add_argument("--cache", type=Path, default=Path("build/quantised"))
+    parser.add_argument("--cache", type=Path, default=Path("build/quantized"))
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--limit", type=int, help="questions; default: all")
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS))

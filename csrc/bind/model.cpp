@@ -49,7 +49,7 @@ void check_linear(const Linear& w, int rows, int columns, const char* name, bool
               "]; [" + std::to_string(rows) + ", " + std::to_string(columns) + "] expected");
 }
 
-// Matrices that share an input share one quantised copy of it.
+// Matrices that share an input share one quantized copy of it.
 void check_alike(const Linear& a, const Linear& b, const char* names) {
   require(!a.data || !b.data ||
               (a.type == b.type && a.rotation.block == b.rotation.block &&

@@ -7,7 +7,7 @@
 
 namespace suffice {
 
-// Owns quantised copies of rows.
+// Owns quantized copies of rows.
 class InputBuffers {
  public:
   // Allocates for up to `rows` rows, at most `stride` floats apart; units of codes may need a few

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
 class InputError(ValueError):
     """Bad input: the command line prints it without a traceback and exits with code 2."""
+
+
+class OptionError(InputError):
+    """An option does not take a value; the command line names the flag instead of the option.
+
+    Attributes:
+        option: The option's name in Python.
+        value: The given value.
+        must: What the value must be; may name other options, as `name=value`.
+        none: What None means, after `must`; the command line, which has no None, leaves it out.
+    """
+
+    def __init__(self, option: str, value: object, must: str, none: str = "") -> None:
+        super().__init__(option, value, must, none)
+        self.option, self.value, self.must, self.none = option, value, must, none
+
+    def __str__(self) -> str:
+        return f"{self.option}={self.value!r}: {self.must}{self.none}"
 
 
 class OutOfMemory(InputError):  # noqa: N818 (the field's word for it)
@@ -40,7 +58,18 @@ def unknown(kind: str, given: str, known: Iterable[str], close: float = 0.6) -> 
     A known name is suggested if its similarity, from 0 to 1, is at least `close`.
     """
     names = sorted(known)
-    near = get_close_matches(given, names, n=1, cutoff=close)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
     listed = f"Known: {', '.join(names)}" if names else "There are none"
-    return InputError(f"unknown {kind} '{given}'.{hint} {listed}")
+    return InputError(f"unknown {kind} '{given}'.{nearest(given, names, close)} {listed}")
+
+
+def unknown_option(owner: str, given: str, known: Iterable[str]) -> InputError:
+    """Build the error for an option that a technique does not have, with the nearest one."""
+    names = sorted(known)
+    listed = f"Options: {', '.join(names)}" if names else "It has no options"
+    return InputError(f"{owner} has no option '{given}'.{nearest(given, names)} {listed}")
+
+
+def nearest(given: str, known: Sequence[str], close: float = 0.6) -> str:
+    """Return " Did you mean 'NAME'?" with the nearest known name, or "" if none is near."""
+    near = get_close_matches(given, known, n=1, cutoff=close)
+    return f" Did you mean '{near[0]}'?" if near else ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 
 from suffice import _native as core
-from suffice.errors import InputError
+from suffice.errors import InputError, OptionError
 
 __all__ = ["ISAS", "PANEL", "core", "cores", "isa", "isas", "set_threads", "threads", "use_isa"]
 
@@ -60,7 +60,7 @@ def set_threads(count: int) -> None:
         InputError: `count` is not between 1 and `cores()`.
     """
     if not 1 <= count <= cores():
-        raise InputError(f"threads={count} must be between 1 and the {cores()} cores available")
+        raise OptionError("threads", count, f"must be between 1 and the {cores()} cores available")
     core.set_threads(count)
 
 

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from suffice.errors import InputError, unknown
+from suffice.errors import InputError, unknown, unknown_option
 
 MOST = 2**31 - 1  # largest integer of the core
 _COMMA = re.compile(r",(?![^(]*\))")  # a comma outside of brackets
@@ -84,6 +84,16 @@ class Table:
         known = ", ".join(self.names())
         raise InputError(f"{name}={value!r}: must be a technique or its name. Known: {known}")
 
+    def respelt(self, text: str) -> str:
+        """Return `name:field=value,...` with the names and words that the options have today.
+
+        Raises:
+            InputError: Unknown name or field, or a value of the wrong type.
+        """
+        name, _, options = text.partition(":")
+        own = _Options(f"{self.kind} '{name}'", self.load(name))
+        return f"{name}:{','.join(own.respelt(item) for item in _COMMA.split(options))}"
+
     def holds(self, technique: object) -> bool:
         """Whether a technique's class or one of its base classes is registered here."""
         paths = {f"{kind.__module__}:{kind.__qualname__}" for kind in type(technique).__mro__}
@@ -133,7 +143,7 @@ class _Options:
         """
         name: str = self.old.get(key, key)
         if name not in self.hints:
-            raise unknown(f"option of {self.owner}", key, self.hints)
+            raise unknown_option(self.owner, key, self.hints)
         return name
 
     def value(self, key: str, text: str) -> Any:
@@ -145,6 +155,15 @@ class _Options:
         name, text = self.name(key), _bare(text)
         words = self.words.get(name, {})
         return words[text] if text in words else _convert(self.owner, key, text, self.hints[name])
+
+    def respelt(self, item: str) -> str:
+        """Return `field=value` with the field's name of today, and a word that means the value."""
+        key, _, text = item.partition("=")
+        name, value = self.name(key), self.value(key, text)
+        word = next(
+            (word for word, meant in self.words.get(name, {}).items() if meant == value), text
+        )
+        return f"{name}={word}"
 
 
 def _parse(options: _Options, text: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from suffice.errors import InputError, check_text
+from suffice.errors import InputError, OptionError, check_text
 
 GREEDY_BELOW = 1e-5
 
@@ -100,7 +100,7 @@ class SamplingParams:
         for name, rule in _RULES.items():
             value = getattr(self, name)
             if not rule.allows(value):
-                raise InputError(f"{name}={value!r}: must be {rule.text}")
+                raise OptionError(name, value, f"must be {rule.text}", rule.none)
 
     def _check_lists(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
@@ -114,8 +114,8 @@ class SamplingParams:
 
     def _check_together(self) -> None:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise InputError(
-                f"min_tokens={self.min_tokens}: must not be more than max_tokens={self.max_tokens}"
+            raise OptionError(
+                "min_tokens", self.min_tokens, f"must not be more than max_tokens={self.max_tokens}"
             )
         if self.n > 1 and self.greedy:
             raise InputError(
@@ -128,6 +128,7 @@ class SamplingParams:
 class _Rule:
     text: str
     allows: Callable[[Any], bool]
+    none: str = ""  # follows `text` where None is allowed
 
 
 def _integer(text: str, allowed: Callable[[int], bool], none: bool = False) -> _Rule:
@@ -137,7 +138,7 @@ def _integer(text: str, allowed: Callable[[int], bool], none: bool = False) -> _
         whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
         return whole and allowed(int(value))
 
-    return _Rule(f"{text}, or None" if none else text, allows)
+    return _Rule(text, allows, ", or None" if none else "")
 
 
 def _number(text: str, allowed: Callable[[float], bool]) -> _Rule:
@@ -175,9 +176,9 @@ def _texts(name: str, value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise InputError(f"{name}={value!r}: must be a list of strings, or None")
+        raise OptionError(name, value, "must be a list of strings", ", or None")
     if not all(isinstance(text, str) and text for text in value):
-        raise InputError(f"{name}={value!r}: every entry must be a string that is not empty")
+        raise OptionError(name, value, "every entry must be a string that is not empty")
     for text in value:
         check_text(f"{name}: {text!r}", text)
     return tuple(value)

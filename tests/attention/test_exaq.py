@@ -155,7 +155,7 @@ def test_names() -> None:
         ("exaq:clip=tabel", "unknown clip of exaq 'tabel'. Did you mean 'table'?"),
         ("exaq:tail=cut", "unknown tail of exaq 'cut'."),
         ("exaq_km:tail=cut", "unknown tail of exaq_km 'cut'."),
-        ("exaq:sigma=2", "unknown option of softmax 'exaq' 'sigma'."),
+        ("exaq:sigma=2", "softmax 'exaq' has no option 'sigma'."),
         ("exak", "unknown softmax 'exak'. Did you mean 'exaq'?"),
     ],
 )

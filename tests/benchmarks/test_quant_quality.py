@@ -1,4 +1,4 @@
-"""The quantisation benchmark on a tiny model: what a cell is, and where it goes on."""
+"""The quantization benchmark on a tiny model: what a cell is, and where it goes on."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_windows_of_another_text_are_refused(
         (["--settings", "none + outliers=0.1"], "a=16 is exact; it goes with no other option"),
         (["--settings", "none + a=8,outliers=2"], "inputs: outliers=2.0; allowed: 0..1"),
         (["--settings", "none + a=4,offline=true"], "goes with outliers and K-means levels"),
-        (["--settings", "none + a=4,group=8"], "inputs: group=8; must be a multiple of 16, or"),
+        (["--settings", "none + a=4,group=8"], "inputs: group=8: must be a multiple of 16, or"),
         (["--settings", "none + a=8,group=64"], "inputs: group goes with K-means levels"),
         (["--settings", "none + a=4,sites=keys+quries"], "unknown site 'quries'. Did you mean 'qu"),
         (["--settings", "none + sites=keys"], "a=16 is exact; it goes with no other option"),
@@ -145,7 +145,7 @@ def test_every_default_setting_is_known() -> None:
 
 
 def test_perplexity_is_that_of_the_command(run: Run, cli: Cli, tmp_path: Path, model: Path) -> None:
-    """The unquantised model's, over all windows of the text, by the engine."""
+    """The unquantized model's, over all windows of the text, by the engine."""
     text = str(tmp_path / "wikitext2-test-raw.txt")
     asked = ["-m", str(model), "--text", text, "--window", "64", "-o", "json"]
     ran = cli("eval", "perplexity", *asked, "--kv-cache-dtype", "float32")

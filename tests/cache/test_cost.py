@@ -36,7 +36,7 @@ def summed(allocations: int, limit: int, costs: GrowthCosts) -> float:
 WORKLOADS = {
     "plain": {},
     "allocation cost": {"allocation_seconds": 900.0},
-    "grouped and quantised": {"group": 4, "shrink": 2},
+    "grouped and quantized": {"group": 4, "shrink": 2},
     "speculative": {"drafts": 26, "accepted": 4},
     "speculative, shared half": {"drafts": 26, "accepted": 4, "product_gain": 13},
 }

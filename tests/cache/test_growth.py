@@ -122,7 +122,7 @@ def test_a_single_field_may_be_given_bare() -> None:
         ("bmc:ratio=-1", "growth 'bmc': ratio=-1.0 must be positive and finite"),
         ("bmc:ratio=nan", "growth 'bmc': ratio=nan must be positive and finite"),
         ("bmc:accepted=0", "growth 'bmc': accepted=0.0 must be positive and finite"),
-        ("bmc:row=8", "unknown option of growth 'bmc' 'row'. Did you mean 'rows'?"),
+        ("bmc:row=8", "growth 'bmc' has no option 'row'. Did you mean 'rows'?"),
         ("doubel", "unknown growth 'doubel'. Did you mean 'double'?"),
     ],
 )

@@ -179,7 +179,7 @@ def test_settings(cli: Cli, fake: Fake) -> None:
     assert out.splitlines() == ["xx", "xxxx"]
     assert said[0] == said[1] and said[1].startswith("n_predict 4, min_tokens 0, temp 0.0, top_k")
     assert said[2].startswith("suffice: error: unknown option 'tepm'. Did you mean 'temp'?")
-    assert said[3] == "suffice: error: temperature=-3.0: must be a number of at least 0"
+    assert said[3] == "suffice: error: /set temp -3: must be a number of at least 0"
 
 
 def test_every_sampling_option_can_be_set() -> None:
@@ -204,6 +204,8 @@ def test_every_sampling_option_can_be_set() -> None:
         ("temp hot", "/set temp hot: must be a number"),
         ("top_k 1.5", "/set top_k 1.5: must be a whole number"),
         ("ignore_eos maybe", "/set ignore_eos maybe: must be on or off"),
+        ("n_predict -3", "/set n_predict -3: must be a whole number of at least 1"),
+        ("min_p 2", "/set min_p 2: must be a number in [0, 1]"),
     ):
         with pytest.raises(InputError) as refused:
             changed(sampling, given)

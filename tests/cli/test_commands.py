@@ -48,23 +48,28 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
             ["run", "a", "--raw", "-sys", "b"],
             "--system-prompt needs the chat template, which --raw leaves out",
         ),
-        (["run", "a", "--temp", "-1"], "temperature=-1.0: must be a number of at least 0"),
-        (["run", "a", "--top-p", "0"], "top_p=0.0: must be a number in (0, 1]"),
-        (["run", "a", "--min-p", "2"], "min_p=2.0: must be a number in [0, 1]"),
-        (["run", "a", "-n", "-2"], "max_tokens=-2: must be a whole number of at least 1, or None"),
+        (["run", "a", "--temp", "-1"], "--temp -1: must be a number of at least 0"),
+        (["run", "a", "--top-p", "0"], "--top-p 0: must be a number in (0, 1]"),
+        (["run", "a", "--min-p", "2"], "--min-p 2: must be a number in [0, 1]"),
+        (
+            ["run", "a", "-n", "-2"],
+            "-n -2: must be a whole number of at least 1, or -1 to fill the context",
+        ),
+        (["run", "a", "--max-tokens=-2"], "--max-tokens -2: must be a whole number of at least 1"),
+        (["run", "a", "-n-2"], "-n -2: must be a whole number of at least 1"),
         (
             ["run", "a", "--min-tokens", "9", "-n", "4"],
-            "min_tokens=9: must not be more than max_tokens=4",
+            "--min-tokens 9: must not be more than -n 4",
         ),
         (
             ["run", "a", "--repeat-penalty", "0"],
-            "repetition_penalty=0.0: must be a number in [0.01, 100]",
+            "--repeat-penalty 0: must be a number in [0.01, 100]",
         ),
         (["run", "a", "--top-k", "x"], "Invalid value for '--top-k': 'x' is not a whole number"),
         (["run", "a", "--temp", "hot"], "Invalid value for '--temp' / '--temperature': 'hot' is"),
         (["run", "a", "--attention", "exactt"], "unknown attention 'exactt'. Did you mean 'exact'"),
         (["run", "a", "--policy", "h3"], "unknown policy 'h3'. Known: "),
-        (["run", "a", "--growth", "bmc:row=3"], "unknown option of growth 'bmc' 'row'. Did you m"),
+        (["run", "a", "--growth", "bmc:row=3"], "growth 'bmc' has no option 'row'. Did you mean"),
         (["run", "a", "--quant", "int9"], "unknown quant 'int9'. Did you mean 'int8'?"),
         (["run", "a", "--dtype", "float8"], "unknown dtype 'float8'. Did you mean 'float32'?"),
         (
@@ -104,15 +109,33 @@ PROGRAM = [sys.executable, "-c", "from suffice.cli import main; main()"]
         (["run", "a", "-sys", "\udcff"], "the system prompt is not valid text (UTF-8): byte 0xff"),
         (["chat", "-sys", "\udcff"], "the system prompt is not valid text (UTF-8): byte 0xff"),
         (["run", "a", "--stop", "\udcff"], "stop: '\\udcff' is not valid text (UTF-8): byte 0xff"),
-        (["run", "a", "-c", "0"], "max_model_len=0: must be a whole number of at least 2"),
-        (["run", "a", "-t", "4096"], "threads=4096: must not be more than "),
-        (["run", "a", "--kv-cache-bytes", "much"], "kv_cache_bytes='much': must be a number of"),
+        (["run", "a", "-c", "-4"], "-c -4: must be a whole number of at least 2"),
+        (["run", "a", "-ctk", "int8", "-t", "0"], "-t 0: must be a whole number of at least 1"),
+        (["run", "a", "-ctk", "int8", "-c", "1"], "-c 1: must be a whole number of at least 2"),
+        (["run", "a", "--audit", "-3"], "--audit -3: must be a whole number of at least 1"),
+        (
+            ["run", "a", "--audit", "3"],
+            "--audit 3: attention=exact with softmax=exact leaves nothing out of decode steps",
+        ),
+        (
+            ["run", "a", "--stop", ""],
+            "--stop '': every entry must be a string that is not empty",
+        ),
+        (["run", "a", "-t", "4096"], "-t 4096: must not be more than "),
+        (["run", "a", "--kv-cache-bytes", "much"], "--kv-cache-bytes much: must be a number of"),
         (
             ["run", "a"],
             "model 'smollm2-135m' is not on this machine: run `suffice pull smollm2-135m`",
         ),
         (["run", "a", "-m", "smollm"], "unknown model 'smollm'. Did you mean 'smollm2-135m'? Know"),
-        (["run", "a", "--tepm", "1"], "No such option: --tepm"),
+        (
+            ["run", "a", "--tepm", "1"],
+            "unknown flag '--tepm'. Did you mean '--temp'? `suffice run --help` lists the flags",
+        ),
+        (["run", "a", "--ctx", "9"], "unknown flag '--ctx'. Did you mean '--ctx-size'? `suffice r"),
+        (["bench", "--temp", "1"], "unknown flag '--temp'. `suffice bench --help` lists the flag"),
+        (["run", "a", "-x"], "unknown flag '-x'. `suffice run --help` lists the flags"),
+        (["eval", "ppl"], "No such command 'ppl'. Known: latency, perplexity, ruler, tasks"),
         (["pull"], "Missing argument"),
         (["pull", "gemma"], "unknown model 'gemma'. Did you mean 'gemma3-270m'? Known: "),
         (["chta"], "No such command 'chta'."),
@@ -183,7 +206,7 @@ def test_what_does_not_fit_the_model(cli: Cli, checkpoint: Path) -> None:
         return complaint(cli("run", "--raw", "-m", str(checkpoint), *arguments))
 
     assert "the prompt has" in run("-c", "8", "a prompt of more tokens than that")
-    assert run("-c", "300000", "a").startswith("max_model_len=300000: must not be more than 200000")
+    assert run("-c", "300000", "a").startswith("-c 300000: must not be more than 200000")
 
 
 def test_too_little_memory_for_the_cache(cli: Cli, checkpoint: Path) -> None:
@@ -323,7 +346,8 @@ def test_the_environment_sets_flags_and_the_command_line_wins(
     assert cli("run", "c").out == "abc\n"
     assert cli("run", "c", "-n", "3").out == "abcx\n"
     monkeypatch.setenv("SUFFICE_TOP_K", "-9")
-    assert complaint(cli("run", "c")).startswith("top_k=-9: must be")
+    assert complaint(cli("run", "c")).startswith("SUFFICE_TOP_K=-9: must be")
+    assert complaint(cli("run", "c", "--top-k", "-8")).startswith("--top-k -8: must be")
 
 
 def test_the_prompt_of_the_environment_gives_way(

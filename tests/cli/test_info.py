@@ -20,6 +20,7 @@ from suffice.backends.cpu.rules import native_rule
 from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
 from suffice.cli.info import techniques
+from suffice.cli.techniques import Seam
 from suffice.native import core
 from suffice.policy import POLICIES
 from suffice.quant import QUANTS
@@ -30,9 +31,11 @@ from suffice.speculate import SPECULATORS
 def test_lists_machine_techniques_and_models(cli: Cli) -> None:
     ran = cli("info")
     assert ran.code == 0 and ran.err == ""
-    for text in ("suffice ", "CPU", "threads", "instruction set", "never measured", "exact"):
+    for text in ("suffice ", "CPU", "threads", "instruction set", "exact"):
         assert text in ran.out
     assert "not here: suffice pull gemma3-270m" in ran.out
+    assert "memory speed     not measured, defaults stand in: suffice info --measure" in ran.out
+    assert "| speculate | ngram " in ran.out, "a seam has the name of its flag"
 
 
 def computes_natively(table: Table, name: str, calibration: Path) -> bool:
@@ -68,7 +71,8 @@ def test_what_is_shown_as_native_is_what_the_core_computes(tmp_path: Path) -> No
     for table in (POLICIES, GROWTHS, SPECULATORS):
         assert table.native is None
     half = Table("quant", {"here": "x:Here", "slow": "x:Slow"}, native=frozenset({"here"}))
-    assert techniques([half, GROWTHS])[:3] == [
+    seams = [Seam(half, "--quant", ""), Seam(GROWTHS, "--growth", "")]
+    assert techniques(seams)[:3] == [
         ["quant", "here", "native code, PyTorch"],
         ["quant", "slow", "PyTorch"],
         ["growth", "bmc", "-"],
@@ -131,7 +135,7 @@ def test_a_cache_that_is_no_folder(
     monkeypatch.setenv("SUFFICE_CACHE", "/dev/null")
     ran = cli("info")
     assert ran.code == 0, ran.err
-    assert "never measured" in ran.out and "not here: suffice pull smollm2-135m" in ran.out
+    assert "not measured" in ran.out and "not here: suffice pull smollm2-135m" in ran.out
     ran = cli("bench", "-m", str(checkpoint), "-p", "4", "-n", "2", "-r", "1")
     assert ran.code == 0, ran.err
     monkeypatch.setattr(machine, "measure", lambda **options: machine.DEFAULT)

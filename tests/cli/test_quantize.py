@@ -93,7 +93,7 @@ def test_what_was_written_runs(quantize: Any, model: Path, tmp_path: Path, metho
     # two part ways.
     agree = 12 if method in ("kmeans", "rtn:group=16,compensate=true") else 1
     assert list(output.outputs[0].token_ids)[:agree] == _by_reference(opened, prompt)[:agree]
-    with pytest.raises(InputError, match=re.escape(f"is quantised already, by {method}: leave")):
+    with pytest.raises(InputError, match=re.escape(f"is quantized already, by {method}: leave")):
         LLM(str(path), quantization="int8")
 
 
@@ -215,7 +215,7 @@ def test_info_shows_what_is_lost(cli: Cli, quantize: Any, tmp_path: Path) -> Non
     assert quantize().code == 0
     ran = cli("info", "-m", str(tmp_path / "out.safetensors"))
     assert ran.code == 0, ran.err
-    assert "quantised        kmeans from model" in ran.out
+    assert "quantized        kmeans from model" in ran.out
     assert "calibrated on    text.txt, 6 windows of 40 tokens" in ran.out
     assert "bits per weight of the matrices" in ran.out
     lost = [line for line in ran.out.splitlines() if line.startswith("layers.2 ")]
@@ -242,10 +242,13 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
             ("rtn:bits=8",),
             "--method rtn:bits=8: codes of 8 bits cannot be packed; allowed: up to 6",
         ),
-        (("kmeans:bits=5,group=8",), "kmeans: group=8; must be a multiple of 32 with w=5, or none"),
+        (
+            ("kmeans:bits=5,group=8",),
+            "kmeans: group=8: must be a multiple of 32 with bits=5, or none",
+        ),
         (
             ("kmeans:act_bits=4,act_group=24",),
-            "kmeans: act_group=24; must be a multiple of 16, or none",
+            "kmeans: act_group=24: must be a multiple of 16, or none",
         ),
         (("kmeans:act_group=32",), "kmeans: act_group=32 goes with act_bits=3 or 4, not 16"),
         (
@@ -262,7 +265,7 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         ),
         (("kmeans", "o.safetensors", "--limit", "1"), "the text has 40 tokens to calibrate on; at"),
         (("kmeans", "o.safetensors", "--quant", "int8"), "No such option: --quant"),
-        (("kmeans", "o.safetensors", "-t", "0"), "threads=0 must be between 1 and"),
+        (("kmeans", "o.safetensors", "-t", "0"), "-t 0: must be between 1 and"),
         (("kmeans", "model/o.safetensors"), "would be one of the model's own files"),
     ):
         ran = quantize(*arguments)

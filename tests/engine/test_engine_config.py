@@ -34,7 +34,7 @@ KNOWN = (
             {"attention": "exakt"},
             "unknown attention 'exakt'. Did you mean 'exact'? Known: aet, art, certified, exact",
         ),
-        ({"attention": "exact:k=1"}, "unknown option of attention 'exact' 'k'. There are none"),
+        ({"attention": "exact:k=1"}, "attention 'exact' has no option 'k'. It has no options"),
         (
             {"attention": 3},
             "attention=3: must be a technique or its name. Known: aet, art, certified, exact",
@@ -96,12 +96,12 @@ KNOWN = (
         ),
         (
             {"speculative_config": {"method": "none", "num_speculative_tokens": 3}},
-            "unknown option of speculator 'none' 'num_speculative_tokens'. There are none",
+            "speculator 'none' has no option 'num_speculative_tokens'. It has no options",
         ),
         (
             {"speculative_config": {"method": "ngram", "num_speculative_token": 3}},
-            "unknown option of speculator 'ngram' 'num_speculative_token'. Did you mean "
-            "'num_speculative_tokens'? Known: adaptive, num_speculative_tokens, "
+            "speculator 'ngram' has no option 'num_speculative_token'. Did you mean "
+            "'num_speculative_tokens'? Options: adaptive, num_speculative_tokens, "
             "prompt_lookup_max, prompt_lookup_min",
         ),
         (

@@ -200,7 +200,7 @@ def test_bad_input(cli: Cli, records: Path, tmp_path: Path, monkeypatch: Any) ->
         ((one, "-o", "/proc/page.html"), "/proc/page.html: cannot be written: "),
         ((one, "-o", str(tmp_path / ("x" * 300))), ": File name too long"),
         (("x" * 300, "-o", output), ": File name too long"),
-        (("-o", output), "Missing argument 'RESULTS...'"),
+        (("-o", output), "Missing argument 'RESULTS'"),
     ):
         assert message in complaint(cli("report", *arguments))
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -29,9 +29,9 @@ def test_an_element_by_hand() -> None:
 
 
 def test_a_pipelined_unit_saves_latency_only() -> None:
-    original, quantised = (unit(bits=bits, pipelined=True) for bits in (0, 2))
-    assert original.cycles(1000) - quantised.cycles(1000) == 8 + 1 - 3 - 1
-    assert saving(original, quantised, 100_000) < 0.001
+    original, quantized = (unit(bits=bits, pipelined=True) for bits in (0, 2))
+    assert original.cycles(1000) - quantized.cycles(1000) == 8 + 1 - 3 - 1
+    assert saving(original, quantized, 100_000) < 0.001
 
 
 @pytest.mark.parametrize(("bits", "group", "size"), [(2, 4, 520), (3, 2, 144), (3, 4, 8208)])
@@ -52,8 +52,8 @@ def test_codes_and_softmax_are_the_engines(bits: int, group: int) -> None:
 
 def test_what_it_replaces_in_scrooge() -> None:
     design = Design.load()
-    quantised = dataclasses.replace(design, softmax_bits=2)
-    assert design.pipe_cycles - quantised.pipe_cycles == design.exp_cycles - 4
+    quantized = dataclasses.replace(design, softmax_bits=2)
+    assert design.pipe_cycles - quantized.pipe_cycles == design.exp_cycles - 4
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_energies_are_those_of_the_published_product() -> None:
     assert counts["orizuru"] == 1.5 * 4096 + 2 * 21 * 12
     spent = {name: table.operation_pj[name] * count for name, count in counts.items()}
     assert sum(spent.values()) == pytest.approx(table.product_pj)
-    lanes = table.product_pj - spent["orizuru"] - spent["quantisation"]
+    lanes = table.product_pj - spent["orizuru"] - spent["quantization"]
     assert lanes == pytest.approx(5.73e3 * 2816 * 2), "5.73 W for 2816 cycles of 2 ns"
 
 

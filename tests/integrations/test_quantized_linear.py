@@ -42,7 +42,7 @@ def swapped(model: Any) -> dict[str, QuantizedLinear]:
 
 
 def dense(model: Any, quantized: Any) -> Any:
-    """Return the model with the dense weights that the quantised one's stand for."""
+    """Return the model with the dense weights that the quantized one's stand for."""
     for name, part in swapped(quantized).items():
         own, weight = model.get_submodule(name), part.packed.unpack()
         own.weight = torch.nn.Parameter(weight if isinstance(own, torch.nn.Linear) else weight.T)
@@ -93,7 +93,7 @@ def test_a_calibration_brings_the_outputs_nearer(
     monkeypatch.setattr(quantized_linear, "HESSIAN_BYTES", 1 << 30)
     lists = [batch.tolist() for batch in batches * 2]
     st.quantize(all_at_once, "kmeans:bits=3", calibrate=lists)
-    first = "transformer.h.0.attn.c_attn"  # has no layer before it that is quantised by then
+    first = "transformer.h.0.attn.c_attn"  # has no layer before it that is quantized by then
     weights = [model.get_submodule(first).packed.unpack() for model in (by_text, all_at_once)]
     torch.testing.assert_close(*weights)
     inputs_by_levels = copy.deepcopy(gpt2)

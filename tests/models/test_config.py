@@ -359,7 +359,7 @@ def test_broken_config(text: str, message: str, folder_of: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["awq", "gptq", "fp8", "bitsandbytes"])
-def test_weights_that_others_quantised(method: str, tmp_path: Path) -> None:
+def test_weights_that_others_quantized(method: str, tmp_path: Path) -> None:
     stored = {"architectures": ["Phi3ForCausalLM"], "quantization_config": {"quant_method": method}}
     (tmp_path / "config.json").write_text(json.dumps(stored))
     with pytest.raises(InputError) as refused:

@@ -233,10 +233,12 @@ def test_refused() -> None:
     with pytest.raises(InputError, match="codes of 7 bits cannot be packed; allowed: up to 6"):
         RTN(bits=7).pack(weight)
     with pytest.raises(
-        InputError, match="codes: group=40; must be a multiple of 32 with w=5, or no"
+        InputError, match="codes: group=40: must be a multiple of 32 with bits=5, or no"
     ):
         pack_codes(random_codes(16, 64, 40, bits=5))
-    with pytest.raises(InputError, match="kmeans: group=40; must be a multiple of 32 with w=5, or"):
+    with pytest.raises(
+        InputError, match="kmeans: group=40: must be a multiple of 32 with bits=5, or"
+    ):
         KMeans(bits=5, group=40)
     for method in (KMeans(centroids="float32"), RTN(symmetric=False)):
         with pytest.raises(InputError, match="only codes of int8 levels without zero points can"):
@@ -290,7 +292,7 @@ def test_refused() -> None:
 def test_inputs_by_levels(
     each_isa: str, bits: int, share: float, rotation: int, group: int | None, offline: bool
 ) -> None:
-    """The native quantiser and product against those of the reference, row by row."""
+    """The native quantizer and product against those of the reference, row by row."""
     torch.manual_seed(0)
     x = torch.randn(6, 192) * torch.exp(torch.randn(192))
     x[3] = 0

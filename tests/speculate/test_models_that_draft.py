@@ -227,7 +227,7 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
         (
             {"method": "self", "kv_cache_dtype": "kmeans4"},
             {},
-            "unknown option of speculator 'self' 'kv_cache_dtype'. Known: adaptive, attention, "
+            "speculator 'self' has no option 'kv_cache_dtype'. Options: adaptive, attention, "
             "num_speculative_tokens, quantization, recent, sinks, skip_layers",
         ),
         (
@@ -317,7 +317,7 @@ def test_a_setting_in_brackets() -> None:
 def test_a_value_without_a_name_comes_first() -> None:
     with pytest.raises(InputError, match="'2' is not of the form option=value"):
         SPECULATORS.build("self:skip_layers=1,2")
-    with pytest.raises(InputError, match="unknown option of speculator 'self' '1'"):
+    with pytest.raises(InputError, match="speculator 'self' has no option '1'"):
         SPECULATORS.make("self", {1: 2})  # type: ignore[dict-item]
 
 

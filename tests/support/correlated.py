@@ -1,4 +1,4 @@
-"""A layer whose inputs are correlated, and what quantising it loses."""
+"""A layer whose inputs are correlated, and what quantizing it loses."""
 
 from __future__ import annotations
 

@@ -17,15 +17,16 @@ Differs  Natively tokens enter, are checked and are replaced in blocks of 16; `b
          together, once all of them may stop, and read a value if one of them needs it. Attention
          mass is normalised and summed over these heads. Scores are divided by sqrt(d), which the
          listing omits. `order=sketch` is ours.
-Exact    keys=all (never stops), values=0.
+Exact    keys=all,values=0.
 Cost     reads K of the blocks up to the stop, and V of the keys that pass the filter. No guarantee:
          an unread key may be heavy.
 Native   csrc/kernels/traverse.inl, csrc/attention/aet_state.cpp
 Example  aet:keys=0.9,values=0.001
 Options
-    keys        share of the estimated attention mass that must be read before a head stops; all (or
-                2): never stops
-    values      values of keys lighter than this share of Max are not read; 0: all are read
+    keys        share of the estimated attention mass that must be read before a head stops; all:
+                never stops
+    values      values are not read for keys lighter than this share of the heaviest one of the keys
+                that are always read; 0: all are read
     block       tokens that are read and checked together
     sinks       first tokens, always read
     globals     tokens with the most attention mass so far, always read

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
-from suffice.cli.eval.options import DATA_DIR, MOST_WINDOWS
+from suffice.cli.eval.options import CALIBRATION_TEXT, DATA_DIR, MOST_WINDOWS
 from suffice.cli.flags import WHOLE, flag
 from suffice.cli.output import busy
 from suffice.errors import InputError
@@ -30,7 +30,13 @@ Windows = list[list[int]]
 class CalibrateFlags:
     """The text, budget, windows and output file of `calibrate`."""
 
-    text: Annotated[str, flag("--text", help="A text file other than the test text, or wikitext2.")]
+    text: Annotated[
+        str,
+        flag(
+            "--text",
+            help=CALIBRATION_TEXT,
+        ),
+    ]
     output: Annotated[
         Path | None,
         flag(
@@ -41,14 +47,14 @@ class CalibrateFlags:
         str | None,
         flag(
             "--budget",
-            help="Largest rise of perplexity, such as 0.5%: calibrate thresholds of --attention "
-            "by layer and head; default: calibrate codebooks of softmaxes.",
+            help="Calibrate thresholds of --attention by layer and head, so that perplexity rises "
+            "by at most this, such as 0.5%; default: calibrate codebooks of exaq and exaq_km.",
         ),
     ] = None
     data_dir: Annotated[str | None, DATA_DIR] = None
     window: Annotated[
         int | None,
-        flag("--window", help="Tokens that run together; default: 1024, or 2048.", **WHOLE),
+        flag("--window", help="Tokens per window; default: 1024, or 2048 with --budget.", **WHOLE),
     ] = None
     limit: Annotated[int | None, MOST_WINDOWS] = None
 

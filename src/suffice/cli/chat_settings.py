@@ -6,8 +6,8 @@ import dataclasses
 import typing
 from typing import Any
 
-from suffice.cli.options import SamplingFlags
-from suffice.errors import InputError, unknown
+from suffice.cli.options import SAMPLING_NAMES, SamplingFlags
+from suffice.errors import InputError, OptionError, unknown
 
 _SWITCH = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
@@ -44,7 +44,12 @@ def changed(sampling: SamplingFlags, given: str) -> SamplingFlags:
     if not text:
         raise InputError(f"/set {option}: needs a value, such as /set temp 0.7")
     made = dataclasses.replace(sampling, **{field: _value(option, text, kind)})
-    made.params()  # refuses values out of range
+    try:
+        made.params()  # refuses values out of range
+    except OptionError as error:
+        if error.option != SAMPLING_NAMES.get(field, field):
+            raise
+        raise InputError(f"/set {option} {text}: {error.must}") from None
     return made
 
 

@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -20,10 +20,17 @@ from suffice.cli.answer import Answer
 from suffice.cli.calibrate import CalibrateFlags
 from suffice.cli.environment import misspelt, parameters, whole_values
 from suffice.cli.eval.commands import evaluate
-from suffice.cli.flags import flag, hide_old_names, with_flags
+from suffice.cli.flags import (
+    flag,
+    hide_list_types,
+    hide_old_names,
+    show_whole_sentences,
+    with_flags,
+)
 from suffice.cli.foreign import accept
 from suffice.cli.hw.commands import hardware
 from suffice.cli.interrupt import INTERRUPTED
+from suffice.cli.messages import in_flags, of_usage
 from suffice.cli.options import (
     BenchFlags,
     ModelFlags,
@@ -33,7 +40,7 @@ from suffice.cli.options import (
 from suffice.cli.output import busy, byte_bars, one_prompt, wrapped
 from suffice.cli.quantize import QuantizeFlags
 from suffice.cli.warned import as_lines
-from suffice.errors import InputError, check_text
+from suffice.errors import InputError, OptionError, check_text
 
 # typer has no public name for the class of every usage error.
 USAGE_ERROR = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
@@ -70,12 +77,15 @@ def execute(arguments: list[str]) -> int:
     if sys.stdout is None:
         return _complain("standard output is closed: give it somewhere to go")
     _accept_any_text()
+    group = typer.main.get_command(app)
     try:
-        return _called(arguments)
+        return _called(group, arguments)
+    except OptionError as error:
+        return _complain(in_flags(error, arguments, parameters(group)))
     except InputError as error:
         return _complain(str(error))
     except USAGE_ERROR as error:
-        return _complain(error.format_message())
+        return _complain(of_usage(error))
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
@@ -88,11 +98,12 @@ def execute(arguments: list[str]) -> int:
         return _complain(f"the output cannot be written: {error.strerror or error}")
 
 
-def _called(arguments: list[str]) -> int:
-    group = typer.main.get_command(app)
+def _called(group: Any, arguments: list[str]) -> int:
     whole_values(group)
     accept(group)
     hide_old_names(parameters(group))
+    hide_list_types(parameters(group))
+    show_whole_sentences(group)
     for line in misspelt(group, os.environ):
         print(line, file=sys.stderr)
     with as_lines():
@@ -149,7 +160,7 @@ def _suffice(
 def run(
     context: typer.Context,
     text: Annotated[
-        str | None, typer.Argument(metavar="[PROMPT]", help="The prompt; - reads standard input.")
+        str | None, typer.Argument(metavar="PROMPT", help="The prompt; - reads standard input.")
     ] = None,
     prompt: Annotated[str | None, flag("-p", "--prompt", help="The prompt, as a flag.")] = None,
     file: Annotated[
@@ -202,7 +213,7 @@ def chat(
 @app.command()
 @with_flags
 def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
-    """Measure prompt and decode speed, without tokenization and sampling."""
+    """Measure prompt and decode speed in tokens per second."""
     from suffice.cli import bench as benching
 
     benching.run(flags, model)
@@ -219,7 +230,7 @@ app.add_typer(
 @app.command()
 @with_flags
 def calibrate(*, flags: CalibrateFlags, model: ModelFlags) -> None:
-    """Calibrate attention techniques (exaq, certified, ...) for a model on a text file."""
+    """Calibrate attention or softmax techniques for a model on a text."""
     from suffice.cli import calibrate as calibrating
 
     calibrating.run(flags, model)
@@ -228,7 +239,7 @@ def calibrate(*, flags: CalibrateFlags, model: ModelFlags) -> None:
 @app.command()
 @with_flags
 def quantize(*, flags: QuantizeFlags, model: SourceFlags) -> None:
-    """Quantize a model to 2-8 bits, calibrated on a text file."""
+    """Quantize a model to 2 to 8 bits, calibrated on a text."""
     from suffice.cli import quantize as quantizing
 
     quantizing.run(flags, model)
@@ -238,13 +249,13 @@ def quantize(*, flags: QuantizeFlags, model: SourceFlags) -> None:
 def report(
     results: Annotated[
         list[Path],
-        typer.Argument(metavar="RESULTS...", help="Result files (.json), or folders of them."),
+        typer.Argument(metavar="RESULTS", help="Result files (.json), or folders of them."),
     ],
     output: Annotated[
         Path, flag("-o", "--output", help="The page (HTML) to write.", environment=False)
     ] = Path("report.html"),
 ) -> None:
-    """Write an HTML report of results: quality against bytes read, rows read, speed by depth."""
+    """Write one HTML page of the results of `eval` and `bench`."""
     from suffice.cli import report as reporting
 
     reporting.run(results, output)
@@ -269,9 +280,9 @@ def info(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SEAM] [TECHNIQUE]",
-            help="A seam, to list its techniques (attention, softmax, policy, growth, quant, "
-            "speculate), or a technique such as aet, to list its options.",
+            metavar="SEAM|TECHNIQUE",
+            help="A seam (attention, softmax, policy, growth, quant, speculate) lists its "
+            "techniques, a technique such as aet its options; without one, the machine.",
         ),
     ] = None,
     *,
@@ -280,7 +291,7 @@ def info(
         flag(
             "-m",
             "--model",
-            help="Describe this model instead of the machine; SUFFICE_MODEL is not read here.",
+            help="The model to describe; SUFFICE_MODEL is not read here.",
             environment=False,
         ),
     ] = None,
@@ -289,11 +300,11 @@ def info(
         flag(
             "--measure",
             old=("--calibrate",),
-            help="Measure the machine, and print how many times a cache should grow.",
+            help="Measure and store the speed of memory and arithmetic, which `--growth bmc` uses.",
         ),
     ] = False,
 ) -> None:
-    """Show version, machine, techniques and models, or describe a technique or a model."""
+    """Describe the machine, a model, a seam or a technique."""
     from suffice.cli import info as showing
 
     if names:

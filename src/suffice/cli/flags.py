@@ -154,6 +154,21 @@ def hide_old_names(parameters: Iterable[Any]) -> None:
             parameter.opts = [name for name in parameter.opts if name not in OLD]
 
 
+def show_whole_sentences(group: Any) -> None:
+    """Make listings of commands show the first paragraph of each command's help, uncut."""
+    for command in group.commands.values():
+        command.short_help = command.short_help or (command.help or "").partition("\n\n")[0]
+        if hasattr(command, "commands"):
+            show_whole_sentences(command)
+
+
+def hide_list_types(parameters: Iterable[Any]) -> None:
+    """Make help show arguments that take several values without a type such as `<list[str]>`."""
+    for parameter in parameters:
+        if parameter.nargs == -1:
+            parameter.display_type_rich = lambda ctx: None
+
+
 def _with_names(parameter: Any, names: list[str]) -> Any:
     add = parameter.add_to_parser
 

@@ -11,15 +11,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from suffice import __version__, native
-from suffice.attention import ATTENTIONS, SOFTMAXES
-from suffice.cache import GROWTHS, KV_DTYPES, machine, row_bytes
+from suffice.cache import KV_DTYPES, machine, row_bytes
 from suffice.cli.output import busy, markdown
+from suffice.cli.techniques import SEAMS, Seam
 from suffice.eval.record import versions
-from suffice.policy import POLICIES
 from suffice.pull import MODELS, model_path, resolve
-from suffice.quant import QUANTS
 from suffice.registry import Table
-from suffice.speculate import SPECULATORS
 
 if TYPE_CHECKING:
     from suffice.models.checkpoint import Checkpoint
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from suffice.models.formats.quantized_file import Quantized
     from suffice.models.storage import StoredMatrix
 
-SEAMS = (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, QUANTS, SPECULATORS)
 ISA_NAMES = {"v4": "AVX-512", "v3_vnni": "AVX2 with VNNI", "v3": "AVX2", "base": "plain loops"}
 _BYTES = (("float32", 4), ("bfloat16", 2), ("int8", 1))
 _KV_TYPES = ("float32", "bfloat16", "int8", "kmeans4")
@@ -35,7 +31,7 @@ _KV_TYPES = ("float32", "bfloat16", "int8", "kmeans4")
 
 def show() -> None:
     """Print the version, the machine, the techniques and the models."""
-    for name, value in [*_versions(), *_machine(), *_calibration()]:
+    for name, value in [*_versions(), *_machine(), *_speeds()]:
         print(f"{name:16} {value}")
     print()
     print(markdown(["seam", "technique", "computed by"], techniques()))
@@ -46,10 +42,12 @@ def show() -> None:
         print(f"{model.name:16} {model.summary}; {here}")
 
 
-def techniques(tables: Sequence[Table] = SEAMS) -> list[list[str]]:
+def techniques(seams: Sequence[Seam] = SEAMS) -> list[list[str]]:
     """Return a row per technique: its seam, its name, and the code that computes it, if any."""
     return [
-        [table.kind, name, _computed_by(table, name)] for table in tables for name in table.names()
+        [seam.name, name, _computed_by(seam.table, name)]
+        for seam in seams
+        for name in seam.table.names()
     ]
 
 
@@ -80,11 +78,11 @@ def _machine() -> list[tuple[str, str]]:
     ]
 
 
-def _calibration() -> list[tuple[str, str]]:
+def _speeds() -> list[tuple[str, str]]:
     measured = machine.load()
     if measured is None:
-        return [("calibration", "never measured, defaults are used: suffice info --measure")]
-    return [("calibration", f"measured {measured.measured}; {_rates(measured)}")]
+        return [("memory speed", "not measured, defaults stand in: suffice info --measure")]
+    return [("memory speed", f"{_rates(measured)}; measured {measured.measured}")]
 
 
 def _rates(measured: machine.Machine) -> str:
@@ -180,7 +178,7 @@ def _quantized(model: Quantized) -> dict[str, object]:
         "parameters": f"{_entries(model) / 1e6:.1f} M in matrices",
         "weights": f"{model.path.stat().st_size / 2**20:.0f} MiB, "
         f"{model.bits_per_weight:.2f} bits per weight of the matrices",
-        "quantised": f"{facts['method']} from {own['name']} ({own['hash']})",
+        "quantized": f"{facts['method']} from {own['name']} ({own['hash']})",
         "calibrated on": "{name}, {windows} windows of {window} tokens".format(**facts["text"]),
         "loss": "of the mean square of a matrix's outputs, by layer",
     }

@@ -63,6 +63,12 @@ def speculation(text: Any) -> Any:
 
 
 LLAMA_CPP_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+# Fields of `SamplingFlags` whose option of `SamplingParams` has another name.
+SAMPLING_NAMES = {
+    "n_predict": "max_tokens",
+    "temp": "temperature",
+    "repeat_penalty": "repetition_penalty",
+}
 _MODEL = functools.partial(flag, panel="Model")
 _SAMPLING = functools.partial(flag, panel="Sampling")
 
@@ -112,11 +118,11 @@ class ModelFlags(SourceFlags):
     options: Annotated[EngineOptions, EngineFlags()] = field(default_factory=_nothing_given)
     cache_type_k: Annotated[
         str | None,
-        _MODEL("-ctk", "--cache-type-k", help="Type of keys, and of values without -ctv."),
+        _MODEL("-ctk", "--cache-type-k", help="Type of cached keys; without -ctv also of values."),
     ] = None
     cache_type_v: Annotated[
         str | None,
-        _MODEL("-ctv", "--cache-type-v", help="Type of values, and of keys without -ctk."),
+        _MODEL("-ctv", "--cache-type-v", help="Type of cached values; without -ctk also of keys."),
     ] = None
 
     def load(self, seed: int | None = None) -> LLM:
@@ -208,7 +214,9 @@ class SamplingFlags:
             **WHOLE,
         ),
     ] = 512
-    min_tokens: Annotated[int, _SAMPLING("--min-tokens", help="Fewest new tokens.", **WHOLE)] = 0
+    min_tokens: Annotated[
+        int, _SAMPLING("--min-tokens", help="Minimum number of new tokens.", **WHOLE)
+    ] = 0
     temp: Annotated[
         float,
         _SAMPLING("--temp", "--temperature", help="Temperature; 0: greedy decoding.", **NUMBER),
@@ -218,7 +226,11 @@ class SamplingFlags:
     ] = 40
     top_p: Annotated[
         float,
-        _SAMPLING("--top-p", help="Sample from the most likely tokens of this mass.", **NUMBER),
+        _SAMPLING(
+            "--top-p",
+            help="Sample from the most likely tokens that together reach this probability.",
+            **NUMBER,
+        ),
     ] = 0.95
     min_p: Annotated[
         float,
@@ -261,7 +273,7 @@ class SamplingFlags:
     ] = None
     stop: Annotated[
         list[str] | None,
-        _SAMPLING("--stop", help="Text that ends the generation; may be repeated."),
+        _SAMPLING("--stop", help="Text that ends the generation; may be repeated.", metavar="TEXT"),
     ] = None
     ignore_eos: Annotated[
         bool, _SAMPLING("--ignore-eos", help="Continue past the end-of-sequence token.")
@@ -273,20 +285,10 @@ class SamplingFlags:
         Raises:
             InputError: A value out of range, or contradictory values.
         """
-        return SamplingParams(
-            max_tokens=None if self.n_predict == -1 else self.n_predict,
-            min_tokens=self.min_tokens,
-            temperature=self.temp,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repeat_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            seed=self.seed,
-            stop=self.stop,
-            ignore_eos=self.ignore_eos,
-        )
+        given = {SAMPLING_NAMES.get(name, name): value for name, value in vars(self).items()}
+        if self.n_predict == -1:
+            given["max_tokens"] = None
+        return SamplingParams(**given)
 
 
 @dataclass(frozen=True)
@@ -294,14 +296,14 @@ class BenchFlags:
     """The cases that `bench` measures, with llama-bench's names."""
 
     n_prompt: Annotated[
-        str, flag("-p", "--n-prompt", help="Prompt tokens, such as 128,512; 0: none.")
+        str, flag("-p", "--n-prompt", help="Lengths of prompts, such as 128,512; 0: none.")
     ] = "512"
-    n_gen: Annotated[str, flag("-n", "--n-gen", help="Decoded tokens, such as 16,64; 0: none.")] = (
-        "64"
-    )
-    n_depth: Annotated[str, flag("-d", "--n-depth", help="Cached tokens, such as 0,1024,3000.")] = (
-        "0"
-    )
+    n_gen: Annotated[
+        str, flag("-n", "--n-gen", help="Numbers of decoded tokens, such as 16,64; 0: none.")
+    ] = "64"
+    n_depth: Annotated[
+        str, flag("-d", "--n-depth", help="Tokens cached before a run, such as 0,1024,3000.")
+    ] = "0"
     batch_size: Annotated[
         int, flag("-b", "--batch-size", help="Requests decoded together.", **WHOLE)
     ] = 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
-from suffice.cli.eval.options import DATA_DIR
+from suffice.cli.eval.options import CALIBRATION_TEXT, DATA_DIR
 from suffice.cli.flags import WHOLE, flag
 from suffice.cli.output import busy
 from suffice.errors import InputError
@@ -27,7 +27,7 @@ class QuantizeFlags:
         flag(
             "--text",
             old=("--calibrate",),
-            help="A text file other than the test text, or wikitext2.",
+            help=CALIBRATION_TEXT,
         ),
     ]
     output: Annotated[
@@ -37,7 +37,7 @@ class QuantizeFlags:
         str, flag("--method", help="How weights are stored: kmeans:bits=4,act_bits=16, kllm, ...")
     ] = "kmeans"
     data_dir: Annotated[str | None, DATA_DIR] = None
-    window: Annotated[int, flag("--window", help="Tokens that run together.", **WHOLE)] = 1024
+    window: Annotated[int, flag("--window", help="Tokens per window of the text.", **WHOLE)] = 1024
     limit: Annotated[int, flag("--limit", help="Maximum number of windows.", **WHOLE)] = 16
 
 

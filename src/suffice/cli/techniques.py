@@ -54,7 +54,7 @@ class Seam:
 SEAMS = (
     Seam(ATTENTIONS, "--attention", "how attention is computed, and which rows it reads"),
     Seam(SOFTMAXES, "--softmax", "how scores become weights"),
-    Seam(POLICIES, "--policy", "which cached tokens are kept and eligible"),
+    Seam(POLICIES, "--policy", "which cached tokens are kept, and which may be read"),
     Seam(GROWTHS, "--growth", "how the cache grows"),
     Seam(QUANTS, "--quant", "how weights are stored"),
     Seam(SPECULATORS, "--speculate", "who drafts tokens that the model then checks"),
@@ -263,11 +263,16 @@ def _example(name: str, defaults: dict[str, Any]) -> str:
 def _text(name: str, technique: Any) -> str:
     """Return a technique as written on the command line, without options at their defaults."""
     given = [
-        f"{field.name}={_shown(getattr(technique, field.name))}"
+        f"{field.name}={_word(field, getattr(technique, field.name))}"
         for field in dataclasses.fields(technique)
         if field.init and getattr(technique, field.name) != field.default
     ]
     return f"{name}:{','.join(given)}" if given else name
+
+
+def _word(field: dataclasses.Field[Any], value: Any) -> str:
+    words = field.metadata.get("words", {}).items()
+    return next((word for word, meant in words if meant == value), _shown(value))
 
 
 def _shown(value: Any) -> str:

@@ -14,7 +14,7 @@ from suffice.attention import ATTENTIONS, SOFTMAXES, Attention, by_head
 from suffice.cache import Growth
 from suffice.engine.option_values import float_weights, quant_name
 from suffice.engine.options import EngineOptions, options, read, takes_options
-from suffice.errors import InputError
+from suffice.errors import InputError, OptionError
 from suffice.policy import POLICIES, Policy
 from suffice.pull import resolve
 from suffice.speculate import SPECULATORS, Speculator
@@ -140,10 +140,12 @@ class Config(EngineOptions):
 
     def _check_audit(self) -> None:
         if self.audit is not None and not self.leaves_out:
-            raise InputError(
-                f"audit={self.audit}: attention={ATTENTIONS.name_of(self.attention)} with "
+            raise OptionError(
+                "audit",
+                self.audit,
+                f"attention={ATTENTIONS.name_of(self.attention)} with "
                 f"softmax={SOFTMAXES.name_of(self.softmax)} leaves nothing out of decode steps: "
-                "choose a technique that does"
+                "choose a technique that does",
             )
 
     def _check_drafts(self, context: int | None) -> None:
@@ -232,9 +234,10 @@ class Config(EngineOptions):
 
         most = most_positions or max_positions
         if self.max_model_len is not None and self.max_model_len > most:
-            raise InputError(
-                f"max_model_len={self.max_model_len}: must not be more than {most}, "
-                "the context length of the model"
+            raise OptionError(
+                "max_model_len",
+                self.max_model_len,
+                f"must not be more than {most}, the context length of the model",
             )
         self._check_drafts(self.max_model_len or max_positions)
         quant_dtype = self.quantization and self.quantization.dtype

@@ -12,7 +12,7 @@ from typing import Any
 from suffice.engine.config import Config
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import CachedPrefix, Request, Sample
-from suffice.errors import InputError, check_text, unknown
+from suffice.errors import InputError, OptionError, check_text, unknown
 from suffice.sampling import SamplingState
 from suffice.sampling_params import SamplingParams
 
@@ -174,9 +174,10 @@ class RequestMaker:
             )
         room = self._rows - len(tokens)
         if params.min_tokens > room:
-            raise InputError(
-                f"min_tokens={params.min_tokens}: must not be more than {room}, the tokens that "
-                "the prompt leaves in the context (max_model_len)"
+            raise OptionError(
+                "min_tokens",
+                params.min_tokens,
+                f"must not be more than {room}, the tokens that the prompt leaves in the context",
             )
         limit = min(params.max_tokens or room, room)
         request = Request(str(self._count), text, tokens, params, limit=limit, kept=kept)

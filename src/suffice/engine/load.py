@@ -33,7 +33,7 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
         config.calibration.check(config.model, fingerprint(opened.path))
     if isinstance(opened, Quantized) and config.quantization is not None:
         raise InputError(
-            f"{config.model} is quantised already, by {opened.facts['method']}: leave out "
+            f"{config.model} is quantized already, by {opened.facts['method']}: leave out "
             "quantization"
         )
     config = config.resolved(opened.dtype, model.max_positions, model.most_positions)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from suffice.cache import KV_DTYPES, types_of
-from suffice.errors import InputError, unknown
+from suffice.errors import InputError, OptionError, unknown
 from suffice.registry import Table
 from suffice.speculate import SPECULATORS, Speculator
 
@@ -62,16 +62,15 @@ def kv_dtype(name: str, value: Any) -> str:
 
 def whole(low: int, none: bool = False) -> Parser:
     """Return a parser of whole numbers of at least `low`, and of None if `none`."""
-    text = f"a whole number of at least {low}" + (", or None" if none else "")
+    must = f"must be a whole number of at least {low}"
 
     def parse(name: str, value: Any) -> int | None:
         if value is None and none:
             return None
         number = str(value).strip()
-        if isinstance(value, bool) or not number.isascii() or not number.isdigit():
-            raise InputError(f"{name}={value!r}: must be {text}")
-        if int(number) < low:
-            raise InputError(f"{name}={value!r}: must be {text}")
+        digits = not isinstance(value, bool) and number.isascii() and number.isdigit()
+        if not digits or int(number) < low:
+            raise OptionError(name, value, must, ", or None" if none else "")
         return int(number)
 
     return parse
@@ -85,8 +84,8 @@ def threads(name: str, value: Any) -> int | None:
     from suffice import native
 
     if count > native.cores():
-        raise InputError(
-            f"{name}={count}: must not be more than {native.cores()}, the cores available"
+        raise OptionError(
+            name, count, f"must not be more than {native.cores()}, the cores available"
         )
     return count
 
@@ -98,9 +97,9 @@ def size(name: str, value: Any) -> int | None:
     match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
     found = int(match[1]) * 1024 ** _UNITS.index(match[2].upper()) if match else 0
     if found < 1:
-        raise InputError(f"{name}={value!r}: must be a number of bytes, such as 4GiB, or None")
+        raise OptionError(name, value, "must be a number of bytes, such as 4GiB", ", or None")
     if found >= 2**64:
-        raise InputError(f"{name}={value!r}: must be less than 2^64 bytes; None sets no limit")
+        raise OptionError(name, value, "must be less than 2^64 bytes", "; None sets no limit")
     return found
 
 

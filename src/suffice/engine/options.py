@@ -163,8 +163,8 @@ class EngineOptions:
             values.kv_dtype,
             _model(
                 "--kv-cache-dtype",
-                help="Type of keys and values, or KEYS/VALUES: auto, float32 (or f32), bfloat16 "
-                "(bf16), float16 (f16), int8, kmeans4.",
+                help="Type of cached keys and values, or KEYS/VALUES: auto, float32 (f32), "
+                "bfloat16 (bf16), float16 (f16), int8, kmeans4.",
                 default=None,
             ),
             inexact=True,
@@ -174,7 +174,9 @@ class EngineOptions:
         default=None,
         metadata=_option(
             values.size,
-            _model("--kv-cache-bytes", help="Most memory for keys and values, such as 4GiB."),
+            _model(
+                "--kv-cache-bytes", help="Memory limit of cached keys and values, such as 4GiB."
+            ),
         ),
     )
     quantization: str | Quant | None = field(
@@ -195,7 +197,7 @@ class EngineOptions:
             values.of_table(ATTENTIONS),
             _technique(
                 "--attention",
-                help="How attention is computed: name:option=value,...; "
+                help="How attention is computed: exact, certified:eps=0.05, ...; "
                 "`suffice info attention` lists them.",
             ),
             inexact=True,
@@ -227,7 +229,7 @@ class EngineOptions:
             values.of_table(POLICIES),
             _technique(
                 "--policy",
-                help="Which cached tokens are eligible: full, h2o:..., ...; "
+                help="Which cached tokens may be read: full, snapkv:ratio=0.5, ...; "
                 "`suffice info policy` lists them.",
             ),
             inexact=True,

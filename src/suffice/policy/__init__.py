@@ -1,4 +1,4 @@
-"""Policies select the cached tokens that are eligible for attention, and the order of reading.
+"""Policies select the cached tokens that attention may read, and their order.
 
 A policy is a frozen value; its state of a request is in the request's cache. It is called when a
 cache is made (`prepare`), after each prompt (`after_prompt`) and after each decode step
@@ -61,7 +61,7 @@ class Policy(Protocol):
 
     @property
     def needs_whole_softmax(self) -> bool:
-        """Whether attention must compute the weight of every eligible token."""
+        """Whether attention must compute the weight of every token that may be read."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Every cached token is eligible, in the order of the text.
+"""Every cached token may be read, in the order of the text.
 
 Exact    always.
 """

@@ -36,7 +36,7 @@ def check_input_group(what: str, group: int | None) -> None:
         InputError: It is not a multiple of 16.
     """
     if group is not None and (group < ROWS or group % ROWS):
-        raise InputError(f"{what}={group}; must be a multiple of {ROWS}, or none")
+        raise InputError(f"{what}={group}: must be a multiple of {ROWS}, or none")
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def check_group(method: str, w: int, group: int | None) -> None:
     unit = unit_of(w)
     if group is not None and (group < unit or group % unit):
         raise InputError(
-            f"{method}: group={group}; must be a multiple of {unit} with w={w}, or none"
+            f"{method}: group={group}: must be a multiple of {unit} with bits={w}, or none"
         )
 
 

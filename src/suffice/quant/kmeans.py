@@ -19,9 +19,10 @@ Differs  `kllm` rounds centroids to int8 steps unless `centroids=float32`. Codeb
          weigh all samples equally; the paper weighs them by Fisher information. Fisher information
          of weights is one number per token, times x^2.
 Bound    |w - q| <= scale * half the widest gap of the codebook, before compensation.
-Exact    as many distinct normalised values as centroids.
+Exact    for a matrix whose weights, rotated and divided by their scales, take at most 2^bits
+         values, up to the rounding of scales and centroids.
 Cost     `bits` per weight and 16 / group for scales. With act_bits=8 centroids are whole numbers up
-         to 63 (`NARROW`): this adds 9 % to the error of 6 bits, less than 1 % to that of 4 bits.
+         to 63, not 127: this adds 9 % to the error of 6 bits, less than 1 % to that of 4 bits.
 Native   csrc/kernels/linear_codes.inl, csrc/kernels/outliers.inl
 Options
     bits        bits of a weight's code, 2 to 6
@@ -33,8 +34,8 @@ Options
     sweeps      descents on codes and scales after that
     hadamard    rotate the inputs
     fisher      weigh the text's tokens by their Fisher information; needs `suffice quantize`
-    outliers    share of a token's activations kept in 16 bits, for act_bits=4 and 3; none: 1 %
-    act_group   activations that share a scale, for act_bits=4 and 3; none: all of a token's
+    outliers    with act_bits=4 or 3: share of a token's activations kept in 16 bits; none: 0.01
+    act_group   with act_bits=4 or 3: activations that share a scale; none: all of a token's
     sites       matrices whose inputs have act_bits, such as qkv+down; the others have 16
     offline     true: outliers by thresholds of the calibration (KLLM-S); false: by each token
 """
@@ -78,16 +79,17 @@ OUTLIERS = 0.01  # share of a token's inputs, half of them at each end
 
 @dataclass(frozen=True)
 class KMeans:
-    """Codes of `bits` bits; `centroids` is their centroids' type, `hadamard` rotates the inputs.
+    """Codebook weights of 2 to 6 bits, by K-means that weighs what an error costs.
 
-    A rotation pays if inputs have 8 or 16 bits; with 3 or 4 it would leave no outliers to keep
-    exact. Inputs of 16 or 8 bits are rounded with a scale for each token, before the native matmul.
-    Inputs of 4 or 3 bits are mapped to the codebook of their activation site, except for outliers:
-    the share `outliers` of a token's values, half at each end, 1 % if not given. `act_group` inputs
-    share a scale; none: all of a token. `sites` selects the inputs that have `act_bits` bits: all,
-    or those of some matrices, such as `qkv+down`; the others have 16. `offline`: outliers are
-    values beyond thresholds of the calibration, which leave this share of its values outside; not a
-    share of each token's values.
+    `centroids` is the centroids' type, `hadamard` rotates the inputs. A rotation pays if inputs
+    have 8 or 16 bits; with 3 or 4 it would leave no outliers to keep exact. Inputs of 16 or 8 bits
+    are rounded with a scale for each token, before the native matmul. Inputs of 4 or 3 bits are
+    mapped to the codebook of their activation site, except for outliers: the share `outliers` of a
+    token's values, half at each end, 1 % if not given. `act_group` inputs share a scale; none: all
+    of a token. `sites` selects the inputs that have `act_bits` bits: all, or those of some
+    matrices, such as `qkv+down`; the others have 16. `offline`: outliers are values beyond
+    thresholds of the calibration, which leave this share of its values outside; not a share of each
+    token's values.
     """
 
     dtype: ClassVar[None] = None
@@ -131,7 +133,7 @@ class KMeans:
             raise unknown("type of centroids", self.centroids, LEVELS)
         if min(self.rounds, self.sweeps) < 0:
             raise InputError(
-                f"kmeans: rounds={self.rounds},sweeps={self.sweeps}; must be 0 or more"
+                f"kmeans: rounds={self.rounds},sweeps={self.sweeps}: must be 0 or more"
             )
 
     @property
@@ -266,7 +268,7 @@ class KMeans:
 
 @dataclass(frozen=True)
 class KLLM(KMeans):
-    """The paper's method: one scale per output channel, plain K-means, 4-bit activations.
+    """KLLM's own method: one scale per output channel, plain K-means, 4-bit activations.
 
     With `offline` it is KLLM-S.
     """

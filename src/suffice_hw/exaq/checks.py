@@ -20,8 +20,8 @@ def unit() -> list[Check]:
     published = 1 - RUNTIMES_MS[1] / RUNTIMES_MS[0]
     found, usual = [], Unit.load()
     for cycles in (8, 5, 12):
-        quantised = dataclasses.replace(usual, exp_cycles=cycles)
-        ours = saving(dataclasses.replace(quantised, bits=0), quantised, ELEMENTS)
+        quantized = dataclasses.replace(usual, exp_cycles=cycles)
+        ours = saving(dataclasses.replace(quantized, bits=0), quantized, ELEMENTS)
         holds = abs(ours - published) <= 0.03
         why = "" if holds else "shows that Table 3 implies an exponential of about 8 cycles"
         found.append(

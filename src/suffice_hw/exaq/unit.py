@@ -43,7 +43,7 @@ class Unit(Settings):
     max_cycles: int = limited(0, 100)
     exp_cycles: int = limited(1, 100)
     accumulate_cycles: int = limited(0, 100)
-    quantise_cycles: int = limited(0, 100)
+    quantize_cycles: int = limited(0, 100)
     lookup_cycles: int = limited(0, 100)
     divide_cycles: int = limited(0, 100)
 
@@ -69,7 +69,7 @@ class Unit(Settings):
     @property
     def exponent_cycles(self) -> int:
         """Cycles from x = logit - max to its exponential."""
-        return self.quantise_cycles + self.lookup_cycles if self.bits else self.exp_cycles
+        return self.quantize_cycles + self.lookup_cycles if self.bits else self.exp_cycles
 
     @property
     def table_bytes(self) -> int:
@@ -94,9 +94,9 @@ class Unit(Settings):
         return passes * turns + steps - passes
 
 
-def saving(original: Unit, quantised: Unit, elements: int) -> float:
+def saving(original: Unit, quantized: Unit, elements: int) -> float:
     """Return the share of the original unit's cycles that the quantized one saves."""
-    return 1 - quantised.cycles(elements) / original.cycles(elements)
+    return 1 - quantized.cycles(elements) / original.cycles(elements)
 
 
 def tables(clip: float, bits: int, group: int) -> tuple[Halves, Halves]:

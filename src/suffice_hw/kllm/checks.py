@@ -146,7 +146,7 @@ def not_reproduced() -> list[Check]:
         *_over_a100(),
         Check(
             "kllm against others",
-            "energy gain of quantised activations",
+            "energy gain of quantized activations",
             "20.98",
             f"at most {1 / after:.1f}",
             1 / after >= 20.98,
@@ -222,9 +222,9 @@ def shares() -> list[Check]:
     design, table, technology = Design.load(), Energies.load(), Technology.load()
     ns = design.product_cycles(SIZE, SIZE) / design.clock_ghz
     tree_ns = ns + design.orizuru_cycles(SIZE) / design.clock_ghz
-    quantised_ns = SIZE / 256 / design.clock_ghz
+    quantized_ns = SIZE / 256 / design.clock_ghz
     lanes = table.lane_watts * ns
-    watts = {"orizuru": ORIZURU_WATTS * tree_ns, "quantisation": CLUSTERING_WATTS * quantised_ns}
+    watts = {"orizuru": ORIZURU_WATTS * tree_ns, "quantization": CLUSTERING_WATTS * quantized_ns}
     total = lanes + sum(watts.values())
     rows = {"the lanes": (1 - sum(table.shares[k] for k in watts), lanes)}
     rows |= {name: (table.shares[name], nj) for name, nj in watts.items()}

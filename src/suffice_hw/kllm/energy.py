@@ -19,11 +19,11 @@ OPERATIONS = (
     "counting",
     "reduction",
     "orizuru",
-    "dequantisation",
-    "quantisation",
+    "dequantization",
+    "quantization",
     "outliers",
 )
-_OUTSIDE_LANES = ("orizuru", "quantisation")
+_OUTSIDE_LANES = ("orizuru", "quantization")
 _SIZE = 4096  # of the product in Fig. 10(b)
 Counts = dict[str, float]
 
@@ -83,7 +83,7 @@ def product_counts(design: Design, outputs: int, inputs: int) -> Counts:
         "concat": float(outputs * inputs),
         "counting": float(outputs * inputs),
         "reduction": bins,
-        "dequantisation": bins,
+        "dequantization": bins,
         "outliers": float(outputs * design.outliers(inputs)),
     }
 
@@ -95,7 +95,7 @@ def found_counts(design: Design, inputs: int) -> Counts:
         leaves = min(inputs, design.tree_leaves)
         once = 1.5 * leaves + 2 * design.pops(inputs) * math.log2(leaves)  # section IV-C
         compared = once * math.ceil(inputs / design.tree_leaves)
-    return {"orizuru": compared, "quantisation": float(inputs)}
+    return {"orizuru": compared, "quantization": float(inputs)}
 
 
 def step_counts(design: Design, shape: Shape, length: int, batch: int = 1) -> Counts:
@@ -115,7 +115,7 @@ def step_counts(design: Design, shape: Shape, length: int, batch: int = 1) -> Co
     heads, size = shape.layers * shape.heads, shape.head_size
     add(product_counts(design, length, size) | {"outliers": 0.0}, heads)  # scores
     bins = float(size << design.activation_bits)
-    values = {"counting": float(size * length), "reduction": bins, "dequantisation": bins}
+    values = {"counting": float(size * length), "reduction": bins, "dequantization": bins}
     add(values, heads)
     weights = sum(outputs * inputs for outputs, inputs in linears) * design.weight_bits
     kv = 2 * length * shape.layers * shape.kv_heads * size * design.kv_bits

@@ -14,7 +14,7 @@ evaluate = typer.Typer(help="Measure the quality and speed of a setting.", no_ar
 @evaluate.command()
 @with_flags
 def perplexity(*, flags: PerplexityFlags, model: ModelFlags) -> None:
-    """Measure the perplexity of a text, optionally compared with the exact model."""
+    """Measure the perplexity of a text."""
     from suffice.cli.eval import perplexity as measuring
 
     measuring.run(flags, model)
@@ -24,7 +24,7 @@ def perplexity(*, flags: PerplexityFlags, model: ModelFlags) -> None:
 @evaluate.command("speed", hidden=True)  # its name until 0.3
 @with_flags
 def latency(*, flags: LatencyFlags, model: ModelFlags) -> None:
-    """Measure latency and throughput: TTFT, TPOT, ITL, tokens per second, bytes read."""
+    """Measure latency and throughput of requests: TTFT, TPOT, ITL, tokens per second."""
     from suffice.cli.eval import latency as measuring
 
     measuring.run(flags, model)

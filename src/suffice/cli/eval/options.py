@@ -7,9 +7,12 @@ from typing import Annotated
 
 from suffice.cli.flags import WHOLE, flag
 
-DATA_DIR = flag("--data-dir", help="Folder with the data, if no hub is reachable.")
-OUTPUT = flag("-o", "--output", help="md, csv or json.")
-MODE = flag("--mode", help="decode: by decode steps, with techniques; prefill: as a prompt.")
+DATA_DIR = flag("--data-dir", help="Folder with the data sets, if no hub is reachable.")
+CALIBRATION_TEXT = (
+    "The text to calibrate on, not the one to test on: a file, or wikitext2 (its test part)."
+)
+OUTPUT = flag("-o", "--output", help="Format: md, csv or json.")
+MODE = flag("--mode", help="decode: token by token, with the techniques; prefill: as one prompt.")
 MOST_WINDOWS = flag("--limit", help="Maximum number of windows; default: all.", **WHOLE)
 
 
@@ -17,17 +20,20 @@ MOST_WINDOWS = flag("--limit", help="Maximum number of windows; default: all.", 
 class PerplexityFlags:
     """Text, windows and reference of `eval perplexity`."""
 
-    text: Annotated[str, flag("--text", help="A text file, or wikitext2.")] = "wikitext2"
+    text: Annotated[str, flag("--text", help="A text file, or wikitext2 (its test part).")] = (
+        "wikitext2"
+    )
     data_dir: Annotated[str | None, DATA_DIR] = None
     window: Annotated[
-        int, flag("--window", help="Tokens per window; no context crosses windows.", **WHOLE)
+        int,
+        flag("--window", help="Tokens per window; each window starts without context.", **WHOLE),
     ] = 2048
     limit: Annotated[int | None, MOST_WINDOWS] = None
     prompt: Annotated[
         int | None,
         flag(
             "--prompt",
-            help="Tokens of a window run as a prompt, for policies that evict; default: none.",
+            help="First tokens of a window run as a prompt, for policies that evict; default: 0.",
             **WHOLE,
         ),
     ] = None
@@ -54,12 +60,15 @@ class LatencyFlags:
         str | None,
         flag(
             "--lengths",
-            help="Tokens of prompt/output; default: 128/128,128/1920,1920/128,1920/1920.",
+            help="Tokens of PROMPT/OUTPUT; default: 128/128,128/1920,1920/128,1920/1920.",
         ),
     ] = None
     prompts: Annotated[
         str | None,
-        flag("--prompts", help="Instead of --lengths: gsm8k, or a file with a prompt per line."),
+        flag(
+            "--prompts",
+            help="Real prompts instead of --lengths: gsm8k, or a file with a prompt per line.",
+        ),
     ] = None
     data_dir: Annotated[str | None, DATA_DIR] = None
     batch_size: Annotated[
@@ -94,9 +103,7 @@ class RulerFlags:
     samples: Annotated[
         int, flag("--samples", help="Samples of each task at each length.", **WHOLE)
     ] = 20
-    seed: Annotated[
-        int, flag("-s", "--seed", help="Same seed, same samples; default: 0.", **WHOLE)
-    ] = 0
+    seed: Annotated[int, flag("-s", "--seed", help="Same seed, same samples.", **WHOLE)] = 0
     batch_size: Annotated[
         int, flag("-b", "--batch-size", help="Prompts answered together.", **WHOLE)
     ] = 8

@@ -18,9 +18,9 @@ hardware = typer.Typer(
     "not use them.",
     no_args_is_help=True,
 )
-UNITS = typer.Argument(metavar="[UNITS...]", help="Units such as concat or etu; default: all.")
+UNITS = typer.Argument(metavar="UNITS", help="Units such as concat or etu; default: all.")
 YOSYS = flag("--yosys", help="Yosys to use instead of the installed one.", environment=False)
-FOLDERS = typer.Argument(metavar="FOLDERS...", help="Folders written by `hw run`.")
+FOLDERS = typer.Argument(metavar="FOLDERS", help="Folders written by `hw run`.")
 
 
 @hardware.command()
@@ -30,7 +30,7 @@ def run(
     *,
     flags: RunFlags,
 ) -> None:
-    """Simulate a workload; write a summary, tables by layer, activity, energy and provenance."""
+    """Simulate a workload and write its cycles, energy and tables by layer."""
     from suffice.cli.hw import run as running
 
     running.run(accelerator, flags)
@@ -51,7 +51,7 @@ def plot(
         Path, flag("-o", "--output", help="Picture to write.", environment=False)
     ] = Path("hw.png"),
 ) -> None:
-    """Plot runs as in the papers: scrooge as Figs. 6 to 9, kllm as Figs. 8 to 12."""
+    """Plot runs as in the papers: figures 6 to 9 for scrooge, 8 to 12 for kllm."""
     from suffice.cli.hw import plot as plotting
 
     plotting.run(folders, output)
@@ -60,7 +60,7 @@ def plot(
 @hardware.command()
 @with_flags
 def trace(*, flags: TraceFlags) -> None:
-    """Run a model over a text and write its attention logits, for `hw run scrooge --trace`."""
+    """Write a model's attention logits on a text, for `hw run scrooge --trace`."""
     from suffice.cli.hw import trace as tracing
 
     tracing.run(flags)
@@ -83,7 +83,7 @@ def dram(
         flag("--emit", help="Folder for requests and part as DRAMsim3 input.", environment=False),
     ] = None,
 ) -> None:
-    """Simulate reads of a memory and print its behaviour; optionally write DRAMsim3 input."""
+    """Simulate reads of a memory and print bandwidth and latency."""
     from suffice.cli.hw import dram as simulating
 
     simulating.run(part, pattern, requests, load, emit)
@@ -93,20 +93,21 @@ def dram(
 def validate(
     parts: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[PARTS...]", help="dram, scrooge, exaq, cost, kllm, rtl; default: all."
-        ),
+        typer.Argument(metavar="PARTS", help="dram, scrooge, exaq, cost, kllm, rtl; default: all."),
     ] = None,
     output: Annotated[
-        str | None, flag("-o", "--output", help="Every figure, as md, csv or json.")
+        str | None, flag("-o", "--output", help="Print every figure, as md, csv or json.")
     ] = None,
-    full: Annotated[bool, flag("--full", help="Every figure, with its source and note.")] = False,
+    full: Annotated[
+        bool, flag("--full", help="Print every figure with its source and note.")
+    ] = False,
     trace: Annotated[
         list[Path] | None,
         flag(
             "--trace",
             help="File of `hw trace`: adds checks on the logits of that model.",
             environment=False,
+            metavar="FILE",
         ),
     ] = None,
     ran: Annotated[
@@ -115,10 +116,14 @@ def validate(
             "--run",
             help="Folder of `hw run --perplexity-loss`: adds the speed-up by loss.",
             environment=False,
+            metavar="FOLDER",
         ),
     ] = None,
 ) -> None:
-    """Check our figures against the published ones; exit code 1 if a miss has no known reason."""
+    """Compare the models' figures with the published ones.
+
+    The exit code is 1 if a miss has no known reason.
+    """
     from suffice.cli.hw import validate as validating
 
     raise typer.Exit(validating.run(tuple(parts or ()), output, full, trace or [], ran or []))
@@ -137,7 +142,7 @@ def rtl(
     ] = None,
     yosys: Annotated[str | None, YOSYS] = None,
 ) -> None:
-    """Write units as Verilog, with test benches for Icarus and vectors from their models."""
+    """Write units as Verilog, with test benches and vectors for Icarus."""
     from suffice.cli.hw import rtl
 
     rtl.emit(tuple(units or ()), emit, vectors, yosys)

@@ -65,15 +65,28 @@ class RunFlags:
     ] = None
     trace: Annotated[
         Path | None,
-        flag("--trace", help="Logits of a model (.npz), not synthetic ones.", environment=False),
+        flag(
+            "--trace",
+            help="Logits of a model, from `hw trace` (.npz), instead of synthetic ones.",
+            environment=False,
+        ),
     ] = None
     key_share: Annotated[
         float | None,
-        flag("--key-share", help="thr_k; default: that of the workload, or 0.9.", **NUMBER),
+        flag(
+            "--key-share",
+            help="Mass at which reading of keys ends (thr_k); default: the workload's, or 0.9.",
+            **NUMBER,
+        ),
     ] = None
     value_share: Annotated[
         float | None,
-        flag("--value-share", help="thr_v; default: that of the workload, or 0.001.", **NUMBER),
+        flag(
+            "--value-share",
+            help="Share of the largest weight below which values are skipped (thr_v); default: the "
+            "workload's, or 0.001.",
+            **NUMBER,
+        ),
     ] = None
     tokens: Annotated[
         int | None,
@@ -91,7 +104,7 @@ class RunFlags:
         float | None,
         flag(
             "--perplexity-loss",
-            help="Rise of perplexity in percent, by `eval perplexity`; for Fig. 9.",
+            help="Rise of perplexity in percent, from `eval perplexity`; drawn in Fig. 9.",
             **NUMBER,
         ),
     ] = None

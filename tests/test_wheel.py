@@ -51,5 +51,5 @@ def test_the_demo_runs_without_a_compiler_and_without_torch(
     alone = {"PATH": str(installed), "SUFFICE_CACHE": str(tmp_path)}
     one, two = (ran(installed / "suffice", "run", *flags, "hi", **alone) for _ in range(2))
     assert one.strip() and one == two
-    missing = "import importlib.util as u; print([u.find_spec(n) for n in ('torch', 'transformers')])"
+    missing = "from importlib.util import find_spec as f; print([f('torch'), f('transformers')])"
     assert ran(installed / "python", "-c", missing, **alone).strip() == "[None, None]"

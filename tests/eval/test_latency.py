@@ -9,8 +9,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import pytest
 import numpy as np
+import pytest
 
 from commands import Cli, complaint
 from fake_engine import EOS, FakeRunner, V, fake_llm

@@ -4,7 +4,7 @@
     python tools/fuzz.py --count 300       the small form, which the tests run
     python tools/fuzz.py --only 4711       one case again; its files stay, its output is shown
 
-Cases are numbered; a number and the seed give the same damage everywhere. Each case damages one file
+Cases are numbered; a number and the seed give the same damage everywhere. Each damages one file
 of a tiny model (GGUF, safetensors, configuration, tokenizer, chat template, or a file of `suffice
 quantize`) and runs in a process of its own, with limits of memory and time. A signal, a traceback,
 more than a line of error, another exit code or a case that runs out of time is a violation; the

@@ -295,7 +295,7 @@ class KVCache:
         if not 0 <= rows <= self.length:
             raise InputError(f"cannot truncate to {rows} rows: {self.length} are committed")
 
-    def evict(self, layer: int, rows: torch.Tensor) -> None:
+    def evict(self, layer: int, rows: np.ndarray | torch.Tensor) -> None:
         """Keep the committed rows `rows` [G, n] of a layer, ascending, and free the others' memory.
 
         Raises:
@@ -318,7 +318,7 @@ class KVCache:
         """
         self.native.set_eligible(layer, sinks, recent, blocks)
 
-    def rank(self, layer: int, order: torch.Tensor) -> None:
+    def rank(self, layer: int, order: np.ndarray | torch.Tensor) -> None:
         """Set the order in which techniques that stop early read the first n blocks of 16 rows.
 
         `order` [G, n] has the most important block first; newer blocks are read before all of them.
@@ -336,7 +336,7 @@ class KVCache:
         self.native.load_masses(layer, out.numpy())
         return out
 
-    def set_masses(self, layer: int, masses: torch.Tensor) -> None:
+    def set_masses(self, layer: int, masses: np.ndarray | torch.Tensor) -> None:
         """Set the attention mass so far of each row of a layer, float32 [G, held]."""
         self.native.store_masses(layer, _floats(masses))
 
@@ -366,9 +366,9 @@ def _require_whole(name: str, rows: list[int]) -> None:
         raise InputError(f"{name} {rows!r:.60} must be a list of whole numbers")
 
 
-def _floats(rows: torch.Tensor) -> np.ndarray:
-    return rows.detach().to(torch.float32).contiguous().numpy()
+def _floats(rows: np.ndarray | torch.Tensor) -> np.ndarray:
+    return torch.as_tensor(rows).detach().to(torch.float32).contiguous().numpy()  # bridge
 
 
-def _whole(rows: torch.Tensor) -> np.ndarray:
-    return rows.to(torch.int32).contiguous().numpy()
+def _whole(rows: np.ndarray | torch.Tensor) -> np.ndarray:
+    return torch.as_tensor(rows).to(torch.int32).contiguous().numpy()  # bridge

@@ -323,4 +323,4 @@ def _shown(watch: QueryObserver | None, end: int) -> Callable[[int, torch.Tensor
     """Return a callback that shows a chunk's queries to a policy; the chunk ends at `end`."""
     if watch is None:
         return None
-    return lambda layer, queries: watch.add(layer, queries, end)
+    return lambda layer, queries: watch.add(layer, queries.float().numpy(), end)  # bridge

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from suffice.registry import Table
 
 if TYPE_CHECKING:
-    import torch
+    import numpy as np
 
     from suffice.cache.kv import KVCache
 
@@ -28,8 +28,8 @@ Windows = Sequence[int | None]  # per layer: the number of last tokens that a to
 class QueryObserver(Protocol):
     """Collects the queries of a prompt for a policy."""
 
-    def add(self, layer: int, q: torch.Tensor, end: int) -> None:
-        """Take the queries q [H, T, D], rotated, of the T tokens before token `end`.
+    def add(self, layer: int, q: np.ndarray, end: int) -> None:
+        """Take the queries q float32 [H, T, D], rotated, of the T tokens before token `end`.
 
         The layer's cache has their keys.
         """

@@ -23,6 +23,7 @@ for name in QUANTS.names():
     Config.create("no-model", quantization=name)
 """
 REFERENCES = """
+sys.modules["torch"] = None
 import numpy as np
 from suffice.attention import ATTENTIONS
 random = np.random.default_rng(0)
@@ -53,7 +54,7 @@ def test_a_config_needs_no_extension() -> None:
     assert printed(DESCRIBE) == ["False 2", "False 2", "False 2", "True 2"]
 
 
-def test_references_need_no_extension() -> None:
+def test_references_need_neither_the_extension_nor_pytorch() -> None:
     assert printed(REFERENCES) == ["(4, 1, 64) True True"] * 3
 
 

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
+from numpy.linalg import norm
 
 from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
@@ -71,11 +73,11 @@ class Scattered(ART):
     The engine's probe has runs of 16 elements, which are read faster.
     """
 
-    def probed(self, output: torch.Tensor) -> torch.Tensor:
+    def probed(self, output: np.ndarray) -> np.ndarray:
         """Return the probe [R, probe] of outputs [R, D]."""
         size = output.shape[-1]
         probe = min(self.probe, size)
-        return output[:, torch.arange(probe) * size // probe]
+        return output[:, np.arange(probe) * size // probe]
 
 
 @dataclass(frozen=True)
@@ -84,14 +86,14 @@ class Sample:
 
     layer: int
     length: int  # S, rounded up to one of the lengths asked for
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
     scale: float
 
-    def groups(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def groups(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yield q [R, D], k and v [S, D] of each key/value head."""
-        yield from zip(self.q.chunk(len(self.k)), self.k, self.v, strict=True)
+        yield from zip(np.split(self.q, len(self.k)), self.k, self.v, strict=True)
 
 
 def depths(layers: int) -> dict[int, int]:
@@ -126,9 +128,8 @@ def capture(
             if first + row in wanted[layer]:
                 seen = slice(first + row + 1)
                 length = wanted[layer][first + row]
-                samples.append(
-                    Sample(layer, length, q[:, row].clone(), k[:, seen], v[:, seen], scale)
-                )
+                parts = q[:, row].clone(), k[:, seen], v[:, seen]
+                samples.append(Sample(layer, length, *(each.numpy() for each in parts), scale))
         return attend(q, k, v, scale, window)
 
     sequence = runner.open("art", max(lengths))
@@ -141,7 +142,7 @@ def capture(
     return samples
 
 
-def checks(sample: Sample, art: ART) -> Iterator[tuple[Trajectory, torch.Tensor, torch.Tensor]]:
+def checks(sample: Sample, art: ART) -> Iterator[tuple[Trajectory, np.ndarray, np.ndarray]]:
     """Yield each group's trajectory with its changes of scale and direction at every check."""
     for q, k, v in sample.groups():
         path = trajectory(q, k, v, scale=sample.scale, block=art.block)
@@ -160,19 +161,18 @@ def agreement(samples: list[Sample], art: ART) -> dict[str, Any]:
             whole = stops((scales < art.change) & (directions < art.angle), art.patience)
             never = path.masses.shape[1] + 1
             both = (mine != whole) & (mine < never) & (whole < never)
-            offsets += (mine - whole)[both].abs().tolist()
+            offsets += np.abs(mine - whole)[both].tolist()
             total += len(mine)
             early += int((mine < whole).sum())
             late += int((mine > whole).sum())
             stopped += int((mine < never - 1).sum())
-    away = torch.tensor(offsets, dtype=torch.float64)
     return {
         "n": total,
         "agree": 1 - (early + late) / total,
         "false positives": early / total,
         "false negatives": late / total,
-        "offset": float(away.mean()) if offsets else None,
-        "offset std": float(away.std(unbiased=False)) if offsets else None,
+        "offset": float(np.mean(offsets)) if offsets else None,
+        "offset std": float(np.std(offsets)) if offsets else None,
         "stopped": stopped / total,
     }
 
@@ -196,19 +196,19 @@ def quality(samples: list[Sample], art: ART, without: str = "") -> dict[str, Any
             stable &= (directions < art.angle) | (without == "direction")
             blocks = path.masses.shape[1]
             # All heads are steady at a check if the last p checks found all of them stable
-            at = min(int(stops(stable.all(0, keepdim=True), art.patience)), blocks) - 1
+            at = min(stops(stable.all(0, keepdims=True), art.patience).item(), blocks) - 1
             full = path.outputs[:, -1]
             read.append((at + 1) / blocks)
-            errors += ((path.outputs[:, at] - full).norm(dim=-1) / full.norm(dim=-1)).tolist()
+            errors += (norm(path.outputs[:, at] - full, axis=-1) / norm(full, axis=-1)).tolist()
             missing += (1 - path.known[:, at] / path.known[:, -1]).tolist()
-    lost = torch.tensor(missing)
+    lost = np.array(missing)
     return {
         "blocks read": sum(read) / len(read),
         "error mean": sum(errors) / len(errors),
         "error max": max(errors),
         "missing mean": float(lost.mean()),
-        "missing 99.9 %": float(lost.quantile(0.999)),
-        "missing over half": float((lost > 0.5).float().mean()),
+        "missing 99.9 %": float(np.quantile(lost, 0.999)),
+        "missing over half": float((lost > 0.5).mean()),
     }
 
 

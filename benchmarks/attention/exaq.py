@@ -60,9 +60,9 @@ def attention(length: int, layers: int, rounds: int) -> list[list[Any]]:
     cache = KVCache(layers, KV_HEADS, SIZE, growth=Upfront(), limit=length)
     cache.reserve(length)
     for layer in range(layers):
-        cache.append(layer, *torch.randn(2, KV_HEADS, length, SIZE))
+        cache.append(layer, *torch.randn(2, KV_HEADS, length, SIZE).numpy())
     cache.advance(length)
-    q = torch.randn(HEADS, 1, SIZE)
+    q = torch.randn(HEADS, 1, SIZE).numpy()
     best, read = dict.fromkeys(SOFTMAXES, math.inf), {}
     for _ in range(rounds):
         for name, rule in rules().items():

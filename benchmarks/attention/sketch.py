@@ -14,6 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from benchmarks.harness import record
@@ -40,9 +41,10 @@ HEAD = ["codes by channel", "left out of a key, rms", "longest of 16, mean", "of
 
 def even(keys: torch.Tensor) -> torch.Tensor:
     """Return keys [..., 64, D] rounded to the codes of their sketches."""
-    flat = keys.reshape(-1, *keys.shape[-2:])
+    flat = keys.reshape(-1, *keys.shape[-2:]).numpy()
     sketches = [sketch(chunk) for chunk in flat]
-    return torch.stack([each.codes * each.scale + each.low for each in sketches]).view_as(keys)
+    rounded = np.stack([each.codes * each.scale + each.low for each in sketches])
+    return torch.from_numpy(rounded).view_as(keys)
 
 
 def learned(keys: torch.Tensor) -> torch.Tensor:
@@ -70,7 +72,7 @@ def keys_of(model: str, text: str) -> torch.Tensor:
     decoder.forward(torch.tensor(window), cache, logits="none")
     rows = len(window) // CHUNK * CHUNK
     layers = [cache.keys(layer, rows) for layer in range(len(config.layers))]
-    return torch.stack(layers).float().unflatten(-2, (-1, CHUNK))
+    return torch.from_numpy(np.stack(layers)).unflatten(-2, (-1, CHUNK))
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from suffice.cache.kv import KVCache
@@ -43,7 +44,7 @@ class Shown(KeepAll):
         self.watches = {each: each.watch(cache, windows, scale) for each in self.policies}
         return self
 
-    def add(self, layer: int, q: torch.Tensor, end: int) -> None:
+    def add(self, layer: int, q: np.ndarray, end: int) -> None:
         """Pass queries on; see `QueryObserver`."""
         for watch in self.watches.values():
             if watch is not None:

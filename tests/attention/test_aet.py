@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,8 +17,8 @@ from suffice.errors import InputError
 
 def seen(weights: list[float], length: int) -> Seen:
     """Return what a single head has seen of keys with these weights."""
-    row = torch.tensor([weights], dtype=torch.float64)
-    return Seen(length, len(weights), row, row.max(-1).values, torch.zeros(1, 1))
+    row = np.array([weights])
+    return Seen(length, len(weights), row, row.max(-1), np.zeros((1, 1)))
 
 
 def test_the_papers_example() -> None:
@@ -32,11 +33,11 @@ def test_the_papers_example() -> None:
 
 def attend(aet: AET, weights: list[float], value_of: int) -> tuple[float, list[bool], list[bool]]:
     """Attend to keys of these weights (D = 1); the output is the share of key `value_of`."""
-    k = torch.tensor([[[math.log(weight)] for weight in weights]], dtype=torch.float64)
-    v = torch.zeros_like(k)
+    k = np.array([[[math.log(weight)] for weight in weights]])
+    v = np.zeros_like(k)
     v[0, value_of] = 1
-    found = aet.reference(torch.ones(1, 1, 1, dtype=torch.float64), k, v, scale=1.0)
-    return float(found.output), found.keys[0, 0].tolist(), found.values[0, 0].tolist()
+    found = aet.reference(np.ones((1, 1, 1)), k, v, scale=1.0)
+    return found.output.item(), found.keys[0, 0].tolist(), found.values[0, 0].tolist()
 
 
 def test_keys_come_newest_first_until_they_suffice() -> None:
@@ -69,8 +70,8 @@ def test_what_was_found_is_kept_by_the_cache() -> None:
     """Steps on a cache that is forked, with drafts that are taken back, equal the reference."""
     aet = AET(keys=0.8, values=0.01, globals=32, locals=8)
     generator = torch.Generator().manual_seed(0)
-    keys, values = (torch.randn(1, 400, 64, generator=generator) for _ in range(2))
-    queries = 3 * torch.randn(4, 400, 64, generator=generator)
+    keys, values = (torch.randn(1, 400, 64, generator=generator).numpy() for _ in range(2))
+    queries = 3 * torch.randn(4, 400, 64, generator=generator).numpy()
     keys[:, ::37] += 0.3 * queries.mean(1)[:1]
     cache = empty_cache(1, 1, 64)
     states = [aet.new_state()]
@@ -91,7 +92,7 @@ def test_what_was_found_is_kept_by_the_cache() -> None:
         found = aet.reference(
             queries[:, row], keys[:, :length], values[:, :length], scale=0.125, states=states
         )
-        torch.testing.assert_close(out, found.output, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(out, found.output, rtol=1e-4, atol=1e-5)
     assert found.keys.sum() < 400
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from caches import cache_of
+from caches import cache_of, held
 from commands import Cli
 from suffice import LLM, SamplingParams
 from suffice.attention import ATTENTIONS
@@ -30,36 +30,37 @@ LOSSY = (
 )
 
 
-def filled() -> tuple[KVCache, torch.Tensor]:
+def filled() -> tuple[KVCache, np.ndarray]:
     generator = torch.Generator().manual_seed(1)
-    keys, values = torch.randn(2, GROUPS, ROWS, SIZE, generator=generator)
+    keys, values = torch.randn(2, GROUPS, ROWS, SIZE, generator=generator).numpy()
     q = torch.randn(GROUPS * REP, TOKENS, SIZE, generator=generator)
-    return cache_of(keys, values, sketch=True), q
+    return cache_of(keys, values, sketch=True), q.numpy()
 
 
-def audited(rule: Any, q: torch.Tensor, cache: KVCache) -> tuple[torch.Tensor, np.ndarray]:
+def audited(rule: Any, q: np.ndarray, cache: KVCache) -> tuple[np.ndarray, np.ndarray]:
     found = np.full((3, TOKENS, GROUPS * REP), np.nan, np.float32)
     plain = attend(rule, q, cache, 0, scale=SCALE)[0]
     cache.native.settle(0)
     out = attend(rule, q, cache, 0, scale=SCALE, audit=found)[0]
-    assert torch.equal(out, plain)
+    assert np.array_equal(out, plain)
     return out, found
 
 
-def visible() -> torch.Tensor:
-    return torch.ones(TOKENS, ROWS, dtype=torch.bool).tril(ROWS - TOKENS)
+def visible() -> np.ndarray:
+    return np.tri(TOKENS, ROWS, ROWS - TOKENS, bool)
 
 
-def exact_weights(q: torch.Tensor, cache: KVCache) -> torch.Tensor:
-    """Weights [H, T, S] of the softmax."""
-    keys = cache.keys(0).double().repeat_interleave(REP, 0)
-    scores = SCALE * q.double() @ keys.transpose(1, 2)
-    return scores.masked_fill(~visible(), float("-inf")).softmax(-1)
+def exact_weights(q: np.ndarray, cache: KVCache) -> np.ndarray:
+    """Weights [H, T, S] of the softmax, by PyTorch."""
+    keys = torch.from_numpy(held(cache)[0]).double().repeat_interleave(REP, 0)
+    scores = SCALE * torch.from_numpy(q).double() @ keys.transpose(1, 2)
+    hidden = torch.from_numpy(~visible())
+    return scores.masked_fill(hidden, float("-inf")).softmax(-1).numpy()
 
 
-def relative_error(out: torch.Tensor, weights: torch.Tensor, cache: KVCache) -> torch.Tensor:
-    exact = weights @ cache.values(0).double().repeat_interleave(REP, 0)
-    return ((out.double() - exact).norm(dim=-1) / exact.norm(dim=-1)).T
+def relative_error(out: np.ndarray, weights: np.ndarray, cache: KVCache) -> np.ndarray:
+    exact = weights @ np.repeat(held(cache)[1].astype(np.float64), REP, 0)
+    return (np.linalg.norm(out - exact, axis=-1) / np.linalg.norm(exact, axis=-1)).T
 
 
 @pytest.mark.parametrize("name", LOSSY)
@@ -68,10 +69,8 @@ def test_it_finds_what_a_technique_leaves_out(name: str) -> None:
     technique = ATTENTIONS.build(name)
     out, (missing, error, bound) = audited(technique.rule(), q, cache)
     weights = exact_weights(q, cache)
-    read = technique.reference(
-        q, cache.keys(0), cache.values(0), scale=SCALE, visible=visible()
-    ).values
-    lost = (weights * ~read.repeat_interleave(REP, 1).transpose(0, 1)).sum(-1).T
+    read = technique.reference(q, *held(cache), scale=SCALE, visible=visible()).values
+    lost = (weights * ~np.repeat(read, REP, 1).swapaxes(0, 1)).sum(-1).T
     assert lost.max() > 0.01
     np.testing.assert_allclose(missing, lost, atol=2e-5)
     np.testing.assert_allclose(error, relative_error(out, weights, cache), rtol=1e-3, atol=1e-5)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+import numpy as np
 import pytest
-import torch
-from test_contract import SCALE, SHAPES, filled
+from test_contract import SCALE, SHAPES, filled, normal
 
-from caches import as_multiplied
+from caches import as_multiplied, held
 from oracle import assert_matches, max_error
 from suffice.attention import ATTENTIONS
 from suffice.attention.exact import Exact
@@ -39,14 +39,15 @@ LEVELS = {
 STOPPING = ("aet:keys=0.8,values=0.1", "art:change=1,angle=0.5,patience=2,block=32,values=0.1")
 
 
-def visible_of(cache: KVCache, count: int, window: int | None) -> torch.Tensor:
-    seen = torch.ones(count, cache.length, dtype=torch.bool).tril(cache.length - count)
-    return seen if window is None else seen.triu(cache.length - count - window + 1)
+def visible_of(cache: KVCache, count: int, window: int | None) -> np.ndarray:
+    before = cache.length - count
+    seen = np.tri(count, cache.length, before, bool)
+    return seen if window is None else seen & ~np.tri(count, cache.length, before - window, bool)
 
 
 def run(
-    levels: Levels, attention: str, q: torch.Tensor, cache: KVCache, window: int | None = None
-) -> tuple[torch.Tensor, list[core.Reads]]:
+    levels: Levels, attention: str, q: np.ndarray, cache: KVCache, window: int | None = None
+) -> tuple[np.ndarray, list[core.Reads]]:
     technique = ATTENTIONS.build(attention)
     group = len(q) // int(cache.native.heads)
     rule = coded_rule(technique.rule(), [levels] * group)
@@ -56,29 +57,28 @@ def run(
 def reference(
     levels: Levels,
     attention: str,
-    q: torch.Tensor,
+    q: np.ndarray,
     cache: KVCache,
-    dtype: torch.dtype = torch.float64,
+    dtype: type = np.float64,
     window: int | None = None,
 ) -> Attended:
-    k, v, q = cache.keys(0).to(dtype), cache.values(0).to(dtype), as_multiplied(q, cache)
+    q, k, v = (each.astype(dtype) for each in (as_multiplied(q, cache), *held(cache)))
     visible = visible_of(cache, q.shape[1], window)
     found: Attended = ATTENTIONS.build(attention).reference(
-        q.to(dtype), k, v, scale=SCALE, visible=visible, levels=[levels] * len(q)
+        q, k, v, scale=SCALE, visible=visible, levels=[levels] * len(q)
     )
     return found
 
 
 def certain(
-    levels: Levels, q: torch.Tensor, cache: KVCache, window: int | None, margin: float
-) -> torch.Tensor:
+    levels: Levels, q: np.ndarray, cache: KVCache, window: int | None, margin: float
+) -> np.ndarray:
     """Return the heads and tokens without a score within `margin` of a border, bool [H, T]."""
-    keys = cache.keys(0).double().repeat_interleave(len(q) // int(cache.native.heads), 0)
-    scores = SCALE * as_multiplied(q, cache).double() @ keys.transpose(1, 2)
-    scores = scores.masked_fill(~visible_of(cache, q.shape[1], window), float("-inf"))
-    x = scores - scores.max(-1, keepdim=True).values
-    borders = torch.tensor(levels.borders, dtype=torch.float64)
-    return (x[..., None] - borders).abs().flatten(2).min(-1).values > margin
+    keys = np.repeat(held(cache)[0].astype(np.float64), len(q) // int(cache.native.heads), 0)
+    scores = SCALE * as_multiplied(q, cache).astype(np.float64) @ keys.swapaxes(1, 2)
+    scores = np.where(visible_of(cache, q.shape[1], window), scores, -np.inf)
+    x = scores - scores.max(-1, keepdims=True)
+    return np.abs(x[..., None] - np.array(levels.borders)).min((2, 3)) > margin
 
 
 def native_equals_reference(levels: Levels) -> None:
@@ -87,17 +87,17 @@ def native_equals_reference(levels: Levels) -> None:
     for (groups, rep, size, rows), dtype in zip(SHAPES, dtypes, strict=False):
         for window in (None, 200) if rows > 200 else (None,):
             cache, count = filled(groups, size, rows, dtype), min(rows, 3)
-            q = SPREAD * torch.randn(groups * rep, count, size)
+            q = SPREAD * normal(groups * rep, count, size)
             out = run(levels, "exact", q, cache, window)[0]
             exact = reference(levels, "exact", q, cache, window=window).output
             sure = certain(levels, q, cache, window, MARGINS.get(dtype, 1e-5))
-            compared, total = compared + int(sure.sum()), total + sure.numel()
+            compared, total = compared + int(sure.sum()), total + sure.size
             if not sure.any():
                 continue
             if dtype in MARGINS:  # queries and weights are rounded
-                assert max_error(out[sure], exact[sure]) < ERRORS[dtype] * exact.abs().max()
+                assert max_error(out[sure], exact[sure]) < ERRORS[dtype] * np.abs(exact).max()
                 continue
-            same = reference(levels, "exact", q, cache, torch.float32, window).output
+            same = reference(levels, "exact", q, cache, np.float32, window).output
             assert_matches(out[sure], exact[sure], same[sure], factor=8)
     assert compared > 0.6 * total
 
@@ -105,17 +105,17 @@ def native_equals_reference(levels: Levels) -> None:
 def what_was_read_is_counted(levels: Levels) -> None:
     for (groups, rep, size, rows), window in itertools.product(SHAPES, (None, 200)):
         cache, count = filled(groups, size, rows), min(rows, 3)
-        q = SPREAD * torch.randn(groups * rep, count, size)
+        q = SPREAD * normal(groups * rep, count, size)
         read = reference(levels, "exact", q, cache, window=window)
         alone = sum(
             reference(levels, "exact", q[h::rep], cache, window=window).values.sum((0, 2))
             for h in range(rep)
         )
-        sure = certain(levels, q, cache, window, 1e-5).all(-1).reshape(groups, rep).all(-1)
+        sure = certain(levels, q, cache, window, 1e-5).reshape(groups, -1).all(-1)
         gone = max(rows - count + 1 - 200, 0) if window else 0  # before the first token
         for first in (True, False):
             found = run(levels, "exact", q, cache, window)[1]
-            for group in sure.nonzero()[:, 0].tolist():
+            for group in np.flatnonzero(sure).tolist():
                 summed = count + (rows - count) * first  # each row when it comes, once
                 summed += gone + count - 1 if gone else 0  # and when it goes: drafts are not kept
                 summed *= levels.weights[0] > 0
@@ -129,13 +129,13 @@ def what_was_read_is_counted(levels: Levels) -> None:
 def a_batch_equals_its_rows(levels: Levels) -> None:
     for window in (None, 100):
         cache = filled(2, 64, 300)
-        q = SPREAD * torch.randn(8, 4, 64)
+        q = SPREAD * normal(8, 4, 64)
         together = run(levels, "exact", q, cache, window)[0]
         for i in range(4):
             cache.truncate(297 + i)
             alone = run(levels, "exact", q[:, i : i + 1], cache, window)[0]
             cache.native.settle(0)
-            assert torch.equal(alone[:, 0], together[:, i])
+            assert np.array_equal(alone[:, 0], together[:, i])
             cache.reserve(3 - i)
             cache.advance(3 - i)  # the rows are still there
 
@@ -145,11 +145,11 @@ def what_is_rolled_back_leaves_no_trace(levels: Levels) -> None:
     cache, fresh = filled(2, 64, 300), filled(2, 64, 300)
     for each in (cache, fresh):
         each.reserve(8)
-    drafts, q = torch.randn(2, 1, 2, 3, 64), torch.randn(8, 1, 64)
+    drafts, q = normal(2, 1, 2, 3, 64), normal(8, 1, 64)
 
-    def attended(each: KVCache, rows: torch.Tensor, parents: list[int]) -> torch.Tensor:
+    def attended(each: KVCache, rows: np.ndarray, parents: list[int]) -> np.ndarray:
         each.append_tentative(rows[0], rows[1], parents)
-        return run(levels, "exact", q.expand(-1, len(parents), -1), each)[0]
+        return run(levels, "exact", np.repeat(q, len(parents), 1), each)[0]
 
     attended(cache, 1e6 * drafts, [-1, 0, 0])
     cache.rollback()
@@ -163,14 +163,14 @@ def what_is_rolled_back_leaves_no_trace(levels: Levels) -> None:
         fresh.append(0, drafts[0, 0, :, part], drafts[1, 0, :, part])
         fresh.advance(1)
     outs = [attended(each, drafts[..., 2:, :], [-1]) for each in (cache.fork(), cache, fresh)]
-    assert all(torch.equal(out, outs[0]) for out in outs)
+    assert all(np.array_equal(out, outs[0]) for out in outs)
     for each in (cache, fresh):
         each.rollback()
     cache.truncate(200)
     fresh = filled(2, 64, 300)
     fresh.truncate(200)
     outs = [attended(each, drafts[..., 1:2, :], [-1]) for each in (cache, fresh)]
-    assert torch.equal(outs[0], outs[1])
+    assert np.array_equal(outs[0], outs[1])
 
 
 def stopping_equals_reference(levels: Levels) -> None:
@@ -178,15 +178,15 @@ def stopping_equals_reference(levels: Levels) -> None:
     shapes = [shape for shape in SHAPES if shape[-1] in (2, 33, 1000)]
     for attention, (groups, rep, size, rows) in itertools.product(STOPPING, shapes):
         cache, count = filled(groups, size, rows), min(rows, 3)
-        q = SPREAD * torch.randn(groups * rep, count, size)
+        q = SPREAD * normal(groups * rep, count, size)
         out, reads = run(levels, attention, q, cache)
         found = reference(levels, attention, q, cache)
         counted = [int(found.keys[:, group].sum()) for group in range(groups)]
         if [each.key_rows for each in reads] != counted:
             continue  # a code on the border, so another stop
-        off = (out - found.output).abs().amax(-1) > 1e-5
+        off = np.abs(out - found.output).max(-1) > 1e-5
         compared += int((~off).sum())
-        assert int(off.sum()) <= 0.1 * off.numel() + 1
+        assert int(off.sum()) <= 0.1 * off.size + 1
     assert compared > 200
 
 
@@ -248,38 +248,38 @@ def test_values_below_the_first_border_are_not_read() -> None:
         value_dtype="float32",
     )  # fmt: skip
     cache.reserve(200)
-    k, v = torch.zeros(1, 200, 64), torch.ones(1, 200, 64)
+    k, v = np.zeros((1, 200, 64), np.float32), np.ones((1, 200, 64), np.float32)
     k[:, :, 0] = -100.0
     k[:, 150:, 0] = 0.0
-    v[:, :150] = float("nan")
+    v[:, :150] = np.nan
     cache.append(0, k, v)
     cache.advance(200)
-    q = torch.zeros(2, 1, 64)
+    q = np.zeros((2, 1, 64), np.float32)
     q[..., 0] = 10
     flushed = EXAQ(2, tail="flush").layer_levels(2.0, -30.0)
     out, (reads,) = run(flushed, "exact", q, cache)
-    torch.testing.assert_close(out, torch.ones(2, 1, 64))
+    np.testing.assert_allclose(out, 1, rtol=1e-6)
     assert (reads.key_rows, reads.value_rows) == (200, 50)
 
 
 def test_heads_of_a_group_have_levels_of_their_own() -> None:
     cache = filled(1, 64, 100)
-    q = SPREAD * torch.randn(2, 1, 64)
+    q = SPREAD * normal(2, 1, 64)
     pair = [LEVELS["exaq 2"], LEVELS["exaq_km 2"]]
     out = attend(coded_rule(None, pair), q, cache, 0, scale=SCALE)[0]
-    k, v = cache.keys(0).double(), cache.values(0).double()
-    expected = Exact().reference(q.double(), k, v, scale=SCALE, levels=pair).output
-    torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=0)
+    wide = (each.astype(np.float64) for each in (q, *held(cache)))
+    expected = Exact().reference(*wide, scale=SCALE, levels=pair).output
+    np.testing.assert_allclose(out, expected, atol=1e-5, rtol=0)
 
 
 def test_what_the_core_refuses() -> None:
     levels, cache = LEVELS["exaq 2"], filled(1, 64, 10)
     rule = coded_rule(None, [levels])
     with pytest.raises(ValueError, match="levels for each of the 2 query heads"):
-        attend(rule, torch.randn(2, 1, 64), cache, 0, scale=SCALE)
+        attend(rule, normal(2, 1, 64), cache, 0, scale=SCALE)
     certified = coded_rule(ATTENTIONS.build("certified").rule(), [levels])
     with pytest.raises(ValueError, match="the certified rule needs the exact softmax"):
-        attend(certified, torch.randn(1, 1, 64), cache, 0, scale=SCALE)
+        attend(certified, normal(1, 1, 64), cache, 0, scale=SCALE)
     for borders, weights, message in (
         ([[0.0] * 3], [], "one entry per head"),
         ([[0.0] * 3], [[1.0] * 5], "4, 8 or 16 weights"),

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,9 +35,10 @@ def test_samples_are_what_the_last_tokens_saw(samples: list[art.Sample]) -> None
         (n, end, at) for n in range(3) for end in (32, 96) for at in range(end - 7, end + 1)
     }
     for sample in samples[:: len(samples) // 7]:
-        exact = attend(sample.q[:, None], sample.k, sample.v, sample.scale, None)[:, 0]
+        q, k, v = (torch.from_numpy(each) for each in (sample.q[:, None], sample.k, sample.v))
+        exact = attend(q, k, v, sample.scale, None)[:, 0].numpy()
         paths = [path.outputs[:, -1] for path, _, _ in art.checks(sample, art.DEFAULT)]
-        torch.testing.assert_close(torch.cat(paths), exact)
+        np.testing.assert_allclose(np.concatenate(paths), exact, rtol=1.3e-6, atol=1e-5)
 
 
 def test_agreement_counts_early_and_late_stops(samples: list[art.Sample]) -> None:
@@ -51,11 +53,11 @@ def test_agreement_counts_early_and_late_stops(samples: list[art.Sample]) -> Non
 
 
 def test_a_scattered_probe_has_elements_of_the_whole_output() -> None:
-    output = torch.arange(64.0)[None]
+    output = np.arange(64.0)[None]
     asked = {"change": 1.0, "probe": 32}
     assert art.Scattered(**asked).probed(output).tolist() == [list(range(0, 64, 2))]
     assert art.ART(**asked).probed(output).tolist() == [[*range(16), *range(32, 48)]]
-    assert torch.equal(art.Scattered(probe=128).probed(output), output)
+    assert np.array_equal(art.Scattered(probe=128).probed(output), output)
 
 
 def test_without_a_criterion_it_stops_earlier(samples: list[art.Sample]) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -54,7 +55,8 @@ def reference(
     cache: KVCache, q: torch.Tensor, mask: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
     """Plain attention over what the cache holds; q [T, H, D], mask [T, rows]."""
-    keys, values = (part(0, mask.shape[1]).to(dtype) for part in (cache.keys, cache.values))
+    rows = (part(0, mask.shape[1]) for part in (cache.keys, cache.values))
+    keys, values = (torch.from_numpy(each).to(dtype) for each in rows)
     out = scaled_dot_product_attention(
         q.transpose(0, 1).to(dtype), keys, values, attn_mask=mask, enable_gqa=True
     )
@@ -62,7 +64,7 @@ def reference(
 
 
 def check(cache: KVCache, actual: torch.Tensor, q: torch.Tensor, mask: torch.Tensor) -> None:
-    q = as_multiplied(q, cache)
+    q = torch.from_numpy(as_multiplied(q.numpy(), cache))
     exact = reference(cache, q, mask, torch.float64)
     if cache.native.value_type == "kmeans4":  # weights are rounded to 8 bits
         assert max_error(actual, exact) < 2e-2 * exact.abs().max()

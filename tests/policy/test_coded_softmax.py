@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from test_policy_laws import (
     Make,
     a_batch_equals_its_requests,
@@ -22,6 +22,7 @@ from test_policy_laws import (
 )
 
 import policy_models
+from caches import held
 from oracle import max_error
 from rows import SCALE, Rows
 from suffice.attention.calibration import Calibration, LayerInputs
@@ -60,24 +61,22 @@ class Codes:
 
 
 def compare(
-    levels: Levels, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor
+    levels: Levels, q: np.ndarray, k: np.ndarray, v: np.ndarray, out: np.ndarray
 ) -> list[int | None]:
     """Hold an output [H, D] against the reference over the rows k, v [G, S, D] that are seen.
 
     Return how many values each key head must have read, None where a score is near a border.
     """
     group = len(q) // len(k)
-    q, k, v = q[:, None].double(), k.double(), v.double()
+    q, k, v = (each.astype(np.float64) for each in (q[:, None], k, v))
     found = Exact().reference(q, k, v, scale=SCALE, levels=[levels] * len(q))
-    scores = SCALE * q @ k.repeat_interleave(group, 0).transpose(1, 2)
-    x = scores - scores.max(-1, keepdim=True).values
-    borders = torch.tensor(levels.borders, dtype=torch.float64)
-    sure = (x[..., None] - borders).abs().flatten(1).min(-1).values > MARGIN
+    scores = SCALE * q @ np.repeat(k, group, 0).swapaxes(1, 2)
+    x = scores - scores.max(-1, keepdims=True)
+    sure = np.abs(x[..., None] - np.array(levels.borders)).min((1, 2, 3)) > MARGIN
     assert max_error(out[sure], found.output[sure, 0]) < TOLERANCE
     read = found.values[0].sum(-1).tolist()
-    return [
-        count if own.all() else None for count, own in zip(read, sure.split(group), strict=True)
-    ]
+    by_group = sure.reshape(-1, group).all(-1)
+    return [count if own else None for count, own in zip(read, by_group, strict=True)]
 
 
 def reads_match(reads: list[Any], wanted: list[int | None], summed: int) -> int:
@@ -117,15 +116,15 @@ def test_h2o_sums_the_weights_of_codes(name: str, prompt: int, budget: int, each
     models = [policy_models.HeavyHitters(budget) for _ in rows.k]
     if prompt:
         rows.prompt(policy, cache, prompt)
-        keys = rows.k[:, :prompt].numpy()
-        queries = policy_models.heads_of(rows.q[:, :prompt].numpy(), keys)
+        keys = rows.k[:, :prompt]
+        queries = policy_models.heads_of(rows.q[:, :prompt], keys)
         for own, key, model in zip(queries, keys, models, strict=True):
             model.start(sum(policy_models.softmax(each, key, SCALE).sum(0) for each in own))
     compared = 0
     for token in range(prompt, 300):
         seen = [[*model.tokens(), token] for model in models]
         k, v = (
-            torch.stack([own[g, rows_seen] for g, rows_seen in enumerate(seen)])
+            np.stack([own[g, rows_seen] for g, rows_seen in enumerate(seen)])
             for own in (rows.k, rows.v)
         )
         out, _ = rows.step(policy, cache, token, codes)
@@ -134,10 +133,10 @@ def test_h2o_sums_the_weights_of_codes(name: str, prompt: int, budget: int, each
             break  # what is kept from now on may differ
         compared += 1
         for g, model in enumerate(models):
-            heads = rows.q[g * rows.group : (g + 1) * rows.group, token].double()
-            scores = SCALE * heads @ k[g].double().T
-            weights = levels.weigh(scores - scores.max(-1, keepdim=True).values)
-            shares = (weights / weights.sum(-1, keepdim=True)).sum(0)
+            heads = rows.q[g * rows.group : (g + 1) * rows.group, token].astype(np.float64)
+            scores = SCALE * heads @ k[g].astype(np.float64).T
+            weights = levels.weigh(scores - scores.max(-1, keepdims=True))
+            shares = (weights / weights.sum(-1, keepdims=True)).sum(0)
             model.step(token, dict(zip(seen[g], shares.tolist(), strict=True)))
     assert compared > 60
 
@@ -151,14 +150,14 @@ def test_what_is_evicted_leaves_the_sum(name: str, setting: str, each_isa: str) 
     rows.prompt(policy, cache, 280)
     rows.prompt(Full(), known, 280)
     rows.step(Full(), known, 280, codes)  # its sum is known when it evicts
-    known.evict(0, torch.arange(0, 281, 3).expand(2, -1))
+    known.evict(0, np.tile(np.arange(0, 281, 3), (2, 1)))
     compared = 0
     for each, own, first in ((cache, policy, 280), (known, Full(), 281)):
         before = each.held(0)
         assert before < 280
         for token in range(first, 300):
             out, reads = rows.step(own, each, token, codes)
-            wanted = compare(levels, rows.q[:, token], each.keys(0), each.values(0), out)
+            wanted = compare(levels, rows.q[:, token], *held(each), out)
             summed = 1 + before * (token == first)
             compared += reads_match(reads, wanted, summed if levels.weights[0] else 0)
     assert compared > 60
@@ -176,13 +175,13 @@ def test_quest(name: str, dtype: str, budget: int, each_isa: str) -> None:
     rows.prompt(policy, cache, 300)
     for token in range(300, 360):
         out, reads = rows.step(policy, cache, token, codes)
-        k, v = cache.keys(0), cache.values(0)
+        k, v = held(cache)
         chosen = []
         for group in range(2):
             own = rows.q[group * rows.group : (group + 1) * rows.group, token]
             blocks = policy.select(own, k[group], budget // 16)
             chosen.append([r for b in blocks for r in range(16 * b, min(16 * b + 16, token + 1))])
-        picked = [torch.stack([own[g, chosen[g]] for g in range(2)]) for own in (k, v)]
+        picked = [np.stack([own[g, chosen[g]] for g in range(2)]) for own in (k, v)]
         wanted = compare(levels, rows.q[:, token], *picked, out)
         read = len(chosen[0])
         for own in reads:

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import policy_models
-from caches import as_multiplied
+from caches import as_multiplied, held
 from oracle import max_error
-from rows import SCALE, SIZE, Rows
+from rows import SCALE, SIZE, Rows, softmax
 from suffice.attention import ATTENTIONS
 from suffice.attention.traversal import traverse
 from suffice.backends.cpu.attention import attend
@@ -59,8 +58,8 @@ def test_h2o_keeps_what_weighed_most(prompt: int, budget: int, each_isa: str) ->
     models = [policy_models.HeavyHitters(budget) for _ in rows.k]
     if prompt:
         rows.prompt(policy, cache, prompt)
-        keys = rows.k[:, :prompt].numpy()
-        queries = policy_models.heads_of(rows.q[:, :prompt].numpy(), keys)
+        keys = rows.k[:, :prompt]
+        queries = policy_models.heads_of(rows.q[:, :prompt], keys)
         for own, key, model in zip(queries, keys, models, strict=True):
             masses = sum(policy_models.softmax(each, key, SCALE).sum(0) for each in own)
             model.start(np.asarray(masses))
@@ -70,7 +69,7 @@ def test_h2o_keeps_what_weighed_most(prompt: int, budget: int, each_isa: str) ->
         assert max_error(out, rows.output(token, seen)) < TOLERANCE, token
         assert reads[0].dense_rows == token + 1
         for group, model in enumerate(models):
-            weights = torch.zeros(len(seen[group]), dtype=torch.float64)
+            weights = np.zeros(len(seen[group]))
             for head in range(group * rows.group, (group + 1) * rows.group):
                 weights += rows.weights(token, head, seen[group])
             model.step(token, dict(zip(seen[group], weights.tolist(), strict=True)))
@@ -84,15 +83,16 @@ def test_quest_reads_the_blocks_of_the_highest_bound(dtype: str, each_isa: str) 
     rows.prompt(policy, cache, 300)
     for token in range(300, 400):
         out, reads = rows.step(policy, cache, token)
-        k, v = cache.keys(0), cache.values(0)
+        k, v = held(cache)
         for group in range(2):
             own = slice(group * rows.group, (group + 1) * rows.group)
             chosen = policy.select(rows.q[own, token], k[group], 4)
             read = [row for b in chosen for row in range(16 * b, min(16 * b + 16, token + 1))]
             q = as_multiplied(rows.q[own, token], cache)
-            scores = SCALE * q.double() @ k[group, read].double().T
-            exact = scores.softmax(-1) @ v[group, read].double()
-            assert max_error(out[own], exact) < ROUNDED.get(dtype, TOLERANCE) * exact.abs().max()
+            weights = softmax(SCALE * q.astype(np.float64) @ k[group, read].T)
+            exact = weights @ v[group, read].astype(np.float64)
+            limit = ROUNDED.get(dtype, TOLERANCE) * np.abs(exact).max()
+            assert max_error(out[own], exact) < limit
             assert reads[group].key_rows == len(read)
             assert reads[group].dense_rows == token + 1
             assert reads[group].sketch_bytes == token // 16 * 2 * SIZE * 4
@@ -103,11 +103,11 @@ def test_quest_of_drafts_is_quest_of_tokens() -> None:
     one, other = rows.cache(policy), rows.cache(policy)
     for cache in (one, other):
         rows.prompt(policy, cache, 300)
-    singly = torch.stack([rows.step(policy, one, token)[0] for token in range(300, 330)], dim=1)
+    singly = np.stack([rows.step(policy, one, token)[0] for token in range(300, 330)], axis=1)
     other.reserve(30)
     other.append_tentative(rows.k[None, :, 300:], rows.v[None, :, 300:], list(range(-1, 29)))
     together = attend(None, rows.q[:, 300:], other, 0, scale=SCALE)[0]
-    assert torch.equal(singly, together)
+    assert np.array_equal(singly, together)
 
 
 TECHNIQUES = [
@@ -118,8 +118,8 @@ TECHNIQUES = [
 ]
 
 
-def left(cache: KVCache) -> tuple[torch.Tensor, torch.Tensor]:
-    return cache.keys(0).double(), cache.values(0).double()
+def left(cache: KVCache) -> tuple[np.ndarray, ...]:
+    return tuple(each.astype(np.float64) for each in held(cache))
 
 
 @pytest.mark.parametrize("setting", ["snapkv:budget=100,window=8", "pyramidkv:budget=130"])
@@ -134,7 +134,7 @@ def test_techniques_run_over_what_is_left(setting: str, technique: str) -> None:
         out, reads = rows.step(policy, cache, token, chosen)
         k, v = left(cache)
         expected = chosen.reference(
-            rows.q[:, token : token + 1].double(), k, v, scale=SCALE, states=states
+            rows.q[:, token : token + 1].astype(np.float64), k, v, scale=SCALE, states=states
         )
         assert max_error(out, expected.output[:, 0]) < TOLERANCE
         assert reads[0].key_rows == int(expected.keys[0, 0].sum())
@@ -152,7 +152,7 @@ def test_art_reads_in_the_order_of_importance(setting: str) -> None:
     stopped = 0
     for token in range(260, 300):
         out, reads = rows.step(policy, cache, token, art)
-        q = rows.q[:, token : token + 1].double()
+        q = rows.q[:, token : token + 1].astype(np.float64)
         expected = traverse(art, q, *left(cache), scale=SCALE, orders=orders[0])
         assert max_error(out, expected.output[:, 0]) < TOLERANCE
         for group in range(2):
@@ -172,10 +172,10 @@ def test_art_never_misses_the_sinks(keep: bool) -> None:
     rows.prompt(policy, cache, 290)
     for token in range(290, 300):
         out, reads = rows.step(policy, cache, token, art)
-        assert (out.abs().amax(-1) > 1.0).all(), "a sink's value is in every output"
+        assert (np.abs(out).max(-1) > 1.0).all(), "a sink's value is in every output"
         assert reads[0].key_rows <= 32
     out, _ = attend(art.rule(), rows.q[:, 299:], _whole(rows), 0, scale=SCALE)
-    assert (out.abs().amax(-1) < 20.0).all(), "without the policy art stops before it gets there"
+    assert (np.abs(out).max(-1) < 20.0).all(), "without the policy art stops before it gets there"
 
 
 def _whole(rows: Rows) -> KVCache:
@@ -193,5 +193,5 @@ def test_the_state_of_aet_follows_its_blocks_when_rows_move() -> None:
     for token in range(700):
         moved, _ = rows.step(policy, cache, token, aet)
         unmoved, _ = rows.step(policy, roomy, token, aet)
-        assert max_error(moved, unmoved.double()) < TOLERANCE, token
+        assert max_error(moved, unmoved) < TOLERANCE, token
     assert cache.held(0) < 300 and roomy.held(0) == 700

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import policy_models
-from rows import SCALE, Rows, rows_of
+from rows import SCALE, SIZE, Rows, rows_of
 from suffice.policy import POLICIES
 from suffice.policy.choice import block_order
-from suffice.policy.observation import observed_scores
+from suffice.policy.observation import PRODUCT, observed_scores
 from suffice.policy.pyramidkv import PyramidKV
 
 
@@ -32,7 +31,7 @@ def test_snapkv(groups: int, rep: int, window: int, kernel: int, pool: str) -> N
     options = f"window={window},kernel={kernel},pool={pool}"
     for count, budget in ((120, 40), (57, 20), (41, 40), (40, 40), (21, 20)):
         rows = Rows(count, groups, rep, seed=count)
-        q, k = rows.q.numpy(), rows.k.numpy()
+        q, k = rows.q, rows.k
         expected = policy_models.snapkv(q, k, SCALE, budget, window, kernel, pool)
         assert kept(f"snapkv:budget={budget},{options}", rows, count) == expected
 
@@ -40,7 +39,7 @@ def test_snapkv(groups: int, rep: int, window: int, kernel: int, pool: str) -> N
 @pytest.mark.parametrize("pool", ["max", "avg"])
 def test_equal_scores_keep_the_window_and_the_oldest(pool: str) -> None:
     rows = Rows(100)
-    rows.q.zero_()
+    rows.q[:] = 0
     kept_rows = kept(f"snapkv:budget=40,window=8,pool={pool}", rows, 100)
     edge = 0 if pool == "max" else 2  # at the border an average counts zeros
     last = [*range(edge, 32 + edge), *range(92, 100)]
@@ -84,7 +83,7 @@ def test_pyramidkv_budgets() -> None:
 def test_pyramidkv_keeps_what_snapkv_keeps_with_each_layer_s_budget() -> None:
     rows = Rows(120)
     layer = PyramidKV(budget=40, window=8).budgets(120, 1)[0]
-    expected = policy_models.snapkv(rows.q.numpy(), rows.k.numpy(), SCALE, layer, 8, 5, "max")
+    expected = policy_models.snapkv(rows.q, rows.k, SCALE, layer, 8, 5, "max")
     assert kept("pyramidkv:budget=40,window=8", rows, 120) == expected
 
 
@@ -92,7 +91,7 @@ def test_pyramidkv_keeps_what_snapkv_keeps_with_each_layer_s_budget() -> None:
 def test_h2o(groups: int, rep: int) -> None:
     for count, budget in ((300, 41), (57, 20), (20, 20), (7, 20)):
         rows = Rows(count, groups, rep, seed=count)
-        q, k = rows.q.numpy(), rows.k.numpy()
+        q, k = rows.q, rows.k
         expected = []
         for queries, keys in zip(policy_models.heads_of(q, k), k, strict=True):
             masses = sum(policy_models.softmax(each, keys, SCALE).sum(0) for each in queries)
@@ -118,7 +117,7 @@ def test_keep_keeps(setting: str) -> None:
 
 
 def test_blocks_are_ranked_by_their_best_row() -> None:
-    scores = torch.zeros(2, 70)
+    scores = np.zeros((2, 70), np.float32)
     scores[0, 40], scores[0, 3], scores[1, 63], scores[1, 69] = 2.0, 1.0, 5.0, 9.0
     assert block_order(scores, 16).tolist() == [[2, 0, 1, 3], [3, 0, 1, 2]]
 
@@ -129,11 +128,22 @@ def test_fewer_new_tokens_than_the_window_are_the_window() -> None:
     found = observed_scores(q, rows.k, scale=SCALE, kernel=1, pool="max")
     expected = [
         sum(policy_models.softmax(each, keys, SCALE).mean(0) for each in queries)[:45] / 2
-        for queries, keys in zip(
-            policy_models.heads_of(q.numpy(), rows.k.numpy()), rows.k.numpy(), strict=True
-        )
+        for queries, keys in zip(policy_models.heads_of(q, rows.k), rows.k, strict=True)
     ]
-    np.testing.assert_allclose(found.numpy(), np.stack(expected), rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(found, np.stack(expected), rtol=1e-4, atol=1e-7)
+
+
+def test_products_stay_on_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    products, matmul = [], np.matmul
+
+    def counted(a: np.ndarray, b: np.ndarray, **options: Any) -> np.ndarray:
+        products.append(a.shape[-2] * a.shape[-1] * b.shape[-1])
+        return matmul(a, b, **options)
+
+    monkeypatch.setattr(np, "matmul", counted)
+    rows = Rows(900)
+    observed_scores(rows.q[:, -128:], rows.k, scale=SCALE, kernel=1, pool="max")
+    assert len(products) > 2 * 128 // 32 and max(products) <= PRODUCT < 32 * SIZE * 900
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [

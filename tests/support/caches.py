@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from suffice.cache import GROWTHS
@@ -91,7 +92,7 @@ def cache_for(decoder: Decoder, dtype: str = "float32", **options: Any) -> KVCac
 
 
 def cache_of(
-    keys: torch.Tensor, values: torch.Tensor, dtype: str = "float32", **options: Any
+    keys: np.ndarray, values: np.ndarray, dtype: str = "float32", **options: Any
 ) -> KVCache:
     """Return a cache of one layer that holds keys and values [G, S, D]."""
     groups, rows, size = keys.shape
@@ -102,7 +103,12 @@ def cache_of(
     return cache
 
 
-def as_multiplied(q: torch.Tensor, cache: KVCache) -> torch.Tensor:
+def held(cache: KVCache, layer: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return the keys and values [G, S, D] that a layer holds."""
+    return cache.keys(layer), cache.values(layer)
+
+
+def as_multiplied(q: np.ndarray, cache: KVCache) -> np.ndarray:
     """Return queries [..., D] as products with this cache's keys take them.
 
     For keys in 4-bit codes, of `Rounding`, they are scaled, rotated and rounded to int8; for others
@@ -110,7 +116,12 @@ def as_multiplied(q: torch.Tensor, cache: KVCache) -> torch.Tensor:
     """
     if cache.native.key_type != "kmeans4":
         return q
-    block, scales = q.shape[-1] & -q.shape[-1], channel_scales(q.shape[-1])
-    turned = hadamard.rotate(q / scales, block)
-    unit = turned.abs().amax(-1, keepdim=True) / 127
-    return hadamard.rotate(torch.round(turned / unit) * unit, block) * scales
+    scales = channel_scales(q.shape[-1]).numpy()  # bridge
+    turned = _rotated(q / scales)
+    unit = np.abs(turned).max(-1, keepdims=True) / 127
+    return _rotated(np.rint(turned / unit) * unit) * scales
+
+
+def _rotated(x: np.ndarray) -> np.ndarray:
+    block = x.shape[-1] & -x.shape[-1]
+    return hadamard.rotate(torch.from_numpy(x), block).numpy()  # bridge

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
-from caches import empty_cache
+from caches import empty_cache, held
 from suffice.attention.exact import Exact
 from suffice.backends.cpu.attention import attend
 from suffice.cache.kv import KVCache
@@ -20,9 +21,9 @@ class Rows:
 
     def __init__(self, rows: int, groups: int = 2, rep: int = 2, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self.q = torch.randn(groups * rep, rows, SIZE, generator=generator)
-        self.k = torch.randn(groups, rows, SIZE, generator=generator)
-        self.v = torch.randn(groups, rows, SIZE, generator=generator)
+        self.q = torch.randn(groups * rep, rows, SIZE, generator=generator).numpy()
+        self.k = torch.randn(groups, rows, SIZE, generator=generator).numpy()
+        self.v = torch.randn(groups, rows, SIZE, generator=generator).numpy()
         self.group = rep
 
     def cache(self, policy: Any, dtype: str = "float32", window: int | None = None) -> KVCache:
@@ -47,7 +48,7 @@ class Rows:
 
     def step(
         self, policy: Any, cache: KVCache, token: int, technique: Any = None, **options: Any
-    ) -> tuple[torch.Tensor, list[Any]]:
+    ) -> tuple[np.ndarray, list[Any]]:
         """Decode a token; return its output [H, D] and what each key head read."""
         now = slice(token, token + 1)
         cache.reserve(1)
@@ -58,28 +59,33 @@ class Rows:
         policy.after_step(cache)
         return out[:, 0], reads
 
-    def weights(self, token: int, head: int, seen: list[int]) -> torch.Tensor:
+    def weights(self, token: int, head: int, seen: list[int]) -> np.ndarray:
         """The softmax [n] of a query head over the tokens that it sees, float64."""
-        k = self.k[head // self.group, seen].double()
-        return (SCALE * k @ self.q[head, token].double()).softmax(0)
+        k = self.k[head // self.group, seen].astype(np.float64)
+        scores = SCALE * k @ self.q[head, token].astype(np.float64)
+        return softmax(scores)
 
-    def output(self, token: int, seen: list[list[int]]) -> torch.Tensor:
+    def output(self, token: int, seen: list[list[int]]) -> np.ndarray:
         """What a token's attention [H, D] to the tokens that each key head sees must be."""
         outputs = []
         for head in range(len(self.q)):
             own = seen[head // self.group]
-            outputs.append(
-                self.weights(token, head, own) @ self.v[head // self.group, own].double()
-            )
-        return torch.stack(outputs)
+            values = self.v[head // self.group, own].astype(np.float64)
+            outputs.append(self.weights(token, head, own) @ values)
+        return np.stack(outputs)
 
 
-def rows_of(cache: KVCache, keys: torch.Tensor) -> list[list[int]]:
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """The softmax of each row, [..., S]."""
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def rows_of(cache: KVCache, keys: np.ndarray) -> list[list[int]]:
     """Which tokens' keys, of keys [G, S, D], each head of the cache's first layer holds."""
-    held = cache.keys(0)
     found = []
-    for own, all_keys in zip(held, keys, strict=True):
+    for own, all_keys in zip(held(cache)[0], keys, strict=True):
         equal = (own[:, None] == all_keys[None]).all(-1)
         assert (equal.sum(-1) == 1).all(), "a row that is no token's, or of two"
-        found.append(equal.int().argmax(-1).tolist())
+        found.append(equal.argmax(-1).tolist())
     return found

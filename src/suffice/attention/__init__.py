@@ -9,7 +9,7 @@ from suffice.registry import Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
+    import numpy as np
 
     from suffice.attention.levels import Levels
     from suffice.attention.rule import AttentionRule
@@ -58,12 +58,12 @@ class Attention(Protocol):
 
     def reference(
         self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
         *,
         scale: float,
-        visible: torch.Tensor | None = None,
+        visible: np.ndarray | None = None,
         states: list[Any] | None = None,
         levels: Sequence[Levels] | None = None,
     ) -> Attended:

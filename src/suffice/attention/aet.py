@@ -40,6 +40,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from suffice.attention.rule import AttentionRule
 from suffice.attention.technique import BlockByBlock
 from suffice.cache import BLOCK
@@ -47,8 +49,6 @@ from suffice.errors import InputError
 from suffice.registry import spelling
 
 if TYPE_CHECKING:
-    import torch
-
     from suffice.attention.traversal import Seen
 
 
@@ -134,12 +134,14 @@ class AET(BlockByBlock):
     def watch(self) -> None:
         """Return None: checks do not depend on each other."""
 
-    def enough(self, seen: Seen, watch: None) -> torch.Tensor:
+    def enough(self, seen: Seen, watch: None) -> np.ndarray:
         """Return which heads may stop, bool [R] (lines 11 to 14)."""
         known = seen.total
-        average = (known - seen.greatest) / (seen.known - 1)
-        unknown = average * (seen.length - seen.known)
-        return (known + unknown) * self.keys <= known
+        with np.errstate(divide="ignore", invalid="ignore"):  # one key has no average: go on
+            average = (known - seen.greatest) / (seen.known - 1)
+            unknown = average * (seen.length - seen.known)
+        enough: np.ndarray = (known + unknown) * self.keys <= known
+        return enough
 
     def learn(self, state: Known, masses: dict[int, float]) -> None:
         """Add a token's masses to those of the global and local blocks."""

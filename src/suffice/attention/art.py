@@ -36,6 +36,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+from numpy.linalg import norm
+
 from suffice.attention.rule import AttentionRule
 from suffice.attention.technique import BlockByBlock
 from suffice.cache import BLOCK
@@ -43,8 +46,6 @@ from suffice.errors import InputError
 from suffice.registry import spelling
 
 if TYPE_CHECKING:
-    import torch
-
     from suffice.attention.traversal import Seen
 
 RUN = 16  # elements of the probe that lie together
@@ -55,8 +56,8 @@ ENDLESS = 1 << 20  # patience: more checks than any context has
 class ProbeState:
     """The probe at the last check, and each head's stable checks in a row, [R]."""
 
-    probe: torch.Tensor | None = None
-    steady: torch.Tensor | None = None
+    probe: np.ndarray | None = None
+    steady: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -114,23 +115,23 @@ class ART(BlockByBlock):
         """Return the state between the checks of one token."""
         return ProbeState()
 
-    def enough(self, seen: Seen, watch: ProbeState) -> torch.Tensor:
+    def enough(self, seen: Seen, watch: ProbeState) -> np.ndarray:
         """Return which heads may stop, bool [R]."""
         x = self.probed(seen.output / seen.total[:, None])
-        before = x.new_zeros(x.shape) if watch.probe is None else watch.probe
-        steady = x.new_zeros(len(x)) if watch.steady is None else watch.steady
-        norms = x.norm(dim=-1) * before.norm(dim=-1)
-        stable = ((x - before).norm(dim=-1) < self.change) & (
+        before = np.zeros_like(x) if watch.probe is None else watch.probe
+        steady = np.zeros(len(x), int) if watch.steady is None else watch.steady
+        norms = norm(x, axis=-1) * norm(before, axis=-1)
+        stable = (norm(x - before, axis=-1) < self.change) & (
             (x * before).sum(-1) > (1 - self.angle) * norms
         )
         watch.probe, watch.steady = x, (steady + 1) * stable
         return watch.steady >= self.patience
 
-    def probed(self, output: torch.Tensor) -> torch.Tensor:
+    def probed(self, output: np.ndarray) -> np.ndarray:
         """Return the probe [R, probe] of outputs [R, D]."""
         runs, probes = output.shape[-1] // RUN, min(self.probe, output.shape[-1]) // RUN
         chosen = [i * runs // probes for i in range(probes)]
-        return output.reshape(-1, runs, RUN)[:, chosen].flatten(1)
+        return output.reshape(-1, runs, RUN)[:, chosen].reshape(-1, probes * RUN)
 
     def learn(self, state: None, masses: dict[int, float]) -> None:
         """Do nothing; there is no state."""

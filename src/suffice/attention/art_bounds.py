@@ -29,8 +29,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch.nn.functional import pad
+import numpy as np
+from numpy.linalg import norm, svd
 
 from suffice.attention.art import ART
 
@@ -53,87 +53,88 @@ class Bounds:
 class Trajectory:
     """The running outputs of R heads after each of T blocks, newest first."""
 
-    masses: torch.Tensor  # l [R, T], in units of e^(largest score)
-    parts: torch.Tensor  # u [R, T, D]
-    outputs: torch.Tensor  # o [R, T, D]
+    masses: np.ndarray  # l [R, T], in units of e^(largest score)
+    parts: np.ndarray  # u [R, T, D]
+    outputs: np.ndarray  # o [R, T, D]
 
     @property
-    def known(self) -> torch.Tensor:
+    def known(self) -> np.ndarray:
         """Mass of the blocks so far, A [R, T]."""
-        return self.masses.cumsum(-1)
+        sums: np.ndarray = self.masses.cumsum(-1)
+        return sums
 
 
 def trajectory(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, block: int
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, block: int
 ) -> Trajectory:
     """Return the trajectory of R heads q [R, D] of one token over k, v [S, D], block by block."""
     rows = len(k)
     scores = scale * q @ k.T
-    weights = (scores - scores.amax(-1, keepdim=True)).exp()
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
     spare = -rows % block  # blocks start at multiples of their size, so the newest may be partial
-    weights = pad(weights, (0, spare)).reshape(len(q), -1, block).flip(1)
-    values = pad(v, (0, 0, 0, spare)).reshape(-1, block, v.shape[-1]).flip(0)
+    weights = np.pad(weights, ((0, 0), (0, spare))).reshape(len(q), -1, block)[:, ::-1]
+    values = np.pad(v, ((0, spare), (0, 0))).reshape(-1, block, v.shape[-1])[::-1]
     masses = weights.sum(-1)
-    sums = torch.einsum("rtb,tbd->rtd", weights, values)
+    sums = (weights.swapaxes(0, 1) @ values).swapaxes(0, 1)
     outputs = sums.cumsum(1) / masses.cumsum(1)[..., None]
     return Trajectory(masses, sums / masses[..., None], outputs)
 
 
-def changes(art: ART, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def changes(art: ART, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return d_scale and d_direction (Eq. 2) at each check of outputs [R, T, D], each [R, T]."""
-    x = art.probed(outputs.flatten(0, 1)).reshape(*outputs.shape[:2], -1)
-    before = torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
-    norms = x.norm(dim=-1) * before.norm(dim=-1)
+    x = art.probed(outputs.reshape(-1, outputs.shape[-1])).reshape(*outputs.shape[:2], -1)
+    before = np.concatenate((np.zeros_like(x[:, :1]), x[:, :-1]), axis=1)
+    norms = norm(x, axis=-1) * norm(before, axis=-1)
     # A zero vector has no direction.
-    cosine = torch.where(norms > 0, (x * before).sum(-1) / norms, -1.0)
-    return (x - before).norm(dim=-1), 1 - cosine
+    cosine = np.divide((x * before).sum(-1), norms, out=-np.ones_like(norms), where=norms > 0)
+    return norm(x - before, axis=-1), 1 - cosine
 
 
-def stops(stable: torch.Tensor, patience: int) -> torch.Tensor:
+def stops(stable: np.ndarray, patience: int) -> np.ndarray:
     """Return after how many checks each of R heads may stop (Eq. 3), T + 1 for never.
 
     `stable` is bool [R, T]; the result int64 [R].
     """
-    looks = torch.arange(1, stable.shape[-1] + 1)
-    broken = torch.where(stable, 0, looks).cummax(-1).values
+    looks = np.arange(1, stable.shape[-1] + 1)
+    broken = np.maximum.accumulate(np.where(stable, 0, looks), axis=-1)
     enough = looks - broken >= patience
-    return torch.where(enough, looks, len(looks) + 1).amin(-1)
+    found: np.ndarray = np.where(enough, looks, len(looks) + 1).min(-1)
+    return found
 
 
-def bounds(
-    art: ART, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float
-) -> list[Bounds]:
+def bounds(art: ART, q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float) -> list[Bounds]:
     """Return the bounds of each head q [R, D] of one token; each head stops on its own.
 
     k and v are [S, D]; computed in float64. The theorems do not cover value filters.
     """
-    path = trajectory(q.double(), k.double(), v.double(), scale=scale, block=art.block)
+    q, k, v = (each.astype(np.float64) for each in (q, k, v))
+    path = trajectory(q, k, v, scale=scale, block=art.block)
     scales, directions = changes(art, path.outputs)
     stopped = stops((scales < art.change) & (directions < art.angle), art.patience)
-    largest = float(v.double().norm(dim=-1).max())
+    largest = float(norm(v, axis=-1).max())
     return [_bounds(art, path, head, int(at), largest) for head, at in enumerate(stopped)]
 
 
 def _bounds(art: ART, path: Trajectory, head: int, stopped: int, largest: float) -> Bounds:
-    """Return one head's bounds; indices of tensors are one less than those of the paper."""
+    """Return one head's bounds; indices of arrays are one less than those of the paper."""
     outputs, masses, known = path.outputs[head], path.masses[head], path.known[head]
     blocks = len(masses)
     if stopped >= blocks:
         return Bounds(blocks, blocks, 0.0, 0.0, 0.0, 0.0, True, True)
     first = stopped - art.patience + 1
-    counts = torch.arange(1, blocks + 1)
+    counts = np.arange(1, blocks + 1)
     mu = float(first * masses[first - 1] / known[first - 1])
     after = slice(first - 1, None)
-    before = torch.cat([torch.zeros_like(outputs[:1]), outputs[:-1]])
+    before = np.concatenate((np.zeros_like(outputs[:1]), outputs[:-1]))
     steps = outputs - before
-    pulls = art.probed(path.parts[head] - before)[after].norm(dim=-1)
+    pulls = norm(art.probed(path.parts[head] - before)[after], axis=-1)
     excess = float((pulls - pulls[0]).max())
     ratio = math.log(blocks / stopped)
     promised = (art.change * first + excess * mu) * ratio
     return Bounds(
         blocks=blocks,
         stopped=stopped,
-        error=float((outputs[-1] - outputs[stopped - 1]).norm()),
+        error=float(norm(outputs[-1] - outputs[stopped - 1])),
         theorem1=_over(promised, _least_share(art, steps)),
         theorem1_steps=_over(promised, _share_of_steps(art, steps[stopped:])),
         theorem2=2 * mu * largest * ratio,
@@ -142,20 +143,20 @@ def _bounds(art: ART, path: Trajectory, head: int, stopped: int, largest: float)
     )
 
 
-def _least_share(art: ART, steps: torch.Tensor) -> float:
+def _least_share(art: ART, steps: np.ndarray) -> float:
     """Return nu: the least |P z| / |z| over the span of steps [T, D]."""
-    _, sizes, directions = torch.linalg.svd(steps, full_matrices=False)
+    _, sizes, directions = svd(steps, full_matrices=False)
     basis = directions[sizes > 1e-12 * sizes[0]]
     probed = art.probed(basis)
     if len(basis) > probed.shape[-1]:
         return 0.0  # more dimensions than the probe has
-    return float(torch.linalg.svdvals(probed)[-1])
+    return float(svd(probed, compute_uv=False)[-1])
 
 
-def _share_of_steps(art: ART, steps: torch.Tensor) -> float:
+def _share_of_steps(art: ART, steps: np.ndarray) -> float:
     """Return the least |P z| / |z| over the steps themselves."""
-    moved = steps[steps.norm(dim=-1) > 0]
-    shares = art.probed(moved).norm(dim=-1) / moved.norm(dim=-1)
+    moved = steps[norm(steps, axis=-1) > 0]
+    shares = norm(art.probed(moved), axis=-1) / norm(moved, axis=-1)
     return float(shares.min()) if len(shares) else 1.0
 
 

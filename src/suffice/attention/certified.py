@@ -43,7 +43,7 @@ from suffice.errors import InputError
 from suffice.registry import spelling
 
 if TYPE_CHECKING:
-    import torch
+    import numpy as np
 
     from suffice.attention.traversal import Attended
 
@@ -84,12 +84,12 @@ class Certified(Technique):
 
     def reference(
         self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
         *,
         scale: float,
-        visible: torch.Tensor | None = None,
+        visible: np.ndarray | None = None,
         states: list[Any] | None = None,
     ) -> Attended:
         """Attend until the unread mass is bounded; see `Attention.reference`."""

@@ -13,12 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from suffice.attention.technique import Technique
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import torch
 
     from suffice.attention.levels import Levels
     from suffice.attention.traversal import Attended
@@ -37,12 +37,12 @@ class Exact(Technique):
 
     def reference(
         self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
         *,
         scale: float,
-        visible: torch.Tensor | None = None,
+        visible: np.ndarray | None = None,
         states: list[Any] | None = None,
         levels: Sequence[Levels] | None = None,
     ) -> Attended:
@@ -50,25 +50,21 @@ class Exact(Technique):
 
         All values are read; with `levels`, only those of keys with a code above 0, as in `exaq`.
         """
-        import torch
-
         from suffice.attention.traversal import Attended
 
         group = q.shape[0] // k.shape[0]
-        output = q.new_empty(q.shape)
+        output = np.empty_like(q)
         shape = q.shape[1], k.shape[0], k.shape[1]
-        sees = torch.ones(shape[0], shape[2], dtype=torch.bool) if visible is None else visible
-        keys = sees[:, None].expand(shape)
-        values = keys if levels is None else torch.zeros(shape, dtype=torch.bool)
+        sees = np.ones((shape[0], shape[2]), bool) if visible is None else visible
+        keys = np.broadcast_to(sees[:, None], shape)
+        values = keys if levels is None else np.zeros(shape, bool)
         for head, queries in enumerate(q):
-            scores = (scale * queries @ k[head // group].T).masked_fill(~sees, float("-inf"))
-            if levels is None:
-                output[head] = scores.softmax(-1) @ v[head // group]
-                continue
-            x = scores - scores.max(-1, keepdim=True).values
-            weights = levels[head].weigh(x)
-            output[head] = weights @ v[head // group] / weights.sum(-1, keepdim=True)
-            values[:, head // group] |= levels[head].values_read(x)
+            scores = np.where(sees, scale * queries @ k[head // group].T, -np.inf)
+            x = scores - scores.max(-1, keepdims=True)
+            weights = np.exp(x) if levels is None else levels[head].weigh(x)
+            output[head] = weights @ v[head // group] / weights.sum(-1, keepdims=True)
+            if levels is not None:
+                values[:, head // group] |= levels[head].values_read(x)
         return Attended(output, keys, values)
 
     def rule(self) -> None:

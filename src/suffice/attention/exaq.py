@@ -47,13 +47,13 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from suffice.attention.levels import Levels, check_tail
 from suffice.errors import InputError, unknown
 from suffice.registry import spelling
 
 if TYPE_CHECKING:
-    import torch
-
     from suffice.attention.calibration import Calibration
     from suffice.attention.output_error import OutputError
 
@@ -135,8 +135,6 @@ class EXAQ:
 
 def fitted_clip(bits: int, tail: str, error: OutputError) -> float:
     """Return the C with the smallest error of a head's output, to a quarter of a nat."""
-    import numpy as np
-
     from suffice.attention.output_error import nearest_edges
 
     exaq = EXAQ(bits, tail=tail)
@@ -187,33 +185,30 @@ def _moment(power: int, sigma: float, low: float, high: float) -> float:
     return math.exp(power * mean + power * power * sigma * sigma / 2) * (below(high) - below(low))
 
 
-def quantize(x: torch.Tensor, clip: float, bits: int) -> torch.Tensor:
+def quantize(x: np.ndarray, clip: float, bits: int) -> np.ndarray:
     """Return the codes of x = score - max, int64 (Algorithm 2, line 4); masked entries get -1."""
-    import torch
-
     steps = 2**bits - 1
-    codes = torch.round((x.clamp(clip, 0.0) - clip) * steps / -clip).long()  # half to even
-    return codes.masked_fill(x == float("-inf"), -1)
+    codes = np.rint((np.clip(x, clip, 0.0) - clip) * steps / -clip).astype(np.int64)  # half to even
+    return np.where(x == -np.inf, -1, codes)
 
 
-def softmax(scores: torch.Tensor, clip: float, bits: int) -> torch.Tensor:
+def softmax(scores: np.ndarray, clip: float, bits: int) -> np.ndarray:
     """Return the softmax of one row [S] as Algorithm 2 computes it.
 
     Four codes of 2 bits make a byte, and `LUT_sum` has the sum of its four exponentials. Remaining
     codes, and codes of 3 or 4 bits, are summed one by one.
     """
-    import torch
-
     x = scores - scores.max()  # line 3
     codes = quantize(x, clip, bits)
-    lut_exp = torch.exp(clip * (1 - torch.arange(2.0**bits, dtype=x.dtype) / (2**bits - 1)))
-    e = lut_exp[codes].masked_fill(codes < 0, 0.0)  # line 6
+    lut_exp = np.exp(clip * (1 - np.arange(2**bits, dtype=x.dtype) / (2**bits - 1)))
+    e = np.where(codes < 0, 0.0, lut_exp[codes])  # line 6
     seen = codes[codes >= 0]
     packed = len(seen) // PACKED * PACKED if bits == 2 else 0
     total = lut_exp[seen[packed:]].sum()
     if packed:
-        places = 4 ** torch.arange(PACKED)
-        digits = torch.arange(4**PACKED)[:, None] // places % 4
+        places = 4 ** np.arange(PACKED)
+        digits = np.arange(4**PACKED)[:, None] // places % 4
         lut_sum = lut_exp[digits].sum(-1)
         total += lut_sum[(seen[:packed].reshape(-1, PACKED) * places).sum(-1)].sum()  # line 11
-    return e / total  # line 15
+    weights: np.ndarray = e / total  # line 15
+    return weights

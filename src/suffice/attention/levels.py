@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from suffice.errors import unknown
-
-if TYPE_CHECKING:
-    import torch
 
 TAILS = ("clip", "flush")
 
@@ -29,26 +27,24 @@ class Levels:
     borders: tuple[float, ...]
     weights: tuple[float, ...]
 
-    def codes(self, x: torch.Tensor) -> torch.Tensor:
+    def codes(self, x: np.ndarray) -> np.ndarray:
         """Return the code of each x, int64."""
-        import torch
+        codes: np.ndarray = np.searchsorted(np.array(self.borders, x.dtype), x, side="right")
+        return codes
 
-        return torch.bucketize(x, torch.tensor(self.borders, dtype=x.dtype), right=True)
-
-    def weigh(self, x: torch.Tensor) -> torch.Tensor:
+    def weigh(self, x: np.ndarray) -> np.ndarray:
         """Return the weights of x; masked entries, x = -infinity, have no code and weight 0."""
-        import torch
+        weights = np.array(self.weights, x.dtype)[self.codes(x)]
+        return np.where(x == -np.inf, 0.0, weights)
 
-        weights = torch.tensor(self.weights, dtype=x.dtype)[self.codes(x)]
-        return weights.masked_fill(x == float("-inf"), 0.0)
-
-    def values_read(self, x: torch.Tensor) -> torch.Tensor:
+    def values_read(self, x: np.ndarray) -> np.ndarray:
         """Return whether the value of each key must be read, bool, for x [T, S] of whole rows.
 
         Values of keys with code 0 are not needed: the weight is 0, or the base weight of all keys,
         which the sum of all values accounts for.
         """
-        return self.codes(x) > 0
+        read: np.ndarray = self.codes(x) > 0
+        return read
 
 
 def of_group(levels: Sequence[Levels] | None, group: int, rows: int) -> Sequence[Levels] | None:
@@ -56,13 +52,12 @@ def of_group(levels: Sequence[Levels] | None, group: int, rows: int) -> Sequence
     return None if levels is None else levels[group * rows : (group + 1) * rows]
 
 
-def weigh(x: torch.Tensor, levels: Sequence[Levels] | None) -> torch.Tensor:
+def weigh(x: np.ndarray, levels: Sequence[Levels] | None) -> np.ndarray:
     """Return the weights of x [R, S], head by head with its levels (None: e^x)."""
-    import torch
-
-    if levels is None:
-        return x.exp()
-    return torch.stack([own.weigh(row) for own, row in zip(levels, x, strict=True)])
+    if levels is not None:
+        return np.stack([own.weigh(row) for own, row in zip(levels, x, strict=True)])
+    weights: np.ndarray = np.exp(x)
+    return weights
 
 
 def check_tail(owner: str, tail: str) -> None:

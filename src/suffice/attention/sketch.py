@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
+import ml_dtypes
+import numpy as np
+from numpy.linalg import norm
 
 from suffice.cache import BLOCK
 
@@ -23,23 +25,28 @@ SLACK, ROUNDING = 1 + 1e-5, 1e-4  # allowances for float32 rounding, as in the n
 class Sketch:
     """The sketch of one chunk: 4-bit codes [64, D], scale and low [D], residual norms [64]."""
 
-    codes: torch.Tensor
-    scale: torch.Tensor
-    low: torch.Tensor
-    residual: torch.Tensor
+    codes: np.ndarray
+    scale: np.ndarray
+    low: np.ndarray
+    residual: np.ndarray
 
 
-def sketch(keys: torch.Tensor) -> Sketch:
+def sketch(keys: np.ndarray) -> Sketch:
     """Return the sketch of a chunk of keys [64, D]."""
-    keys = keys.float()
-    low = keys.amin(0).bfloat16().float()
-    scale = ((keys.amax(0) - low) / 15).bfloat16().float()
-    inverse = torch.where(scale > 0, 1 / scale, torch.zeros_like(scale))
-    codes = ((keys - low) * inverse).round().clamp(0, 15)
-    return Sketch(codes, scale, low, (keys - (scale * codes + low)).norm(dim=-1) * SLACK)
+    keys = keys.astype(np.float32)
+    low = _bfloat16(keys.min(0))
+    scale = _bfloat16((keys.max(0) - low) / 15)
+    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
+    codes = np.clip(np.rint((keys - low) * inverse), 0, 15)
+    return Sketch(codes, scale, low, norm(keys - (scale * codes + low), axis=-1) * SLACK)
 
 
-def estimate(chunk: Sketch, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _bfloat16(x: np.ndarray) -> np.ndarray:
+    """Return x rounded to bfloat16, as float32."""
+    return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def estimate(chunk: Sketch, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return estimated scores [R, 64] of queries [R, D], and the largest error per block [R, 4].
 
     The queries, times the scale of each channel, are rounded to 8 bits. After 7.5 times the sum of
@@ -47,14 +54,14 @@ def estimate(chunk: Sketch, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     error, at most 7.5 times.
     """
     folded = q * chunk.scale
-    unit = folded.abs().amax(-1, keepdim=True) / 127
-    rounded = torch.where(unit > 0, (folded / unit).round(), torch.zeros_like(folded))
+    unit = np.abs(folded).max(-1, keepdims=True) / 127
+    rounded = np.rint(np.divide(folded, unit, out=np.zeros_like(folded), where=unit > 0))
     difference = folded - rounded * unit
     bias = (q * chunk.low).sum(-1) + 7.5 * difference.sum(-1)
     scores = (rounded @ chunk.codes.T) * unit + bias[:, None]
-    widest = chunk.residual.reshape(-1, BLOCK).amax(-1)
-    offset = 7.5 * difference.abs().sum(-1, keepdim=True)
-    return scores, q.norm(dim=-1, keepdim=True) * widest * SLACK + offset + ROUNDING
+    widest = chunk.residual.reshape(-1, BLOCK).max(-1)
+    offset = 7.5 * np.abs(difference).sum(-1, keepdims=True)
+    return scores, norm(q, axis=-1, keepdims=True) * widest * SLACK + offset + ROUNDING
 
 
 def complete_chunks(first: int, length: int) -> tuple[int, int]:
@@ -67,31 +74,34 @@ def complete_chunks(first: int, length: int) -> tuple[int, int]:
     return (begin, end) if begin < end else (0, 0)
 
 
-def heaviest_first(shares: torch.Tensor) -> list[int]:
+def heaviest_first(shares: np.ndarray) -> list[int]:
     """Return the blocks by descending share; nearly equal ones come in the order of keys."""
-    found: list[int] = _in_buckets(shares).sort(descending=True, stable=True).indices.tolist()
+    found: list[int] = np.argsort(-_in_buckets(shares), kind="stable").tolist()
     return found
 
 
-def blocks_by_mass(q: torch.Tensor, k: torch.Tensor, seen: torch.Tensor) -> list[int]:
+def blocks_by_mass(q: np.ndarray, k: np.ndarray, seen: np.ndarray) -> list[int]:
     """Return the blocks of complete chunks by descending mass, estimated from sketches of k [S, D].
 
     `q` [R, D]: queries that share the keys, times scale and log2 e; their shares are summed.
     `seen` bool [S]: the keys that they may see.
     """
-    rows = seen.nonzero()[:, 0]
+    rows = np.flatnonzero(seen)
     begin, end = complete_chunks(int(rows[0]), int(rows[-1]) + 1)
     if begin == end:
         return []
     chunks = [k[c * CHUNK : (c + 1) * CHUNK] for c in range(begin, end)]
-    scores = torch.cat([estimate(sketch(chunk), q.float())[0] for chunk in chunks], -1)
-    masses = torch.exp2(scores - scores.amax(-1, keepdim=True))
+    q = q.astype(np.float32)
+    scores = np.concatenate([estimate(sketch(chunk), q)[0] for chunk in chunks], -1)
+    masses = np.exp2(scores - scores.max(-1, keepdims=True))
     masses = masses.reshape(len(q), -1, BLOCK).sum(-1)
-    shares = (masses / masses.sum(-1, keepdim=True)).sum(0)
+    shares = (masses / masses.sum(-1, keepdims=True)).sum(0)
     return [begin * CHUNK // BLOCK + block for block in heaviest_first(shares)]
 
 
-def _in_buckets(shares: torch.Tensor) -> torch.Tensor:
+def _in_buckets(shares: np.ndarray) -> np.ndarray:
     """Return ascending buckets of shares: four per power of two; all below 2^-28 share one."""
-    exponent = shares.clamp(min=2.0**-28).log2().floor()
-    return (exponent + (shares / torch.exp2(exponent) * 4).floor() / 4).clamp(min=-27)
+    _, above = np.frexp(np.maximum(shares, 2.0**-28))  # the exponent of the next power of two
+    exponent = above - 1
+    buckets: np.ndarray = np.maximum(exponent + np.floor(np.ldexp(shares, 2 - exponent)) / 4, -27)
+    return buckets

@@ -11,7 +11,7 @@ from suffice.errors import InputError, unknown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
+    import numpy as np
 
     from suffice.attention.levels import Levels
     from suffice.attention.rule import AttentionRule
@@ -71,12 +71,12 @@ class BlockByBlock(Technique):
 
     def reference(
         self: Stopping,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
         *,
         scale: float,
-        visible: torch.Tensor | None = None,
+        visible: np.ndarray | None = None,
         states: list[Any] | None = None,
         orders: list[list[int]] | None = None,
         levels: Sequence[Levels] | None = None,

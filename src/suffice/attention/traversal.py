@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
+import numpy as np
 
 from suffice.attention.levels import Levels, of_group, weigh
 from suffice.attention.sketch import blocks_by_mass
@@ -34,16 +34,17 @@ class Seen:
 
     length: int  # keys that the token may see
     known: int  # keys that were read
-    weights: torch.Tensor  # [R, S], weights of the keys that were read, 0 for others
-    greatest: torch.Tensor  # [R], e^x of the largest score that counts for the value filter
-    output: torch.Tensor  # [R, D], not divided by the sum of weights
+    weights: np.ndarray  # [R, S], weights of the keys that were read, 0 for others
+    greatest: np.ndarray  # [R], e^x of the largest score that counts for the value filter
+    output: np.ndarray  # [R, D], not divided by the sum of weights
 
     @property
-    def total(self) -> torch.Tensor:
+    def total(self) -> np.ndarray:
         """Sum of the weights of the keys that were read, [R]."""
-        return self.weights.sum(-1)
+        total: np.ndarray = self.weights.sum(-1)
+        return total
 
-    def rescale(self, factors: torch.Tensor) -> None:
+    def rescale(self, factors: np.ndarray) -> None:
         """Multiply everything by factors [R], as the peak has grown."""
         self.weights = self.weights * factors[:, None]
         self.greatest = self.greatest * factors
@@ -54,9 +55,9 @@ class Seen:
 class Attended:
     """The output [H, T, D] and which rows of K and V were read for it, bool [T, G, S]."""
 
-    output: torch.Tensor
-    keys: torch.Tensor
-    values: torch.Tensor
+    output: np.ndarray
+    keys: np.ndarray
+    values: np.ndarray
 
 
 class Stopping(Protocol):
@@ -89,7 +90,7 @@ class Stopping(Protocol):
         """Return the state that `enough` keeps within a token."""
         ...
 
-    def enough(self, seen: Seen, watch: Any) -> torch.Tensor:
+    def enough(self, seen: Seen, watch: Any) -> np.ndarray:
         """Return which heads may stop, bool [R]."""
         ...
 
@@ -100,12 +101,12 @@ class Stopping(Protocol):
 
 def traverse(
     technique: Stopping,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
     *,
     scale: float,
-    visible: torch.Tensor | None = None,
+    visible: np.ndarray | None = None,
     states: list[Any] | None = None,
     orders: list[list[int]] | None = None,
     levels: Sequence[Levels] | None = None,
@@ -119,15 +120,14 @@ def traverse(
     groups, length, _ = k.shape
     rows = heads // groups
     states = [technique.new_state() for _ in range(groups)] if states is None else states
-    output = torch.empty_like(q)
-    keys = torch.zeros(tokens, groups, length, dtype=torch.bool)
-    values = torch.zeros_like(keys)
+    output = np.empty_like(q)
+    keys = np.zeros((tokens, groups, length), bool)
+    values = np.zeros_like(keys)
     for t in range(tokens):
-        sees = torch.ones(length, dtype=torch.bool) if visible is None else visible[t]
+        sees = np.ones(length, bool) if visible is None else visible[t]
         for g in range(groups):
             own = slice(g * rows, (g + 1) * rows)
-            scores = scale * q[own, t] @ k[g].T
-            scores = scores.masked_fill(~sees, float("-inf"))
+            scores = np.where(sees, scale * q[own, t] @ k[g].T, -np.inf)
             output[own, t] = _one(
                 technique,
                 scores,
@@ -142,60 +142,61 @@ def traverse(
     return Attended(output, keys, values)
 
 
-def _order(technique: Stopping, q: torch.Tensor, k: torch.Tensor, sees: torch.Tensor) -> list[int]:
+def _order(technique: Stopping, q: np.ndarray, k: np.ndarray, sees: np.ndarray) -> list[int]:
     """Return the blocks that a token's scaled queries q [R, D] rank."""
     return blocks_by_mass(q * math.log2(math.e), k, sees) if technique.sketched else []
 
 
 def _one(
     technique: Stopping,
-    scores: torch.Tensor,
-    v: torch.Tensor,
-    sees: torch.Tensor,
+    scores: np.ndarray,
+    v: np.ndarray,
+    sees: np.ndarray,
     state: Any,
     ranked: list[int],
     levels: Sequence[Levels] | None,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-) -> torch.Tensor:
+    keys: np.ndarray,
+    values: np.ndarray,
+) -> np.ndarray:
     """Return one token's output [R, D]; mark in `keys` and `values` [S] the rows that were read."""
-    newest = int(sees.nonzero()[-1])
+    newest = int(np.flatnonzero(sees)[-1])
     first = technique.always(state, newest + 1)
     seen = Seen(
         length=int(sees.sum()),
         known=0,
-        weights=torch.zeros_like(scores),
-        greatest=scores.new_zeros(len(scores)),
-        output=scores.new_zeros(len(scores), v.shape[-1]),
+        weights=np.zeros_like(scores),
+        greatest=np.zeros(len(scores), scores.dtype),
+        output=np.zeros((len(scores), v.shape[-1]), scores.dtype),
     )
-    peak = scores.new_full((len(scores),), -1e30)  # finite, so that hidden keys get weight 0
+    peak = np.full(len(scores), -1e30, scores.dtype)  # finite, so that hidden keys get weight 0
     watch = technique.watch()
     for at, rows in enumerate(_blocks(technique.block, first, ranked, sees)):
         always = at < len(first)
         seen.known += int(sees[rows].sum())
-        most = scores[:, rows].max(-1).values
-        grown = torch.maximum(peak, most)
-        seen.rescale((peak - grown).exp())
+        most = scores[:, rows].max(-1)
+        grown = np.maximum(peak, most)
+        seen.rescale(np.exp(peak - grown))
         peak = grown
         weights = weigh(scores[:, rows] - peak[:, None], levels)
         seen.weights[:, rows] = weights
         keys[rows] = sees[rows]
         if always or not first:
-            seen.greatest = torch.maximum(seen.greatest, (most - peak).exp())
+            seen.greatest = np.maximum(seen.greatest, np.exp(most - peak))
         wanted = weights >= technique.values * seen.greatest[:, None]
         values[rows] = sees[rows] & (wanted.any(0) | always)
         seen.output += (weights * values[rows]) @ v[rows]
-        if at + 1 >= len(first) and bool(technique.enough(seen, watch).all()):
+        if at + 1 >= len(first) and technique.enough(seen, watch).all():
             break
     shares = seen.weights / seen.total[:, None]
     size = technique.block
     technique.learn(state, {b: float(shares[:, b * size : (b + 1) * size].sum()) for b in first})
-    return seen.output / seen.total[:, None]
+    output: np.ndarray = seen.output / seen.total[:, None]
+    return output
 
 
-def _blocks(size: int, first: list[int], ranked: list[int], sees: torch.Tensor) -> Iterator[slice]:
+def _blocks(size: int, first: list[int], ranked: list[int], sees: np.ndarray) -> Iterator[slice]:
     """Yield the rows of the blocks of `first`, of unranked ones, newest first, and of the rest."""
-    rows = sees.nonzero()[:, 0]
+    rows = np.flatnonzero(sees)
     lowest, newest = int(rows[0]) // size, int(rows[-1]) // size
     unranked = [block for block in range(newest, lowest - 1, -1) if block not in ranked]
     others = (each for each in (*unranked, *ranked) if each >= lowest and each not in first)

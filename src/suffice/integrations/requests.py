@@ -301,7 +301,7 @@ class Requests:
             q = q if self.columns.added is None else q[:, self.columns.added[index]]
             for first in range(0, q.shape[1], _SHOWN):
                 part = q[:, first : first + _SHOWN]
-                watch.add(layer, part, self.caches[index].length + first + part.shape[1])
+                watch.add(layer, part.numpy(), self.caches[index].length + first + part.shape[1])
         if layer < self.layers - 1:
             return
         if not now.decodes:

@@ -29,7 +29,7 @@ class QueryObserver(Protocol):
     """Collects the queries of a prompt for a policy."""
 
     def add(self, layer: int, q: np.ndarray, end: int) -> None:
-        """Take the queries q [H, T, D], rotated, of the T tokens before token `end`.
+        """Take the queries q float32 [H, T, D], rotated, of the T tokens before token `end`.
 
         The layer's cache has their keys.
         """

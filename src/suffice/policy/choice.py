@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from suffice.errors import InputError
 from suffice.registry import spelling
 
 if TYPE_CHECKING:
-    import torch
-
     from suffice.cache.kv import KVCache
     from suffice.policy import QueryObserver, Windows
 
@@ -148,29 +148,27 @@ def evict_unseen(cache: KVCache, windows: Windows) -> None:
             evict_except(cache, layer, last_rows(cache, layer, 0, window - 1))
 
 
-def last_rows(cache: KVCache, layer: int, first: int, last: int) -> torch.Tensor:
+def last_rows(cache: KVCache, layer: int, first: int, last: int) -> np.ndarray:
     """Return the first `first` and the last `last` rows of a layer, [G, first + last]."""
-    import torch
-
     held = cache.held(layer)
-    rows = torch.cat((torch.arange(first), torch.arange(held - last, held)))
-    return rows.expand(cache.kv_heads, -1)
+    rows = np.concatenate((np.arange(first), np.arange(held - last, held)))
+    return np.tile(rows, (cache.kv_heads, 1))
 
 
-def evict_except(cache: KVCache, layer: int, rows: torch.Tensor) -> None:
+def evict_except(cache: KVCache, layer: int, rows: np.ndarray) -> None:
     """Evict all rows of a layer but `rows` [G, n], if it holds more."""
     if rows.shape[1] < cache.held(layer):
         cache.evict(layer, rows)
 
 
-def heaviest(scores: torch.Tensor, count: int) -> torch.Tensor:
+def heaviest(scores: np.ndarray, count: int) -> np.ndarray:
     """Return the `count` rows with the largest scores [G, n], ascending; ties go to the older."""
-    order = scores.sort(dim=-1, descending=True, stable=True).indices
-    return order[:, :count].sort(dim=-1).values
+    order = np.argsort(-scores, axis=-1, kind="stable")
+    return np.sort(order[:, :count], axis=-1)
 
 
-def block_order(scores: torch.Tensor, block: int) -> torch.Tensor:
+def block_order(scores: np.ndarray, block: int) -> np.ndarray:
     """Return the order of the complete blocks of rows with scores [G, n], largest score first."""
     groups, rows = scores.shape
-    blocks = scores[:, : rows // block * block].reshape(groups, -1, block).amax(-1)
-    return blocks.sort(dim=-1, descending=True, stable=True).indices
+    blocks = scores[:, : rows // block * block].reshape(groups, rows // block, block).max(-1)
+    return np.argsort(-blocks, axis=-1, kind="stable")

@@ -23,6 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from suffice.cache import BLOCK
 from suffice.policy.choice import (
     EVERYTHING,
@@ -32,14 +34,13 @@ from suffice.policy.choice import (
     evict_unseen,
     heaviest,
 )
+from suffice.policy.observation import attention_sums
 
 if TYPE_CHECKING:
-    import torch
-
     from suffice.cache.kv import KVCache
     from suffice.policy import Windows
 
-TOGETHER = 256  # queries that are scored together
+WAITING = 256  # queries that are scored together, as each time the keys are copied
 
 
 class Accumulated:
@@ -49,31 +50,27 @@ class Accumulated:
         self._cache = cache
         self._windows = windows
         self._scale = scale
-        self._waiting: dict[int, torch.Tensor] = {}
-        self._masses: dict[int, torch.Tensor] = {}
+        self._waiting: dict[int, np.ndarray] = {}
+        self._masses: dict[int, np.ndarray] = {}
 
-    def add(self, layer: int, q: torch.Tensor, end: int) -> None:
+    def add(self, layer: int, q: np.ndarray, end: int) -> None:
         """Add the masses of queries [H, T, D]; see `QueryObserver`."""
-        import torch
-
         if self._windows[layer] is not None:
             return
-        waiting = self._waiting.get(layer)
-        self._waiting[layer] = q.clone() if waiting is None else torch.cat((waiting, q), dim=1)
-        if self._waiting[layer].shape[1] >= TOGETHER:
+        waiting = self._waiting.get(layer, q[:, :0])
+        self._waiting[layer] = np.concatenate((waiting, q), axis=1)
+        if self._waiting[layer].shape[1] >= WAITING:
             self._weigh(layer, end)
 
-    def masses(self, layer: int) -> torch.Tensor:
+    def masses(self, layer: int) -> np.ndarray:
         """Return the attention masses of the tokens in a layer, [G, T]."""
         if layer in self._waiting:
             self._weigh(layer, self._cache.length)
         return self._masses[layer]
 
     def _weigh(self, layer: int, end: int) -> None:
-        from suffice.policy.observation import attention_of
-
         q, k = self._waiting.pop(layer), self._cache.keys(layer, end)
-        masses = attention_of(q, k, self._scale).sum(dim=(1, 2))
+        masses = attention_sums(q, k, self._scale)
         if layer in self._masses:
             masses[:, : self._masses[layer].shape[1]] += self._masses[layer]
         self._masses[layer] = masses
@@ -111,14 +108,12 @@ class H2O(Budgeted):
         """Return the meaning of the smallest budget."""
         return "a heavy and a recent one"
 
-    def select(self, masses: torch.Tensor, budget: int) -> torch.Tensor:
+    def select(self, masses: np.ndarray, budget: int) -> np.ndarray:
         """Return the rows [G, budget], ascending, that are kept by their masses [G, T]."""
-        import torch
-
         groups, rows = masses.shape
         recent = budget - budget // 2
-        last = torch.arange(rows - recent, rows).expand(groups, -1)
-        return torch.cat((heaviest(masses[:, : rows - recent], budget // 2), last), dim=-1)
+        last = np.tile(np.arange(rows - recent, rows), (groups, 1))
+        return np.concatenate((heaviest(masses[:, : rows - recent], budget // 2), last), axis=-1)
 
     def prepare(self, cache: KVCache, windows: Windows) -> None:
         """Set the sizes of both sets, if the budget is known."""

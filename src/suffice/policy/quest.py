@@ -23,12 +23,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from suffice.errors import InputError
 from suffice.policy.choice import EVERYTHING, Budgeted
 
 if TYPE_CHECKING:
-    import torch
-
     from suffice.cache.kv import KVCache
     from suffice.policy import Windows
 
@@ -75,7 +75,7 @@ class Quest(Budgeted):
         """Return the meaning of the smallest budget."""
         return f"{LEAST_BLOCKS} blocks of {BLOCK}"
 
-    def select(self, q: torch.Tensor, k: torch.Tensor, blocks: int) -> list[int]:
+    def select(self, q: np.ndarray, k: np.ndarray, blocks: int) -> list[int]:
         """Return the blocks of keys k [S, D] that a token of queries q [R, D] reads, in order.
 
         The R heads share the keys.
@@ -84,8 +84,8 @@ class Quest(Budgeted):
         bounds = []
         for block in range(newest):
             keys = k[block * BLOCK : (block + 1) * BLOCK]
-            low, high = keys.amin(0), keys.amax(0)
-            bounds.append(float((q * low).maximum(q * high).sum(-1).max()))
+            low, high = keys.min(0), keys.max(0)
+            bounds.append(float(np.maximum(q * low, q * high).sum(-1).max()))
         ranked = sorted(range(newest), key=lambda block: (-bounds[block], block))
         return [newest, *ranked[: blocks - 1]]
 

@@ -27,16 +27,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from suffice.cache import BLOCK
 from suffice.errors import InputError, unknown
 from suffice.policy.choice import Budgeted, block_order, evict_except, evict_unseen, heaviest
+from suffice.policy.observation import Observed, observed_scores
 
 if TYPE_CHECKING:
-    import torch
-
     from suffice.cache.kv import KVCache
     from suffice.policy import Windows
-    from suffice.policy.observation import Observed
 
 POOLS = ("max", "avg")
 
@@ -80,18 +80,14 @@ class SnapKV(Budgeted):
         """Return the number of prompt tokens kept by each layer without a sliding window."""
         return [min(self.tokens(prompt), prompt)] * layers
 
-    def select(self, scores: torch.Tensor, count: int) -> torch.Tensor:
+    def select(self, scores: np.ndarray, count: int) -> np.ndarray:
         """Return the rows [G, count], ascending, that are kept by scores [G, T - w]."""
-        import torch
-
         groups, before = scores.shape
-        window = torch.arange(before, before + self.window).expand(groups, -1)
-        return torch.cat((heaviest(scores, count - self.window), window), dim=-1)
+        window = np.tile(np.arange(before, before + self.window), (groups, 1))
+        return np.concatenate((heaviest(scores, count - self.window), window), axis=-1)
 
     def watch(self, cache: KVCache, windows: Windows, scale: float) -> Observed:
         """Return an observer that stores the last queries of a prompt."""
-        from suffice.policy.observation import Observed
-
         return Observed(self.window, scale)
 
     def after_prompt(self, cache: KVCache, windows: Windows, watch: Any) -> None:
@@ -110,8 +106,6 @@ class SnapKV(Budgeted):
         if order.shape[1]:
             cache.rank(layer, order)
 
-    def _scores(self, cache: KVCache, layer: int, watch: Observed) -> torch.Tensor:
-        from suffice.policy.observation import observed_scores
-
+    def _scores(self, cache: KVCache, layer: int, watch: Observed) -> np.ndarray:
         q, k = watch.queries(layer), cache.keys(layer)
         return observed_scores(q, k, scale=watch.scale, kernel=self.kernel, pool=self.pool)

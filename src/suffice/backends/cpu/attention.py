@@ -11,14 +11,12 @@ from suffice.backends.cpu.rules import native_rule
 from suffice.native import core
 
 if TYPE_CHECKING:
-    import torch
-
     from suffice.cache.kv import KVCache
 
 
 def attend(
     rule: AttentionRule | None,
-    q: torch.Tensor,
+    q: np.ndarray,
     cache: KVCache,
     layer: int,
     *,
@@ -26,7 +24,7 @@ def attend(
     window: int | None = None,
     blocks: list[int] | None = None,
     audit: np.ndarray | None = None,
-) -> tuple[torch.Tensor, list[core.Reads]]:
+) -> tuple[np.ndarray, list[core.Reads]]:
     """Return the output [H, T, D] of one layer of a cache, and what each key/value head read.
 
     `rule` is a technique's rule; None reads all rows. `q` float32 [H, T, D] are the queries of the
@@ -35,14 +33,12 @@ def attend(
     to read, in order (None = all visible). `audit` float32 [3, T, H] receives the errors: see
     `suffice.trace.Audit`.
     """
-    import torch
-
     count = q.shape[1]
     visible = cache.visible() or causal(count)
     if window is not None and window < count:
         visible = [_within(window, bits, visible) for bits in visible]
     length = cache.length if cache.tentative else cache.length - count
-    rows = q.detach().transpose(0, 1).contiguous().numpy()
+    rows = np.ascontiguousarray(q.swapaxes(0, 1))
     out = np.empty_like(rows)
     masks = np.array(visible, np.int64).astype(np.int32)
     order = None if blocks is None else np.array(blocks, np.int32)
@@ -50,7 +46,7 @@ def attend(
     reads = cache.native.attend(
         layer, length, rows, masks, scale, window or 0, order, out, native, audit
     )
-    return torch.from_numpy(out).transpose(0, 1), reads
+    return out.swapaxes(0, 1), reads
 
 
 def causal(count: int) -> list[int]:

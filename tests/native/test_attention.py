@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention

@@ -15,7 +15,9 @@ from suffice.registry import Table
 from suffice.speculate.tree import NO_DRAFTS, Tree
 
 if TYPE_CHECKING:
-    import torch
+    import numpy as np
+    import torch  # bridge
+    from numpy.typing import NDArray
 
     from suffice.attention import Attention
     from suffice.quant import Quant
@@ -81,7 +83,7 @@ class DraftRunner(Protocol):
         """Return a new, empty sequence."""
         ...
 
-    def prefill(self, sequence: Any, tokens: list[int]) -> torch.Tensor:
+    def prefill(self, sequence: Any, tokens: list[int]) -> object:
         """Run tokens after the cached ones."""
         ...
 
@@ -89,7 +91,9 @@ class DraftRunner(Protocol):
         """Reserve memory for `rows` more tokens."""
         ...
 
-    def advance(self, sequences: list[Any], chains: list[list[int]]) -> torch.Tensor:
+    def advance(  # bridge
+        self, sequences: list[Any], chains: list[list[int]]
+    ) -> torch.Tensor:
         """Run known tokens of each sequence; return the logits after each, float32 [rows, V]."""
         ...
 
@@ -123,7 +127,7 @@ class DraftSource(Protocol):
         """
         ...
 
-    def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], torch.Tensor]:
+    def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], NDArray[np.float32]]:
         """Return a function that runs one more token of each given sequence in a cheaper setting.
 
         It commits the rows and returns logits float32 [B, V]. Raises InputError for layers that the

@@ -115,7 +115,7 @@ class ByModel:
         drafters = {at: samples[at].drafter for at in waiting}
         logits = self._runner.advance(
             [drafter.sequence for drafter in drafters.values()], list(waiting.values())
-        )
+        ).numpy()  # bridge
         end = 0
         for at, chain in list(waiting.items()):
             end += len(chain)

@@ -48,7 +48,20 @@ void Chooser::select(const float* logits, int count, const SamplingRules& rules)
   }
   weights_.resize(kept);
   total_ = passes().weigh(logits, kept, top, rules.temperature, weights_.data());
-  if (rules.top_p < 1) total_ = keep_nucleus(weights_.data(), kept, total_, rules.top_p);
+  if (rules.top_p < 1) keep_nucleus(rules.top_p);
+}
+
+void Chooser::keep_nucleus(double top_p) {
+  nucleus(weights_, total_, top_p, places_);
+  total_ = 0;
+  ids_.resize(std::max(ids_.size(), places_.size()));
+  for (size_t i = 0; i < places_.size(); i++) {  // places ascend: what is read is not yet written
+    weights_[i] = weights_[places_[i]];
+    ids_[i] = id(places_[i]);
+    total_ += weights_[i];
+  }
+  weights_.resize(places_.size());
+  all_ = false;
 }
 
 int32_t Chooser::draw(double number) const {

@@ -24,11 +24,13 @@ class Chooser {
 
  private:
   void select(const float* logits, int count, const SamplingRules& rules);
+  void keep_nucleus(double top_p);
   int32_t id(int place) const { return all_ ? place : ids_[place]; }
 
   Maxima maxima_;
   std::vector<float> adjusted_, values_;
-  std::vector<int32_t> ids_;  // ascending, unless it is all
+  std::vector<int32_t> ids_;  // of the weights, ascending; unless they are of all tokens
+  std::vector<int32_t> places_;
   std::vector<int64_t> weights_;
   int64_t total_ = 0;
   int count_ = 0;

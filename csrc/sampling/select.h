@@ -40,8 +40,9 @@ class Maxima {
   std::vector<float> candidates_;
 };
 
-// Sets to zero all but the fewest of the largest weights that together reach `top_p` of `total`,
-// their sum, and returns the sum of those kept. Of equal ones the first are kept.
-int64_t keep_nucleus(int64_t* weights, int count, int64_t total, double top_p);
+// The places of the fewest of the largest weights that together reach `top_p` of their sum `total`,
+// ascending. Of equal ones the first are kept.
+void nucleus(const std::vector<int64_t>& weights, int64_t total, double top_p,
+             std::vector<int32_t>& places);
 
 }  // namespace suffice

@@ -31,8 +31,8 @@ void probability_rows(const LogitRows& logits, const SampleState* const* states,
                       const MaskRows& masks, float* probs, float* largest);
 
 // The log probability and rank of tokens[i] after logits[i], and those of the counts[i] most likely
-// tokens there: the first entries of ids[i] and values[i], of `most` entries each. Logits of which
-// one is NaN, or the largest infinite, give rank 0.
+// tokens there: the first entries of ids[i] and values[i], of `most` entries each. Logits with a
+// NaN, or whose largest is infinite, give rank 0.
 struct TopLogprobs {
   int rows, vocabulary, most;
   const float* const* logits;

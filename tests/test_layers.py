@@ -41,6 +41,8 @@ CORE = {  # who may make objects of the extension
     "suffice.integrations.requests",
     "suffice.models.key_rounding",
     "suffice.models.native_model",
+    "suffice.sampling.rows",
+    "suffice.sampling.state",
 }
 ONLY = {"suffice_hw": {"suffice_hw", "trace", "registry", "errors", "paths"}}
 FILES = {

@@ -7,8 +7,10 @@ import torch
 from numpy.typing import NDArray
 
 _Float32s: TypeAlias = NDArray[numpy.float32] | torch.Tensor
+_Float64s: TypeAlias = NDArray[numpy.float64] | torch.Tensor
 _Int32s: TypeAlias = NDArray[numpy.int32] | torch.Tensor
 _Int64s: TypeAlias = NDArray[numpy.int64] | torch.Tensor
+_Uint32s: TypeAlias = NDArray[numpy.uint32] | torch.Tensor
 _Uint8s: TypeAlias = NDArray[numpy.uint8] | torch.Tensor
 
 PANEL: int
@@ -260,3 +262,52 @@ class AttentionRule:
     ) -> AttentionRule: ...
 
 def softmax_seconds(scores: _Float32s, rule: AttentionRule | None, repeats: int) -> float: ...
+
+class SamplingRules:
+    def __init__(
+        self,
+        *,
+        greedy: bool,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        log_min_p: float,
+        repetition: float,
+        frequency: float,
+        presence: float,
+        min_tokens: int,
+        stop_ids: Sequence[int],
+        bad_words: Sequence[Sequence[int]],
+        allowed: Sequence[int],
+        bias: Sequence[tuple[int, float]],
+    ) -> None: ...
+
+class SampleState:
+    def __init__(self, rules: SamplingRules, prompt: Sequence[int]) -> None: ...
+    def append(self, tokens: Sequence[int]) -> None: ...
+    def ahead(self, tokens: Sequence[int]) -> SampleState: ...
+
+def sample_rows(
+    logits: _Float32s,
+    states: Sequence[SampleState],
+    masks: _Uint32s | None,
+    numbers: _Float64s,
+    tokens: _Int32s,
+    largest: _Float32s,
+) -> None: ...
+def probability_rows(
+    logits: _Float32s,
+    states: Sequence[SampleState],
+    masks: _Uint32s | None,
+    probs: _Float32s,
+    largest: _Float32s,
+) -> None: ...
+def top_logprobs(
+    logits: Sequence[_Float32s],
+    tokens: _Int32s,
+    counts: _Int32s,
+    chosen: _Float64s,
+    ranks: _Int32s,
+    ids: _Int32s,
+    values: _Float64s,
+) -> None: ...

@@ -1,6 +1,6 @@
 """Sampling parameters, with vLLM's names and defaults.
 
-Separate from `sampling`, which needs torch: a bad value is refused before torch is loaded.
+Separate from `sampling`, which needs the extension: a bad value is refused before it is loaded.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fake_engine import EOS, FakeRunner, V, fake_llm, mixed, runner_of, scripted
 from suffice import LLM, SamplingParams, sampling
@@ -132,7 +131,7 @@ def test_a_step_chooses_for_all_requests_at_once(monkeypatch: pytest.MonkeyPatch
     calls: list[int] = []
     sample = sampling.sample
 
-    def counted(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[Any]:
+    def counted(logits: np.ndarray, states: Sequence[SamplingState]) -> list[Any]:
         calls.append(len(states))
         return sample(logits, states)
 
@@ -234,7 +233,7 @@ class Drawn(Guesses):
 
     def _chain(self, state: SamplingState, count: int) -> Tree:
         tokens: list[int] = []
-        probs: list[torch.Tensor] = []
+        probs: list[np.ndarray] = []
         for _ in range(count):
             text = [*state.prompt, *state.output, *tokens]
             logits = 0.7 * mixed(text) + 0.3 * mixed([*text, 1])
@@ -265,11 +264,14 @@ def test_drawn_drafts_keep_the_distribution() -> None:
 
 def exact_third(params: SamplingParams) -> np.ndarray:
     total = np.zeros(V)
-    state = SamplingState(params, 0)
-    for first, p in enumerate(probabilities(mixed([3]), state).tolist()):
-        for second, q in enumerate(probabilities(mixed([3, first]), state).tolist()):
+
+    def after(*text: int) -> np.ndarray:
+        return probabilities(mixed([*text]), SamplingState(params, 0))
+
+    for first, p in enumerate(after(3).tolist()):
+        for second, q in enumerate(after(3, first).tolist()):
             if p * q:
-                total += p * q * probabilities(mixed([3, first, second]), state).double().numpy()
+                total += p * q * after(3, first, second)
     return total
 
 

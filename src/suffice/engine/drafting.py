@@ -14,6 +14,7 @@ from suffice.speculate import DraftSetting
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
     from suffice.engine.runner import Runner
 
@@ -62,7 +63,7 @@ class DraftModels:
         runner.arena = self._runner.arena
         return runner
 
-    def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], np.ndarray]:
+    def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], NDArray[np.float32]]:
         """Return a function that runs one more token of each sequence in a cheaper setting.
 
         It commits the tokens' rows and returns logits float32 [B, V]. The runner's trace does not
@@ -82,7 +83,7 @@ class DraftModels:
         omitted = Omitted(setting.recent, setting.sinks, setting.skipped)
         native = NativeModel(decoder, context, rules, omitted=omitted)
 
-        def step(sequences: list[Any], tokens: list[int]) -> np.ndarray:
+        def step(sequences: list[Any], tokens: list[int]) -> NDArray[np.float32]:
             batch = [
                 StepRows(sequence.cache, [token])
                 for sequence, token in zip(sequences, tokens, strict=True)

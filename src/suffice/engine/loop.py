@@ -8,17 +8,20 @@ thread that steps runs the requests of all threads.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from suffice import sampling
 from suffice.engine.fair_lock import FairLock
 from suffice.engine.interrupts import allowed, deferred
 from suffice.engine.protocol import Runner, Tokenizer
-from suffice.engine.request import Logprob, Request, Sample
+from suffice.engine.request import Request, Sample
 from suffice.engine.scheduler import Scheduler
+from suffice.engine.token_log import TokenLog
 from suffice.errors import InputError, OutOfMemory
 from suffice.speculate import NO_DRAFTS, Tree
 from suffice.speculate.acceptance import next_token
@@ -96,12 +99,15 @@ class Loop:
             self.scheduler.put_back(request)
             raise
         request.metrics.prefill_seconds = request.lap()
+        row = logits[None]
         samples = request.running
         states = [sample.state for sample in samples]
-        tokens = sampling.sample(np.broadcast_to(logits, (len(samples), len(logits))), states)
+        tokens = sampling.sample(np.broadcast_to(row, (len(samples), row.shape[1])), states)
+        log = TokenLog(self._tokenizer)
         for sample, token in zip(samples, tokens, strict=True):
-            self._accept(sample, NO_DRAFTS, logits[None], token)
+            self._accept(sample, NO_DRAFTS, row, token, log)
             self._release_finished(sample)
+        self._write(log)
 
     def _open(self, request: Request) -> object:
         """Return a request's first sequence: the kept one, cut to the prefix that the prompt
@@ -141,22 +147,24 @@ class Loop:
         self.budget.drafted(samples, proposed, drafted - began)
         sequences = [sample.sequence for sample in samples]
         logits = self.runner.verify(sequences, [sample.tokens[-1] for sample in samples], drafts)
-        rows = np.split(logits, np.cumsum([1 + len(tree) for tree in drafts])[:-1])
+        rows = np.split(logits, [*itertools.accumulate(1 + len(tree) for tree in drafts[:-1])])
         tokens = self._first_tokens(samples, drafts, rows, logits)
+        log = TokenLog(self._tokenizer)
         for at, sample in enumerate(samples):
-            if path := self._accept(sample, drafts[at], rows[at], tokens[at]):
+            if path := self._accept(sample, drafts[at], rows[at], tokens[at], log):
                 self.runner.commit(sample.sequence, path)
                 sample.drafts.add(drafts[at], len(path) - 1)
                 self.budget.learn(sample, proposed[at], sample.tokens[-len(path) :])
                 self._release_finished(sample)
+        self._write(log)
         self.budget.checked(drafts, self._clock() - drafted)
 
     def _first_tokens(
         self,
         samples: list[Sample],
         drafts: list[Tree],
-        rows: Sequence[np.ndarray],
-        logits: np.ndarray,
+        rows: Sequence[NDArray[np.float32]],
+        logits: NDArray[np.float32],
     ) -> Sequence[int | InputError | None]:
         """Choose the token after each sample's last one, for all at once, as without drafts.
 
@@ -169,7 +177,12 @@ class Loop:
         return sampling.sample(logits, [sample.state for sample in samples])
 
     def _accept(
-        self, sample: Sample, tree: Tree, logits: np.ndarray, token: int | InputError | None
+        self,
+        sample: Sample,
+        tree: Tree,
+        logits: NDArray[np.float32],
+        token: int | InputError | None,
+        log: TokenLog,
     ) -> list[int]:
         """Choose the sample's next tokens: the accepted drafts and the token after them.
 
@@ -185,7 +198,7 @@ class Loop:
             if isinstance(token, InputError):
                 self.abort(sample.request, str(token))
                 return []
-            self._log(sample, logits[node + 1], token)
+            log.add(sample, logits[node + 1], token)
             sample.accept(token)
             path.append(node + 1)
             if (child := tree.child(node, token)) is None:
@@ -194,7 +207,7 @@ class Loop:
         return path
 
     def _choose(
-        self, sample: Sample, tree: Tree, node: int, logits: np.ndarray
+        self, sample: Sample, tree: Tree, node: int, logits: NDArray[np.float32]
     ) -> int | InputError:
         probs = None if tree.draft_probs is None else tree.draft_probs[node + 1]
         if probs is None:
@@ -205,18 +218,9 @@ class Loop:
         except InputError as error:
             return error
 
-    def _log(self, sample: Sample, logits: np.ndarray, token: int) -> None:
-        count = sample.request.params.logprobs
-        if count is None:
-            return
-        (chosen, *top), rank = sampling.top_logprobs(logits, token, count)
-        ranks = {chosen[0]: rank} | {pair[0]: place + 1 for place, pair in enumerate(top)}
-        sample.logprobs.append(
-            {
-                ident: Logprob(value, ranks[ident], self._tokenizer.decode([ident]))
-                for ident, value in [chosen, *top]
-            }
-        )
+    def _write(self, log: TokenLog) -> None:
+        for request, error in log.write():
+            self.abort(request, str(error))
 
     def _finish(self, sample: Sample, reason: str) -> None:
         sample.finish(reason)

@@ -16,6 +16,7 @@ from suffice.speculate.tree import NO_DRAFTS, Tree
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
     from suffice.attention import Attention
     from suffice.quant import Quant
@@ -81,7 +82,7 @@ class DraftRunner(Protocol):
         """Return a new, empty sequence."""
         ...
 
-    def prefill(self, sequence: Any, tokens: list[int]) -> np.ndarray:
+    def prefill(self, sequence: Any, tokens: list[int]) -> object:
         """Run tokens after the cached ones."""
         ...
 
@@ -89,7 +90,7 @@ class DraftRunner(Protocol):
         """Reserve memory for `rows` more tokens."""
         ...
 
-    def advance(self, sequences: list[Any], chains: list[list[int]]) -> np.ndarray:
+    def advance(self, sequences: list[Any], chains: list[list[int]]) -> NDArray[np.float32]:
         """Run known tokens of each sequence; return the logits after each, float32 [rows, V]."""
         ...
 
@@ -123,7 +124,7 @@ class DraftSource(Protocol):
         """
         ...
 
-    def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], np.ndarray]:
+    def under(self, setting: DraftSetting) -> Callable[[list[Any], list[int]], NDArray[np.float32]]:
         """Return a function that runs one more token of each given sequence in a cheaper setting.
 
         It commits the rows and returns logits float32 [B, V]. Raises InputError for layers that the

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from suffice.sampling import SamplingState, draw, probabilities, uniform
 
@@ -29,9 +30,9 @@ def draft_number(state: SamplingState, position: int) -> float:
 
 
 def choose(
-    target_probs: torch.Tensor,
+    target_probs: NDArray[np.floating],
     drafts: Sequence[int],
-    draft_probs: torch.Tensor,
+    draft_probs: NDArray[np.floating],
     number: Callable[[int], float],
 ) -> int:
     """Return the next token, of distribution `target_probs` [V].
@@ -39,22 +40,30 @@ def choose(
     `drafts` were sampled from `draft_probs` [V] without replacement, in their order. `number` gives
     a random number in [0, 1) for each stream; the drafts depend on none of these numbers.
     """
-    left, draft = target_probs.double(), draft_probs.to(torch.float64, copy=True)
+    left, draft = target_probs, draft_probs
     for at, token in enumerate(drafts):
         if number(_ACCEPT + at) * float(draft[token]) < float(left[token]):
             return token
-        rest = (left - draft).clamp(min=0)
+        rest = np.maximum(np.subtract(left, draft, dtype=np.float64), 0)
         # If nothing is left, both are equal up to rounding, and the draft would be accepted.
-        left = rest / rest.sum() if rest.sum() > 0 else left
-        draft[token] = 0
-        if draft.sum() <= 0:  # no other token could have been drafted
+        left = rest / _sum(rest) if rest.any() else left
+        others = draft.astype(np.float64)
+        others[token] = 0
+        if not others.any():  # no other token could have been drafted
             break
-        draft /= draft.sum()
+        draft = others / _sum(others)
     return draw(left, number(0))
 
 
+def _sum(probs: NDArray[np.float64]) -> float:
+    return float(probs.cumsum()[-1])  # in one order on every CPU, which `sum` does not promise
+
+
 def next_token(
-    logits: torch.Tensor, state: SamplingState, drafts: Sequence[int], draft_probs: torch.Tensor
+    logits: NDArray[np.float32],
+    state: SamplingState,
+    drafts: Sequence[int],
+    draft_probs: NDArray[np.floating],
 ) -> int:
     """Return the token after the text from the target's logits float32 [V], given sampled drafts.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from suffice.errors import InputError
 from suffice.sampling import SamplingState, draw, probabilities, sample
@@ -68,9 +69,9 @@ class Chains:
         self._states = states
         self._most = most
         self._tokens: list[list[int]] = [[] for _ in states]
-        self._probs: list[list[torch.Tensor]] = [[] for _ in states]
+        self._probs: list[list[NDArray[np.float32]]] = [[] for _ in states]
 
-    def draft(self, at: int, logits: torch.Tensor) -> int | None:
+    def draft(self, at: int, logits: NDArray[np.float32]) -> int | None:
         """Add a token to chain `at` from logits float32 [V]; return it unless the chain is full."""
         state = self._states[at].ahead(self._tokens[at])
         if state.params.greedy:

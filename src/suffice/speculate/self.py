@@ -31,7 +31,8 @@ from suffice.speculate import DraftingSample, DraftSetting, DraftSource
 from suffice.speculate.tree import NO_DRAFTS, Tree, check_drafts
 
 if TYPE_CHECKING:
-    import torch
+    import numpy as np
+    from numpy.typing import NDArray
 
 _LAYERS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
@@ -143,7 +144,7 @@ class SelfDraft:
 class ByItself:
     """Decodes tokens ahead, all samples together, and removes them from the caches again."""
 
-    def __init__(self, step: Callable[[list[Any], list[int]], torch.Tensor]) -> None:
+    def __init__(self, step: Callable[[list[Any], list[int]], NDArray[np.float32]]) -> None:
         self._step = step
 
     def propose(self, samples: Sequence[DraftingSample], most: Sequence[int]) -> list[Tree]:

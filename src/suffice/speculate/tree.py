@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from suffice.errors import InputError
 
 if TYPE_CHECKING:
-    import torch
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 MOST_DRAFTS = 31  # a decode step takes 32 tokens of a sample: the drafts and the one before them
@@ -30,14 +31,14 @@ class Tree:
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
-    draft_probs: tuple[torch.Tensor | None, ...] | None = None
+    draft_probs: tuple[NDArray[np.floating] | None, ...] | None = None
     match: int = 0
 
     @classmethod
     def chain(
         cls,
         tokens: Sequence[int],
-        draft_probs: Sequence[torch.Tensor] | None = None,
+        draft_probs: Sequence[NDArray[np.floating]] | None = None,
         match: int = 0,
     ) -> Tree:
         """Return a tree without branches: each token continues the one before."""

@@ -1,0 +1,51 @@
+// Compiled without fused multiply-adds (see CMakeLists.txt): some instruction sets lack them.
+#include "sampling/passes.h"
+
+#include <bit>
+#include <cstring>
+
+#include "kernels/kernels.h"
+
+#define SUFFICE_LANES 4
+namespace suffice::base {
+namespace {
+#include "sampling/passes.inl"
+}  // namespace
+}  // namespace suffice::base
+#undef SUFFICE_LANES
+
+#if defined(__x86_64__)
+#pragma GCC push_options
+#pragma GCC target("avx2")
+#define SUFFICE_LANES 8
+namespace suffice::v3 {
+namespace {
+#include "sampling/passes.inl"
+}  // namespace
+}  // namespace suffice::v3
+#undef SUFFICE_LANES
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,avx512f,avx512bw,avx512dq,avx512vl")
+#define SUFFICE_LANES 16
+namespace suffice::v4 {
+namespace {
+#include "sampling/passes.inl"
+}  // namespace
+}  // namespace suffice::v4
+#undef SUFFICE_LANES
+#pragma GCC pop_options
+#endif
+
+namespace suffice {
+
+const Passes& passes() {
+#if defined(__x86_64__)
+  if (!std::strcmp(kernels().name, "v4")) return v4::table;
+  if (!std::strncmp(kernels().name, "v3", 2)) return v3::table;
+#endif
+  return base::table;
+}
+
+}  // namespace suffice

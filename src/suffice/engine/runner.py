@@ -236,7 +236,10 @@ class Runner:
         return self.proposer.propose(samples, most)
 
     def forget(self, sample: DraftingSample) -> None:
-        """Free the drafting state of a sample that has ended."""
+        """Sum up the run of a sample that has ended, and free its drafting state."""
+        if sample.sequence is not None:
+            cache = sample.sequence.cache
+            self.trace.cached = cache.length, cache.held_bytes
         self.proposer.forget(sample)
 
     def verify(
@@ -267,10 +270,7 @@ class Runner:
 
     def _step(self, batch: list[StepRows]) -> torch.Tensor:
         audit = self.audit is not None and self.trace.steps % self.audit == 0
-        logits = self._native.step(batch, self.trace, audit=audit)
-        caches = [rows.cache for rows in batch]
-        self.trace.cached = sum(c.length for c in caches), sum(c.held_bytes for c in caches)
-        return logits
+        return self._native.step(batch, self.trace, audit=audit)
 
     def step(self, sequences: list[Sequence], tokens: list[int]) -> torch.Tensor:
         """Run one more token of each sequence; return logits, float32 [B, V].

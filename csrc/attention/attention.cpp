@@ -13,7 +13,8 @@ enum class Algorithm { exact, sequential, coded, certified };
 // token or on what was read before.
 Algorithm algorithm_of(const Traversal& traversal) {
   const AttentionRule* rule = traversal.rule;
-  if (rule && rule->certified() && !rule->exact()) return Algorithm::certified;
+  if (rule && std::holds_alternative<Certified>(rule->technique) && !rule->exact())
+    return Algorithm::certified;
   if (rule && rule->coded()) return Algorithm::coded;
   const bool everything = !rule || rule->exact();
   return everything && !traversal.max_blocks ? Algorithm::exact : Algorithm::sequential;
@@ -67,7 +68,7 @@ void Attention::work_on(const Chunk& chunk, Scratch& scratch) {
   switch (algorithm_of(traversal)) {
     case Algorithm::exact: return run(ExactTraversal(traversal, results));
     case Algorithm::coded: return run(CodedTraversal(traversal, results));
-    case Algorithm::sequential: return SequentialTraversal(traversal, results).work(scratch);
+    case Algorithm::sequential: return run(SequentialTraversal(traversal, results));
     case Algorithm::certified: return;  // has no chunks
   }
 }

@@ -2,27 +2,26 @@
 
 namespace suffice {
 
-const Aet* AttentionRule::aet() const { return std::get_if<Aet>(&technique); }
-
-const Art* AttentionRule::art() const { return std::get_if<Art>(&technique); }
-
-const Certified* AttentionRule::certified() const { return std::get_if<Certified>(&technique); }
-
 bool AttentionRule::never_stops() const {
-  if (std::holds_alternative<ReadAll>(technique)) return true;
-  if (!softmax_tables.empty()) return false;
-  if (const Aet* rule = aet()) return rule->key_share >= 2;
-  const Art* rule = art();
-  return rule && (rule->scale == 0 || rule->patience >= kEndless);
+  if (!softmax_tables.empty()) return std::holds_alternative<ReadAll>(technique);
+  return std::visit([](const auto& rule) { return rule.never_stops(); }, technique);
+}
+
+bool AttentionRule::tests_output() const {
+  return std::visit([](const auto& rule) { return rule.kTestsOutput; }, technique);
+}
+
+bool AttentionRule::greatest_of_always() const {
+  return std::visit([](const auto& rule) { return rule.kGreatestOfAlways; }, technique);
 }
 
 bool AttentionRule::needs_sketch() const {
-  return certified() ? !exact() : by_sketch && !never_stops();
+  return std::holds_alternative<Certified>(technique) ? !exact() : by_sketch && !never_stops();
 }
 
 bool AttentionRule::exact() const {
   if (!softmax_tables.empty()) return false;
-  if (const Certified* rule = certified()) return rule->missing == 0;
+  if (const auto* rule = std::get_if<Certified>(&technique)) return rule->missing == 0;
   return never_stops() && value_share == 0;
 }
 

@@ -5,6 +5,8 @@
 #include <variant>
 #include <vector>
 
+#include "storage.h"
+
 namespace suffice {
 
 // Replaces 2^x, x = score - peak: the code of x is the number of `borders` that x reaches, and
@@ -16,47 +18,36 @@ struct SoftmaxTable {
   float weights[kMaxCodes] = {};
 };
 
-// Every key is read.
-struct ReadAll {};
-
-// Early termination (Scrooge). Stops once the known sum of weights is at least the share
-// `key_share` of the estimated total; 2 never stops. Always reads the first `sinks` blocks, the
-// `globals` blocks of the largest mass so far and the newest `locals` rows.
-struct Aet {
-  float key_share = 2;
-  int sinks = 1, globals = 4, locals = 8;
+// A technique is a struct of its parameters that declares
+//
+//   kName           its name, the `kind` of an AttentionRule in Python
+//   parameters(f)   calls f(name, field) for each parameter
+//
+// and, where they differ, its own versions of these:
+struct TechniqueDefaults {
+  static constexpr bool kTestsOutput = false;  // its stop test needs the output so far
+  // Values are filtered by the largest weight among the keys that are always read; else, among all
+  // keys so far.
+  static constexpr bool kGreatestOfAlways = false;
+  const char* fault() const { return nullptr; }  // what is wrong with the parameters, or null
+  bool never_stops() const { return false; }
 };
 
-// Run-time termination (ART). Stops once the output is stable in `patience` consecutive checks. It
-// is stable if a probe of `probe` elements changed by less than `scale` in norm and by less than
-// `direction` in direction (1 - cosine). A scale of 0 never stops.
-struct Art {
-  float scale = 0, direction = 0;
-  int patience = 1, probe = 32;
-};
-constexpr int kEndless = 1 << 20;  // patience: more checks than any context has
-
-// Reads the heaviest blocks, as estimated from sketches of the keys, until at most the share
-// `missing` of the sum of weights is unread: by bounds, or else by estimates.
-struct Certified {
-  float missing = 0;
-  bool bounded = true;
-};
+#include "attention/techniques/all.inl"
 
 struct AttentionRule {
-  std::variant<ReadAll, Aet, Art, Certified> technique;
+  Technique technique;
   // A value is not read if its weight is below this fraction of the largest, in every head.
   float value_share = 0;
-  int check_blocks = 1;    // blocks between two checks of `Aet` or `Art`, at most a tile
-  bool by_sketch = false;  // `Aet` and `Art` read heaviest first by sketches, not newest first
+  int check_blocks = 1;    // blocks between two stop tests, at most a tile
+  bool by_sketch = false;  // blocks come heaviest first by sketches, not newest first
   // One per query head that shares the keys; empty: weights are 2^x itself. Codes are relative to
   // the largest score so far, so with tables the order of blocks changes the result.
   std::vector<SoftmaxTable> softmax_tables = {};
 
-  const Aet* aet() const;  // null: another technique; likewise the next two
-  const Art* art() const;
-  const Certified* certified() const;
   bool never_stops() const;
+  bool tests_output() const;
+  bool greatest_of_always() const;
   bool needs_sketch() const;
   bool exact() const;  // nothing can be left out
   // Every key is read, and its weight follows from its code alone.

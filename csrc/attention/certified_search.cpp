@@ -17,7 +17,7 @@ constexpr double kSumError = 1e-5;
 
 void CertifiedSearch::plan(const Traversal& traversal, int row) {
   traversal_ = &traversal;
-  rule_ = traversal.rule->certified();
+  rule_ = &std::get<Certified>(traversal.rule->technique);
   value_share_ = traversal.rule->value_share;
   count_ = traversal.group;
   first_ = row * count_;

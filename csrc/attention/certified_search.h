@@ -77,6 +77,10 @@ class CertifiedSearch {
 };
 
 // The searches of all tokens of a step in a layer. They keep their buffers.
+//
+// The other three traversals have plan, work(chunk) and finish, because their chunks are known
+// before the step. Here the estimates decide what there is to attend to, so work comes in two
+// phases, with a barrier of all threads between them.
 class CertifiedSearches {
  public:
   void clear();

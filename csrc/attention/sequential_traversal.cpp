@@ -23,13 +23,14 @@ size_t SequentialTraversal::plan(Traversal& traversal) {
 SequentialTraversal::SequentialTraversal(const Traversal& traversal, float* results)
     : traversal_(traversal),
       rule_(rule_of(traversal)),
-      aet_(rule_.aet()),
+      aet_(std::get_if<Aet>(&rule_.technique)),
       results_(
           partial_at(results, static_cast<int>(traversal.queries.size()), traversal.head.size)) {}
 
-void SequentialTraversal::work(Scratch& scratch) {
+void SequentialTraversal::work(int, Scratch& scratch) {
   const int rows = traversal_.tokens();
-  if (traversal_.rule && traversal_.rule->aet()) traversal_.state->drafts.resize(rows);
+  if (traversal_.rule && std::holds_alternative<Aet>(traversal_.rule->technique))
+    traversal_.state->drafts.resize(rows);
   for (int row = 0; row < rows; row++) attend_row(row, scratch);
 }
 

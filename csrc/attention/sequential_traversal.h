@@ -1,5 +1,5 @@
-// Attention block after block: for `aet`, `art` and boxes. One thread takes all tokens in order,
-// because what a token reads may depend on what earlier ones found.
+// Attention block after block: for boxes and techniques that may stop. One thread takes all tokens
+// in order, because what a token reads may depend on what earlier ones found.
 //
 // Order of a token's blocks: sinks of the policy; with `aet` the sink, global and local blocks,
 // which are always read; then the others until a check stops the traversal: newest first, by
@@ -18,7 +18,8 @@ class SequentialTraversal {
   // `results`: memory of that size.
   SequentialTraversal(const Traversal& traversal, float* results);
 
-  void work(Scratch& scratch);
+  void work(int chunk, Scratch& scratch);
+  void finish(Scratch&) {}  // nothing is left: the one chunk has all tokens
 
  private:
   void attend_row(int row, Scratch& scratch);

@@ -1,7 +1,11 @@
 // Rules of attention, and counts of rows read.
+#include <nanobind/stl/map.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "bind/bind.h"
+#include "bind/named_rule.h"
 #include "kernels/kernels.h"
 #include "runtime/machine.h"
 
@@ -9,56 +13,17 @@ namespace suffice::bind {
 
 void check_rule(const AttentionRule& rule, int group) {
   const size_t tables = rule.softmax_tables.size();
-  require(tables == 0 || !rule.certified(), "the certified rule needs the exact softmax");
+  require(tables == 0 || !std::holds_alternative<Certified>(rule.technique),
+          "the certified rule needs the exact softmax");
   require(tables == 0 || static_cast<int>(tables) == group,
           "levels for each of the " + std::to_string(group) + " query heads that share keys");
 }
 
 namespace {
 
-void check_share(float value_share) {
-  require(value_share >= 0 && value_share <= 1, "value_share must be in [0, 1]");
-}
-
-void check_checks(int blocks) {
-  require(blocks >= 1 && blocks <= kTileBlocks, "check_blocks must be 1 to 4");
-}
-
-AttentionRule read_all(float value_share) {
-  check_share(value_share);
-  return {.technique = ReadAll{}, .value_share = value_share};
-}
-
-AttentionRule aet(float key_share, float value_share, int sinks, int globals, int locals,
-                  int check_blocks, bool by_sketch) {
-  check_share(value_share);
-  check_checks(check_blocks);
-  require(sinks >= 0 && globals >= 0 && locals >= 0, "sinks, globals, locals cannot be negative");
-  return {.technique =
-              Aet{.key_share = key_share, .sinks = sinks, .globals = globals, .locals = locals},
-          .value_share = value_share,
-          .check_blocks = check_blocks,
-          .by_sketch = by_sketch};
-}
-
-AttentionRule art(float scale, float direction, int patience, int probe, float value_share,
-                  int check_blocks, bool by_sketch) {
-  check_share(value_share);
-  check_checks(check_blocks);
-  require(probe > 0 && probe % kPanel == 0, "the probe must be a multiple of 16");
-  require(patience >= 1, "patience must be at least 1");
-  return {.technique =
-              Art{.scale = scale, .direction = direction, .patience = patience, .probe = probe},
-          .value_share = value_share,
-          .check_blocks = check_blocks,
-          .by_sketch = by_sketch};
-}
-
-AttentionRule certified(float missing, bool bounded, float value_share) {
-  check_share(value_share);
-  require(missing >= 0 && missing < 1, "missing must be in [0, 1)");
-  return {.technique = Certified{.missing = missing, .bounded = bounded},
-          .value_share = value_share};
+void make_rule(AttentionRule* rule, const std::string& technique, Parameters parameters,
+               float value_share) {
+  new (rule) AttentionRule(named_rule(technique, std::move(parameters), value_share));
 }
 
 SoftmaxTable softmax_table(const std::vector<float>& borders, const std::vector<float>& weights) {
@@ -109,12 +74,7 @@ void bind_rule(nb::module_& m) {
       .def_ro("missing", &Reads::missing);
 
   nb::class_<AttentionRule>(m, "AttentionRule")
-      .def_static("read_all", &read_all, nb::kw_only(), "value_share"_a = 0.0f)
-      .def_static("aet", &aet, nb::kw_only(), "key_share"_a, "value_share"_a, "sinks"_a,
-                  "globals"_a, "locals"_a, "check_blocks"_a = 1, "by_sketch"_a = false)
-      .def_static("art", &art, nb::kw_only(), "scale"_a, "direction"_a, "patience"_a, "probe"_a,
-                  "value_share"_a, "check_blocks"_a, "by_sketch"_a = false)
-      .def_static("certified", &certified, nb::kw_only(), "missing"_a, "bounded"_a, "value_share"_a)
+      .def("__init__", &make_rule, "technique"_a, "parameters"_a, "value_share"_a)
       .def_prop_ro("exact", &AttentionRule::exact)
       .def("with_softmax_tables", &with_softmax_tables, "borders"_a, "weights"_a);
   m.def("softmax_seconds", &py_softmax_seconds, "scores"_a.noconvert(), "rule"_a.none(),

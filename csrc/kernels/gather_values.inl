@@ -16,9 +16,9 @@ SUFFICE_INLINE void add_picked(const Picked& picked, int size, int first, int un
   Sums sums;
   sums.begin(to, size);
   for (int i = 0; i < picked.count; i += Sums::rows) {
-    const std::byte* at[Sums::rows];
-    for (int j = 0; j < Sums::rows; j++) at[j] = picked.rows[i + j] + unit * Sums::unit_bytes;
-    sums.add(at, weights, first, i);
+    const std::byte* values[Sums::rows];
+    for (int j = 0; j < Sums::rows; j++) values[j] = picked.rows[i + j] + unit * Sums::unit_bytes;
+    sums.add(values, weights, first, i);
   }
   sums.end(to, size, weights.units + first);
 }

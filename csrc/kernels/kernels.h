@@ -141,7 +141,7 @@ constexpr size_t attend_scratch(int count, int size) {
 }
 
 // Floats of scratch that `traverse` and `attend_selected` need: those of `attend`, largest scores,
-// probes and counts.
+// and the memory of stop tests.
 constexpr size_t traverse_scratch(int count, int size) {
   return attend_scratch(count, size) + static_cast<size_t>(count) * (2 + size);
 }

@@ -123,9 +123,9 @@ inline float encode_row(const float* row, int size, const KeyRounding* by, int8_
 template <class Place>
 SUFFICE_INLINE void store_codes(const int8_t* codes, int size, std::byte* to, Place place) {
   for (int i = 0; i < size; i++) {
-    const Nibble at = place(i);
-    const auto others = static_cast<std::byte>(0xf0 >> at.shift);
-    to[at.byte] = (to[at.byte] & others) | static_cast<std::byte>(codes[i] << at.shift);
+    const Nibble nibble = place(i);
+    const auto others = static_cast<std::byte>(0xf0 >> nibble.shift);
+    to[nibble.byte] = (to[nibble.byte] & others) | static_cast<std::byte>(codes[i] << nibble.shift);
   }
 }
 
@@ -134,9 +134,9 @@ struct KeyScale {
   float scale, share;
 };
 
-SUFFICE_INLINE KeyScale key_scale(const float* at) {
+SUFFICE_INLINE KeyScale key_scale(const float* stored) {
   uint32_t pair;
-  std::memcpy(&pair, at, sizeof pair);
+  std::memcpy(&pair, stored, sizeof pair);
   return {from_bf16(static_cast<uint16_t>(pair)), from_bf16(static_cast<uint16_t>(pair >> 16))};
 }
 
@@ -185,8 +185,8 @@ template <class Place>
 SUFFICE_INLINE void load_codes(const std::byte* from, int size, float scale, float* to,
                                Place place) {
   for (int i = 0; i < size; i++) {
-    const Nibble at = place(i);
-    to[i] = scale * kRowCodebook.levels[static_cast<int>(from[at.byte]) >> at.shift & 15];
+    const Nibble nibble = place(i);
+    to[i] = scale * kRowCodebook.levels[static_cast<int>(from[nibble.byte]) >> nibble.shift & 15];
   }
 }
 
@@ -260,9 +260,10 @@ SUFFICE_INLINE void zip_levels(const std::byte* const* rows, vi* to) {
   for (int v = 0; v < kVectors; v++) {
     int8_t part[kVectorBytes];
     for (int j = 0; j < W; j++) {
-      const Nibble at = value_nibble(v * W + j);
+      const Nibble nibble = value_nibble(v * W + j);
       for (int i = 0; i < 4; i++)
-        part[4 * j + i] = kRowCodebook.levels[static_cast<int>(rows[i][at.byte]) >> at.shift & 15];
+        part[4 * j + i] =
+            kRowCodebook.levels[static_cast<int>(rows[i][nibble.byte]) >> nibble.shift & 15];
     }
     to[v] = load_bits(part);
   }

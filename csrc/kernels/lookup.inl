@@ -12,7 +12,7 @@ SUFFICE_INLINE vi look_up(vi levels, vi codes) {
   uint8_t table[kVectorBytes], index[kVectorBytes];
   std::memcpy(table, &levels, sizeof table);
   std::memcpy(index, &codes, sizeof index);
-  for (uint8_t& each : index) each = table[each];
+  for (uint8_t& entry : index) entry = table[entry];
   return load_bits(index);
 #endif
 }

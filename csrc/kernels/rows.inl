@@ -72,18 +72,18 @@ inline void store_row(const KVHead& head, int row, const float* key, const float
 inline void load_rows(const KVHead& head, int first, int count, float* keys, float* values) {
   const int pair = key_pair(head.key_type);
   for (int row = first; row < first + count; row++) {
-    const size_t at = static_cast<size_t>(row - first) * head.size;
+    const size_t offset = static_cast<size_t>(row - first) * head.size;
     const std::byte* const key_at = head.keys + key_offset(head, row);
     const std::byte* const value_at = head.values + value_offset(head, row);
     if (keys && head.key_type == Type::kmeans4)
-      load_key_codes(head, key_at, head.key_scales + row, keys + at);
+      load_key_codes(head, key_at, head.key_scales + row, keys + offset);
     else if (keys)
-      load_elements(head.key_type, key_at, pair, kPanel * pair, keys + at, head.size,
+      load_elements(head.key_type, key_at, pair, kPanel * pair, keys + offset, head.size,
                     head.key_scales ? head.key_scales + row : nullptr);
     if (values && head.value_type == Type::kmeans4)
-      load_value_codes(value_at, head.size, head.value_scales[row], values + at);
+      load_value_codes(value_at, head.size, head.value_scales[row], values + offset);
     else if (values)
-      load_elements(head.value_type, value_at, 1, 1, values + at, head.size,
+      load_elements(head.value_type, value_at, 1, 1, values + offset, head.size,
                     head.value_scales ? head.value_scales + row : nullptr);
   }
 }

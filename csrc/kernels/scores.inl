@@ -11,8 +11,8 @@ struct Queries {
 
   template <Type T>
   const std::byte* row(int i, int size) const {
-    const void* at = has_scales(T) ? static_cast<const void*>(codes + i * size) : values[i];
-    return static_cast<const std::byte*>(at);
+    const void* elements = has_scales(T) ? static_cast<const void*>(codes + i * size) : values[i];
+    return static_cast<const std::byte*>(elements);
   }
 
   template <Type T>

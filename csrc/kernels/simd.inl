@@ -33,7 +33,8 @@ SUFFICE_INLINE void fetch(const void* from) { __builtin_prefetch(from, 0, 2); } 
 SUFFICE_INLINE void fetch_near(const void* from) { __builtin_prefetch(from, 0, 3); }  // into L1
 
 SUFFICE_INLINE void fetch_row(const void* from, int bytes) {
-  for (int at = 0; at < bytes; at += kLineBytes) fetch(static_cast<const std::byte*>(from) + at);
+  for (int line = 0; line < bytes; line += kLineBytes)
+    fetch(static_cast<const std::byte*>(from) + line);
 }
 
 SUFFICE_INLINE void store(float* to, vf value) { std::memcpy(to, &value, sizeof value); }

@@ -101,12 +101,12 @@ SUFFICE_INLINE void estimate_chunk(const KVHead& head, const float* const* queri
     vf masses[kSketchBlocks] = {};
     for (int b = 0; b < kSketchBlocks; b++)
       for (int v = 0; v < kVectors; v++) masses[b] += exp2(scores[b][i][v] - splat(peak[q]));
-    const size_t at = q * to.blocks() + static_cast<size_t>(index) * kSketchBlocks;
-    sum_four(masses, to.masses + at);
-    for (int b = 0; b < kSketchBlocks; b++) to.peaks[at + b] = peak[q];
+    const size_t entry = q * to.blocks() + static_cast<size_t>(index) * kSketchBlocks;
+    sum_four(masses, to.masses + entry);
+    for (int b = 0; b < kSketchBlocks; b++) to.peaks[entry + b] = peak[q];
     if (!to.bounds) continue;
     for (int b = 0; b < kSketchBlocks; b++)
-      to.bounds[at + b] = residual[b] * slopes[q] * kSquareSlack + folded[i].offset + kRounding;
+      to.bounds[entry + b] = residual[b] * slopes[q] * kSquareSlack + folded[i].offset + kRounding;
   }
 }
 

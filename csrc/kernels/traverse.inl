@@ -3,51 +3,6 @@
 // All heads that share a key/value head read the same rows and stop together: a value is read if
 // some head needs it, and the traversal ends once every head may stop.
 
-// State that the rules check. One entry per query row, weights in units of 2^peak.
-struct Seen {
-  int count, size, length;
-  int known = 0;    // visible keys that were read
-  float* greatest;  // scores in base 2
-  const float* peak;
-  const float* sums;    // [count][W]
-  const float* output;  // [count][size], unnormalised
-};
-
-// Algorithm 1 of Scrooge, lines 11 to 14, for one head.
-inline bool known_enough(const Aet& rule, const Seen& seen, int q) {
-  const float known = sum_of(load(seen.sums + q * W));
-  const float heaviest = std::exp2(seen.greatest[q] - seen.peak[q]);
-  const float average = (known - heaviest) / static_cast<float>(seen.known - 1);
-  const float unknown = average * static_cast<float>(seen.length - seen.known);
-  return (known + unknown) * rule.key_share <= known;
-}
-
-// Eqs. 2 and 3 of ART for one head: the probe is units of 16 elements, spread over the output.
-inline bool settled(const Art& rule, const Seen& seen, int q, const float* output, float* before,
-                    int32_t* steady) {
-  const vf inverse = splat(1.0f / sum_of(load(seen.sums + q * W)));
-  const int units = seen.size / kPanel;
-  const int probes = rule.probe < seen.size ? rule.probe / kPanel : units;
-  vf change = {}, dot = {}, now_square = {}, before_square = {};
-  for (int p = 0; p < probes; p++) {
-    const float* from = output + p * units / probes * kPanel;
-    for (int i = 0; i < kPanel; i += W) {
-      float* kept = before + p * kPanel + i;
-      const vf x = load(from + i) * inverse, y = load(kept), d = x - y;
-      change += d * d;
-      dot += x * y;
-      now_square += x * x;
-      before_square += y * y;
-      store(kept, x);
-    }
-  }
-  const float norms = std::sqrt(sum_of(now_square) * sum_of(before_square));
-  const bool stable =
-      sum_of(change) < rule.scale * rule.scale && sum_of(dot) > (1.0f - rule.direction) * norms;
-  *steady = stable ? *steady + 1 : 0;
-  return *steady >= rule.patience;
-}
-
 // Bit i: row i of the tile has, in some head, at least the rule's share of the largest weight.
 // `per_head`: such rows, summed over heads.
 inline uint64_t wanted(const AttentionRule& rule, const Seen& seen, const Tile& tile,
@@ -66,13 +21,9 @@ template <Type KT, Type VT>
 struct Walk {
   const Visible& visible;
   const AttentionRule& rule;
-  const Aet* const aet;  // null: another technique
-  const Art* const art;
-  const bool never_stops;
+  const bool never_stops, tests_output, greatest_of_always;  // the rule's
   const int count;
   Running<KT, VT> running;
-  float* probes;    // [count][size]
-  int32_t* steady;  // [count]
   Seen seen;
   Reads reads;
   const int end_row;                     // one past the last row that may be seen
@@ -82,31 +33,40 @@ struct Walk {
        const AttentionRule& rule, const Partial& state, float* scratch)
       : visible(visible),
         rule(rule),
-        aet(rule.aet()),
-        art(rule.art()),
         never_stops(rule.never_stops()),
+        tests_output(rule.tests_output()),
+        greatest_of_always(rule.greatest_of_always()),
         count(count),
         running(head, query_rows, count, state, scratch),
         end_row(rows_in_use(&visible, 1)) {
     float* const greatest = scratch + attend_scratch(count, head.size);
-    probes = greatest + count;
-    steady = reinterpret_cast<int32_t*>(probes + count * head.size);
+    float* const kept = greatest + count;
+    int32_t* const streak = reinterpret_cast<int32_t*>(kept + count * head.size);
     for (int q = 0; q < count; q++) {
       greatest[q] = -kInfinity;
-      steady[q] = 0;
+      streak[q] = 0;
     }
-    std::memset(probes, 0, sizeof(float) * count * head.size);
-    seen = {count, head.size, visible.rows(), 0, greatest, state.peak, running.sums, state.output};
+    std::memset(kept, 0, sizeof(float) * count * head.size);
+    seen = {.count = count,
+            .size = head.size,
+            .length = visible.rows(),
+            .greatest = greatest,
+            .peak = state.peak,
+            .sums = running.sums,
+            .output = state.output,
+            .rotated = VT == Type::kmeans4,
+            .kept = kept,
+            .streak = streak};
   }
 
-  // Turns the scores of a tile into weights; `always`: its keys count for AET's largest score.
+  // Turns the scores of a tile into weights; `always`: it is read whatever the rule finds.
   void weigh(const Tile& tile, bool always) {
     running.score_tile(tile);
     running.add_picked_rows();
     for (int q = 0; q < count; q++) {
       float* row = running.row(q);
       hide(tile, visible, row);
-      if (always || !aet) {
+      if (always || !greatest_of_always) {
         const float found = greatest_of(tile, row);
         seen.greatest[q] = found > seen.greatest[q] ? found : seen.greatest[q];
       }
@@ -149,26 +109,19 @@ struct Walk {
     for (int q = 0; running.state.dropped && q < count; q++)
       running.state.dropped[q] += running.weight_without(tile, rows, q);
     running.pick_rows(tile, rows);
-    if (art) running.add_picked_rows();  // its check needs the output
+    if (tests_output) running.add_picked_rows();
   }
 
-  bool settled_at(int q) {
-    const int size = seen.size;
-    const float* output = seen.output + q * size;
-    alignas(64) float rotated[kMaxSize];
-    if constexpr (VT == Type::kmeans4) {  // the probe is of the final, rotated back output
-      std::memcpy(rotated, output, sizeof(float) * size);
-      rotate_row(rotated, size);
-      output = rotated;
-    }
-    return settled(*art, seen, q, output, probes + q * size, steady + q);
-  }
-
+  // Whether every query row may stop. Each test is made: it may keep something.
   bool enough() {
     if (never_stops) return false;
-    bool all = true;
-    for (int q = 0; q < count; q++) all &= aet ? known_enough(*aet, seen, q) : settled_at(q);
-    return all;
+    return std::visit(
+        [&](const auto& technique) {
+          bool all = true;
+          for (int q = 0; q < count; q++) all &= may_stop(technique, seen, q);
+          return all;
+        },
+        rule.technique);
   }
 
   // Position of the next check: multiples of `check_blocks` from row 0, which depend on the keys

@@ -75,17 +75,17 @@ struct WeightedSums {
     Sum loaded[U][kVectors];
     constexpr int together = T == Type::kmeans4 ? 2 : 1;  // units of 16 elements, if there are
     for (int u = 0; u < U; u += u + together <= U ? together : 1) {
-      const std::byte* at[rows];
-      for (int i = 0; i < rows; i++) at[i] = values[i] + u * unit_bytes;
+      const std::byte* from[rows];
+      for (int i = 0; i < rows; i++) from[i] = values[i] + u * unit_bytes;
       if constexpr (T == Type::kmeans4) {
         if (u + together <= U)
-          zip_two_levels(at, loaded[u]);
+          zip_two_levels(from, loaded[u]);
         else
-          zip_levels(at, loaded[u]);
+          zip_levels(from, loaded[u]);
       } else if constexpr (integers) {
-        zip_rows(at[0], at[1], loaded[u]);
+        zip_rows(from[0], from[1], loaded[u]);
       } else {
-        load_sixteen<T>(at[0], loaded[u]);
+        load_sixteen<T>(from[0], loaded[u]);
       }
     }
     for (int q = 0; q < Q; q++) {
@@ -128,9 +128,9 @@ SUFFICE_INLINE void add_values(const KVHead& head, const Tile& tile, int first, 
     const std::byte* values = tile.values[block] + unit * Sums::unit_bytes;
     const std::byte* next = tile.next_values[block] + unit * kPanel * Sums::unit_bytes;
     const auto add = [&](int row) __attribute__((always_inline)) {
-      const std::byte* at[Sums::rows];
-      for (int i = 0; i < Sums::rows; i++) at[i] = values + (row + i) * row_bytes;
-      sums.add(at, weights, first, block * kPanel + row);
+      const std::byte* row_values[Sums::rows];
+      for (int i = 0; i < Sums::rows; i++) row_values[i] = values + (row + i) * row_bytes;
+      sums.add(row_values, weights, first, block * kPanel + row);
     };
     if (end == kPanel) {
       for (int row = 0; row < kPanel; row += line_rows) {

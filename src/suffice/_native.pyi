@@ -1,5 +1,5 @@
 # Written by tools/stubs.py from the built extension, whose csrc/bind checks every argument.
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy
@@ -229,32 +229,9 @@ class Reads:
     def missing(self) -> float: ...
 
 class AttentionRule:
-    @staticmethod
-    def read_all(*, value_share: float = 0.0) -> AttentionRule: ...
-    @staticmethod
-    def aet(
-        *,
-        key_share: float,
-        value_share: float,
-        sinks: int,
-        globals: int,
-        locals: int,
-        check_blocks: int = 1,
-        by_sketch: bool = False,
-    ) -> AttentionRule: ...
-    @staticmethod
-    def art(
-        *,
-        scale: float,
-        direction: float,
-        patience: int,
-        probe: int,
-        value_share: float,
-        check_blocks: int,
-        by_sketch: bool = False,
-    ) -> AttentionRule: ...
-    @staticmethod
-    def certified(*, missing: float, bounded: bool, value_share: float) -> AttentionRule: ...
+    def __init__(
+        self, technique: str, parameters: Mapping[str, float], value_share: float
+    ) -> None: ...
     @property
     def exact(self) -> bool: ...
     def with_softmax_tables(

@@ -103,8 +103,8 @@ class Trace:
     Rows and bytes are counted for every token they are read for, even if tokens of a step share a
     read. `missing` is the largest share of a softmax that a step left unread, as its technique
     bounds or estimates it. `audit` has the figures of audited steps, None if there were none.
-    `cached` are the tokens and the bytes of the caches after the last step; `plain_row_bytes` are
-    the bytes of a key or value in the model's own type (0: not known).
+    `cached` are the tokens and the bytes that the cache of the last finished sample held at its
+    end; `plain_row_bytes` are the bytes of a key or value in the model's own type (0: not known).
     """
 
     def __init__(self, layers: int, kv_heads: int, group: int = 1) -> None:

@@ -288,4 +288,4 @@ def test_what_the_core_refuses() -> None:
         ([[0.0] * 3], [[-1.0] * 4], "weights cannot be negative"),
     ):
         with pytest.raises(ValueError, match=message):
-            core.AttentionRule.read_all().with_softmax_tables(borders, weights)
+            core.AttentionRule("read_all", {}, 0.0).with_softmax_tables(borders, weights)

@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tiny
 from commands import SUMMARY, Cli
 from fake_engine import fake_llm, scripted
+from suffice import SamplingParams
+from suffice.cache.kv import KVCache
 from suffice.cli.answer import COLUMNS, audited, summary
 from suffice.engine.llm import LLM
 from suffice.engine.request import Metrics, RequestOutput
@@ -49,6 +52,24 @@ def test_bytes_before_and_after(output: RequestOutput) -> None:
     assert "\ncache 1.0 MiB, read 100 % | memory " in said
     said = summary(output, read(0.9999, held=4000, cached=MIB, sketch=1), WEIGHTS)
     assert "read 99.9 %, sketch included | " in said, "not all is not 100 %"
+
+
+def test_a_cache_is_summed_up_once_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = LLM(tiny.make(tmp_path, "llama", tokenizer=True), threads=1, dtype="float32")
+    row, asked = 2 * llm.runner.trace.rows[0].size * llm.runner.trace.plain_row_bytes, []
+    known = KVCache.held_bytes.fget
+    assert known is not None
+
+    def held_bytes(cache: KVCache) -> int:
+        asked.append(cache)
+        return int(known(cache))
+
+    monkeypatch.setattr(KVCache, "held_bytes", property(held_bytes))
+    for prompt, count in (([5, 6, 7], 9), ([5, 6], 4)):
+        llm.generate([prompt], SamplingParams(max_tokens=count, ignore_eos=True), use_tqdm=False)
+        tokens = len(prompt) + count - 1  # the last one is not run
+        assert llm.runner.trace.cached == (tokens, tokens * row)
+    assert len(asked) == 2
 
 
 def test_the_bound_in_words(output: RequestOutput) -> None:

@@ -160,7 +160,7 @@ def test_refused_calls(change: dict[str, Any], message: str) -> None:
         "scale": SCALE,
         "window": 0,
         "out": np.zeros(shape, np.float32),
-        "rules": [core.AttentionRule.read_all()] * change.pop("rules", GROUPS),
+        "rules": [core.AttentionRule("read_all", {}, 0.0)] * change.pop("rules", GROUPS),
         "reads": np.zeros((4, LAYERS, GROUPS), np.int64),
     }
     with pytest.raises(ValueError, match=message):

@@ -20,7 +20,7 @@ Differs  Natively tokens enter, are checked and are replaced in blocks of 16; `b
 Exact    keys=all,values=0.
 Cost     reads K of the blocks up to the stop, and V of the keys that pass the filter. No guarantee:
          an unread key may be heavy.
-Native   csrc/kernels/traverse.inl, csrc/attention/aet_state.cpp
+Native   csrc/attention/techniques/aet.inl, csrc/attention/aet_state.cpp
 Example  aet:keys=0.9,values=0.001
 Options
     keys        share of the estimated attention mass that must be read before a head stops; all:

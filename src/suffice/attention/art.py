@@ -18,7 +18,7 @@ Exact    change=0 (never stable), values=0.
 Cost     reads K and V of the blocks up to the stop. No guarantee: the paper's theorems need an
          order in which the mass of blocks decays. Heaviest first nearly is one, newest first often
          not.
-Native   csrc/kernels/traverse.inl
+Native   csrc/attention/techniques/art.inl
 Example  art:change=0.01,block=16,order=sketch
 Options
     change      norm of the probe's change below which a check counts as stable

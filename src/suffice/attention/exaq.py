@@ -31,7 +31,8 @@ Cost     comparisons instead of e^x. All keys of code 0 have the same weight L0,
 
          The first sum is kept from token to token, and V is read only for codes above 0. Rows that
          leave a window or the cache are subtracted from the sum.
-Native   csrc/kernels/exaq.inl, csrc/attention/coded_traversal.cpp, csrc/kernels/traverse.inl
+Native   csrc/kernels/coded_attention.inl, csrc/attention/coded_traversal.cpp,
+         csrc/kernels/traverse.inl
 Example  exaq:bits=2
 Options
     bits     bits of a code: 2, 3 or 4

@@ -16,7 +16,8 @@ V read has a price, in units of the head's smallest error.
 Source   ours; one-dimensional K-means, solved exactly over a histogram of x.
 Bound    none per key; the calibration minimises the mean square error.
 Cost     that of `exaq`.
-Native   csrc/kernels/exaq.inl, csrc/attention/coded_traversal.cpp, csrc/kernels/traverse.inl
+Native   csrc/kernels/coded_attention.inl, csrc/attention/coded_traversal.cpp,
+         csrc/kernels/traverse.inl
 Example  exaq_km:bits=3
 Options
     bits     bits of a code: 2, 3 or 4

@@ -70,8 +70,8 @@ def weights(llm: LLM) -> str:
 def summary(output: RequestOutput, trace: Trace, weights: str) -> str:
     """Return the summary of a run: two lines of up to `COLUMNS` columns, or three with drafts.
 
-    `cache A -> B MiB, read R %`: A is the size of all tokens' keys and values at the last step, in
-    the type that the model runs in; B is the size of the rows that the cache holds, as stored. R is
+    `cache A -> B MiB, read R %`: A is the size of all tokens' keys and values at the end, in the
+    type that the model runs in; B is the size of the rows that the cache holds, as stored. R is
     the bytes that decode steps read, sketches included, over the bytes that exact attention to all
     tokens in the model's type would have read. An audit has a line of its own.
     """

@@ -114,7 +114,7 @@ class Runner(Protocol):
         ...
 
     def forget(self, sample: DraftingSample) -> None:
-        """Free the drafting state of a sample that has ended."""
+        """Sum up the run of a sample that has ended, and free its drafting state."""
         ...
 
     def step(self, sequences: list[Any], tokens: list[int]) -> np.ndarray:

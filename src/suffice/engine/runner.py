@@ -232,7 +232,10 @@ class Runner:
         return self.proposer.propose(samples, most)
 
     def forget(self, sample: DraftingSample) -> None:
-        """Free the drafting state of a sample that has ended."""
+        """Sum up the run of a sample that has ended, and free its drafting state."""
+        if sample.sequence is not None:
+            cache = sample.sequence.cache
+            self.trace.cached = cache.length, cache.held_bytes
         self.proposer.forget(sample)
 
     def verify(
@@ -263,10 +266,7 @@ class Runner:
 
     def _step(self, batch: list[StepRows]) -> np.ndarray:
         audit = self.audit is not None and self.trace.steps % self.audit == 0
-        logits = self._native.step(batch, self.trace, audit=audit)
-        caches = [rows.cache for rows in batch]
-        self.trace.cached = sum(c.length for c in caches), sum(c.held_bytes for c in caches)
-        return logits
+        return self._native.step(batch, self.trace, audit=audit)
 
     def step(self, sequences: list[Sequence], tokens: list[int]) -> np.ndarray:
         """Run one more token of each sequence; return logits, float32 [B, V].

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from suffice.attention.rule import AttentionRule
 from suffice.cache import BLOCK
@@ -13,9 +12,8 @@ assert core.PANEL == BLOCK, "techniques and kernels must agree on what a block i
 
 
 def native_rule(rule: AttentionRule) -> core.AttentionRule:
-    """Return the extension's rule; its factories have the names of the kinds and parameters."""
-    factory: Callable[..., core.AttentionRule] = getattr(core.AttentionRule, rule.kind)
-    found = factory(value_share=rule.value_share, **rule.parameters)
+    """Return the extension's rule; it knows the techniques and parameters by the same names."""
+    found = core.AttentionRule(rule.kind, rule.parameters, rule.value_share)
     if not rule.softmax_tables:
         return found
     borders = [[border / math.log(2) for border in own.borders] for own in rule.softmax_tables]

@@ -246,9 +246,10 @@ inline void add_coded_masses(const KVHead& head, const SoftmaxTable* tables, int
     const Tile tile = tile_at<Type::f32, Type::f32>(head, tiles.list, i, tiles.end, tiles.end, 0);
     for (int q = 0; q < count; q++) {
       const vf share = splat(state.sum[q] > 0 ? 1.0f / state.sum[q] : 0.0f);
-      for (int at = 0; at < tile.blocks * kPanel; at += W) {
-        float* const to = masses + tile.row[at / kPanel] + at % kPanel;
-        const vf weight = weight_of(tables[q], state.peak[q], 0, load(scores + q * kTileRows + at));
+      for (int key = 0; key < tile.blocks * kPanel; key += W) {
+        float* const to = masses + tile.row[key / kPanel] + key % kPanel;
+        const vf weight =
+            weight_of(tables[q], state.peak[q], 0, load(scores + q * kTileRows + key));
         store(to, load(to) + weight * share);
       }
     }

@@ -1,0 +1,37 @@
+// Early termination (Scrooge). Stops once the known sum of weights is at least the share
+// `key_share` of the estimated total; 2 never stops. Always reads the first `sinks` blocks, the
+// `globals` blocks of the largest mass so far and the newest `locals` rows: see aet_state.h.
+#ifndef SUFFICE_LEVEL
+
+struct Aet : TechniqueDefaults {
+  static constexpr const char* kName = "aet";
+  static constexpr bool kGreatestOfAlways = true;
+  float key_share = 2;
+  int sinks = 1, globals = 4, locals = 8;
+
+  template <class F>
+  void parameters(F f) {
+    f("key_share", key_share);
+    f("sinks", sinks);
+    f("globals", globals);
+    f("locals", locals);
+  }
+  const char* fault() const {
+    const bool whole = sinks >= 0 && globals >= 0 && locals >= 0;
+    return whole ? nullptr : "sinks, globals, locals cannot be negative";
+  }
+  bool never_stops() const { return key_share >= 2; }
+};
+
+#else
+
+// Algorithm 1 of Scrooge, lines 11 to 14.
+inline bool may_stop(const Aet& rule, const Seen& seen, int q) {
+  const float known = seen.total(q);
+  const float heaviest = std::exp2(seen.greatest[q] - seen.peak[q]);
+  const float average = (known - heaviest) / static_cast<float>(seen.known - 1);
+  const float unknown = average * static_cast<float>(seen.length - seen.known);
+  return (known + unknown) * rule.key_share <= known;
+}
+
+#endif

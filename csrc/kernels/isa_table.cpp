@@ -1,5 +1,5 @@
 // Every kernel for one instruction set. Compiled once for each: SUFFICE_ISA is its name,
-// SUFFICE_LEVEL 0, 3 or 4, SUFFICE_VNNI 1 if it adds products of bytes, or of pairs, to sums.
+// SUFFICE_ISA_LEVEL 0, 3 or 4, SUFFICE_ISA_VNNI 1 if it adds products of bytes, or of pairs, to sums.
 //
 // A pragma below the library's headers chooses the instruction set, not a compiler option: so no
 // inline function of the library is compiled for it, which the linker could give to other code.
@@ -13,9 +13,13 @@
 #include "bf16.h"
 #include "kernels/kernels.h"
 
-#if SUFFICE_LEVEL > 0
+#if SUFFICE_ISA_LEVEL > 0
 #include <immintrin.h>
 #endif
+
+// From here on files have their half of kernels; see attention/techniques/all.inl.
+#define SUFFICE_LEVEL SUFFICE_ISA_LEVEL
+#define SUFFICE_VNNI SUFFICE_ISA_VNNI
 
 #if SUFFICE_LEVEL == 4
 #pragma GCC target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")

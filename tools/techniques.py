@@ -51,11 +51,12 @@ def cells(page: str, row: str) -> dict[str, str]:
 
 
 def measured(entry: dict[str, Any]) -> str:
-    """Return an entry's measured cost, with the figures of its row; empty without one."""
+    """Return an entry's measured cost, with the figures of its row; a heading's `:` is a blank."""
     if "says" not in entry:
-        return ""
+        return "not measured"
     page = (ROOT / entry["result"]).read_text(encoding="utf-8")
-    said: str = entry["says"].format_map(cells(page, entry["row"]))
+    found = cells(page, entry["row"]).items()
+    said: str = entry["says"].format_map({name.replace(":", " "): cell for name, cell in found})
     return said
 
 
@@ -84,7 +85,7 @@ def section(seam_name: str, name: str) -> str:
     if body:
         lines += ["```text", body, "```", ""]
     found = next((e for e in entries() if (e["seam"], e["name"]) == (seam_name, name)), None)
-    if found and measured(found):
+    if found and "says" in found:
         lines += [
             f"Measured on SmolLM2-135M: {measured(found)} ([table](../../{found['result']})).",
             "",

@@ -78,9 +78,10 @@ def table(data: dict[str, Any]) -> str:
         f"{data['model']}, {data['threads']} threads. 'perplexity / float': perplexity of "
         "suffice's setting, divided by that of the file's own weights in float "
         f"({data['windows']} windows of WikiText-2). int8 and 4-bit weights (kmeans) have an int8 "
-        "cache and no calibration. The others run the file's own weights, transformers and vLLM in "
-        "bfloat16. vLLM is compared with `LLM.generate`, the others with suffice's bare decode "
-        "loop, which is faster."
+        "cache and no calibration. The 4-bit codes are chosen while the model loads, which takes "
+        "minutes of CPU time; a file of `suffice quantize` has them ready. The others run the "
+        "file's own weights, transformers and vLLM in bfloat16. vLLM is compared with "
+        "`LLM.generate`, the others with suffice's bare decode loop, which is faster."
     )
     return f"{markdown(HEAD, body)}\n\n{note}"
 

@@ -13,16 +13,14 @@ from typing import Any
 import pytest
 
 import tiny
+from calibrating import ASKED, TEXT, text_flags
 from commands import Cli
-from suffice import LLM, SamplingParams
+from suffice import LLM
 from suffice.attention.calibration import read
 from suffice.attention.exaq import EXAQ
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.eval.calibrate import Calibrator
-
-TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 12
-ASKED = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
 
 
 @pytest.fixture
@@ -32,10 +30,8 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def calibrated(cli: Cli, model: Path, tmp_path: Path) -> Path:
-    (tmp_path / "text.txt").write_text(TEXT)
     path = tmp_path / "found.json"
-    asked = ["--text", str(tmp_path / "text.txt"), "--window", "40", "--limit", "3"]
-    ran = cli("calibrate", "-m", str(model), *asked, "-o", str(path))
+    ran = cli("calibrate", "-m", str(model), *text_flags(tmp_path, 3), "-o", str(path))
     assert (ran.code, ran.out.strip()) == (0, str(path)), ran.err
     return path
 

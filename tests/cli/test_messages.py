@@ -7,6 +7,7 @@ import pickle
 import pytest
 import typer
 
+from commands import Cli, complaint
 from suffice.cli.commands import app
 from suffice.cli.environment import parameters
 from suffice.cli.messages import in_flags
@@ -14,6 +15,54 @@ from suffice.engine.config import Config
 from suffice.engine.options import EngineOptions
 from suffice.errors import InputError, OptionError, unknown_option
 from suffice.sampling_params import SamplingParams
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "a", "--temp", "-1"], "--temp -1: must be a number of at least 0"),
+        (["run", "a", "--top-p", "0"], "--top-p 0: must be a number in (0, 1]"),
+        (["run", "a", "--min-p", "2"], "--min-p 2: must be a number in [0, 1]"),
+        (
+            ["run", "a", "-n", "-2"],
+            "-n -2: must be a whole number of at least 1, or -1 to fill the context",
+        ),
+        (["run", "a", "--max-tokens=-2"], "--max-tokens -2: must be a whole number of at least 1"),
+        (["run", "a", "-n-2"], "-n -2: must be a whole number of at least 1"),
+        (
+            ["run", "a", "--min-tokens", "9", "-n", "4"],
+            "--min-tokens 9: must not be more than -n 4",
+        ),
+        (
+            ["run", "a", "--repeat-penalty", "0"],
+            "--repeat-penalty 0: must be a number in [0.01, 100]",
+        ),
+        (["run", "a", "-c", "-4"], "-c -4: must be a whole number of at least 2"),
+        (["run", "a", "-ctk", "int8", "-t", "0"], "-t 0: must be a whole number of at least 1"),
+        (["run", "a", "-ctk", "int8", "-c", "1"], "-c 1: must be a whole number of at least 2"),
+        (["run", "a", "--audit", "-3"], "--audit -3: must be a whole number of at least 1"),
+        (
+            ["run", "a", "--audit", "3"],
+            "--audit 3: attention=exact with softmax=exact leaves nothing out of decode steps",
+        ),
+        (
+            ["run", "a", "--stop", ""],
+            "--stop '': every entry must be a string that is not empty",
+        ),
+        (["run", "a", "-t", "4096"], "-t 4096: must not be more than "),
+        (["run", "a", "--kv-cache-bytes", "much"], "--kv-cache-bytes much: must be a number of"),
+        (
+            ["run", "a", "--tepm", "1"],
+            "unknown flag '--tepm'. Did you mean '--temp'? `suffice run --help` lists the flags",
+        ),
+        (["run", "a", "--ctx", "9"], "unknown flag '--ctx'. Did you mean '--ctx-size'? `suffice r"),
+        (["bench", "--temp", "1"], "unknown flag '--temp'. `suffice bench --help` lists the flag"),
+        (["run", "a", "-x"], "unknown flag '-x'. `suffice run --help` lists the flags"),
+        (["eval", "ppl"], "No such command 'ppl'. Known: latency, perplexity, ruler, tasks"),
+    ],
+)
+def test_bad_input_is_named_as_it_was_given(cli: Cli, arguments: list[str], message: str) -> None:
+    assert complaint(cli(*arguments)).startswith(message)
 
 
 @pytest.mark.parametrize(

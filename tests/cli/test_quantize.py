@@ -15,8 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import tiny
+from calibrating import ASKED, TEXT, text_flags
 from commands import Cli
-from suffice import LLM, SamplingParams
+from suffice import LLM
 from suffice.errors import InputError
 from suffice.models.decoder import Decoder
 from suffice.models.formats.quantized_file import open_quantized
@@ -28,9 +29,6 @@ from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.none import NoQuant
 from suffice.quant.packed_codes import INPUT_LEVELS
 
-TEXT = "The owls look on; 0123456789 again and again, as they have done before. " * 12
-ASKED = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
-
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
@@ -39,10 +37,9 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quantize(cli: Cli, model: Path, tmp_path: Path) -> Any:
-    (tmp_path / "text.txt").write_text(TEXT)
+    asked = text_flags(tmp_path, 6)
 
     def run(method: str = "kmeans", output: str = "out.safetensors", *more: str) -> Any:
-        asked = ["--text", str(tmp_path / "text.txt"), "--window", "40", "--limit", "6"]
         path = tmp_path / output
         return cli("quantize", "-m", str(model), *asked, "--method", method, "-o", str(path), *more)
 
@@ -264,7 +261,7 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
             "unknown site 'gate'. Did you mean 'gate_up'? Known: down",
         ),
         (("kmeans", "o.safetensors", "--limit", "1"), "the text has 40 tokens to calibrate on; at"),
-        (("kmeans", "o.safetensors", "--quant", "int8"), "No such option: --quant"),
+        (("kmeans", "o.safetensors", "--quant", "int8"), "unknown flag '--quant'"),
         (("kmeans", "o.safetensors", "-t", "0"), "-t 0: must be between 1 and"),
         (("kmeans", "model/o.safetensors"), "would be one of the model's own files"),
     ):

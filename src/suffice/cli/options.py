@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
@@ -134,6 +135,13 @@ class ModelFlags(SourceFlags):
         # Bad options and unknown models are refused before torch is loaded.
         config = self.config(seed)
         resolve(self.model)
+        if config.quantization is not None and config.quantization.coded_bits is not None:
+            print(
+                f"quantizing the weights by {self.options.quantization}, which can take minutes; "
+                "a file of `suffice quantize` is ready to run",
+                file=sys.stderr,
+                flush=True,
+            )
         from suffice.engine.llm import LLM
 
         return LLM.of(config)

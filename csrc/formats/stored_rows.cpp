@@ -28,28 +28,34 @@ Outcome read_piece(int file, int64_t offset, size_t bytes, uint8_t* to) {
   return Outcome::ok;
 }
 
-// Calls piece(i) for i < count on all threads, until one is not ok; returns the first such outcome.
+// Calls piece(i) for i < count on all threads. Returns the first outcome that ended the reading,
+// else not_finite if one was.
 template <class Piece>
 Outcome for_each_piece(int64_t count, Piece piece) {
-  std::atomic<Outcome> worst{Outcome::ok};
+  std::atomic<bool> finite{true};
+  std::atomic<Outcome> end{Outcome::ok};
   std::atomic<int> error{0};
   const auto handle = [&](int64_t i) {
-    Outcome expected = Outcome::ok;
     const Outcome outcome = piece(i);
     if (outcome == Outcome::ok) return;
     const int reason = errno;  // of this thread
-    if (worst.compare_exchange_strong(expected, outcome)) error = reason;
+    Outcome none = Outcome::ok;
+    if (outcome == Outcome::not_finite) {
+      finite = false;
+    } else if (end.compare_exchange_strong(none, outcome)) {
+      error = reason;
+    }
   };
-  if (count <= 1) {
-    if (count == 1) handle(0);
-  } else {
+  if (count == 1) {
+    handle(0);
+  } else if (count > 1) {
     std::atomic<int64_t> next{0};
     team()->run([&](int) {
-      for (int64_t i = next++; i < count && worst == Outcome::ok; i = next++) handle(i);
+      for (int64_t i = next++; i < count && end == Outcome::ok; i = next++) handle(i);
     });
   }
   errno = error;
-  return worst;
+  return end != Outcome::ok ? end.load() : finite ? Outcome::ok : Outcome::not_finite;
 }
 
 int64_t pieces_of(int64_t count, int64_t each) { return (count + each - 1) / each; }

@@ -30,19 +30,16 @@ def read_json(path: Path) -> dict[str, Any]:
         InputError: No such file, or not a JSON object.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(_MOST_JSON + 1)
-        if len(text) > _MOST_JSON:
-            raise InputError(f"{path} has more than {_MOST_JSON} bytes")
-        value = json.loads(text.decode())
+        size = path.stat().st_size
+        value = json.loads(path.read_text(encoding="utf-8")) if size <= _MOST_JSON else None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except RecursionError:
         raise InputError(f"{path} is not valid JSON: it is nested too deeply") from None
-    except InputError:
-        raise
     except ValueError as error:
         raise InputError(f"{path} is not valid JSON: {error}") from None
+    if size > _MOST_JSON:
+        raise InputError(f"{path} has {size} bytes; at most {_MOST_JSON} can be")
     if not isinstance(value, dict):
         raise InputError(f"{path} must hold a JSON object, not a {type(value).__name__}")
     return value

@@ -67,8 +67,10 @@ int64_t stored_row(const StoredRows& stored, int64_t row) {
   return row - within + within % half * 2 + within / half;
 }
 
-// Reads and decodes a few rows. Rows in pairs are picked from all rows between the outermost ones.
-Outcome decode_rows(const StoredRows& stored, int64_t first, int64_t count, float* to) {
+}  // namespace
+
+// Rows in pairs are picked from all rows between the outermost ones.
+Outcome read_few_rows(const StoredRows& stored, int64_t first, int64_t count, float* to) {
   int64_t low = stored_row(stored, first), high = low;
   for (int64_t row = first; row < first + count; row++) {
     low = std::min(low, stored_row(stored, row));
@@ -87,14 +89,12 @@ Outcome decode_rows(const StoredRows& stored, int64_t first, int64_t count, floa
   return finite ? Outcome::ok : Outcome::not_finite;
 }
 
-}  // namespace
-
 Outcome read_rows(const StoredRows& stored, int64_t first, int64_t count, float* to) {
   const int64_t each = std::max<int64_t>(1, kPieceBytes / stored.row_bytes());
   return for_each_piece(pieces_of(count, each), [&](int64_t i) {
     const int64_t done = i * each;
-    return decode_rows(stored, first + done, std::min(each, count - done),
-                       to + done * stored.columns);
+    return read_few_rows(stored, first + done, std::min(each, count - done),
+                         to + done * stored.columns);
   });
 }
 

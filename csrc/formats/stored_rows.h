@@ -26,7 +26,11 @@ struct StoredRows {
   int64_t row_bytes() const { return columns / type->values * type->bytes; }
 };
 
-// Writes rows first .. first + count, float32 [count, columns].
+// Writes rows first .. first + count, float32 [count, columns], in the caller's thread. `count` is
+// small: they are in memory as they are stored, too.
+Outcome read_few_rows(const StoredRows& stored, int64_t first, int64_t count, float* to);
+
+// The same on all threads, for any number of rows.
 Outcome read_rows(const StoredRows& stored, int64_t first, int64_t count, float* to);
 
 // Reads bytes of a file.

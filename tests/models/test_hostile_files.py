@@ -1,4 +1,7 @@
-"""Damaged and hostile files of weights: one line each, with little memory, and nothing else."""
+"""Damaged and hostile files of weights: one line each, and little memory.
+
+Tests of gguf_header.py, stored_tensors.py and the checks of gguf_model.py and hf_folder.py.
+"""
 
 from __future__ import annotations
 
@@ -337,7 +340,8 @@ Damage = Iterator[tuple[str, Path]]
 
 def gguf_mutants(folder: Path, count: int) -> Damage:
     """Yield damaged models in a GGUF file."""
-    path = gguf_files.write(folder / "x.gguf", llama_keys(), llama_tensors())
+    keys = llama_keys(**{"tokenizer.ggml.tokens": list("abcd"), "general.alignment": 32})
+    path = gguf_files.write(folder / "x.gguf", keys, llama_tensors())
     data = path.read_bytes()
     numbers, names = gguf_files.spots(data)
     extra = {"numbers": mutations.numbers_at(numbers), "names": mutations.names_at(names)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -68,6 +69,27 @@ def write(path: Path, keys: Mapping[str, Any], tensors: Mapping[str, Any]) -> Pa
         data += stored.tobytes() + bytes(-stored.nbytes % ALIGNMENT)
     lines = [text(key) + typed(value) for key, value in keys.items()]
     path.write_bytes(header(lines, entries) + data)
+    return path
+
+
+def write_random(path: Path, keys: Mapping[str, Any], shapes: Mapping[str, Any]) -> Path:
+    """Write a file of random bytes, for tensors given by a shape [N, K] and a ggml type.
+
+    Bytes are below 64, so that scales are finite. The file may be larger than memory.
+    """
+    tile = np.random.default_rng(0).integers(0, 64, 1 << 20, np.uint8).tobytes()
+    entries, sizes, at = [], [], 0
+    for name, (shape, kind) in shapes.items():
+        number = gguf.GGMLQuantizationType[kind]
+        values, size = gguf.GGML_QUANT_SIZES[number]
+        entries.append(entry(name, shape, number, at))
+        sizes.append(-(-math.prod(shape) // values * size // ALIGNMENT) * ALIGNMENT)
+        at += sizes[-1]
+    with path.open("wb") as file:
+        file.write(header([text(key) + typed(value) for key, value in keys.items()], entries))
+        for size in sizes:
+            for start in range(0, size, len(tile)):
+                file.write(tile[: size - start])
     return path
 
 

@@ -24,7 +24,7 @@ from suffice.models.weights import is_linear, is_norm, match, shapes
 
 __all__ = ["Checkpoint", "Source", "Weight", "assemble"]
 
-_BLOCK_VALUES = 1 << 20  # converted at a time: 4 MiB in float32, which the caches hold
+_BLOCK_VALUES = 1 << 19  # converted at a time: 2 MiB in float32, which the caches hold
 _PANEL_ROWS = 16  # blocks of rows are whole panels of packed weights
 
 

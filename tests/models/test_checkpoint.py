@@ -246,6 +246,13 @@ def test_what_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     )
 
 
+def test_names_that_no_file_can_have(tmp_path: Path) -> None:
+    assert refusal(f"./{'x' * 300}").endswith("cannot be opened: File name too long")
+    assert refusal("./a\0b") == "model 'a\\x00b' cannot be opened: embedded null byte"
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert refusal(tmp_path / "loop").endswith("Too many levels of symbolic links")
+
+
 def test_a_hub_id_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))

@@ -112,6 +112,7 @@ class Weight:
         Raises:
             InputError: A damaged file, or an entry that is not finite.
         """
+        assert out.shape[1:] == self.shape[1:] and 0 <= first <= self.shape[0] - len(out)
         self.source.load_rows(self.stored, first, out)
         if self.offset:
             out += np.float32(self.offset)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from random import Random
 from typing import Any, NamedTuple
 
@@ -161,7 +162,7 @@ def json_mutants(value: Any, count: int, seed: int = 0) -> Iterator[tuple[str, s
     """
     for number in range(count):
         random = Random(f"{seed} {number}")
-        found = json.loads(json.dumps(value))
+        found = deepcopy(value)
         for _ in range(random.choice([1, 1, 2])):
             found = _changed(found, random)
         text = json.dumps(found)
@@ -176,7 +177,7 @@ def json_mutants(value: Any, count: int, seed: int = 0) -> Iterator[tuple[str, s
 def _changed(value: Any, random: Random) -> Any:
     """Change one part of a value, at any depth."""
     if not isinstance(value, (dict, list)) or not value or random.random() < 0.1:
-        return random.choice(STRANGE)
+        return deepcopy(random.choice(STRANGE))
     key: Any = (
         random.choice(list(value)) if isinstance(value, dict) else random.randrange(len(value))
     )
@@ -185,7 +186,7 @@ def _changed(value: Any, random: Random) -> Any:
         return value
     action = random.random()
     if action < 0.6:
-        value[key] = random.choice(STRANGE)
+        value[key] = deepcopy(random.choice(STRANGE))
     elif action < 0.75:
         del value[key]
     elif isinstance(value, dict):

@@ -40,7 +40,10 @@ CORE = {  # who may make objects of the extension
     "suffice.engine.runner",
     "suffice.integrations.requests",
     "suffice.models.key_rounding",
+    "suffice.models.formats.gguf_header",
+    "suffice.models.formats.gguf_types",
     "suffice.models.native_model",
+    "suffice.models.stored_file",
     "suffice.sampling.rows",
     "suffice.sampling.state",
 }

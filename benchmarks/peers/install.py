@@ -154,6 +154,7 @@ def llama_of(path: Path) -> Any:
     Raises:
         InputError: The checkpoint cannot be read, or is of another family.
     """
+    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from suffice.errors import InputError
@@ -181,7 +182,8 @@ def llama_of(path: Path) -> Any:
             tie_word_embeddings=config.tied,
         )
     )
-    weights = {hugging_face(name, WEIGHTS): tensor for name, tensor in tensors}
+    floats = [(name, torch.from_numpy(weight.astype("float32"))) for name, weight in tensors]
+    weights = {hugging_face(name, WEIGHTS): weight for name, weight in floats}
     missing = model.load_state_dict(weights, strict=False)
     assert not missing.unexpected_keys and missing.missing_keys in ([], ["lm_head.weight"]), missing
     return model

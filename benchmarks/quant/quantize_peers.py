@@ -59,14 +59,14 @@ def by_llama(source: str, target: str, kind: str) -> int:
 
 def write_matrices(model: Path, path: Path) -> None:
     """Write the layers' matrices of a model, float32."""
-    from safetensors.torch import save_file
+    from safetensors.numpy import save_file
 
     from suffice.models.open import open_checkpoint
     from suffice.models.weights import is_linear
 
     tensors = open_checkpoint(model).tensors()
     layers = {n: t for n, t in tensors if n.startswith("layers.") and is_linear(n)}
-    save_file({name: each.float().contiguous() for name, each in layers.items()}, path)
+    save_file({name: each.astype("float32") for name, each in layers.items()}, path)
 
 
 def main() -> int:

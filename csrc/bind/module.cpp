@@ -69,6 +69,7 @@ NB_MODULE(_native, m) {
   m.attr("TRIED_FACTORS") = std::vector<float>(kTriedFactors, kTriedFactors + kTried);
   nb::exception<OutOfMemory>(m, "OutOfMemory", PyExc_MemoryError);
   bind_machine(m);
+  bind_formats(m);
   bind_linear(m);
   bind_cache(m);
   bind_model(m);

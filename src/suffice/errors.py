@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
+MOST_SHOWN = 200  # characters of a name in a message
+
 
 class InputError(ValueError):
     """Bad input: the command line prints it without a traceback and exits with code 2."""
@@ -52,12 +54,19 @@ def check_text(name: str, text: str) -> None:
         ) from None
 
 
+def shown(text: str) -> str:
+    """Return a name that a file gives as part of a one-line message: short and printable."""
+    start = text[: MOST_SHOWN + 1]
+    printable = start if start.isprintable() else start.encode("unicode_escape").decode()
+    return printable if len(printable) <= MOST_SHOWN else printable[: MOST_SHOWN - 3] + "..."
+
+
 def unknown(kind: str, given: str, known: Iterable[str], close: float = 0.6) -> InputError:
     """Build the error for a name that is not in a list, with the nearest known one.
 
     A known name is suggested if its similarity, from 0 to 1, is at least `close`.
     """
-    names = sorted(known)
+    names, given = sorted(known), shown(given)
     listed = f"Known: {', '.join(names)}" if names else "There are none"
     return InputError(f"unknown {kind} '{given}'.{nearest(given, names, close)} {listed}")
 

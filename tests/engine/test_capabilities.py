@@ -31,7 +31,6 @@ ASKS_OTHERS = {
     "integrations/transformers.py": "transformers' models and keys",
     "models/families/llama.py": "transformers' configurations",
     "models/fields.py": "transformers' configurations",
-    "models/formats/gguf_file.py": "the gguf package",
     "models/formats/quantized_file.py": "arrays of a file",
     "models/pages.py": "the system",
     "models/tokenizer.py": "transformers' tokenizers",

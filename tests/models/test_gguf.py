@@ -47,7 +47,7 @@ def rewrite(source: Path, path: Path, arch: str, add: dict[str, Any], drop: str 
     """Copy a GGUF file under another architecture, with keys added and one tensor dropped."""
     file = GGUF.open(source)
     keys = {k.replace("llama.", arch + "."): v for k, v in file.metadata.items() if "llama." in k}
-    tensors = {name: file.load(name).numpy() for name in file.tensors if name != drop}
+    tensors = {name: file.load(name) for name in file.tensors if name != drop}
     return write(path, arch, {**keys, **add}, tensors)
 
 
@@ -75,7 +75,7 @@ def test_the_same_model_as_in_safetensors(tied: bool, tmp_path: Path) -> None:
     tensors = dict(converted.tensors())
     assert expected.keys() == tensors.keys()
     for name, tensor in expected.items():
-        assert torch.equal(tensor, tensors[name]), name
+        assert np.array_equal(tensor, tensors[name]), name
     assert converted.dtype == "float32"
 
 
@@ -84,28 +84,10 @@ def test_smaller_types(kind: str, bits: int, folder: Path, tmp_path: Path) -> No
     converted = open_checkpoint(tiny.write_gguf(folder, tmp_path / "tiny.gguf", kind))
     exact = dict(open_checkpoint(folder).tensors())
     for name, tensor in converted.tensors():
-        error = (tensor - exact[name]).abs().max() / exact[name].abs().max()
+        error = np.abs(tensor.astype(np.float32) - exact[name]).max() / np.abs(exact[name]).max()
         assert error < 2.0**-bits, name
-        assert (error > 0) == (tensor.dim() == 2), name
+        assert (error > 0) == (tensor.ndim == 2), name
     assert converted.dtype == ("float16" if kind == "F16" else "bfloat16")
-
-
-@pytest.mark.parametrize("kind", ["Q5_0", "Q4_K", "Q6_K"])
-def test_blocks_of_rows_decode_as_the_gguf_package_does(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = gguf.GGMLQuantizationType[kind]
-    block, size = gguf.GGML_QUANT_SIZES[stored]
-    blocks = np.random.default_rng(0).integers(0, 64, (40, 2 * size), np.uint8)
-    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
-    writer.add_tensor("x", blocks, raw_dtype=stored)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    monkeypatch.setattr("suffice.models.formats.gguf_file._BLOCK_VALUES", 7 * 2 * block)
-    values = GGUF.open(tmp_path / "x.gguf").load("x")
-    assert torch.equal(values, torch.from_numpy(gguf.dequantize(blocks, stored)))
 
 
 def test_rotary_divisors_stand_for_llama3_scaling(tmp_path: Path) -> None:
@@ -118,7 +100,7 @@ def test_rotary_divisors_stand_for_llama3_scaling(tmp_path: Path) -> None:
     # at position 1 the angle is the frequency
     divisors = torch.atan2(default[1][1], default[0][1]) / torch.atan2(scaled[1][1], scaled[0][1])
     file = GGUF.open(plain)
-    tensors = {name: file.load(name).numpy() for name in file.tensors}
+    tensors = {name: file.load(name) for name in file.tensors}
     keys = {key: value for key, value in file.metadata.items() if key.startswith("llama.")}
     path = write(
         tmp_path / "scaled.gguf", "llama", keys, {**tensors, "rope_freqs.weight": divisors}
@@ -171,7 +153,7 @@ def test_gemma_of_a_gguf_file(tmp_path: Path) -> None:
     for name, tensor in original.tensors():
         *layer, last = name.split(".")
         prefix = f"blk.{layer[1]}." if layer else ""
-        tensors[f"{prefix}{gguf_names[last]}.weight"] = tensor.numpy()
+        tensors[f"{prefix}{gguf_names[last]}.weight"] = tensor
     keys = {
         "context_length": 128,
         "embedding_length": 48,
@@ -190,7 +172,7 @@ def test_gemma_of_a_gguf_file(tmp_path: Path) -> None:
     assert same_up_to_eps(original, converted)
     expected = dict(original.tensors())
     for name, tensor in converted.tensors():
-        assert torch.equal(tensor, expected[name]), name
+        assert np.array_equal(tensor, expected[name]), name
 
 
 def test_refused_files(folder: Path, tmp_path: Path) -> None:
@@ -230,7 +212,7 @@ def test_numbers_that_cannot_be(folder: Path, tmp_path: Path) -> None:
     )
     file = GGUF.open(plain)
     keys = {key: value for key, value in file.metadata.items() if key.startswith("llama.")}
-    tensors = {name: file.load(name).numpy() for name in file.tensors}
+    tensors = {name: file.load(name) for name in file.tensors}
     for divisors in ([0.0] * 8, [1.0] * 7):
         write(other, "llama", keys, {**tensors, "rope_freqs.weight": divisors})
         assert refusal(other) == (
@@ -282,11 +264,3 @@ def test_an_unknown_tensor_type(tmp_path: Path) -> None:
     assert refusal(tmp_path / "x.gguf").startswith(
         f"{tmp_path / 'x.gguf'}: tensor 'x' has the unsupported ggml type I8; supported: BF16, F16"
     )
-
-
-def test_the_files_own_word_for_its_storage() -> None:
-    from suffice.models.formats.gguf_file import file_type, type_name
-
-    assert [file_type(number) for number in (3, 15, 0)] == ["Q4_1", "Q4_K_M", "F32"]
-    assert file_type(None) is None and file_type(4096) is None
-    assert type_name(3) == "Q4_1"

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
-from suffice.errors import InputError
+from suffice.errors import InputError, shown
 from suffice.models.config import DecoderConfig
 from suffice.models.families import Family
 from suffice.models.storage import StoredMatrix, commonest
-from suffice.models.weights import check_finite, is_linear, is_norm, match, shapes
+from suffice.models.stored_file import Array
+from suffice.models.weights import is_linear, is_norm, match, shapes
 
-__all__ = ["Checkpoint", "Source", "assemble"]
+__all__ = ["Checkpoint", "Source", "Weight", "assemble"]
+
+_BLOCK_VALUES = 1 << 19  # converted at a time: 2 MiB in float32, which the caches hold
+_PANEL_ROWS = 16  # blocks of rows are whole panels of packed weights
 
 
 class Source(Protocol):
@@ -31,11 +36,26 @@ class Source(Protocol):
         ...
 
     def dtype(self, name: str) -> str:
-        """Return the name of the floating-point type in which a stored weight is loaded."""
+        """Return the smallest type that holds a stored weight: float32, float16 or bfloat16.
+
+        Blocks of 8 bits and fewer count as bfloat16.
+        """
         ...
 
-    def load(self, name: str) -> torch.Tensor:
-        """Read one weight in a floating-point type."""
+    def load(self, name: str) -> Array:
+        """Read one weight in a floating-point type.
+
+        Raises:
+            InputError: A damaged file, or an entry that is not finite.
+        """
+        ...
+
+    def load_rows(self, name: str, first: int, out: NDArray[np.float32]) -> None:
+        """Convert rows `first`, `first` + 1, ... of a matrix into all rows of `out` [rows, K].
+
+        Raises:
+            InputError: A damaged file, or an entry that is not finite.
+        """
         ...
 
     def stored(self, name: str) -> tuple[str, int]:
@@ -46,6 +66,57 @@ class Source(Protocol):
     def label(self) -> str | None:
         """The file's name for its storage as a whole, such as Q4_K_M; None if it has none."""
         ...
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A stored weight that has not been read yet.
+
+    `dtype` is the smallest type that holds its values; blocks of 8 bits and fewer count as
+    bfloat16, though `load` returns them in float32. `offset` is added when it is read.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    source: Source
+    stored: str  # its name in the source
+    offset: float = 0.0
+
+    def load(self) -> Array:
+        """Read all of it.
+
+        Raises:
+            InputError: A damaged file, or an entry that is not finite.
+        """
+        found = self.source.load(self.stored)
+        return found.astype(np.float32) + np.float32(self.offset) if self.offset else found
+
+    def blocks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Read a matrix [N, K] as float32, a block of rows at a time: its first row, and the block.
+
+        Each block but the last has the same number of rows, a multiple of 16. All share their
+        memory, so a block is valid until the next one is asked for.
+
+        Raises:
+            InputError: A damaged file, or an entry that is not finite.
+        """
+        rows, columns = self.shape
+        step = max(_BLOCK_VALUES // columns // _PANEL_ROWS, 1) * _PANEL_ROWS
+        memory = np.empty((min(step, rows), columns), np.float32)
+        for first in range(0, rows, step):
+            yield first, self.rows(first, memory[: rows - first])
+
+    def rows(self, first: int, out: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Fill `out` [rows, K] with a matrix's rows from `first` on, and return it.
+
+        Raises:
+            InputError: A damaged file, or an entry that is not finite.
+        """
+        assert out.shape[1:] == self.shape[1:] and 0 <= first <= self.shape[0] - len(out)
+        self.source.load_rows(self.stored, first, out)
+        if self.offset:
+            out += np.float32(self.offset)
+        return out
 
 
 @dataclass(frozen=True)
@@ -89,29 +160,39 @@ class Checkpoint:
         """The storage of the matrices as one word, such as Q4_K_M or bfloat16."""
         return self.source.label or commonest(self.matrices)
 
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Read the weights one by one: canonical names and tensors in the stored float type.
+    def weights(self) -> Iterator[tuple[str, Weight]]:
+        """Yield canonical names and weights, which are read when they are asked for.
+
+        Raises:
+            InputError: A damaged file, or an unused head that is not the embedding.
+        """
+        stored_shapes = self.source.shapes()
+        offset = self.norm_offset if self.config.norm == "rms" else 0.0
+        for name, stored in self.names.items():
+            shift = offset if is_norm(name) else 0.0
+            dtype = "float32" if shift else self.source.dtype(stored)
+            weight = Weight(stored_shapes[stored], dtype, self.source, stored, shift)
+            if name == "embed" and self.spare_head is not None:
+                self._check_spare_head(weight, self.spare_head)
+            yield name, weight
+
+    def tensors(self) -> Iterator[tuple[str, Array]]:
+        """Read the weights one by one: canonical names and arrays in the stored float type.
 
         Raises:
             InputError: A damaged file, an entry that is not finite, or an unused head that is not
                 the embedding.
         """
-        offset = self.norm_offset if self.config.norm == "rms" else 0.0
-        for name, stored in self.names.items():
-            tensor = self.source.load(stored)
-            check_finite(self.path, stored, tensor)
-            if name == "embed" and self.spare_head is not None:
-                self._check_spare_head(tensor)
-            if offset and is_norm(name):
-                tensor = tensor.float() + offset
-            yield name, tensor
+        for name, weight in self.weights():
+            yield name, weight.load()
 
-    def _check_spare_head(self, embed: torch.Tensor) -> None:
-        assert self.spare_head is not None
-        if not torch.equal(self.source.load(self.spare_head), embed):
+    def _check_spare_head(self, embed: Weight, name: str) -> None:
+        head = replace(embed, stored=name)
+        pairs = zip(embed.blocks(), head.blocks(), strict=True)
+        if not all(np.array_equal(ours, theirs) for (_, ours), (_, theirs) in pairs):
             raise InputError(
                 f"{self.path}: the configuration ties the head to the embedding, "
-                f"but the weight '{self.spare_head}' differs from it"
+                f"but the weight '{shown(name)}' differs from it"
             )
 
 

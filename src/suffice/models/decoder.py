@@ -10,6 +10,7 @@ import torch
 
 from suffice.backends.cpu.linear import unpack
 from suffice.errors import InputError
+from suffice.models.bridge import as_torch
 from suffice.models.config import DecoderConfig
 from suffice.models.layers import (
     ACTIVATIONS,
@@ -22,6 +23,7 @@ from suffice.models.layers import (
 )
 from suffice.models.pages import to_huge_pages
 from suffice.models.rope import check_call, rope_table
+from suffice.models.stored_file import Array
 from suffice.models.weights import is_linear
 from suffice.quant import PackedLinear, Quant
 
@@ -268,12 +270,13 @@ class Decoder:
 
 
 def pack_weights(
-    tensors: Iterable[tuple[str, torch.Tensor]], quant: Quant
+    tensors: Iterable[tuple[str, Array | torch.Tensor]], quant: Quant
 ) -> dict[str, PackedLinear | torch.Tensor]:
     """Pack matrices as they arrive, each with the bias that came before it; keep the rest."""
     weights: dict[str, PackedLinear | torch.Tensor] = {}
     biases: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors:
+    for name, stored in tensors:
+        tensor = as_torch(stored)  # bridge
         plain = name.removesuffix(".bias")
         if not is_linear(plain):
             weights[name] = tensor.float()

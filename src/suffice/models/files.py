@@ -6,7 +6,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from suffice.errors import InputError
+from suffice.errors import InputError, shown
 from suffice.pull import resolve
 
 __all__ = ["fingerprint", "is_quantized", "locate"]
@@ -27,6 +27,13 @@ def locate(model: str | Path) -> Path:
         InputError: No such name, a directory without a checkpoint, or no access to the hub.
     """
     path = Path(resolve(str(model))).expanduser()
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # perhaps a hub id
+    except (OSError, ValueError) as error:  # too long a name, or one with a null character
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"model '{shown(str(path))}' cannot be opened: {reason}") from None
     if path.is_dir():
         return _checked_folder(path)
     if path.is_file():

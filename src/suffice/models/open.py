@@ -10,6 +10,7 @@ from suffice.models.checkpoint import Checkpoint, assemble
 from suffice.models.families import family_of
 from suffice.models.files import is_quantized, locate
 from suffice.models.formats.quantized_file import Quantized, open_quantized
+from suffice.models.weights import check_layers
 
 __all__ = ["open_checkpoint", "open_model"]
 
@@ -33,7 +34,10 @@ def open_model(model: str | Path) -> Checkpoint | Quantized:
     raw = read_json(path / "config.json")
     _check_float(path, raw.get("quantization_config"))
     family = family_of(raw)
-    return assemble(path, family, family.read(raw), Safetensors(path))
+    weights = Safetensors(path)
+    where = f"{path / 'config.json'}: 'num_hidden_layers'"
+    check_layers(where, raw.get("num_hidden_layers"), len(weights.shapes()))
+    return assemble(path, family, family.read(raw), weights)
 
 
 def _check_float(path: Path, stored: object) -> None:

@@ -1,35 +1,39 @@
 """Tensors of a safetensors file, read into memory one at a time.
 
-The library maps files into memory: a loaded model would keep reading its file, and crash or change
-if the file is cut or overwritten. Here the tensors are copied, and none is held twice.
+The `safetensors` library maps files into memory, and `StoredFile` says why that will not do; so the
+header is read here, by the format's rules: 8 bytes of length, then a JSON object that has a type, a
+shape and a place for each tensor, whose places together cover the rest of the file exactly.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
+import numpy as np
+from numpy.typing import NDArray
 
-from suffice.errors import InputError
+from suffice.errors import InputError, shown
+from suffice.models.stored_file import FLOATS, Array, StoredFile
 
 __all__ = ["StoredTensors"]
 
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+_DTYPES = FLOATS | {
+    "F64": np.dtype(np.float64),
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
 }
 _LENGTH_BYTES = 8  # of the header's length, which comes first
+_MOST_HEADER = 1 << 25  # bytes; 100,000 tensors need half
+_MOST_DIMENSIONS = 8
+_MOST_SIZE = 2**62  # of a dimension and of a tensor
 
 
 class StoredTensors:
@@ -41,19 +45,18 @@ class StoredTensors:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._file = StoredFile(path)
         try:
-            with safe_open(path, framework="pt"):  # checks the whole header
-                pass
-            with path.open("rb") as file:
-                length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-                header: dict[str, Any] = json.loads(file.read(length))
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-        except (SafetensorError, ValueError) as error:
-            raise InputError(f"{path} is not a valid safetensors file: {error}") from None
-        self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
-        self._table = header
-        self._start = _LENGTH_BYTES + length
+            header, self._start = _header(self._file)
+            self.metadata = _metadata(header.pop("__metadata__", None))
+            _check_table(header, self._file.size - self._start)
+        except RecursionError:
+            raise self._invalid("its header is nested too deeply") from None
+        except ValueError as error:
+            if isinstance(error, InputError):
+                raise
+            raise self._invalid(" ".join(str(error).split())) from None
+        self._table: dict[str, dict[str, Any]] = header
 
     @property
     def names(self) -> list[str]:
@@ -68,25 +71,108 @@ class StoredTensors:
         """Return a tensor's shape."""
         return tuple(self._table[name]["shape"])
 
-    def load(self, name: str) -> torch.Tensor:
+    def load(self, name: str) -> Array:
         """Read one tensor.
 
         Raises:
             InputError: The file cannot be read any more, or the type is unknown.
         """
         if self.dtype(name) not in _DTYPES:
-            raise InputError(f"{self.path}: '{name}' has the unsupported type {self.dtype(name)}")
-        tensor = torch.empty(self.shape(name), dtype=_DTYPES[self.dtype(name)])
-        if not tensor.numel():
-            return tensor
-        begin, _ = self._table[name]["data_offsets"]
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._start + begin)
-                into: Any = tensor.view(-1).view(torch.uint8).numpy()  # typed from Python 3.12 on
-                found = file.readinto(into)
-        except OSError as error:
-            raise InputError(f"{self.path} cannot be read: {error.strerror}") from None
-        if found != tensor.nbytes:
-            raise InputError(f"{self.path} was cut short while '{name}' was read")
-        return tensor
+            raise InputError(
+                f"{self.path}: '{shown(name)}' has the unsupported type {shown(self.dtype(name))}"
+            )
+        dtype = _DTYPES[self.dtype(name)]
+        return self._file.read_array(name, self._offset(name), self.shape(name), dtype)
+
+    def read_rows(self, name: str, first: int, out: NDArray[np.float32]) -> bool:
+        """Convert rows `first`, ... of a matrix of F32, F16 or BF16 into `out` [rows, K].
+
+        Returns whether all are finite.
+
+        Raises:
+            InputError: The file cannot be read any more.
+        """
+        return self._file.read_rows(name, self._offset(name), self.dtype(name), first, out)
+
+    def _offset(self, name: str) -> int:
+        return self._start + int(self._table[name]["data_offsets"][0])
+
+    def _invalid(self, reason: str) -> InputError:
+        return InputError(f"{self.path} is not a valid safetensors file: {reason}")
+
+
+def _header(file: StoredFile) -> tuple[dict[str, Any], int]:
+    """Return the JSON object of a file's header, and where the data start.
+
+    Raises:
+        ValueError: It is not as the format says.
+        RecursionError: It is nested too deeply.
+    """
+    length = int.from_bytes(file.read(0, _LENGTH_BYTES), "little")
+    if not 2 <= length <= min(_MOST_HEADER, file.size - _LENGTH_BYTES):
+        raise ValueError(f"its header of {length} bytes does not fit")
+    text = file.read(_LENGTH_BYTES, length).decode()
+    header = json.loads(text, object_pairs_hook=_without_twins, parse_constant=_no_constant)
+    if not isinstance(header, dict):
+        raise ValueError("its header is no JSON object")
+    return header, _LENGTH_BYTES + length
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = sorted(name for name, _ in pairs)
+        twin = next(a for a, b in pairwise(names) if a == b)
+        raise ValueError(f"'{shown(twin)}' occurs twice")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number")
+
+
+def _metadata(found: Any) -> dict[str, str]:
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise ValueError("its '__metadata__' is not a map of texts")
+    return found
+
+
+def _check_table(table: dict[str, Any], data_bytes: int) -> None:
+    """Check each tensor, and that together they cover the data without gaps or overlaps.
+
+    Raises:
+        ValueError: They do not.
+    """
+    for name, entry in table.items():
+        if not _is_entry(entry):
+            raise ValueError(f"the entry of '{shown(name)}' lacks a type, a shape or an offset")
+        begin, end = entry["data_offsets"]
+        dtype = _DTYPES.get(entry["dtype"])
+        size = math.prod(entry["shape"]) * (1 if dtype is None else dtype.itemsize)
+        if not 0 <= begin <= end <= data_bytes:
+            raise ValueError(f"'{shown(name)}' lies at bytes {begin}..{end} of {data_bytes}")
+        if dtype is not None and size != end - begin:
+            raise ValueError(f"'{shown(name)}' has {end - begin} bytes; its shape needs {size}")
+    at = 0
+    for name in sorted(table, key=lambda each: table[each]["data_offsets"]):
+        begin, end = table[name]["data_offsets"]
+        if begin != at:
+            raise ValueError(f"'{shown(name)}' starts at byte {begin}, not where the last one ends")
+        at = end
+    if at != data_bytes:
+        raise ValueError(f"its tensors have {at} bytes, the file {data_bytes}")
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str):
+        return False
+    shape, offsets = entry.get("shape"), entry.get("data_offsets")
+    return (
+        isinstance(shape, list)
+        and isinstance(offsets, list)
+        and len(offsets) == 2
+        and len(shape) <= _MOST_DIMENSIONS
+        and all(type(each) is int and 0 <= each < _MOST_SIZE for each in [*shape, *offsets])
+    )

@@ -6,17 +6,24 @@ each layer `layers.0.q`, ...; a bias is the name of its matrix or norm and `.bia
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import torch
-
-from suffice.errors import InputError
+from suffice.errors import InputError, shown
 from suffice.models.config import DecoderConfig
+from suffice.models.stored_file import Array, is_finite
 
-__all__ = ["LINEARS", "check_finite", "is_linear", "is_norm", "match", "shapes"]
+__all__ = [
+    "LINEARS",
+    "check_finite",
+    "check_layers",
+    "is_linear",
+    "is_norm",
+    "match",
+    "not_finite",
+    "shapes",
+]
 
 LINEARS = ("q", "k", "v", "o", "gate", "up", "down", "embed", "head", "project_in", "project_out")
 _BASE = "model."  # prefix of names that checkpoints without a head leave out
@@ -117,21 +124,39 @@ def match(
     for name, full in names.items():
         if tuple(stored[full]) != wanted[name]:
             raise InputError(
-                f"{where}: weight '{full}' has shape {list(stored[full])}, "
+                f"{where}: weight '{shown(full)}' has shape {list(stored[full])}, "
                 f"but the configuration says {list(wanted[name])}"
             )
     return names
 
 
-def check_finite(path: Path, name: str, weight: torch.Tensor) -> None:
-    """Refuse a stored weight that holds NaN or an infinity.
+def check_finite(path: Path, name: str, weight: Array) -> None:
+    """Refuse a stored weight, contiguous and of a floating-point type, with NaN or an infinity.
 
     Raises:
-        InputError: It does.
+        InputError: It has one.
     """
-    # One pass without a temporary: with a NaN, both the least and the greatest value are NaN.
-    if weight.numel() and not all(math.isfinite(bound) for bound in torch.aminmax(weight)):
-        raise InputError(f"{path}: weight '{name}' has NaN or infinite entries; all must be finite")
+    if not is_finite(weight):
+        raise not_finite(path, name)
+
+
+def not_finite(path: Path, name: str) -> InputError:
+    """Build the error for a stored weight with NaN or an infinity."""
+    return InputError(
+        f"{path}: weight '{shown(name)}' has NaN or infinite entries; all must be finite"
+    )
+
+
+def check_layers(where: str, layers: object, stored: int) -> None:
+    """Refuse more layers than there are stored weights, before anything is made for each layer.
+
+    `layers` is what a configuration states, a number or not; `where` says where it does.
+
+    Raises:
+        InputError: There are more.
+    """
+    if isinstance(layers, int) and layers > stored:
+        raise InputError(f"{where} = {layers} layers, but only {stored} weights are stored")
 
 
 def _stored_name(name: str, templates: Mapping[str, str]) -> str:
@@ -144,6 +169,6 @@ def _stored_name(name: str, templates: Mapping[str, str]) -> str:
 
 
 def _list(names: list[str]) -> str:
-    shown = ", ".join(sorted(names)[:_LISTED])
+    first = ", ".join(shown(name) for name in sorted(names)[:_LISTED])
     more = len(names) - _LISTED
-    return f"{shown} and {more} more" if more > 0 else shown
+    return f"{first} and {more} more" if more > 0 else first

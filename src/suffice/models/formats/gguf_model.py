@@ -7,14 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from suffice.errors import InputError, unknown
 from suffice.models.checkpoint import Checkpoint, assemble
 from suffice.models.config import DecoderConfig
 from suffice.models.families import family_of
-from suffice.models.formats.gguf_file import GGUF, file_type, type_name
-from suffice.models.weights import check_finite
+from suffice.models.formats.gguf_file import GGUF
+from suffice.models.formats.gguf_types import file_type
+from suffice.models.stored_file import FLOATS, Array
+from suffice.models.weights import check_finite, check_layers, not_finite
 
 __all__ = ["open_gguf"]
 
@@ -45,23 +48,25 @@ _WEIGHTS = {
 _ROPE_DIVISORS = "rope_freqs.weight"
 _GEMMA3_27B_LAYERS = 62  # the one size whose attention scale does not follow from its head size
 
-# metadata key -> configuration field
-_FIELDS = {
-    "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size",
-    "block_count": "num_hidden_layers",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    "attention.key_length": "head_dim",
-    "rope.freq_base": "rope_theta",
+# metadata key -> configuration field, and its type
+_FIELDS: dict[str, tuple[str, type]] = {
+    "context_length": ("max_position_embeddings", int),
+    "embedding_length": ("hidden_size", int),
+    "block_count": ("num_hidden_layers", int),
+    "feed_forward_length": ("intermediate_size", int),
+    "attention.head_count": ("num_attention_heads", int),
+    "attention.head_count_kv": ("num_key_value_heads", int),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", float),
+    "attention.key_length": ("head_dim", int),
+    "rope.freq_base": ("rope_theta", float),
 }
-_GEMMA_FIELDS = {
-    "attention.sliding_window": "sliding_window",
-    "attention.sliding_window_pattern": "sliding_window_pattern",
-    "rope.freq_base_swa": "rope_local_base_freq",
+_GEMMA_FIELDS: dict[str, tuple[str, type]] = {
+    "attention.sliding_window": ("sliding_window", int),
+    "attention.sliding_window_pattern": ("sliding_window_pattern", int),
+    "rope.freq_base_swa": ("rope_local_base_freq", float),
 }
+_NEEDED = ("embedding_length", "block_count", "attention.head_count", "feed_forward_length")
+_TOKENS = "tokenizer.ggml.tokens"
 # metadata keys that are optional but fixed: their value follows from other keys
 _CHECKED = ("rope.dimension_count", "attention.value_length", "vocab_size", "expert_count")
 
@@ -75,9 +80,9 @@ def open_gguf(path: Path) -> Checkpoint:
     """
     file = GGUF.open(path)
     architecture = file.metadata.get("general.architecture")
-    if architecture not in _ARCHITECTURES:
-        raise unknown("GGUF architecture", str(architecture), _ARCHITECTURES, close=0.85)
-    if file.metadata.get("split.count", 1) > 1:
+    if not isinstance(architecture, str) or architecture not in _ARCHITECTURES:
+        raise unknown("GGUF architecture", f"{architecture!s:.200}", _ARCHITECTURES, close=0.85)
+    if file.metadata.get("split.count") not in (None, 0, 1):
         raise InputError(f"{path} is one part of a split GGUF file; merge the parts first")
     raw = _configuration(file, architecture)
     family = family_of(raw)
@@ -91,7 +96,7 @@ def open_gguf(path: Path) -> Checkpoint:
 
 
 def _divisors(file: GGUF, head_size: int) -> tuple[float, ...]:
-    values = file.load(_ROPE_DIVISORS)
+    values = file.load(_ROPE_DIVISORS).astype(np.float32)
     check_finite(file.path, _ROPE_DIVISORS, values)
     if values.shape != (head_size // 2,) or values.min() <= 0:
         raise InputError(
@@ -115,27 +120,44 @@ class _Source:
 
     def dtype(self, name: str) -> str:
         """Return the name of a weight's type; bfloat16 for blocks of integers."""
-        return {0: "float32", 1: "float16"}.get(self._file.tensors[name].kind, "bfloat16")
+        stored = self._file.tensors[name].type
+        return str(FLOATS[stored]) if stored in FLOATS else "bfloat16"
 
     def stored(self, name: str) -> tuple[str, int]:
         """Return the ggml type of a weight, and its bytes."""
         info = self._file.tensors[name]
-        return type_name(info.kind), info.size
+        return info.type, info.size
 
     @property
     def label(self) -> str | None:
         """The file's name for its storage, such as Q4_K_M; None if missing or wrong."""
         return file_type(self._file.metadata.get("general.file_type"))
 
-    def load(self, name: str) -> torch.Tensor:
-        """Dequantize one weight."""
-        tensor = self._file.load(name)
+    def load(self, name: str) -> Array:
+        """Read one weight, decoded to float32 if it is stored in blocks."""
+        info, paired = self._file.tensors[name], self._paired(name)
+        if len(info.shape) == 2 and (paired or info.type not in FLOATS):
+            values = np.empty(info.shape, np.float32)
+            self.load_rows(name, 0, values)
+            return values
+        found = self._file.load(name)
+        check_finite(self._file.path, name, found)
+        if paired:  # a bias
+            found = found.reshape(-1, paired // 2, 2).swapaxes(1, 2).reshape(info.shape)
+        return found
+
+    def load_rows(self, name: str, first: int, out: NDArray[np.float32]) -> None:
+        """Decode rows `first`, ... of a matrix into `out` [rows, K]."""
+        if not self._file.read_rows(name, first, out, self._paired(name)):
+            raise not_finite(self._file.path, name)
+
+    def _paired(self, name: str) -> int:
+        """Return the rows of a head that llama.cpp stores in pairs; 0: the order is ours.
+
+        The two rows that a rotation mixes are next to each other there.
+        """
         heads = next((n for part, n in self._heads.items() if f".{part}." in name), 0)
-        if not heads:
-            return tensor
-        # llama.cpp stores the two rows that a rotation mixes next to each other
-        pairs = tensor.view(heads, -1, 2, *tensor.shape[1:])
-        return pairs.transpose(1, 2).reshape(tensor.shape)
+        return self._file.tensors[name].shape[0] // heads if heads else 0
 
 
 def _configuration(file: GGUF, architecture: str) -> dict[str, Any]:
@@ -154,20 +176,16 @@ def _configuration(file: GGUF, architecture: str) -> dict[str, Any]:
             raise unknown(
                 f"GGUF key of '{architecture}'", prefix + key, [prefix + f for f in fields]
             )
-    raw: dict[str, Any] = {fields[key]: value for key, value in keys.items()}
-    for needed in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
-        if not isinstance(raw.get(needed), int) or raw[needed] < 1:
-            key = next(k for k, field in fields.items() if field == needed)
-            raise InputError(
-                f"{file.path}: the GGUF key '{prefix}{key}' = {raw.get(needed)!r:.60} "
-                "must be a whole number of at least 1"
-            )
+    for key in (*_NEEDED, *keys):
+        _check_number(file, prefix + key, keys.get(key), fields[key][1])
+    check_layers(f"{file.path}: '{prefix}block_count'", keys["block_count"], len(file.tensors))
+    raw: dict[str, Any] = {fields[key][0]: value for key, value in keys.items()}
     raw.setdefault("num_key_value_heads", raw["num_attention_heads"])
     raw.setdefault("head_dim", raw["hidden_size"] // raw["num_attention_heads"])
     raw["architectures"] = [_ARCHITECTURES[architecture]]
     raw["vocab_size"] = _vocabulary(file)
     raw["tie_word_embeddings"] = "output.weight" not in file.tensors
-    raw.update(_rope_scaling(scaling))
+    raw.update(_rope_scaling(file, scaling))
     if architecture == "gemma3":
         raw["query_pre_attn_scalar"] = _gemma_scalar(raw)
     elif architecture in ("llama", "qwen3"):
@@ -176,10 +194,31 @@ def _configuration(file: GGUF, architecture: str) -> dict[str, Any]:
     return raw
 
 
+def _check_number(file: GGUF, key: str, value: object, kind: type) -> None:
+    """Refuse values of another type than `kind`, and whole numbers below 1.
+
+    Raises:
+        InputError: It is one.
+    """
+    if kind is int and not (type(value) is int and value >= 1):
+        allowed = "a whole number of at least 1"
+    elif kind is float and type(value) not in (int, float):
+        allowed = "a number"
+    else:
+        return
+    raise InputError(f"{file.path}: the GGUF key '{key}' = {value!r:.60} must be {allowed}")
+
+
 def _vocabulary(file: GGUF) -> int:
     info = file.tensors.get("token_embd.weight")
     if info is None or len(info.shape) != 2:
         raise InputError(f"{file.path}: the tensor 'token_embd.weight' is missing or no matrix")
+    tokens = file.metadata.get(_TOKENS)
+    if isinstance(tokens, list) and len(tokens) != info.shape[0]:
+        raise InputError(
+            f"{file.path}: its vocabulary has {len(tokens)} tokens, "
+            f"but its embedding has {info.shape[0]} rows"
+        )
     return info.shape[0]
 
 
@@ -189,7 +228,7 @@ def _gemma_scalar(raw: Mapping[str, Any]) -> int:
     return int(raw["head_dim"])
 
 
-def _rope_scaling(keys: Mapping[str, Any]) -> dict[str, Any]:
+def _rope_scaling(file: GGUF, keys: Mapping[str, Any]) -> dict[str, Any]:
     values = {key.removeprefix("rope.scaling."): value for key, value in keys.items()}
     kind = values.pop("type", "none")
     values.pop("finetuned", None)  # the origin of the model
@@ -202,12 +241,13 @@ def _rope_scaling(keys: Mapping[str, Any]) -> dict[str, Any]:
             "original_context_length": "original_max_position_embeddings",
         },
     }
-    if kind not in names:
-        raise unknown("GGUF rope.scaling.type", str(kind), ["none", *names])
-    for key in values:
+    if not isinstance(kind, str) or kind not in names:
+        raise unknown("GGUF rope.scaling.type", f"{kind!s:.200}", ["none", *names])
+    for key, value in values.items():
         if key not in names[kind]:
             known = [f"rope.scaling.{name}" for name in names[kind]]
             raise unknown("GGUF key", f"rope.scaling.{key}", known)
+        _check_number(file, f"rope.scaling.{key}", value, float if key == "factor" else int)
     fields = {field: values[key] for key, field in names[kind].items() if field and key in values}
     return {"rope_scaling": {"rope_type": kind, **fields}}
 
@@ -222,5 +262,6 @@ def _check_implied(checked: Mapping[str, Any], raw: Mapping[str, Any], prefix: s
     for key, value in checked.items():
         if value != implied[key]:
             raise InputError(
-                f"GGUF key '{prefix}{key}' = {value} is not supported; supported: {implied[key]}"
+                f"GGUF key '{prefix}{key}' = {value!r:.60} is not supported; "
+                f"supported: {implied[key]}"
             )

@@ -7,16 +7,20 @@ import math
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
-from suffice.errors import InputError
+from suffice.errors import InputError, shown
+from suffice.models.stored_file import Array
 from suffice.models.stored_tensors import StoredTensors
+from suffice.models.weights import check_finite, not_finite
 
 __all__ = ["Safetensors", "read_json"]
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_MOST_JSON = 1 << 25  # bytes
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -26,11 +30,16 @@ def read_json(path: Path) -> dict[str, Any]:
         InputError: No such file, or not a JSON object.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        size = path.stat().st_size
+        value = json.loads(path.read_text(encoding="utf-8")) if size <= _MOST_JSON else None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise InputError(f"{path} is not valid JSON: it is nested too deeply") from None
     except ValueError as error:
         raise InputError(f"{path} is not valid JSON: {error}") from None
+    if size > _MOST_JSON:
+        raise InputError(f"{path} has {size} bytes; at most {_MOST_JSON} can be")
     if not isinstance(value, dict):
         raise InputError(f"{path} must hold a JSON object, not a {type(value).__name__}")
     return value
@@ -44,6 +53,7 @@ class Safetensors:
     """
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._dtypes: dict[str, str] = {}
         self._files: dict[str, StoredTensors] = {}
@@ -52,10 +62,13 @@ class Safetensors:
             stored = set(handle.names)
             for name in sorted(names if names is not None else stored):
                 if name not in stored:
-                    raise InputError(f"{folder / file} lacks the weight '{name}' of the index")
+                    raise InputError(
+                        f"{folder / file} lacks the weight '{shown(name)}' of the index"
+                    )
                 if handle.dtype(name) not in _DTYPES:
                     raise InputError(
-                        f"{folder / file}: weight '{name}' has type {handle.dtype(name)}; "
+                        f"{folder / file}: weight '{shown(name)}' has type "
+                        f"{shown(handle.dtype(name))}; "
                         f"supported: {', '.join(_DTYPES)}"
                     )
                 self._shapes[name] = handle.shape(name)
@@ -79,9 +92,24 @@ class Safetensors:
     def label(self) -> None:
         """None: a directory has no name for its storage as a whole."""
 
-    def load(self, name: str) -> torch.Tensor:
-        """Read one weight in its stored type."""
-        return self._files[name].load(name)
+    def load(self, name: str) -> Array:
+        """Read one weight in its stored type.
+
+        Raises:
+            InputError: The file cannot be read any more, or an entry is not finite.
+        """
+        found = self._files[name].load(name)
+        check_finite(self._folder, name, found)
+        return found
+
+    def load_rows(self, name: str, first: int, out: NDArray[np.float32]) -> None:
+        """Convert rows `first`, ... of a matrix into `out` [rows, K].
+
+        Raises:
+            InputError: The file cannot be read any more, or an entry is not finite.
+        """
+        if not self._files[name].read_rows(name, first, out):
+            raise not_finite(self._folder, name)
 
 
 def _shards(folder: Path) -> dict[str, set[str] | None]:
@@ -100,7 +128,22 @@ def _shards(folder: Path) -> dict[str, set[str] | None]:
         raise InputError(f"{folder / _INDEX} has no 'weight_map'")
     shards: dict[str, set[str] | None] = {}
     for name, file in index.items():
-        names = shards.setdefault(str(file), set())
+        if not _is_plain(file):
+            raise InputError(
+                f"{folder / _INDEX}: weight '{shown(name)}' is in {shown(repr(file))}, which must "
+                "be the name of a .safetensors file of this folder"
+            )
+        names = shards.setdefault(file, set())
         assert names is not None
         names.add(name)
     return shards
+
+
+def _is_plain(file: object) -> bool:
+    """Return whether a value is the name of a file, not a path that may lead elsewhere."""
+    return (
+        isinstance(file, str)
+        and file.isprintable()
+        and file.endswith(".safetensors")
+        and not {"/", "\\"} & set(file)
+    )

@@ -31,6 +31,7 @@ from safetensors.torch import save_file
 
 from suffice.backends.cpu.linear import native_linear
 from suffice.errors import InputError
+from suffice.models.bridge import as_array, as_torch
 from suffice.models.config import DecoderConfig, LayerConfig, Rope, check_number
 from suffice.models.layers import ACTIVATIONS
 from suffice.models.storage import StoredMatrix
@@ -143,7 +144,8 @@ def read_part(path: Path) -> tuple[dict[str, Any], dict[str, PackedLinear | torc
         raise InputError(f"{path} is damaged: {' '.join(str(error).split())}") from None
     for name, weight in weights.items():
         for part, tensor in _floats(weight).items():
-            check_finite(path, f"{name}.{part}" if part else name, tensor)
+            array = as_array(tensor.contiguous())  # bridge
+            check_finite(path, f"{name}.{part}" if part else name, array)
     return facts, weights
 
 
@@ -197,7 +199,8 @@ def _read(path: Path, only: str | None = None) -> tuple[dict[str, Any], dict[str
     """Return the facts and tensors of a file, all of them or one."""
     file = StoredTensors(path)
     facts = _facts(path, file.metadata.get(_KEY))
-    return facts, {name: file.load(name) for name in file.names if only in (None, name)}
+    tensors = {name: file.load(name) for name in file.names if only in (None, name)}
+    return facts, {name: as_torch(array) for name, array in tensors.items()}  # bridge
 
 
 def _facts(path: Path, header: str | None) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""What the numbers in GGUF files stand for: types of tensors, and of files as a whole.
+
+The extension decodes the common types. The `gguf` package decodes the rare ones; it is imported
+only for them, because its import takes as long as a small model.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from suffice.native import core
+
+__all__ = ["KNOWN", "NATIVE", "TYPES", "Block", "file_type"]
+
+
+class Block(NamedTuple):
+    """A type of tensors: its ggml name, and the values and bytes of a block."""
+
+    name: str
+    values: int
+    bytes: int
+
+
+NATIVE = {number: Block(name, values, size) for name, number, values, size in core.block_types()}
+_BY_PACKAGE = {
+    16: Block("IQ2_XXS", 256, 66),
+    17: Block("IQ2_XS", 256, 74),
+    18: Block("IQ3_XXS", 256, 98),
+    19: Block("IQ1_S", 256, 50),
+    21: Block("IQ3_S", 256, 110),
+    22: Block("IQ2_S", 256, 82),
+    29: Block("IQ1_M", 256, 56),
+    34: Block("TQ1_0", 256, 54),
+    35: Block("TQ2_0", 256, 66),
+    40: Block("NVFP4", 64, 36),
+}
+TYPES = NATIVE | _BY_PACKAGE  # that can be read, by ggml number
+_UNREAD = {
+    9: "Q8_1",
+    15: "Q8_K",
+    24: "I8",
+    25: "I16",
+    26: "I32",
+    27: "I64",
+    28: "F64",
+    41: "Q1_0",
+}
+KNOWN = _UNREAD | {number: block.name for number, block in TYPES.items()}
+
+_FILES = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    19: "IQ2_XXS",
+    20: "IQ2_XS",
+    21: "Q2_K_S",
+    22: "IQ3_XS",
+    23: "IQ3_XXS",
+    24: "IQ1_S",
+    25: "IQ4_NL",
+    26: "IQ3_S",
+    27: "IQ3_M",
+    28: "IQ2_S",
+    29: "IQ2_M",
+    30: "IQ4_XS",
+    31: "IQ1_M",
+    32: "BF16",
+    36: "TQ1_0",
+    37: "TQ2_0",
+    38: "MXFP4_MOE",
+    39: "NVFP4",
+    40: "Q1_0",
+}
+
+
+def file_type(number: object) -> str | None:
+    """Return the name of a file's type, such as Q4_K_M; None if llama.cpp has no such number."""
+    return _FILES.get(number) if isinstance(number, int) else None

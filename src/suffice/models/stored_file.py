@@ -1,0 +1,112 @@
+"""A file that weights are read from, natively and in parallel.
+
+The file is read and never mapped into memory. If another program cuts a mapped file, the next read
+of it ends the process with SIGBUS; here it is an `InputError`. A loaded model holds copies only.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from suffice.errors import InputError, shown
+from suffice.native import core
+
+__all__ = ["FLOATS", "Array", "StoredFile", "is_finite"]
+
+Array = NDArray[np.generic]
+Result = TypeVar("Result")
+
+# Floating-point types that are loaded as they are stored, by their native names.
+FLOATS: dict[str, np.dtype[np.generic]] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+_NAMES = {dtype: name for name, dtype in FLOATS.items()}
+
+
+class StoredFile:
+    """An open file; it is closed when the object goes.
+
+    Raises:
+        InputError: The file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._file)
+            self.size = os.fstat(self._file).st_size
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Read up to `count` bytes.
+
+        Raises:
+            InputError: The file cannot be read.
+        """
+        try:
+            return os.pread(self._file, count, offset)
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def read_array(
+        self, name: str, offset: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]
+    ) -> Array:
+        """Read the array `name` as it is stored.
+
+        Raises:
+            InputError: The file cannot be read, or ends before the array does.
+        """
+        found = np.empty(shape, dtype)
+        into = found.reshape(-1).view(np.uint8)
+        self._checked(name, lambda: core.read_bytes(self._file, offset, into))
+        return found
+
+    def read_rows(
+        self,
+        name: str,
+        offset: int,
+        kind: str,
+        first: int,
+        out: NDArray[np.float32],
+        paired: int = 0,
+    ) -> bool:
+        """Decode rows of the matrix `name`, which starts at `offset`; return if all are finite.
+
+        They are the rows `first`, `first` + 1, ... that `out` [rows, K] has space for. `kind` is a
+        native type of blocks. `paired` is the number of rows of a head that is stored with row i of
+        its first half before row i of its second; 0: rows are stored in order.
+
+        Raises:
+            InputError: The file cannot be read, or ends before the matrix does.
+        """
+        return self._checked(
+            name, lambda: core.read_rows(self._file, offset, kind, first, out, paired)
+        )
+
+    def _checked(self, name: str, read: Callable[[], Result]) -> Result:
+        try:
+            return read()
+        except EOFError:
+            raise InputError(f"{self.path} was cut short while '{shown(name)}' was read") from None
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: OSError) -> InputError:
+        return InputError(f"{self.path} cannot be read: {error.strerror or error}")
+
+
+def is_finite(values: Array) -> bool:
+    """Return whether a contiguous array of float32, float16 or bfloat16 has no NaN or infinity."""
+    return bool(core.all_finite(_NAMES[values.dtype], values.reshape(-1).view(np.uint8)))

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+_WIDTH = 60  # of a value in a message
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _WIDTH
 
 
 class InputError(ValueError):
@@ -34,12 +40,18 @@ def check_text(name: str, text: str) -> None:
         ) from None
 
 
+def shown(value: object) -> str:
+    """Return a value for a message: one line of at most 60 characters, whatever its size."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
+
+
 def unknown(kind: str, given: str, known: Iterable[str], close: float = 0.6) -> InputError:
     """Build the error for a name that is not in a list, with the nearest known one.
 
     A known name is suggested if its similarity, from 0 to 1, is at least `close`.
     """
-    names = sorted(known)
+    names, given = sorted(known), shown(given)[1:-1]
     near = get_close_matches(given, names, n=1, cutoff=close)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     listed = f"Known: {', '.join(names)}" if names else "There are none"

@@ -157,7 +157,8 @@ def _mixed(values: list[torch.Tensor], shares: torch.Tensor) -> torch.Tensor:
 
 def _turn(config: DecoderConfig, rope: Rope, by: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the cosines and sines [1, D/2] that rotate keys by `by` positions."""
-    cos, sin = rope_table(rope, config.head_size, config.trained_positions, 1, by)
+    table = rope_table(rope, config.head_size, config.trained_positions, 1, by)
+    cos, sin = torch.from_numpy(table[0]), torch.from_numpy(table[1])  # bridge
     factor = torch.hypot(cos, sin)
     return cos / factor, sin / factor
 

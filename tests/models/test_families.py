@@ -240,7 +240,7 @@ def test_rotations_wherever_their_parameters_stand(fields: dict[str, Any]) -> No
 def test_null_where_transformers_fails_later() -> None:
     raw = WRITTEN["transformers-4.51: llama"]
     assert read(raw | {"original_max_position_embeddings": None}) == read(raw)
-    with pytest.raises(InputError, match="^config field 'sliding_window' is missing, but 'layer_"):
+    with pytest.raises(InputError, match=r"^config field .sliding_window. is missing"):
         read(WRITTEN["transformers-4.51: gemma3"] | {"sliding_window": None})
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 MOST_SHOWN = 200  # characters of a name in a message
+_WIDTH = 60  # of a value in a message
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _WIDTH
 
 
 class InputError(ValueError):
@@ -59,6 +64,12 @@ def shown(text: str) -> str:
     start = text[: MOST_SHOWN + 1]
     printable = start if start.isprintable() else start.encode("unicode_escape").decode()
     return printable if len(printable) <= MOST_SHOWN else printable[: MOST_SHOWN - 3] + "..."
+
+
+def brief(value: object) -> str:
+    """Return a value for a message: one line of at most 60 characters, whatever its size."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
 
 
 def unknown(kind: str, given: str, known: Iterable[str], close: float = 0.6) -> InputError:

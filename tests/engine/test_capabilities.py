@@ -29,8 +29,6 @@ ASKS_OTHERS = {
     "integrations/checks.py": "transformers' configurations and modules",
     "integrations/growing_cache.py": "transformers' configurations, and growth policies of a user",
     "integrations/transformers.py": "transformers' models and keys",
-    "models/families/llama.py": "transformers' configurations",
-    "models/fields.py": "transformers' configurations",
     "models/formats/quantized_file.py": "arrays of a file",
     "models/pages.py": "the system",
     "models/tokenizer.py": "transformers' tokenizers",

@@ -158,8 +158,25 @@ def test_the_old_format_means_the_same(folder_of: Any) -> None:
         ),
         (
             "llama",
-            {"rope_parameters": _LONGROPE},
-            "unknown rope_type 'longrope'. Known: default, dynamic, linear, llama3, yarn",
+            {"rope_parameters": {**_LONGROPE, "rope_type": "mrope"}},
+            "unknown rope_type 'mrope'. Did you mean 'longrope'? Known: default, dynamic, linear, "
+            "llama3, longrope, yarn",
+        ),
+        (
+            "llama",
+            {"rope_parameters": {**_LONGROPE, "short_factor": [1.0] * 7}},
+            "config field 'short_factor' has 7 numbers; needed: 8, half of 'head_dim'",
+        ),
+        (
+            "gemma3",
+            {"rope_parameters": {"full_attention": _LONGROPE}},
+            "unknown rope_type 'longrope'. Known: default, linear",
+        ),
+        (
+            "gemma3",
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+            "unknown entry of config field 'rope_parameters' 'rope_type'. "
+            "Known: full_attention, sliding_attention",
         ),
         (
             "llama",
@@ -178,7 +195,11 @@ def test_the_old_format_means_the_same(folder_of: Any) -> None:
             "supported: 1.0",
         ),
         ("llama", {"hidden_act": "mish"}, "unknown value of config field 'hidden_act' 'mish'."),
-        ("llama", {"attention_bias": "no"}, "config.json is not a valid LlamaConfig:"),
+        (
+            "llama",
+            {"attention_bias": "no"},
+            "config field 'attention_bias' = 'no' must be true or ",
+        ),
         (
             "llama",
             {"hidden_size": "64"},
@@ -222,7 +243,7 @@ def test_the_old_format_means_the_same(folder_of: Any) -> None:
         (
             "llama",
             {"rope_parameters": {"rope_type": "default", "rope_theta": None}},
-            "config field 'rope_theta' = None must be a finite number above 1",
+            "config field 'rope_parameters.rope_theta' = None must be a finite number above 1",
         ),
         *(
             (

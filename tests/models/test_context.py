@@ -27,13 +27,20 @@ SCALING: dict[str, dict[str, Any]] = {
     "yarn": {"original_max_position_embeddings": TRAINED},
     "linear": {},
     "dynamic": {},
+    "longrope": {
+        "original_max_position_embeddings": TRAINED,
+        "short_factor": [1.0 + i / 8 for i in range(8)],
+        "long_factor": [1.5 + i for i in range(8)],
+    },
 }
+CHANGING = ("dynamic", "longrope")  # by the length of the text
 
 
 def make(folder: Path, kind: str, **changes: Any) -> Path:
     rope = {"rope_type": kind, "rope_theta": 1000.0, "factor": 4.0, **SCALING[kind]}
+    stated = 4 * TRAINED if kind == "longrope" else TRAINED
     return tiny.make(
-        folder, "qwen2", max_position_embeddings=TRAINED, rope_parameters=rope, **changes
+        folder, "qwen2", max_position_embeddings=stated, rope_parameters=rope, **changes
     )
 
 
@@ -72,8 +79,8 @@ def prompt_and_steps(model: Any, prompt: int) -> torch.Tensor:
 def test_logits_beyond_the_trained_positions(kind: str, run: Any, tmp_path: Path) -> None:
     folder, tokens = make(tmp_path, kind), TOKENS.tolist()
     decoder = Decoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
-    # of a dynamic rotation transformers turns a prompt beyond the trained positions another way
-    prompt = TRAINED if kind == "dynamic" else 100
+    # transformers turns a prompt beyond that length another way than its tokens one by one
+    prompt = TRAINED if kind in CHANGING else 100
     exact, same = (
         prompt_and_steps(hf_reference.load(folder, dtype), prompt)
         for dtype in (torch.float64, torch.float32)
@@ -83,12 +90,18 @@ def test_logits_beyond_the_trained_positions(kind: str, run: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("run", [by_torch, by_native])
-def test_a_dynamic_prompt_beyond_the_trained_positions_is_refused(run: Any, tmp_path: Path) -> None:
-    folder, tokens = make(tmp_path, "dynamic"), TOKENS.tolist()
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [("dynamic", "max_position_embeddings"), ("longrope", "original_max_position_embeddings")],
+)
+def test_a_prompt_beyond_the_change_of_frequencies_is_refused(
+    kind: str, field: str, run: Any, tmp_path: Path
+) -> None:
+    folder, tokens = make(tmp_path, kind), TOKENS.tolist()
     decoder = Decoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
     message = (
-        "a prompt of 65 tokens or more is not supported with rope_type 'dynamic'; "
-        "allowed: 64 (max_position_embeddings), which generated tokens may exceed"
+        f"a prompt of 65 tokens or more is not supported with rope_type '{kind}'; "
+        f"allowed: 64 ({field}), which generated tokens may exceed"
     )
     with pytest.raises(InputError) as caught:
         run(decoder, [tokens[:32], tokens[32:62], tokens[62:65]])
@@ -114,7 +127,9 @@ def test_how_far_a_rotation_reaches(rope: Rope, context: int, most: int) -> None
     assert rope.reached(64) == (context, most)
 
 
-@pytest.mark.parametrize(("kind", "default"), [("yarn", 256), ("linear", 64), ("dynamic", 64)])
+@pytest.mark.parametrize(
+    ("kind", "default"), [("yarn", 256), ("linear", 64), ("dynamic", 64), ("longrope", 64)]
+)
 def test_a_longer_context_may_be_asked_for(kind: str, default: int, tmp_path: Path) -> None:
     folder = make(tmp_path, kind, tokenizer=True)
     options: dict[str, Any] = {"dtype": "float32", "threads": 1}
@@ -126,7 +141,7 @@ def test_a_longer_context_may_be_asked_for(kind: str, default: int, tmp_path: Pa
     (result,) = llm.generate({"prompt_token_ids": TOKENS[:60].tolist()}, params)
     assert len(result.outputs[0].token_ids) == 60
     prompt = {"prompt_token_ids": TOKENS[:100].tolist()}
-    if kind == "dynamic":
+    if kind in CHANGING:
         for length in (65, 100):
             prompt = {"prompt_token_ids": TOKENS[:length].tolist()}
             with pytest.raises(InputError, match=rf"has {length} tokens: must be at most 64 \("):

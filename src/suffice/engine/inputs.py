@@ -169,8 +169,8 @@ class RequestMaker:
         if len(tokens) > self._longest:
             raise InputError(
                 f"the prompt has {len(tokens)} tokens: must be at most {self._longest} "
-                "(max_position_embeddings); with this model's rotation (rope_type 'dynamic') only "
-                "generated tokens may go beyond"
+                "(to which the frequencies of this model's rotation are constant); only generated "
+                "tokens may go beyond"
             )
         room = self._rows - len(tokens)
         if params.min_tokens > room:

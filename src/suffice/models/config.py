@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from suffice.errors import InputError
+from suffice.errors import InputError, brief, unknown
 
-__all__ = ["DecoderConfig", "LayerConfig", "Rope", "check_number", "check_size"]
+__all__ = [
+    "ROPE_KINDS",
+    "DecoderConfig",
+    "LayerConfig",
+    "Rope",
+    "check_layers",
+    "check_number",
+    "check_rope_parameter",
+    "check_size",
+]
 
 MAX_HEAD_SIZE = 256
+_MAX_LAYERS = 1024  # several times as many as any published decoder has
 _MAX_SIZE = 2**31 - 1  # sizes and positions are 32-bit numbers in the native core
+_MAX_NUMBER = 3.4e38  # the decoder computes in float32, where larger numbers are infinite
+_LEAST_FACTOR = 1e-3  # smaller ones would turn angles into infinities
 
 
 def check_size(field: str, value: Any) -> None:
@@ -22,20 +34,88 @@ def check_size(field: str, value: Any) -> None:
     """
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_SIZE:
         raise InputError(
-            f"config field '{field}' = {value!r:.60} must be a whole number from 1 to {_MAX_SIZE}"
+            f"config field '{field}' = {brief(value)} must be a whole number from 1 to {_MAX_SIZE}"
         )
 
 
 def check_number(field: str, value: Any, above: float = 0) -> None:
-    """Refuse values that are not finite numbers above `above`.
+    """Refuse values that are not finite float32 numbers above `above`.
 
     Raises:
         InputError: It is not.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not above < value < math.inf:
-        kind = "number" if above == -math.inf else f"number above {above:g}"
-        raise InputError(f"config field '{field}' = {value!r:.60} must be a finite {kind}")
+    if not number or not above < value < _MAX_NUMBER:
+        raise InputError(
+            f"config field '{field}' = {brief(value)} must be a finite number above {above:g}"
+        )
+
+
+def check_layers(count: int) -> None:
+    """Refuse a number of layers that no decoder has, before anything is made for each.
+
+    Raises:
+        InputError: There are more than 1024.
+    """
+    if count > _MAX_LAYERS:
+        raise InputError(
+            f"config field 'num_hidden_layers' = {count} must be at most {_MAX_LAYERS}"
+        )
+
+
+# kind of rotation: the parameters that it must have, and those that it may have
+ROPE_KINDS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
+    "default": (frozenset(), frozenset()),
+    "linear": (frozenset({"factor"}), frozenset()),
+    "dynamic": (frozenset({"factor"}), frozenset()),
+    "llama3": (
+        frozenset(
+            {
+                "factor",
+                "high_freq_factor",
+                "low_freq_factor",
+                "original_max_position_embeddings",
+            }
+        ),
+        frozenset(),
+    ),
+    "longrope": (
+        frozenset({"factor", "long_factor", "original_max_position_embeddings", "short_factor"}),
+        frozenset({"attention_factor"}),
+    ),
+    "yarn": (
+        frozenset({"factor", "original_max_position_embeddings"}),
+        frozenset(
+            {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
+        ),
+    ),
+}
+# parameter below, parameter above, and their values if they are not given
+_BANDS = (("low_freq_factor", "high_freq_factor", 0.0, 0.0), ("beta_slow", "beta_fast", 1.0, 32.0))
+
+
+def check_rope_parameter(name: str, value: Any, within: str = "") -> None:
+    """Refuse an impossible value of a parameter of a rotation; `within` precedes its name.
+
+    Raises:
+        InputError: It is one.
+    """
+    field = within + name
+    if name == "original_max_position_embeddings":
+        check_size(field, value)
+    elif name == "truncate":
+        if not isinstance(value, bool):
+            raise InputError(f"config field '{field}' = {brief(value)} must be true or false")
+    elif name in ("long_factor", "short_factor"):
+        if not isinstance(value, list | tuple) or len(value) > MAX_HEAD_SIZE // 2:
+            raise InputError(
+                f"config field '{field}' = {brief(value)} must be a list of numbers, "
+                "one for every two entries of a head"
+            )
+        for number in value:
+            check_number(field, number, _LEAST_FACTOR)
+    else:
+        check_number(field, value, _LEAST_FACTOR if name == "factor" else 0)
 
 
 @dataclass(frozen=True)
@@ -46,30 +126,71 @@ class Rope:
     [D/2], if given, divide the frequencies one by one.
 
     Raises:
-        InputError: An impossible number; the message names the checkpoint's field.
+        InputError: An unknown kind, a parameter that it lacks or does not know, an impossible
+            number; the message names the checkpoint's field.
     """
 
     kind: str = "default"
     theta: float = 10_000.0
-    parameters: tuple[tuple[str, float], ...] = ()
+    parameters: tuple[tuple[str, Any], ...] = ()
     divisors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.kind, str) or self.kind not in ROPE_KINDS:
+            raise unknown("rope_type", str(self.kind), ROPE_KINDS)
         check_number("rope_theta", self.theta, above=1)
+        given: dict[str, Any] = {  # a file of JSON has lists
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in self.parameters
+        }
+        required, optional = ROPE_KINDS[self.kind]
+        for name, value in given.items():
+            if name not in required | optional:
+                raise unknown(f"parameter of rope_type '{self.kind}'", name, required | optional)
+            check_rope_parameter(name, value)
+        missing = sorted(required - set(given))
+        if missing:
+            raise InputError(f"rope_type '{self.kind}' needs the parameter '{missing[0]}'")
+        for low, high, below, above in _BANDS:
+            if low in given or high in given:
+                bound = given.get(low, below)
+                check_number(f"rope_parameters.{high}", given.get(high, above), above=bound)
+        object.__setattr__(self, "parameters", tuple(sorted(given.items())))
 
     def reached(self, positions: int) -> tuple[int, int]:
         """Return the context length of a model trained on `positions`, and the longest it allows.
 
         YaRN is a setting for long texts, so a model with YaRN uses its stretched length by default.
-        Other kinds may be stretched by their factor on request, at some cost in quality.
+        Other kinds may be stretched by their factor on request, at some cost in quality. LongRoPE
+        changes its frequencies at the original length, which is its context unless more is
+        requested.
         """
         given = dict(self.parameters)
         if self.kind == "yarn":
-            stretched = int(given["original_max_position_embeddings"] * given["factor"])
+            stretched = _stretched(given["original_max_position_embeddings"], given["factor"])
             return max(positions, stretched), max(positions, stretched)
         if self.kind in ("linear", "dynamic"):
-            return positions, max(positions, int(positions * given["factor"]))
+            return positions, max(positions, _stretched(positions, given["factor"]))
+        if self.kind == "longrope":
+            return min(positions, given["original_max_position_embeddings"]), positions
         return positions, positions
+
+    def steady(self, positions: int) -> int | None:
+        """Return up to how many tokens the frequencies do not depend on a text's length.
+
+        None means any number. The model was trained on `positions`.
+        """
+        if self.kind == "dynamic":
+            return positions
+        if self.kind == "longrope":
+            original: int = dict(self.parameters)["original_max_position_embeddings"]
+            return original
+        return None
+
+
+def _stretched(positions: int, factor: float) -> int:
+    """Return positions x factor; more than the largest size if it is not a size."""
+    return int(min(positions * float(factor), 2.0 * _MAX_SIZE))
 
 
 @dataclass(frozen=True)
@@ -132,6 +253,7 @@ class DecoderConfig:
             check_size(field, size)
         check_size("max_position_embeddings, stretched", self.most_positions)
         check_number("rms_norm_eps", self.norm_eps)
+        check_number("attention_scale", self.attention_scale)
         if self.head_size % 16 or not 16 <= self.head_size <= MAX_HEAD_SIZE:
             raise InputError(
                 f"config field 'head_dim' = {self.head_size} is not supported; "
@@ -145,6 +267,8 @@ class DecoderConfig:
         for layer in self.layers:
             if layer.window is not None:
                 check_size("sliding_window", layer.window)
+        for rope in self.ropes:
+            _check_lists(rope, self.head_size // 2)
 
     @property
     def max_positions(self) -> int:
@@ -161,10 +285,22 @@ class DecoderConfig:
     @property
     def longest_prompt(self) -> int:
         """The most tokens a prompt may have; `rope.check_call` explains why it can be fewer."""
-        dynamic = any(rope.kind == "dynamic" for rope in self.ropes)
-        return self.trained_positions if dynamic else self.most_positions
+        steady = (rope.steady(self.trained_positions) for rope in self.ropes)
+        return min([self.most_positions, *(length for length in steady if length is not None)])
 
     @property
     def projected(self) -> bool:
         """Whether embedding rows have their own width and are projected in and out."""
         return self.embed_width != self.width
+
+
+def _check_lists(rope: Rope, count: int) -> None:
+    lists = {name: value for name, value in rope.parameters if isinstance(value, tuple)}
+    if rope.divisors:
+        lists["rope_freqs"] = rope.divisors
+    for name, numbers in lists.items():
+        if len(numbers) != count:
+            raise InputError(
+                f"config field '{name}' has {len(numbers)} numbers; "
+                f"needed: {count}, half of 'head_dim'"
+            )

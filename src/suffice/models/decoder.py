@@ -101,10 +101,11 @@ class Decoder:
     def rope_tables(self, rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return cosines and sines [rows, D/2] float32 for each of `config.ropes`."""
         config = self.config
-        return [
+        tables = [
             rope_table(rope, config.head_size, config.trained_positions, rows)
             for rope in config.ropes
         ]
+        return [(torch.from_numpy(cos), torch.from_numpy(sin)) for cos, sin in tables]  # bridge
 
     @torch.no_grad()
     def forward(

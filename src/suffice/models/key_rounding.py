@@ -164,10 +164,7 @@ def _mixed(values: list[np.ndarray], shares: np.ndarray) -> np.ndarray:
 
 def _turn(config: DecoderConfig, rope: Rope, by: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the cosines and sines [1, D/2] that rotate keys by `by` positions."""
-    cos, sin = (
-        np.asarray(part)  # bridge
-        for part in rope_table(rope, config.head_size, config.trained_positions, 1, by)
-    )
+    cos, sin = rope_table(rope, config.head_size, config.trained_positions, 1, by)
     factor = np.hypot(cos, sin)
     return cos / factor, sin / factor
 

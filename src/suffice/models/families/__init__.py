@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from suffice.errors import InputError
+from suffice.errors import InputError, brief
 from suffice.models.config import DecoderConfig
 from suffice.registry import Table
 
@@ -54,7 +54,7 @@ def family_of(raw: Mapping[str, Any]) -> Family:
     names = raw.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
         raise InputError(
-            f"config field 'architectures' = {names!r} must be a list of one name; "
+            f"config field 'architectures' = {brief(names)} must be a list of one name; "
             f"known: {', '.join(ARCHITECTURES.names())}"
         )
     if names[0] not in ARCHITECTURES.entries:
@@ -64,14 +64,15 @@ def family_of(raw: Mapping[str, Any]) -> Family:
     given = raw.get("model_type", family.name)
     if given != family.name:
         raise InputError(
-            f"config field 'model_type' = {given!r:.60} contradicts 'architectures' = "
-            f"{names!r}, whose model_type is '{family.name}'"
+            f"config field 'model_type' = {brief(given)} contradicts 'architectures' = "
+            f"{brief(names)}, whose model_type is '{family.name}'"
         )
     return family
 
 
 def _unsupported(name: str) -> InputError:
     """Build the error for an architecture; suggest another only if this one is misspelt."""
+    name = brief(name)[1:-1]
     stems = {known.partition("For")[0]: known for known in ARCHITECTURES.names()}
     near = get_close_matches(name.partition("For")[0], stems, n=1, cutoff=_CLOSE)
     hint = f" Did you mean '{stems[near[0]]}'?" if near else ""

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from suffice.models.config import DecoderConfig, LayerConfig
 from suffice.models.families import Family
-from suffice.models.families.llama import ROPE_FIELDS, SIZE_FIELDS, WEIGHTS, sizes
-from suffice.models.fields import activation, normalise, read_rope, sliding_layers
+from suffice.models.families.llama import WEIGHTS, sizes
+from suffice.models.fields import activation, head_size, layers_by_kind, read_fields
+from suffice.models.rope_fields import ROPE_DEFAULTS, layer_ropes
 
-_USED = (
-    *SIZE_FIELDS,
-    *ROPE_FIELDS,
-    "attention_bias",
-    "hidden_activation",
-    "layer_types",
-    "query_pre_attn_scalar",
-    "rope_local_base_freq",
-    "sliding_window",
-    "sliding_window_pattern",
-    "_sliding_window_pattern",
-)
+DEFAULTS: Mapping[str, Any] = {
+    **ROPE_DEFAULTS,
+    "rope_theta": 1_000_000.0,  # of global layers
+    "rope_local_base_freq": 10_000.0,
+    "vocab_size": 262208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 6,
+    "_sliding_window_pattern": None,  # transformers writes it next to layer_types, and ignores it
+    "layer_types": None,  # every sixth (sliding_window_pattern) is global
+}
 _ONLY = {
     "attn_logit_softcapping": (None,),
     "final_logit_softcapping": (None,),
     "use_bidirectional_attention": (False, None),
 }
-_LOCAL, _GLOBAL = 0, 1
 _ROPE_KINDS = ("default", "linear")
 _NORMS = {
     "layers.q_norm": "model.layers.{i}.self_attn.q_norm",
@@ -38,29 +49,29 @@ _NORMS = {
 
 
 def _read(raw: dict[str, Any]) -> DecoderConfig:
-    from transformers.models.gemma3.configuration_gemma3 import Gemma3TextConfig
-
-    config = normalise(raw, Gemma3TextConfig, _USED, _ONLY)
-    layers = tuple(
-        LayerConfig(config.sliding_window, _LOCAL) if slides else LayerConfig(None, _GLOBAL)
-        for slides in sliding_layers(config)
-    )
-    ropes = config.rope_parameters
-    shared = sizes(config) | {
+    fields = read_fields(raw, DEFAULTS, ("sliding_window",), _ONLY)
+    thetas = {
+        "sliding_attention": fields["rope_local_base_freq"],
+        "full_attention": fields["rope_theta"],
+    }
+    ropes = layer_ropes(fields, thetas, _ROPE_KINDS)
+    shared = sizes(fields, head_size(fields)) | {
         "placement": "sandwich",
-        "attention_scale": config.query_pre_attn_scalar**-0.5,
+        "attention_scale": fields["query_pre_attn_scalar"] ** -0.5,
     }
     return DecoderConfig(
         **shared,
-        layers=layers,
-        activation=activation(config, "hidden_activation"),
-        ropes=(
-            read_rope(ropes["sliding_attention"], _ROPE_KINDS),
-            read_rope(ropes["full_attention"], _ROPE_KINDS),
+        layers=layers_by_kind(
+            fields,
+            lambda index: bool((index + 1) % fields["sliding_window_pattern"]),
+            sliding=LayerConfig(fields["sliding_window"], rope=0),
+            full=LayerConfig(None, rope=1),
         ),
+        activation=activation(fields, "hidden_activation"),
+        ropes=(ropes["sliding_attention"], ropes["full_attention"]),
         qk_norm=True,
-        embed_scale=config.hidden_size**0.5,
-        biases=frozenset("qkvo" if config.attention_bias else ""),
+        embed_scale=fields["hidden_size"] ** 0.5,
+        biases=frozenset("qkvo" if fields["attention_bias"] else ""),
     )
 
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from suffice.models.config import DecoderConfig, LayerConfig, check_size
+from suffice.models.config import DecoderConfig, LayerConfig
 from suffice.models.families import Family
-from suffice.models.fields import activation, normalise, read_rope
+from suffice.models.fields import activation, head_size, read_fields
+from suffice.models.rope_fields import ROPE_DEFAULTS, read_rope
 
-ROPE_FIELDS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor")
-SIZE_FIELDS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "max_position_embeddings",
-    "rms_norm_eps",
-    "tie_word_embeddings",
-)
+# The defaults of the families are those of transformers' configuration classes.
+DEFAULTS: Mapping[str, Any] = {
+    **ROPE_DEFAULTS,
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": None,  # num_attention_heads
+    "head_dim": None,  # hidden_size / num_attention_heads
+    "hidden_act": "silu",
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
 WEIGHTS = {
     "embed": "model.embed_tokens",
     "final_norm": "model.norm",
@@ -39,49 +45,34 @@ WEIGHTS = {
 SURPLUS = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"model\.rotary_emb\.inv_freq")
 
 
-def head_size(config: Any) -> int:
-    """Return the head size; old configurations leave it out, and it is derived.
-
-    Raises:
-        InputError: There are more heads than the hidden size has entries.
-    """
-    given = getattr(config, "head_dim", None)
-    size = given or config.hidden_size // config.num_attention_heads
-    check_size("head_dim", size)
-    return int(size)
-
-
-def sizes(config: Any) -> dict[str, Any]:
-    """Return the decoder's fields that all relatives of Llama share."""
+def sizes(fields: Mapping[str, Any], head: int) -> dict[str, Any]:
+    """Return the decoder's fields that all relatives of Llama share; `head` is the head size."""
     return {
-        "vocab": config.vocab_size,
-        "width": config.hidden_size,
-        "heads": config.num_attention_heads,
-        "kv_heads": config.num_key_value_heads,
-        "head_size": head_size(config),
-        "mlp_width": config.intermediate_size,
+        "vocab": fields["vocab_size"],
+        "width": fields["hidden_size"],
+        "heads": fields["num_attention_heads"],
+        "kv_heads": fields["num_key_value_heads"] or fields["num_attention_heads"],
+        "head_size": head,
+        "mlp_width": fields["intermediate_size"],
         "norm": "rms",
-        "norm_eps": config.rms_norm_eps,
+        "norm_eps": fields["rms_norm_eps"],
         "placement": "pre",
         "gated": True,
-        "attention_scale": head_size(config) ** -0.5,
-        "trained_positions": config.max_position_embeddings,
-        "tied": config.tie_word_embeddings,
+        "attention_scale": head**-0.5,
+        "trained_positions": fields["max_position_embeddings"],
+        "tied": fields["tie_word_embeddings"],
     }
 
 
 def _read(raw: dict[str, Any]) -> DecoderConfig:
-    from transformers.models.llama.configuration_llama import LlamaConfig
-
-    used = (*SIZE_FIELDS, *ROPE_FIELDS, "hidden_act", "attention_bias", "mlp_bias")
-    config = normalise(raw, LlamaConfig, used, {})
-    attention = ("q", "k", "v", "o") if config.attention_bias else ()
-    mlp = ("gate", "up", "down") if config.mlp_bias else ()
+    fields = read_fields(raw, DEFAULTS)
+    attention = ("q", "k", "v", "o") if fields["attention_bias"] else ()
+    mlp = ("gate", "up", "down") if fields["mlp_bias"] else ()
     return DecoderConfig(
-        **sizes(config),
-        layers=(LayerConfig(),) * config.num_hidden_layers,
-        activation=activation(config, "hidden_act"),
-        ropes=(read_rope(config.rope_parameters),),
+        **sizes(fields, head_size(fields, whole=True)),
+        layers=(LayerConfig(),) * fields["num_hidden_layers"],
+        activation=activation(fields, "hidden_act"),
+        ropes=(read_rope(fields),),
         biases=frozenset((*attention, *mlp)),
     )
 

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from suffice.models.config import DecoderConfig, LayerConfig
 from suffice.models.families import Family
-from suffice.models.families.llama import ROPE_FIELDS, SIZE_FIELDS, SURPLUS, WEIGHTS, sizes
-from suffice.models.fields import activation, normalise, read_rope
+from suffice.models.families.llama import SURPLUS, WEIGHTS, sizes
+from suffice.models.fields import activation, head_size, read_fields
+from suffice.models.rope_fields import ROPE_DEFAULTS, read_rope
+
+DEFAULTS: Mapping[str, Any] = {
+    **ROPE_DEFAULTS,
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": None,  # hidden_size // num_attention_heads
+    "hidden_act": "silu",
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "sliding_window": 4096,
+}
 
 
 def _read(raw: dict[str, Any]) -> DecoderConfig:
-    from transformers.models.mistral.configuration_mistral import MistralConfig
-
-    used = (*SIZE_FIELDS, *ROPE_FIELDS, "hidden_act", "sliding_window")
-    config = normalise(raw, MistralConfig, used, {})
+    fields = read_fields(raw, DEFAULTS, nullable=("sliding_window",))
     return DecoderConfig(
-        **sizes(config),
-        layers=(LayerConfig(config.sliding_window),) * config.num_hidden_layers,
-        activation=activation(config, "hidden_act"),
-        ropes=(read_rope(config.rope_parameters),),
+        **sizes(fields, head_size(fields)),
+        layers=(LayerConfig(fields["sliding_window"]),) * fields["num_hidden_layers"],
+        activation=activation(fields, "hidden_act"),
+        ropes=(read_rope(fields),),
     )
 
 

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from suffice.models.config import DecoderConfig, LayerConfig
 from suffice.models.families import Family
-from suffice.models.families.llama import head_size
-from suffice.models.fields import activation, normalise
+from suffice.models.fields import activation, head_size, read_fields
 
-_USED = (
-    "vocab_size",
-    "hidden_size",
-    "ffn_dim",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "max_position_embeddings",
-    "word_embed_proj_dim",
-    "activation_function",
-    "do_layer_norm_before",
-    "_remove_final_layer_norm",
-    "enable_bias",
-    "tie_word_embeddings",
-)
+DEFAULTS: Mapping[str, Any] = {
+    "vocab_size": 50272,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "ffn_dim": 3072,
+    "max_position_embeddings": 2048,
+    "do_layer_norm_before": True,
+    "_remove_final_layer_norm": False,
+    "word_embed_proj_dim": None,  # hidden_size
+    "num_attention_heads": 12,
+    "activation_function": "relu",
+    "enable_bias": True,
+    "tie_word_embeddings": True,
+}
 _ONLY = {"layer_norm_elementwise_affine": (True,)}
 _OFFSET = 2  # the first rows of the position table are never used
 _EPS = 1e-5
@@ -46,32 +46,30 @@ _WEIGHTS = {
 
 
 def _read(raw: dict[str, Any]) -> DecoderConfig:
-    from transformers.models.opt.configuration_opt import OPTConfig
-
-    config = normalise(raw, OPTConfig, _USED, _ONLY)
-    size = head_size(config)
-    before = config.do_layer_norm_before
+    fields = read_fields(raw, DEFAULTS, only=_ONLY)
+    size = head_size(fields, whole=True)
+    before, positions = fields["do_layer_norm_before"], fields["max_position_embeddings"]
     return DecoderConfig(
-        vocab=config.vocab_size,
-        width=config.hidden_size,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_attention_heads,
+        vocab=fields["vocab_size"],
+        width=fields["hidden_size"],
+        heads=fields["num_attention_heads"],
+        kv_heads=fields["num_attention_heads"],
         head_size=size,
-        mlp_width=config.ffn_dim,
-        layers=(LayerConfig(rope=None),) * config.num_hidden_layers,
+        mlp_width=fields["ffn_dim"],
+        layers=(LayerConfig(rope=None),) * fields["num_hidden_layers"],
         norm="layer",
         norm_eps=_EPS,
         placement="pre" if before else "post",
-        activation=activation(config, "activation_function"),
+        activation=activation(fields, "activation_function"),
         gated=False,
         attention_scale=size**-0.5,
-        trained_positions=config.max_position_embeddings,
-        embed_width=config.word_embed_proj_dim,
-        position_rows=config.max_position_embeddings + _OFFSET,
+        trained_positions=positions,
+        embed_width=fields["word_embed_proj_dim"] or 0,
+        position_rows=positions + _OFFSET,
         position_offset=_OFFSET,
-        tied=config.tie_word_embeddings,
-        final_norm=before and not config._remove_final_layer_norm,
-        biases=frozenset(("q", "k", "v", "o", "up", "down") if config.enable_bias else ()),
+        tied=fields["tie_word_embeddings"],
+        final_norm=before and not fields["_remove_final_layer_norm"],
+        biases=frozenset(("q", "k", "v", "o", "up", "down") if fields["enable_bias"] else ()),
     )
 
 

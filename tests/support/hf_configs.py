@@ -1,0 +1,156 @@
+"""What a `config.json` means to transformers, as facts that a `DecoderConfig` has too."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from huggingface_hub.errors import StrictDataclassError
+
+from suffice.models.config import DecoderConfig, Rope
+from suffice.models.rope import frequencies
+
+# architecture: module of transformers.models, and the prefix of its classes' names
+CLASSES = {
+    "Gemma3ForCausalLM": ("gemma3", "Gemma3Text"),
+    "LlamaForCausalLM": ("llama", "Llama"),
+    "MistralForCausalLM": ("mistral", "Mistral"),
+    "OPTForCausalLM": ("opt", "OPT"),
+    "Qwen2ForCausalLM": ("qwen2", "Qwen2"),
+    "Qwen3ForCausalLM": ("qwen3", "Qwen3"),
+}
+_ACTIVATIONS = {"silu": "silu", "relu": "relu", "gelu_pytorch_tanh": "gelu_tanh"}
+REFUSALS = (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError)
+
+
+def config_class(architecture: str) -> Any:
+    """Return transformers' configuration class of an architecture."""
+    module, prefix = CLASSES[architecture]
+    path = f"transformers.models.{module}.configuration_{module}"
+    return getattr(import_module(path), f"{prefix}Config")
+
+
+def facts_of_theirs(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a configuration that transformers reads; its errors are in REFUSALS."""
+    architecture = raw["architectures"][0]
+    config = config_class(architecture).from_dict(deepcopy(raw))
+    if architecture == "OPTForCausalLM":
+        return _facts_of_opt(config)
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    gemma = architecture == "Gemma3ForCausalLM"
+    return {
+        "vocab": config.vocab_size,
+        "width": config.hidden_size,
+        "heads": heads,
+        "kv_heads": config.num_key_value_heads,
+        "head_size": size,
+        "mlp_width": config.intermediate_size,
+        "norm_eps": config.rms_norm_eps,
+        "activation": _ACTIVATIONS[config.hidden_activation if gemma else config.hidden_act],
+        "scale": (config.query_pre_attn_scalar if gemma else size) ** -0.5,
+        "trained": config.max_position_embeddings,
+        "tied": config.tie_word_embeddings,
+        "windows": _windows(config),
+        "turns": _turns(config, architecture),
+        "attention bias": getattr(config, "attention_bias", architecture.startswith("Qwen2")),
+        "mlp bias": getattr(config, "mlp_bias", False),
+    }
+
+
+def _facts_of_opt(config: Any) -> dict[str, Any]:
+    return {
+        "vocab": config.vocab_size,
+        "width": config.hidden_size,
+        "heads": config.num_attention_heads,
+        "mlp_width": config.ffn_dim,
+        "activation": _ACTIVATIONS[config.activation_function],
+        "trained": config.max_position_embeddings,
+        "tied": config.tie_word_embeddings,
+        "embed_width": config.word_embed_proj_dim,
+        "before": config.do_layer_norm_before,
+        "final": config.do_layer_norm_before and not config._remove_final_layer_norm,
+        "bias": config.enable_bias,
+        "layers": config.num_hidden_layers,
+    }
+
+
+def _windows(config: Any) -> list[int | None]:
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        return [getattr(config, "sliding_window", None)] * config.num_hidden_layers
+    assert len(kinds) == config.num_hidden_layers
+    return [config.sliding_window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def _turns(config: Any, architecture: str) -> list[tuple[list[float], float]]:
+    """Return the frequencies and the factor of each rotation, of the models' own modules."""
+    module, _ = CLASSES[architecture]
+    models = import_module(f"transformers.models.{module}.modeling_{module}")
+    made = getattr(models, f"{architecture.partition('For')[0]}RotaryEmbedding")(config)
+    if architecture != "Gemma3ForCausalLM":
+        return [(made.inv_freq.tolist(), float(made.attention_scaling))]
+    return [
+        (
+            getattr(made, f"{kind}_inv_freq").tolist(),
+            float(getattr(made, f"{kind}_attention_scaling")),
+        )
+        for kind in ("sliding_attention", "full_attention")
+        if kind in made.layer_types
+    ]
+
+
+def facts_of_ours(config: DecoderConfig, architecture: str) -> dict[str, Any]:
+    """Return the same facts of a decoder's configuration."""
+    shared = {
+        "vocab": config.vocab,
+        "width": config.width,
+        "heads": config.heads,
+        "mlp_width": config.mlp_width,
+        "activation": config.activation,
+        "trained": config.trained_positions,
+        "tied": config.tied,
+    }
+    if architecture == "OPTForCausalLM":
+        assert config.kv_heads == config.heads
+        return shared | {
+            "embed_width": config.embed_width,
+            "before": config.placement == "pre",
+            "final": config.final_norm,
+            "bias": config.biases == {"q", "k", "v", "o", "up", "down"},
+            "layers": len(config.layers),
+        }
+    used = {layer.rope for layer in config.layers}
+    return shared | {
+        "kv_heads": config.kv_heads,
+        "head_size": config.head_size,
+        "norm_eps": config.norm_eps,
+        "scale": config.attention_scale,
+        "windows": [layer.window for layer in config.layers],
+        "turns": [
+            _turns_of_ours(config, rope) for at, rope in enumerate(config.ropes) if at in used
+        ],
+        "attention bias": "q" in config.biases,
+        "mlp bias": "gate" in config.biases,
+    }
+
+
+def _turns_of_ours(config: DecoderConfig, rope: Rope) -> tuple[list[float], float]:
+    found, factor = frequencies(rope, config.head_size, config.trained_positions)
+    return found.tolist(), factor
+
+
+def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    """Return the names of the facts that differ; frequencies may by a relative 1e-6."""
+    assert ours.keys() == theirs.keys()
+    exact = [name for name in ours if name != "turns" and ours[name] != theirs[name]]
+    mine, others = ours.get("turns", []), theirs.get("turns", [])
+    close = len(mine) == len(others) and all(
+        len(a[0]) == len(b[0])
+        and np.allclose(a[0], b[0], rtol=1e-6, atol=0)
+        and np.isclose(a[1], b[1], rtol=1e-6, atol=0)
+        for a, b in zip(mine, others, strict=True)
+    )
+    return exact if close else [*exact, "turns"]

@@ -44,8 +44,8 @@ from suffice.engine.runner import Runner
 from suffice.engine.runner import Sequence as Request
 from suffice.errors import InputError, unknown
 from suffice.models.config import DecoderConfig, LayerConfig, Rope
-from suffice.models.decoder import Decoder
 from suffice.models.pages import to_huge_pages
+from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.weights import is_linear, shapes
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
@@ -201,7 +201,7 @@ def made(shape: Shape, setting: str, tell: Callable[[], object]) -> Runner:
         shape.name, quantization=setting, kv_cache_dtype="int8", max_model_len=CONTEXT
     ).resolved("bfloat16", model.max_positions, model.most_positions)
     weights = random_weights(model, setting, tell)
-    return Runner(config, Decoder(model, weights, prefill_dtype(config.dtype)))
+    return Runner(config, TorchDecoder(model, weights, prefill_dtype(config.dtype)))
 
 
 def opened(runner: Runner, depth: int, steps: int) -> Request:

@@ -21,9 +21,9 @@ import torch
 
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
-from suffice.models.decoder import Decoder
-from suffice.models.layers import visible
 from suffice.models.quantize.layerwise import Layerwise, sampled
+from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.models.quantize.torch_layers import visible
 from suffice.quant import PackedLinear
 from suffice.quant.activations import ActivationRows, Site, check_input_group
 from suffice.quant.hadamard import rotate
@@ -152,7 +152,7 @@ def heads(x: torch.Tensor, size: int) -> torch.Tensor:
 class Samples(Passing):
     """Samples some activations of each site, without changing them."""
 
-    def __init__(self, decoder: Decoder, windows: Sequence[Sequence[int]]) -> None:
+    def __init__(self, decoder: TorchDecoder, windows: Sequence[Sequence[int]]) -> None:
         super().__init__(decoder, windows)
         self._found: dict[str, torch.Tensor] = {}
 
@@ -176,7 +176,7 @@ class Rounding(Passing):
     """Rounds the activations at `sites`, such as `layers.0.qkv`."""
 
     def __init__(
-        self, decoder: Decoder, windows: Sequence[Sequence[int]], sites: dict[str, Site]
+        self, decoder: TorchDecoder, windows: Sequence[Sequence[int]], sites: dict[str, Site]
     ) -> None:
         super().__init__(decoder, windows)
         self.sites = sites
@@ -243,7 +243,9 @@ def rotation_of(matrix: PackedLinear) -> int:
     return matrix.rotation if isinstance(matrix, PackedCodes) else 0
 
 
-def run(decoder: Decoder, windows: Sequence[list[int]], sites: dict[str, Site]) -> Iterator[Any]:
+def run(
+    decoder: TorchDecoder, windows: Sequence[list[int]], sites: dict[str, Site]
+) -> Iterator[Any]:
     """Yield after each layer the number done, and at the end the run, with all its states."""
     rounding = Rounding(decoder, windows, sites)
     for index in range(len(decoder.config.layers)):
@@ -253,7 +255,7 @@ def run(decoder: Decoder, windows: Sequence[list[int]], sites: dict[str, Site]) 
 
 
 def learned(
-    decoder: Decoder, windows: Sequence[list[int]], inputs: Sequence[Inputs]
+    decoder: TorchDecoder, windows: Sequence[list[int]], inputs: Sequence[Inputs]
 ) -> Iterator[Any]:
     """Yield after each layer the number done, and at the end the sites for each of the inputs."""
     layers = Samples(decoder, windows)

@@ -11,6 +11,7 @@
 #include "kv_kmeans4.inl"
 #include "rows.inl"
 #include "linear.inl"
+#include "pack.inl"
 #include "outliers.inl"
 #include "pointwise.inl"
 #include "tile.inl"

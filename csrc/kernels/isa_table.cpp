@@ -45,6 +45,7 @@ constexpr Kernels table{
     .name = SUFFICE_NAME_OF(SUFFICE_ISA),
     .linear = linear,
     .unpack = unpack,
+    .pack = pack,
     .quantize_rows = quantize_rows,
     .quantize_for_codes = quantize_for_codes,
     .rotate = rotate,

@@ -14,9 +14,9 @@ from benchmarks.quant.sites import GROUPS, INTEGERS, Inputs, Rounding
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
-from suffice.models.decoder import Decoder
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.layerwise import Layerwise
+from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant import Quant
 from suffice.quant.activations import ActivationRows, Activations, Site
 from suffice.quant.hadamard import rotate
@@ -34,11 +34,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def decoder(model: Path) -> Decoder:
-    return Decoder.from_checkpoint(open_checkpoint(model), NoQuant("float32"))
+def decoder(model: Path) -> TorchDecoder:
+    return TorchDecoder.from_checkpoint(open_checkpoint(model), NoQuant("float32"))
 
 
-def rounded(decoder: Decoder, inputs: Inputs) -> Rounding:
+def rounded(decoder: TorchDecoder, inputs: Inputs) -> Rounding:
     if inputs.learned:
         *_, found = sites.learned(decoder, WINDOWS, [inputs])
         coded = found[inputs]
@@ -49,7 +49,7 @@ def rounded(decoder: Decoder, inputs: Inputs) -> Rounding:
     return run
 
 
-class ByToken(Decoder):
+class ByToken(TorchDecoder):
     """A decoder that codes one token's activations after the other, at some sites."""
 
     sites: dict[str, Site]
@@ -91,7 +91,7 @@ class ByToken(Decoder):
         return literal(logits.softmax(-1), [site.encode(row) for row in self.values])
 
 
-def by_token(decoder: Decoder, sites: dict[str, Site], window: list[int]) -> torch.Tensor:
+def by_token(decoder: TorchDecoder, sites: dict[str, Site], window: list[int]) -> torch.Tensor:
     config = decoder.config
     other = ByToken(config, decoder.weights)
     other.sites = sites
@@ -128,18 +128,18 @@ CODED = [site for site in GROUPS["all"] if site != "scores"]
 
 
 @pytest.mark.parametrize("sites", ["linear", "mlp", "+".join(CODED), *CODED, "values+scores"])
-def test_it_is_the_coding_of_each_token(decoder: Decoder, sites: str) -> None:
+def test_it_is_the_coding_of_each_token(decoder: TorchDecoder, sites: str) -> None:
     run = rounded(decoder, Inputs(a=4, outliers=0.1, sites=sites))
     agrees(run, decoder)
 
 
 def test_rotated_weights_take_rounded_rotated_inputs(model: Path) -> None:
-    decoder = Decoder.from_checkpoint(open_checkpoint(model), KMeans(bits=6))
+    decoder = TorchDecoder.from_checkpoint(open_checkpoint(model), KMeans(bits=6))
     assert sites.rotation_of(decoder.weights["layers.0.q"])
     agrees(rounded(decoder, Inputs(a=4, outliers=0.1)), decoder)
 
 
-def agrees(run: Rounding, decoder: Decoder) -> None:
+def agrees(run: Rounding, decoder: TorchDecoder) -> None:
     exact = rounded(decoder, Inputs())
     for number, window in enumerate(WINDOWS):
         expected = by_token(decoder, run.sites, window)
@@ -157,7 +157,7 @@ def same(found: torch.Tensor, expected: torch.Tensor) -> float:
 @pytest.mark.parametrize("quant", [NoQuant("float32"), KMeans(bits=6)])
 def test_levels_are_those_that_quantizing_learns(model: Path, quant: Quant) -> None:
     """From as many inputs of the same tokens, turned where the weights are."""
-    decoder = Decoder.from_checkpoint(open_checkpoint(model), quant)
+    decoder = TorchDecoder.from_checkpoint(open_checkpoint(model), quant)
     inputs = Inputs(a=4, outliers=0.1)
     *_, found = sites.learned(decoder, WINDOWS, [inputs])
     layers = Layerwise(decoder, WINDOWS)
@@ -177,7 +177,7 @@ def test_sites_that_a_model_has_not(tmp_path: Path) -> None:
     sites.check_sites(Inputs(a=4, sites="mlp"), ungated)
 
 
-def test_sites_switch_separately(decoder: Decoder) -> None:
+def test_sites_switch_separately(decoder: TorchDecoder) -> None:
     """Each site has levels where it is chosen, and no other has."""
     layers = range(len(decoder.config.layers))
     every = {f"layers.{index}.{site}" for index in layers for site in GROUPS["all"]}
@@ -222,7 +222,7 @@ def test_scores_that_are_integers_before_they_are_scaled_would_show() -> None:
     assert not torch.allclose(integers @ whole, found, rtol=1e-3, atol=1e-3)
 
 
-def test_scores_alone_cost_next_to_nothing(decoder: Decoder) -> None:
+def test_scores_alone_cost_next_to_nothing(decoder: TorchDecoder) -> None:
     """As integers, of values that are as they were: the attention of a window, masked."""
     exact, run = rounded(decoder, Inputs()), rounded(decoder, Inputs(a=8, sites="scores"))
     coarse = rounded(decoder, Inputs(a=4, sites="all"))
@@ -234,7 +234,7 @@ def test_scores_alone_cost_next_to_nothing(decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("window", [None, 8])
 def test_masks_are_those_of_attention(
-    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, window: int | None
+    decoder: TorchDecoder, monkeypatch: pytest.MonkeyPatch, window: int | None
 ) -> None:
     """With scores that are not rounded the product is plain attention."""
     generator = torch.Generator().manual_seed(6)

@@ -14,7 +14,7 @@ import torch
 
 from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
-from suffice.models.decoder import Decoder
+from suffice.models.decoder import DecoderWeights
 from suffice.models.key_rounding import factors
 from suffice.native import core
 from suffice.quant import hadamard
@@ -85,7 +85,7 @@ def empty_cache(
     )
 
 
-def cache_for(decoder: Decoder, dtype: str = "float32", **options: Any) -> KVCache:
+def cache_for(decoder: DecoderWeights, dtype: str = "float32", **options: Any) -> KVCache:
     config = decoder.config
     options.setdefault("rounding", None)  # another model's would not suit
     return empty_cache(len(config.layers), config.kv_heads, config.head_size, dtype, **options)
@@ -116,12 +116,11 @@ def as_multiplied(q: np.ndarray, cache: KVCache) -> np.ndarray:
     """
     if cache.native.key_type != "kmeans4":
         return q
-    scales = channel_scales(q.shape[-1]).numpy()  # bridge
+    scales = channel_scales(q.shape[-1])
     turned = _rotated(q / scales)
     unit = np.abs(turned).max(-1, keepdims=True) / 127
     return _rotated(np.rint(turned / unit) * unit) * scales
 
 
 def _rotated(x: np.ndarray) -> np.ndarray:
-    block = x.shape[-1] & -x.shape[-1]
-    return hadamard.rotate(torch.from_numpy(x), block).numpy()  # bridge
+    return hadamard.rotate(x, x.shape[-1] & -x.shape[-1])

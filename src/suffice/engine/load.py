@@ -10,7 +10,7 @@ from suffice.engine.config import Config
 from suffice.engine.drafting import DraftModels
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
-from suffice.models.decoder import Decoder
+from suffice.models.decoder import DecoderWeights
 from suffice.models.files import fingerprint
 from suffice.models.formats.quantized_file import Quantized
 from suffice.models.open import open_model
@@ -41,11 +41,11 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     native.set_threads(config.threads)
     if isinstance(opened, Quantized):
         config = replace(config, quantization=QUANTS.build(opened.facts["method"]))
-        decoder = Decoder(model, opened.weights)
+        to_huge_pages(opened.weights)
+        decoder = DecoderWeights(model, opened.weights)
     else:
         assert config.quantization is not None
-        decoder = Decoder.from_checkpoint(opened, config.quantization)
-    to_huge_pages(decoder.weights)
+        decoder = DecoderWeights.from_checkpoint(opened, config.quantization)
     tokenizer = load_tokenizer(config.tokenizer or config.model)
     runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
     runner.stored_as = opened.stored_as

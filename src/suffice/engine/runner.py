@@ -16,7 +16,7 @@ from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.errors import OutOfMemory, SufficeWarning
-from suffice.models.decoder import Decoder
+from suffice.models.decoder import DecoderWeights
 from suffice.models.key_rounding import key_rounding
 from suffice.models.native_model import NativeModel, StepRows
 from suffice.native import core
@@ -48,7 +48,7 @@ class Runner:
     """
 
     def __init__(
-        self, config: Config, decoder: Decoder, sample: Callable[[], list[int]] = list
+        self, config: Config, decoder: DecoderWeights, sample: Callable[[], list[int]] = list
     ) -> None:
         assert config.max_model_len is not None, "the config must be resolved"
         self.config = config
@@ -82,8 +82,7 @@ class Runner:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
-        parts = self.decoder.weights.values()
-        return sum(p.nbytes if isinstance(p, np.ndarray) else p.bytes for p in parts)
+        return self.decoder.bytes
 
     @property
     def longest_prompt(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from suffice.errors import InputError, brief, unknown
 
 __all__ = [
+    "ACTIVATIONS",
     "ROPE_KINDS",
     "DecoderConfig",
     "LayerConfig",
@@ -20,6 +21,7 @@ __all__ = [
 ]
 
 MAX_HEAD_SIZE = 256
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu")  # as the native core numbers them
 _MAX_LAYERS = 1024  # several times as many as any published decoder has
 _MAX_SIZE = 2**31 - 1  # sizes and positions are 32-bit numbers in the native core
 _MAX_NUMBER = 3.4e38  # the decoder computes in float32, where larger numbers are infinite
@@ -223,7 +225,7 @@ class DecoderConfig:
     norm: str  # "rms" or "layer"
     norm_eps: float
     placement: str  # of the norms: "pre", "post" (of the sum) or "sandwich" (before and after)
-    activation: str  # a name in layers.ACTIVATIONS
+    activation: str  # one of ACTIVATIONS
     gated: bool  # down(act(gate) * up) if true, down(act(up)) if not
     attention_scale: float
     trained_positions: int  # the model's stated length, without any stretching

@@ -86,19 +86,13 @@ def key_rounding(
 def rounding_of(seen: Observed) -> core.KeyRoundings:
     """Return the rounding of keys with these statistics."""
     scales, block = scales_of(seen.squares), rotation_of(seen.means.shape[-1])
-    means = _hadamard(seen.means * scales, block)
+    means = hadamard.rotate(seen.means * scales, block)
     scaled = seen.moments / (scales[..., None] * scales[..., None, :])
-    moments = _hadamard(_hadamard(scaled, block).swapaxes(-1, -2), block)
+    moments = hadamard.rotate(hadamard.rotate(scaled, block).swapaxes(-1, -2), block)
     found = [factors(own) for own in moments.reshape(-1, *moments.shape[-2:])]
     passed, weights = (np.stack(part) for part in zip(*found, strict=True))
     parts = scales, means, passed.reshape(moments.shape), weights.reshape(means.shape)
     return core.KeyRoundings(*(np.ascontiguousarray(part, np.float32) for part in parts))
-
-
-def _hadamard(values: np.ndarray, block: int) -> np.ndarray:
-    import torch  # bridge
-
-    return hadamard.rotate(torch.from_numpy(np.ascontiguousarray(values)), block).numpy()  # bridge
 
 
 def rotation_of(size: int) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-import torch
 
 import tiny
 from suffice.errors import InputError

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -39,14 +40,12 @@ def test_means_and_queries_are_those_of_one_pass(
     decoder, model = models(checkpoints(variant))
     config, cache = decoder.config, cache_for(decoder)
     queries: dict[int, torch.Tensor] = {}
-    random = torch.Generator().manual_seed(0)
-    tokens = torch.randint(config.vocab, (COUNT,), generator=random)
-    if sample:  # the rest is random
-        tokens = torch.cat((torch.tensor(sample), tokens[: COUNT - len(sample)]))
-    decoder.forward(tokens, cache, logits="none", watch=queries.__setitem__)
+    random = np.random.default_rng(0)
+    rest = random.integers(config.vocab, size=COUNT - len(sample)).tolist()
+    decoder.forward(torch.tensor([*sample, *rest]), cache, logits="none", watch=queries.__setitem__)
     seen = key_rounding.observed(model, config, COUNT, [*sample, config.vocab])
     for index, layer in enumerate(config.layers):
-        keys, q = cache.keys(index).double(), queries[index].double()
+        keys, q = torch.from_numpy(cache.keys(index)).double(), queries[index].double()
         shared = keys.repeat_interleave(config.heads // config.kv_heads, 0)
         scores = config.attention_scale * q @ shared.mT
         hidden = torch.ones(COUNT, COUNT).triu(1) + torch.ones(COUNT, COUNT).tril(
@@ -57,12 +56,12 @@ def test_means_and_queries_are_those_of_one_pass(
         each = torch.einsum("htd,hte->hde", weighted[:, 4:], q[:, 4:])
         summed = each.unflatten(0, (config.kv_heads, -1)).sum(1)
         atol = 1e-3 * summed.max().item()
-        torch.testing.assert_close(seen.moments[index], summed, rtol=0, atol=atol)
+        np.testing.assert_allclose(seen.moments[index], summed, rtol=0, atol=atol)
         mean = keys[:, 4:].mean(1, keepdim=True)
         share = (keys[:, 4:] * mean).sum(-1, keepdim=True) / mean.square().sum(-1, keepdim=True)
         square = (keys[:, 4:] - share * mean).square().mean(1)
-        torch.testing.assert_close(seen.means[index].double(), mean[:, 0], rtol=0, atol=1e-4)
-        torch.testing.assert_close(seen.squares[index].double(), square, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(seen.means[index], mean[:, 0], rtol=0, atol=1e-4)
+        np.testing.assert_allclose(seen.squares[index], square, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("variant", ["llama", "gemma3", "opt-post"])
@@ -75,50 +74,48 @@ def test_texts_that_begin_later_count_as_well(
     once, spread = (key_rounding.observed(model, config, count) for count in (20, 45))
     tables = decoder.rope_tables(41)
     for index, layer in enumerate(config.layers):
-        turns = [torch.eye(config.head_size, dtype=torch.float64)]
+        turns = [np.eye(config.head_size)]
         if layer.rope is not None:
-            eyes = torch.eye(config.head_size).expand(41, -1, -1).mT  # a column for each element
-            cos, sin = (torch.from_numpy(part)[:, :, None] for part in tables[layer.rope])
-            low, high = eyes.chunk(2, dim=1)
-            turned = torch.cat((low * cos - high * sin, high * cos + low * sin), dim=1).double()
+            low, high = np.split(np.eye(config.head_size), 2)  # a column for each element
+            cos, sin = (part[:, :, None] for part in tables[layer.rope])
+            turned = np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=1)
             turns = [turned[begin] for begin in (0, 20, 40)]
         shares = (1.0,) if len(turns) == 1 else (5 / 9, 3 / 9, 1 / 9)
         pairs = list(zip(shares, turns, strict=True))
-        means = sum(share * once.means[index].double() @ turn.T for share, turn in pairs)
+        means = sum(share * once.means[index] @ turn.T for share, turn in pairs)
         moments = sum(share * turn @ once.moments[index] @ turn.T for share, turn in pairs)
-        torch.testing.assert_close(spread.means[index].double(), means, rtol=0, atol=1e-4)
-        atol = 1e-4 * moments.abs().max().item()
-        torch.testing.assert_close(spread.moments[index], moments, rtol=0, atol=atol)
+        np.testing.assert_allclose(spread.means[index], means, rtol=0, atol=1e-4)
+        atol = 1e-4 * np.abs(moments).max()
+        np.testing.assert_allclose(spread.moments[index], moments, rtol=0, atol=atol)
         assert spread.squares[index].sum() >= 0.999 * once.squares[index].sum()
 
 
 def test_factors_are_those_of_the_damped_moments() -> None:
-    torch.manual_seed(0)
-    half = torch.randn(24, 5, dtype=torch.float64)
+    half = np.random.default_rng(0).standard_normal((24, 5))
     moments = 7 * half @ half.T
-    passed, weights = (part.double() for part in key_rounding.factors(moments))
-    assert not passed.tril().any()
-    upper = passed + torch.eye(24)
-    expected = moments / (moments.trace() / 24) + key_rounding.DAMPING * torch.eye(24)
-    torch.testing.assert_close(upper * weights @ upper.T, expected, rtol=0, atol=1e-5)
+    passed, weights = key_rounding.factors(moments)
+    assert not np.tril(passed).any()
+    upper = passed + np.eye(24)
+    expected = moments / (moments.trace() / 24) + key_rounding.DAMPING * np.eye(24)
+    np.testing.assert_allclose(upper * weights @ upper.T, expected, rtol=0, atol=1e-5)
 
 
 def test_queries_of_zeros_pass_nothing_on() -> None:
-    passed, weights = key_rounding.factors(torch.zeros(16, 16))
-    assert not passed.any() and torch.equal(weights, torch.ones(16))
+    passed, weights = key_rounding.factors(np.zeros((16, 16)))
+    assert not passed.any() and (weights == 1).all()
 
 
 @pytest.mark.parametrize("positions", [1, 2, 5])
 def test_a_model_of_few_positions(positions: int, checkpoints: Any) -> None:
     decoder, model = models(checkpoints("llama"))
     seen = key_rounding.observed(model, decoder.config, positions)
-    assert all(each.isfinite().all() for each in (seen.means, seen.squares, seen.moments))
+    assert all(np.isfinite(each).all() for each in (seen.means, seen.squares, seen.moments))
     assert seen.means.any()
     key_rounding.rounding_of(seen)
 
 
 def test_scales_are_of_roots_of_mean_squares() -> None:
-    squares = torch.tensor([[1.0, 4.0, 0.0, 3.0], [0.0, 0.0, 0.0, 0.0]])
+    squares = np.array([[1.0, 4.0, 0.0, 3.0], [0.0, 0.0, 0.0, 0.0]])
     scales = key_rounding.scales_of(squares)
     expected = [(each / 2 + key_rounding.FLOOR) ** -0.5 for each in squares[0].tolist()]
     assert scales[0].tolist() == pytest.approx(expected)
@@ -126,14 +123,14 @@ def test_scales_are_of_roots_of_mean_squares() -> None:
 
 
 def test_channels_of_unlike_sizes_lose_less(each_isa: str) -> None:
-    torch.manual_seed(0)
-    size = 10 ** torch.linspace(-1, 1, 64)
-    keys, queries = size * torch.randn(1, 512, 64), torch.randn(200, 64) / size
-    moments = (queries.T @ queries).double()[None, None]
-    shown = key_rounding.Observed(torch.zeros(1, 1, 64), size.square()[None, None], moments)
-    alike = dataclasses.replace(shown, squares=torch.ones(1, 1, 64))
+    random, size = np.random.default_rng(0), 10 ** np.linspace(-1, 1, 64)
+    keys, queries = size * random.standard_normal((1, 512, 64)), random.standard_normal((200, 64))
+    queries /= size
+    moments = (queries.T @ queries)[None, None]
+    shown = key_rounding.Observed(np.zeros((1, 1, 64)), np.square(size)[None, None], moments)
+    alike = dataclasses.replace(shown, squares=np.ones((1, 1, 64)))
     errors = [
-        ((cache_of(keys, keys, "kmeans4", rounding=how).keys(0) - keys) @ queries.T).square().mean()
+        np.square((cache_of(keys, keys, "kmeans4", rounding=how).keys(0) - keys) @ queries.T).mean()
         for how in (key_rounding.rounding_of(shown), key_rounding.rounding_of(alike))
     ]
     assert errors[0] < 0.5 * errors[1]
@@ -148,29 +145,29 @@ def test_huge_keys_have_scales(checkpoints: Any) -> None:
     seen = key_rounding.observed(
         NativeModel(TorchDecoder(decoder.config, weights), 128), decoder.config, 9
     )
-    assert seen.squares.isfinite().all()
+    assert np.isfinite(seen.squares).all()
     key_rounding.rounding_of(seen)
 
 
 @pytest.mark.parametrize("variant", ["llama", "gemma3"])
 def test_logits_are_nearer_with_it(variant: str, checkpoints: Any) -> None:
     decoder, model = models(checkpoints(variant))
-    tokens = torch.randint(0, tiny.VOCABULARY, (100,), generator=torch.Generator().manual_seed(7))
+    tokens = np.random.default_rng(7).integers(tiny.VOCABULARY, size=100).tolist()
 
-    def logits(cache: KVCache) -> torch.Tensor:
+    def logits(cache: KVCache) -> np.ndarray:
         cache.reserve(len(tokens))
         found = []
-        for token in tokens.tolist():
+        for token in tokens:
             found.append(model.step([StepRows(cache, [token])]))
             cache.commit([0])
-        return torch.cat(found)
+        return np.concatenate(found)
 
     exact = logits(cache_for(decoder))
     rounding = key_rounding.key_rounding(model, decoder.config, 128)
     ours, plain = (
-        (logits(cache_for(decoder, "kmeans4", value_dtype="float32", rounding=how)) - exact)
-        .square()
-        .mean()
+        np.square(
+            logits(cache_for(decoder, "kmeans4", value_dtype="float32", rounding=how)) - exact
+        ).mean()
         for how in (rounding, None)
     )
     assert ours < 0.95 * plain

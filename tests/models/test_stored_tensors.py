@@ -132,7 +132,9 @@ def test_every_type_is_read_and_a_file_that_is_cut_meanwhile_is_refused(tmp_path
     save_file(tensors | {"none": torch.empty(0, 4), "one": torch.tensor(2.5)}, file)
     stored = StoredTensors(file)
     for name, tensor in tensors.items():
-        assert torch.equal(as_torch(stored.load(name)), tensor)
+        loaded = stored.load(name)
+        assert loaded.dtype.name == name.removeprefix("torch.")
+        assert np.array_equal(loaded.astype(np.float32), tensor.float().numpy())
     assert stored.load("none").shape == (0, 4) and stored.load("one") == 2.5
     os.truncate(file, file.stat().st_size - 200)
     with pytest.raises(InputError, match=r"x.safetensors was cut short while '.*' was read"):

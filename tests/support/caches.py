@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 
 from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
@@ -31,34 +30,36 @@ class Rounding:
     size: int
 
     @cached_property
-    def means(self) -> torch.Tensor:
+    def means(self) -> np.ndarray:
         return self._random(1)[..., 0]
 
     @cached_property
-    def moments(self) -> torch.Tensor:
+    def moments(self) -> np.ndarray:
         directions = self._random(self.size // 8)
-        return directions @ directions.mT
+        return directions @ directions.swapaxes(-1, -2)
 
     @cached_property
-    def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def factors(self) -> tuple[np.ndarray, np.ndarray]:
         """What passes errors on, [L, G, D, D], and the weights [L, G, D]."""
-        found = [factors(moments) for moments in self.moments.flatten(0, 1)]
-        passed, weights = (torch.stack(part) for part in zip(*found, strict=True))
-        return passed.view(self.moments.shape), weights.view(self.means.shape)
+        found = [factors(moments) for moments in self.moments.reshape(-1, self.size, self.size)]
+        passed, weights = (np.stack(part) for part in zip(*found, strict=True))
+        return passed.reshape(self.moments.shape), weights.reshape(self.means.shape)
 
     @cached_property
     def native(self) -> core.KeyRoundings:
-        scales = channel_scales(self.size).expand(self.means.shape).contiguous()
-        return core.KeyRoundings(*(x.numpy() for x in (scales, self.means, *self.factors)))
+        scales = np.broadcast_to(channel_scales(self.size), self.means.shape)
+        parts = scales, self.means, *self.factors
+        return core.KeyRoundings(*(np.ascontiguousarray(part) for part in parts))
 
-    def _random(self, columns: int) -> torch.Tensor:
-        random = torch.Generator().manual_seed(self.size)
-        return torch.randn(self.layers, self.groups, self.size, columns, generator=random)
+    def _random(self, columns: int) -> np.ndarray:
+        random = np.random.default_rng(self.size)
+        shape = self.layers, self.groups, self.size, columns
+        return random.standard_normal(shape, np.float32)
 
 
-def channel_scales(size: int) -> torch.Tensor:
+def channel_scales(size: int) -> np.ndarray:
     """Return the scales of channels [D], from 1/2 to 2."""
-    return 2 ** torch.linspace(-1, 1, size)
+    return 2 ** np.linspace(-1, 1, size, dtype=np.float32)
 
 
 def empty_cache(
@@ -117,10 +118,11 @@ def as_multiplied(q: np.ndarray, cache: KVCache) -> np.ndarray:
     if cache.native.key_type != "kmeans4":
         return q
     scales = channel_scales(q.shape[-1])
-    turned = _rotated(q / scales)
+    turned = rotated(q / scales)
     unit = np.abs(turned).max(-1, keepdims=True) / 127
-    return _rotated(np.rint(turned / unit) * unit) * scales
+    return rotated(np.rint(turned / unit) * unit) * scales
 
 
-def _rotated(x: np.ndarray) -> np.ndarray:
+def rotated(x: np.ndarray) -> np.ndarray:
+    """Return rows [..., D] rotated as keys in 4-bit codes are."""
     return hadamard.rotate(x, x.shape[-1] & -x.shape[-1])

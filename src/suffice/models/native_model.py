@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from suffice.attention.levels import Levels
 from suffice.attention.rule import AttentionRule, coded_rules

@@ -5,10 +5,10 @@ Source   Su et al. 2021, RoFormer (default); Chen et al. 2023, Position Interpol
          2024, LongRoPE (longrope); the code released with Llama 3.1 (llama3).
 Exact    Frequencies equal those of transformers to a relative 1e-6. (Near the edge of llama3's
          band, its formula magnifies a rounding by the factor: above 16, up to 1e-7 times it.)
-Differs  Tables are PyTorch's on x86-64 bit for bit up to 10,000 radians, and above it in 99 of 100
-         entries (the others are off by a rounding), if the frequencies are. Those are, but for
-         powers: here they are the nearest float32, in PyTorch's vector code about 1 in 150 is the
-         next one, and not the same one in AVX2 and AVX-512.
+Differs  Tables are PyTorch's on x86-64 bit for bit up to 10,000 radians if the frequencies are (above
+         it, 1 entry in 100 is off by a rounding). Powers are the nearest float32. Of PyTorch's, 1 in
+         150 is the second nearest where it uses vectors, which depends on the instruction set:
+         one frequency of heads of 128 and 256 entries with a base of 10^6 is such a case.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from suffice.backends.cpu.linear import unpack
-from suffice.backends.cpu.packing import pack
+from suffice.backends.cpu.packing import pack, pack_stored
 from suffice.models.config import DecoderConfig
 from suffice.models.pages import HugePages
 from suffice.models.rope import rope_table
@@ -17,7 +17,7 @@ from suffice.quant import PackedLinear, Quant
 from suffice.quant.panels import Allocate
 
 if TYPE_CHECKING:
-    from suffice.models.checkpoint import Checkpoint
+    from suffice.models.checkpoint import Checkpoint, Weight
 
 __all__ = ["DecoderWeights", "Watch", "pack_weights"]
 
@@ -43,7 +43,7 @@ class DecoderWeights:
         Raises:
             InputError: A damaged checkpoint.
         """
-        return cls(checkpoint.config, pack_weights(checkpoint.tensors(), quant, HugePages()))
+        return cls(checkpoint.config, pack_weights(checkpoint.weights(), quant, HugePages()))
 
     def requantized(self, quant: Quant) -> DecoderWeights:
         """Return these weights with the layers' matrices stored by `quant`; others are shared.
@@ -95,24 +95,22 @@ class DecoderWeights:
 
 
 def pack_weights(
-    tensors: Iterable[tuple[str, np.ndarray]], quant: Quant, allocate: Allocate = np.empty
+    weights: Iterable[tuple[str, Weight]], quant: Quant, allocate: Allocate = np.empty
 ) -> dict[str, PackedLinear | np.ndarray]:
-    """Pack matrices as they arrive, each with the bias that came before it; keep the rest.
-
-    Tensors are float32, float16 or bfloat16. What is returned shares no memory with them.
-    """
-    weights: dict[str, PackedLinear | np.ndarray] = {}
+    """Read and pack matrices, each with the bias that comes before it; keep the rest as float32."""
+    packed: dict[str, PackedLinear | np.ndarray] = {}
     biases: dict[str, np.ndarray] = {}
-    for name, tensor in tensors:
+    for name, weight in weights:
         plain = name.removesuffix(".bias")
         if not is_linear(plain):
-            weights[name] = np.array(tensor, np.float32)
+            packed[name] = np.array(weight.load(), np.float32)
         elif plain != name:
-            biases[plain] = tensor
+            biases[plain] = weight.load()
         else:
-            weights[name] = pack(_method(quant, name), tensor, biases.pop(plain, None), allocate)
+            bias = biases.pop(plain, None)
+            packed[name] = pack_stored(_method(quant, name), weight, bias, allocate)
     assert not biases, "a bias came after its matrix"
-    return weights
+    return packed
 
 
 def _method(quant: Quant, name: str) -> Quant:

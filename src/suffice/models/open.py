@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from suffice.errors import InputError
@@ -10,6 +9,7 @@ from suffice.models.checkpoint import Checkpoint, assemble
 from suffice.models.families import family_of
 from suffice.models.files import is_quantized, locate
 from suffice.models.formats.quantized_file import Quantized, open_quantized
+from suffice.models.ignored import check_stored_whole
 from suffice.models.weights import check_layers
 
 __all__ = ["open_checkpoint", "open_model"]
@@ -32,28 +32,11 @@ def open_model(model: str | Path) -> Checkpoint | Quantized:
     from suffice.models.formats.hf_folder import Safetensors, read_json
 
     raw = read_json(path / "config.json")
-    _check_float(path, raw.get("quantization_config"))
+    weights = Safetensors(path, lambda types: check_stored_whole(raw, types, str(path)))
     family = family_of(raw)
-    weights = Safetensors(path)
     where = f"{path / 'config.json'}: 'num_hidden_layers'"
     check_layers(where, raw.get("num_hidden_layers"), len(weights.shapes()))
     return assemble(path, family, family.read(raw), weights)
-
-
-def _check_float(path: Path, stored: object) -> None:
-    """Refuse weights that another program has quantized.
-
-    Raises:
-        InputError: They are; the message gives alternatives.
-    """
-    if stored is None:
-        return
-    method = stored.get("quant_method") if isinstance(stored, Mapping) else None
-    raise InputError(
-        f"{path}: its weights are quantized by {method or 'another program'}, which is not "
-        "supported: give the model's float weights, and --quant int8 or a file of `suffice "
-        "quantize` to make it small; or a GGUF file of the model"
-    )
 
 
 def open_checkpoint(model: str | Path) -> Checkpoint:

@@ -2,15 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Protocol
+
 import numpy as np
 
 from suffice.native import core
 from suffice.quant import Quant
 from suffice.quant.int8 import Int8
 from suffice.quant.none import NoQuant
-from suffice.quant.panels import DTYPES, Allocate, PackedLinear, float32, packed_shape
+from suffice.quant.panels import (
+    DTYPES,
+    ROWS,
+    Allocate,
+    PackedLinear,
+    float32,
+    packed_shape,
+)
 
-__all__ = ["pack"]
+__all__ = ["pack", "pack_stored"]
+
+
+class Stored(Protocol):
+    """A matrix [N, K] of a file that has not been read; see `models.checkpoint.Weight`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """N and K."""
+        ...
+
+    def load(self) -> np.ndarray:
+        """Return all of it."""
+        ...
+
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield its rows in float32, in whole panels: the first row of each block, and the block."""
+        ...
+
+
+def pack_stored(
+    quant: Quant, weight: Stored, bias: np.ndarray | None, allocate: Allocate
+) -> PackedLinear:
+    """Read a matrix and pack it as `pack` does; it never exists as a whole if that can be."""
+    if not isinstance(quant, Int8 | NoQuant):
+        return quant.pack(weight.load(), bias, allocate)
+    rows, columns = weight.shape
+    packed = _empty(quant, rows, columns, bias, allocate)
+    for first, block in weight.blocks():
+        _fill(packed, first, block)
+    return packed
 
 
 def pack(
@@ -19,17 +59,30 @@ def pack(
     """Return what `quant.pack` does for a weight [N, K] of float32, float16 or bfloat16."""
     if not isinstance(quant, Int8 | NoQuant):
         return quant.pack(weight, bias, allocate)
-    rows, columns = weight.shape
+    packed = _empty(quant, *weight.shape, bias, allocate)
+    _fill(packed, 0, np.ascontiguousarray(weight))
+    return packed
+
+
+def _empty(
+    quant: Int8 | NoQuant, rows: int, columns: int, bias: np.ndarray | None, allocate: Allocate
+) -> PackedLinear:
     dtype = DTYPES[quant.dtype or "int8"]
     data = allocate(packed_shape(rows, columns, dtype), dtype)
     scale = np.empty(rows, np.float32) if isinstance(quant, Int8) else None
+    return PackedLinear(data, rows, columns, scale, float32(bias))
+
+
+def _fill(packed: PackedLinear, first: int, block: np.ndarray) -> None:
+    """Pack some rows, from row `first` on, which begins a panel."""
+    rows, columns = block.shape
+    panels = packed.data[first // ROWS : -(-(first + rows) // ROWS)]
     core.pack(
-        np.ascontiguousarray(weight).view(np.uint8).reshape(-1),
-        weight.dtype.name,
+        block.view(np.uint8).reshape(-1),
+        block.dtype.name,
         rows,
         columns,
-        data.view(np.uint8).reshape(-1),
-        dtype.name,
-        scale,
+        panels.view(np.uint8).reshape(-1),
+        packed.dtype,
+        None if packed.scale is None else packed.scale[first : first + rows],
     )
-    return PackedLinear(data, rows, columns, scale, float32(bias))

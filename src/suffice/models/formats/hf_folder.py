@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,32 +49,28 @@ def read_json(path: Path) -> dict[str, Any]:
 class Safetensors:
     """The weights of a directory: `model.safetensors`, or the shards that its index lists.
 
+    `check` gets the type of each weight, such as BF16, before unsupported types are refused.
+
     Raises:
-        InputError: No weights in safetensors, a missing or damaged file, an unsupported type.
+        InputError: No weights in safetensors, a missing or damaged file, an unsupported type, or
+            what `check` raises.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, check: Callable[[Mapping[str, str]], None] = lambda types: None
+    ) -> None:
         self._folder = folder
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._dtypes: dict[str, str] = {}
-        self._files: dict[str, StoredTensors] = {}
-        for file, names in _shards(folder).items():
-            handle = StoredTensors(folder / file)
-            stored = set(handle.names)
-            for name in sorted(names if names is not None else stored):
-                if name not in stored:
-                    raise InputError(
-                        f"{folder / file} lacks the weight '{shown(name)}' of the index"
-                    )
-                if handle.dtype(name) not in _DTYPES:
-                    raise InputError(
-                        f"{folder / file}: weight '{shown(name)}' has type "
-                        f"{shown(handle.dtype(name))}; "
-                        f"supported: {', '.join(_DTYPES)}"
-                    )
-                self._shapes[name] = handle.shape(name)
-                self._dtypes[name] = _DTYPES[handle.dtype(name)]
-                self._files[name] = handle
+        self._files = _weights(folder)
+        types = {name: file.dtype(name) for name, file in self._files.items()}
+        check(types)
+        for name, kind in types.items():
+            if kind not in _DTYPES:
+                raise InputError(
+                    f"{self._files[name].path}: weight '{shown(name)}' has type {shown(kind)}; "
+                    f"supported: {', '.join(_DTYPES)}"
+                )
+        self._dtypes = {name: _DTYPES[kind] for name, kind in types.items()}
+        self._shapes = {name: file.shape(name) for name, file in self._files.items()}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every stored weight, by its stored name."""
@@ -110,6 +107,19 @@ class Safetensors:
         """
         if not self._files[name].read_rows(name, first, out):
             raise not_finite(self._folder, name)
+
+
+def _weights(folder: Path) -> dict[str, StoredTensors]:
+    """Return the file of each weight."""
+    found: dict[str, StoredTensors] = {}
+    for file, names in _shards(folder).items():
+        handle = StoredTensors(folder / file)
+        stored = set(handle.names)
+        for name in sorted(stored if names is None else names):
+            if name not in stored:
+                raise InputError(f"{folder / file} lacks the weight '{shown(name)}' of the index")
+            found[name] = handle
+    return found
 
 
 def _shards(folder: Path) -> dict[str, set[str] | None]:

@@ -1,6 +1,6 @@
 """Measure what drawing tokens costs: `LLM.stream` over bare steps, `LLM.generate` over greedy.
 
-    python -m benchmarks.engine.sampling                   10 minutes
+    python -m benchmarks.engine.sampling                   5 minutes
     python -m benchmarks.engine.sampling --settings int8   one kind of weights
     python -m benchmarks.engine.sampling --quick           a trial run of a tiny model
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.harness import shaped_file
 from benchmarks.harness.record import ROOT
-from benchmarks.peers import environments, fresh, start, start_report
+from benchmarks.peers import environments, fresh, install, start, start_report
 from benchmarks.peers.client import EngineError
 from suffice.errors import InputError
 
@@ -187,6 +187,28 @@ def test_the_size_of_an_environment_is_that_of_all_its_files(tmp_path: Path) -> 
     deep.mkdir(parents=True)
     (deep / "file").write_bytes(b"x" * MIB)
     assert MIB <= environments.size_bytes(python) - before < MIB + 64 * 1024
+
+
+def test_the_wheel_is_of_this_tree_and_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (environments, install):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+        monkeypatch.setattr(module, "BUILD", tmp_path / "build")
+    script = tmp_path / "tools" / "wheel.sh"
+    script.parent.mkdir()
+    script.write_text(f"mkdir -p {tmp_path}/dist && touch {tmp_path}/dist/one.whl")
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        install, "install", lambda package, jobs, again: asked.append((package, jobs, again))
+    )
+    assert environments.own(None, 3) == tmp_path / "build/suffice/venv/bin/python"
+    ((package, jobs, again),) = asked
+    assert package.requirements == (str(tmp_path / "dist/one.whl"),)
+    assert (jobs, again) == (3, True), "a wheel of the same name may hold other code"
+    script.write_text(f"echo {tmp_path}/no compiler; exit 1")
+    with pytest.raises(install.InstallError, match=r"^the wheel of suffice: \./no compiler$"):
+        environments.own(None, 3)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ SCRIPTS = (
     Script("peers.speed", "decode, batch and prompt speed of suffice and its peers", "an hour"),
     Script("peers.quality", "the perplexity of the settings of peers.speed", "10 minutes"),
     Script("peers.headline", "the README's table, from the results of these two", "at once"),
+    Script("peers.start", "a first token, imports, environments: seconds and memory", "30 minutes"),
+    Script("engine.sampling", "streams and batches of drawn tokens, over bare steps", "5 minutes"),
     Script("attention.quality", "techniques: perplexity, KL divergence, bytes read", "20 minutes"),
     Script("attention.ruler", "RULER's needles under every technique and policy", "hours"),
     Script("attention.speed", "decode steps at long context, by technique", "10 minutes"),

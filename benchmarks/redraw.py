@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attention import art, quality_table, ruler
+from benchmarks.engine import sampling
 from benchmarks.harness.record import ROOT
 from benchmarks.harness.tables import CellStore
-from benchmarks.peers import report
+from benchmarks.peers import report, start_report
 from benchmarks.quant import quality_table as quant_table
 from benchmarks.quant import tasks
 from benchmarks.speculate import speed
@@ -38,7 +39,9 @@ DRAWN: dict[str, Draw] = {
     ),
     "attention/results/ruler_*.json": of_cells(ruler.table),
     "attention/results/art.json": lambda _, data: art.table(data, data["about"]),
+    "engine/results/sampling.json": lambda _, data: sampling.table(data),
     "peers/results/speed.json": lambda _, data: report.report(data),
+    "peers/results/start.json": lambda _, data: start_report.report(data),
     "quant/results/quality_*.json": of_cells(quant_table.table),
     "quant/results/tasks_*.json": of_cells(tasks.table),
     "speculate/results/speed_*.json": of_cells(speed.table),

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 
-import torch
-
 MARGIN = 1.05  # torch's rate over ours from which ours counts as too low
 
 
 def torch_read_bandwidth(size_bytes: int, repeats: int = 5) -> float:
     """Return the highest rate, in bytes per second, of torch's maximum over a buffer."""
+    import torch
+
     numbers = torch.ones(size_bytes // 4, dtype=torch.int32)
     best = float("inf")
     for _ in range(repeats):

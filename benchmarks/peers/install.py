@@ -123,7 +123,12 @@ def install(package: Package, jobs: int, again: bool = False) -> None:
 
 def last_line(log: Path) -> str:
     """Return the last non-empty line of a log, without this machine's paths."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    return last_said(log.read_text(errors="replace"))
+
+
+def last_said(text: str) -> str:
+    """Return the last non-empty line of a text, without this machine's paths."""
+    lines = [line.strip() for line in text.splitlines()]
     said = next((line for line in reversed(lines) if line), "it said nothing")
     return said.replace(str(ROOT), ".").replace(str(Path.home()), "~")
 

@@ -1,0 +1,1 @@
+"""Measures what the engine adds to its decode steps."""

@@ -1,0 +1,73 @@
+"""Files of random codes: a model that every reader takes, of the stated size and spread."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import gguf
+import numpy as np
+import pytest
+
+from benchmarks.harness import shaped_file
+from suffice.errors import InputError
+from suffice.models.open import open_checkpoint
+from suffice.models.tokenizer import load_tokenizer
+
+TINY = shaped_file.TINY
+
+
+@pytest.mark.parametrize("kind", shaped_file.SPREAD)
+def test_the_file_is_a_model_of_the_shape(kind: str, tmp_path: Path) -> None:
+    path = shaped_file.write(tmp_path / "tiny.gguf", TINY, kind)
+    config = open_checkpoint(path).config
+    assert (config.vocab, config.width, len(config.layers)) == (320, 64, 2)
+    assert (config.heads, config.kv_heads, config.mlp_width) == (4, 2, 96)
+    assert not config.tied
+    stored = gguf.GGUFReader(path).tensors
+    assert {each.name: tuple(map(int, each.shape[::-1])) for each in stored} == (
+        shaped_file.tensors(TINY)
+    )
+    assert sum(each.n_bytes for each in stored) == shaped_file.data_bytes(TINY, kind)
+    assert sum(each.n_elements for each in stored) == shaped_file.weight_count(TINY)
+    for each in stored:
+        values = gguf.dequantize(each.data, each.tensor_type)
+        if values.ndim == 1:
+            assert (values == 1).all(), "a norm"
+        else:
+            assert each.tensor_type.name == kind
+            assert np.std(values) * values.shape[1] ** 0.5 == pytest.approx(1, abs=0.05)
+            assert len(np.unique(values, axis=0)) == len(values), "no row is like another"
+
+
+def test_the_prompt_is_one_token_of_the_vocabulary(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(shaped_file.write(tmp_path / "tiny.gguf", TINY, "Q4_0"))
+    assert len(tokenizer.encode(shaped_file.PROMPT)) == 1
+    text = "Any text, also naïve ones: 日本語!"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.encode("!#") == [tokenizer.encode("!!")[0] + 2], "pairs of bytes are tokens"
+
+
+@pytest.mark.parametrize("vocabulary", [256, 1 + 256 + 256**2 + 1])
+def test_a_vocabulary_without_a_token_for_each_byte_is_refused(
+    vocabulary: int, tmp_path: Path
+) -> None:
+    shape = dataclasses.replace(TINY, vocabulary=vocabulary)
+    with pytest.raises(InputError, match=r"must be from 257 to 65793 tokens"):
+        shaped_file.write(tmp_path / "bad.gguf", shape, "Q4_0")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_the_disk_cannot_hold_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 30))
+    shape = shaped_file.SHAPES["llama-2-7b"]
+    with pytest.raises(InputError) as caught:
+        shaped_file.write(tmp_path / "big.gguf", shape, "Q4_0")
+    assert str(caught.value) == (
+        "big.gguf: needs 5.5 GiB of disk, some to spare included; 5.0 GiB are free"
+    )
+    assert not list(tmp_path.iterdir())

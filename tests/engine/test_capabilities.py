@@ -34,7 +34,7 @@ ASKS_OTHERS = {
     "models/formats/gguf_file.py": "the gguf package",
     "models/formats/quantized_file.py": "arrays of a file",
     "models/pages.py": "the system",
-    "models/tokenizer.py": "transformers' tokenizers",
+    "models/template_sandbox.py": "functions that a template calls",
 }
 
 

@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
 from suffice.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["GGUF", "TensorInfo", "file_type", "type_name"]
 
@@ -87,6 +89,8 @@ class GGUF:
 
     def load(self, name: str) -> torch.Tensor:
         """Dequantize one tensor to float32 [N, K], a block of rows at a time."""
+        import torch  # bridge
+
         info = self.tensors[name]
         stored = np.frombuffer(self.data, np.uint8, info.size, info.offset)
         rows = stored.reshape(-1, info.size // math.prod(info.shape[:-1]))

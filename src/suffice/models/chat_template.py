@@ -54,12 +54,11 @@ class ChatTemplate:
             talk = [_message(message) for message in messages]
         except RecursionError:
             raise InputError("the conversation is nested too deeply") from None
-        if continue_last:
-            _mark(talk[-1])
+        last = _mark(talk[-1]) if continue_last else ""
         facts = {**self._special, "messages": talk, "add_generation_prompt": add_generation_prompt}
         with self._lock:
             text = self._rendered(source, {"tools": None, "documents": None, **facts})
-        return _cut(text) if continue_last else text
+        return _cut(text, last) if continue_last else text
 
     def _chosen(self) -> str:
         """Return the template for conversations."""
@@ -125,27 +124,30 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_plain(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        parts = [_plain(each) for each in value]
+        return parts if isinstance(value, list) else tuple(parts)
     return f"<{type(value).__name__}>"
 
 
-def _mark(message: dict[str, Any]) -> None:
-    """Put a mark at the end of a message's text."""
+def _mark(message: dict[str, Any]) -> str:
+    """Put a mark at the end of a message's text, and return the text."""
     content = message.get("content")
     blocks = content if isinstance(content, list) else []
     texts = [each for each in blocks if isinstance(each, dict) and "text" in each]
     if isinstance(content, str):
         message["content"] = content + _MARK
-    elif texts:
-        texts[-1]["text"] = f"{texts[-1]['text']}{_MARK}"
-    else:
+        return content
+    if not texts:
         raise InputError("the last message has no text to continue")
+    text = str(texts[-1]["text"])
+    texts[-1]["text"] = text + _MARK
+    return text
 
 
-def _cut(text: str) -> str:
-    """Return a conversation up to the mark, without the mark."""
+def _cut(text: str, last: str) -> str:
+    """Return a conversation up to the mark that follows its last message, without the mark."""
     at = text.rfind(_MARK.strip())
-    if at < 0:
-        raise InputError("the chat template drops the end of the last message: cannot continue it")
+    if at < 0 or last.strip() not in text:
+        raise InputError("the chat template drops a part of the last message: cannot continue it")
     kept = text[:at]
     return kept if text.startswith(_MARK, at) else kept.rstrip()

@@ -6,13 +6,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from suffice.errors import InputError
+from suffice.errors import InputError, one_line
 
 __all__ = ["ChatTemplate"]
 
 _DEFAULT = "default"
 _LONGEST = 1 << 18  # characters of a template
-_SHOWN = 300  # characters of a reason
 _MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # found again where the last message ends
 # Names under which messages carry reasoning; templates read the first, some the second
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -67,7 +66,7 @@ class ChatTemplate:
             if _DEFAULT not in source:
                 raise InputError(
                     f"the model has no chat template named '{_DEFAULT}', only: "
-                    f"{', '.join(sorted(source))}"
+                    f"{one_line(', '.join(sorted(source)))}"
                 )
             source = source[_DEFAULT]
         if len(source) > _LONGEST:
@@ -101,8 +100,7 @@ class ChatTemplate:
 
 
 def _refusal(what: str, reason: str) -> InputError:
-    line = " ".join(reason.split())
-    return InputError(f"the chat template {what}: {line:.{_SHOWN}}")
+    return InputError(f"the chat template {what}: {one_line(reason)}")
 
 
 def _message(message: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from suffice.errors import InputError, unknown
+from suffice.errors import InputError, one_line, unknown
 from suffice.models.formats.gguf_file import GGUF
 from suffice.models.formats.hf_classes import QWEN2_SPLIT, SPACE, spaces_back
 from suffice.models.formats.tokenizer_json import TokenizerParts, bpe, guarded, pairs
@@ -86,7 +86,7 @@ class _Fields:
                 )
         model = metadata.get(_KEY + "model")
         if not isinstance(model, str) or model not in _MODELS:
-            raise unknown(f"'{_KEY}model' in {path}", str(model)[:_SHOWN], _MODELS)
+            raise unknown(f"'{_KEY}model' in {path}", one_line(model, _SHOWN), _MODELS)
         self.model = model
 
     @property
@@ -94,7 +94,7 @@ class _Fields:
         """The name of the splitting of text."""
         pre = self._metadata.get(_KEY + "pre")
         if not isinstance(pre, str) or pre not in _SPLITS:
-            raise unknown(f"'{_KEY}pre' in {self.path}", str(pre)[:_SHOWN], _SPLITS)
+            raise unknown(f"'{_KEY}pre' in {self.path}", one_line(pre, _SHOWN), _SPLITS)
         return pre
 
     @property
@@ -121,7 +121,7 @@ class _Fields:
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not whole or not 0 <= value < len(self.tokens):
             raise InputError(
-                f"{self.path}: '{_KEY}{key}' = {value!s:.{_SHOWN}} is not a token id; the "
+                f"{self.path}: '{_KEY}{key}' = {one_line(value, _SHOWN)} is not a token id; the "
                 f"file's are 0 to {len(self.tokens) - 1}"
             )
         return int(value)
@@ -150,7 +150,7 @@ class _Fields:
         for value in values:
             if not isinstance(value, str):
                 raise InputError(
-                    f"{self.path}: '{_KEY}{key}' must be texts, not {value!s:.{_SHOWN}}"
+                    f"{self.path}: '{_KEY}{key}' must be texts, not {one_line(value, _SHOWN)}"
                 )
         return values
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 
-from suffice.models.formats.tokenizer_json import bpe, pairs, refused
+from suffice.models.formats.tokenizer_json import bpe, pairs, refused, vocabulary
 
 __all__ = ["CLASSES", "QWEN2_SPLIT", "SPACE", "TokenizerClass", "class_of", "spaces_back"]
 
@@ -116,7 +116,7 @@ def _gpt2(model: _Fields, settings: _Fields, _: Mapping[str, str], where: object
 
 def _tokenizer(model: _Fields, where: object, **options: Any) -> Tokenizer:
     merges = pairs(model.get("merges"), where)
-    return Tokenizer(bpe(model.get("vocab"), merges, where, **options))
+    return Tokenizer(bpe(vocabulary(model.get("vocab"), where), merges, where, **options))
 
 
 _END = "<|endoftext|>"

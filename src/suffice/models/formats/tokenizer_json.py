@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models
 
-from suffice.errors import InputError
+from suffice.errors import InputError, one_line
 
 __all__ = [
     "TokenizerParts",
@@ -26,6 +26,7 @@ __all__ = [
     "parse",
     "parse_object",
     "refused",
+    "vocabulary",
 ]
 
 _PIECES = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -38,8 +39,8 @@ _OPTIONS = (
     "byte_fallback",
     "ignore_merges",
 )
+_MOST_IDS = 2**31
 _FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
-_SHOWN = 200  # characters of a reason
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ class TokenizerParts:
 
 def refused(where: object, error: BaseException | str) -> InputError:
     """Build the error for a tokenizer that cannot be used, in one line."""
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return InputError(f"{where}: the tokenizer cannot be loaded: {reason:.{_SHOWN}}")
+    reason = one_line(error) or type(error).__name__
+    return InputError(f"{where}: the tokenizer cannot be loaded: {reason}")
 
 
 @contextmanager
@@ -129,7 +130,7 @@ def assemble(data: Mapping[str, Any], where: object) -> Tokenizer:
     with guarded(where):
         tokenizer = Tokenizer.from_str(json.dumps(frame))
         tokenizer.model = bpe(
-            model.get("vocab"),
+            vocabulary(model.get("vocab"), where),
             pairs(model.get("merges"), where),
             where,
             **{name: model[name] for name in _OPTIONS if model.get(name) is not None},
@@ -138,18 +139,30 @@ def assemble(data: Mapping[str, Any], where: object) -> Tokenizer:
     return tokenizer
 
 
-def bpe(
-    vocabulary: Any, merges: list[tuple[str, str]], where: object, **options: Any
-) -> models.BPE:
-    """Return a BPE model.
+def vocabulary(tokens: Any, where: object) -> dict[str, int]:
+    """Return a vocabulary of ids by token, as a document has it.
 
     Raises:
-        InputError: The vocabulary or the merges are damaged.
+        InputError: It is none.
     """
-    if not isinstance(vocabulary, dict):
+    if not isinstance(tokens, dict):
         raise refused(where, "the vocabulary must be an object of token ids")
+    for token, ident in tokens.items():
+        if type(ident) is not int or not 0 <= ident < _MOST_IDS:
+            raise refused(where, f"token {token!r:.60} has the id {ident!r:.60}: must be a number")
+    return tokens
+
+
+def bpe(
+    ids: dict[str, int], merges: list[tuple[str, str]], where: object, **options: Any
+) -> models.BPE:
+    """Return a BPE model of the ids of tokens, and of pairs of tokens to join.
+
+    Raises:
+        InputError: They do not fit each other.
+    """
     with guarded(where):
-        return models.BPE(vocab=vocabulary, merges=merges, **options)
+        return models.BPE(vocab=ids, merges=merges, **options)
 
 
 def pairs(merges: Any, where: object) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -149,7 +150,12 @@ def write_folder(model: Any, tokenizer: Any, folder: Path) -> None:
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     model.save_pretrained(part)
-    tokenizer.wrapped.save_pretrained(part)
+    facts, text = tokenizer.stored()
+    (part / "tokenizer.json").write_text(text, encoding="utf-8")
+    settings = {**tokenizer.special, "tokenizer_class": "PreTrainedTokenizerFast"}
+    if facts["chat_template"] is not None:
+        settings["chat_template"] = facts["chat_template"]
+    (part / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     part.rename(folder)
 
 

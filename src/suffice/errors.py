@@ -72,6 +72,12 @@ def brief(value: object) -> str:
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
 
 
+def one_line(text: object, most: int = 300) -> str:
+    """Return a foreign text as a part of an error: one line, valid text, `most` characters."""
+    valid = str(text)[: 4 * most].encode(errors="backslashreplace").decode()
+    return " ".join(valid.split())[:most]
+
+
 def unknown(kind: str, given: str, known: Iterable[str], close: float = 0.6) -> InputError:
     """Build the error for a name that is not in a list, with the nearest known one.
 

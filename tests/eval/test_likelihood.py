@@ -170,19 +170,12 @@ def test_texts(llm: LLM) -> None:
         encode_pair(tokenizer, "the fox", "")
 
 
-class Theirs:
-    """What is used of a tokenizer of transformers."""
-
-    def __init__(self, begin: str | None, end: int | None) -> None:
-        self.bos_token, self.bos_token_id = begin, None if begin is None else 7
-        self.eos_token_id = end
-
-
 class Letters:
     """A tokenizer of letters that begins every text with token 7."""
 
     def __init__(self, begin: str | None, end: int | None = None) -> None:
-        self.wrapped = Theirs(begin, end)
+        self.special = {} if begin is None else {"bos_token": begin}
+        self.bos_id, self.eos_id = None if begin is None else 7, end
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         return [7] * special + [ord(letter) for letter in text]

@@ -46,10 +46,8 @@ class DraftModels:
             threads=mine.threads,
         )
         # Checked before the weights are loaded, which takes longer.
-        other, own = (
-            load_tokenizer(name).wrapped for name in (model, mine.tokenizer or mine.model)
-        )
-        if other.get_vocab() != own.get_vocab():
+        other, own = (load_tokenizer(name) for name in (model, mine.tokenizer or mine.model))
+        if other.vocabulary() != own.vocabulary():
             raise InputError(
                 f"speculator 'draft_model': {model} has another vocabulary than {mine.model}: "
                 "drafts are token ids, so the tokenizers must be the same"

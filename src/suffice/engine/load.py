@@ -46,7 +46,7 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     else:
         assert config.quantization is not None
         decoder = DecoderWeights.from_checkpoint(opened, config.quantization)
-    tokenizer = load_tokenizer(config.tokenizer or config.model)
+    tokenizer = load_tokenizer(config.tokenizer or config.model, model.vocab)
     runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
     runner.stored_as = opened.stored_as
     runner.proposer = config.speculative_config.proposer(DraftModels(runner, load))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -157,8 +157,22 @@ class Tokenizer(Protocol):
     """Text to tokens and back."""
 
     @property
-    def wrapped(self) -> Any:
-        """The underlying tokenizer of transformers."""
+    def special(self) -> Mapping[str, str]:
+        """Tokens by role, such as `bos_token`."""
+        ...
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that begins a text, None if there is none."""
+        ...
+
+    @property
+    def eos_id(self) -> int | None:
+        """The token that ends a text, None if there is none."""
+        ...
+
+    def vocabulary(self) -> dict[str, int]:
+        """Return the id of every token."""
         ...
 
     @property
@@ -181,6 +195,16 @@ class Tokenizer(Protocol):
 
     def chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool) -> list[int]:
         """Return a conversation's tokens by the model's chat template."""
+        ...
+
+    def chat_text(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        continue_last: bool = False,
+    ) -> str:
+        """Return a conversation as text; `continue_last` leaves the last message open."""
         ...
 
     def stream(self, *, skip_special: bool) -> Detokenizer:

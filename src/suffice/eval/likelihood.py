@@ -80,16 +80,15 @@ def prefix_token(tokenizer: Tokenizer) -> int:
     Raises:
         InputError: The tokenizer has neither.
     """
-    theirs = tokenizer.wrapped
-    token = theirs.eos_token_id if theirs.bos_token_id is None else theirs.bos_token_id
+    token = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
     if token is None:
         raise InputError("an empty context: the tokenizer has no token to begin or end a text")
-    return int(token)
+    return token
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the tokens of a text, with a BOS token unless the text already starts with one."""
-    begin = tokenizer.wrapped.bos_token
+    begin = tokenizer.special.get("bos_token")
     return tokenizer.encode(text, special=not (begin and text.startswith(begin)))
 
 

@@ -81,19 +81,18 @@ class SufficeLM(TemplateLM):  # type: ignore[misc]
         self.max_gen_toks = max_gen_toks
         self._plan = LikelihoodPlan(mode, self.batch_size)
         self._llm = LLM(pretrained, max_num_seqs=self.batch_size, **options)
-        self.tokenizer = self._llm.tokenizer.wrapped
+        self.tokenizer = self._llm.tokenizer
         self.max_length = context_length(self._llm)
 
     @property
     def eot_token_id(self) -> int | None:
         """The token that ends a text."""
-        token: int | None = self.tokenizer.eos_token_id
-        return token
+        return self.tokenizer.eos_id
 
     @property
     def prefix_token_id(self) -> int:
         """The token used as an empty context."""
-        return prefix_token(self._llm.tokenizer)
+        return prefix_token(self.tokenizer)
 
     @property
     def tokenizer_name(self) -> str:
@@ -109,23 +108,21 @@ class SufficeLM(TemplateLM):  # type: ignore[misc]
         Raises:
             InputError: The model has no template.
         """
-        if not self._llm.tokenizer.has_chat_template:
+        if not self.tokenizer.has_chat_template:
             raise InputError("the model has no chat template: leave --apply_chat_template out")
-        text: str = self.tokenizer.apply_chat_template(
+        return self.tokenizer.chat_text(
             chat_history,
-            tokenize=False,
             add_generation_prompt=add_generation_prompt,
-            continue_final_message=not add_generation_prompt,
+            continue_last=not add_generation_prompt,
         )
-        return text
 
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **_: Any
     ) -> list[int]:
         """Return the tokens of a text."""
         if add_special_tokens is None:
-            return encode(self._llm.tokenizer, string)
-        return self._llm.tokenizer.encode(string, special=add_special_tokens)
+            return encode(self.tokenizer, string)
+        return self.tokenizer.encode(string, special=add_special_tokens)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Any], disable_tqdm: bool = False, **_: Any

@@ -2,52 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from suffice.errors import InputError, check_text
+from suffice.models.chat_template import ChatTemplate
 from suffice.models.files import is_quantized, locate
-from suffice.models.formats.hf_folder import read_json
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+    from tokenizers.decoders import DecodeStream
+
+    from suffice.models.formats.tokenizer_json import TokenizerParts
 
 __all__ = ["StreamDecoder", "Tokenizer", "load_tokenizer"]
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+_STORED = ("bos_token", "eos_token", "unk_token", "pad_token")
 _CHARACTER_BYTES = 4  # of the longest UTF-8 character, hence most tokens per character
 _PENDING = 16  # tokens after which incomplete text counts as broken
 
 
 class Tokenizer:
-    """Text to tokens and back; wraps a tokenizer of transformers.
+    """Text to tokens and back.
 
-    `eos_ids` are the tokens that end a text; `wrapped` is the tokenizer of transformers.
+    `eos_ids` are the tokens that end a text. `special` has tokens by role, such as `bos_token`.
     """
 
-    def __init__(self, wrapped: Any, eos_ids: Iterable[int]) -> None:
-        self.wrapped = wrapped
-        self.eos_ids = frozenset(eos_ids)
+    def __init__(self, parts: TokenizerParts, size: int | None = None) -> None:
+        """Take over a tokenizer; `size` is the number of the model's tokens, if known."""
+        self._size = size
+        self._backend = parts.backend
+        self._template = (
+            None
+            if parts.chat_template is None
+            else ChatTemplate(parts.chat_template, parts.special)
+        )
+        self.special: Mapping[str, str] = dict(parts.special)
+        self.eos_ids = frozenset(each for each in parts.eos_ids if size is None or each < size)
 
     @property
     def has_chat_template(self) -> bool:
         """Whether `chat` can be used."""
-        return self.wrapped.chat_template is not None
+        return self._template is not None
+
+    @property
+    def chat_template(self) -> str | Mapping[str, str] | None:
+        """The chat template's source, or several by name."""
+        return None if self._template is None else self._template.source
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that begins a text, None if there is none."""
+        return self._ident("bos_token")
+
+    @property
+    def eos_id(self) -> int | None:
+        """The token that ends a text, None if there is none."""
+        return self._ident("eos_token")
+
+    def vocabulary(self) -> dict[str, int]:
+        """Return the id of every token."""
+        found: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
+        return found
+
+    def spelled(self, tokens: Sequence[int]) -> list[str | None]:
+        """Return how the vocabulary spells tokens, None where it has no such token."""
+        return [self._backend.id_to_token(token) for token in tokens]
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the tokens of a text; `special` adds the tokens that the model expects around it.
 
         Raises:
-            InputError: The text has no UTF-8 form.
+            InputError: The text has no UTF-8 form, or has a token that the model has not.
         """
-        check_text("the text", text)
-        # The caller limits the length; transformers would also warn of long texts.
-        return list(self.wrapped.encode(text, add_special_tokens=special, verbose=False))
+        from suffice.models.formats.tokenizer_json import guarded
 
-    def decode(self, tokens: list[int], *, skip_special: bool = False) -> str:
+        check_text("the text", text)
+        with guarded("the text"):
+            tokens: list[int] = self._backend.encode(text, add_special_tokens=special).ids
+        return self._checked(tokens)
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = False) -> str:
         """Return the text of some tokens; broken characters come out as U+FFFD."""
-        text: str = self.wrapped.decode(
-            tokens, skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
-        )
+        text: str = self._backend.decode(tokens, skip_special_tokens=skip_special)
         return text
 
     def chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool) -> list[int]:
@@ -56,50 +95,68 @@ class Tokenizer:
         Raises:
             InputError: The model has no template, or the template refuses the conversation.
         """
-        import jinja2
+        text = self.chat_text(messages, add_generation_prompt=add_generation_prompt)
+        return self.encode(text, special=False)
 
-        if not self.has_chat_template:
-            raise InputError("the model has no chat template; give a plain prompt")
-        try:
-            tokens = self.wrapped.apply_chat_template(
-                messages, add_generation_prompt=add_generation_prompt, return_dict=False
-            )
-        except jinja2.TemplateError as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"the chat template refuses the conversation: {reason}") from None
-        return list(tokens)
-
-    def stored(self) -> tuple[dict[str, Any], str]:
-        """Return the input of `restored`: special tokens and the like, and the tokenizer's own
-        JSON.
+    def chat_text(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        continue_last: bool = False,
+    ) -> str:
+        """Return a conversation as text; `continue_last` leaves the last message open.
 
         Raises:
-            InputError: Its kind has no such JSON.
+            InputError: As for `chat`.
         """
-        backend = getattr(self.wrapped, "backend_tokenizer", None)
-        if backend is None:
-            raise InputError(
-                f"a {type(self.wrapped).__name__} cannot be stored; only fast tokenizers can"
-            )
-        facts = {name: getattr(self.wrapped, name) for name in _SPECIAL}
-        facts["chat_template"] = self.wrapped.chat_template
+        if self._template is None:
+            raise InputError("the model has no chat template; give a plain prompt")
+        return self._template.text(
+            messages, add_generation_prompt=add_generation_prompt, continue_last=continue_last
+        )
+
+    def stored(self) -> tuple[dict[str, Any], str]:
+        """Return the input of `restored`: special tokens and the like, and the tokenizer's JSON."""
+        facts: dict[str, Any] = {name: self.special.get(name) for name in _STORED}
+        facts["chat_template"] = self.chat_template
         facts["eos_ids"] = sorted(self.eos_ids)
-        return facts, backend.to_str()
+        return facts, self._backend.to_str()
 
     @classmethod
-    def restored(cls, facts: dict[str, Any], text: str) -> Tokenizer:
-        """Return a tokenizer from what `stored` returned."""
-        import tokenizers
-        from transformers import PreTrainedTokenizerFast
+    def restored(
+        cls,
+        facts: Mapping[str, Any],
+        text: str,
+        where: object = "the file",
+        size: int | None = None,
+    ) -> Tokenizer:
+        """Return a tokenizer from what `stored` returned; `where` names its file in errors.
 
-        options = {name: facts[name] for name in (*_SPECIAL, "chat_template") if facts[name]}
-        backend = tokenizers.Tokenizer.from_str(text)
-        wrapped = PreTrainedTokenizerFast(tokenizer_object=backend, **options)
-        return cls(wrapped, facts["eos_ids"])
+        Raises:
+            InputError: It is damaged.
+        """
+        from suffice.models.formats.tokenizer_json import read_stored
+
+        return cls(read_stored(facts, text, _STORED, where), size)
 
     def stream(self, *, skip_special: bool = True) -> StreamDecoder:
         """Return a decoder for a new text."""
-        return StreamDecoder(self, skip_special=skip_special)
+        return StreamDecoder(self._backend, skip_special=skip_special)
+
+    def _ident(self, role: str) -> int | None:
+        token = self.special.get(role)
+        ident = None if token is None else self._backend.token_to_id(token)
+        return None if ident is None else self._checked([ident])[0]
+
+    def _checked(self, tokens: list[int]) -> list[int]:
+        """Refuse tokens beyond the model's: its weights have no rows for them."""
+        if self._size is not None and tokens and max(tokens) >= self._size:
+            raise InputError(
+                f"the tokenizer's token {max(tokens)} is not one of the model's, 0 to "
+                f"{self._size - 1}: they do not belong together"
+            )
+        return tokens
 
 
 class StreamDecoder:
@@ -108,26 +165,52 @@ class StreamDecoder:
     The pieces of all `push`es and the final `flush` add up to the text of all tokens.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, backend: Backend, *, skip_special: bool = True) -> None:
+        self._backend = backend
         self._skip_special = skip_special
         self._tokens: list[int] = []
         # Text of the tokens before `_sent` was returned. Decoding starts earlier, at `_context`:
         # a token may be spelled differently (without its space) at the start of a text.
         self._context = self._sent = 0
+        self._library: DecodeStream | None = self._resumed()  # None while it could not go on
 
     def push(self, token: int) -> str:
         """Return the text that is certain by now."""
         self._tokens.append(token)
+        if self._library is not None:
+            try:
+                piece = self._library.step(self._backend, token)
+            except Exception:  # of an unnamed kind: text that was returned would read differently
+                self._library = None
+            else:
+                if piece is not None:
+                    self._context, self._sent = self._sent, len(self._tokens)
+                    return piece
+                if len(self._tokens) - self._sent < _PENDING:
+                    return ""
+        return self._push_slowly()
+
+    def flush(self) -> str:
+        """Return the remaining text, with U+FFFD for characters that stayed incomplete."""
+        self._library = None
+        return self._send(len(self._tokens))
+
+    def _push_slowly(self) -> str:
+        """Return the text that is certain, where the library waits for the end of broken text."""
+        self._library = None
         if self._text(self._context, len(self._tokens)).endswith(_BROKEN):
             if len(self._tokens) - self._sent < _PENDING:
                 return ""
             return self._send(len(self._tokens) - _CHARACTER_BYTES)
-        return self._send(len(self._tokens))
+        piece = self._send(len(self._tokens))
+        self._library = self._resumed()
+        return piece
 
-    def flush(self) -> str:
-        """Return the remaining text, with U+FFFD for characters that stayed incomplete."""
-        return self._send(len(self._tokens))
+    def _resumed(self) -> DecodeStream:
+        from tokenizers.decoders import DecodeStream
+
+        context = self._tokens[self._context : self._sent]
+        return DecodeStream(ids=context, skip_special_tokens=self._skip_special)
 
     def _send(self, end: int) -> str:
         known = self._text(self._context, self._sent)
@@ -138,11 +221,16 @@ class StreamDecoder:
         return text[len(known) :]
 
     def _text(self, start: int, end: int) -> str:
-        return self._tokenizer.decode(self._tokens[start:end], skip_special=self._skip_special)
+        text: str = self._backend.decode(
+            self._tokens[start:end], skip_special_tokens=self._skip_special
+        )
+        return text
 
 
-def load_tokenizer(model: str | Path) -> Tokenizer:
+def load_tokenizer(model: str | Path, size: int | None = None) -> Tokenizer:
     """Load the tokenizer of a Hugging Face directory, a hub id, a `.gguf` or a quantized file.
+
+    `size` is the number of the model's tokens; texts with others are refused.
 
     Raises:
         InputError: There is none, it is damaged, or of an unsupported kind.
@@ -151,31 +239,11 @@ def load_tokenizer(model: str | Path) -> Tokenizer:
     if is_quantized(path):
         from suffice.models.formats.quantized_file import stored_tokenizer
 
-        stored = stored_tokenizer(path)
-        try:
-            return Tokenizer.restored(*stored)
-        except Exception as error:  # tokenizers raises no other kind
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise InputError(f"{path} is damaged: its tokenizer cannot be read: {reason}") from None
+        return Tokenizer.restored(*stored_tokenizer(path), where=path, size=size)
     if path.is_file():
         from suffice.models.formats.gguf_tokenizer import read_gguf_tokenizer
 
-        return Tokenizer(*read_gguf_tokenizer(path))
-    from transformers import AutoTokenizer
+        return Tokenizer(read_gguf_tokenizer(path), size)
+    from suffice.models.formats.hf_tokenizer import read_folder_tokenizer
 
-    try:
-        wrapped = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path}: the tokenizer cannot be loaded: {reason}") from None
-    return Tokenizer(wrapped, _eos_ids(path, wrapped.eos_token_id))
-
-
-def _eos_ids(folder: Path, own: int | None) -> set[int]:
-    """Return the tokens that end a text, by tokenizer, model and generation defaults."""
-    found = set() if own is None else {own}
-    for file in (folder / "config.json", folder / "generation_config.json"):
-        if file.is_file():
-            ids = read_json(file).get("eos_token_id")
-            found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
-    return found
+    return Tokenizer(read_folder_tokenizer(path), size)

@@ -64,5 +64,5 @@ def check_comparable(llm: LLM, reference: LLM, window: int) -> None:
 
 def _hash(llm: LLM) -> str:
     """Return a hash of a model's tokens and their ids."""
-    tokens = json.dumps(sorted(llm.tokenizer.wrapped.get_vocab().items()))
+    tokens = json.dumps(sorted(llm.tokenizer.vocabulary().items()))
     return hashlib.sha256(tokens.encode()).hexdigest()[:16]

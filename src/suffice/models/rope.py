@@ -5,9 +5,9 @@ Source   Su et al. 2021, RoFormer (default); Chen et al. 2023, Position Interpol
          2024, LongRoPE (longrope); the code released with Llama 3.1 (llama3).
 Exact    Frequencies equal those of transformers to a relative 1e-6. (Near the edge of llama3's
          band, its formula magnifies a rounding by the factor: above 16, up to 1e-7 times it.)
-Differs  Tables are PyTorch's on x86-64 bit for bit up to 10,000 radians if the frequencies are (above
-         it, 1 entry in 100 is off by a rounding). Powers are the nearest float32. Of PyTorch's, 1 in
-         150 is the second nearest where it uses vectors, which depends on the instruction set:
+Differs  For the same frequencies, tables have the bits of PyTorch's on x86-64 up to 10,000 radians;
+         beyond that, 1 entry in 100 is off by a rounding. Powers are the nearest float32, while 1
+         in 150 of PyTorch's vector code is the second nearest, depending on the instruction set:
          one frequency of heads of 128 and 256 entries with a base of 10^6 is such a case.
 """
 

@@ -36,7 +36,7 @@ class Stored(Protocol):
         ...
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield its rows in float32, in whole panels: the first row of each block, and the block."""
+        """Yield blocks of rows in float32, whole panels, each after the number of its first row."""
         ...
 
 

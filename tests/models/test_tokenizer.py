@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
-import logging
+import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,21 +119,6 @@ def test_chat_without_a_template_and_with_a_strict_one(
         strict.chat([{"role": "user", "content": "a"}], add_generation_prompt=True)
 
 
-def test_long_texts_are_encoded_without_a_warning(
-    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("tokenizer.json", "config.json"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
-    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 8}')
-    loaded = load_tokenizer(tmp_path)
-    assert loaded.wrapped.model_max_length == 8
-    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    assert len(loaded.encode("a long text " * 20)) > 8
-    assert not caplog.records
-    loaded.wrapped.encode("a long text " * 20)
-    assert "longer than the specified maximum" in caplog.text
-
-
 def test_end_tokens(folder: Path, byte_level: Tokenizer, sentencepiece: Tokenizer) -> None:
     assert byte_level.eos_ids == {2}
     assert sentencepiece.eos_ids == {2}
@@ -174,8 +161,47 @@ def test_a_stream_of_broken_characters_goes_on(byte_level: Tokenizer) -> None:
     assert text + stream.flush() == byte_level.decode(broken * 40)
 
 
+def slow_stream(tokenizer: Tokenizer, tokens: list[int], *, skip_special: bool) -> list[str]:
+    """Return the pieces of a stream that decodes its last tokens anew for each token."""
+    pieces, context, sent = [], 0, 0
+
+    def text(start: int, end: int) -> str:
+        return tokenizer.decode(tokens[start:end], skip_special=skip_special)
+
+    for count in range(1, len(tokens) + 2):
+        end = min(count, len(tokens))
+        if count <= len(tokens) and text(context, end).endswith("\N{REPLACEMENT CHARACTER}"):
+            if end - sent < 16:
+                pieces.append("")
+                continue
+            end -= 4  # no longer than a character
+        known, whole = text(context, sent), text(context, end)
+        pieces.append(whole[len(known) :])
+        context, sent = (sent if len(whole) > len(known) else context), end
+    return pieces
+
+
+@pytest.mark.parametrize("skip_special", [True, False])
+def test_streams_of_random_tokens(
+    byte_level: Tokenizer, sentencepiece: Tokenizer, skip_special: bool
+) -> None:
+    rng = random.Random(5)
+    for tokenizer in (byte_level, sentencepiece):
+        size = len(tokenizer.vocabulary())
+        few = [rng.randrange(size) for _ in range(12)] + [0, 1, 2]
+        for index in range(150):
+            pool = few if index % 3 == 0 else range(size)
+            tokens = [rng.choice(pool) for _ in range(rng.randint(1, 90))]
+            stream = tokenizer.stream(skip_special=skip_special)
+            pieces = [*map(stream.push, tokens), stream.flush()]
+            expected = slow_stream(tokenizer, tokens, skip_special=skip_special)
+            assert "".join(pieces) == "".join(expected)
+            # Tokens without text count towards those after which broken text is shown.
+            assert skip_special or pieces == expected
+
+
 def test_sentencepiece_of_a_file(sentencepiece: Tokenizer, tmp_path: Path) -> None:
-    spell = sentencepiece.wrapped.convert_ids_to_tokens
+    spell = sentencepiece.spelled
     assert spell(sentencepiece.encode("the ab")) == ["<s>", "▁the", "▁a", "b"]
     assert spell(sentencepiece.encode("a\n\nb", special=False)) == ["▁a", "\n\n", "b"]
     assert spell(sentencepiece.encode("ü", special=False)) == ["▁", "<0xC3>", "<0xBC>"]
@@ -208,7 +234,7 @@ def test_byte_level_of_a_file(
 )
 def test_how_text_is_split(pre: str, pieces: list[str], folder: Path, tmp_path: Path) -> None:
     loaded = load_tokenizer(byte_level_file(folder, tmp_path / "x.gguf", pre))
-    splitter: Any = loaded.wrapped.backend_tokenizer.pre_tokenizer
+    splitter: Any = loaded._backend.pre_tokenizer
     text = "x 1234½'s"
     assert [text[start:end] for _, (start, end) in splitter.pre_tokenize_str(text)] == pieces
 
@@ -235,6 +261,32 @@ def test_a_directory_without_a_tokenizer(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path}: the tokenizer cannot be loaded: ")
     assert "\n" not in str(caught.value)
+
+
+BLOCKED = """
+import sys
+sys.modules["torch"] = sys.modules["transformers"] = None
+from suffice.models.tokenizer import Tokenizer, load_tokenizer
+from suffice.cli import chat
+for model in sys.argv[1:]:
+    tokenizer = load_tokenizer(model)
+    tokens = tokenizer.encode("café 😀")
+    stream = tokenizer.stream()
+    assert "".join([*map(stream.push, tokens), stream.flush()]) == "café 😀"
+    assert "jinja2" not in sys.modules
+    tokenizer = Tokenizer.restored(*tokenizer.stored())
+    print(tokenizer.decode(tokenizer.chat([{"role": "user", "content": "hi"}],
+          add_generation_prompt=False)))
+    del sys.modules["jinja2"]
+"""
+
+
+def test_nothing_needs_pytorch_or_transformers(folder: Path, tmp_path: Path) -> None:
+    file = byte_level_file(folder, tmp_path / "x.gguf", "gpt-2")
+    found = subprocess.run(
+        [sys.executable, "-c", BLOCKED, folder, file], capture_output=True, text=True, check=False
+    )
+    assert (found.returncode, found.stdout) == (0, "<|user|>hi<|end|>\nhi\n"), found.stderr
 
 
 def test_what_is_no_text_is_refused(byte_level: Tokenizer, sentencepiece: Tokenizer) -> None:

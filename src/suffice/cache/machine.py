@@ -223,8 +223,15 @@ def _filled() -> KVCache:
     from suffice.cache.kv import KVCache
 
     limit = _ROWS + (_REPEATS + 1) * _SPARE
-    float32 = {"key_dtype": "float32", "value_dtype": "float32"}
-    cache = KVCache(1, _HEADS, _SIZE, growth=Upfront(), limit=limit, **float32)
+    cache = KVCache(
+        1,
+        _HEADS,
+        _SIZE,
+        growth=Upfront(),
+        limit=limit,
+        key_dtype="float32",
+        value_dtype="float32",
+    )
     cache.native.resize(_ROWS, 0)
     ones = np.ones((_HEADS, _ROWS, _SIZE), np.float32)
     cache.append(0, ones, ones)

@@ -130,9 +130,10 @@ class Runner:
         *first, last = self._chunks(tokens)
         for chunk in first:
             self._run_chunk(cache, chunk, "none", watch)
-        logits = self._run_chunk(cache, last, "last", watch)[0]
+        logits = self._run_chunk(cache, last, "last", watch)
         policy.after_prompt(cache, self.windows, watch)
-        return logits
+        row: np.ndarray = logits[0]
+        return row
 
     def observe(self, sequence: Sequence, tokens: list[int], watch: QueryObserver) -> None:
         """Run tokens as a prompt with exact attention, and show `watch` all queries.

@@ -234,7 +234,7 @@ class Requests:
         dense = new.new_zeros(batch, heads, self.columns.count, size)
         for index, (cache, rows) in enumerate(zip(self.caches, self._pass.rows, strict=True)):
             load = cache.values if values else cache.keys
-            found = load(layer, cache.length + rows)
+            found = torch.from_numpy(load(layer, cache.length + rows))
             dense[index][:, self.columns.held[index]] = found.to(dense.dtype)
         return dense
 

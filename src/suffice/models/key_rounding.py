@@ -144,8 +144,9 @@ def _shares(count: int) -> np.ndarray:
     equally frequent, positions of the last text occur half as often as a context ends in it, and
     those of each earlier text once more often.
     """
-    times: np.ndarray = np.arange(count, 0, -1) - 0.5
-    return times / times.sum()
+    times = np.arange(count, 0, -1) - 0.5
+    shares: np.ndarray = times / times.sum()
+    return shares
 
 
 def _mixed(values: list[np.ndarray], shares: np.ndarray) -> np.ndarray:

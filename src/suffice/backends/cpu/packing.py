@@ -59,7 +59,8 @@ def pack(
     """Return what `quant.pack` does for a weight [N, K] of float32, float16 or bfloat16."""
     if not isinstance(quant, Int8 | NoQuant):
         return quant.pack(weight, bias, allocate)
-    packed = _empty(quant, *weight.shape, bias, allocate)
+    rows, columns = weight.shape
+    packed = _empty(quant, rows, columns, bias, allocate)
     _fill(packed, 0, np.ascontiguousarray(weight))
     return packed
 

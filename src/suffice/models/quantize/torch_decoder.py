@@ -155,13 +155,11 @@ class TorchDecoder(DecoderWeights):
         x: torch.Tensor,
     ) -> torch.Tensor:
         q, k, v = self._projected(index, table, x)
-        cache.append(index, k.contiguous(), v.contiguous())
+        cache.append(index, k.numpy(), v.numpy())
         if watch is not None:
-            watch(index, q)
+            watch(index, q.numpy())
         rows = cache.held(index) + len(x)
-        held = (
-            torch.as_tensor(each) for each in (cache.keys(index, rows), cache.values(index, rows))
-        )
+        held = (torch.from_numpy(part(index, rows)) for part in (cache.keys, cache.values))
         mixed = self._mixed(index, q, *held)
         return self._linear(f"layers.{index}.o", mixed.transpose(0, 1).reshape(len(x), -1))
 

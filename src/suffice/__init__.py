@@ -1,6 +1,6 @@
 """An LLM decoding engine that does the work that suffices, and says what it skipped.
 
-The names load what they need when they are first used: importing suffice loads no torch.
+The names load what they need when they are first used: importing suffice loads no NumPy.
 """
 
 from __future__ import annotations

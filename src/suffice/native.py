@@ -4,7 +4,7 @@
 and fails if the CPU lacks it. The number of threads defaults to the cores that CPU affinity and the
 cgroup's quota allow.
 
-While decoding, the core receives numpy arrays, never torch tensors. Accessing a tensor runs Python
+While decoding, the core receives NumPy arrays, never torch tensors. Accessing a tensor runs Python
 code of torch, and an interrupt (Ctrl-C) that arrives there would be lost.
 """
 

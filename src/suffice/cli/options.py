@@ -132,7 +132,7 @@ class ModelFlags(SourceFlags):
         Raises:
             InputError: A model or an option that cannot be used.
         """
-        # Bad options and unknown models are refused before torch is loaded.
+        # Bad options and unknown models are refused before a model is loaded.
         config = self.config(seed)
         resolve(self.model)
         if config.quantization is not None and config.quantization.coded_bits is not None:

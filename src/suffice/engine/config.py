@@ -1,6 +1,6 @@
 """The configuration of an engine: one frozen value, made once and passed down.
 
-Importing this loads no torch, so bad options are refused at once.
+Importing this loads no model code, so bad options are refused at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The options of an engine: one dataclass declares each, once.
 
 `LLM` and `Config.create` take them as keywords, the command line makes its flags of them, and the
-environment variables follow from the flags. Importing this loads no torch.
+environment variables follow from the flags.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def learned(keys: torch.Tensor) -> torch.Tensor:
     """Return keys [..., 64, D] rounded to one codebook, scaled by a mean and a deviation."""
     mean, scale = keys.mean(-2, keepdim=True), keys.std(-2, keepdim=True)
     normal = (keys - mean) / scale
-    levels = codebook(normal, torch.ones(()), LEVELS)
+    levels = torch.from_numpy(codebook(normal.numpy(), np.ones(()), LEVELS))
     for _ in range(ROUNDS):
         values = levels[torch.bucketize((keys - mean) / scale, borders(levels))]
         centred = values - values.mean(-2, keepdim=True)

@@ -154,8 +154,8 @@ void py_count_pairs(const PyLinear& w, ConstBytes x, ConstFloats x_levels, Float
   kernels().count_pairs(w.linear, 0, w.linear.panels(), x.data(), x_levels.data(), y.data());
 }
 
-// Writes the dense float32 weight [rows, columns] in the caller's thread: callers are in PyTorch's
-// parallel code, where a second team would only compete for the cores.
+// Writes the dense float32 weight [rows, columns] in the caller's thread: callers are among
+// PyTorch's or NumPy's parallel code, where a second team would only compete for the cores.
 void py_unpack(const PyLinear& w, Floats out) {
   require(out.ndim() == 2 && out.shape(0) == static_cast<size_t>(w.linear.rows) &&
               out.shape(1) == static_cast<size_t>(w.linear.columns),
@@ -180,12 +180,16 @@ void py_pack(ConstBytes from, const std::string& from_type, int rows, int column
   require(packed.type == Type::f32 || packed.type == Type::bf16 || packed.type == Type::i8,
           "weights are packed as float32, bfloat16 or int8");
   require(from.size() == static_cast<size_t>(rows) * columns * size_of(dense),
-          "the weight has " + std::to_string(from.size()) + " bytes");
+          "the weight has " + std::to_string(from.size()) + " bytes; " +
+              std::to_string(static_cast<size_t>(rows) * columns * size_of(dense)) + " expected");
   require(to.size() == packed.panels() * packed.panel_bytes(),
-          "the packed weight has " + std::to_string(to.size()) + " bytes");
+          "the packed weight has " + std::to_string(to.size()) + " bytes; " +
+              std::to_string(packed.panels() * packed.panel_bytes()) + " expected");
   require((packed.type == Type::i8) == scale.has_value(),
-          "int8 weights, and only these, have a scale");
-  require(!scale || scale->size() == static_cast<size_t>(rows), "the scale must be [rows]");
+          "int8 weights, and only these, need a scale");
+  require(!scale || scale->size() == static_cast<size_t>(rows),
+          "scale has " + std::to_string(scale ? scale->size() : 0) + " entries; " +
+              std::to_string(rows) + " expected");
   nb::gil_scoped_release release;
   const auto threads = team();
   threads->run([&](int thread) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,14 +59,16 @@ class ByToken(TorchDecoder):
     def _coded(self, site: str, x: torch.Tensor) -> torch.Tensor:
         if site not in self.sites:
             return x
-        return torch.stack([self.sites[site].encode(row).decode() for row in x])
+        return torch.from_numpy(
+            np.stack([self.sites[site].encode(row).decode() for row in x.numpy()])
+        )
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
         layer, _, matrix = name.rpartition(".")
         rotation = getattr(self.weights[name], "rotation", 0)
-        turned = rotate(x, rotation) if rotation else x
+        turned = sites.turned(x, rotation) if rotation else x
         coded = self._coded(f"{layer}.{SITE_OF.get(matrix)}", turned)
-        y = super()._linear(name, rotate(coded, rotation) if rotation else coded)
+        y = super()._linear(name, sites.turned(coded, rotation) if rotation else coded)
         return self._coded(name, y) if matrix in ("gate", "up") else y
 
     def _projected(self, index, table, x):  # type: ignore[no-untyped-def]
@@ -88,7 +91,7 @@ class ByToken(TorchDecoder):
         future = torch.ones(products.shape[-2:], dtype=torch.bool).triu(1)
         logits = (self.config.attention_scale * products).masked_fill(future, -torch.inf)
         site = self.sites[f"layers.{index}.values"]
-        return literal(logits.softmax(-1), [site.encode(row) for row in self.values])
+        return literal(logits.softmax(-1), [site.encode(row) for row in self.values.numpy()])
 
 
 def by_token(decoder: TorchDecoder, sites: dict[str, Site], window: list[int]) -> torch.Tensor:
@@ -106,21 +109,21 @@ def by_token(decoder: TorchDecoder, sites: dict[str, Site], window: list[int]) -
 
 def literal(scores: torch.Tensor, values: list[Activations]) -> torch.Tensor:
     """Scores [H, T, S] times values [S, G D], by counting: 16 channels of a query at a time."""
-    codes = torch.stack([v.codes for v in values])
-    spread = torch.stack([v.spread for v in values])
-    missing = torch.stack([v.decode() - v.dense for v in values])
+    codes = np.stack([v.codes for v in values])
+    spread = np.stack([v.spread for v in values])
+    missing = np.stack([v.decode() - v.dense for v in values])
     groups, levels = len(scores) // 2, values[0].levels
     size = codes.shape[1] // groups
     y = torch.zeros(*scores.shape[:2], size)
     for head in range(len(scores)):
-        for query, row in enumerate(scores[head]):
+        for query, row in enumerate(scores[head].numpy()):
             for first in range(0, size, 16):
                 own = slice(first, first + 16)
                 at = slice(size * (head // 2) + first, size * (head // 2) + first + 16)
                 scaled = row * spread[:, at.start]  # no scale is of fewer channels
                 unit = scaled.max() / 255
-                found = integer_matmul(torch.round(scaled / unit), codes[:, at], levels)
-                y[head, query, own] = unit * found + row @ missing[:, at]
+                found = integer_matmul(np.rint(scaled / unit), codes[:, at], levels)
+                y[head, query, own] = torch.from_numpy(unit * found + row @ missing[:, at])
     return y
 
 
@@ -164,9 +167,10 @@ def test_levels_are_those_that_quantizing_learns(model: Path, quant: Quant) -> N
     for index in range(len(decoder.config.layers)):
         for name, known in layers.inputs(index).items():
             rotation = sites.rotation_of(layers.matrices(index)[SITES[name][0]])
-            samples = rotate(known.samples, rotation) if rotation else known.samples
+            samples = known.samples.numpy()
+            samples = rotate(samples, rotation) if rotation else samples
             expected = Site.learn(samples, 4, 0.05)
-            assert torch.equal(found[inputs][f"layers.{index}.{name}"].levels, expected.levels)
+            assert np.array_equal(found[inputs][f"layers.{index}.{name}"].levels, expected.levels)
         layers.advance(index)
 
 
@@ -201,23 +205,24 @@ def scores_and_values(group: int | None) -> tuple[torch.Tensor, Site, torch.Tens
     scores = torch.randn(4, 6, 20, generator=generator).mul(3).softmax(-1)
     values = torch.randn(20, 64, generator=generator)
     values *= torch.exp(2 * torch.randn(20, 1, generator=generator))
-    return scores, Site.learn(values, 4, 0.03, group=group), values
+    return scores, Site.learn(values.numpy(), 4, 0.03, group=group), values
 
 
 @pytest.mark.parametrize("group", [None, 16, 32, 48])
 def test_scores_times_values_is_the_counting(group: int | None) -> None:
     scores, site, values = scores_and_values(group)
-    found = sites.times_values(INTEGERS, scores, site.rows(values), 32)
-    expected = literal(scores, [site.encode(row) for row in values])
+    found = sites.times_values(INTEGERS, scores, site.rows(values.numpy()), 32)
+    expected = literal(scores, [site.encode(row) for row in values.numpy()])
     assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_scores_that_are_integers_before_they_are_scaled_would_show() -> None:
     """Tokens of small values have as many integers then as those of great ones."""
     scores, site, values = scores_and_values(None)
-    coded = site.rows(values)
-    integers = INTEGERS.rows(scores.flatten(0, 1)).rounded.view_as(scores)
-    whole = sites.heads(coded.rounded, 32).repeat_interleave(2, 0)
+    coded = site.rows(values.numpy())
+    integers = torch.from_numpy(INTEGERS.rows(scores.flatten(0, 1).numpy()).rounded)
+    integers = integers.view_as(scores)
+    whole = sites.heads(torch.from_numpy(coded.rounded), 32).repeat_interleave(2, 0)
     found = sites.times_values(INTEGERS, scores, coded, 32)
     assert not torch.allclose(integers @ whole, found, rtol=1e-3, atol=1e-3)
 
@@ -248,6 +253,6 @@ def test_masks_are_those_of_attention(
     decoder.config = replace(config, layers=layers)
     run = Rounding(decoder, WINDOWS, {f"layers.0.{sites.SCORES}": INTEGERS})
     plain = Rounding(decoder, WINDOWS, {})._mixed(0, q, k, v)
-    monkeypatch.setattr(Site, "rows", lambda site, x: ActivationRows(x, torch.ones_like(x), x))
+    monkeypatch.setattr(Site, "rows", lambda site, x: ActivationRows(x, np.ones_like(x), x))
     found = run._mixed(0, q, k, v)
     assert torch.allclose(found, plain, rtol=1e-4, atol=1e-5)

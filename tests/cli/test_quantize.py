@@ -6,6 +6,7 @@ import copy
 import fcntl
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,9 @@ def test_what_was_written_runs(quantize: Any, model: Path, tmp_path: Path, metho
     assert llm.tokenizer.encode(TEXT) == load_tokenizer(model).encode(TEXT)
     prompt = llm.tokenizer.encode(TEXT[:60])
     (output,) = llm.generate(TEXT[:60], ASKED, use_tqdm=False)
-    # Inputs of few bits jump to another level where sums are rounded otherwise: sooner or later the
-    # two part ways.
-    agree = 12 if method in ("kmeans", "rtn:group=16,compensate=true") else 1
+    # Inputs of few bits, the head's of 8 among them, jump to another level where sums are rounded
+    # otherwise: sooner or later the two part ways.
+    agree = 10 if method in ("kmeans", "rtn:group=16,compensate=true") else 1
     assert list(output.outputs[0].token_ids)[:agree] == _by_reference(opened, prompt)[:agree]
     with pytest.raises(InputError, match=re.escape(f"is quantized already, by {method}: leave")):
         LLM(str(path), quantization="int8")
@@ -355,7 +356,7 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
     lacks = "is damaged: its header lacks 'hash', or it has no value"
     damaged(lacks, facts | {"model": {"name": "x"}})
     for field, value, message in (
-        ("activation", "relu2", "activation=relu2; allowed: silu, gelu, gelu_tanh, relu"),
+        ("activation", "relu2", "activation=relu2; allowed: silu, gelu_tanh, gelu, relu"),
         ("norm", "layer_norm", "norm=layer_norm; allowed: rms, layer"),
         ("placement", None, "placement=None; allowed: pre, post, sandwich"),
         ("gated", "yes", "gated=yes; allowed: False, True"),
@@ -376,3 +377,13 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
     broken.write_bytes(path.read_bytes()[:1000])
     ran = cli("run", "-m", str(broken), "-p", "x")
     assert ran.code == 2 and "is not a valid safetensors file" in ran.err
+
+
+def test_without_pytorch_it_says_what_to_install(
+    quantize: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    ran = quantize()
+    said = "suffice: error: `suffice quantize` needs PyTorch: pip install 'suffice[quantize]'"
+    assert ran.code == 2 and ran.err.splitlines()[-1] == said and "Traceback" not in ran.err
+    assert not list(tmp_path.glob("*.safetensors*"))

@@ -83,7 +83,7 @@ def test_an_array_outlives_what_made_it() -> None:
 
 
 def test_packing_takes_no_second_copy() -> None:
-    """What packs writes where the weight stays; only a row block is held beside it."""
+    """What packs writes where the weight stays; only a row block is held more."""
     ran = subprocess.run(
         [sys.executable, "-c", PACKING], check=True, capture_output=True, text=True
     )

@@ -35,6 +35,7 @@ CORE = {  # who may make objects of the extension
     "suffice.backends.cpu.attention",
     "suffice.backends.cpu.linear",
     "suffice.backends.cpu.outliers",
+    "suffice.backends.cpu.packing",
     "suffice.backends.cpu.rules",
     "suffice.cache.kv",
     "suffice.engine.runner",

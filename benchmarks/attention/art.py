@@ -33,7 +33,7 @@ from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.runner import Runner
 from suffice.eval.texts import load_text
-from suffice.models import decoder
+from suffice.models.quantize import torch_decoder
 
 NAME = "art"
 LENGTHS = (1024, 2048, 4096, 8192)
@@ -118,7 +118,7 @@ def capture(
         for layer in range(layers)
     ]
     samples: list[Sample] = []
-    attend, calls = decoder.attend, itertools.count()
+    attend, calls = torch_decoder.attend, itertools.count()
 
     def kept(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: Any) -> Any:
         layer, first = next(calls) % layers, k.shape[1] - q.shape[1]
@@ -133,10 +133,11 @@ def capture(
 
     sequence = runner.open("art", max(lengths))
     step = runner.config.prefill_chunk
-    with mock.patch.object(decoder, "attend", kept):
+    decoder = torch_decoder.TorchDecoder(runner.decoder.config, runner.decoder.weights)
+    with mock.patch.object(torch_decoder, "attend", kept):
         for start in range(0, max(lengths), step):
             part = torch.tensor(tokens[start : min(start + step, max(lengths))])
-            runner.decoder.forward(part, sequence.cache, logits="none")
+            decoder.forward(part, sequence.cache, logits="none")
     runner.close(sequence)
     return samples
 

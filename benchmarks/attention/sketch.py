@@ -14,6 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from benchmarks.harness import record
@@ -25,9 +26,9 @@ from suffice.cache import BLOCK
 from suffice.cache.bmc import BMC
 from suffice.cache.kv import KVCache
 from suffice.eval.perplexity import PerplexityPlan, windows_of
-from suffice.models.decoder import Decoder
 from suffice.models.files import locate
 from suffice.models.open import open_checkpoint
+from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.tokenizer import load_tokenizer
 from suffice.quant.codebook import borders, codebook
 from suffice.quant.none import NoQuant
@@ -49,7 +50,7 @@ def learned(keys: torch.Tensor) -> torch.Tensor:
     """Return keys [..., 64, D] rounded to one codebook, scaled by a mean and a deviation."""
     mean, scale = keys.mean(-2, keepdim=True), keys.std(-2, keepdim=True)
     normal = (keys - mean) / scale
-    levels = codebook(normal, torch.ones(()), LEVELS)
+    levels = torch.from_numpy(codebook(normal.numpy(), np.ones(()), LEVELS))
     for _ in range(ROUNDS):
         values = levels[torch.bucketize((keys - mean) / scale, borders(levels))]
         centred = values - values.mean(-2, keepdim=True)
@@ -62,7 +63,7 @@ def learned(keys: torch.Tensor) -> torch.Tensor:
 def keys_of(model: str, text: str) -> torch.Tensor:
     """Return the keys [L, G, chunks, 64, D] of a prompt."""
     path = locate(model)
-    decoder = Decoder.from_checkpoint(open_checkpoint(path), NoQuant("float32"))
+    decoder = TorchDecoder.from_checkpoint(open_checkpoint(path), NoQuant("float32"))
     config = decoder.config
     shape = len(config.layers), config.kv_heads, config.head_size
     cache = KVCache(*shape, growth=BMC(), limit=TOKENS, key_dtype="float32")

@@ -29,6 +29,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.harness import record
@@ -44,8 +45,8 @@ from suffice.engine.runner import Runner
 from suffice.engine.runner import Sequence as Request
 from suffice.errors import InputError, unknown
 from suffice.models.config import DecoderConfig, LayerConfig, Rope
-from suffice.models.decoder import Decoder
 from suffice.models.pages import to_huge_pages
+from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.weights import is_linear, shapes
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
@@ -64,8 +65,9 @@ READ_BYTES = 512 << 20
 FILL = 256  # rows of the cache that are made at once
 LEAST, MOST_GIB = 0.75, 8  # targets: fraction of the streaming read, and memory
 PANEL = native.PANEL
+RANDOM = np.random.default_rng(0)
 
-Weights = dict[str, PackedLinear | torch.Tensor]
+Weights = dict[str, PackedLinear | np.ndarray]
 HEAD = ["weights", "bits", "tokens before", "GB a step", "GB of K and V", "ms, best", "ms, median",
         "tokens/s", "GB/s", "streaming read, GB/s", "of it", "least to most"]  # fmt: skip
 
@@ -149,7 +151,7 @@ def packed_rows(setting: str, matrix: str, columns: int) -> PackedCodes:
         InputError: The setting is unknown, needs a calibration, or does not store codes.
     """
     quant: Quant = QUANTS.build(setting).for_matrix(matrix)
-    packed = quant.pack(torch.randn(PANEL, columns) * columns**-0.5)
+    packed = quant.pack(random_rows(PANEL, columns))
     if not isinstance(packed, PackedCodes):
         raise InputError(f"--settings {setting}: stores no codes; kmeans, rtn and kllm:a=16 do")
     try:
@@ -159,6 +161,11 @@ def packed_rows(setting: str, matrix: str, columns: int) -> PackedCodes:
     return packed
 
 
+def random_rows(rows: int, columns: int) -> np.ndarray:
+    """Return a dense random weight [N, K]."""
+    return RANDOM.standard_normal((rows, columns), np.float32) * np.float32(columns**-0.5)
+
+
 def random_matrix(setting: str, matrix: str, rows: int, columns: int) -> PackedCodes:
     """Return random codes [N, K] with the centroids and scales that a setting finds.
 
@@ -166,8 +173,9 @@ def random_matrix(setting: str, matrix: str, rows: int, columns: int) -> PackedC
     """
     like = packed_rows(setting, matrix, columns)
     panels, size = -(-rows // PANEL), like.data.shape[1]
-    data = torch.frombuffer(mmap.mmap(-1, panels * size), dtype=torch.uint8).view(panels, size)
-    data.random_(256)
+    data = np.frombuffer(mmap.mmap(-1, panels * size), np.uint8).reshape(panels, size)
+    for panel in data:  # no second copy
+        panel[:] = np.frombuffer(RANDOM.bytes(size), np.uint8)
     for begin in range(0, size, like.pair_bytes):
         scales = slice(begin, begin + SCALE_BYTES)
         data[:, scales] = like.data[:, scales]
@@ -184,11 +192,11 @@ def random_weights(config: DecoderConfig, setting: str, tell: Callable[[], objec
     for name in sorted(wanted, key=lambda name: name not in VOCABULARY):
         shape = wanted[name]
         if name in VOCABULARY:
-            weights[name] = quant.for_matrix(name).pack(torch.randn(shape).mul_(shape[1] ** -0.5))
+            weights[name] = quant.for_matrix(name).pack(random_rows(*shape))
         elif is_linear(name):
             weights[name] = random_matrix(setting, name.rpartition(".")[2], *shape)
         else:
-            weights[name] = torch.ones(shape)
+            weights[name] = np.ones(shape, np.float32)
         tell()
     to_huge_pages(weights)
     return weights
@@ -201,7 +209,7 @@ def made(shape: Shape, setting: str, tell: Callable[[], object]) -> Runner:
         shape.name, quantization=setting, kv_cache_dtype="int8", max_model_len=CONTEXT
     ).resolved("bfloat16", model.max_positions, model.most_positions)
     weights = random_weights(model, setting, tell)
-    return Runner(config, Decoder(model, weights, prefill_dtype(config.dtype)))
+    return Runner(config, TorchDecoder(model, weights, prefill_dtype(config.dtype)))
 
 
 def opened(runner: Runner, depth: int, steps: int) -> Request:

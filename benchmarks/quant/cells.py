@@ -21,9 +21,9 @@ from benchmarks.quant.sites import Inputs, Rounding
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityResult, PerplexityTally, Scores
 from suffice.models.checkpoint import Checkpoint
-from suffice.models.decoder import Decoder
 from suffice.models.formats.quantized_file import open_quantized
 from suffice.models.quantize.job import Quantizing
+from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.tokenizer import Tokenizer
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.none import NoQuant
@@ -88,7 +88,7 @@ def kept_path(folder: Path, model: str, weights: str) -> Path:
     return folder / f"{model}-{name}.safetensors"
 
 
-def bits_of(decoder: Decoder) -> float:
+def bits_of(decoder: TorchDecoder) -> float:
     """Return the bits for each weight of the layers' matrices, scales and codebooks included."""
     matrices = [
         each
@@ -111,9 +111,9 @@ class Source:
     facts: dict[str, Any]  # of the model and the text
     folder: Path
 
-    def floats(self) -> Decoder:
+    def floats(self) -> TorchDecoder:
         """Return the model in float32."""
-        return Decoder.from_checkpoint(self.checkpoint, NoQuant("float32"))
+        return TorchDecoder.from_checkpoint(self.checkpoint, NoQuant("float32"))
 
     def weights(self, weights: str) -> Iterator[Any]:
         """Yield the number of quantized layers, if any must be, and at the end the decoder.
@@ -129,7 +129,7 @@ class Source:
             return
         method = _method(weights)
         if weights.endswith(UNCALIBRATED) or not hasattr(method, "site"):
-            yield Decoder.from_checkpoint(self.checkpoint, method)
+            yield TorchDecoder.from_checkpoint(self.checkpoint, method)
             return
         path = kept_path(self.folder, self.facts["model"]["name"], weights)
         facts = self.facts | {"method": weights}
@@ -142,9 +142,9 @@ class Source:
         found = {key: opened.facts[key] for key in facts}
         if found != facts:
             raise InputError(f"{path} is of {found}, not of {facts}: remove it")
-        yield Decoder(opened.config, opened.weights)
+        yield TorchDecoder(opened.config, opened.weights)
 
-    def bits(self, weights: str, decoder: Decoder) -> float:
+    def bits(self, weights: str, decoder: TorchDecoder) -> float:
         """Return the bits for each weight of the layers' matrices."""
         return self._peers(weights).bits() if is_peers(weights) else bits_of(decoder)
 

@@ -21,6 +21,7 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from benchmarks.harness import record
@@ -82,9 +83,10 @@ def main() -> int:
 def codes(rows: int, columns: int, group: int, a: int = 16, bits: int = 4) -> PackedCodes:
     """Return a random weight in codes, for inputs of `a` bits."""
     most = NARROW if a == 8 else INT8
-    levels = torch.linspace(-most, most, 2**bits).round()
-    grid = Grid(levels, torch.ones(rows, -(-columns // group)), group)
-    return pack_codes(Coded(torch.randint(2**bits, (rows, columns), dtype=torch.uint8), grid), a=a)
+    levels = np.rint(np.linspace(-most, most, 2**bits, dtype=np.float32))
+    grid = Grid(levels, np.ones((rows, -(-columns // group)), np.float32), group)
+    random = np.random.default_rng(0).integers(2**bits, size=(rows, columns), dtype=np.uint8)
+    return pack_codes(Coded(random, grid), a=a)
 
 
 def measure(
@@ -92,7 +94,7 @@ def measure(
 ) -> list[list[object]]:
     """Return a line of the table for each type of weight and number of rows."""
     rows, columns = size
-    dense = torch.randn(rows, columns)
+    dense = np.random.default_rng(0).standard_normal((rows, columns), np.float32)
     weights: dict[str, PackedLinear] = {
         "codes, group 32": codes(rows, columns, 32),
         "codes, a scale a row": codes(rows, columns, columns),
@@ -136,7 +138,7 @@ def measure(
 
 def ring(weight: PackedLinear, size: int) -> list[PackedLinear]:
     """Return copies of a weight that fill `size` bytes, allocated as a model's weights are."""
-    copies: dict[str, PackedLinear | torch.Tensor] = {
+    copies: dict[str, PackedLinear | np.ndarray] = {
         str(i): replace(weight) for i in range(max(2, size // weight.bytes))
     }
     to_huge_pages(copies)
@@ -181,8 +183,9 @@ def picked(size: int, count: int, rounds: int) -> list[object]:
         values.topk(count)
         values.topk(count, largest=False)
         theirs = min(theirs, time.perf_counter() - began)
-    assert outliers(values, count).greatest == reference(values, count).greatest
-    return [size, count, 1e6 * own, 1e6 * theirs, reference(values, count).comparisons]
+    trees = reference(values.numpy(), count)
+    assert outliers(values.numpy(), count).greatest == trees.greatest
+    return [size, count, 1e6 * own, 1e6 * theirs, trees.comparisons]
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ from safetensors.torch import load_file
 
 from suffice.errors import InputError
 from suffice.models.checkpoint import Checkpoint
-from suffice.models.decoder import Decoder, pack_weights
+from suffice.models.decoder import pack_weights
 from suffice.models.open import open_checkpoint
+from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant.none import NoQuant
 
 LLAMA, HQQ = "llama.cpp:", "hqq:group="
@@ -51,17 +52,17 @@ class PeerWeights:
         if not self.path.is_file():
             raise InputError(f"{self.path} is missing: benchmarks.quant.quantize_peers makes it")
 
-    def decoder(self, checkpoint: Checkpoint) -> Decoder:
+    def decoder(self, checkpoint: Checkpoint) -> TorchDecoder:
         """Return a checkpoint's model with these weights, in float32."""
         if self.weights.startswith(LLAMA):
-            return Decoder.from_checkpoint(open_checkpoint(self.path), NoQuant("float32"))
+            return TorchDecoder.from_checkpoint(open_checkpoint(self.path), NoQuant("float32"))
         found = load_file(self.path)
 
         def tensors() -> Iterator[tuple[str, torch.Tensor]]:
             for name, tensor in checkpoint.tensors():
                 yield name, found.pop(name, tensor)
 
-        decoder = Decoder(checkpoint.config, pack_weights(tensors(), NoQuant("float32")))
+        decoder = TorchDecoder(checkpoint.config, pack_weights(tensors(), NoQuant("float32")))
         if found:
             raise InputError(f"{self.path} has {next(iter(found))}, which the model does not have")
         return decoder

@@ -36,9 +36,9 @@ from suffice import native
 from suffice.errors import InputError
 from suffice.eval.perplexity import PerplexityPlan, windows_of
 from suffice.eval.texts import described, json_value, load_text, read
-from suffice.models.decoder import Decoder
 from suffice.models.files import fingerprint, locate
 from suffice.models.open import open_checkpoint
+from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.tokenizer import load_tokenizer
 from suffice.progress import counting_bar
 from suffice.quant.activations import Site
@@ -158,7 +158,7 @@ class Bench:
                 self._store.keep(weights, setting, self._cell(setting, decoder, ours))
 
     def _sites(
-        self, weights: str, decoder: Decoder, missing: dict[str, Inputs]
+        self, weights: str, decoder: TorchDecoder, missing: dict[str, Inputs]
     ) -> dict[Inputs, dict[str, Site]]:
         """Return the sites of every layer for each of the inputs."""
         layers = len(decoder.config.layers)
@@ -176,7 +176,7 @@ class Bench:
             self._reference = self._shown(FLOAT, run(floats, self._windows, {}))
         return self._reference
 
-    def _cell(self, setting: str, decoder: Decoder, ours: Rounding) -> dict[str, Any]:
+    def _cell(self, setting: str, decoder: TorchDecoder, ours: Rounding) -> dict[str, Any]:
         steps = scored(ours, self._exact(), self._windows)
         tally = self._shown(f"{setting}: windows", steps, len(self._windows))
         weights = setting.partition(" + ")[0]

@@ -17,13 +17,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from suffice.errors import InputError
 from suffice.models.config import DecoderConfig
-from suffice.models.decoder import Decoder
-from suffice.models.layers import visible
 from suffice.models.quantize.layerwise import Layerwise, sampled
+from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.models.quantize.torch_layers import visible
 from suffice.quant import PackedLinear
 from suffice.quant.activations import ActivationRows, Site, check_input_group
 from suffice.quant.hadamard import rotate
@@ -37,7 +38,7 @@ PARTS = ("queries", "keys", "values")
 SCORES = "scores"
 GROUPS = INPUTS | {"mlp": MLP, "attention": (*PARTS, SCORES)}
 GROUPS |= {"all": tuple(site for sites in GROUPS.values() for site in sites)}
-INTEGERS = Site(torch.arange(256) / 255, 0.0)  # of scores, which are never negative
+INTEGERS = Site(np.arange(256, dtype=np.float32) / 255, 0.0)  # of scores, which are never negative
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Inputs:
         """The selected sites of a layer."""
         return () if self.a == EXACT else chosen(self.sites, GROUPS)
 
-    def site(self, name: str, samples: torch.Tensor) -> Site:
+    def site(self, name: str, samples: np.ndarray) -> Site:
         """Return the codebook of a site, from some of its values [T, K]."""
         share = self.outliers / 2
         if name == SCORES:
@@ -90,7 +91,7 @@ class Inputs:
         if self.learned:
             return Site.learn(samples, self.a, share, offline=self.offline, group=self.group)
         top = 2 ** (self.a - 1) - 1
-        return Site(torch.arange(-top, top + 1) / top, share)
+        return Site(np.arange(-top, top + 1, dtype=np.float32) / top, share)
 
 
 def check_sites(inputs: Inputs, config: DecoderConfig) -> None:
@@ -123,10 +124,10 @@ class Passing(Layerwise):
 
     def _rotated(self, matrix: str, site: str, x: torch.Tensor) -> torch.Tensor:
         """Pass the inputs of a matrix to its site, rotated if the matrix takes rotated ones."""
-        rotation = rotation_of(self._matrix(matrix))
+        rotation = rotation_of(self.matrix(matrix))
         if not rotation:
             return self._at(site, x)
-        return rotate(self._at(site, rotate(x, rotation)), rotation)
+        return turned(self._at(site, turned(x, rotation)), rotation)
 
     def _projected(
         self, index: int, table: tuple[torch.Tensor, torch.Tensor] | None, x: torch.Tensor
@@ -137,6 +138,11 @@ class Passing(Layerwise):
             for site, part in zip(PARTS, parts, strict=True)
         )
         return q, k, v
+
+
+def turned(x: torch.Tensor, rotation: int) -> torch.Tensor:
+    """Return x [T, K] rotated in blocks."""
+    return torch.from_numpy(rotate(x.numpy(), rotation))
 
 
 def rows(part: torch.Tensor) -> torch.Tensor:
@@ -152,7 +158,7 @@ def heads(x: torch.Tensor, size: int) -> torch.Tensor:
 class Samples(Passing):
     """Samples some activations of each site, without changing them."""
 
-    def __init__(self, decoder: Decoder, windows: Sequence[Sequence[int]]) -> None:
+    def __init__(self, decoder: TorchDecoder, windows: Sequence[Sequence[int]]) -> None:
         super().__init__(decoder, windows)
         self._found: dict[str, torch.Tensor] = {}
 
@@ -176,7 +182,7 @@ class Rounding(Passing):
     """Rounds the activations at `sites`, such as `layers.0.qkv`."""
 
     def __init__(
-        self, decoder: Decoder, windows: Sequence[Sequence[int]], sites: dict[str, Site]
+        self, decoder: TorchDecoder, windows: Sequence[Sequence[int]], sites: dict[str, Site]
     ) -> None:
         super().__init__(decoder, windows)
         self.sites = sites
@@ -197,10 +203,10 @@ class Rounding(Passing):
     def _at(self, site: str, x: torch.Tensor) -> torch.Tensor:
         if site not in self.sites:
             return x
-        found = self.sites[site].rows(x)
+        found = self.sites[site].rows(x.numpy())
         if site.endswith(".values"):
             self._values = found
-        return found.rounded
+        return torch.from_numpy(found.rounded)
 
     def _mixed(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         values, self._values = self._values, None
@@ -208,8 +214,8 @@ class Rounding(Passing):
         if site is None:
             return super()._mixed(index, q, k, v)
         if values is None:
-            flat = rows(v)
-            values = ActivationRows(flat, torch.ones_like(flat), flat)
+            flat = rows(v).numpy()
+            values = ActivationRows(flat, np.ones_like(flat), flat)
         k = k.repeat_interleave(len(q) // len(k), 0)
         logits = self.config.attention_scale * q @ k.mT
         seen = visible(q.shape[1], k.shape[1], self.config.layers[index].window)
@@ -226,15 +232,15 @@ def times_values(
     """
     share = len(scores) * size // values.centroids.shape[1]  # heads of queries that share values
     centroids, scale, rounded = (
-        heads(part, size).repeat_interleave(share, 0)
+        heads(torch.from_numpy(part), size).repeat_interleave(share, 0)
         for part in (values.centroids, values.scale, values.rounded)
     )
     step = math.gcd(values.group or size, size)  # channels of one scale
     parts = []
     for at in range(0, size, step):
         scaled = scores * scale[:, None, :, at]
-        integers = site.rows(scaled.flatten(0, 1)).rounded.view_as(scores)
-        parts.append(integers @ centroids[..., at : at + step])
+        integers = torch.from_numpy(site.rows(scaled.flatten(0, 1).numpy()).rounded)
+        parts.append(integers.view_as(scores) @ centroids[..., at : at + step])
     return torch.cat(parts, -1) + scores @ (rounded - scale * centroids)
 
 
@@ -243,7 +249,9 @@ def rotation_of(matrix: PackedLinear) -> int:
     return matrix.rotation if isinstance(matrix, PackedCodes) else 0
 
 
-def run(decoder: Decoder, windows: Sequence[list[int]], sites: dict[str, Site]) -> Iterator[Any]:
+def run(
+    decoder: TorchDecoder, windows: Sequence[list[int]], sites: dict[str, Site]
+) -> Iterator[Any]:
     """Yield after each layer the number done, and at the end the run, with all its states."""
     rounding = Rounding(decoder, windows, sites)
     for index in range(len(decoder.config.layers)):
@@ -253,7 +261,7 @@ def run(decoder: Decoder, windows: Sequence[list[int]], sites: dict[str, Site]) 
 
 
 def learned(
-    decoder: Decoder, windows: Sequence[list[int]], inputs: Sequence[Inputs]
+    decoder: TorchDecoder, windows: Sequence[list[int]], inputs: Sequence[Inputs]
 ) -> Iterator[Any]:
     """Yield after each layer the number done, and at the end the sites for each of the inputs."""
     layers = Samples(decoder, windows)
@@ -263,14 +271,14 @@ def learned(
         known[SCORES] = torch.empty(0, 0)  # needs no samples
         for each in inputs:
             for name in set(each.chosen) & set(known):
-                found[each][f"layers.{index}.{name}"] = each.site(name, known[name])
+                found[each][f"layers.{index}.{name}"] = each.site(name, known[name].numpy())
         yield index + 1
     yield found
 
 
 def even(inputs: Inputs, layers: int) -> dict[str, Site]:
     """Return the sites of inputs without learned codebooks; exact inputs have none."""
-    sites = {name: inputs.site(name, torch.empty(0, 0)) for name in inputs.chosen}
+    sites = {name: inputs.site(name, np.empty((0, 0))) for name in inputs.chosen}
     return {
         f"layers.{index}.{name}": site for index in range(layers) for name, site in sites.items()
     }

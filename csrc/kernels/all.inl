@@ -12,6 +12,7 @@
 #include "kv_kmeans4.inl"
 #include "rows.inl"
 #include "linear.inl"
+#include "pack.inl"
 #include "outliers.inl"
 #include "pointwise.inl"
 #include "tile.inl"
@@ -32,6 +33,7 @@ constexpr Kernels table{
     .name = SUFFICE_NAME,
     .linear = linear,
     .unpack = unpack,
+    .pack = pack,
     .quantize_rows = quantize_rows,
     .quantize_for_codes = quantize_for_codes,
     .rotate = rotate,

@@ -18,6 +18,12 @@ struct Kernels {
   // The dense float32 rows of the panels [first, last), scales applied, `stride` elements apart.
   void (*unpack)(const Linear&, int first, int last, float* to, int stride);
 
+  // The panels [first, last) of dense rows [rows][columns] of float32, float16 or bfloat16, stored
+  // as float32, bfloat16 or int8. For int8, codes = round(w / scale[row]), halves to even, and
+  // scale[row] = max |w| / 127.
+  void (*pack)(const std::byte* from, Type from_type, int rows, int columns, int first, int last,
+               Type type, std::byte* to, float* scale);
+
   // codes = round(values / scale), scale = max |values| / 127, for each of `count` rows, in the
   // layout of `Inputs`. `scratch` [stride].
   void (*quantize_rows)(const float* values, int stride, int count, int columns, int8_t* codes,

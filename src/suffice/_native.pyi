@@ -62,6 +62,15 @@ class Linear:
     ) -> None: ...
     def count_pairs(self, x: _Uint8s, x_levels: _Float32s, y: _Float32s) -> None: ...
 
+def pack(
+    dense: _Uint8s,
+    type: str,
+    rows: int,
+    columns: int,
+    packed: _Uint8s,
+    packed_type: str,
+    scale: _Float32s | None = None,
+) -> None: ...
 def outliers(values: _Float32s, found: _Int32s) -> None: ...
 
 class Arena:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,9 +15,9 @@ from benchmarks.quant.sites import GROUPS, INTEGERS, Inputs, Rounding
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
-from suffice.models.decoder import Decoder
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.layerwise import Layerwise
+from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant import Quant
 from suffice.quant.activations import ActivationRows, Activations, Site
 from suffice.quant.hadamard import rotate
@@ -34,11 +35,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def decoder(model: Path) -> Decoder:
-    return Decoder.from_checkpoint(open_checkpoint(model), NoQuant("float32"))
+def decoder(model: Path) -> TorchDecoder:
+    return TorchDecoder.from_checkpoint(open_checkpoint(model), NoQuant("float32"))
 
 
-def rounded(decoder: Decoder, inputs: Inputs) -> Rounding:
+def rounded(decoder: TorchDecoder, inputs: Inputs) -> Rounding:
     if inputs.learned:
         *_, found = sites.learned(decoder, WINDOWS, [inputs])
         coded = found[inputs]
@@ -49,7 +50,7 @@ def rounded(decoder: Decoder, inputs: Inputs) -> Rounding:
     return run
 
 
-class ByToken(Decoder):
+class ByToken(TorchDecoder):
     """A decoder that codes one token's activations after the other, at some sites."""
 
     sites: dict[str, Site]
@@ -58,14 +59,16 @@ class ByToken(Decoder):
     def _coded(self, site: str, x: torch.Tensor) -> torch.Tensor:
         if site not in self.sites:
             return x
-        return torch.stack([self.sites[site].encode(row).decode() for row in x])
+        return torch.from_numpy(
+            np.stack([self.sites[site].encode(row).decode() for row in x.numpy()])
+        )
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
         layer, _, matrix = name.rpartition(".")
         rotation = getattr(self.weights[name], "rotation", 0)
-        turned = rotate(x, rotation) if rotation else x
+        turned = sites.turned(x, rotation) if rotation else x
         coded = self._coded(f"{layer}.{SITE_OF.get(matrix)}", turned)
-        y = super()._linear(name, rotate(coded, rotation) if rotation else coded)
+        y = super()._linear(name, sites.turned(coded, rotation) if rotation else coded)
         return self._coded(name, y) if matrix in ("gate", "up") else y
 
     def _projected(self, index, table, x):  # type: ignore[no-untyped-def]
@@ -88,10 +91,10 @@ class ByToken(Decoder):
         future = torch.ones(products.shape[-2:], dtype=torch.bool).triu(1)
         logits = (self.config.attention_scale * products).masked_fill(future, -torch.inf)
         site = self.sites[f"layers.{index}.values"]
-        return literal(logits.softmax(-1), [site.encode(row) for row in self.values])
+        return literal(logits.softmax(-1), [site.encode(row) for row in self.values.numpy()])
 
 
-def by_token(decoder: Decoder, sites: dict[str, Site], window: list[int]) -> torch.Tensor:
+def by_token(decoder: TorchDecoder, sites: dict[str, Site], window: list[int]) -> torch.Tensor:
     config = decoder.config
     other = ByToken(config, decoder.weights)
     other.sites = sites
@@ -106,21 +109,21 @@ def by_token(decoder: Decoder, sites: dict[str, Site], window: list[int]) -> tor
 
 def literal(scores: torch.Tensor, values: list[Activations]) -> torch.Tensor:
     """Scores [H, T, S] times values [S, G D], by counting: 16 channels of a query at a time."""
-    codes = torch.stack([v.codes for v in values])
-    spread = torch.stack([v.spread for v in values])
-    missing = torch.stack([v.decode() - v.dense for v in values])
+    codes = np.stack([v.codes for v in values])
+    spread = np.stack([v.spread for v in values])
+    missing = np.stack([v.decode() - v.dense for v in values])
     groups, levels = len(scores) // 2, values[0].levels
     size = codes.shape[1] // groups
     y = torch.zeros(*scores.shape[:2], size)
     for head in range(len(scores)):
-        for query, row in enumerate(scores[head]):
+        for query, row in enumerate(scores[head].numpy()):
             for first in range(0, size, 16):
                 own = slice(first, first + 16)
                 at = slice(size * (head // 2) + first, size * (head // 2) + first + 16)
                 scaled = row * spread[:, at.start]  # no scale is of fewer channels
                 unit = scaled.max() / 255
-                found = integer_matmul(torch.round(scaled / unit), codes[:, at], levels)
-                y[head, query, own] = unit * found + row @ missing[:, at]
+                found = integer_matmul(np.rint(scaled / unit), codes[:, at], levels)
+                y[head, query, own] = torch.from_numpy(unit * found + row @ missing[:, at])
     return y
 
 
@@ -128,18 +131,18 @@ CODED = [site for site in GROUPS["all"] if site != "scores"]
 
 
 @pytest.mark.parametrize("sites", ["linear", "mlp", "+".join(CODED), *CODED, "values+scores"])
-def test_it_is_the_coding_of_each_token(decoder: Decoder, sites: str) -> None:
+def test_it_is_the_coding_of_each_token(decoder: TorchDecoder, sites: str) -> None:
     run = rounded(decoder, Inputs(a=4, outliers=0.1, sites=sites))
     agrees(run, decoder)
 
 
 def test_rotated_weights_take_rounded_rotated_inputs(model: Path) -> None:
-    decoder = Decoder.from_checkpoint(open_checkpoint(model), KMeans(bits=6))
+    decoder = TorchDecoder.from_checkpoint(open_checkpoint(model), KMeans(bits=6))
     assert sites.rotation_of(decoder.weights["layers.0.q"])
     agrees(rounded(decoder, Inputs(a=4, outliers=0.1)), decoder)
 
 
-def agrees(run: Rounding, decoder: Decoder) -> None:
+def agrees(run: Rounding, decoder: TorchDecoder) -> None:
     exact = rounded(decoder, Inputs())
     for number, window in enumerate(WINDOWS):
         expected = by_token(decoder, run.sites, window)
@@ -157,16 +160,17 @@ def same(found: torch.Tensor, expected: torch.Tensor) -> float:
 @pytest.mark.parametrize("quant", [NoQuant("float32"), KMeans(bits=6)])
 def test_levels_are_those_that_quantizing_learns(model: Path, quant: Quant) -> None:
     """From as many inputs of the same tokens, turned where the weights are."""
-    decoder = Decoder.from_checkpoint(open_checkpoint(model), quant)
+    decoder = TorchDecoder.from_checkpoint(open_checkpoint(model), quant)
     inputs = Inputs(a=4, outliers=0.1)
     *_, found = sites.learned(decoder, WINDOWS, [inputs])
     layers = Layerwise(decoder, WINDOWS)
     for index in range(len(decoder.config.layers)):
         for name, known in layers.inputs(index).items():
             rotation = sites.rotation_of(layers.matrices(index)[SITES[name][0]])
-            samples = rotate(known.samples, rotation) if rotation else known.samples
+            samples = known.samples.numpy()
+            samples = rotate(samples, rotation) if rotation else samples
             expected = Site.learn(samples, 4, 0.05)
-            assert torch.equal(found[inputs][f"layers.{index}.{name}"].levels, expected.levels)
+            assert np.array_equal(found[inputs][f"layers.{index}.{name}"].levels, expected.levels)
         layers.advance(index)
 
 
@@ -177,7 +181,7 @@ def test_sites_that_a_model_has_not(tmp_path: Path) -> None:
     sites.check_sites(Inputs(a=4, sites="mlp"), ungated)
 
 
-def test_sites_switch_separately(decoder: Decoder) -> None:
+def test_sites_switch_separately(decoder: TorchDecoder) -> None:
     """Each site has levels where it is chosen, and no other has."""
     layers = range(len(decoder.config.layers))
     every = {f"layers.{index}.{site}" for index in layers for site in GROUPS["all"]}
@@ -201,28 +205,29 @@ def scores_and_values(group: int | None) -> tuple[torch.Tensor, Site, torch.Tens
     scores = torch.randn(4, 6, 20, generator=generator).mul(3).softmax(-1)
     values = torch.randn(20, 64, generator=generator)
     values *= torch.exp(2 * torch.randn(20, 1, generator=generator))
-    return scores, Site.learn(values, 4, 0.03, group=group), values
+    return scores, Site.learn(values.numpy(), 4, 0.03, group=group), values
 
 
 @pytest.mark.parametrize("group", [None, 16, 32, 48])
 def test_scores_times_values_is_the_counting(group: int | None) -> None:
     scores, site, values = scores_and_values(group)
-    found = sites.times_values(INTEGERS, scores, site.rows(values), 32)
-    expected = literal(scores, [site.encode(row) for row in values])
+    found = sites.times_values(INTEGERS, scores, site.rows(values.numpy()), 32)
+    expected = literal(scores, [site.encode(row) for row in values.numpy()])
     assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_scores_that_are_integers_before_they_are_scaled_would_show() -> None:
     """Tokens of small values have as many integers then as those of great ones."""
     scores, site, values = scores_and_values(None)
-    coded = site.rows(values)
-    integers = INTEGERS.rows(scores.flatten(0, 1)).rounded.view_as(scores)
-    whole = sites.heads(coded.rounded, 32).repeat_interleave(2, 0)
+    coded = site.rows(values.numpy())
+    integers = torch.from_numpy(INTEGERS.rows(scores.flatten(0, 1).numpy()).rounded)
+    integers = integers.view_as(scores)
+    whole = sites.heads(torch.from_numpy(coded.rounded), 32).repeat_interleave(2, 0)
     found = sites.times_values(INTEGERS, scores, coded, 32)
     assert not torch.allclose(integers @ whole, found, rtol=1e-3, atol=1e-3)
 
 
-def test_scores_alone_cost_next_to_nothing(decoder: Decoder) -> None:
+def test_scores_alone_cost_next_to_nothing(decoder: TorchDecoder) -> None:
     """As integers, of values that are as they were: the attention of a window, masked."""
     exact, run = rounded(decoder, Inputs()), rounded(decoder, Inputs(a=8, sites="scores"))
     coarse = rounded(decoder, Inputs(a=4, sites="all"))
@@ -234,7 +239,7 @@ def test_scores_alone_cost_next_to_nothing(decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("window", [None, 8])
 def test_masks_are_those_of_attention(
-    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, window: int | None
+    decoder: TorchDecoder, monkeypatch: pytest.MonkeyPatch, window: int | None
 ) -> None:
     """With scores that are not rounded the product is plain attention."""
     generator = torch.Generator().manual_seed(6)
@@ -248,6 +253,6 @@ def test_masks_are_those_of_attention(
     decoder.config = replace(config, layers=layers)
     run = Rounding(decoder, WINDOWS, {f"layers.0.{sites.SCORES}": INTEGERS})
     plain = Rounding(decoder, WINDOWS, {})._mixed(0, q, k, v)
-    monkeypatch.setattr(Site, "rows", lambda site, x: ActivationRows(x, torch.ones_like(x), x))
+    monkeypatch.setattr(Site, "rows", lambda site, x: ActivationRows(x, np.ones_like(x), x))
     found = run._mixed(0, q, k, v)
     assert torch.allclose(found, plain, rtol=1e-4, atol=1e-5)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.distributions import Normal
 
-from caches import Rounding, cache_of, channel_scales
+from caches import Rounding, cache_of, channel_scales, rotate
 from suffice.native import core
-from suffice.quant import hadamard
 from suffice.quant.codebook import codebook, codes_of
 
 LEVELS = torch.tensor(core.ROW_LEVELS, dtype=torch.float64)
@@ -31,11 +31,11 @@ def rows_of(kind: str, size: int) -> torch.Tensor:
 
 def rotated(rows: torch.Tensor) -> torch.Tensor:
     size = rows.shape[-1]
-    return hadamard.rotate(rows.double(), size & -size)
+    return rotate(rows.double(), size & -size)
 
 
 def nearest(x: torch.Tensor) -> torch.Tensor:
-    return LEVELS[codes_of(x, LEVELS).long()]
+    return LEVELS[codes_of(x.numpy(), LEVELS.numpy()).astype(int)]
 
 
 def reference(rows: torch.Tensor, moments: torch.Tensor | None = None) -> torch.Tensor:
@@ -115,7 +115,7 @@ def test_errors_of_keys_are_passed_on(each_isa: str, size: int, kind: str) -> No
 
 def test_the_mean_key_costs_nothing(each_isa: str) -> None:
     rounding = Rounding(1, 1, 64)
-    mean = hadamard.rotate(rounding.means[0], 64) / channel_scales(64)
+    mean = rotate(rounding.means[0], 64) / channel_scales(64)
     rows = mean[:, None] * torch.tensor([1.0, -0.25, 40.0, 0.0])[:, None]
     decoded = cache_of(rows, rows, "kmeans4", rounding=rounding.native).keys(0)
     torch.testing.assert_close(decoded, rows, rtol=0, atol=1e-3)
@@ -123,10 +123,10 @@ def test_the_mean_key_costs_nothing(each_isa: str) -> None:
 
 def test_levels_are_the_k_means_of_a_normal_variable() -> None:
     points = Normal(0.0, 1.0).icdf((torch.arange(40_000, dtype=torch.float64) + 0.5) / 40_000)
-    optimum = codebook(points, torch.ones(()), 16).double()
+    optimum = torch.from_numpy(codebook(points.numpy(), np.ones(()), 16)).double()
     ours = LEVELS / core.ROW_LEVEL_UNIT
     least, found = (
-        (points - levels[codes_of(points, levels).long()]).square().mean()
+        (points - levels[codes_of(points.numpy(), levels.numpy()).astype(int)]).square().mean()
         for levels in (optimum, ours)
     )
     assert found < 1.015 * least

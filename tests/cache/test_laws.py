@@ -56,7 +56,7 @@ def append(cache: KVCache, k: torch.Tensor, v: torch.Tensor) -> None:
 def stored(x: torch.Tensor, dtype: str, part: str) -> torch.Tensor:
     """What a row of "keys" or "values" must read as after being stored in `dtype`."""
     if dtype == "int8":
-        codes, scale = quantize_rows(x)
+        codes, scale = map(torch.from_numpy, quantize_rows(x.numpy()))  # bridge
         return codes.float() * scale[..., None]
     if dtype == "kmeans4":  # as a cache of that row alone reads it; test_kmeans4 tests how that is
         return alone(x.reshape(-1, x.shape[-1]), part).view(x.shape)

@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from attention.test_calibration import GOOD
 from commands import Cli, complaint
+from draws import normal
 from suffice.attention import ATTENTIONS, SOFTMAXES
 from suffice.attention.calibration import read, write
 from suffice.attention.rule import coded_rules
@@ -39,10 +41,10 @@ def computes_natively(table: Table, name: str, calibration: Path) -> bool:
     """Return whether a technique hands the core something that computes it."""
     technique = table.load(name)()
     if table is QUANTS:
-        weight = torch.randn(16, 64)
+        weight = normal(16, 64)
         if name == "kllm":  # whose inputs need a calibration
-            site = technique.site(torch.randn(64, 64))
-            packed = technique.packed(technique.quantize(weight, torch.eye(64)), None, site)
+            site = technique.site(normal(64, 64))
+            packed = technique.packed(technique.quantize(weight, np.eye(64)), None, site)
         else:
             packed = technique.pack(weight)
         return isinstance(native_linear(packed), core.Linear)

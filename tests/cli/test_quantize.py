@@ -6,9 +6,11 @@ import copy
 import fcntl
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -18,11 +20,12 @@ import tiny
 from commands import Cli
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError
-from suffice.models.decoder import Decoder
+from suffice.models.decoder import DecoderWeights
 from suffice.models.formats.quantized_file import open_quantized
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.job import Quantizing
 from suffice.models.quantize.sensitivity import Sensitivity
+from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.tokenizer import load_tokenizer
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.none import NoQuant
@@ -75,23 +78,24 @@ def test_what_was_written_runs(quantize: Any, model: Path, tmp_path: Path, metho
     opened = open_quantized(path)
     original = open_checkpoint(model)
     assert opened.config == original.config
-    dense = Decoder.from_checkpoint(original, NoQuant("float32")).weights
+    dense = DecoderWeights.from_checkpoint(original, NoQuant("float32")).weights
     for name, weight in opened.weights.items():
         if isinstance(weight, PackedLinear):
             before = dense[name]
             assert isinstance(before, PackedLinear)
-            error = (weight.unpack() - before.unpack()).norm() / before.unpack().norm()
+            error = np.linalg.norm(weight.unpack() - before.unpack())
+            error /= np.linalg.norm(before.unpack())
             assert error < (0.01 if name == "embed" else 0.2), name
             assert weight.dtype == ("int8" if name == "embed" else "codes")
             if before.bias is not None:
-                assert torch.equal(weight.bias, before.bias)
+                assert np.array_equal(weight.bias, before.bias)
     llm = LLM(str(path), kv_cache_dtype="float32")
     assert llm.tokenizer.encode(TEXT) == load_tokenizer(model).encode(TEXT)
     prompt = llm.tokenizer.encode(TEXT[:60])
     (output,) = llm.generate(TEXT[:60], ASKED, use_tqdm=False)
-    # Inputs of few bits jump to another level where sums are rounded otherwise: sooner or later the
-    # two part ways.
-    agree = 12 if method in ("kmeans", "rtn:group=16,compensate=true") else 1
+    # Inputs of few bits, the head's of 8 among them, jump to another level where sums are rounded
+    # otherwise: sooner or later the two part ways.
+    agree = 10 if method in ("kmeans", "rtn:group=16,compensate=true") else 1
     assert list(output.outputs[0].token_ids)[:agree] == _by_reference(opened, prompt)[:agree]
     with pytest.raises(InputError, match=re.escape(f"is quantised already, by {method}: leave")):
         LLM(str(path), quantization="int8")
@@ -117,7 +121,7 @@ def _by_reference(opened: Any, tokens: list[int]) -> list[int]:
     from suffice.cache.kv import KVCache
 
     config = opened.config
-    decoder = Decoder(config, opened.weights)
+    decoder = TorchDecoder(config, opened.weights)
     cache = KVCache(
         len(config.layers), config.kv_heads, config.head_size, growth=Upfront(), limit=128,
         key_dtype="float32", value_dtype="float32",
@@ -182,7 +186,7 @@ def test_a_folder_belongs_to_one_run_and_one_text(
     assert quantize().code == 0
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
     used, fresh = (
-        Decoder.from_checkpoint(open_checkpoint(model), NoQuant("float32")) for _ in range(2)
+        DecoderWeights.from_checkpoint(open_checkpoint(model), NoQuant("float32")) for _ in range(2)
     )
     method = QUANTS.build("kmeans:fisher=false")
     windows = [[1, *range(10, 80)]] * 2
@@ -352,7 +356,7 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
     lacks = "is damaged: its header lacks 'hash', or it has no value"
     damaged(lacks, facts | {"model": {"name": "x"}})
     for field, value, message in (
-        ("activation", "relu2", "activation=relu2; allowed: silu, gelu, gelu_tanh, relu"),
+        ("activation", "relu2", "activation=relu2; allowed: silu, gelu_tanh, gelu, relu"),
         ("norm", "layer_norm", "norm=layer_norm; allowed: rms, layer"),
         ("placement", None, "placement=None; allowed: pre, post, sandwich"),
         ("gated", "yes", "gated=yes; allowed: False, True"),
@@ -373,3 +377,13 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
     broken.write_bytes(path.read_bytes()[:1000])
     ran = cli("run", "-m", str(broken), "-p", "x")
     assert ran.code == 2 and "is not a valid safetensors file" in ran.err
+
+
+def test_without_pytorch_it_says_what_to_install(
+    quantize: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    ran = quantize()
+    said = "suffice: error: `suffice quantize` needs PyTorch: pip install 'suffice[quantize]'"
+    assert ran.code == 2 and ran.err.splitlines()[-1] == said and "Traceback" not in ran.err
+    assert not list(tmp_path.glob("*.safetensors*"))

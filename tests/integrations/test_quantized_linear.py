@@ -44,7 +44,7 @@ def swapped(model: Any) -> dict[str, QuantizedLinear]:
 def dense(model: Any, quantized: Any) -> Any:
     """Return the model with the dense weights that the quantised one's stand for."""
     for name, part in swapped(quantized).items():
-        own, weight = model.get_submodule(name), part.packed.unpack()
+        own, weight = model.get_submodule(name), torch.from_numpy(part.packed.unpack())
         own.weight = torch.nn.Parameter(weight if isinstance(own, torch.nn.Linear) else weight.T)
     return model
 
@@ -95,7 +95,7 @@ def test_a_calibration_brings_the_outputs_nearer(
     st.quantize(all_at_once, "kmeans:bits=3", calibrate=lists)
     first = "transformer.h.0.attn.c_attn"  # has no layer before it that is quantised by then
     weights = [model.get_submodule(first).packed.unpack() for model in (by_text, all_at_once)]
-    torch.testing.assert_close(*weights)
+    torch.testing.assert_close(*map(torch.from_numpy, weights))
     inputs_by_levels = copy.deepcopy(gpt2)
     st.quantize(inputs_by_levels, "kllm", calibrate=batches * 2)
     assert all(part.packed.site for name, part in swapped(inputs_by_levels).items() if "h." in name)
@@ -119,7 +119,8 @@ def test_a_file_of_quantize_gives_the_tokens_of_the_engine(
     prompt = prompts(1)["input_ids"]
     llm = LLM(str(path), kv_cache_dtype="float32")
     # The engine's embedding is of eight bits, too.
-    model.get_input_embeddings().weight.data = llm.runner.decoder.weights["embed"].unpack()
+    embed = llm.runner.decoder.matrix("embed").unpack()
+    model.get_input_embeddings().weight.data = torch.from_numpy(embed)
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     [output] = llm.generate({"prompt_token_ids": prompt[0].tolist()}, params, use_tqdm=False)
     found = generate(model, 1, max_new_tokens=6)[0, prompt.shape[1] :].tolist()

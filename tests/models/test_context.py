@@ -16,9 +16,9 @@ from suffice import LLM, SamplingParams
 from suffice.cache.kv import KVCache
 from suffice.errors import InputError
 from suffice.models.config import Rope
-from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, StepRows
 from suffice.models.open import open_checkpoint
+from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant.none import NoQuant
 
 TRAINED, LONG = 64, 150
@@ -37,19 +37,19 @@ def make(folder: Path, kind: str, **changes: Any) -> Path:
     )
 
 
-def cache_of(decoder: Decoder) -> KVCache:
+def cache_of(decoder: TorchDecoder) -> KVCache:
     cache = cache_for(decoder, growth="upfront", limit=LONG)
     cache.reserve(LONG)
     return cache
 
 
-def by_torch(decoder: Decoder, chunks: list[list[int]]) -> torch.Tensor:
+def by_torch(decoder: TorchDecoder, chunks: list[list[int]]) -> torch.Tensor:
     cache = cache_of(decoder)
     rows = [decoder.forward(torch.tensor(chunk), cache, logits="all") for chunk in chunks]
     return torch.cat([row for row in rows if row is not None])
 
 
-def by_native(decoder: Decoder, chunks: list[list[int]]) -> torch.Tensor:
+def by_native(decoder: TorchDecoder, chunks: list[list[int]]) -> torch.Tensor:
     model, cache, rows = NativeModel(decoder, LONG), cache_of(decoder), []
     for chunk in chunks:
         rows.append(model.step([StepRows(cache, chunk, outputs="all")]))
@@ -71,7 +71,7 @@ def prompt_and_steps(model: Any, prompt: int) -> torch.Tensor:
 @pytest.mark.parametrize("kind", SCALING)
 def test_logits_beyond_the_trained_positions(kind: str, run: Any, tmp_path: Path) -> None:
     folder, tokens = make(tmp_path, kind), TOKENS.tolist()
-    decoder = Decoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
+    decoder = TorchDecoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
     # of a dynamic rotation transformers turns a prompt beyond the trained positions another way
     prompt = TRAINED if kind == "dynamic" else 100
     exact, same = (
@@ -85,7 +85,7 @@ def test_logits_beyond_the_trained_positions(kind: str, run: Any, tmp_path: Path
 @pytest.mark.parametrize("run", [by_torch, by_native])
 def test_a_dynamic_prompt_beyond_the_trained_positions_is_refused(run: Any, tmp_path: Path) -> None:
     folder, tokens = make(tmp_path, "dynamic"), TOKENS.tolist()
-    decoder = Decoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
+    decoder = TorchDecoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
     message = (
         "a prompt of 65 tokens or more is not supported with rope_type 'dynamic'; "
         "allowed: 64 (max_position_embeddings), which generated tokens may exceed"

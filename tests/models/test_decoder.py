@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,8 +13,9 @@ import tiny
 from caches import cache_for
 from oracle import assert_matches
 from suffice.errors import InputError
-from suffice.models.decoder import Decoder
 from suffice.models.open import open_checkpoint
+from suffice.models.quantize.torch_decoder import TorchDecoder
+from suffice.quant import PackedLinear
 from suffice.quant.int8 import Int8
 from suffice.quant.none import NoQuant
 
@@ -22,11 +24,11 @@ assert_close = partial(torch.testing.assert_close, rtol=0, atol=3e-4)
 TOKENS = torch.randint(0, tiny.VOCABULARY, (40,), generator=torch.Generator().manual_seed(1))
 
 
-def decoder_of(folder: Path) -> Decoder:
-    return Decoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
+def decoder_of(folder: Path) -> TorchDecoder:
+    return TorchDecoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
 
 
-def run(decoder: Decoder, *chunks: torch.Tensor) -> torch.Tensor:
+def run(decoder: TorchDecoder, *chunks: torch.Tensor) -> torch.Tensor:
     cache = cache_for(decoder)
     rows = [decoder.forward(chunk, cache, logits="all") for chunk in chunks]
     return torch.cat([row for row in rows if row is not None])
@@ -69,14 +71,14 @@ def test_last_and_no_logits(variant: str, checkpoints: Any) -> None:
 
 @pytest.mark.parametrize("variant", ["llama-bias", "gemma3", "opt-post"])
 def test_int8_weights_multiply_what_they_stand_for(variant: str, checkpoints: Any) -> None:
-    packed = Decoder.from_checkpoint(open_checkpoint(checkpoints(variant)), Int8())
+    packed = TorchDecoder.from_checkpoint(open_checkpoint(checkpoints(variant)), Int8())
     dense = {
         name: NoQuant("float32").pack(weight.unpack(), weight.bias)
-        if not isinstance(weight, torch.Tensor)
+        if isinstance(weight, PackedLinear)
         else weight
         for name, weight in packed.weights.items()
     }
-    assert_close(run(packed, TOKENS), run(Decoder(packed.config, dense), TOKENS))
+    assert_close(run(packed, TOKENS), run(TorchDecoder(packed.config, dense), TOKENS))
 
 
 def test_a_window_hides_older_tokens(checkpoints: Any) -> None:
@@ -97,8 +99,8 @@ def test_rope_tables_of_a_dynamic_rope_follow_the_decoded_position(checkpoints: 
     )
     assert cos.shape == plain.shape == (40, 8)
     base = 1000.0 * (2.0 * 31 / 16 - 1.0) ** (16 / 14)
-    expected = torch.cos(30 * base ** (-torch.arange(0, 16, 2) / 16))
-    torch.testing.assert_close(cos[30], expected, rtol=0, atol=1e-5)
+    expected = np.cos(30 * base ** (-np.arange(0, 16, 2) / 16))
+    assert np.abs(cos[30] - expected).max() < 1e-5
 
 
 def test_large_matrices_are_unpacked_in_blocks(
@@ -106,9 +108,9 @@ def test_large_matrices_are_unpacked_in_blocks(
 ) -> None:
     decoder = decoder_of(checkpoints("llama-bias"))
     whole = run(decoder, TOKENS)
-    monkeypatch.setattr("suffice.models.layers._SCRATCH_ELEMENTS", 2 * 16 * 64)
+    monkeypatch.setattr("suffice.models.quantize.torch_layers._SCRATCH_ELEMENTS", 2 * 16 * 64)
     assert_close(run(decoder, TOKENS), whole)
-    packed = Decoder.from_checkpoint(open_checkpoint(checkpoints("llama-bias")), Int8())
+    packed = TorchDecoder.from_checkpoint(open_checkpoint(checkpoints("llama-bias")), Int8())
     blocks = run(packed, TOKENS)
     monkeypatch.undo()
     assert_close(blocks, run(packed, TOKENS))
@@ -117,7 +119,7 @@ def test_large_matrices_are_unpacked_in_blocks(
 def test_the_embedding_scale_is_rounded_to_the_stored_type(checkpoints: Any) -> None:
     checkpoint = open_checkpoint(checkpoints("gemma3"))
     scales = [
-        Decoder.from_checkpoint(checkpoint, NoQuant(dtype)).embed_scale
+        TorchDecoder.from_checkpoint(checkpoint, NoQuant(dtype)).embed_scale
         for dtype in ("float32", "bfloat16")
     ]
     assert scales == [torch.tensor(48**0.5).item(), torch.tensor(48**0.5).bfloat16().item()]

@@ -16,16 +16,18 @@ from suffice.cache.kv import KVCache
 from suffice.data.essay import essay
 from suffice.engine import runner
 from suffice.models import key_rounding
-from suffice.models.decoder import Decoder
 from suffice.models.native_model import NativeModel, StepRows
 from suffice.models.open import open_checkpoint
+from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant import QUANTS, PackedLinear
 
 COUNT = 50  # more than one step takes
 
 
-def models(folder: Path) -> tuple[Decoder, NativeModel]:
-    decoder = Decoder.from_checkpoint(open_checkpoint(folder), QUANTS.build("none:dtype=float32"))
+def models(folder: Path) -> tuple[TorchDecoder, NativeModel]:
+    decoder = TorchDecoder.from_checkpoint(
+        open_checkpoint(folder), QUANTS.build("none:dtype=float32")
+    )
     return decoder, NativeModel(decoder, 128)
 
 
@@ -76,7 +78,7 @@ def test_texts_that_begin_later_count_as_well(
         turns = [torch.eye(config.head_size, dtype=torch.float64)]
         if layer.rope is not None:
             eyes = torch.eye(config.head_size).expand(41, -1, -1).mT  # a column for each element
-            cos, sin = (part[:, :, None] for part in tables[layer.rope])
+            cos, sin = (torch.from_numpy(part)[:, :, None] for part in tables[layer.rope])
             low, high = eyes.chunk(2, dim=1)
             turned = torch.cat((low * cos - high * sin, high * cos + low * sin), dim=1).double()
             turns = [turned[begin] for begin in (0, 20, 40)]
@@ -144,7 +146,7 @@ def test_huge_keys_have_scales(checkpoints: Any) -> None:
     assert isinstance(k, PackedLinear)
     weights["layers.1.k"] = QUANTS.build("none:dtype=float32").pack(k.unpack() * 1e20)
     seen = key_rounding.observed(
-        NativeModel(Decoder(decoder.config, weights), 128), decoder.config, 9
+        NativeModel(TorchDecoder(decoder.config, weights), 128), decoder.config, 9
     )
     assert seen.squares.isfinite().all()
     key_rounding.rounding_of(seen)

@@ -9,8 +9,8 @@ import torch
 
 from caches import cache_for
 from golden import COUNT, FOLDER, MODELS, NAMES, PROMPTS, model_file, sha256
-from suffice.models.decoder import Decoder
 from suffice.models.open import open_checkpoint
+from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.tokenizer import load_tokenizer
 from suffice.quant.none import NoQuant
 
@@ -29,12 +29,12 @@ def real(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(scope="module")
-def decoder(real: tuple[Path, dict[str, Any]]) -> Decoder:
-    return Decoder.from_checkpoint(open_checkpoint(real[0]), NoQuant("float32"))
+def decoder(real: tuple[Path, dict[str, Any]]) -> TorchDecoder:
+    return TorchDecoder.from_checkpoint(open_checkpoint(real[0]), NoQuant("float32"))
 
 
 def test_greedy_tokens_are_those_of_transformers(
-    real: tuple[Path, dict[str, Any]], decoder: Decoder
+    real: tuple[Path, dict[str, Any]], decoder: TorchDecoder
 ) -> None:
     _, golden = real
     assert [row["prompt"] for row in golden["rows"]] == PROMPTS
@@ -50,7 +50,7 @@ def test_greedy_tokens_are_those_of_transformers(
         assert logits[len(prompt) - 1 :].argmax(-1).tolist() == generated, row["prompt"]
 
 
-def test_token_by_token(real: tuple[Path, dict[str, Any]], decoder: Decoder) -> None:
+def test_token_by_token(real: tuple[Path, dict[str, Any]], decoder: TorchDecoder) -> None:
     _, golden = real
     row, cache, found = golden["rows"][0], cache_for(decoder), []
     logits = decoder.forward(torch.tensor(row["tokens"]), cache)

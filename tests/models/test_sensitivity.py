@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import tiny
+from draws import normal
 from hf_reference import load
-from suffice.models.decoder import Decoder
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize import sensitivity
 from suffice.models.quantize.layerwise import Layerwise
 from suffice.models.quantize.sensitivity import Sensitivity
+from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant.none import NoQuant
 from suffice.quant.sites import SITE_OF
 
@@ -31,8 +32,8 @@ NAMES = {
 WINDOWS = torch.randint(3, tiny.VOCABULARY, (2, 150), generator=torch.Generator().manual_seed(1))
 
 
-def decoder(folder: Path) -> Decoder:
-    return Decoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
+def decoder(folder: Path) -> TorchDecoder:
+    return TorchDecoder.from_checkpoint(open_checkpoint(folder), NoQuant("float32"))
 
 
 @pytest.mark.parametrize("family", ["llama-bias", "gemma3", "qwen3"])
@@ -75,8 +76,8 @@ def test_the_gradient_of_a_head_of_any_kind(
     """Projected or with a bias, against the gradient that PyTorch finds for the same draws."""
     monkeypatch.setattr(sensitivity, "ELEMENTS", 3 * 16 * 64)
     ours = Sensitivity(decoder(checkpoints(family)), WINDOWS[:, :100].tolist())
-    head = ours._matrix(ours._head)
-    bias = torch.randn(head.rows, generator=torch.Generator().manual_seed(3))
+    head = ours.matrix(ours._head)
+    bias = normal(head.rows, seed=3)
     ours.weights[ours._head] = replace(head, bias=bias)
     ours._generator = torch.Generator().manual_seed(4)
     found = ours._of_logits(ours._states[0])

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from draws import normal
 from oracle import assert_matches
 from suffice import native
 from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.linear import unpack as unpack_natively
+from suffice.backends.cpu.packing import pack as pack_natively
 from suffice.errors import InputError
 from suffice.native import core
 from suffice.quant import QUANTS, PackedLinear
@@ -20,74 +22,134 @@ SIZES = [(16, 4), (1, 1), (200, 37), (192, 576), (100, 130)]
 KINDS = ["none:dtype=float32", "none:dtype=bfloat16", "int8"]
 
 
-def multiply(packed: PackedLinear, x: torch.Tensor) -> torch.Tensor:
-    y = torch.full((len(x), -(-packed.rows // 16) * 16), float("nan"))
-    native_linear(packed)(x.contiguous(), y)
+def multiply(packed: PackedLinear, x: np.ndarray) -> np.ndarray:
+    y = np.full((len(x), -(-packed.rows // 16) * 16), np.nan, np.float32)
+    native_linear(packed)(x, y)
     return y[:, : packed.rows]
 
 
-def expected(packed: PackedLinear, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def expected(packed: PackedLinear, x: np.ndarray, dtype: type) -> np.ndarray:
     if packed.dtype == "int8":
         codes, scale = quantize_rows(x)
-        x = codes.to(dtype) * scale.to(dtype)[:, None]
+        x = codes.astype(dtype) * scale.astype(dtype)[:, None]
     assert packed.bias is not None
-    return x.to(dtype) @ packed.unpack().to(dtype).T + packed.bias.to(dtype)
+    return x.astype(dtype) @ packed.unpack().astype(dtype).T + packed.bias.astype(dtype)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_product_and_batch_invariance(each_isa: str, kind: str, size: tuple[int, int]) -> None:
-    torch.manual_seed(0)
     rows, columns = size
-    packed = QUANTS.build(kind).pack(torch.randn(rows, columns), torch.randn(rows))
-    x = torch.randn(20, columns)
+    packed = QUANTS.build(kind).pack(normal(rows, columns), normal(rows, seed=1))
+    x = normal(20, columns, seed=2)
     whole = multiply(packed, x)
     assert_matches(
-        whole, expected(packed, x, torch.float64), expected(packed, x, torch.float32), factor=4
+        whole, expected(packed, x, np.float64), expected(packed, x, np.float32), factor=4
     )
     for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16):
-        assert torch.equal(multiply(packed, x[:count]), whole[:count]), f"{count} rows differ"
+        assert np.array_equal(multiply(packed, x[:count]), whole[:count]), f"{count} rows differ"
 
 
 @given(
     rows=st.integers(1, 70),
     columns=st.integers(1, 70),
-    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int8]),
+    dtype=st.sampled_from([np.float32, ml_dtypes.bfloat16, np.int8]),
 )
 @settings(max_examples=60, deadline=None)
-def test_unpack_gives_what_was_packed(rows: int, columns: int, dtype: torch.dtype) -> None:
-    weight = torch.randint(-127, 128, (rows, columns)).to(dtype)
-    assert torch.equal(unpack(pack(weight), rows, columns), weight)
+def test_unpack_gives_what_was_packed(rows: int, columns: int, dtype: type) -> None:
+    weight = np.random.default_rng(rows).integers(-127, 128, (rows, columns)).astype(dtype)
+    assert np.array_equal(unpack(pack(weight), rows, columns), weight)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_native_unpack(each_isa: str, kind: str, size: tuple[int, int]) -> None:
-    packed = QUANTS.build(kind).pack(torch.randn(*size))
-    dense = unpack(packed.data, *size).float()
+    packed = QUANTS.build(kind).pack(normal(*size))
+    dense = unpack(packed.data, *size).astype(np.float32)
     if packed.scale is not None:
         dense *= packed.scale[:, None]
-    assert torch.equal(unpack_natively(packed), dense)
-    assert torch.equal(packed.unpack(), dense)
+    assert np.array_equal(unpack_natively(packed), dense)
+    assert np.array_equal(packed.unpack(), dense)
+
+
+FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]
+
+
+def sizes_of_all_kinds(rows: int, columns: int) -> np.ndarray:
+    """Rows of unlike magnitudes, one of zeros and one too small for an inverse."""
+    weight: np.ndarray = normal(rows, columns) * np.exp(normal(rows, 1, seed=1))
+    weight[rows // 2] = 0
+    weight[rows // 3] *= np.float32(1e-39)
+    return weight
+
+
+@pytest.mark.parametrize("size", [*SIZES, (33, 1000)], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_extension_packs_the_same_bits(each_isa: str, kind: str, size: tuple[int, int]) -> None:
+    quant, weight, bias = QUANTS.build(kind), sizes_of_all_kinds(*size), normal(size[0], seed=2)
+    for dtype in FLOATS:
+        own = pack_natively(quant, weight.astype(dtype), bias, np.empty)
+        reference = quant.pack(weight.astype(dtype), bias)
+        assert own.dtype == reference.dtype
+        assert np.array_equal(own.data.view(np.uint8), reference.data.view(np.uint8)), dtype
+        assert np.array_equal(own.scale, reference.scale)
+        assert np.array_equal(own.bias, bias)
+
+
+def test_halves_round_to_even(each_isa: str) -> None:
+    """Ties of int8 and of bfloat16, and a code that is off by one is found."""
+    weight = np.float32([[127, 0.5, 1.5, -2.5, 3.5, 126.5]])
+    packed = pack_natively(QUANTS.build("int8"), weight, None, np.empty)
+    assert packed.unpack().tolist() == [[127, 0, 2, -2, 4, 126]]
+    ties = np.float32([[1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, np.inf]])
+    packed = pack_natively(QUANTS.build("none"), ties, None, np.empty)
+    assert packed.unpack().tolist() == [[1, 1 + 2**-6, -1, np.inf]]
+
+
+def test_a_weight_is_packed_by_all_threads_alike() -> None:
+    weight, before = normal(200, 300), native.threads()
+    packed = []
+    for threads in range(1, native.cores() + 1):
+        native.set_threads(threads)
+        packed.append(pack_natively(QUANTS.build("int8"), weight, None, np.empty))
+    native.set_threads(before)
+    assert all(np.array_equal(each.data, packed[0].data) for each in packed)
+
+
+def test_refused_weights() -> None:
+    dense, to = np.zeros(16 * 8 * 4, np.uint8), np.zeros(16 * 8, np.uint8)
+    scale = np.zeros(16, np.float32)
+    core.pack(dense, "float32", 16, 8, to, "int8", scale)
+    for arguments, message in (
+        ((dense, "float32", 0, 8, to, "int8", scale), "a weight has from 1 to 268435456 rows and"),
+        ((dense, "int8", 16, 8, to, "int8", scale), "dense weights are float32, float16 or bfl"),
+        ((dense, "float32", 16, 8, to, "float16"), "packed as float32, bfloat16 or int8"),
+        ((dense, "float16", 16, 8, to, "int8", scale), "the weight has 512 bytes; 256 expected"),
+        ((dense, "float32", 16, 8, to, "bfloat16"), "packed weight has 128 bytes; 256 expected"),
+        ((dense, "float32", 16, 8, to, "int8"), "int8 weights, and only these, need a scale"),
+        ((dense, "float32", 16, 8, to, "int8", scale[:3]), "scale has 3 entries; 16 expected"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            core.pack(*arguments)
 
 
 def test_integer_products_are_exact(each_isa: str) -> None:
     """The extremes, where a 16-bit intermediate sum would saturate."""
-    weight = torch.full((16, 64), 127.0)
-    weight[::2] = -127.0
+    weight = np.full((16, 64), 127, np.float32)
+    weight[::2] = -127
     packed = QUANTS.build("int8").pack(weight)
-    x = torch.stack([torch.full((64,), 127.0), torch.full((64,), -127.0)])
-    assert torch.equal(multiply(packed, x), x @ weight.T)
+    x = np.repeat(np.float32([[127], [-127]]), 64, 1)
+    assert np.array_equal(multiply(packed, x), x @ weight.T)
 
 
 def test_refused_arrays() -> None:
-    packed = QUANTS.build("none:dtype=float32").pack(torch.ones(16, 8))
-    linear, x = native_linear(packed), torch.ones(1, 8)
+    packed = QUANTS.build("none:dtype=float32").pack(np.ones((16, 8), np.float32))
+    linear, x = native_linear(packed), np.ones((1, 8), np.float32)
     with pytest.raises(ValueError, match=r"x must be \[rows, 8\]"):
-        linear(torch.ones(1, 9), torch.ones(1, 16))
+        linear(np.ones((1, 9), np.float32), np.ones((1, 16), np.float32))
     with pytest.raises(ValueError, match=r"y must be \[rows, 16\]"):
-        linear(x, torch.ones(1, 15))
-    for wrong in (torch.ones(1, 16, dtype=torch.float64), torch.ones(16, 2).T[:1]):
+        linear(x, np.ones((1, 15), np.float32))
+    for wrong in (np.ones((1, 16)), np.ones((16, 2), np.float32).T[:1]):
         with pytest.raises(TypeError):  # a copy would take the result and lose it
             linear(x, wrong)
     with pytest.raises(ValueError, match="packed weight has 3 bytes; 512 expected"):

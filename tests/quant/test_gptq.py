@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 
 from correlated import error, layer
 from suffice.quant import gptq
@@ -27,11 +27,23 @@ def test_a_broken_compensation_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     right = error(KMeans(sweeps=0), weight, hessian)
     factor = gptq.inverse_factor
 
-    def flipped(hessian: torch.Tensor) -> torch.Tensor:
+    def flipped(hessian: np.ndarray) -> np.ndarray:
         found = factor(hessian)
-        return 2 * torch.diag(found.diagonal()) - found
+        return 2 * np.diag(found.diagonal()) - found
 
     monkeypatch.setattr(gptq, "inverse_factor", flipped)
     grid = KMeans(compensate=False).quantize(weight, hessian).grid
     broken = gptq.compensate(weight, hessian, grid)
     assert gptq.loss(weight, broken.decode(), hessian) > 2 * right
+
+
+@pytest.mark.parametrize("size", [1, 3, 100, 400])
+def test_the_factor_is_that_of_the_inverse(size: int) -> None:
+    """Upper triangular, and its square is H^-1; of more columns than are inverted at a time."""
+    _, hessian = layer(columns=size)
+    hessian = gptq.damped(hessian)
+    factor = gptq.inverse_factor(hessian)
+    assert factor.dtype == np.float32 and not np.tril(factor, -1).any()
+    inverse = np.linalg.inv(hessian.astype(np.float64))
+    found = factor.astype(np.float64)
+    assert np.allclose(found.T @ found, inverse, rtol=1e-5, atol=1e-6 * np.abs(inverse).max())

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 
 from correlated import error, layer
+from draws import normal
 from suffice.errors import InputError
 from suffice.quant import QUANTS
 from suffice.quant.hadamard import rotate
@@ -43,10 +44,9 @@ def test_each_part_lowers_the_loss() -> None:
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_a_weight_on_a_grid_stays(method: KMeans | RTN) -> None:
     """As many distinct normalised values as centroids: nothing is lost, compensated or not."""
-    generator = torch.Generator().manual_seed(0)
     count = 2**method.bits
-    steps = torch.arange(count) - count // 2
-    weight = steps[torch.randint(1, count, (20, 64), generator=generator)].float()
+    steps = np.arange(count, dtype=np.float32) - count // 2
+    weight = steps[np.random.default_rng(0).integers(1, count, (20, 64))]
     weight[:, 0], weight[:, 1] = steps[0], steps[-1]
     if isinstance(method, KMeans) and method.hadamard:
         weight = rotate(weight, 64)
@@ -55,7 +55,7 @@ def test_a_weight_on_a_grid_stays(method: KMeans | RTN) -> None:
     if isinstance(method, KMeans) and method.hadamard:
         decoded = rotate(decoded, 64)
     # float16 scales and, if so, int8 levels round by this much
-    assert (decoded - weight).abs().max() <= weight.abs().max() / 127
+    assert np.abs(decoded - weight).max() <= np.abs(weight).max() / 127
 
 
 @pytest.mark.parametrize("group", [None, 64, 24])
@@ -64,38 +64,38 @@ def test_bound(group: int | None) -> None:
     weight, hessian = layer(columns=100)
     method = KMeans(group=group, compensate=False, centroids="float32", rounds=0, hadamard=False)
     coded = method.quantize(weight, hessian)
-    gap = coded.grid.levels.diff().max() / 2
+    gap = np.diff(coded.grid.levels).max() / 2
     scale = coded.grid.scale[:, coded.grid.groups(100)]
-    assert ((coded.decode() - weight).abs() <= gap * scale * 1.01).all()
-    assert coded.codes.max() < 16 and coded.codes.dtype == torch.uint8
+    assert (np.abs(coded.decode() - weight) <= gap * scale * 1.01).all()
+    assert coded.codes.max() < 16 and coded.codes.dtype == np.uint8
 
 
 def test_importance_moves_the_codebook() -> None:
     weight, _ = layer()
-    fisher = torch.ones_like(weight)
-    fisher[weight.abs() > 1.5] = 1000.0
+    wide = np.abs(weight) > 1.5
+    fisher = np.where(wide, np.float32(1000), np.float32(1))
     plain, weighted = (KLLM().quantize(weight, importance=i) for i in (None, fisher))
-    wide = weight.abs() > 1.5
-    errors = [float((c.decode() - weight)[wide].square().mean()) for c in (plain, weighted)]
+    errors = [np.square((c.decode() - weight)[wide]).mean() for c in (plain, weighted)]
     assert errors[1] < errors[0] / 2
 
 
 def test_a_layer_of_zeros_and_a_row_of_zeros() -> None:
     for method in METHODS:
-        assert method.quantize(torch.zeros(16, 64), torch.eye(64)).decode().eq(0).all()
+        zeros, identity = np.zeros((16, 64), np.float32), np.eye(64, dtype=np.float32)
+        assert not method.quantize(zeros, identity).decode().any()
     weight, hessian = layer()
     weight[3] = 0
     coded = KMeans().quantize(weight, hessian)
-    assert coded.decode()[3].eq(0).all() and torch.isfinite(coded.decode()).all()
+    assert not coded.decode()[3].any() and np.isfinite(coded.decode()).all()
 
 
 @pytest.mark.parametrize(("w", "most"), [(4, 1.01), (5, 1.03), (6, 1.12)])
 def test_levels_for_inputs_of_8_bits_cost_little(w: int, most: float) -> None:
     """Whole numbers up to 63 instead of 127: the more bits, the larger the error."""
-    weight = torch.randn(128, 576, generator=torch.Generator().manual_seed(0))
+    weight = normal(128, 576)
     errors = [
-        (KMeans(bits=w, act_bits=a, hadamard=False).quantize(weight).decode() - weight).norm()
-        for a in (16, 8)
+        np.linalg.norm(method.quantize(weight).decode() - weight)
+        for method in (KMeans(bits=w, act_bits=a, hadamard=False) for a in (16, 8))
     ]
     assert errors[1] < most * errors[0]
 
@@ -126,25 +126,25 @@ def test_refused_options(text: str, message: str) -> None:
 
 @pytest.mark.parametrize("method", [RTN, KMeans])
 def test_a_group_longer_than_a_row_is_the_row(method: type[RTN] | type[KMeans]) -> None:
-    weight = torch.randn(16, 64, generator=torch.Generator().manual_seed(3))
+    weight = normal(16, 64, seed=3)
     long, row = (method(group=group).pack(weight).unpack() for group in (2**31 - 8, None))
-    assert torch.equal(long, row)
+    assert np.array_equal(long, row)
 
 
 def test_refused_weights() -> None:
-    weight = torch.ones(16, 64)
-    weight[2, 3] = float("nan")
+    weight = np.ones((16, 64), np.float32)
+    weight[2, 3] = np.nan
     for method in (KMeans(), RTN()):
         with pytest.raises(InputError, match="a weight has NaN or infinite entries; all must be"):
             method.quantize(weight)
         with pytest.raises(InputError, match=r"a weight of shape \[3\]: must be \[N, K\]"):
-            method.quantize(torch.ones(3))
+            method.quantize(np.ones(3, np.float32))
         with pytest.raises(InputError, match="float16 holds up to 65504"):
-            method.quantize(torch.full((16, 64), 1e8))
+            method.quantize(np.full((16, 64), 1e8, np.float32))
     with pytest.raises(InputError, match="act_bits=4: needs a calibration: use"):
-        KLLM().pack(torch.ones(16, 64))
+        KLLM().pack(np.ones((16, 64), np.float32))
     with pytest.raises(InputError, match="rtn: compensate=true needs a calibration"):
-        RTN(compensate=True).quantize(torch.ones(16, 64))
+        RTN(compensate=True).quantize(np.ones((16, 64), np.float32))
 
 
 def test_inputs_of_other_sites_keep_16_bits() -> None:

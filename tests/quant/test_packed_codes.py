@@ -4,16 +4,18 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from draws import normal
 from oracle import assert_matches
 from suffice import native
 from suffice.backends.cpu.linear import native_linear, unpack
 from suffice.errors import InputError
-from suffice.models.layers import linear
+from suffice.models.quantize.torch_layers import linear
 from suffice.native import core
 from suffice.quant.activations import Site
 from suffice.quant.coded import Coded, Grid, unit_of
@@ -52,28 +54,28 @@ def shapes(bits: int, of: list[tuple[int, int, int, int]]) -> list[tuple[int, in
 def random_codes(
     rows: int, columns: int, group: int, seed: int = 0, bits: int = 4, most: int = WIDE
 ) -> Coded:
-    generator = torch.Generator().manual_seed(seed)
-    levels = torch.randint(-most, most + 1, (2**bits,), generator=generator).sort().values.float()
-    scale = torch.rand(rows, -(-columns // group), generator=generator) + 0.1
-    codes = torch.randint(2**bits, (rows, columns), generator=generator).to(torch.uint8)
-    return Coded(codes, Grid(levels, scale.half().float(), group))
+    random = np.random.default_rng(seed)
+    levels = np.sort(random.integers(-most, most + 1, 2**bits)).astype(np.float32)
+    scale = (random.random((rows, -(-columns // group))) + 0.1).astype(np.float16)
+    codes = random.integers(2**bits, size=(rows, columns)).astype(np.uint8)
+    return Coded(codes, Grid(levels, scale.astype(np.float32), group))
 
 
-def multiply(packed: PackedCodes, x: torch.Tensor) -> torch.Tensor:
-    y = torch.full((len(x), -(-packed.rows // 16) * 16), float("nan"))
-    native_linear(packed)(x.contiguous(), y)
+def multiply(packed: PackedCodes, x: np.ndarray) -> np.ndarray:
+    y = np.full((len(x), -(-packed.rows // 16) * 16), np.nan, np.float32)
+    native_linear(packed)(x, y)
     return y[:, : packed.rows]
 
 
-def inputs(packed: PackedCodes, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def inputs(packed: PackedCodes, x: np.ndarray, dtype: type) -> np.ndarray:
     """The inputs as the product takes them: rotated, whole codes of at most `most`."""
     if packed.rotation:
         x = rotate(x, packed.rotation)
-    scale = x.abs().amax(-1, keepdim=True) / packed.most
+    scale = np.abs(x).max(-1, keepdims=True) / np.float32(packed.most)
     inverse = 1 / scale
     # AVX2 and AVX-512 round the product once, together with the addition that makes it whole.
-    whole = x * inverse if native.isa() == "base" else x.double() * inverse.double()
-    rounded = whole.round().to(dtype) * scale.to(dtype)
+    whole = x * inverse if native.isa() == "base" else x.astype(np.float64) * inverse
+    rounded = np.rint(whole).astype(dtype) * scale.astype(dtype)
     return rotate(rounded, packed.rotation) if packed.rotation else rounded
 
 
@@ -91,13 +93,13 @@ def test_unpack_gives_what_was_packed(
     coded = random_codes(rows, columns, units * unit_of(bits), seed, bits)
     packed = pack_codes(coded)
     assert packed.bits == bits
-    assert torch.equal(unpack(packed), coded.decode())
-    assert torch.equal(packed.unpack(), coded.decode())
+    assert np.array_equal(unpack(packed), coded.decode())
+    assert np.array_equal(packed.unpack(), coded.decode())
     back = unpack_codes(packed)
-    assert torch.equal(back.codes, coded.codes)
-    assert torch.equal(back.grid.scale, coded.grid.scale)
-    assert torch.equal(back.grid.levels, coded.grid.levels)
-    assert torch.equal(back.decode(), coded.decode())
+    assert np.array_equal(back.codes, coded.codes)
+    assert np.array_equal(back.grid.scale, coded.grid.scale)
+    assert np.array_equal(back.grid.levels, coded.grid.levels)
+    assert np.array_equal(back.decode(), coded.decode())
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -112,25 +114,24 @@ def test_eight_bits_of_inputs_take_wide_levels_too(each_isa: str) -> None:
 
 
 def check_product(bits: int, shape: tuple[int, int, int, int], a: int, most: int) -> None:
-    torch.manual_seed(0)
     rows, columns, group, rotation = shape
     coded = random_codes(rows, columns, group, bits=bits, most=most)
-    packed = pack_codes(coded, torch.randn(rows), rotation=rotation, a=a)
+    packed = pack_codes(coded, normal(rows, seed=1), rotation=rotation, a=a)
     assert native_linear(packed).narrow == (a == 8 and most == NARROW)
-    x = torch.randn(37, columns) * torch.exp(torch.randn(columns))
+    x = normal(37, columns, seed=2) * np.exp(normal(columns, seed=3))
     whole = multiply(packed, x)
     assert packed.bias is not None
     exact, plain = (
-        inputs(packed, x, dtype) @ packed.unpack().to(dtype).T + packed.bias.to(dtype)
-        for dtype in (torch.float64, torch.float32)
+        inputs(packed, x, dtype) @ packed.unpack().astype(dtype).T + packed.bias.astype(dtype)
+        for dtype in (np.float64, np.float32)
     )
     if rotation == 0:
         assert_matches(whole, exact, plain, factor=8)
     else:  # a rotated input rounds to another whole number now and then
-        unit = rotate(x, rotation).abs().amax() / packed.most
-        assert (whole - exact).abs().max() <= 4 * unit * packed.unpack().abs().max()
+        unit = np.abs(rotate(x, rotation)).max() / packed.most
+        assert np.abs(whole - exact).max() <= 4 * unit * np.abs(packed.unpack()).max()
     for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 32, 33):
-        assert torch.equal(multiply(packed, x[:count]), whole[:count]), f"{count} rows differ"
+        assert np.array_equal(multiply(packed, x[:count]), whole[:count]), f"{count} rows differ"
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -138,16 +139,16 @@ def test_narrow_products_have_the_bits_of_wide_ones(each_isa: str, bits: int) ->
     """A greatest level that no code chooses makes the same weight a wide one."""
     for rows, columns, group, rotation in shapes(bits, FEW):
         coded = random_codes(rows, columns, group, bits=bits, most=NARROW)
-        coded = replace(coded, codes=coded.codes.clamp(max=2**bits - 2))
-        levels = coded.grid.levels.clone()
+        coded = replace(coded, codes=np.minimum(coded.codes, 2**bits - 2))
+        levels = coded.grid.levels.copy()
         levels[-1] = WIDE
         same = replace(coded, grid=replace(coded.grid, levels=levels))
         narrow, wide = (pack_codes(each, rotation=rotation, a=8) for each in (coded, same))
         assert native_linear(narrow).narrow
         assert not native_linear(wide).narrow
-        x = torch.randn(37, columns)
+        x = normal(37, columns)
         for count in (1, 2, 3, 4, 5, 9, 37):
-            assert torch.equal(multiply(narrow, x[:count]), multiply(wide, x[:count]))
+            assert np.array_equal(multiply(narrow, x[:count]), multiply(wide, x[:count]))
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -156,15 +157,15 @@ def test_a_broken_layout_is_found(bits: int) -> None:
     coded = random_codes(32, 64, 64, bits=bits)
     swapped = coded.codes[:, [1, 0, *range(2, 64)]]
     lost = coded.codes & 2 ** (bits - 1) - 1
-    x = torch.randn(3, 64)
+    x = normal(3, 64)
     for codes in (swapped, lost):
         check_found(coded, pack_codes(Coded(codes, coded.grid)), x)
 
 
-def check_found(coded: Coded, packed: PackedCodes, x: torch.Tensor) -> None:
-    exact = inputs(packed, x, torch.float64) @ coded.decode().double().T
+def check_found(coded: Coded, packed: PackedCodes, x: np.ndarray) -> None:
+    exact = inputs(packed, x, np.float64) @ coded.decode().T
     with pytest.raises(AssertionError):
-        assert_matches(multiply(packed, x), exact, exact.float(), factor=8)
+        assert_matches(multiply(packed, x), exact, exact.astype(np.float32), factor=8)
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -172,15 +173,15 @@ def test_extremes_do_not_overflow(each_isa: str, bits: int) -> None:
     """Largest levels times largest inputs, one scale for a whole row."""
     ways = [(16, WIDE), (8, WIDE), (8, NARROW)]
     for (a, most), columns in itertools.product(ways, (64, 2048, 20_000)):
-        levels = torch.tensor([-float(most)] + (2**bits - 1) * [float(most)])
-        grid = Grid(levels, torch.ones(16, 1), group=columns)
-        codes = torch.zeros(16, columns, dtype=torch.uint8)
+        levels = np.float32([-most] + (2**bits - 1) * [most])
+        grid = Grid(levels, np.ones((16, 1), np.float32), group=columns)
+        codes = np.zeros((16, columns), np.uint8)
         codes[::2] = 2**bits - 1
         packed = pack_codes(Coded(codes, grid), a=a)
         largest = float(packed.most)
-        x = torch.stack([torch.full((columns,), largest), torch.full((columns,), -largest)])
-        exact = x.double() @ packed.unpack().double().T
-        assert torch.allclose(multiply(packed, x).double(), exact, rtol=1e-6)
+        x = np.repeat(np.float32([[largest], [-largest]]), columns, 1)
+        exact = x.astype(np.float64) @ packed.unpack().T
+        assert np.allclose(multiply(packed, x), exact, rtol=1e-6)
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -189,47 +190,45 @@ def test_native_unpack(each_isa: str, bits: int) -> None:
         coded = random_codes(rows, columns, group, bits=bits)
         dense = coded.decode()
         packed = pack_codes(coded, rotation=rotation)
-        assert torch.equal(packed.unpack(), rotate(dense, rotation) if rotation else dense)
-        x = torch.randn(5, columns)
-        assert torch.allclose(
-            linear(x, packed, torch.float32), x @ packed.unpack().T, rtol=1e-4, atol=1e-3
-        )
+        assert np.array_equal(packed.unpack(), rotate(dense, rotation) if rotation else dense)
+        x = normal(5, columns)
+        y = linear(torch.from_numpy(x), packed, torch.float32).numpy()
+        assert np.allclose(y, x @ packed.unpack().T, rtol=1e-4, atol=1e-3)
 
 
 def test_wide_inputs_are_nearly_exact_and_a8_is_int8() -> None:
     """16 bits leave at most max |x| / 65534 of each input; 8 bits are those of int8."""
-    torch.manual_seed(0)
-    weight, x = torch.randn(64, 256), torch.randn(4, 256)
+    weight, x = normal(64, 256), normal(4, 256, seed=1)
     packed = KMeans(act_bits=16, hadamard=False).pack(weight)
-    exact = x.double() @ packed.unpack().double().T
-    bound = x.abs().amax() / 65534 * packed.unpack().abs().sum(-1).max()
-    assert (multiply(packed, x) - exact).abs().max() <= bound
+    exact = x.astype(np.float64) @ packed.unpack().T
+    bound = np.abs(x).max() / 65534 * np.abs(packed.unpack()).sum(-1).max()
+    assert np.abs(multiply(packed, x) - exact).max() <= bound
     codes, scale = quantize_rows(x)
     eight = KMeans(act_bits=8, hadamard=False).pack(weight)
-    exact = (codes.double() * scale.double()[:, None]) @ eight.unpack().double().T
-    assert torch.allclose(multiply(eight, x).double(), exact, atol=1e-4)
+    exact = (codes * scale.astype(np.float64)[:, None]) @ eight.unpack().T
+    assert np.allclose(multiply(eight, x), exact, atol=1e-4)
 
 
 def test_methods_pack() -> None:
-    weight = torch.randn(40, 128)
+    weight = normal(40, 128)
     for method in (
         *(KMeans(), KMeans(act_bits=8), KMeans(bits=3), KMeans(bits=6), KMeans(hadamard=False)),
         *(KMeans(bits=5, act_bits=8), RTN(group=64), RTN(act_bits=8), RTN(bits=5, group=64)),
     ):
-        packed = method.pack(weight, torch.ones(40))
+        packed = method.pack(weight, np.ones(40, np.float32))
         assert native_linear(packed).narrow == (method.act_bits == 8)
         decoded = method.quantize(weight).decode()
         if packed.rotation:
             decoded = rotate(decoded, packed.rotation)
-        assert torch.allclose(packed.unpack(), decoded, atol=1e-6)
+        assert np.allclose(packed.unpack(), decoded, atol=1e-6)
         assert packed.dtype == "codes"
     for bits in BITS:
-        packed = KMeans(bits=bits).pack(torch.randn(160, 1024))
+        packed = KMeans(bits=bits).pack(normal(160, 1024))
         assert packed.bytes * 8 / (160 * 1024) == pytest.approx(bits + 0.5, abs=0.01)
 
 
 def test_refused() -> None:
-    weight = torch.randn(16, 64)
+    weight = normal(16, 64)
     with pytest.raises(InputError, match="codes of 7 bits cannot be packed; allowed: up to 6"):
         RTN(bits=7).pack(weight)
     with pytest.raises(
@@ -243,12 +242,14 @@ def test_refused() -> None:
             method.pack(weight)
     with pytest.raises(ValueError, match="thresholds must ascend"):
         native_linear(
-            pack_codes(random_codes(16, 64, 64), site=Site(torch.zeros(1), 0.01, (1.0, -1.0)))
+            pack_codes(
+                random_codes(16, 64, 64), site=Site(np.zeros(1, np.float32), 0.01, (1.0, -1.0))
+            )
         )
     data = KMeans().pack(weight)
     assert data.levels is not None
 
-    five = data.levels.repeat(2)
+    five = np.tile(data.levels, 2)
 
     def build(**changes: Any) -> None:
         options = {"levels": data.levels, "group": 64, "rotation": 0, "max_code": 127} | changes
@@ -273,10 +274,10 @@ def test_refused() -> None:
         build(levels=None)
     for count in (1, 12, 128):
         with pytest.raises(ValueError, match=f"4, 8, 16, 32 or 64 levels, not {count}"):
-            build(levels=data.levels.repeat(8)[:count].contiguous())
+            build(levels=np.tile(data.levels, 8)[:count])
     with pytest.raises(ValueError, match="pairs are counted only for 4-bit codes with one scale"):
         native_linear(pack_codes(random_codes(16, 64, 64, bits=5))).count_pairs(
-            torch.zeros(64, dtype=torch.uint8), torch.zeros(16), torch.zeros(16)
+            np.zeros(64, np.uint8), np.zeros(16, np.float32), np.zeros(16, np.float32)
         )
 
 
@@ -291,8 +292,7 @@ def test_inputs_by_levels(
     each_isa: str, bits: int, share: float, rotation: int, group: int | None, offline: bool
 ) -> None:
     """The native quantiser and product against those of the reference, row by row."""
-    torch.manual_seed(0)
-    x = torch.randn(6, 192) * torch.exp(torch.randn(192))
+    x = normal(6, 192) * np.exp(normal(192, seed=1))
     x[3] = 0
     seen = rotate(x, rotation) if rotation else x
     # Values that a calibration did not see may lie beyond its thresholds.
@@ -301,26 +301,25 @@ def test_inputs_by_levels(
     packed = pack_codes(random_codes(40, 192, 64), rotation=rotation, site=site)
     y = multiply(packed, x)
     decoded = packed.quantize_inputs(x)
-    assert y[3].eq(0).all()
-    assert (decoded - x).norm() < 0.4 * x.norm()
-    bound = decoded.abs().amax() / 32767 * packed.unpack().abs().sum(-1).max()
-    assert (y - decoded @ packed.unpack().T).abs().max() <= bound
+    assert not y[3].any()
+    assert np.linalg.norm(decoded - x) < 0.4 * np.linalg.norm(x)
+    bound = np.abs(decoded).max() / 32767 * np.abs(packed.unpack()).sum(-1).max()
+    assert np.abs(y - decoded @ packed.unpack().T).max() <= bound
     for count in (1, 2, 5):
-        assert torch.equal(multiply(packed, x[:count]), y[:count])
+        assert np.array_equal(multiply(packed, x[:count]), y[:count])
 
 
 def test_counted_pairs_are_the_product(each_isa: str) -> None:
     """The paper's circuit, literally: the index product of a row of codes."""
-    torch.manual_seed(0)
-    x = torch.randn(100)
+    x = normal(100)
     site = Site.learn(x[None], 4, 0.0)
     coded = random_codes(40, 100, 104)
     activations = site.encode(x)
-    y = torch.full((40,), float("nan"))
+    y = np.full(40, np.nan, np.float32)
     native_linear(pack_codes(coded)).count_pairs(activations.codes, site.levels, y)
     assert_matches(
         y * activations.scale,
-        coded.decode().double() @ activations.decode().double(),
+        coded.decode().astype(np.float64) @ activations.decode(),
         index_matmul(activations, coded),
         factor=8,
     )

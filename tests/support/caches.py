@@ -13,7 +13,7 @@ import torch
 
 from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
-from suffice.models.decoder import Decoder
+from suffice.models.decoder import DecoderWeights
 from suffice.models.key_rounding import factors
 from suffice.native import core
 from suffice.quant import hadamard
@@ -84,7 +84,7 @@ def empty_cache(
     )
 
 
-def cache_for(decoder: Decoder, dtype: str = "float32", **options: Any) -> KVCache:
+def cache_for(decoder: DecoderWeights, dtype: str = "float32", **options: Any) -> KVCache:
     config = decoder.config
     options.setdefault("rounding", None)  # another model's would not suit
     return empty_cache(len(config.layers), config.kv_heads, config.head_size, dtype, **options)
@@ -111,6 +111,11 @@ def as_multiplied(q: torch.Tensor, cache: KVCache) -> torch.Tensor:
     if cache.native.key_type != "kmeans4":
         return q
     block, scales = q.shape[-1] & -q.shape[-1], channel_scales(q.shape[-1])
-    turned = hadamard.rotate(q / scales, block)
+    turned = rotate(q / scales, block)
     unit = turned.abs().amax(-1, keepdim=True) / 127
-    return hadamard.rotate(torch.round(turned / unit) * unit, block) * scales
+    return rotate(torch.round(turned / unit) * unit, block) * scales
+
+
+def rotate(values: torch.Tensor, block: int) -> torch.Tensor:
+    """Return values [..., D] rotated in blocks."""
+    return torch.from_numpy(hadamard.rotate(values.numpy(), block))

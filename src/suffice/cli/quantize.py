@@ -49,12 +49,17 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
             written.
     """
     _check_output(flags.output)
-    import torch
+    try:
+        import torch
+    except ImportError:
+        raise InputError(
+            "`suffice quantize` needs PyTorch: pip install 'suffice[quantize]'"
+        ) from None
 
     from suffice import native
     from suffice.eval.perplexity import PerplexityPlan, windows_of
     from suffice.eval.texts import described, load_text
-    from suffice.models.decoder import Decoder
+    from suffice.models.decoder import DecoderWeights
     from suffice.models.files import fingerprint, locate
     from suffice.models.open import open_checkpoint
     from suffice.models.quantize.job import Quantizing
@@ -74,7 +79,7 @@ def run(flags: QuantizeFlags, model: SourceFlags) -> None:
         checkpoint = open_checkpoint(path)
         tokenizer = load_tokenizer(str(model.options.tokenizer or path))
         windows = windows_of(tokenizer, text, plan, checkpoint.config.longest_prompt)
-        decoder = Decoder.from_checkpoint(checkpoint, NoQuant("float32"))
+        decoder = DecoderWeights.from_checkpoint(checkpoint, NoQuant("float32"))
     if method.hadamard:  # check before the text is run
         config = checkpoint.config
         for inputs in (config.width, config.heads * config.head_size, config.mlp_width):
@@ -112,7 +117,7 @@ def _method(text: str) -> Any:
     Raises:
         InputError: The method is unknown, uses no calibration, or its codes cannot be stored.
     """
-    import torch
+    import numpy as np
 
     from suffice.quant import QUANTS
 
@@ -122,8 +127,9 @@ def _method(text: str) -> Any:
             f"--method {text}: needs no calibration; run the model with --quant {text}"
         )
     try:  # fail before minutes are spent on the model
-        coded = method.quantize(torch.linspace(-1, 1, 16 * 64).view(16, 64), torch.eye(64))
-        method.packed(coded, None, method.site(torch.linspace(-1, 1, 64).expand(16, 64)))
+        weight = np.linspace(-1, 1, 16 * 64, dtype=np.float32).reshape(16, 64)
+        coded = method.quantize(weight, np.eye(64, dtype=np.float32))
+        method.packed(coded, None, method.site(weight))
     except InputError as error:
         raise InputError(f"--method {text}: {error}") from None
     return method

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from suffice.engine.config import Config
 from suffice.errors import InputError
-from suffice.models.decoder import Decoder
+from suffice.models.decoder import DecoderWeights
 from suffice.models.native_model import NativeModel, Omitted, StepRows
 from suffice.models.tokenizer import Tokenizer, load_tokenizer
 from suffice.speculate import DraftSetting
@@ -72,7 +72,8 @@ class DraftModels:
             InputError: The model lacks a skipped layer, or would have no layer left; its weights
                 cannot be quantized so; or the setting is no cheaper than the model.
         """
-        decoder, context = self._runner.decoder, self._runner.config.max_model_len
+        decoder: DecoderWeights = self._runner.decoder
+        context = self._runner.config.max_model_len
         model = decoder.config
         assert context is not None
         _check_skipped(setting.skipped, len(model.layers))
@@ -104,7 +105,7 @@ def _check_skipped(skipped: tuple[int, ...], layers: int) -> None:
         raise InputError(f"skip_layers: leaves none of the model's {layers} layers")
 
 
-def _requantized(decoder: Decoder, setting: DraftSetting) -> Decoder:
+def _requantized(decoder: DecoderWeights, setting: DraftSetting) -> DecoderWeights:
     assert setting.quant is not None
     try:
         found = decoder.requantized(setting.quant)

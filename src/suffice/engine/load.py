@@ -12,11 +12,11 @@ from suffice.engine.config import Config
 from suffice.engine.drafting import DraftModels
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
-from suffice.models.decoder import Decoder
 from suffice.models.files import fingerprint
 from suffice.models.formats.quantized_file import Quantized
 from suffice.models.open import open_model
 from suffice.models.pages import to_huge_pages
+from suffice.models.quantize.torch_decoder import TorchDecoder  # bridge
 from suffice.models.tokenizer import Tokenizer, load_tokenizer
 from suffice.quant import QUANTS
 
@@ -56,11 +56,11 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     dtype = prefill_dtype(config.dtype)
     if isinstance(opened, Quantized):
         config = replace(config, quantization=QUANTS.build(opened.facts["method"]))
-        decoder = Decoder(model, opened.weights, dtype)
+        to_huge_pages(opened.weights)
+        decoder = TorchDecoder(model, opened.weights, dtype)  # bridge: DecoderWeights
     else:
         assert config.quantization is not None
-        decoder = Decoder.from_checkpoint(opened, config.quantization, dtype)
-    to_huge_pages(decoder.weights)
+        decoder = TorchDecoder.from_checkpoint(opened, config.quantization, dtype)  # bridge
     tokenizer = load_tokenizer(config.tokenizer or config.model)
     runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
     runner.stored_as = opened.stored_as

@@ -18,9 +18,9 @@ from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
 from suffice.engine.torch_threads import one_torch_thread
 from suffice.errors import OutOfMemory, SufficeWarning
-from suffice.models.decoder import Decoder
 from suffice.models.key_rounding import key_rounding
 from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.quantize.torch_decoder import TorchDecoder  # bridge: DecoderWeights
 from suffice.native import core
 from suffice.policy import QueryObserver
 from suffice.speculate import DraftingSample, Proposer, Tree
@@ -56,7 +56,7 @@ class Runner:
     """
 
     def __init__(
-        self, config: Config, decoder: Decoder, sample: Callable[[], list[int]] = list
+        self, config: Config, decoder: TorchDecoder, sample: Callable[[], list[int]] = list
     ) -> None:
         assert config.max_model_len is not None, "the config must be resolved"
         self.config = config
@@ -91,8 +91,7 @@ class Runner:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
-        parts = self.decoder.weights.values()
-        return sum(p.nbytes if isinstance(p, torch.Tensor) else p.bytes for p in parts)
+        return self.decoder.bytes
 
     @property
     def longest_prompt(self) -> int:

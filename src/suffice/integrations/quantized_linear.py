@@ -23,11 +23,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from suffice.backends.cpu.linear import native_linear
+from suffice.backends.cpu.packing import pack
 from suffice.errors import InputError
 from suffice.integrations.checks import check_source
 from suffice.models.families import ARCHITECTURES
@@ -206,16 +208,20 @@ def _shape(part: Any) -> tuple[int, int]:
     return (second, first) if isinstance(part, Conv1D) else (first, second)
 
 
-def _weight(part: Any) -> torch.Tensor:
+def _weight(part: Any) -> np.ndarray:
     """Return the dense float32 weight [N, K] of a layer."""
-    weight: torch.Tensor = part.weight.detach()
-    return (weight.T if isinstance(part, Conv1D) else weight).float().contiguous()
+    weight = part.weight.detach()
+    dense: np.ndarray = (weight.T if isinstance(part, Conv1D) else weight).float().numpy()
+    return np.ascontiguousarray(dense)
+
+
+def _bias(part: Any) -> np.ndarray | None:
+    return None if part.bias is None else part.bias.detach().float().numpy()
 
 
 def _packed(name: str, method: Quant, part: Any) -> PackedLinear:
-    bias = None if part.bias is None else part.bias.detach()
     try:
-        return method.pack(_weight(part), bias)
+        return pack(method, _weight(part), _bias(part), np.empty)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
 
@@ -280,12 +286,12 @@ class _Inputs:
 
 
 def _fitted(name: str, method: Any, part: Any, inputs: _Inputs) -> PackedLinear:
-    bias = None if part.bias is None else part.bias.detach()
     if not inputs.seen:  # the batches did not reach it
         return _packed(name, method, part)
     try:
-        coded = method.quantize(_weight(part), inputs.site.hessian / inputs.seen)
-        packed: PackedLinear = method.packed(coded, bias, method.site(inputs.site.samples))
+        coded = method.quantize(_weight(part), (inputs.site.hessian / inputs.seen).numpy())
+        site = method.site(inputs.site.samples.numpy())
+        packed: PackedLinear = method.packed(coded, _bias(part), site)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     return packed

@@ -8,9 +8,10 @@ from typing import Any
 
 from suffice.errors import InputError
 
-__all__ = ["DecoderConfig", "LayerConfig", "Rope", "check_number", "check_size"]
+__all__ = ["ACTIVATIONS", "DecoderConfig", "LayerConfig", "Rope", "check_number", "check_size"]
 
 MAX_HEAD_SIZE = 256
+ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu")  # as the native core numbers them
 _MAX_SIZE = 2**31 - 1  # sizes and positions are 32-bit numbers in the native core
 
 
@@ -102,7 +103,7 @@ class DecoderConfig:
     norm: str  # "rms" or "layer"
     norm_eps: float
     placement: str  # of the norms: "pre", "post" (of the sum) or "sandwich" (before and after)
-    activation: str  # a name in layers.ACTIVATIONS
+    activation: str  # one of ACTIVATIONS
     gated: bool  # down(act(gate) * up) if true, down(act(up)) if not
     attention_scale: float
     trained_positions: int  # the model's stated length, without any stretching

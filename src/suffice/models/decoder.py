@@ -1,286 +1,122 @@
-"""The one decoder: every model family is a configuration of it."""
+"""A decoder's configuration and packed weights; every model family is a configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from suffice.backends.cpu.linear import unpack
-from suffice.errors import InputError
+from suffice.backends.cpu.packing import pack
+from suffice.models.bridge import as_array  # bridge
 from suffice.models.config import DecoderConfig
-from suffice.models.layers import (
-    ACTIVATIONS,
-    attend,
-    gather_rows,
-    layer_norm,
-    linear,
-    rms_norm,
-    rotate,
-)
-from suffice.models.pages import to_huge_pages
-from suffice.models.rope import check_call, rope_table
+from suffice.models.pages import HugePages
+from suffice.models.rope import rope_table
 from suffice.models.weights import is_linear
 from suffice.quant import PackedLinear, Quant
+from suffice.quant.panels import Allocate
 
 if TYPE_CHECKING:
-    from suffice.cache.kv import KVCache
     from suffice.models.checkpoint import Checkpoint
 
-__all__ = ["Decoder", "Logits"]
+__all__ = ["DecoderWeights", "Watch", "pack_weights"]
 
-Logits = Literal["last", "all", "none"]
-Watch = Callable[[int, torch.Tensor], None]
+Watch = Callable[[int, Any], None]  # bridge: the queries [H, T, D] become arrays
 
 
-class Decoder:
-    """A decoder in PyTorch: prefills a cache in chunks, and is the reference of the native step.
+class DecoderWeights:
+    """The weights of a decoder, by canonical name (see `models.weights`), and its configuration.
 
-    `weights` maps canonical names (see `models.weights`) to packed matrices with their bias, and to
-    float32 tensors. Matmuls run in `dtype`; activations, norms and attention in float32.
+    Matrices are packed, with their bias; the rest is float32.
     """
 
     def __init__(
-        self,
-        config: DecoderConfig,
-        weights: Mapping[str, PackedLinear | torch.Tensor],
-        dtype: torch.dtype = torch.float32,
+        self, config: DecoderConfig, weights: Mapping[str, PackedLinear | np.ndarray]
     ) -> None:
         self.config = config
         self.weights = dict(weights)
-        self.dtype = dtype
-        self._tables: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     @classmethod
-    def from_checkpoint(
-        cls, checkpoint: Checkpoint, quant: Quant, dtype: torch.dtype = torch.float32
-    ) -> Decoder:
-        """Pack a checkpoint's weights with `quant`, one tensor at a time.
+    def from_checkpoint(cls, checkpoint: Checkpoint, quant: Quant) -> DecoderWeights:
+        """Pack a checkpoint's weights with `quant` into huge pages, one tensor at a time.
 
         Raises:
             InputError: A damaged checkpoint.
         """
-        return cls(checkpoint.config, pack_weights(checkpoint.tensors(), quant), dtype)
+        return cls(checkpoint.config, pack_weights(checkpoint.tensors(), quant, HugePages()))
 
-    def requantized(self, quant: Quant) -> Decoder:
-        """Return a decoder with its layers' matrices stored by `quant`; it shares other weights.
+    def requantized(self, quant: Quant) -> DecoderWeights:
+        """Return these weights with the layers' matrices stored by `quant`; others are shared.
 
-        Returns this decoder if that would save no memory in the first layer.
+        Returns these weights themselves if that would save no memory in the first layer.
         """
-        first = self._packed_by(quant, "layers.0.")
-        if sum(stored.bytes - own.bytes for own, stored in first.values()) >= 0:
+        first = self._packed_by(quant, "layers.0.", np.empty)
+        if sum(stored.bytes - self.matrix(name).bytes for name, stored in first.items()) >= 0:
             return self
-        packed: dict[str, PackedLinear | torch.Tensor] = {
-            name: stored for name, (_, stored) in self._packed_by(quant, "layers.").items()
-        }
-        to_huge_pages(packed)
-        return Decoder(self.config, self.weights | packed, self.dtype)
+        packed = self._packed_by(quant, "layers.", HugePages())
+        return DecoderWeights(self.config, self.weights | packed)
 
-    def _packed_by(self, quant: Quant, prefix: str) -> dict[str, tuple[PackedLinear, PackedLinear]]:
-        """Return the matrices of names with a prefix, as they are and as stored by `quant`."""
+    def _packed_by(self, quant: Quant, prefix: str, allocate: Allocate) -> dict[str, PackedLinear]:
+        """Return the matrices of names with a prefix as stored by `quant`."""
         return {
-            name: (
-                weight,
-                quant.for_matrix(name.rpartition(".")[2]).pack(unpack(weight), weight.bias),
-            )
+            name: pack(_method(quant, name), unpack(weight), weight.bias, allocate)
             for name, weight in self.weights.items()
             if isinstance(weight, PackedLinear) and name.startswith(prefix)
         }
 
-    @property
-    def embed_scale(self) -> float:
-        """Factor of embedding rows, rounded to the type that they are stored in."""
-        stored = self._matrix("embed").data.dtype
-        kept = stored if stored.is_floating_point else torch.float32
-        return torch.tensor(self.config.embed_scale, dtype=kept).item()
-
-    def rope_tables(self, rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return cosines and sines [rows, D/2] float32 for each of `config.ropes`."""
-        config = self.config
-        return [
-            rope_table(rope, config.head_size, config.trained_positions, rows)
-            for rope in config.ropes
-        ]
-
-    @torch.no_grad()
-    def forward(
-        self,
-        tokens: torch.Tensor,
-        cache: KVCache,
-        *,
-        logits: Logits = "last",
-        watch: Watch | None = None,
-    ) -> torch.Tensor | None:
-        """Append the rows of `tokens` [T] to `cache` and return float32 logits.
-
-        Their shape is [V] after the last token, [T, V] after each token, or None. `watch` receives
-        each layer's index and queries [H, T, D], rotated.
-
-        Raises:
-            InputError: No token, a token outside the vocabulary, more tokens than positions, or
-            several beyond the trained positions of a dynamic rotation (see `rope.check_call`).
-            OutOfMemory: The cache cannot grow.
-        """
-        self._check(tokens, cache.length)
-        cache.reserve(len(tokens))
-        first, rows = cache.length, cache.length + len(tokens)
-        x = self._embed(tokens, first)
-        tables = [(cos[first:rows], sin[first:rows]) for cos, sin in self._rope_rows(rows)]
-        for index, layer in enumerate(self.config.layers):
-            table = None if layer.rope is None else tables[layer.rope]
-            x = self._layer(index, x, table, cache, watch)
-        cache.advance(len(tokens))
-        if logits == "none":
-            return None
-        return self._logits(x[-1:])[0] if logits == "last" else self._logits(x)
-
-    def _check(self, tokens: torch.Tensor, first: int) -> None:
-        config = self.config
-        if not len(tokens):
-            raise InputError("there is no token to decode; at least 1 is needed")
-        low, high = int(tokens.min()), int(tokens.max())
-        if low < 0 or high >= config.vocab:
-            wrong = low if low < 0 else high
-            raise InputError(
-                f"token {wrong} is outside the vocabulary; allowed: 0..{config.vocab - 1}"
-            )
-        check_call(config, first, len(tokens))
-        if config.position_rows and first + len(tokens) > config.trained_positions:
-            raise InputError(
-                f"{first + len(tokens)} tokens are more than the model has positions; "
-                f"allowed: {config.trained_positions}"
-            )
-
-    def _embed(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
-        config = self.config
-        x = gather_rows(self._matrix("embed"), tokens) * self.embed_scale
-        if config.projected:
-            x = self._linear("project_in", x)
-        if config.position_rows:
-            start = first + config.position_offset
-            x = x + self._tensor("positions")[start : start + len(tokens)]
-        return x
-
-    def _layer(
-        self,
-        index: int,
-        x: torch.Tensor,
-        table: tuple[torch.Tensor, torch.Tensor] | None,
-        cache: KVCache,
-        watch: Watch | None,
-    ) -> torch.Tensor:
-        at = f"layers.{index}."
-        attention = partial(self._attention, index, table, cache, watch)
-        x = self._residual(at, "attn_norm", x, attention)
-        return self._residual(at, "mlp_norm", x, partial(self._mlp, at))
-
-    def _residual(
-        self, at: str, norm: str, x: torch.Tensor, part: Callable[[torch.Tensor], torch.Tensor]
-    ) -> torch.Tensor:
-        """Add the output of a part of a layer to x, with norms where the placement has them."""
-        if self.config.placement == "pre":
-            return x + part(self._norm(at + norm, x))
-        if self.config.placement == "post":
-            return self._norm(at + norm, x + part(x))
-        return x + self._norm(f"{at}post_{norm}", part(self._norm(at + norm, x)))
-
-    def _attention(
-        self,
-        index: int,
-        table: tuple[torch.Tensor, torch.Tensor] | None,
-        cache: KVCache,
-        watch: Watch | None,
-        x: torch.Tensor,
-    ) -> torch.Tensor:
-        q, k, v = self._projected(index, table, x)
-        cache.append(index, k.contiguous(), v.contiguous())
-        if watch is not None:
-            watch(index, q)
-        rows = cache.held(index) + len(x)
-        mixed = self._mixed(index, q, cache.keys(index, rows), cache.values(index, rows))
-        return self._linear(f"layers.{index}.o", mixed.transpose(0, 1).reshape(len(x), -1))
-
-    def _projected(
-        self, index: int, table: tuple[torch.Tensor, torch.Tensor] | None, x: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the queries [H, T, D] and the keys and values [G, T, D] of x [T, M]."""
-        config, at = self.config, f"layers.{index}."
-        q, k, v = (
-            self._linear(at + name, x).view(len(x), -1, config.head_size).transpose(0, 1)
-            for name in "qkv"
-        )
-        if config.qk_norm:
-            q = rms_norm(q, self._tensor(at + "q_norm"), config.norm_eps)
-            k = rms_norm(k, self._tensor(at + "k_norm"), config.norm_eps)
-        if table is not None:
-            q, k = rotate(q, *table), rotate(k, *table)
-        return q, k, v
-
-    def _mixed(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Return a layer's attention of queries [H, T, D] to keys and values [G, S, D]."""
-        return attend(q, k, v, self.config.attention_scale, self.config.layers[index].window)
-
-    def _mlp(self, at: str, x: torch.Tensor) -> torch.Tensor:
-        act = ACTIVATIONS[self.config.activation]
-        up = self._linear(at + "up", x)
-        inner = act(self._linear(at + "gate", x)) * up if self.config.gated else act(up)
-        return self._linear(at + "down", inner)
-
-    def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        return self._linear(self._head, self._last(x))
-
-    @property
-    def _head(self) -> str:
-        return "embed" if self.config.tied else "head"
-
-    def _last(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the head's input for the hidden states [T, M] after the last layer."""
-        if self.config.final_norm:
-            x = self._norm("final_norm", x)
-        return self._linear("project_out", x) if self.config.projected else x
-
-    def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        weight, eps = self._tensor(name), self.config.norm_eps
-        if self.config.norm == "rms":
-            return rms_norm(x, weight, eps)
-        return layer_norm(x, weight, self._tensor(name + ".bias"), eps)
-
-    def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, self._matrix(name), self.dtype)
-
-    def _matrix(self, name: str) -> PackedLinear:
+    def matrix(self, name: str) -> PackedLinear:
+        """Return a packed matrix."""
         weight = self.weights[name]
         assert isinstance(weight, PackedLinear), name
         return weight
 
-    def _tensor(self, name: str) -> torch.Tensor:
-        weight = self.weights[name]
-        assert isinstance(weight, torch.Tensor), name
-        return weight
+    @property
+    def bytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(
+            weight.bytes if isinstance(weight, PackedLinear) else weight.nbytes
+            for weight in self.weights.values()
+        )
 
-    def _rope_rows(self, rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return tables of at least `rows` rows, kept between calls."""
-        if self.config.ropes and (not self._tables or len(self._tables[0][0]) < rows):
-            self._tables = self.rope_tables(1 << (rows - 1).bit_length())
-        return self._tables
+    @property
+    def embed_scale(self) -> float:
+        """Factor of embedding rows, rounded to the type that they are stored in."""
+        stored = self.matrix("embed")
+        scale = np.float32(self.config.embed_scale)
+        return float(scale.astype(stored.data.dtype) if stored.dtype == "bfloat16" else scale)
+
+    def rope_tables(self, rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return cosines and sines [rows, D/2] float32 for each of `config.ropes`."""
+        config = self.config
+        tables = (
+            rope_table(rope, config.head_size, config.trained_positions, rows)
+            for rope in config.ropes
+        )
+        return [(np.asarray(cos), np.asarray(sin)) for cos, sin in tables]  # bridge
 
 
 def pack_weights(
-    tensors: Iterable[tuple[str, torch.Tensor]], quant: Quant
-) -> dict[str, PackedLinear | torch.Tensor]:
-    """Pack matrices as they arrive, each with the bias that came before it; keep the rest."""
-    weights: dict[str, PackedLinear | torch.Tensor] = {}
-    biases: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors:
+    tensors: Iterable[tuple[str, Any]], quant: Quant, allocate: Allocate = np.empty
+) -> dict[str, PackedLinear | np.ndarray]:
+    """Pack matrices as they arrive, each with the bias that came before it; keep the rest.
+
+    Tensors are float32, float16 or bfloat16. What is returned shares no memory with them.
+    """
+    weights: dict[str, PackedLinear | np.ndarray] = {}
+    biases: dict[str, np.ndarray] = {}
+    for name, each in tensors:
+        tensor = as_array(each)  # bridge
         plain = name.removesuffix(".bias")
         if not is_linear(plain):
-            weights[name] = tensor.float()
+            weights[name] = np.array(tensor, np.float32)
         elif plain != name:
-            biases[plain] = tensor.float()
+            biases[plain] = tensor
         else:
-            how = quant.for_matrix(name.rpartition(".")[2])
-            weights[name] = how.pack(tensor, biases.pop(plain, None))
+            weights[name] = pack(_method(quant, name), tensor, biases.pop(plain, None), allocate)
     assert not biases, "a bias came after its matrix"
     return weights
+
+
+def _method(quant: Quant, name: str) -> Quant:
+    return quant.for_matrix(name.rpartition(".")[2])

@@ -44,8 +44,8 @@ import torch
 from suffice.cache.growth import Upfront
 from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.models.config import DecoderConfig, Rope
-from suffice.models.layers import rotate
 from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.quantize.torch_layers import rotate  # bridge
 from suffice.models.rope import rope_table
 from suffice.native import core
 from suffice.quant import hadamard
@@ -86,13 +86,17 @@ def key_rounding(
 def rounding_of(seen: Observed) -> core.KeyRoundings:
     """Return the rounding of keys with these statistics."""
     scales, block = scales_of(seen.squares), rotation_of(seen.means.shape[-1])
-    means = hadamard.rotate(seen.means * scales, block)
+    means = _rotated(seen.means * scales, block)
     scaled = seen.moments / (scales[..., None] * scales[..., None, :])
-    moments = hadamard.rotate(hadamard.rotate(scaled, block).mT, block)
+    moments = _rotated(_rotated(scaled, block).mT, block)
     found = [factors(own) for own in moments.flatten(0, 1)]
     passed, weights = (torch.stack(part) for part in zip(*found, strict=True))
     parts = scales, means, passed.view(moments.shape), weights.view(means.shape)
     return core.KeyRoundings(*(part.float().contiguous().numpy() for part in parts))
+
+
+def _rotated(values: torch.Tensor, block: int) -> torch.Tensor:  # bridge
+    return torch.from_numpy(hadamard.rotate(values.numpy(), block))
 
 
 def rotation_of(size: int) -> int:

@@ -16,14 +16,14 @@ from suffice.attention.rule import AttentionRule, coded_rules
 from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
 from suffice.cache.kv import KVCache
-from suffice.models.decoder import Decoder, Watch
+from suffice.models.config import ACTIVATIONS
+from suffice.models.decoder import DecoderWeights, Watch
 from suffice.models.rope import check_call
 from suffice.native import PANEL, core
 from suffice.quant import PackedLinear
 from suffice.trace import Audit, Trace
 
 _PLACEMENTS = ("pre", "post", "sandwich")
-_ACTIVATIONS = ("silu", "gelu_tanh", "gelu", "relu")
 _OUTPUTS = {"last": slice(-1, None), "all": slice(None), "none": slice(0)}
 _LINEARS = ("q", "k", "v", "o", "gate", "up", "down")
 FIRST_POSITIONS = 4096  # with rotations from the start; more are computed when reached
@@ -67,7 +67,7 @@ class NativeModel:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: DecoderWeights,
         positions: int,
         rules: Sequence[Sequence[AttentionRule | None]] | None = None,
         levels: Sequence[Sequence[Levels]] = (),
@@ -101,13 +101,13 @@ class NativeModel:
             layer_norm=config.norm == "layer",
             norm_eps=config.norm_eps,
             placement=_PLACEMENTS.index(config.placement),
-            activation=_ACTIVATIONS.index(config.activation),
+            activation=ACTIVATIONS.index(config.activation),
             attention_scale=config.attention_scale,
             embedding_scale=decoder.embed_scale,
             position_rows=learned,
         )
         for cos, sin in decoder.rope_tables(self._reached):
-            model.add_rope(cos.contiguous(), sin.contiguous(), self._reached)
+            model.add_rope(np.ascontiguousarray(cos), np.ascontiguousarray(sin), self._reached)
         for index, layer in enumerate(config.layers):
             parts = _parts(decoder, f"layers.{index}.", _LINEARS, _NORMS)
             rope = -1 if layer.rope is None else layer.rope
@@ -117,8 +117,8 @@ class NativeModel:
             parts["head"] = parts["embed"]
         if learned:
             table = decoder.weights["positions"]
-            assert isinstance(table, torch.Tensor)
-            parts["positions"] = table[config.position_offset :][:learned].contiguous()
+            assert isinstance(table, np.ndarray)
+            parts["positions"] = table[config.position_offset :][:learned]
         model.finish(parts)
         omitted = self._omitted
         model.leave_out(omitted.recent, omitted.sinks, list(omitted.layers))
@@ -221,7 +221,7 @@ def _ints(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
 
 
 def _parts(
-    decoder: Decoder, prefix: str, linears: tuple[str, ...], norms: tuple[str, ...]
+    decoder: DecoderWeights, prefix: str, linears: tuple[str, ...], norms: tuple[str, ...]
 ) -> dict[str, object]:
     parts: dict[str, object] = {}
     for name in linears:
@@ -231,6 +231,6 @@ def _parts(
     for name in norms:
         for part in (name, name + ".bias"):
             vector = decoder.weights.get(prefix + part)
-            if isinstance(vector, torch.Tensor):
-                parts[part] = vector.float().contiguous()
+            if isinstance(vector, np.ndarray):
+                parts[part] = vector
     return parts

@@ -1,47 +1,66 @@
-"""Memory: weights moved into huge pages, and the heap trimmed.
+"""Memory: weights in huge pages, and the heap trimmed.
 
 A decode step reads every weight once. With pages of 4 KiB, address translation, and hardware
 prefetchers that stop at each page's end, cost part of the memory bandwidth.
-
-Cost     the bytes of the weights, plus those of the largest one while they are moved.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 from dataclasses import replace
+from typing import Any
 
-import torch
+import numpy as np
 
 from suffice.quant import PackedLinear
 
-__all__ = ["to_huge_pages", "trim_heap"]
+__all__ = ["HugePages", "to_huge_pages", "trim_heap"]
 
 HUGE = 2 << 20
 LINE = 64
+MAPPED = 64 << 20  # at a time; what is never written takes no memory
 
 
-def to_huge_pages(weights: dict[str, PackedLinear | torch.Tensor]) -> None:
-    """Move the packed matrices among `weights`, in their order, into one mapping of huge pages.
+class HugePages:
+    """Makes arrays that lie one after the other in huge pages; each begins a line of the cache.
 
-    Each is replaced and freed before the next one is moved. If the system has no huge pages, or the
-    matrices do not fill one, they stay where they are.
+    A mapping lives as long as any array in it. If the system has no huge pages, arrays are ordinary
+    ones.
+    """
+
+    def __init__(self) -> None:
+        self._left = np.empty(0, np.uint8)
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        """Return an array of a shape and type whose content is arbitrary."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if size > len(self._left):
+            mapped = _mapped(max(MAPPED, -(-size // HUGE) * HUGE))
+            if mapped is None:
+                return np.empty(shape, dtype)
+            self._left = mapped
+        array = self._left[:size].view(dtype).reshape(shape)
+        self._left = self._left[-(-size // LINE) * LINE :]
+        return array
+
+
+def to_huge_pages(weights: dict[str, PackedLinear | np.ndarray]) -> None:
+    """Move the packed matrices among `weights`, in their order, into huge pages.
+
+    Each is replaced and freed before the next one is moved. Matrices that do not fill a huge page
+    together stay where they are.
     """
     packed = {name: each for name, each in weights.items() if isinstance(each, PackedLinear)}
-    sizes = [-(-each.data.nbytes // LINE) * LINE for each in packed.values()]
-    if sum(sizes) < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if sum(each.data.nbytes for each in packed.values()) < HUGE:
         return
-    memory = mmap.mmap(-1, sum(sizes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    try:
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:  # a system that does not know them
-        return
-    at = 0
-    for name, size in zip(list(packed), sizes, strict=True):
+    allocate = HugePages()
+    for name in list(packed):
         old = packed.pop(name)
-        weights[name] = replace(old, data=_moved(old.data, memory, at))
-        at += size
+        data = allocate(old.data.shape, old.data.dtype)
+        data[...] = old.data
+        weights[name] = replace(old, data=data)
 
 
 def trim_heap() -> None:
@@ -55,7 +74,15 @@ def trim_heap() -> None:
         library.malloc_trim(0)
 
 
-def _moved(data: torch.Tensor, memory: mmap.mmap, at: int) -> torch.Tensor:
-    """Return a copy of a tensor in `memory`, which lives as long as the copy does."""
-    moved = torch.frombuffer(memory, dtype=data.dtype, count=data.numel(), offset=at)
-    return moved.view(data.shape).copy_(data)
+def _mapped(size: int) -> np.ndarray | None:
+    """Return bytes that begin a huge page; None if the system has none."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    memory = mmap.mmap(-1, size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:  # a system that does not know them
+        return None
+    mapped = np.frombuffer(memory, np.uint8)
+    begin = -mapped.ctypes.data % HUGE
+    return mapped[begin : begin + size]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from suffice.registry import Table
 
 if TYPE_CHECKING:
-    import torch
+    import numpy as np
 
-    from suffice.quant.panels import PackedLinear
+    from suffice.quant.panels import Allocate, PackedLinear
 
 __all__ = ["QUANTS", "PackedLinear", "Quant"]
 
@@ -36,8 +36,10 @@ class Quant(Protocol):
         """Whether inputs are rotated; their number must then be divisible by a power of two."""
         ...
 
-    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
-        """Store a dense float weight [N, K] and an optional bias [N]."""
+    def pack(
+        self, weight: np.ndarray, bias: np.ndarray | None = None, allocate: Allocate = ...
+    ) -> PackedLinear:
+        """Store a dense float weight [N, K] and an optional bias [N] in what `allocate` returns."""
         ...
 
     @property
@@ -64,7 +66,7 @@ QUANTS = Table(
 
 
 def __getattr__(name: str) -> Any:
-    # Listing the techniques (`suffice info`) must not load torch.
+    # Listing the techniques (`suffice info`) must not load NumPy.
     if name == "PackedLinear":
         from suffice.quant.panels import PackedLinear
 

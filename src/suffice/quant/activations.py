@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
+import numpy as np
 
 from suffice.errors import InputError
 from suffice.quant.codebook import codebook, codes_of
@@ -46,11 +46,11 @@ class Activations:
     `scales` [G] belong to groups of `group` values; one for all values if `group` is None.
     """
 
-    codes: torch.Tensor
-    levels: torch.Tensor
-    scales: torch.Tensor
-    places: torch.Tensor
-    kept: torch.Tensor
+    codes: np.ndarray
+    levels: np.ndarray
+    scales: np.ndarray
+    places: np.ndarray
+    kept: np.ndarray
     group: int | None = None
 
     @property
@@ -60,21 +60,23 @@ class Activations:
         return float(only)
 
     @property
-    def spread(self) -> torch.Tensor:
+    def spread(self) -> np.ndarray:
         """The scale of each value, [K]."""
         return _spread(self.scales, self.group, len(self.codes))
 
     @property
-    def dense(self) -> torch.Tensor:
+    def dense(self) -> np.ndarray:
         """The values of the codes alone, [K]."""
-        return self.spread * self.levels[self.codes.int()]
+        values: np.ndarray = self.spread * self.levels[self.codes]
+        return values
 
     @property
-    def residual(self) -> torch.Tensor:
+    def residual(self) -> np.ndarray:
         """The error of the code of each outlier."""
-        return self.kept - self.dense[self.places]
+        errors: np.ndarray = self.kept - self.dense[self.places]
+        return errors
 
-    def decode(self) -> torch.Tensor:
+    def decode(self) -> np.ndarray:
         """Return all values, outliers included, [K]."""
         values = self.dense
         values[self.places] = self.kept
@@ -89,9 +91,9 @@ class ActivationRows:
     values of a token.
     """
 
-    centroids: torch.Tensor
-    scale: torch.Tensor
-    rounded: torch.Tensor
+    centroids: np.ndarray
+    scale: np.ndarray
+    rounded: np.ndarray
     group: int | None = None
 
 
@@ -103,7 +105,7 @@ class Site:
     greatest inlier. `group` values share a scale; None: all values of a token.
     """
 
-    levels: torch.Tensor
+    levels: np.ndarray
     share: float = 0.005
     thresholds: tuple[float, float] | None = None
     group: int | None = None
@@ -111,10 +113,10 @@ class Site:
     @classmethod
     def learn(
         cls,
-        values: torch.Tensor,
+        values: np.ndarray,
         bits: int,
         share: float = 0.005,
-        importance: torch.Tensor | None = None,
+        importance: np.ndarray | None = None,
         *,
         offline: bool = False,
         group: int | None = None,
@@ -128,27 +130,27 @@ class Site:
             InputError: A value is not finite, or the share is not within 0..0.5.
         """
         if importance is None:
-            importance = torch.ones_like(values)
+            importance = np.ones_like(values)
         thresholds = None
         if offline:
-            low, high = torch.quantile(values.double(), torch.tensor([share, 1 - share]).double())
+            low, high = np.quantile(values.astype(np.float64), [share, 1 - share])
             thresholds = float(low), float(high)
-        site = cls(torch.zeros(1), share, thresholds, group)
+        site = cls(np.zeros(1, np.float32), share, thresholds, group)
         inlier, scale = site._inliers(values)
-        normal = values / torch.where(scale > 0, scale, 1.0)
-        weight = importance * scale.square() * inlier
+        normal = values / np.where(scale > 0, scale, 1)
+        weight = importance * np.square(scale) * inlier
         if not (weight > 0).any():  # a site of zeros only
-            weight = torch.ones_like(weight)
+            weight = np.ones_like(weight)
         return replace(site, levels=codebook(normal, weight, 2**bits))
 
-    def outliers(self, row: torch.Tensor) -> torch.Tensor:
+    def outliers(self, row: np.ndarray) -> np.ndarray:
         """Return the indices of a token's outliers, ascending."""
         if self.thresholds is not None:
             low, high = self.thresholds
-            return torch.nonzero((row < low) | (row > high))[:, 0]
-        return _ends(row[None], count_of(len(row), self.share))[0].sort().values
+            return np.flatnonzero((row < low) | (row > high))
+        return np.sort(_ends(row[None], count_of(len(row), self.share))[0])
 
-    def encode(self, row: torch.Tensor) -> Activations:
+    def encode(self, row: np.ndarray) -> Activations:
         """Return the codes of a token's values [K].
 
         Raises:
@@ -156,14 +158,14 @@ class Site:
         """
         _check(row)
         places = self.outliers(row)
-        inlier = torch.ones(len(row), dtype=torch.bool)
+        inlier = np.ones(len(row), np.bool_)
         inlier[places] = False
-        scales = self._scales(torch.where(inlier, row.abs(), 0.0))
+        scales = self._scales(np.where(inlier, np.abs(row), 0))
         spread = _spread(scales, self.group, len(row))
-        codes = codes_of(row / torch.where(spread > 0, spread, 1.0), self.levels)
+        codes = codes_of(row / np.where(spread > 0, spread, 1), self.levels)
         return Activations(codes, self.levels, scales, places, row[places], self.group)
 
-    def rounded(self, values: torch.Tensor) -> torch.Tensor:
+    def rounded(self, values: np.ndarray) -> np.ndarray:
         """Return tokens' values [T, K] after rounding: `encode` and `decode` of each token.
 
         Raises:
@@ -171,7 +173,7 @@ class Site:
         """
         return self.rows(values).rounded
 
-    def rows(self, values: torch.Tensor) -> ActivationRows:
+    def rows(self, values: np.ndarray) -> ActivationRows:
         """Return the codes' centroids and the scales of tokens' values [T, K].
 
         Raises:
@@ -179,48 +181,48 @@ class Site:
         """
         _check(values)
         inlier, scale = self._inliers(values)
-        codes = codes_of(values / torch.where(scale > 0, scale, 1.0), self.levels)
-        centroids = self.levels[codes.int()]
+        codes = codes_of(values / np.where(scale > 0, scale, 1), self.levels)
+        centroids = self.levels[codes]
         return ActivationRows(
-            centroids, scale, torch.where(inlier, scale * centroids, values), self.group
+            centroids, scale, np.where(inlier, scale * centroids, values), self.group
         )
 
-    def _inliers(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _inliers(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return a mask of the inliers among tokens' values [T, K], and the scale of each value."""
         size = values.shape[1]
         count = count_of(size, self.share)
         if self.thresholds is not None:
             low, high = self.thresholds
             inlier = (values >= low) & (values <= high)
-        elif not count:
-            inlier = torch.ones_like(values, dtype=torch.bool)
         else:
-            ends = _ends(values, count)
-            inlier = torch.ones_like(values, dtype=torch.bool).scatter_(1, ends, False)
-        scales = self._scales(torch.where(inlier, values.abs(), 0.0))
+            inlier = np.ones(values.shape, np.bool_)
+            np.put_along_axis(inlier, _ends(values, count), False, 1)
+        scales = self._scales(np.where(inlier, np.abs(values), 0))
         return inlier, _spread(scales, self.group, size)
 
-    def _scales(self, sizes: torch.Tensor) -> torch.Tensor:
+    def _scales(self, sizes: np.ndarray) -> np.ndarray:
         """Return the greatest of each group of sizes [..., K], [..., G]."""
         group = self.group or sizes.shape[-1]
-        padded = torch.nn.functional.pad(sizes, (0, -sizes.shape[-1] % group))
-        return padded.reshape(*sizes.shape[:-1], -1, group).amax(-1)
+        missing = [(0, 0)] * (sizes.ndim - 1) + [(0, -sizes.shape[-1] % group)]
+        cut = np.pad(sizes, missing).reshape(*sizes.shape[:-1], -1, group)
+        greatest: np.ndarray = cut.max(-1)
+        return greatest
 
 
-def _ends(values: torch.Tensor, count: int) -> torch.Tensor:
+def _ends(values: np.ndarray, count: int) -> np.ndarray:
     """Return the indices of the `count` greatest and least of each row [T, K]: [T, 2 count].
 
     Of equal values the one of lower index counts as the greater.
     """
-    order = torch.argsort(values, dim=1, descending=True, stable=True)
-    return torch.cat((order[:, :count], order[:, values.shape[1] - count :]), 1)
+    order = np.argsort(-values, axis=1, kind="stable")
+    return np.concatenate((order[:, :count], order[:, values.shape[1] - count :]), 1)
 
 
-def _spread(scales: torch.Tensor, group: int | None, size: int) -> torch.Tensor:
+def _spread(scales: np.ndarray, group: int | None, size: int) -> np.ndarray:
     """Return the scale of each of `size` values, [..., K], from those of groups [..., G]."""
-    return scales.repeat_interleave(group or size, -1)[..., :size]
+    return scales.repeat(group or size, -1)[..., :size]
 
 
-def _check(values: torch.Tensor) -> None:
-    if not torch.isfinite(values).all():
+def _check(values: np.ndarray) -> None:
+    if not np.isfinite(values).all():
         raise InputError("activations have NaN or infinite values; all must be finite")

@@ -14,17 +14,18 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import torch
 
 from suffice.errors import InputError
 
 __all__ = ["borders", "codebook", "codes_of", "optimum"]
 
 GROUPS, BINS = 256, 1 << 16
+CHUNK = 1 << 14  # values compared at a time: they and their codes stay in the cache
+FEW = 128  # borders that are compared one by one, without a branch
 ITERATIONS = 100
 
 
-def codebook(values: torch.Tensor, weights: torch.Tensor, count: int) -> torch.Tensor:
+def codebook(values: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
     """Return `count` centroids, ascending float32 [C], of values and weights of any one shape.
 
     Values without weight do not count. If there are fewer distinct values than centroids, the last
@@ -33,11 +34,12 @@ def codebook(values: torch.Tensor, weights: torch.Tensor, count: int) -> torch.T
     Raises:
         InputError: No value has weight, or a value or weight is not finite.
     """
-    value = values.flatten().double().numpy()
-    weight = weights.expand(values.shape).flatten().double().numpy()
+    value, weight = values.reshape(-1), np.broadcast_to(weights, values.shape).reshape(-1)
     if not (np.isfinite(value).all() and np.isfinite(weight).all()):
         raise InputError("K-means: NaN or infinite values or weights; all must be finite")
-    value, weight = value[weight > 0], weight[weight > 0]
+    counts = weight > 0
+    if not counts.all():
+        value, weight = value[counts], weight[counts]
     if not len(value):
         raise InputError("K-means: no value has a weight above 0; at least one must")
     value, weight = _sorted(value, weight)
@@ -45,29 +47,46 @@ def codebook(values: torch.Tensor, weights: torch.Tensor, count: int) -> torch.T
     moment = np.concatenate(([0.0], np.cumsum(weight * value)))
     centroids = _lloyd(value, mass, moment, _grouped(value, weight, count))
     padded = np.concatenate((centroids, np.repeat(centroids[-1:], count - len(centroids))))
-    return torch.from_numpy(padded).float()
+    return padded.astype(np.float32)
 
 
-def borders(centroids: torch.Tensor) -> torch.Tensor:
+def borders(centroids: np.ndarray) -> np.ndarray:
     """Return the C - 1 values midway between ascending centroids [C]."""
-    return (centroids[1:] + centroids[:-1]) / 2
+    middles: np.ndarray = (centroids[1:] + centroids[:-1]) / 2
+    return middles
 
 
-def codes_of(values: torch.Tensor, centroids: torch.Tensor) -> torch.Tensor:
+def codes_of(values: np.ndarray, centroids: np.ndarray) -> np.ndarray:
     """Return the index of the nearest centroid for each value; of two equally near, the lower
     one."""
-    return torch.bucketize(values, borders(centroids)).to(torch.uint8)
+    return intervals(values, borders(centroids))
+
+
+def intervals(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return the number of the ascending `edges`, at most 255, that lie below each value: uint8."""
+    if len(edges) > FEW:
+        return np.searchsorted(edges, values).astype(np.uint8)
+    codes = np.zeros(values.size, np.uint8)
+    flat, above = values.reshape(-1), np.empty(CHUNK, np.bool_)
+    for begin in range(0, len(flat), CHUNK):
+        part, found = flat[begin : begin + CHUNK], codes[begin : begin + CHUNK]
+        for edge in edges:
+            found += np.greater(part, edge, out=above[: len(part)]).view(np.uint8)
+    return codes.reshape(values.shape)
 
 
 def _sorted(value: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return values and weights in ascending order; very many values are put into bins."""
-    least, greatest = value.min(), value.max()
+    """Return values and weights in ascending order, float64; very many values are put into bins."""
+    least, greatest = float(value.min()), float(value.max())
     if len(value) <= BINS or least == greatest:
-        order = np.argsort(value)
-        return value[order], weight[order]
-    bins = ((value - least) * ((BINS - 1) / (greatest - least))).astype(np.int64)
-    mass = np.bincount(bins, weight, BINS)
-    moment = np.bincount(bins, weight * value, BINS)
+        order = np.argsort(value.astype(np.float64))
+        return value[order].astype(np.float64), weight[order].astype(np.float64)
+    mass, moment = np.zeros(BINS), np.zeros(BINS)
+    for begin in range(0, len(value), CHUNK):
+        part, cost = (x[begin : begin + CHUNK].astype(np.float64) for x in (value, weight))
+        bins = ((part - least) * ((BINS - 1) / (greatest - least))).astype(np.intp)
+        np.add.at(mass, bins, cost)
+        np.add.at(moment, bins, cost * part)
     used = mass > 0
     return moment[used] / mass[used], mass[used]
 

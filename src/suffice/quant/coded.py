@@ -7,15 +7,28 @@ K-means weights have no zero point. `rtn` has evenly spaced levels, with a zero 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import torch
+import numpy as np
 
 from suffice.errors import InputError
-from suffice.quant.codebook import borders
+from suffice.quant.codebook import borders, intervals
+from suffice.quant.int8 import inverse_of
 
-__all__ = ["Coded", "Grid", "check_group", "check_weight", "grouped", "stored", "unit_of"]
+__all__ = [
+    "Coded",
+    "Grid",
+    "check_group",
+    "check_weight",
+    "grouped",
+    "row_blocks",
+    "stored",
+    "unit_of",
+]
+
+BLOCK = 1 << 16  # values that are worked on at a time
 
 
 @dataclass(frozen=True)
@@ -25,64 +38,75 @@ class Grid:
     The last group of a row may be shorter.
     """
 
-    levels: torch.Tensor
-    scale: torch.Tensor
+    levels: np.ndarray
+    scale: np.ndarray
     group: int
-    zero: torch.Tensor | None = None
+    zero: np.ndarray | None = None
 
     @cached_property
-    def _inverse(self) -> torch.Tensor:
-        return torch.where(self.scale > 0, 1 / self.scale, torch.zeros_like(self.scale))
+    def _inverse(self) -> np.ndarray:
+        return inverse_of(self.scale)
 
     @cached_property
-    def _borders(self) -> torch.Tensor:
+    def _borders(self) -> np.ndarray:
         return borders(self.levels)
 
-    def nearest_column(self, values: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def nearest_column(self, values: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
         """Return codes and values [N] nearest to a column [N] of a group."""
         normal = values * self._inverse[:, group]
         zero = None if self.zero is None else self.zero[:, group]
-        codes = torch.bucketize(normal if zero is None else normal + zero, self._borders)
+        codes = intervals(normal if zero is None else normal + zero, self._borders)
         level = self.levels[codes]
         return codes, (level if zero is None else level - zero) * self.scale[:, group]
 
-    def values(self, codes: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    def values(self, codes: np.ndarray, groups: np.ndarray) -> np.ndarray:
         """Return the values of codes [N, B] of columns in `groups` [B]."""
-        levels = self.levels[codes.int()]
+        levels = self.levels[codes]
         if self.zero is not None:
             levels = levels - self.zero[:, groups]
-        return levels * self.scale[:, groups]
+        values: np.ndarray = levels * self.scale[:, groups]
+        return values
 
-    def nearest(self, weight: torch.Tensor) -> Coded:
+    def nearest(self, weight: np.ndarray) -> Coded:
         """Return a weight [N, K] with each entry rounded to the nearest value."""
-        groups = self.groups(weight.shape[1])
-        normal = weight * self._inverse[:, groups]
-        if self.zero is not None:
-            normal = normal + self.zero[:, groups]
-        return Coded(torch.bucketize(normal, self._borders).to(torch.uint8), self)
+        codes = np.empty(weight.shape, np.uint8)
+        for g, begin in enumerate(range(0, weight.shape[1], self.group)):
+            own = slice(begin, begin + self.group)
+            normal = weight[:, own] * self._inverse[:, g, None]
+            if self.zero is not None:
+                normal += self.zero[:, g, None]
+            codes[:, own] = intervals(normal, self._borders)
+        return Coded(codes, self)
 
-    def groups(self, columns: int) -> torch.Tensor:
+    def groups(self, columns: int) -> np.ndarray:
         """Return the group of each column, [K]."""
-        return torch.arange(columns) // self.group
+        return np.arange(columns) // self.group
 
 
 @dataclass(frozen=True)
 class Coded:
     """A weight [N, K] as codes uint8 [N, K] of values on a grid."""
 
-    codes: torch.Tensor
+    codes: np.ndarray
     grid: Grid
 
-    def decode(self) -> torch.Tensor:
+    def decode(self) -> np.ndarray:
         """Return the weight [N, K] that the codes represent."""
         return self.grid.values(self.codes, self.grid.groups(self.codes.shape[1]))
 
 
-def grouped(values: torch.Tensor, group: int) -> torch.Tensor:
+def grouped(values: np.ndarray, group: int) -> np.ndarray:
     """Cut rows [N, K] into groups [N, K/group, group]; the last one is padded with zeros."""
     missing = -values.shape[1] % group
-    padded = torch.nn.functional.pad(values, (0, missing))
-    return padded.view(len(values), -1, group)
+    padded = np.pad(values, ((0, 0), (0, missing))) if missing else values
+    return padded.reshape(len(values), -1, group)
+
+
+def row_blocks(values: np.ndarray) -> Iterator[slice]:
+    """Yield slices of the rows of [N, K], few enough at a time to stay in the cache."""
+    rows = max(1, BLOCK // values.shape[1])
+    for begin in range(0, len(values), rows):
+        yield slice(begin, begin + rows)
 
 
 def unit_of(bits: int) -> int:
@@ -103,20 +127,21 @@ def check_group(method: str, w: int, group: int | None) -> None:
         )
 
 
-def group_of(group: int | None, weight: torch.Tensor) -> int:
+def group_of(group: int | None, weight: np.ndarray) -> int:
     """Return the number of inputs of a weight [N, K] that share a scale: at most a row."""
-    return min(group or weight.shape[1], weight.shape[1])
+    columns: int = weight.shape[1]
+    return min(group or columns, columns)
 
 
-def check_weight(weight: torch.Tensor) -> None:
+def check_weight(weight: np.ndarray) -> None:
     """Refuse a weight that is not a matrix of finite numbers.
 
     Raises:
         InputError: It is not such a matrix.
     """
-    if weight.dim() != 2 or not weight.numel():
+    if weight.ndim != 2 or not weight.size:
         raise InputError(f"a weight of shape {list(weight.shape)}: must be [N, K], not empty")
-    if not torch.isfinite(weight).all():
+    if not np.isfinite(weight).all():
         raise InputError("a weight has NaN or infinite entries; all must be finite")
 
 
@@ -126,8 +151,9 @@ def stored(grid: Grid) -> Grid:
     Raises:
         InputError: A scale is too large.
     """
-    scale = grid.scale.half().float()
-    if not torch.isfinite(scale).all():
+    with np.errstate(over="ignore"):  # refused below
+        scale = grid.scale.astype(np.float16).astype(np.float32)
+    if not np.isfinite(scale).all():
         raise InputError(
             f"a weight needs a scale of {float(grid.scale.max()):.3g}; float16 holds up to 65504"
         )

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
+import numpy as np
 
-from suffice.quant.coded import Coded, Grid
+from suffice.quant.coded import Coded, Grid, grouped
 
 __all__ = ["compensate", "damped", "descend", "inverse_factor", "loss", "rescale"]
 
@@ -29,70 +29,88 @@ DAMPING = 0.01  # fraction of the mean of the diagonal that is added to it
 BLOCK = 128  # columns whose errors are passed to the others together
 
 
-def damped(hessian: torch.Tensor) -> torch.Tensor:
+def damped(hessian: np.ndarray) -> np.ndarray:
     """Return H [K, K] with a small multiple of its mean diagonal added; the identity if H is
     zero."""
     mean = hessian.diagonal().mean()
+    identity = np.eye(len(hessian), dtype=hessian.dtype)
     if mean <= 0:
-        return torch.eye(len(hessian))
-    return hessian + DAMPING * mean * torch.eye(len(hessian))
+        return identity
+    found: np.ndarray = hessian + hessian.dtype.type(DAMPING) * mean * identity
+    return found
 
 
-def inverse_factor(hessian: torch.Tensor) -> torch.Tensor:
-    """Return the upper triangular U [K, K] with U^T U = H^-1."""
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(hessian.double()))
-    factor: torch.Tensor = torch.linalg.cholesky(inverse, upper=True)
-    return factor.float()
+def inverse_factor(hessian: np.ndarray) -> np.ndarray:
+    """Return the upper triangular U [K, K] with U^T U = H^-1, float32.
+
+    With the order of rows and columns reversed, H = L L^T; U is L^-1, reversed again.
+    """
+    lower = np.linalg.cholesky(hessian[::-1, ::-1].astype(np.float64))
+    inverse = _inverse(lower)[::-1, ::-1]
+    return np.ascontiguousarray(inverse, dtype=np.float32)
 
 
-def loss(weight: torch.Tensor, decoded: torch.Tensor, hessian: torch.Tensor) -> float:
+def _inverse(lower: np.ndarray) -> np.ndarray:
+    """Return the inverse of a lower triangular matrix, by halves."""
+    size = len(lower)
+    if size <= BLOCK:
+        return np.tril(np.linalg.inv(lower))
+    half = size // 2
+    found = np.zeros_like(lower)
+    found[:half, :half] = _inverse(lower[:half, :half])
+    found[half:, half:] = _inverse(lower[half:, half:])
+    found[half:, :half] = -found[half:, half:] @ (lower[half:, :half] @ found[:half, :half])
+    return found
+
+
+def loss(weight: np.ndarray, decoded: np.ndarray, hessian: np.ndarray) -> float:
     """Return the mean squared change of the outputs of W [N, K], summed over the rows."""
     error = weight - decoded
     return float(((error @ hessian) * error).sum())
 
 
-def compensate(weight: torch.Tensor, hessian: torch.Tensor, grid: Grid) -> Coded:
+def compensate(weight: np.ndarray, hessian: np.ndarray, grid: Grid) -> Coded:
     """Round W [N, K] to a grid, passing each column's error to the columns after it."""
     rows, columns = weight.shape
-    order = torch.argsort(hessian.diagonal(), descending=True)
+    order = np.argsort(-hessian.diagonal(), kind="stable")
     groups = grid.groups(columns)[order].tolist()
     factor = inverse_factor(damped(hessian)[order][:, order])
     left = weight.T[order]  # columns become rows: contiguous in memory
-    codes = torch.empty(columns, rows, dtype=torch.uint8)
+    codes = np.empty((columns, rows), np.uint8)
     for start in range(0, columns, BLOCK):
         end = min(start + BLOCK, columns)
-        errors = torch.empty(end - start, rows)
+        errors = np.empty((end - start, rows), np.float32)
         for k in range(start, end):
             codes[k], value = grid.nearest_column(left[k], groups[k])
-            error = torch.div(left[k] - value, factor[k, k], out=errors[k - start])  # Eq. 2
-            left[k + 1 : end].addr_(factor[k, k + 1 : end], error, alpha=-1)  # Eq. 3
-        left[end:].addmm_(factor[start:end, end:].T, errors, alpha=-1)
-    return Coded(codes[torch.argsort(order)].T.contiguous(), grid)
+            error = np.divide(left[k] - value, factor[k, k], out=errors[k - start])  # Eq. 2
+            left[k + 1 : end] -= np.outer(factor[k, k + 1 : end], error)  # Eq. 3
+        left[end:] -= factor[start:end, end:].T @ errors
+    return Coded(np.ascontiguousarray(codes[np.argsort(order)].T), grid)
 
 
-def descend(weight: torch.Tensor, hessian: torch.Tensor, coded: Coded, sweeps: int) -> Coded:
+def descend(weight: np.ndarray, hessian: np.ndarray, coded: Coded, sweeps: int) -> Coded:
     """Set each code in turn to the value of least loss while all others stay; `sweeps` times."""
     columns = weight.shape[1]
     hessian, grid = damped(hessian), coded.grid
     groups = grid.groups(columns).tolist()
-    codes, decoded = coded.codes.T.contiguous(), coded.decode().T.contiguous()
+    codes, decoded = (np.array(each.T, order="C") for each in (coded.codes, coded.decode()))
     pull = hessian @ (weight.T - decoded)  # minus half the gradient
     for _ in range(sweeps):
         for start in range(0, columns, BLOCK):
             end = min(start + BLOCK, columns)
-            moved = torch.empty(end - start, len(weight))
+            moved = np.empty((end - start, len(weight)), np.float32)
             for k in range(start, end):
                 wanted = decoded[k] + pull[k] / hessian[k, k]
                 codes[k], value = grid.nearest_column(wanted, groups[k])
-                move = torch.sub(value, decoded[k], out=moved[k - start])
-                pull[start:end].addr_(hessian[k, start:end], move, alpha=-1)
+                move = np.subtract(value, decoded[k], out=moved[k - start])
+                pull[start:end] -= np.outer(hessian[k, start:end], move)
                 decoded[k] = value
-            pull[:start].addmm_(hessian[start:end, :start].T, moved, alpha=-1)
-            pull[end:].addmm_(hessian[start:end, end:].T, moved, alpha=-1)
-    return Coded(codes.T.contiguous(), grid)
+            pull[:start] -= hessian[start:end, :start].T @ moved
+            pull[end:] -= hessian[start:end, end:].T @ moved
+    return Coded(np.ascontiguousarray(codes.T), grid)
 
 
-def rescale(weight: torch.Tensor, hessian: torch.Tensor, coded: Coded) -> Coded:
+def rescale(weight: np.ndarray, hessian: np.ndarray, coded: Coded) -> Coded:
     """Return the same codes with the scales of least loss, for weights without zero point.
 
     For each row, with c_g the levels of group g and zeros elsewhere, the scales s solve
@@ -102,20 +120,20 @@ def rescale(weight: torch.Tensor, hessian: torch.Tensor, coded: Coded) -> Coded:
     assert grid.zero is None, "a zero point and a scale are not refined together"
     rows, columns = weight.shape
     hessian = damped(hessian)
-    levels = grid.levels[coded.codes.int()]
+    levels = grid.levels[coded.codes]
     count = grid.scale.shape[1]
-    matrix = torch.zeros(rows, count, count)
-    right = torch.zeros(rows, count)
+    matrix = np.zeros((rows, count, count), np.float32)
+    right = np.zeros((rows, count), np.float32)
     wanted = weight @ hessian
     for g in range(count):
         own = slice(g * grid.group, min((g + 1) * grid.group, columns))
         pulled = (levels[:, own] @ hessian[own]) * levels
-        spread = torch.nn.functional.pad(pulled, (0, -columns % grid.group))
-        matrix[:, g] = spread.view(rows, count, -1).sum(-1)
+        matrix[:, g] = grouped(pulled, grid.group).sum(-1)
         right[:, g] = (wanted[:, own] * levels[:, own]).sum(-1)
     # A group of zeros has no equation: its scale stays 0.
-    empty = matrix.diagonal(dim1=1, dim2=2) <= 0
-    matrix += torch.diag_embed(empty.float())
-    scale = torch.linalg.solve(matrix, right)
+    empty = matrix.diagonal(axis1=1, axis2=2) <= 0
+    at = np.arange(count)
+    matrix[:, at, at] += empty
+    scale = np.linalg.solve(matrix, right[..., None])[..., 0]
     keep = (scale > 0) | empty
-    return replace(coded, grid=replace(grid, scale=torch.where(keep, scale, grid.scale)))
+    return replace(coded, grid=replace(grid, scale=np.where(keep, scale, grid.scale)))

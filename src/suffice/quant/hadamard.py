@@ -17,7 +17,7 @@ Source   Ashkboos et al. 2024 (QuaRot), section 3: a Hadamard matrix before a la
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 
 from suffice.errors import InputError
 
@@ -25,6 +25,7 @@ __all__ = ["MOST", "MOST_PARTS", "block_of", "rotate"]
 
 LEAST, MOST = 16, 1024  # of a Hadamard matrix
 MOST_PARTS = 64  # of a Hartley matrix
+CHUNK = 1 << 16  # values rotated at a time, so that they stay in the cache
 
 
 def block_of(columns: int) -> int:
@@ -42,27 +43,41 @@ def block_of(columns: int) -> int:
     return columns if columns // size <= MOST_PARTS else size
 
 
-def rotate(values: torch.Tensor, block: int) -> torch.Tensor:
+def rotate(values: np.ndarray, block: int) -> np.ndarray:
     """Multiply blocks of the last dimension [..., K] by R."""
-    shape, size = values.shape, _hadamard_size(block)
-    values, step = values.reshape(-1, size), 1
+    blocks = values.reshape(-1, block)
+    turned, at_once = np.empty_like(blocks), max(1, CHUNK // block)
+    for begin in range(0, len(blocks), at_once):
+        own = slice(begin, begin + at_once)
+        turned[own] = _rotated(blocks[own])
+    return turned.reshape(values.shape)
+
+
+def _rotated(blocks: np.ndarray) -> np.ndarray:
+    """Multiply rows [N, B] by R."""
+    block = blocks.shape[1]
+    size, step = _hadamard_size(block), 1
+    values: np.ndarray = blocks.reshape(-1, size)
     while step < size:
-        low, high = values.view(-1, size // (2 * step), 2, step).unbind(2)
-        values = torch.stack((low + high, low - high), 2).view(-1, size)
-        step *= 2
-    normalised: torch.Tensor = values * size**-0.5
+        pairs = values.reshape(-1, size // (2 * step), 2, step)
+        both = np.empty_like(pairs)
+        np.add(pairs[:, :, 0], pairs[:, :, 1], out=both[:, :, 0])
+        np.subtract(pairs[:, :, 0], pairs[:, :, 1], out=both[:, :, 1])
+        values, step = both.reshape(-1, size), 2 * step
+    values = values * values.dtype.type(size**-0.5)
     if block > size:
         parts = block // size
-        normalised = _hartley(parts).to(values.dtype) @ normalised.view(-1, parts, size)
-    return normalised.reshape(shape)
+        values = _hartley(parts).astype(values.dtype) @ values.reshape(-1, parts, size)
+    rotated: np.ndarray = values.reshape(blocks.shape)
+    return rotated
 
 
 def _hadamard_size(block: int) -> int:
     return min(block & -block, MOST)
 
 
-def _hartley(size: int) -> torch.Tensor:
-    index = torch.arange(size)
-    angle = 2 * torch.pi / size * (torch.outer(index, index) % size).double()
-    matrix: torch.Tensor = (angle.cos() + angle.sin()) * size**-0.5
+def _hartley(size: int) -> np.ndarray:
+    index = np.arange(size)
+    angle = 2 * np.pi / size * (np.outer(index, index) % size)
+    matrix: np.ndarray = (np.cos(angle) + np.sin(angle)) * size**-0.5
     return matrix

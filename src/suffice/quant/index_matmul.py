@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-import torch
+import numpy as np
 
 from suffice.quant.activations import Activations
 from suffice.quant.coded import Coded
@@ -39,31 +39,30 @@ __all__ = [
 ]
 
 
-def concatenate(x: torch.Tensor, w: torch.Tensor, bits: int) -> torch.Tensor:
+def concatenate(x: np.ndarray, w: np.ndarray, bits: int) -> np.ndarray:
     """Return the codes (x, w), with `bits` bits for `w`: step 1 of Fig. 3."""
-    return (x.long() << bits) | w.long()
+    return (x.astype(np.int64) << bits) | w.astype(np.int64)
 
 
-def cartesian(x_levels: torch.Tensor, w_levels: torch.Tensor) -> torch.Tensor:
+def cartesian(x_levels: np.ndarray, w_levels: np.ndarray) -> np.ndarray:
     """Return the products of all pairs of centroids, in the order of concatenated codes."""
-    padded = w_levels.new_zeros(1 << _bits(w_levels))
-    padded[: len(w_levels)] = w_levels
-    return torch.outer(x_levels, padded).flatten()
+    padded = np.pad(w_levels, (0, (1 << _bits(w_levels)) - len(w_levels)))
+    return np.outer(x_levels, padded).reshape(-1)
 
 
-def distribution(
-    indices: torch.Tensor, size: int, steps: torch.Tensor | None = None
-) -> torch.Tensor:
+def distribution(indices: np.ndarray, size: int, steps: np.ndarray | None = None) -> np.ndarray:
     """Count how often each index below `size` occurs in the last dimension: step 2 of Fig. 3.
 
     `steps`, of the shape of `indices`, are the increments (Fig. 3 b: "+n"); 1 if not given.
     """
-    steps = torch.ones_like(indices) if steps is None else steps.expand(indices.shape)
-    counts = steps.new_zeros(*indices.shape[:-1], size)
-    return counts.scatter_add(-1, indices.long(), steps)
+    rows = indices.reshape(-1, indices.shape[-1]).astype(np.int64)
+    counts = np.zeros((len(rows), size), np.int64)
+    added = np.broadcast_to(1 if steps is None else steps, indices.shape).reshape(rows.shape)
+    np.add.at(counts, (np.arange(len(rows))[:, None], rows), added)
+    return counts.reshape(*indices.shape[:-1], size)
 
 
-def index_matmul(x: Activations, w: Coded) -> torch.Tensor:
+def index_matmul(x: Activations, w: Coded) -> np.ndarray:
     """Multiply W [N, K], without zero points, by a token's activations [K]: y [N] (Fig. 5).
 
     Pairs are counted over columns that share both scales.
@@ -72,46 +71,51 @@ def index_matmul(x: Activations, w: Coded) -> torch.Tensor:
     assert grid.zero is None, "codes with zero points are not supported"
     bits = _bits(grid.levels)
     terms = cartesian(x.levels, grid.levels)
-    y = torch.zeros(len(w.codes))
+    y = np.zeros(len(w.codes), np.float32)
     group = x.group or columns
     ends = {*range(grid.group, columns, grid.group), *range(group, columns, group)}
     for begin, end in itertools.pairwise(sorted(ends | {0, columns})):
         indices = concatenate(x.codes[begin:end], w.codes[:, begin:end], bits)
         counts = distribution(indices, len(terms))
         scale = x.scales[begin // group] * grid.scale[:, begin // grid.group]
-        y += scale * (counts.float() @ terms)
+        y += scale * (counts.astype(np.float32) @ terms)
     groups = x.places // grid.group
-    return y + grid.values(w.codes[:, x.places], groups) @ x.residual
+    y += grid.values(w.codes[:, x.places], groups) @ x.residual
+    return y
 
 
-def integer_matmul(scores: torch.Tensor, codes: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
+def integer_matmul(scores: np.ndarray, codes: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """Multiply integers [S] by coded values [S, D]: y [D] (Fig. 3 b).
 
     Counters step by the integer, so only the 2^v centroids of the values are summed. Scales of
     tokens must be in the scores before these are rounded to integers, because the sum runs over
     tokens.
     """
-    counts = distribution(codes.T, len(levels), scores.long())
-    return counts.float() @ levels
+    counts = distribution(codes.T, len(levels), scores.astype(np.int64))
+    y: np.ndarray = counts.astype(np.float32) @ levels
+    return y
 
 
-def multiply(a: Activations, b: Activations) -> torch.Tensor:
+def multiply(a: Activations, b: Activations) -> np.ndarray:
     """Multiply two tokens' activations [K] element by element: Fig. 3 without steps 2 and 3."""
     terms = cartesian(a.levels, b.levels)
-    y = a.spread * b.spread * terms[concatenate(a.codes, b.codes, _bits(b.levels))]
-    places = torch.unique(torch.cat((a.places, b.places)))
+    y: np.ndarray = a.spread * b.spread * terms[concatenate(a.codes, b.codes, _bits(b.levels))]
+    places = np.union1d(a.places, b.places)
     y[places] = a.decode()[places] * b.decode()[places]
     return y
 
 
-def replaced(x: Activations, function: Callable[[torch.Tensor], torch.Tensor]) -> Activations:
+def replaced(x: Activations, function: Callable[[np.ndarray], np.ndarray]) -> Activations:
     """Return f(x) for a pointwise function: codes stay, and f is applied to the centroids.
 
     Centroids are normalised, and f(s c) is not s f(c) for SiLU or GELU. So the few centroids are
     computed again for each token, with its one scale in them. Outliers are computed one by one.
     """
     return replace(
-        x, levels=function(x.scale * x.levels), scales=torch.ones(1), kept=function(x.kept.clone())
+        x,
+        levels=function(np.float32(x.scale) * x.levels),
+        scales=np.ones(1, np.float32),
+        kept=function(x.kept.copy()),
     )
 
 
@@ -129,22 +133,22 @@ def layer_norm(x: Activations, eps: float) -> Activations:
     """Normalize to mean 0 and variance 1: centroids are shifted, the scale is divided."""
     mean = _mean(x, lambda values: values)
     if not x.scale:  # all codes represent zeros
-        x = replace(x, levels=torch.zeros_like(x.levels), scales=torch.ones(1))
+        x = replace(x, levels=np.zeros_like(x.levels), scales=np.ones(1, np.float32))
     shifted = replace(x, levels=x.levels - mean / x.scale, kept=x.kept - mean)
     return _scaled(shifted, (mean_square(shifted) + eps) ** -0.5)
 
 
-def _mean(x: Activations, function: Callable[[torch.Tensor], torch.Tensor]) -> float:
+def _mean(x: Activations, function: Callable[[np.ndarray], np.ndarray]) -> float:
     """Return the mean of f over a token's values: over its codes, then corrected for outliers."""
     counts = distribution(x.codes, len(x.levels))
-    total = (counts.double() * function(x.scale * x.levels).double()).sum()
-    total += (function(x.kept).double() - function(x.dense[x.places]).double()).sum()
-    return float(total) / len(x.codes)
+    centroids = function(x.scale * x.levels).astype(np.float64)
+    kept, replaced = (function(each).astype(np.float64) for each in (x.kept, x.dense[x.places]))
+    return float((counts * centroids).sum() + (kept - replaced).sum()) / len(x.codes)
 
 
 def _scaled(x: Activations, factor: float) -> Activations:
     return replace(x, scales=x.scales * factor, kept=x.kept * factor)
 
 
-def _bits(levels: torch.Tensor) -> int:
+def _bits(levels: np.ndarray) -> int:
     return max((len(levels) - 1).bit_length(), 1)

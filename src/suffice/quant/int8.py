@@ -5,7 +5,7 @@
 
 Bound    |w - scale q| <= scale / 2 for every weight, and the same for every activation.
 Cost     1 byte per weight and step.
-Native   csrc/kernels/linear.inl (VNNI, maddubs or plain products)
+Native   csrc/kernels/linear.inl (VNNI, maddubs or plain products), csrc/kernels/pack.inl
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
+import numpy as np
 
-from suffice.quant.panels import PackedLinear, pack
+from suffice.quant.panels import Allocate, PackedLinear, float32, pack
 
 LEVELS = 127
-BLOCK = 4096  # rows in float32 at a time: a vocabulary is large
 
 
 @dataclass(frozen=True)
@@ -37,22 +36,27 @@ class Int8:
         """Return the method for a matrix: the same for all names."""
         return self
 
-    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
+    def pack(
+        self, weight: np.ndarray, bias: np.ndarray | None = None, allocate: Allocate = np.empty
+    ) -> PackedLinear:
         """Quantize and pack a dense weight [N, K]."""
         rows, columns = weight.shape
-        parts = [quantize_rows(part.float()) for part in torch.split(weight, BLOCK)]
-        codes, scale = (torch.cat(each) for each in zip(*parts, strict=True))
-        return PackedLinear(
-            pack(codes), rows, columns, scale, None if bias is None else bias.float()
-        )
+        codes, scale = quantize_rows(weight.astype(np.float32, copy=False))
+        return PackedLinear(pack(codes, allocate), rows, columns, scale, float32(bias))
 
 
-def quantize_rows(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize each row of [..., K] to int8: codes [..., K] and scales [...].
+def quantize_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Quantize each row of float32 [..., K] to int8: codes [..., K] and scales [...].
 
     Halves round to even; a row of zeros has scale 0.
     """
-    scale = values.abs().amax(dim=-1) / LEVELS
-    inverse = torch.where(scale > 0, 1 / scale, torch.zeros_like(scale))
-    codes = torch.round(values * inverse[..., None]).to(torch.int8)
+    scale = np.abs(values).max(axis=-1) / np.float32(LEVELS)
+    codes = np.rint(values * inverse_of(scale)[..., None]).astype(np.int8)
     return codes, scale
+
+
+def inverse_of(scale: np.ndarray) -> np.ndarray:
+    """Return 1 / scale, or 0 where a scale is 0 or so small that its inverse may be infinite."""
+    normal = scale >= np.finfo(scale.dtype).smallest_normal
+    inverse: np.ndarray = np.divide(1, scale, out=np.zeros_like(scale), where=normal)
+    return inverse

@@ -44,12 +44,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-import torch
+import numpy as np
 
 from suffice.errors import InputError, unknown
 from suffice.quant import gptq
 from suffice.quant.activations import Site, check_input_group
-from suffice.quant.codebook import codebook
+from suffice.quant.codebook import codebook, codes_of
 from suffice.quant.coded import (
     Coded,
     Grid,
@@ -57,12 +57,15 @@ from suffice.quant.coded import (
     check_weight,
     group_of,
     grouped,
+    row_blocks,
     stored,
 )
 from suffice.quant.hadamard import block_of, rotate
-from suffice.quant.int8 import Int8
+from suffice.quant.int8 import Int8, inverse_of
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
+from suffice.quant.panels import Allocate
 from suffice.quant.sites import GROUPS, LINEAR, SITE_OF, VOCABULARY, chosen
+from suffice.quant.sums import row_sums
 from suffice.registry import spelling
 
 __all__ = ["CODED_INPUTS", "EXACT", "INT8", "KLLM", "LEVELS", "NARROW", "KMeans"]
@@ -153,7 +156,9 @@ class KMeans:
             self, act_bits=EXACT, outliers=None, act_group=None, sites=LINEAR, offline=False
         )
 
-    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedCodes:
+    def pack(
+        self, weight: np.ndarray, bias: np.ndarray | None = None, allocate: Allocate = np.empty
+    ) -> PackedCodes:
         """Quantize a dense weight [N, K] without a calibration, and pack it.
 
         Raises:
@@ -165,10 +170,14 @@ class KMeans:
                 f"act_bits={self.act_bits}: needs a calibration: use `suffice quantize`, "
                 "give st.quantize one, or give act_bits=16"
             )
-        return self.packed(self.quantize(weight), bias)
+        return self.packed(self.quantize(weight), bias, allocate=allocate)
 
     def packed(
-        self, coded: Coded, bias: torch.Tensor | None = None, site: Site | None = None
+        self,
+        coded: Coded,
+        bias: np.ndarray | None = None,
+        site: Site | None = None,
+        allocate: Allocate = np.empty,
     ) -> PackedCodes:
         """Pack what `quantize` and `site` returned.
 
@@ -177,9 +186,9 @@ class KMeans:
         """
         rotation = block_of(coded.codes.shape[1]) if self.hadamard else 0
         a = EXACT if self.act_bits in CODED_INPUTS else self.act_bits
-        return pack_codes(coded, bias, rotation=rotation, a=a, site=site)
+        return pack_codes(coded, bias, rotation=rotation, a=a, site=site, allocate=allocate)
 
-    def site(self, inputs: torch.Tensor) -> Site | None:
+    def site(self, inputs: np.ndarray) -> Site | None:
         """Learn the codebook of a site from some tokens' inputs [T, K]; None: it has none."""
         if self.act_bits not in CODED_INPUTS:
             return None
@@ -192,9 +201,9 @@ class KMeans:
 
     def quantize(
         self,
-        weight: torch.Tensor,
-        hessian: torch.Tensor | None = None,
-        importance: torch.Tensor | None = None,
+        weight: np.ndarray,
+        hessian: np.ndarray | None = None,
+        importance: np.ndarray | None = None,
     ) -> Coded:
         """Return a weight [N, K], rotated first if `hadamard`, as codes.
 
@@ -205,15 +214,15 @@ class KMeans:
             InputError: A weight that is not finite, or too large for float16 scales.
         """
         check_weight(weight)
-        weight = weight.float()
+        weight = weight.astype(np.float32, copy=False)
         if self.hadamard:
             block = block_of(weight.shape[1])
             weight = rotate(weight, block)
             if hessian is not None:
-                hessian = rotate(rotate(hessian, block).T.contiguous(), block)
+                hessian = rotate(np.ascontiguousarray(rotate(hessian, block).T), block)
         if importance is None:
             importance = self._importance(weight, hessian)
-        grid = self._grid(weight, importance.float().expand(weight.shape))
+        grid = self._grid(weight, np.atleast_2d(importance.astype(np.float32)))
         if hessian is None or not self.compensate:
             return grid.nearest(weight)
         coded = gptq.compensate(weight, hessian, grid)
@@ -223,45 +232,56 @@ class KMeans:
             coded = gptq.descend(weight, hessian, coded, 1)
         return coded
 
-    def _importance(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> torch.Tensor:
+    def _importance(self, weight: np.ndarray, hessian: np.ndarray | None) -> np.ndarray:
         if hessian is None:
-            return torch.ones(weight.shape[1])
+            return np.ones(weight.shape[1], np.float32)
         hessian = gptq.damped(hessian)
         if not self.compensate:
             return hessian.diagonal()
-        return 1 / gptq.inverse_factor(hessian).square().sum(0)
+        found: np.ndarray = 1 / np.square(gptq.inverse_factor(hessian)).sum(0)
+        return found
 
-    def _grid(self, weight: torch.Tensor, importance: torch.Tensor) -> Grid:
-        """Return the grid of a weight [N, K] from K-means and its refinement."""
+    def _grid(self, weight: np.ndarray, importance: np.ndarray) -> Grid:
+        """Return the grid of a weight [N, K], of importance [N, K] or [1, K], from K-means and its
+        refinement."""
         group = group_of(self.group, weight)
         parts = grouped(weight, group)  # [N, groups, group]
         cost = grouped(importance, group)
-        scale = parts.abs().amax(-1)
+        scale = np.abs(parts).max(-1)
         levels = self._levels(parts, cost, scale)
         for _ in range(self.rounds):
-            grid = Grid(levels, scale, group)
-            values = levels[grouped(grid.nearest(weight).codes, group).int()]
-            # The best scale for these codes: d loss / d scale = 0.
-            square = (cost * values * values).sum(-1)
-            best = (cost * parts * values).sum(-1) / torch.where(square > 0, square, 1)
-            scale = torch.where(best > 0, best, scale)
+            for own in row_blocks(weight):
+                by = cost[own] if len(cost) > 1 else cost
+                scale[own] = _refined(parts[own], by, scale[own], levels)
             levels = self._levels(parts, cost, scale)
         return self._whole(Grid(levels, scale, group))
 
-    def _levels(self, parts: torch.Tensor, cost: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        inverse = torch.where(scale > 0, 1 / scale, torch.zeros_like(scale))
-        weights = cost * scale.square()[..., None]
+    def _levels(self, parts: np.ndarray, cost: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        weights = cost * np.square(scale)[..., None]
         if not (weights > 0).any():  # a weight of zeros
-            weights = torch.ones_like(weights)
-        return codebook(parts * inverse[..., None], weights, 2**self.bits)
+            weights = np.ones_like(weights)
+        return codebook(parts * inverse_of(scale)[..., None], weights, 2**self.bits)
 
     def _whole(self, grid: Grid) -> Grid:
         """Return a grid with its centroids rounded to integers, if they are int8."""
         if self.centroids == "int8":
             most = NARROW if self.act_bits == 8 else INT8
-            unit = max(float(grid.levels.abs().max()), 1e-12) / most
-            grid = replace(grid, levels=torch.round(grid.levels / unit), scale=grid.scale * unit)
+            unit = np.float32(max(float(np.abs(grid.levels).max()), 1e-12) / most)
+            grid = replace(grid, levels=np.rint(grid.levels / unit), scale=grid.scale * unit)
         return stored(grid)
+
+
+def _refined(
+    parts: np.ndarray, cost: np.ndarray, scale: np.ndarray, levels: np.ndarray
+) -> np.ndarray:
+    """Return the best scales for the codes that groups [N, G, group] have by these scales.
+
+    They solve d loss / d scale = 0; a scale that would not be positive stays.
+    """
+    values = levels[codes_of(parts * inverse_of(scale)[..., None], levels)]
+    square = row_sums(cost * values * values)
+    best = row_sums(cost * parts * values) / np.where(square > 0, square, 1)
+    return np.where(best > 0, best, scale)
 
 
 @dataclass(frozen=True)

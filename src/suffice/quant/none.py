@@ -2,7 +2,7 @@
 
 Exact    always: stored values are multiplied as they are and accumulated in float32.
 Cost     4 or 2 bytes per weight and step.
-Native   csrc/kernels/linear.inl
+Native   csrc/kernels/linear.inl, csrc/kernels/pack.inl
 Options
     dtype  type of the stored weights: bfloat16 or float32
 """
@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
+import numpy as np
 
 from suffice.errors import unknown
-from suffice.quant.panels import PackedLinear, pack
+from suffice.quant.panels import DTYPES, Allocate, PackedLinear, float32, pack
 
-_FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_FLOATS = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,10 @@ class NoQuant:
         """Return the method for a matrix: the same for all names."""
         return self
 
-    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
+    def pack(
+        self, weight: np.ndarray, bias: np.ndarray | None = None, allocate: Allocate = np.empty
+    ) -> PackedLinear:
         """Pack a dense weight [N, K]."""
         rows, columns = weight.shape
-        data = pack(weight.to(_FLOATS[self.dtype]))
-        return PackedLinear(data, rows, columns, bias=None if bias is None else bias.float())
+        data = pack(weight.astype(DTYPES[self.dtype], copy=False), allocate)
+        return PackedLinear(data, rows, columns, bias=float32(bias))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 from suffice.errors import InputError
 
@@ -47,7 +47,7 @@ def count_of(size: int, share: float) -> int:
     return min(max(1, round(share * size)), size // 2) if share else 0
 
 
-def reference(values: torch.Tensor, count: int) -> Outliers:
+def reference(values: np.ndarray, count: int) -> Outliers:
     """Return the `count` greatest and least of values [N], by the two trees.
 
     Raises:
@@ -60,15 +60,15 @@ def reference(values: torch.Tensor, count: int) -> Outliers:
     return Outliers(greatest, least, trees.comparisons)
 
 
-def check(values: torch.Tensor, count: int) -> None:
+def check(values: np.ndarray, count: int) -> None:
     """Refuse values whose `count` greatest and least cannot be found.
 
     Raises:
         InputError: They are no row of finite numbers, or fewer than that.
     """
-    if values.dim() != 1:
+    if values.ndim != 1:
         raise InputError(f"outliers: shape {list(values.shape)}; allowed: [N]")
-    if not torch.isfinite(values).all():
+    if not np.isfinite(values).all():
         raise InputError("outliers: a value is NaN or infinite; all must be finite")
     if not 0 <= 2 * count <= len(values):
         raise InputError(

@@ -18,13 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 
-import torch
+import numpy as np
 
 from suffice.errors import InputError
 from suffice.quant.activations import Site
 from suffice.quant.coded import Coded, Grid, check_group, unit_of
 from suffice.quant.hadamard import rotate
-from suffice.quant.panels import ROWS, PackedLinear
+from suffice.quant.panels import ROWS, Allocate, PackedLinear, float32
 
 __all__ = ["INPUT_LEVELS", "SCALE_BYTES", "PackedCodes", "pack_codes", "unpack_codes"]
 
@@ -33,6 +33,7 @@ LEAST_BITS, MOST_BITS = 2, 6
 OFFSET = 128
 SCALE_BYTES = 2 * 16 * 2  # of the scales of two groups
 INPUT_LEVELS = {16: 32767, 8: 127}
+PANELS = 16  # laid out at a time, so that their parts stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,7 @@ class PackedCodes(PackedLinear):
     and quantized to integers of at most `most`.
     """
 
-    levels: torch.Tensor | None = None
+    levels: np.ndarray | None = None
     group: int = 0
     rotation: int = 0
     most: int = INPUT_LEVELS[16]
@@ -67,12 +68,12 @@ class PackedCodes(PackedLinear):
         return SCALE_BYTES + 4 * self.group * self.bits
 
     @property
-    def scales(self) -> torch.Tensor:
+    def scales(self) -> np.ndarray:
         """The scales stored with the codes, float16 [N/16, 16 G], group by group."""
         pairs = _cut(self.data, self.pair_bytes)
-        return torch.cat([pair[:, :SCALE_BYTES] for pair in pairs], dim=1).view(torch.float16)
+        return np.concatenate([pair[:, :SCALE_BYTES] for pair in pairs], 1).view(np.float16)
 
-    def quantize_inputs(self, x: torch.Tensor) -> torch.Tensor:
+    def quantize_inputs(self, x: np.ndarray) -> np.ndarray:
         """Return inputs [T, K] rounded to the codebook of the site, outliers exact."""
         if self.site is None:
             return x
@@ -80,19 +81,20 @@ class PackedCodes(PackedLinear):
         rounded = self.site.rounded(rotated)
         return rotate(rounded, self.rotation) if self.rotation else rounded
 
-    def unpack(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Return the dense weight [N, K] in `dtype`, for inputs that are not rotated."""
+    def unpack(self) -> np.ndarray:
+        """Return the dense weight [N, K] in float32, for inputs that are not rotated."""
         weight = unpack_codes(self).decode()
-        return (rotate(weight, self.rotation) if self.rotation else weight).to(dtype)
+        return rotate(weight, self.rotation) if self.rotation else weight
 
 
 def pack_codes(
     coded: Coded,
-    bias: torch.Tensor | None = None,
+    bias: np.ndarray | None = None,
     *,
     rotation: int = 0,
     a: int = 16,
     site: Site | None = None,
+    allocate: Allocate = np.empty,
 ) -> PackedCodes:
     """Pack codes of at most 6 bits with int8 centroids and no zero points.
 
@@ -107,7 +109,7 @@ def pack_codes(
     bits = max((len(levels) - 1).bit_length(), LEAST_BITS)
     if bits > MOST_BITS:
         raise InputError(f"codes of {bits} bits cannot be packed; allowed: up to {MOST_BITS}")
-    if grid.zero is not None or not torch.equal(levels, levels.round().clamp(-127, 127)):
+    if grid.zero is not None or not np.array_equal(levels, np.rint(levels).clip(-127, 127)):
         raise InputError(
             "only codes of int8 levels without zero points can be packed: give levels=int8, or "
             "symmetric=true"
@@ -116,13 +118,13 @@ def pack_codes(
     unit = unit_of(bits)
     group = grid.group if grid.group < columns else -(-columns // unit) * unit
     check_group("codes", bits, group)
-    table = torch.cat((levels, levels[-1:].expand(2**bits - len(levels)))) + OFFSET
+    table = np.pad(levels, (0, 2**bits - len(levels)), "edge") + OFFSET
     return PackedCodes(
-        _interleaved(_scale_bytes(grid.scale), _code_bytes(coded.codes, bits), 2 * group * bits),
+        _panels(grid.scale, coded.codes, bits, group, allocate),
         rows,
         columns,
-        bias=None if bias is None else bias.float(),
-        levels=table.to(torch.uint8),
+        bias=float32(bias),
+        levels=table.astype(np.uint8),
         group=group,
         rotation=rotation,
         most=INPUT_LEVELS[16 if site else a],
@@ -135,50 +137,71 @@ def unpack_codes(packed: PackedCodes) -> Coded:
     assert packed.levels is not None
     bits = packed.bits
     pairs = _cut(packed.data, packed.pair_bytes)
-    scale = packed.scales.view(len(packed.data), -1, ROWS).transpose(1, 2).flatten(0, 1).float()
+    panels = packed.scales.reshape(len(packed.data), -1, ROWS).transpose(0, 2, 1)
+    scale = panels.reshape(len(packed.data) * ROWS, -1).astype(np.float32)
     groups = -(-packed.columns // packed.group)
-    codes = _codes_of(torch.cat([pair[:, SCALE_BYTES:] for pair in pairs], dim=1), bits)
+    codes = _codes_of(np.concatenate([pair[:, SCALE_BYTES:] for pair in pairs], 1), bits)
     return Coded(
-        codes[: packed.rows, : packed.columns].contiguous(),
-        Grid(packed.levels.float() - OFFSET, scale[: packed.rows, :groups], packed.group),
+        np.ascontiguousarray(codes[: packed.rows, : packed.columns]),
+        Grid(
+            packed.levels.astype(np.float32) - OFFSET,
+            scale[: packed.rows, :groups],
+            packed.group,
+        ),
     )
 
 
-def _scale_bytes(scale: torch.Tensor) -> torch.Tensor:
-    """Return float16 scales [N, G] by panel and two groups, as bytes [N/16, G/2, SCALE_BYTES]."""
-    padded = torch.nn.functional.pad(scale, (0, scale.shape[1] % 2, 0, -len(scale) % ROWS)).half()
-    panels = padded.view(len(padded) // ROWS, ROWS, -1).transpose(1, 2).contiguous()
-    return panels.view(torch.uint8).view(len(panels), -1, SCALE_BYTES)
-
-
-def _interleaved(scales: torch.Tensor, codes: torch.Tensor, group_bytes: int) -> torch.Tensor:
+def _panels(
+    scale: np.ndarray, codes: np.ndarray, bits: int, group: int, allocate: Allocate
+) -> np.ndarray:
     """Return panels [N/16, bytes]: the scales of two groups before their codes."""
-    pairs = enumerate(_cut(codes, 2 * group_bytes))
-    return torch.cat([part for i, pair in pairs for part in (scales[:, i], pair)], dim=1)
+    rows, columns = codes.shape
+    panels, pair_bytes = -(-rows // ROWS), 4 * group * bits
+    pairs = -(-scale.shape[1] // 2)
+    whole = -(-columns // unit_of(bits)) * unit_of(bits)
+    data = allocate((panels, pairs * SCALE_BYTES + 2 * whole * bits), np.dtype(np.uint8))
+    for first in range(0, panels, PANELS):
+        own = slice(first * ROWS, (first + PANELS) * ROWS)
+        scales, bytes_ = _scale_bytes(scale[own]), _code_bytes(codes[own], bits)
+        to, at = data[first : first + PANELS], 0
+        for i, part in enumerate(_cut(bytes_, pair_bytes)):
+            to[:, at : at + SCALE_BYTES] = scales[:, i]
+            to[:, at + SCALE_BYTES : at + SCALE_BYTES + part.shape[1]] = part
+            at += SCALE_BYTES + part.shape[1]
+    return data
 
 
-def _cut(values: torch.Tensor, size: int) -> list[torch.Tensor]:
+def _scale_bytes(scale: np.ndarray) -> np.ndarray:
+    """Return float16 scales [N, G] by panel and two groups, as bytes [N/16, G/2, SCALE_BYTES]."""
+    padded = np.pad(scale, ((0, -len(scale) % ROWS), (0, scale.shape[1] % 2))).astype(np.float16)
+    panels = padded.reshape(len(padded) // ROWS, ROWS, -1).transpose(0, 2, 1)
+    return np.ascontiguousarray(panels).view(np.uint8).reshape(len(panels), -1, SCALE_BYTES)
+
+
+def _cut(values: np.ndarray, size: int) -> list[np.ndarray]:
     """Return parts [N, size] of values [N, L]; the last one has the remainder."""
     return [values[:, begin : begin + size] for begin in range(0, values.shape[1], size)]
 
 
-def _code_bytes(codes: torch.Tensor, bits: int) -> torch.Tensor:
+def _code_bytes(codes: np.ndarray, bits: int) -> np.ndarray:
     """Return codes [N, K] by panel and unit, as bytes [N/16, 2 bits K]."""
     rows, columns = codes.shape
     unit, low = unit_of(bits), _low_bits(bits)
-    padded = torch.nn.functional.pad(codes, (0, -columns % unit, 0, -rows % ROWS))
-    fours = padded.view(len(padded) // ROWS, ROWS, -1, unit // 4, 4)[..., list(ORDER)]
-    fours = fours.permute(0, 2, 3, 1, 4)  # [panels, units, unit / 4, 16, 4]
+    if columns % unit or rows % ROWS:
+        codes = np.pad(codes, ((0, -rows % ROWS), (0, -columns % unit)))
+    fours = codes.reshape(len(codes) // ROWS, ROWS, -1, unit // 4, 4)
+    fours = np.ascontiguousarray(fours.transpose(0, 2, 3, 1, 4))[..., list(ORDER)]
+    # [panels, units, unit / 4, 16, 4]
     each = 8 // low
     shifted = [(fours[:, :, i::each] & (1 << low) - 1) << low * i for i in range(each)]
-    lines = [reduce(torch.bitwise_or, shifted)]
+    lines = [reduce(np.bitwise_or, shifted)]
     for bit in range(low, bits):
         planes = [(fours[:, :, i : i + 1] >> bit & 1) << i for i in range(unit // 4)]
-        lines.append(reduce(torch.bitwise_or, planes))
-    return torch.cat(lines, dim=2).flatten(1)
+        lines.append(reduce(np.bitwise_or, planes))
+    return np.concatenate(lines, 2).reshape(len(fours), -1)
 
 
-def _codes_of(stored: torch.Tensor, bits: int) -> torch.Tensor:
+def _codes_of(stored: np.ndarray, bits: int) -> np.ndarray:
     """Return the codes [N, K], padded, from the bytes of `_code_bytes`."""
     low, fours = _low_bits(bits), unit_of(bits) // 4
     each = 8 // low
@@ -189,8 +212,9 @@ def _codes_of(stored: torch.Tensor, bits: int) -> torch.Tensor:
         for bit in range(low, bits):
             code = code | (units[:, :, fours // each + bit - low] >> i & 1) << bit
         found.append(code)
-    codes = torch.stack(found, dim=2)[..., list(ORDER)]  # the order is its own inverse
-    return codes.permute(0, 3, 1, 2, 4).reshape(len(stored) * ROWS, -1)
+    codes = np.stack(found, 2)[..., list(ORDER)]  # the order is its own inverse
+    rows: np.ndarray = codes.transpose(0, 3, 1, 2, 4).reshape(len(stored) * ROWS, -1)
+    return rows
 
 
 def _low_bits(bits: int) -> int:

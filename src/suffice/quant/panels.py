@@ -11,12 +11,26 @@ or a quad of int8 values is one operand of the dot-product instructions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
-import torch
+import ml_dtypes
+import numpy as np
 
 ROWS = 16
 _LINE_BYTES = 4
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
+DTYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "int8": np.dtype(np.int8),
+}
+
+
+class Allocate(Protocol):
+    """Makes arrays for packed weights: `np.empty`, or pieces of huge pages."""
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        """Return an array whose content is arbitrary."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,16 +41,16 @@ class PackedLinear:
     `bias` float32 [N].
     """
 
-    data: torch.Tensor
+    data: np.ndarray
     rows: int
     columns: int
-    scale: torch.Tensor | None = None
-    bias: torch.Tensor | None = None
+    scale: np.ndarray | None = None
+    bias: np.ndarray | None = None
 
     @property
     def dtype(self) -> str:
         """Name of the storage type: float32, bfloat16 or int8."""
-        return str(self.data.dtype).removeprefix("torch.")
+        return str(self.data.dtype.name)
 
     @property
     def bytes(self) -> int:
@@ -44,29 +58,42 @@ class PackedLinear:
         parts = (self.data, self.scale, self.bias)
         return sum(part.nbytes for part in parts if part is not None)
 
-    def quantize_inputs(self, x: torch.Tensor) -> torch.Tensor:
+    def quantize_inputs(self, x: np.ndarray) -> np.ndarray:
         """Return inputs [T, K] as the layer uses them, before they are rounded to codes."""
         return x
 
-    def unpack(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Return the dense weight [N, K] in `dtype`, scales applied."""
-        weight = unpack(self.data, self.rows, self.columns).float()
-        return (weight if self.scale is None else weight * self.scale[:, None]).to(dtype)
+    def unpack(self) -> np.ndarray:
+        """Return the dense weight [N, K] in float32, scales applied."""
+        weight = unpack(self.data, self.rows, self.columns).astype(np.float32)
+        return weight if self.scale is None else weight * self.scale[:, None]
 
 
-def pack(weight: torch.Tensor) -> torch.Tensor:
+def float32(values: np.ndarray | None) -> np.ndarray | None:
+    """Return a float32 copy of values, which shares no memory with them; None of None."""
+    return None if values is None else np.array(values, np.float32)
+
+
+def packed_shape(rows: int, columns: int, dtype: np.dtype[Any]) -> tuple[int, int, int, int]:
+    """Return the shape of a packed weight [N, K] of a type."""
+    pair = _LINE_BYTES // dtype.itemsize
+    return -(-rows // ROWS), -(-columns // 4) * 4 // pair, ROWS, pair
+
+
+def pack(weight: np.ndarray, allocate: Allocate = np.empty) -> np.ndarray:
     """Pack [N, K] of float32, bfloat16 or int8 into panels [N/16, K/p, 16, p]."""
-    pair = _LINE_BYTES // weight.element_size()
-    rows, columns = (-(-size // to) * to for size, to in zip(weight.shape, (ROWS, 4), strict=True))
-    padded = weight.contiguous()
-    if weight.shape != (rows, columns):
-        padded = weight.new_zeros(rows, columns)
-        padded[: weight.shape[0], : weight.shape[1]] = weight
-    return padded.view(rows // ROWS, ROWS, columns // pair, pair).transpose(1, 2).contiguous()
+    rows, columns = weight.shape
+    packed = allocate(packed_shape(rows, columns, weight.dtype), weight.dtype)
+    panels, steps, _, pair = packed.shape
+    dense = weight
+    if (rows, columns) != (panels * ROWS, steps * pair):
+        dense = np.zeros((panels * ROWS, steps * pair), weight.dtype)
+        dense[:rows, :columns] = weight
+    packed[...] = dense.reshape(panels, ROWS, steps, pair).transpose(0, 2, 1, 3)
+    return packed
 
 
-def unpack(packed: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+def unpack(packed: np.ndarray, rows: int, columns: int) -> np.ndarray:
     """Return the dense [N, K] that was packed, in the same type."""
     panels, steps, lanes, pair = packed.shape
-    dense = packed.transpose(1, 2).reshape(panels * lanes, steps * pair)
-    return dense[:rows, :columns].contiguous()
+    dense = packed.transpose(0, 2, 1, 3).reshape(panels * lanes, steps * pair)
+    return np.ascontiguousarray(dense[:rows, :columns])

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-import torch
+import numpy as np
 
 from suffice.errors import InputError
 from suffice.quant import gptq
@@ -38,6 +38,7 @@ from suffice.quant.coded import (
 )
 from suffice.quant.int8 import Int8
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
+from suffice.quant.panels import Allocate
 from suffice.quant.sites import VOCABULARY
 from suffice.registry import spelling
 
@@ -75,20 +76,20 @@ class RTN:
         if self.fisher and not self.compensate:
             raise InputError("rtn: fisher=true goes with compensate=true")
 
-    def grid(self, weight: torch.Tensor) -> Grid:
+    def grid(self, weight: np.ndarray) -> Grid:
         """Return the even grid of a weight [N, K]."""
         group = group_of(self.group, weight)
         parts = grouped(weight, group)
         top = 2 ** (self.bits - 1)
         if self.symmetric:
-            levels = torch.arange(-top, top).float()
-            return stored(Grid(levels, parts.abs().amax(-1) / (top - 0.5), group))
-        least, greatest = parts.amin(-1).clamp(max=0), parts.amax(-1).clamp(min=0)
-        grid = stored(
-            Grid(torch.arange(2 * top).float(), (greatest - least) / (2 * top - 1), group)
-        )
-        zero = torch.where(grid.scale > 0, torch.round(-least / grid.scale), 0.0)
-        return replace(grid, zero=zero)
+            levels = np.arange(-top, top, dtype=np.float32)
+            return stored(Grid(levels, np.abs(parts).max(-1) / np.float32(top - 0.5), group))
+        least, greatest = np.minimum(parts.min(-1), 0), np.maximum(parts.max(-1), 0)
+        levels = np.arange(2 * top, dtype=np.float32)
+        grid = stored(Grid(levels, (greatest - least) / np.float32(2 * top - 1), group))
+        # A scale of 0 has no zero point.
+        steps = np.divide(-least, grid.scale, out=np.zeros_like(least), where=grid.scale > 0)
+        return replace(grid, zero=np.rint(steps))
 
     @property
     def coded_bits(self) -> int:
@@ -99,17 +100,23 @@ class RTN:
         """Return the method for a matrix, by its name: embedding and head have int8."""
         return Int8() if matrix in VOCABULARY else self
 
-    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedCodes:
+    def pack(
+        self, weight: np.ndarray, bias: np.ndarray | None = None, allocate: Allocate = np.empty
+    ) -> PackedCodes:
         """Round a dense weight [N, K] without a calibration, and pack it.
 
         Raises:
             InputError: A weight that cannot be rounded, or codes that cannot be packed: those of
                 more than 6 bits, with zero points, or in groups that cannot be stored.
         """
-        return self.packed(self.quantize(weight), bias)
+        return self.packed(self.quantize(weight), bias, allocate=allocate)
 
     def packed(
-        self, coded: Coded, bias: torch.Tensor | None = None, site: Site | None = None
+        self,
+        coded: Coded,
+        bias: np.ndarray | None = None,
+        site: Site | None = None,
+        allocate: Allocate = np.empty,
     ) -> PackedCodes:
         """Pack what `quantize` and `site` returned.
 
@@ -117,19 +124,19 @@ class RTN:
             InputError: Codes of more than 6 bits, with zero points, or in groups that cannot be
                 stored.
         """
-        return pack_codes(coded, bias, a=self.act_bits, site=site)
+        return pack_codes(coded, bias, a=self.act_bits, site=site, allocate=allocate)
 
-    def site(self, inputs: torch.Tensor) -> None:
+    def site(self, inputs: np.ndarray) -> None:
         """Return None, whatever the inputs [T, K]: sites have no codebooks."""
 
-    def quantize(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Coded:
+    def quantize(self, weight: np.ndarray, hessian: np.ndarray | None = None) -> Coded:
         """Return a weight [N, K] on its grid; `compensate` needs H = E[x x^T] [K, K] of its inputs.
 
         Raises:
             InputError: A weight that is not finite, or no text to compensate with.
         """
         check_weight(weight)
-        weight = weight.float()
+        weight = weight.astype(np.float32, copy=False)
         grid = self.grid(weight)
         if not self.compensate:
             return grid.nearest(weight)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from weakref import WeakKeyDictionary
 
-import torch
+import numpy as np
 
 from suffice.native import core
 from suffice.quant.hadamard import rotate
@@ -31,17 +31,17 @@ def native_linear(packed: PackedLinear) -> core.Linear:
     return found
 
 
-def unpack(packed: PackedLinear, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def unpack(packed: PackedLinear) -> np.ndarray:
     """Return what `packed.unpack` does, computed by the extension."""
-    weight = torch.empty(packed.rows, packed.columns)
+    weight = np.empty((packed.rows, packed.columns), np.float32)
     native_linear(packed).unpack(weight)
     if isinstance(packed, PackedCodes) and packed.rotation:
-        weight = rotate(weight, packed.rotation)
-    return weight.to(dtype)
+        return rotate(weight, packed.rotation)
+    return weight
 
 
 def _plain(packed: PackedLinear) -> core.Linear:
-    data = packed.data.view(torch.uint8).reshape(-1)
+    data = packed.data.view(np.uint8).reshape(-1)
     return core.Linear(data, packed.rows, packed.columns, packed.dtype, packed.scale, packed.bias)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from suffice.native import core
 from suffice.quant.outliers import Outliers, check
 
 
-def outliers(values: torch.Tensor, count: int) -> Outliers:
+def outliers(values: np.ndarray, count: int) -> Outliers:
     """Return the `count` greatest and least of float32 values [N], as `reference` does.
 
     Raises:
@@ -17,5 +16,5 @@ def outliers(values: torch.Tensor, count: int) -> Outliers:
     """
     check(values, count)
     found = np.empty((2, count), dtype=np.int32)
-    core.outliers(values.contiguous().numpy(), found)
+    core.outliers(np.ascontiguousarray(values), found)
     return Outliers(found[0].tolist(), found[1].tolist())

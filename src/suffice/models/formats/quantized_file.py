@@ -25,14 +25,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
 
 from suffice.backends.cpu.linear import native_linear
 from suffice.errors import InputError
-from suffice.models.config import DecoderConfig, LayerConfig, Rope, check_number
-from suffice.models.layers import ACTIVATIONS
+from suffice.models.bridge import as_array, as_tensor  # bridge
+from suffice.models.config import ACTIVATIONS, DecoderConfig, LayerConfig, Rope, check_number
 from suffice.models.storage import StoredMatrix
 from suffice.models.stored_tensors import StoredTensors
 from suffice.models.weights import check_finite, is_linear, shapes
@@ -57,11 +57,11 @@ SCHEMA = 2
 CHOICES: dict[str, tuple[Any, ...]] = {
     "norm": ("rms", "layer"),
     "placement": ("pre", "post", "sandwich"),
-    "activation": tuple(ACTIVATIONS),
+    "activation": ACTIVATIONS,
     **dict.fromkeys(("gated", "qk_norm", "tied", "final_norm"), (False, True)),
 }
 _KEY = "suffice"
-Weights = Mapping[str, PackedLinear | torch.Tensor]
+Weights = Mapping[str, PackedLinear | np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Quantized:
     path: Path
     facts: dict[str, Any]
     config: DecoderConfig
-    weights: dict[str, PackedLinear | torch.Tensor]
+    weights: dict[str, PackedLinear | np.ndarray]
 
     @property
     def dtype(self) -> str:
@@ -104,20 +104,20 @@ def _type(weight: PackedLinear) -> str:
     return weight.dtype
 
 
-def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: torch.Tensor) -> None:
+def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: np.ndarray) -> None:
     """Write weights and facts; a reader of the path sees either the old content or all of the new.
 
     Raises:
         InputError: The file cannot be written.
     """
-    tensors: dict[str, torch.Tensor] = dict(more)
+    tensors: dict[str, np.ndarray] = dict(more)
     matrices: dict[str, Any] = {}
     for name, weight in weights.items():
         if isinstance(weight, PackedLinear):
             matrices[name] = _described(weight) | facts.get("losses", {}).get(name, {})
             tensors |= {f"{name}.{part}": each for part, each in _parts(weight).items()}
         else:
-            tensors[name] = weight.contiguous()
+            tensors[name] = np.ascontiguousarray(weight)
     stored = {key: value for key, value in facts.items() if key != "losses"}
     header = json.dumps(stored | {"schema": SCHEMA, "matrices": matrices})
     try:
@@ -127,14 +127,14 @@ def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: torc
         raise InputError(f"{path}: cannot be written: {' '.join(str(error).split())}") from None
 
 
-def read_part(path: Path) -> tuple[dict[str, Any], dict[str, PackedLinear | torch.Tensor]]:
+def read_part(path: Path) -> tuple[dict[str, Any], dict[str, PackedLinear | np.ndarray]]:
     """Return the facts and weights of a file, `tokenizer` among them.
 
     Raises:
         InputError: It cannot be read, is no such file, has another schema, or is damaged.
     """
     facts, tensors = _read(path)
-    weights: dict[str, PackedLinear | torch.Tensor] = {}
+    weights: dict[str, PackedLinear | np.ndarray] = {}
     try:
         for name, described in facts["matrices"].items():
             weights[name] = _matrix(name, described, tensors)
@@ -143,7 +143,7 @@ def read_part(path: Path) -> tuple[dict[str, Any], dict[str, PackedLinear | torc
         raise InputError(f"{path} is damaged: {' '.join(str(error).split())}") from None
     for name, weight in weights.items():
         for part, tensor in _floats(weight).items():
-            check_finite(path, f"{name}.{part}" if part else name, tensor)
+            check_finite(path, f"{name}.{part}" if part else name, as_tensor(tensor))  # bridge
     return facts, weights
 
 
@@ -183,7 +183,7 @@ def stored_tokenizer(path: Path) -> tuple[dict[str, Any], str]:
     if "tokenizer" not in tensors or "tokenizer" not in facts:
         raise InputError(f"{path} is damaged: it has no tokenizer")
     try:
-        return facts["tokenizer"], tensors["tokenizer"].numpy().tobytes().decode()
+        return facts["tokenizer"], tensors["tokenizer"].tobytes().decode()
     except UnicodeDecodeError:
         raise InputError(f"{path} is damaged: its tokenizer is not text (UTF-8)") from None
 
@@ -193,11 +193,12 @@ def described_config(config: DecoderConfig) -> dict[str, Any]:
     return asdict(replace(config, biases=frozenset())) | {"biases": sorted(config.biases)}
 
 
-def _read(path: Path, only: str | None = None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def _read(path: Path, only: str | None = None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the facts and tensors of a file, all of them or one."""
     file = StoredTensors(path)
     facts = _facts(path, file.metadata.get(_KEY))
-    return facts, {name: file.load(name) for name in file.names if only in (None, name)}
+    names = [name for name in file.names if only in (None, name)]
+    return facts, {name: as_array(file.load(name)) for name in names}  # bridge
 
 
 def _facts(path: Path, header: str | None) -> dict[str, Any]:
@@ -270,23 +271,23 @@ def _described(weight: PackedLinear) -> dict[str, Any]:
     return found
 
 
-def _parts(weight: PackedLinear) -> dict[str, torch.Tensor]:
+def _parts(weight: PackedLinear) -> dict[str, np.ndarray]:
     found = {"data": weight.data, "scale": weight.scale, "bias": weight.bias}
     if isinstance(weight, PackedCodes):
         found["levels"] = weight.levels
-        found["inputs"] = None if weight.site is None else weight.site.levels.clone()
-    return {name: part.contiguous() for name, part in found.items() if part is not None}
+        found["inputs"] = None if weight.site is None else weight.site.levels
+    return {name: np.ascontiguousarray(part) for name, part in found.items() if part is not None}
 
 
-def _floats(weight: PackedLinear | torch.Tensor) -> dict[str, torch.Tensor]:
+def _floats(weight: PackedLinear | np.ndarray) -> dict[str, np.ndarray]:
     """Return all floating-point tensors of a weight, by the name of the part."""
     parts = _parts(weight) if isinstance(weight, PackedLinear) else {"": weight}
     if isinstance(weight, PackedCodes):
         parts["data"] = weight.scales
-    return {name: each for name, each in parts.items() if each.is_floating_point()}
+    return {n: each for n, each in parts.items() if not np.issubdtype(each.dtype, np.integer)}
 
 
-def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tensor]) -> PackedLinear:
+def _matrix(name: str, described: dict[str, Any], tensors: dict[str, np.ndarray]) -> PackedLinear:
     """Take a matrix's tensors out of those of a file.
 
     Raises:
@@ -303,7 +304,7 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tenso
         thresholds = described.get("thresholds")
         alone = share is None and (input_group or thresholds)
         contradicted = (share is None) != (inputs is None) or alone
-        if levels is None or levels.dim() != 1 or contradicted:
+        if levels is None or levels.ndim != 1 or contradicted:
             raise ValueError(f"'{name}' has levels that contradict its header")
         site = None if inputs is None else _site(inputs, share, thresholds, input_group)
         group, rotation, most = (int(described[key]) for key in ("group", "rotation", "most"))
@@ -319,7 +320,7 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, torch.Tenso
     return packed
 
 
-def _site(inputs: torch.Tensor, share: Any, thresholds: Any, group: Any) -> Site:
+def _site(inputs: np.ndarray, share: Any, thresholds: Any, group: Any) -> Site:
     """Return the activation site that a file's entries describe.
 
     Raises:

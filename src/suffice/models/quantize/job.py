@@ -15,11 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import numpy as np
 import torch
 
 from suffice.backends.cpu.linear import unpack
+from suffice.backends.cpu.packing import pack
 from suffice.errors import InputError
-from suffice.models.decoder import Decoder
+from suffice.models.decoder import DecoderWeights
 from suffice.models.formats.quantized_file import described_config, read_part, write_part
 from suffice.models.quantize.layerwise import Layerwise
 from suffice.models.quantize.sensitivity import Sensitivity
@@ -45,16 +47,16 @@ class Calibrated(Quant, Protocol):
         """Whether tokens are weighted by `sensitivity` instead of equally."""
         ...
 
-    def quantize(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Coded:
+    def quantize(self, weight: np.ndarray, hessian: np.ndarray | None = None) -> Coded:
         """Return a weight [N, K] as codes."""
         ...
 
-    def site(self, inputs: torch.Tensor) -> Site | None:
+    def site(self, inputs: np.ndarray) -> Site | None:
         """Learn the codebook of a site from some tokens' inputs [T, K]; None: it has none."""
         ...
 
     def packed(
-        self, coded: Coded, bias: torch.Tensor | None = None, site: Site | None = None
+        self, coded: Coded, bias: np.ndarray | None = None, site: Site | None = None
     ) -> PackedLinear:
         """Pack what `quantize` and `site` returned."""
         ...
@@ -74,7 +76,7 @@ class Quantizing:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: DecoderWeights,
         method: Calibrated,
         windows: Sequence[list[int]],
         output: Path,
@@ -113,7 +115,8 @@ class Quantizing:
                 path = self._tokens_path(index)
                 if not path.is_file():
                     sensitivity = sensitivity or Sensitivity(self._decoder, self._windows)
-                    write_part(path, sensitivity.of(index), {"job": self._job})
+                    found = {name: each.numpy() for name, each in sensitivity.of(index).items()}
+                    write_part(path, found, {"job": self._job})
                 yield index
 
     def run(self) -> Iterator[int]:
@@ -151,14 +154,15 @@ class Quantizing:
         for name in VOCABULARY:
             table = weights.get(name)
             if isinstance(table, PackedLinear):
-                weights[name] = self._method.for_matrix(name).pack(unpack(table), table.bias)
+                method = self._method.for_matrix(name)
+                weights[name] = pack(method, unpack(table), table.bias, np.empty)
         described, text = tokenizer.stored()
         facts = self._facts | {
             "config": described_config(self._decoder.config),
             "tokenizer": described,
             "losses": losses,
         }
-        stored = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        stored = np.frombuffer(text.encode(), np.uint8)
         write_part(self._output, weights, facts, tokenizer=stored)
         self._clear()
 
@@ -198,7 +202,11 @@ class Quantizing:
     def _tokens(self, window: int) -> dict[str, torch.Tensor]:
         """Return the weights of a window's tokens, by matrix."""
         weights = self._read(self._tokens_path(window))
-        return {name: each for name, each in weights.items() if isinstance(each, torch.Tensor)}
+        return {
+            name: torch.from_numpy(each)
+            for name, each in weights.items()
+            if isinstance(each, np.ndarray)
+        }
 
     def _kept(self, path: Path) -> dict[str, PackedLinear] | None:
         """Return the matrices that an earlier run of the same job stored, if any."""
@@ -207,7 +215,7 @@ class Quantizing:
         weights = self._read(path)
         return {name: each for name, each in weights.items() if isinstance(each, PackedLinear)}
 
-    def _read(self, path: Path) -> dict[str, PackedLinear | torch.Tensor]:
+    def _read(self, path: Path) -> dict[str, PackedLinear | np.ndarray]:
         """Return the content of a file of this job.
 
         Raises:
@@ -229,26 +237,26 @@ class Quantizing:
         losses: dict[str, dict[str, float]] = {}
         for site, names in SITES.items():
             method = cast(Calibrated, self._method.for_matrix(names[0]))  # same for all names
-            levels = method.site(inputs[site].samples)
+            levels = method.site(inputs[site].samples.numpy())
             for name in names:
                 if name not in dense:
                     continue
                 try:
-                    matrix = _matrix(method, dense[name], inputs[site].of(name), levels)
+                    matrix = _matrix(method, dense[name], inputs[site].of(name).numpy(), levels)
                 except InputError as error:
                     raise InputError(f"layers.{index}.{name}: {error}") from None
                 matrices[name] = matrix
-                losses[name] = {"loss": _lost(dense[name], matrix, inputs[site].hessian)}
+                losses[name] = {"loss": _lost(dense[name], matrix, inputs[site].hessian.numpy())}
         return matrices, losses
 
 
 def _matrix(
-    method: Calibrated, dense: PackedLinear, hessian: torch.Tensor, levels: Site | None
+    method: Calibrated, dense: PackedLinear, hessian: np.ndarray, levels: Site | None
 ) -> PackedLinear:
     return method.packed(method.quantize(unpack(dense), hessian), dense.bias, levels)
 
 
-def _lost(dense: PackedLinear, matrix: PackedLinear, hessian: torch.Tensor) -> float:
+def _lost(dense: PackedLinear, matrix: PackedLinear, hessian: np.ndarray) -> float:
     weight = unpack(dense)
-    whole = loss(weight, torch.zeros_like(weight), hessian)
+    whole = loss(weight, np.zeros_like(weight), hessian)
     return loss(weight, unpack(matrix), hessian) / whole if whole else 0.0

@@ -16,7 +16,8 @@ from typing import cast
 import torch
 
 from suffice.cache.kv import KVCache
-from suffice.models.decoder import Decoder
+from suffice.models.decoder import DecoderWeights
+from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant import PackedLinear
 from suffice.quant.sites import SITE_OF, SITES
 
@@ -57,7 +58,7 @@ def sampled(x: torch.Tensor, tokens: int) -> torch.Tensor:
     return x[every // 2 :: every]
 
 
-class Layerwise(Decoder):
+class Layerwise(TorchDecoder):
     """Runs `decoder`, whose weights it shares and changes, over windows of tokens.
 
     `weights` are those of the tokens of each window, [T] by matrix such as `layers.0.q`.
@@ -65,11 +66,11 @@ class Layerwise(Decoder):
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: DecoderWeights,
         windows: Sequence[Sequence[int]],
         weights: Sequence[Mapping[str, torch.Tensor]] = (),
     ) -> None:
-        super().__init__(decoder.config, decoder.weights, decoder.dtype)
+        super().__init__(decoder.config, decoder.weights)
         self.weights = decoder.weights  # shared, so that replaced weights are freed
         self._inputs: dict[str, SiteInputs] | None = None
         self._weights = weights

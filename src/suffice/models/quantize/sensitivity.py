@@ -22,10 +22,9 @@ from functools import partial
 
 import torch
 
-from suffice.backends.cpu.linear import unpack
-from suffice.models.layers import linear, row_blocks
 from suffice.models.pages import trim_heap
 from suffice.models.quantize.layerwise import Layerwise
+from suffice.models.quantize.torch_layers import dense, linear, row_blocks
 
 __all__ = ["Sensitivity"]
 
@@ -77,7 +76,7 @@ class Sensitivity(Layerwise):
     @torch.no_grad()
     def _of_sampled(self, last: torch.Tensor) -> torch.Tensor:
         """Return d log p / d y of the head's inputs y [T, M], W its matrix: (one-hot - p) W."""
-        head = self._matrix(self._head)
+        head = self.matrix(self._head)
         p = linear(last, head, self.dtype, ELEMENTS)
         p -= p.amax(-1, keepdim=True)
         p.exp_()
@@ -88,7 +87,7 @@ class Sensitivity(Layerwise):
         errors = torch.split(p, [each.rows for each in blocks], -1)
         found = torch.zeros_like(last)
         for error, block in zip(errors, blocks, strict=True):
-            found.addmm_(error, unpack(block))
+            found.addmm_(error, dense(block))
         return found
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:

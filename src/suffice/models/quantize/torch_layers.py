@@ -1,4 +1,4 @@
-"""The parts of a decoder as functions of float32 activations [T, M]."""
+"""The parts of a decoder in PyTorch, as functions of float32 activations [T, M]."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch.nn import functional
 
 from suffice.backends.cpu.linear import unpack
+from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.panels import ROWS, PackedLinear
 
 __all__ = [
     "ACTIVATIONS",
     "attend",
+    "dense",
     "gather_rows",
     "layer_norm",
     "linear",
@@ -42,11 +45,17 @@ def linear(
     The matmul runs in `dtype`, over a block of output rows at a time (see `row_blocks`), so the
     dense weight of a large vocabulary never exists as a whole.
     """
-    x = weight.quantize_inputs(x)
+    if isinstance(weight, PackedCodes) and weight.site is not None:
+        x = torch.from_numpy(weight.quantize_inputs(x.detach().numpy()))
     blocks = row_blocks(weight, elements)
-    outputs = [(x.to(dtype) @ unpack(part, dtype).T).float() for part in blocks]
+    outputs = [(x.to(dtype) @ dense(part).to(dtype).T).float() for part in blocks]
     y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
-    return y if weight.bias is None else y.add_(weight.bias)
+    return y if weight.bias is None else y.add_(torch.from_numpy(weight.bias))
+
+
+def dense(weight: PackedLinear) -> torch.Tensor:
+    """Return the dense float32 weight [N, K] of a packed one."""
+    return torch.from_numpy(unpack(weight))
 
 
 def row_blocks(weight: PackedLinear, elements: int | None = None) -> Iterator[PackedLinear]:
@@ -69,9 +78,10 @@ def row_blocks(weight: PackedLinear, elements: int | None = None) -> Iterator[Pa
 
 def gather_rows(weight: PackedLinear, rows: torch.Tensor) -> torch.Tensor:
     """Return some rows [T] of a packed weight as float32 [T, K]."""
-    lines = weight.data[rows // ROWS, :, rows % ROWS]  # [T, K/p, p]
-    dense = lines.reshape(len(rows), -1)[:, : weight.columns].float()
-    return dense if weight.scale is None else dense * weight.scale[rows, None]
+    at = rows.numpy()
+    lines = weight.data[at // ROWS, :, at % ROWS]  # [T, K/p, p]
+    found = lines.reshape(len(at), -1)[:, : weight.columns].astype(np.float32)
+    return torch.from_numpy(found if weight.scale is None else found * weight.scale[at, None])
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

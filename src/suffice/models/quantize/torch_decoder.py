@@ -1,0 +1,226 @@
+"""The decoder in PyTorch: for gradients, for calibration layer by layer, and as a reference.
+
+It computes on the packed weights of `DecoderWeights`, unpacked a block at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+
+from suffice.errors import InputError
+from suffice.models.config import DecoderConfig
+from suffice.models.decoder import DecoderWeights, Watch
+from suffice.models.quantize.torch_layers import (
+    ACTIVATIONS,
+    attend,
+    gather_rows,
+    layer_norm,
+    linear,
+    rms_norm,
+    rotate,
+)
+from suffice.models.rope import check_call
+from suffice.quant import PackedLinear, Quant
+
+if TYPE_CHECKING:
+    from suffice.cache.kv import KVCache
+    from suffice.models.checkpoint import Checkpoint
+
+__all__ = ["TorchDecoder"]
+
+Logits = Literal["last", "all", "none"]
+
+
+class TorchDecoder(DecoderWeights):
+    """Fills a cache in chunks by PyTorch.
+
+    Matmuls run in `dtype`; activations, norms and attention in float32.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Mapping[str, PackedLinear | np.ndarray],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(config, weights)
+        self.dtype = dtype
+        self._tables: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    @classmethod
+    def from_checkpoint(
+        cls, checkpoint: Checkpoint, quant: Quant, dtype: torch.dtype = torch.float32
+    ) -> TorchDecoder:
+        """Pack a checkpoint's weights with `quant`, one tensor at a time.
+
+        Raises:
+            InputError: A damaged checkpoint.
+        """
+        packed = DecoderWeights.from_checkpoint(checkpoint, quant)
+        return cls(packed.config, packed.weights, dtype)
+
+    @torch.no_grad()
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        cache: KVCache,
+        *,
+        logits: Logits = "last",
+        watch: Watch | None = None,
+    ) -> torch.Tensor | None:
+        """Append the rows of `tokens` [T] to `cache` and return float32 logits.
+
+        Their shape is [V] after the last token, [T, V] after each token, or None. `watch` receives
+        each layer's index and queries [H, T, D], rotated.
+
+        Raises:
+            InputError: No token, a token outside the vocabulary, more tokens than positions, or
+            several beyond the trained positions of a dynamic rotation (see `rope.check_call`).
+            OutOfMemory: The cache cannot grow.
+        """
+        self._check(tokens, cache.length)
+        cache.reserve(len(tokens))
+        first, rows = cache.length, cache.length + len(tokens)
+        x = self._embed(tokens, first)
+        tables = [(cos[first:rows], sin[first:rows]) for cos, sin in self._rope_rows(rows)]
+        for index, layer in enumerate(self.config.layers):
+            table = None if layer.rope is None else tables[layer.rope]
+            x = self._layer(index, x, table, cache, watch)
+        cache.advance(len(tokens))
+        if logits == "none":
+            return None
+        return self._logits(x[-1:])[0] if logits == "last" else self._logits(x)
+
+    def _check(self, tokens: torch.Tensor, first: int) -> None:
+        config = self.config
+        if not len(tokens):
+            raise InputError("there is no token to decode; at least 1 is needed")
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= config.vocab:
+            wrong = low if low < 0 else high
+            raise InputError(
+                f"token {wrong} is outside the vocabulary; allowed: 0..{config.vocab - 1}"
+            )
+        check_call(config, first, len(tokens))
+        if config.position_rows and first + len(tokens) > config.trained_positions:
+            raise InputError(
+                f"{first + len(tokens)} tokens are more than the model has positions; "
+                f"allowed: {config.trained_positions}"
+            )
+
+    def _embed(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
+        config = self.config
+        x = gather_rows(self.matrix("embed"), tokens) * self.embed_scale
+        if config.projected:
+            x = self._linear("project_in", x)
+        if config.position_rows:
+            start = first + config.position_offset
+            x = x + self._tensor("positions")[start : start + len(tokens)]
+        return x
+
+    def _layer(
+        self,
+        index: int,
+        x: torch.Tensor,
+        table: tuple[torch.Tensor, torch.Tensor] | None,
+        cache: KVCache,
+        watch: Watch | None,
+    ) -> torch.Tensor:
+        at = f"layers.{index}."
+        attention = partial(self._attention, index, table, cache, watch)
+        x = self._residual(at, "attn_norm", x, attention)
+        return self._residual(at, "mlp_norm", x, partial(self._mlp, at))
+
+    def _residual(
+        self, at: str, norm: str, x: torch.Tensor, part: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """Add the output of a part of a layer to x, with norms where the placement has them."""
+        if self.config.placement == "pre":
+            return x + part(self._norm(at + norm, x))
+        if self.config.placement == "post":
+            return self._norm(at + norm, x + part(x))
+        return x + self._norm(f"{at}post_{norm}", part(self._norm(at + norm, x)))
+
+    def _attention(
+        self,
+        index: int,
+        table: tuple[torch.Tensor, torch.Tensor] | None,
+        cache: KVCache,
+        watch: Watch | None,
+        x: torch.Tensor,
+    ) -> torch.Tensor:
+        q, k, v = self._projected(index, table, x)
+        cache.append(index, k.contiguous(), v.contiguous())
+        if watch is not None:
+            watch(index, q)
+        rows = cache.held(index) + len(x)
+        held = (
+            torch.as_tensor(each) for each in (cache.keys(index, rows), cache.values(index, rows))
+        )
+        mixed = self._mixed(index, q, *held)
+        return self._linear(f"layers.{index}.o", mixed.transpose(0, 1).reshape(len(x), -1))
+
+    def _projected(
+        self, index: int, table: tuple[torch.Tensor, torch.Tensor] | None, x: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the queries [H, T, D] and the keys and values [G, T, D] of x [T, M]."""
+        config, at = self.config, f"layers.{index}."
+        q, k, v = (
+            self._linear(at + name, x).view(len(x), -1, config.head_size).transpose(0, 1)
+            for name in "qkv"
+        )
+        if config.qk_norm:
+            q = rms_norm(q, self._tensor(at + "q_norm"), config.norm_eps)
+            k = rms_norm(k, self._tensor(at + "k_norm"), config.norm_eps)
+        if table is not None:
+            q, k = rotate(q, *table), rotate(k, *table)
+        return q, k, v
+
+    def _mixed(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Return a layer's attention of queries [H, T, D] to keys and values [G, S, D]."""
+        return attend(q, k, v, self.config.attention_scale, self.config.layers[index].window)
+
+    def _mlp(self, at: str, x: torch.Tensor) -> torch.Tensor:
+        act = ACTIVATIONS[self.config.activation]
+        up = self._linear(at + "up", x)
+        inner = act(self._linear(at + "gate", x)) * up if self.config.gated else act(up)
+        return self._linear(at + "down", inner)
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        return self._linear(self._head, self._last(x))
+
+    @property
+    def _head(self) -> str:
+        return "embed" if self.config.tied else "head"
+
+    def _last(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the head's input for the hidden states [T, M] after the last layer."""
+        if self.config.final_norm:
+            x = self._norm("final_norm", x)
+        return self._linear("project_out", x) if self.config.projected else x
+
+    def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        weight, eps = self._tensor(name), self.config.norm_eps
+        if self.config.norm == "rms":
+            return rms_norm(x, weight, eps)
+        return layer_norm(x, weight, self._tensor(name + ".bias"), eps)
+
+    def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, self.matrix(name), self.dtype)
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        weight = self.weights[name]
+        assert isinstance(weight, np.ndarray), name
+        return torch.from_numpy(weight)
+
+    def _rope_rows(self, rows: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return tables of at least `rows` rows, kept between calls."""
+        if self.config.ropes and (not self._tables or len(self._tables[0][0]) < rows):
+            tables = self.rope_tables(1 << (rows - 1).bit_length())
+            self._tables = [(torch.from_numpy(cos), torch.from_numpy(sin)) for cos, sin in tables]
+        return self._tables

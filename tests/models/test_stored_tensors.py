@@ -13,12 +13,14 @@ import torch
 from safetensors.torch import save_file
 
 import tiny
+from draws import normal
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 from suffice.models.decoder import DecoderWeights
 from suffice.models.formats.quantized_file import (
     described_config,
     open_quantized,
+    read_part,
     stored_tokenizer,
     write_part,
 )
@@ -123,6 +125,17 @@ def test_a_quantized_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         else:
             assert np.array_equal(weight, kept[name])
     assert stored_tokenizer(file)[1].startswith("{")
+
+
+@pytest.mark.parametrize("kind", ["none", "none:dtype=float32", "int8"])
+def test_weights_of_every_type_are_read_as_they_were_written(kind: str, tmp_path: Path) -> None:
+    weight = QUANTS.build(kind).pack(normal(20, 33), normal(20, seed=1))
+    write_part(tmp_path / "part.safetensors", {"layers.0.q": weight}, {})
+    _, weights = read_part(tmp_path / "part.safetensors")
+    read = weights["layers.0.q"]
+    assert isinstance(read, PackedLinear) and read.data.dtype == weight.data.dtype
+    assert np.array_equal(read.unpack(), weight.unpack())
+    assert np.array_equal(read.bias, weight.bias)
 
 
 def test_every_type_is_read_and_a_file_that_is_cut_meanwhile_is_refused(tmp_path: Path) -> None:

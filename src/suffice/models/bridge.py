@@ -24,7 +24,9 @@ def as_array(tensor: Any) -> np.ndarray:
 
 
 def as_tensor(array: np.ndarray) -> Any:
-    """Return an array, not of bfloat16, as a tensor."""
+    """Return an array as a tensor."""
     import torch
 
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)

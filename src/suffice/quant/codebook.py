@@ -67,11 +67,14 @@ def intervals(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     if len(edges) > FEW:
         return np.searchsorted(edges, values).astype(np.uint8)
     codes = np.zeros(values.size, np.uint8)
-    flat, above = values.reshape(-1), np.empty(CHUNK, np.bool_)
+    flat, above = values.reshape(-1), np.empty(min(CHUNK, values.size), np.bool_)
     for begin in range(0, len(flat), CHUNK):
         part, found = flat[begin : begin + CHUNK], codes[begin : begin + CHUNK]
+        more = above[: len(part)]
+        ones = more.view(np.uint8)
         for edge in edges:
-            found += np.greater(part, edge, out=above[: len(part)]).view(np.uint8)
+            np.greater(part, edge, out=more)
+            np.add(found, ones, out=found)
     return codes.reshape(values.shape)
 
 

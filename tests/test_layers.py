@@ -23,7 +23,7 @@ LAYERS = [
     ["attention", "policy"],
     ["cache", "quant", "sampling", "pull"],
     ["registry", "native", "sampling_params", "trace"],
-    ["errors", "data", "paths", "progress", "_native"],
+    ["arrays", "errors", "data", "paths", "progress", "_native"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PLAIN = {

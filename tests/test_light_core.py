@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiny
+from calibrating import text_flags
 
 BLOCKED = """
 import sys
@@ -26,8 +27,13 @@ from suffice.speculate import SPECULATORS
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 6
 PARAMS = SamplingParams(temperature=0.7, max_tokens=4, seed=1, ignore_eos=True, logprobs=1)
-MODEL = sys.argv[1]
-OPTIONS = {"speculator:draft_model": {"speculative_config": "draft_model:model=" + MODEL}}
+MODEL, CALIBRATION = sys.argv[1:]
+OPTIONS = {
+    "speculator:draft_model": {"speculative_config": "draft_model:model=" + MODEL},
+    "quant:kllm": {"quantization": "kllm:act_bits=16"},
+    "softmax:exaq": {"softmax": "exaq", "calibration": CALIBRATION},
+    "softmax:exaq_km": {"softmax": "exaq_km", "calibration": CALIBRATION},
+}
 
 def generated(name, **options):
     llm = LLM(MODEL, threads=1, **options)
@@ -71,14 +77,16 @@ def ran(code: str, *arguments: str | Path, stdin: str = "") -> str:
     return done.stdout
 
 
-def test_every_technique_generates(model: Path) -> None:
+def test_every_technique_generates(model: Path, tmp_path: Path) -> None:
     from suffice.attention import ATTENTIONS, SOFTMAXES
     from suffice.cache import GROWTHS, KV_DTYPES
     from suffice.policy import POLICIES
     from suffice.quant import QUANTS
     from suffice.speculate import SPECULATORS
 
-    lines = ran(GENERATE, model).splitlines()
+    file = tmp_path / "calibration.json"
+    ran(COMMANDS, "calibrate", "-m", model, "-o", file, *text_flags(tmp_path, 2))
+    lines = ran(GENERATE, model, file).splitlines()
     tables = (ATTENTIONS, SOFTMAXES, POLICIES, GROWTHS, QUANTS, SPECULATORS)
     assert len(lines) == sum(len(table.names()) for table in tables) + len(KV_DTYPES)
     assert all(line.endswith(" 4") for line in lines), lines

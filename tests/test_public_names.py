@@ -35,16 +35,17 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("code", "absent"),
     [
-        "import suffice",
-        "from suffice import SamplingParams; SamplingParams()",
-        "from suffice import Config; Config.create('model', threads=1)",
+        ("import suffice", "numpy"),
+        ("from suffice import SamplingParams; SamplingParams()", "numpy"),
+        ("from suffice import Config; Config.create('model', threads=1)", "tokenizers"),
+        ("from suffice import LLM", "jinja2"),
     ],
 )
-def test_what_needs_no_model_loads_no_torch(code: str) -> None:
-    assert not loaded(code) & {"torch", "transformers", "numpy"}
+def test_nothing_is_loaded_before_it_is_needed(code: str, absent: str) -> None:
+    assert not loaded(code) & {"torch", "transformers", "gguf", absent}
 
 
 def test_the_loaded_modules_are_seen() -> None:
-    assert "torch" in loaded("from suffice import LLM")
+    assert "numpy" in loaded("from suffice import LLM")

@@ -366,10 +366,13 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
         config = facts["config"] | {field: value}
         damaged(f"its configuration lacks or has {message}", facts | {"config": config})
     damaged("is damaged: its header is not a JSON object", [facts])
-    damaged("is damaged: its tokenizer cannot be read", facts | {"tokenizer": {}})
-    for text, message in ((b"\xff\xfe", "is not text"), (b"{]", "cannot be read: Exception: ")):
+    damaged("the tokenizer cannot be loaded", facts | {"tokenizer": {}})
+    for text, message in (
+        (b"\xff\xfe", "is damaged: its tokenizer is not text"),
+        (b"{]", "is not valid JSON: "),
+    ):
         spoilt = torch.tensor(list(text), dtype=torch.uint8)
-        damaged(f"is damaged: its tokenizer {message}", tensors=tensors | {"tokenizer": spoilt})
+        damaged(message, tensors=tensors | {"tokenizer": spoilt})
     broken = tmp_path / "broken.safetensors"
     save_file(tensors, broken, metadata={"suffice": "{"})
     ran = cli("info", "-m", str(broken))

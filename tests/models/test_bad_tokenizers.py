@@ -1,4 +1,7 @@
-"""Damaged and hostile tokenizers, settings and templates: each ends in one line or in tokens."""
+"""Damaged and hostile tokenizers, settings and templates: each ends in one line or in tokens.
+
+Tests of tokenizer_json.py too.
+"""
 
 from __future__ import annotations
 
@@ -90,6 +93,11 @@ WORDS = json.loads(tokenizer_folders.byte_level())
         ("added_tokens.0.special", 1, "'special' = 1 of an added token must be true or false"),
         ("normalizer", [""], "'normalizer' must be an object with a 'type'"),
         ("normalizer", {"type": "Prepend", "prepend": ""}, "nothing to prepend"),
+        (
+            "decoder.decoders.0",
+            {"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": ""},
+            "a decoder that replaces must name a text, not a regular expression",
+        ),
         ("pre_tokenizer", {"type": "Whatever"}, "the tokenizer cannot be loaded"),
         ("post_processor.single.0", {"SpecialToken": {"id": "?", "type_id": 0}}, "unknown part"),
         ("post_processor.single.0", {"Sequence": {"id": "B", "type_id": 0}}, "a second text"),

@@ -162,7 +162,7 @@ def test_a_stream_of_broken_characters_goes_on(byte_level: Tokenizer) -> None:
 
 
 def slow_stream(tokenizer: Tokenizer, tokens: list[int], *, skip_special: bool) -> list[str]:
-    """Return the pieces of a stream that decodes its last tokens anew for each token."""
+    """Return the pieces of a stream that decodes its last tokens for each token."""
     pieces, context, sent = [], 0, 0
 
     def text(start: int, end: int) -> str:

@@ -18,7 +18,7 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 class ChatTemplate:
-    """A template, or several by name, of which `default` is used.
+    """A template. Where there are several by name, `default` is used.
 
     Templates see `special`, tokens by role such as `bos_token`. jinja2 is imported, and the
     template compiled, for the first conversation.

@@ -86,8 +86,7 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = False) -> str:
         """Return the text of some tokens; broken characters come out as U+FFFD."""
-        text: str = self._backend.decode(tokens, skip_special_tokens=skip_special)
-        return text
+        return _decoded(self._backend, tokens, skip_special=skip_special)
 
     def chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool) -> list[int]:
         """Return a conversation's tokens by the model's chat template.
@@ -221,10 +220,16 @@ class StreamDecoder:
         return text[len(known) :]
 
     def _text(self, start: int, end: int) -> str:
-        text: str = self._backend.decode(
-            self._tokens[start:end], skip_special_tokens=self._skip_special
-        )
-        return text
+        tokens = self._tokens[start:end]
+        return _decoded(self._backend, tokens, skip_special=self._skip_special)
+
+
+def _decoded(backend: Backend, tokens: Sequence[int], *, skip_special: bool) -> str:
+    from suffice.models.formats.tokenizer_json import guarded
+
+    with guarded("the tokens"):
+        text: str = backend.decode(tokens, skip_special_tokens=skip_special)
+    return text
 
 
 def load_tokenizer(model: str | Path, size: int | None = None) -> Tokenizer:

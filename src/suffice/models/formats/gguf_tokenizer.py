@@ -221,10 +221,10 @@ def _merges(vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
     Pairs of the same token are ordered by the length of the left part, shortest first.
     """
     return [
-        (token[:cut], token[cut:])
+        (left, right)
         for token in vocabulary
         for cut in range(1, len(token))
-        if token[:cut] in vocabulary and token[cut:] in vocabulary
+        if (left := token[:cut]) in vocabulary and (right := token[cut:]) in vocabulary
     ]
 
 

@@ -220,7 +220,7 @@ def read_stored(facts: Any, text: str, roles: Sequence[str], where: object) -> T
         raise refused(where, "its special tokens and templates must be texts")
     if not isinstance(ends, list) or not all(type(each) is int for each in ends):
         raise refused(where, "its end tokens must be token ids")
-    tokenizer = assemble(parse(text, where), where)
+    tokenizer = assemble(parse(text, f"the tokenizer in {where}"), where)
     with guarded(where):
         present = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         missing = [token for token in dict.fromkeys(special.values()) if token not in present]
@@ -236,6 +236,9 @@ def _check_piece(piece: Any, where: object, name: str) -> None:
     kind = piece["type"]
     if kind == "Prepend" and not piece.get("prepend"):
         raise refused(where, f"'{name}' of type Prepend has nothing to prepend")
+    if name == "decoder" and kind == "Replace" and "String" not in (piece.get("pattern") or ()):
+        # A regular expression may run out of steps, which ends a stream in a panic.
+        raise refused(where, "a decoder that replaces must name a text, not a regular expression")
     if kind == "TemplateProcessing":
         _check_template(piece, where)
     for key in _LISTS:

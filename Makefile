@@ -6,6 +6,7 @@
 #   make check   formatting, lint, types, sizes, layers
 #   make build   set up only: .venv and the native extension
 #   make wheel   a wheel and a source distribution in dist/
+#   make fuzz       run 10,000 damaged models: minutes
 #   make sanitize   run the tests of native code with sanitizers: minutes
 #   make bench   prompt and decode speed of the default model
 #   make clean   remove what the build made (not .venv, not the models)
@@ -30,7 +31,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH ?= torch==2.13.0
 NATIVE := CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
 
-.PHONY: demo smoke test check build wheel sanitize bench clean
+.PHONY: demo smoke test check build wheel fuzz sanitize bench clean
 
 demo: build
 	@if $(BIN)/suffice info | grep -q 'not measured'; then \
@@ -54,6 +55,9 @@ bench: build
 	@$(BIN)/suffice bench --model $(MODEL)
 
 build: $(VENV)/built
+
+fuzz: $(VENV)/tested
+	$(BIN)/python tools/fuzz.py
 
 sanitize: $(VENV)/tested
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/sanitize.sh

@@ -14,12 +14,14 @@ script then exits with 1.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -32,11 +34,13 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "support")]
 
+import gguf_files  # noqa: E402
 import json_mutations  # noqa: E402
 import mutations  # noqa: E402
 
 SECONDS = 20.0
 MEMORY = 3 << 30  # bytes of address space
+FLAGS = ("-q", "-n", "3", "--threads", "1")  # -q: no notices, which are no errors
 LONGEST = 1000  # characters of an error's line
 TEMPLATE_PARTS = (
     "{% for a in range(10**9) %}x{% endfor %}",
@@ -51,12 +55,39 @@ TEMPLATE_PARTS = (
 )
 # The models are made by another process, because PyTorch makes them.
 _MAKE = """
+import json
 import sys
 from pathlib import Path
+
+import gguf
+import gguf_files
+import numpy as np
 import tiny
+
 folder = Path(sys.argv[1])
-tiny.make(folder / "folder", "llama")
-tiny.write_gguf(folder / "folder", folder / "model.gguf", "Q8_0")
+tiny.make(folder / "folder", "llama", tokenizer=True, num_hidden_layers=1)
+stored = json.loads((folder / "folder" / "tokenizer.json").read_text())
+added = {each["content"]: each["id"] for each in stored["added_tokens"]}
+vocabulary = stored["model"]["vocab"] | added
+tokens = sorted(vocabulary, key=vocabulary.get)
+merges = stored["model"]["merges"]
+merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+template = (folder / "folder" / "chat_template.jinja").read_text()
+named = {
+    "model": "gpt2",
+    "pre": "gpt-2",
+    "tokens": tokens,
+    "token_type": [3 if token in added else 1 for token in tokens],
+    "merges": merges,
+    "bos_token_id": vocabulary["<bos>"],
+    "eos_token_id": vocabulary["<eos>"],
+}
+keys = {f"tokenizer.ggml.{key}": value for key, value in named.items()}
+keys = gguf_files.llama_keys(**keys, **{"tokenizer.chat_template": template})
+rows = np.random.default_rng(0).standard_normal((len(tokens), 32)).astype(np.float32)
+embedding = gguf.quantize(rows, gguf.GGMLQuantizationType.Q8_0), "Q8_0"
+tensors = gguf_files.llama_tensors() | {"token_embd.weight": embedding}
+gguf_files.write(folder / "model.gguf", keys, tensors)
 """
 
 
@@ -111,14 +142,35 @@ def _damage(source: Path, target: Path, rng: random.Random) -> None:
     if source.suffix == ".json" and rng.random() < 0.8:
         document = json.loads(source.read_text(encoding="utf-8"))
         text = json_mutations.mutated(document, seed)
+    elif source.suffix == ".safetensors" and rng.random() < 0.5:
+        target.write_bytes(_with_other_header(source.read_bytes(), seed))
+        return
     elif source.suffix == ".jinja":
         text = json_mutations.mutated_text(
             source.read_text(encoding="utf-8"), seed, TEMPLATE_PARTS
         )
     else:
-        target.write_bytes(mutations.mutated(source.read_bytes(), seed))
+        target.write_bytes(_with_other_bytes(source.read_bytes(), random.Random(seed)))
         return
     target.write_text(text, encoding="utf-8", errors="surrogatepass")
+
+
+def _with_other_header(data: bytes, seed: int) -> bytes:
+    """Return a safetensors file with its header's values changed."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json_mutations.mutated(json.loads(data[8:end]), seed)
+    changed = header.encode(errors="surrogatepass")
+    return struct.pack("<Q", len(changed)) + changed + data[end:]
+
+
+def _with_other_bytes(data: bytes, rng: random.Random) -> bytes:
+    mutators = list(mutations.BYTES.values())
+    if data[:4] == b"GGUF":
+        numbers, names = gguf_files.spots(data)
+        mutators += [mutations.numbers_at(numbers), mutations.names_at(names)] * 3
+    for _ in range(rng.choice((1, 1, 2))):
+        data = rng.choice(mutators)(data, rng) if data else data
+    return data
 
 
 def run(case: Case, folder: Path) -> Outcome:
@@ -170,9 +222,7 @@ def _run_here(case: Case, out: Path, err: Path) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number, path in ((1, out), (2, err)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
-        # -q: no notices, which are no errors
-        flags = ["-q", "-n", "3", "--threads", "1", *case.flags]
-        code = _exit_code(["run", "-m", str(case.model), *flags, "hi"])
+        code = _exit_code(["run", "-m", str(case.model), *FLAGS, *case.flags, "hi"])
     finally:
         os._exit(code)
 
@@ -223,13 +273,11 @@ def report(found: Iterator[Outcome], count: int) -> list[Outcome]:
     return bad
 
 
-def preload() -> None:
-    """Import what `run` needs once, before cases fork; no thread may run then."""
-    import jinja2  # noqa: F401
-    import tokenizers  # noqa: F401
-
-    import suffice.cli.answer
-    import suffice.engine.llm  # noqa: F401
+def preload(models: Path) -> None:
+    """Run an undamaged model, so that cases fork with all modules loaded; no thread may stay."""
+    with Path(os.devnull).open("w") as nothing, contextlib.redirect_stdout(nothing):
+        code = _exit_code(["run", "-m", str(models / "folder"), *FLAGS, "hi"])
+    assert code == 0, "the undamaged model does not run"
 
 
 def main() -> int:
@@ -241,9 +289,9 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="run one case, and keep its files")
     options = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    preload()
     models = make_models(Path(tempfile.mkdtemp(prefix="suffice-fuzz-models-")))
     try:
+        preload(models)
         if options.only is not None:
             kept = Path(tempfile.mkdtemp(prefix=f"suffice-fuzz-{options.only}-"))
             outcome = run(damaged(models, kept, options.seed, options.only), kept)

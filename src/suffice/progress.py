@@ -9,6 +9,32 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import rich.progress
+    import rich.status
+
+_status: rich.status.Status | None = None  # the one that is shown
+
+
+@contextlib.contextmanager
+def status(text: str) -> Iterator[Callable[[float], None]]:
+    """Show on a terminal what is being done; yields a function that adds how much of it is done.
+
+    Within another status, that one is used.
+    """
+    global _status
+    if not sys.stderr.isatty():
+        yield lambda share: None
+        return
+    if (outer := _status) is not None:
+        yield lambda share: outer.update(f"{text}: {share:.0%}")
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as shown:
+        _status = shown
+        try:
+            yield lambda share: shown.update(f"{text}: {share:.0%}")
+        finally:
+            _status = None
 
 
 def progress_bar(

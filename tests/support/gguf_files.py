@@ -34,7 +34,10 @@ def typed(value: Any) -> bytes:
         return struct.pack("<If", FLOAT32, value)
     if isinstance(value, int):
         return struct.pack("<II", UINT32, value)
-    kind, entries = STRING, b"".join(text(each) for each in value)
+    if all(isinstance(each, int) for each in value):
+        kind, entries = UINT32, struct.pack(f"<{len(value)}I", *value)
+    else:
+        kind, entries = STRING, b"".join(text(each) for each in value)
     return struct.pack("<IIQ", ARRAY, kind, len(value)) + entries
 
 

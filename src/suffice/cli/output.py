@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from suffice.cli.interrupt import ends_process
 from suffice.errors import InputError, check_text
-from suffice.progress import progress_bar
+from suffice.progress import progress_bar, status
 
 if TYPE_CHECKING:
     from suffice.engine.llm import LLM
@@ -89,14 +89,8 @@ def wrapped(llm: LLM, prompt: str, system: str | None) -> Any:
 @contextlib.contextmanager
 def busy(text: str) -> Iterator[None]:
     """Show on a terminal what is being done; Ctrl-C leaves nothing to clean up."""
-    with ends_process():
-        if not sys.stderr.isatty():
-            yield
-            return
-        from rich.console import Console
-
-        with Console(stderr=True).status(text):
-            yield
+    with ends_process(), status(text):
+        yield
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from suffice import native
@@ -16,6 +17,7 @@ from suffice.models.formats.quantized_file import Quantized
 from suffice.models.open import open_model
 from suffice.models.pages import to_huge_pages
 from suffice.models.tokenizer import Tokenizer, load_tokenizer
+from suffice.progress import status
 from suffice.quant import QUANTS
 
 SAMPLE = 8000  # characters of text; their tokens suffice to measure the model's keys
@@ -41,12 +43,15 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     native.set_threads(config.threads)
     if isinstance(opened, Quantized):
         config = replace(config, quantization=QUANTS.build(opened.facts["method"]))
-        to_huge_pages(opened.weights)
-        decoder = DecoderWeights(model, opened.weights)
-    else:
-        assert config.quantization is not None
-        decoder = DecoderWeights.from_checkpoint(opened, config.quantization)
-    tokenizer = load_tokenizer(config.tokenizer or config.model, model.vocab)
+    with ThreadPoolExecutor(1) as beside, status(f"loading {config.model}") as report:
+        loading = beside.submit(load_tokenizer, config.tokenizer or config.model, model.vocab)
+        if isinstance(opened, Quantized):
+            to_huge_pages(opened.weights)
+            decoder = DecoderWeights(model, opened.weights)
+        else:
+            assert config.quantization is not None
+            decoder = DecoderWeights.from_checkpoint(opened, config.quantization, report)
+        tokenizer = loading.result()
     runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
     runner.stored_as = opened.stored_as
     runner.proposer = config.speculative_config.proposer(DraftModels(runner, load))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,13 +38,21 @@ class DecoderWeights:
         self.weights = dict(weights)
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint, quant: Quant) -> DecoderWeights:
+    def from_checkpoint(
+        cls,
+        checkpoint: Checkpoint,
+        quant: Quant,
+        report: Callable[[float], None] = lambda share: None,
+    ) -> DecoderWeights:
         """Pack a checkpoint's weights with `quant` into huge pages, one tensor at a time.
+
+        `report` gets the share that has been read, after each tensor.
 
         Raises:
             InputError: A damaged checkpoint.
         """
-        return cls(checkpoint.config, pack_weights(checkpoint.weights(), quant, HugePages()))
+        weights = _reported(list(checkpoint.weights()), report)
+        return cls(checkpoint.config, pack_weights(weights, quant, HugePages()))
 
     def requantized(self, quant: Quant) -> DecoderWeights:
         """Return these weights with the layers' matrices stored by `quant`; others are shared.
@@ -111,6 +120,17 @@ def pack_weights(
             packed[name] = pack_stored(_method(quant, name), weight, bias, allocate)
     assert not biases, "a bias came after its matrix"
     return packed
+
+
+def _reported(
+    weights: Sequence[tuple[str, Weight]], report: Callable[[float], None]
+) -> Iterator[tuple[str, Weight]]:
+    """Yield weights, and report after each the share of all entries that it completes."""
+    done, total = 0, sum(math.prod(weight.shape) for _, weight in weights)
+    for name, weight in weights:
+        yield name, weight
+        done += math.prod(weight.shape)
+        report(done / total)
 
 
 def _method(quant: Quant, name: str) -> Quant:

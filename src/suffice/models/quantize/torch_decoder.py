@@ -155,9 +155,9 @@ class TorchDecoder(DecoderWeights):
         x: torch.Tensor,
     ) -> torch.Tensor:
         q, k, v = self._projected(index, table, x)
-        cache.append(index, k.numpy(), v.numpy())
+        cache.append(index, k.detach().numpy(), v.detach().numpy())
         if watch is not None:
-            watch(index, q.numpy())
+            watch(index, q.detach().numpy())
         rows = cache.held(index) + len(x)
         held = (torch.from_numpy(part(index, rows)) for part in (cache.keys, cache.values))
         mixed = self._mixed(index, q, *held)

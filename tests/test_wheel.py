@@ -8,7 +8,6 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -43,11 +42,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_demo_runs_without_a_compiler_and_without_torch(
-    installed: Path, checkpoints: Any, tmp_path: Path
+    installed: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (fast,) = re.findall(r"^FAST \?= (.*)$", makefile, re.MULTILINE)
-    flags = ["--model", checkpoints("llama"), *fast.split(), "--temp", "0", "--n-predict", "8"]
+    flags = ["--model", checkpoint, *fast.split(), "--temp", "0", "--n-predict", "8"]
     alone = {"PATH": str(installed), "SUFFICE_CACHE": str(tmp_path)}
     one, two = (ran(installed / "suffice", "run", *flags, "hi", **alone) for _ in range(2))
     assert one.strip() and one == two

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from oracle import assert_matches, max_error
 from suffice.attention import ATTENTIONS
@@ -89,13 +88,13 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Table]:
 
 
 def attend(
-    extension: ctypes.CDLL, rule: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-) -> tuple[torch.Tensor, list[int]]:
+    extension: ctypes.CDLL, rule: Any, q: np.ndarray, k: np.ndarray, v: np.ndarray
+) -> tuple[np.ndarray, list[int]]:
     """Return the native output [H, 1, D], rows of keys and values read, and whether it is exact."""
     floats = ctypes.POINTER(ctypes.c_float)
     arrays = [
         np.ascontiguousarray(each, dtype=np.float32)
-        for each in (q[:, 0].numpy() * SCALE * math.log2(math.e), k[0].numpy(), v[0].numpy())
+        for each in (q[:, 0] * SCALE * math.log2(math.e), k[0], v[0])
     ]
     out = np.zeros((HEADS, SIZE), np.float32)
     queries, keys, values, output = (each.ctypes.data_as(floats) for each in (*arrays, out))
@@ -115,20 +114,20 @@ def attend(
         output,
         reads,
     )
-    return torch.from_numpy(out)[:, None], list(reads)
+    return out[:, None], list(reads)
 
 
 def test_the_example_works(extension: ctypes.CDLL, table: Table) -> None:
-    torch.manual_seed(0)
-    q, k, v = torch.randn(HEADS, 1, SIZE), torch.randn(1, ROWS, SIZE), torch.randn(1, ROWS, SIZE)
+    random, shapes = np.random.default_rng(0), ((HEADS, 1, SIZE), *2 * [(1, ROWS, SIZE)])
+    q, k, v = (random.standard_normal(shape, np.float32) for shape in shapes)
     limit = table.load("newest").exact_limit()
     whole, _ = attend(extension, limit.rule(), q, k, v)
     read = []
     for technique in (table.build("newest:rows=1"), table.build("newest:rows=108"), limit):
         found, (keys, values, exact) = attend(extension, technique.rule(), q, k, v)
         single, double = (
-            technique.reference(q.to(kind), k.to(kind), v.to(kind), scale=SCALE)
-            for kind in (torch.float32, torch.float64)
+            technique.reference(q.astype(kind), k.astype(kind), v.astype(kind), scale=SCALE)
+            for kind in (np.float32, np.float64)
         )
         assert_matches(found, double.output, single.output, 8)
         assert [keys, values] == [int(double.keys.sum()), int(double.values.sum())]
@@ -137,4 +136,4 @@ def test_the_example_works(extension: ctypes.CDLL, table: Table) -> None:
     # 300 rows: the newest block has 12, and 6 more blocks make 108.
     assert read == [12, 108, ROWS]
     stopped, _ = attend(extension, table.build("newest:rows=108").rule(), q, k, v)
-    assert max_error(stopped, whole.double()) > 0.01, "what is left out can be seen"
+    assert max_error(stopped, whole.astype(np.float64)) > 0.01, "what is left out can be seen"

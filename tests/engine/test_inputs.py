@@ -71,7 +71,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=8)
             [3] * 60,
             SamplingParams(min_tokens=5),
             "min_tokens=5: must not be more than 4, the tokens that the prompt leaves in the "
-            "context (max_model_len)",
+            "context",
         ),
         (
             "x",

@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import tiny
 from suffice.errors import InputError
@@ -383,6 +385,7 @@ def test_broken_config(text: str, message: str, folder_of: Any) -> None:
 def test_weights_that_others_quantized(method: str, tmp_path: Path) -> None:
     stored = {"architectures": ["Phi3ForCausalLM"], "quantization_config": {"quant_method": method}}
     (tmp_path / "config.json").write_text(json.dumps(stored))
+    save_file({"model.x.qweight": np.zeros((2, 2), np.int32)}, tmp_path / "model.safetensors")
     with pytest.raises(InputError) as refused:
         open_checkpoint(tmp_path)
     assert str(refused.value) == (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -61,7 +62,7 @@ def by_native(decoder: TorchDecoder, chunks: list[list[int]]) -> torch.Tensor:
     for chunk in chunks:
         rows.append(model.step([StepRows(cache, chunk, outputs="all")]))
         cache.commit(list(range(len(chunk))))
-    return torch.cat(rows)
+    return torch.from_numpy(np.concatenate(rows))
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ def new_cache(decoder: TorchDecoder, dtype: str = "float32") -> KVCache:
     return cache
 
 
-def run(model: NativeModel, cache: KVCache, tokens: list[int]) -> torch.Tensor:
+def run(model: NativeModel, cache: KVCache, tokens: list[int]) -> np.ndarray:
     """Logits [T, V] of all tokens, as one causal chain."""
     logits = model.step([StepRows(cache, tokens, outputs="all")])
     cache.commit(list(range(len(tokens))))
@@ -60,7 +60,7 @@ def test_logits_are_those_of_transformers(each_isa: str, variant: str, checkpoin
         for size in sizes:
             logits.append(run(model, cache, tokens[start : start + size]))
             start += size
-        assert_matches(torch.cat(logits), exact, same, factor=4)
+        assert_matches(np.concatenate(logits), exact, same, factor=4)
 
 
 @pytest.mark.parametrize("variant", ["llama", "llama-bias", "gemma3", "opt-post"])
@@ -77,7 +77,7 @@ def test_codes_are_the_decoder_s(each_isa: str, quant: str, variant: str, checkp
     expected = decoder.forward(TOKENS[:30], new_cache(decoder), logits="all")
     exact = plain.forward(TOKENS[:30], new_cache(plain), logits="all")
     assert expected is not None and exact is not None
-    assert (logits - expected).abs().max() < 0.01 * expected.std()
+    assert np.abs(logits - expected.numpy()).max() < 0.01 * expected.std()
     assert (exact - expected).abs().max() > 0.1 * expected.std()  # or it would show nothing
 
 
@@ -126,27 +126,28 @@ def test_a_batch_equals_its_rows(
         ]
     )
     for i in range(4):
-        assert torch.equal(batch[i], alone[0][i])
-    assert torch.equal(batch[4], alone[1][0])
-    assert torch.equal(batch[5], alone[2][0])
+        assert np.array_equal(batch[i], alone[0][i])
+    assert np.array_equal(batch[4], alone[1][0])
+    assert np.array_equal(batch[5], alone[2][0])
     atol = 0.05 if "int8" in (quant, kv) or "a=8" in quant else 1e-3
     if kv == "kmeans4":  # what rounding a value's weight leaves goes to rows that come later
-        atol = 0.2 * float(torch.stack(alone[2]).std())
-    close = partial(torch.testing.assert_close, rtol=0, atol=atol)
+        atol = 0.2 * float(np.stack(alone[2]).std())
+    close = partial(np.testing.assert_allclose, rtol=0, atol=atol)
     close(batch[7], alone[2][1])
     caches[2].commit([0, 2])
     rest = model.step([StepRows(caches[2], tokens[2:4], outputs="all")])
-    close(rest, torch.stack(alone[2][2:]))
+    close(rest, np.stack(alone[2][2:]))
 
 
-def after(decoder: TorchDecoder, model: NativeModel, decided: Any = None) -> torch.Tensor:
+def after(decoder: TorchDecoder, model: NativeModel, decided: Any = None) -> np.ndarray:
     """Logits of steps of a token and of three behind 24 tokens that the whole model has run."""
     cache = new_cache(decoder)
     run(NativeModel(decoder, 64), cache, TOKENS[:24].tolist())
     if decided:
         decided(cache)
     one = run(model, cache, TOKENS[24:25].tolist())
-    return torch.cat((one, model.step([StepRows(cache, TOKENS[25:28].tolist(), outputs="all")])))
+    three = model.step([StepRows(cache, TOKENS[25:28].tolist(), outputs="all")])
+    return np.concatenate((one, three))
 
 
 @pytest.mark.parametrize(("recent", "sinks"), [(1, 0), (5, 0), (6, 4), (3, 16), (40, 4)])
@@ -161,8 +162,8 @@ def test_a_step_sees_recent_keys_and_sinks(
 
     decoder, model = models(checkpoints("llama"))
     less = NativeModel(decoder, 64, omitted=Omitted(recent, sinks))
-    assert torch.equal(after(decoder, less), after(decoder, model, policy))
-    assert torch.equal(after(decoder, less), after(decoder, model)) == (recent == 40)
+    assert np.array_equal(after(decoder, less), after(decoder, model, policy))
+    assert np.array_equal(after(decoder, less), after(decoder, model)) == (recent == 40)
 
 
 def test_a_window_of_a_layer_s_own_stays(checkpoints: Any) -> None:
@@ -174,7 +175,7 @@ def test_a_window_of_a_layer_s_own_stays(checkpoints: Any) -> None:
         )
         narrow = TorchDecoder(dataclasses.replace(decoder.config, layers=layers), decoder.weights)
         less = NativeModel(decoder, 64, omitted=Omitted(recent))
-        assert torch.equal(after(decoder, less), after(decoder, NativeModel(narrow, 64)))
+        assert np.array_equal(after(decoder, less), after(decoder, NativeModel(narrow, 64)))
 
 
 @pytest.mark.parametrize("variant", ["llama", "opt-post"])
@@ -196,7 +197,7 @@ def test_layers_are_skipped(variant: str, checkpoints: Any) -> None:
         config = dataclasses.replace(decoder.config, layers=tuple(layers[at] for at in kept))
         shallow = TorchDecoder(config, weights)
         less = NativeModel(decoder, 64, omitted=Omitted(layers=skipped))
-        assert torch.equal(
+        assert np.array_equal(
             run(less, new_cache(decoder), tokens),
             run(NativeModel(shallow, 64), new_cache(shallow), tokens),
         )
@@ -216,7 +217,7 @@ def test_rotations_are_made_as_positions_are_reached(
         found = [
             run(model, cache, part) for model, cache in zip((at_once, later), caches, strict=True)
         ]
-        assert torch.equal(*found)
+        assert np.array_equal(*found)
 
 
 def test_weights_are_stored_once_more(checkpoints: Any) -> None:
@@ -258,7 +259,7 @@ def test_int8_equals_its_definition(each_isa: str, checkpoints: Any) -> None:
         results.append(run(model, new_cache(decoder, "int8"), TOKENS[:16].tolist()))
     native.use_isa(before)
     spread = results[0].std()
-    assert (results[0] - results[1]).abs().mean() < 0.05 * spread
+    assert np.abs(results[0] - results[1]).mean() < 0.05 * spread
 
 
 def test_what_was_read_is_counted(checkpoints: Any) -> None:
@@ -284,20 +285,3 @@ def test_what_was_read_is_counted(checkpoints: Any) -> None:
     assert np.array_equal(plain["key_rows_read"], added.rows[0])
     weights = sum(weight.bytes for weight in decoder.weights.values() if hasattr(weight, "unpack"))
     assert 0.9 * weights <= added.weight_bytes_read <= 1.2 * weights
-
-
-def test_a_step_hands_the_core_no_tensor(checkpoints: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt while torch's Python code looks into a tensor for the core would be lost."""
-    decoder, model = models(checkpoints("llama"))
-    cache = new_cache(decoder)
-    asked: list[torch.Tensor] = []
-    look = torch.Tensor.__dlpack__
-
-    def counted(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
-        asked.append(tensor)
-        return look(tensor, *args, **options)
-
-    monkeypatch.setattr(torch.Tensor, "__dlpack__", counted)
-    run(model, cache, [1, 2, 3])
-    assert cache.keys(0).shape[1] == 3
-    assert asked == []

@@ -100,7 +100,9 @@ class OutputError:
             if (weights >= 0).all():
                 scaled: np.ndarray = weights * (self.queries / (weights @ sums))
                 return scaled
-            used &= weights > 0
+            positive = weights > 0
+            # None may be positive if a few queries leave G close to singular.
+            used &= positive if positive.any() else weights > weights.min()
 
     def best_edges(self, start: Sequence[int], row_cost: float) -> list[int]:
         """Search from `start` for edges that locally minimize, with their best weights,

@@ -131,7 +131,7 @@ def observed(
         later = [_rotated(keys, *by) for by in own] or [keys]
         rotated = [_rotated(_rotated(products, *by).swapaxes(-1, -2), *by) for by in own]
         means.append(_mixed([each.mean(1) for each in later], shares))
-        rest = [np.square(_without(each, means[-1]), dtype=np.float64).mean(1) for each in later]
+        rest = [np.square(_without(each, means[-1])).mean(1) for each in later]
         squares.append(_mixed(rest, shares))
         moments.append(_mixed(rotated or [products], shares))
     return Observed(np.stack(means), np.stack(squares), np.stack(moments))
@@ -171,7 +171,8 @@ def _rotated(rows: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
 
 
 def _without(keys: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Return keys [G, T, D] without their components along the directions [G, D]."""
+    """Return keys [G, T, D] without their components along the directions [G, D], in float64."""
+    keys, means = keys.astype(np.float64), means.astype(np.float64)
     lengths = np.linalg.norm(means, axis=-1, keepdims=True).clip(min=1e-12)
     unit = (means / lengths)[:, None]
     rest: np.ndarray = keys - (keys * unit).sum(-1, keepdims=True) * unit

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import torch
 
@@ -117,7 +116,13 @@ class Layerwise(TorchDecoder):
         layer, rows = self.config.layers[index], len(state)
         tables = [(cos[:rows], sin[:rows]) for cos, sin in self._rope_rows(rows)]
         table = None if layer.rope is None else tables[layer.rope]
-        return self._layer(index, state, table, cast(KVCache, _OneLayer()), None)
+        return self._layer(index, state, table, None, None)
+
+    def _held(
+        self, index: int, cache: KVCache | None, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the keys and values of the window, which no cache stores."""
+        return k, v
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
         matrix = name.rpartition(".")[2]
@@ -137,19 +142,3 @@ class Layerwise(TorchDecoder):
             weighted = inputs[site].weighted
             scaled = (x.T * self._weights[self._window][name]) @ x
             weighted[matrix] = weighted[matrix] + scaled if matrix in weighted else scaled
-
-
-class _OneLayer:
-    """The keys and values of one layer and window, instead of a cache of all layers."""
-
-    def held(self, layer: int) -> int:
-        return 0
-
-    def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        self._keys, self._values = k, v
-
-    def keys(self, layer: int, rows: int) -> torch.Tensor:
-        return self._keys
-
-    def values(self, layer: int, rows: int) -> torch.Tensor:
-        return self._values

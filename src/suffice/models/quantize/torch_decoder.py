@@ -128,7 +128,7 @@ class TorchDecoder(DecoderWeights):
         index: int,
         x: torch.Tensor,
         table: tuple[torch.Tensor, torch.Tensor] | None,
-        cache: KVCache,
+        cache: KVCache | None,
         watch: Watch | None,
     ) -> torch.Tensor:
         at = f"layers.{index}."
@@ -150,18 +150,26 @@ class TorchDecoder(DecoderWeights):
         self,
         index: int,
         table: tuple[torch.Tensor, torch.Tensor] | None,
-        cache: KVCache,
+        cache: KVCache | None,
         watch: Watch | None,
         x: torch.Tensor,
     ) -> torch.Tensor:
         q, k, v = self._projected(index, table, x)
-        cache.append(index, k.detach().numpy(), v.detach().numpy())
         if watch is not None:
             watch(index, q.detach().numpy())
-        rows = cache.held(index) + len(x)
-        held = (torch.from_numpy(part(index, rows)) for part in (cache.keys, cache.values))
-        mixed = self._mixed(index, q, *held)
+        mixed = self._mixed(index, q, *self._held(index, cache, k, v))
         return self._linear(f"layers.{index}.o", mixed.transpose(0, 1).reshape(len(x), -1))
+
+    def _held(
+        self, index: int, cache: KVCache | None, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append keys and values [G, T, D] to a layer; return all that it holds, [G, S, D]."""
+        assert cache is not None
+        cache.append(index, k.numpy(), v.numpy())
+        rows = cache.held(index) + k.shape[1]
+        return torch.from_numpy(cache.keys(index, rows)), torch.from_numpy(
+            cache.values(index, rows)
+        )
 
     def _projected(
         self, index: int, table: tuple[torch.Tensor, torch.Tensor] | None, x: torch.Tensor

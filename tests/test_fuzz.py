@@ -1,4 +1,4 @@
-"""Damaged models end in text or in one line: the small form of `make fuzz`, and what it would see."""
+"""Damaged models end in text or in one line: `make fuzz` in its small form, and what it sees."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def case(folder: Path) -> fuzz.Case:
     [
         (0, "", None),
         (2, "suffice: error: no\n", None),
+        (2, "suffice: warning: well\nsuffice: error: no\n", None),
         (2, "suffice: error: no\nmore\n", "2 lines of error"),
         (2, "", "0 lines of error"),
         (2, "suffice: error: " + "x" * 2000 + "\n", "an error of 2016 characters"),

@@ -7,7 +7,7 @@
 Cases are numbered; a number and the seed give the same damage everywhere. Each damages one file
 of a tiny model (GGUF, safetensors, configuration, tokenizer, chat template, or a file of `suffice
 quantize`) and runs in a process of its own, with limits of memory and time. A signal, a traceback,
-more than a line of error, another exit code or a case that runs out of time is a violation; the
+more than a line of error (warnings may come before it), another exit code or a case that runs out of time is a violation; the
 script then exits with 1.
 """
 
@@ -194,7 +194,8 @@ def run(case: Case, folder: Path) -> Outcome:
 
 def judged(case: Case, code: int, out: str, err: str) -> Outcome:
     """Return the outcome of a run that ended with an exit code (a signal: below 0) and output."""
-    lines = [line for line in err.splitlines() if line.strip()]
+    said = [line for line in err.splitlines() if line.strip()]
+    lines = [line for line in said if not line.startswith("suffice: warning: ")]
     violation = None
     if code < 0:
         violation = f"ended by {signal.Signals(-code).name}"

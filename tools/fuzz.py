@@ -112,9 +112,7 @@ def _damage(source: Path, target: Path, rng: random.Random) -> None:
         document = json.loads(source.read_text(encoding="utf-8"))
         text = json_mutations.mutated(document, seed)
     elif source.suffix == ".jinja":
-        text = json_mutations.mutated_text(
-            source.read_text(encoding="utf-8"), seed, TEMPLATE_PARTS
-        )
+        text = json_mutations.mutated_text(source.read_text(encoding="utf-8"), seed, TEMPLATE_PARTS)
     else:
         target.write_bytes(mutations.mutated(source.read_bytes(), seed))
         return

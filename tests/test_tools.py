@@ -26,6 +26,7 @@ def tool(name: str) -> ModuleType:
 
 readme, sizes, untested = tool("readme"), tool("sizes"), tool("untested")
 papers, techniques, words = tool("papers"), tool("techniques"), tool("words")
+bits_models = tool("bits_models")
 
 
 def test_the_readme_agrees_with_the_results() -> None:
@@ -157,7 +158,34 @@ def test_a_bit_that_differs_is_found(tmp_path: Path) -> None:
     same, differs, less = map(compared, paths[1:])
     assert (same.returncode, same.stdout) == (0, "0 of 1 cases differ\n")
     assert differs.returncode == 1 and less.returncode == 1
-    assert "decoded.steps" in differs.stdout and "3 -> 4" in differs.stdout
+    assert "3 -> 4\ndecoded.steps: 1 cases\n1 of 1 cases differ\n" in differs.stdout
+    assert less.stdout == "1 cases are in one.json only\n1 of 1 cases differ\n"
+    one["a case"]["decoded"]["perplexity"] = "1.2"
+    paths[0].write_text(json.dumps(one))
+    assert "decoded.perplexity: 1 cases, by 2.5e-01 at most\n" in compared(paths[1]).stdout
+
+
+TINY = """
+def make(folder, variant, **changes):
+    if variant == "gemma3":
+        raise SystemExit("no gemma3")
+    (folder / "config.json").write_text(f"{variant} {changes}")
+"""
+
+
+def test_models_to_compare_are_made_once_by_another_process(tmp_path: Path) -> None:
+    (tmp_path / "support").mkdir()
+    (tmp_path / "support" / "tiny.py").write_text(TINY)
+    models = bits_models.Models(tmp_path, tmp_path, sys.executable, "a text")
+    config = models.need(tmp_path / "qwen2") / "config.json"
+    assert config.read_text() == "qwen2 {'tokenizer': True, 'max_position_embeddings': 1024}"
+    config.write_text("kept")
+    assert (models.need(tmp_path / "qwen2") / "config.json").read_text() == "kept"
+    with pytest.raises(RuntimeError, match=r"^exit code 1: no gemma3$"):
+        models.need(models.calibration("gemma3"))
+    for path in (tmp_path / "gemma3", models.calibration("gemma3")):
+        with pytest.raises(bits_models.NotMadeError, match=f"^{path.name}$"):
+            models.need(path)
 
 
 def test_the_quick_tests_are_there() -> None:

@@ -103,8 +103,8 @@ SPECULATORS: list[dict[str, Any]] = [
     {"method": "self", "recent": 64, "quantization": "int8", "skip_layers": "1"},
     {"method": "draft_model", "num_speculative_tokens": 3},
 ]
-FAMILIES = ["mistral", "qwen2", "qwen3-window", "gemma3", "opt-post", "llama-yarn"]
-FEW: list[dict[str, Any]] = [  # settings for every family
+VARIANTS = ["llama", "mistral", "qwen2", "qwen3-window", "gemma3", "opt-post", "llama-yarn"]
+FEW: list[dict[str, Any]] = [  # settings for all variants but the first
     {},
     {"quantization": "int8", "kv_cache_dtype": "int8"},
     {"quantization": "kmeans:w=4,a=8", "kv_cache_dtype": "kmeans4"},

@@ -146,9 +146,7 @@ def _damage(source: Path, target: Path, rng: random.Random) -> None:
         target.write_bytes(_with_other_header(source.read_bytes(), seed))
         return
     elif source.suffix == ".jinja":
-        text = json_mutations.mutated_text(
-            source.read_text(encoding="utf-8"), seed, TEMPLATE_PARTS
-        )
+        text = json_mutations.mutated_text(source.read_text(encoding="utf-8"), seed, TEMPLATE_PARTS)
     else:
         target.write_bytes(_with_other_bytes(source.read_bytes(), random.Random(seed)))
         return

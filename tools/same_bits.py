@@ -1,34 +1,35 @@
 """Compare two builds of suffice bit for bit: `record OUT.json` with each, then `compare A B`.
 
     python tools/same_bits.py record before.json            tiny checkpoints of every family
-    python tools/same_bits.py record before.json --real     smollm2-135m as well, once pulled
+    python tools/same_bits.py record before.json --real     smollm2-135m instead, once pulled
+    ... record some.json --only checkpoint qwen2            cases with one of these in their names
     python tools/same_bits.py compare before.json after.json
 
-`record` runs the suffice that the interpreter imports, which may be outside this repository. For
-every setting it stores the greedy tokens, a hash of their log probabilities, the perplexity of
-given tokens through the decode step with a hash of its logits, and the counts of the trace.
-`compare` prints differences, and exits with 1 if there are any. Options are spelled as both builds
-understand them.
+`record` runs the suffice that the interpreter imports, which may be outside this repository and
+need no PyTorch; making tiny checkpoints needs PyTorch and transformers (`--python`). For every
+setting it stores the greedy tokens, a hash of their log probabilities, the perplexity of given
+tokens through the decode step with a hash of its logits, and the counts of the trace. `compare`
+prints differences, and exits with 1 if there are any. Options are spelled as both builds understand
+them.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import io
 import json
 import math
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import redirect_stdout
+from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import bits_settings
+from bits_models import Models, NotMadeError, digest, hashes
 
 ROOT = Path(__file__).parent.parent
 SHOWN = 6  # first tokens of each text, stored as they are
@@ -51,11 +52,6 @@ def text(words: int) -> str:
     """Return words in a fixed pseudorandom order."""
     known = WORDS.split()
     return " ".join(known[i] for i in numbers(words, len(known), 5))
-
-
-def digest(parts: Iterable[bytes]) -> str:
-    """Return a short hash."""
-    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
 def first_of(owner: Any, *names: str) -> Any:
@@ -90,7 +86,7 @@ def generated(llm: Any, prompts: list[list[int]], sampled: bool = False) -> dict
     params = SamplingParams(max_tokens=ROWS, ignore_eos=True, logprobs=0, **how)
     outputs = [output.outputs[0] for output in llm.generate(prompts, params, False)]
     chances = [
-        each[token].logprob.hex()
+        float(each[token].logprob).hex()
         for output in outputs
         for each, token in zip(output.logprobs, output.token_ids, strict=True)
     ]
@@ -104,17 +100,17 @@ def generated(llm: Any, prompts: list[list[int]], sampled: bool = False) -> dict
 def perplexity(llm: Any, window: list[int]) -> dict[str, Any]:
     """Return the perplexity of the last half of a window, decoded a few tokens a step."""
     import numpy
-    import torch
 
     runner, half = llm.runner, len(window) // 2
     sequence = runner.open("same bits", len(window))
-    logits = [runner.prefill(sequence, window[:half])[None]]
+    # Copies, also of the tensors of builds that had PyTorch
+    logits = [numpy.array(runner.prefill(sequence, window[:half]))[None]]
     for start in range(half, len(window) - 1, CHAIN):
         chain = window[start : min(start + CHAIN, len(window) - 1)]
         runner.reserve(sequence, len(chain))
-        logits.append(runner.advance([sequence], [chain]).clone())
+        logits.append(numpy.array(runner.advance([sequence], [chain])))
     runner.close(sequence)
-    found = torch.cat(logits).numpy()
+    found = numpy.concatenate(logits)
     wide = found.astype("float64")
     wide -= wide.max(-1, keepdims=True)
     targets = window[half:]
@@ -136,10 +132,12 @@ class Case:
         shown = shown.replace(f"{Path(self.model).parent}/", "")
         return f"{Path(self.model).name} {self.isa} threads={self.threads} {shown}"
 
-    def run(self, lengths: tuple[int, ...]) -> dict[str, Any]:
+    def run(self, lengths: tuple[int, ...], models: Models | None = None) -> dict[str, Any]:
         """Return the results for prompts of these lengths, alone and together."""
         from suffice import LLM, native
 
+        if models is not None:
+            self._need(models)
         native.use_isa(self.isa)
         options = {"dtype": "float32", "max_model_len": 1024, **self.options}
         llm = LLM(self.model, threads=self.threads, **options)
@@ -154,109 +152,48 @@ class Case:
         found["decoded"] |= counts(llm.runner.trace)
         return found
 
-
-def command(*arguments: str) -> None:
-    """Run the command line of suffice in this process."""
-    from suffice.cli import main
-
-    before, sys.argv = sys.argv, ["suffice", *arguments]
-    try:
-        with redirect_stdout(io.StringIO()):
-            main()
-    except SystemExit as left:
-        if left.code:
-            raise RuntimeError(f"suffice {' '.join(arguments)}: exit code {left.code}") from None
-    finally:
-        sys.argv = before
+    def _need(self, models: Models) -> None:
+        models.need(Path(self.model))
+        draft = self.options.get("speculative_config", {}).get("model")
+        for path in (draft, self.options.get("calibration")):
+            if path is not None:
+                models.need(Path(path))
 
 
-def calibrated(model: Path, book: Path, folder: Path) -> Path:
-    """Calibrate a tiny model on a text, for softmaxes and for two techniques with thresholds."""
-    made = folder / f"{model.name}.calibration.json"
-    flags = ["--text", str(book), "-m", str(model), "-o", str(made), "--threads", "1"]
-    flags += ["--window", "256", "--limit", "4"]
-    command("calibrate", *flags)
-    if model.name == "llama":
-        for attention in ("certified:bounded=false", "aet:v=0.01"):
-            command("calibrate", *flags, "--attention", attention, "--budget", "20%")
-    return made
-
-
-def quantized(model: Path, book: Path, folder: Path, method: str) -> Path:
-    """Quantize a tiny model by a method that calibrates on a text."""
-    name = method.replace(":", "_").replace(",", "_").replace("=", "")
-    made = folder / f"{name}.safetensors"
-    flags = ["--calibrate", str(book), "-m", str(model), "-o", str(made), "--method", method]
-    command("quantize", *flags, "--window", "128", "--limit", "4", "--threads", "1")
-    return made
-
-
-def failed(error: RuntimeError) -> dict[str, Any]:
-    """Raise the error that came before a case could be run."""
-    raise error
-
-
-def hashes(path: Path) -> dict[str, Any]:
-    """Return hashes of a calibration's or weight file's content, without its origin and date."""
-    if path.suffix == ".json":
-        stored = json.loads(path.read_text())
-        parts = {"softmax": stored["softmax"], **stored.get("attention", {})}
-        for part in parts.values():
-            part.pop("made", None)
-        return {
-            name: digest([json.dumps(part, sort_keys=True).encode()])
-            for name, part in parts.items()
-        }
-    from safetensors.numpy import load_file
-
-    arrays = sorted(load_file(path).items())
-    return {"weights": digest(bytes(name, "ascii") + a.tobytes() for name, a in arrays)}
-
-
-def tiny_cases(folder: Path, tests: Path) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def tiny_cases(models: Models) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     """Yield each tiny case's name and its function."""
     from suffice import native
 
-    sys.path.insert(0, str(next(tests.rglob("tiny.py")).parent))
-    import tiny
-
-    book = folder / "book.txt"
-    book.write_text(text(4000))
-    (folder / "draft").mkdir()
-    sizes = {"tokenizer": True, "max_position_embeddings": 1024}
-    draft = tiny.make(folder / "draft", "llama", seed=1, **sizes, num_hidden_layers=2)
     best, *others = native.isas()
-    for variant in ("llama", *bits_settings.FAMILIES):
-        (folder / variant).mkdir()
-        model = tiny.make(folder / variant, variant, **sizes)
-        yield f"{variant} checkpoint", lambda model=model: hashes(model / "model.safetensors")
-        native.use_isa(best)
-        calibration = calibrated(model, book, folder)
-        yield f"{variant} calibration", lambda made=calibration: hashes(made)
-        ways = [(best, 2), (best, 1), *((isa, 1) for isa in others)]
-        chosen = list(bits_settings.settings(str(calibration), str(draft)))
-        if variant != "llama":
+    first, *_ = bits_settings.VARIANTS
+    for variant in bits_settings.VARIANTS:
+        model, calibration = models.folder / variant, models.calibration(variant)
+        yield f"{variant} checkpoint", partial(hashed, models, model, "model.safetensors")
+        yield f"{variant} calibration", partial(hashed, models, calibration)
+        if variant == first:
+            ways = [(best, 2), (best, 1), *((isa, 1) for isa in others)]
+            chosen = list(bits_settings.settings(str(calibration), str(models.draft)))
+        else:
             ways = [(best, 2), ("base", 1)]
             chosen = [
                 o | ({"calibration": str(calibration)} if "softmax" in o else {})
                 for o in bits_settings.FEW
             ]
-        else:
-            files = []
-            for method in bits_settings.LEARNED:
-                try:
-                    made = quantized(model, book, folder, method)
-                except RuntimeError as error:  # the others may be compared
-                    yield f"quantize {method}", partial(failed, error)
-                    continue
-                files.append(made)
-                yield f"quantize {made.stem}", lambda made=made: hashes(made)
-        models = [(str(model), options) for options in chosen]
-        models += [(str(made), {"dtype": "auto"}) for made in files] if variant == "llama" else []
         for isa, threads in ways:
-            for path, options in models:
-                case = Case(path, options, isa, threads)
-                yield case.name, lambda case=case: case.run(LENGTHS)
+            for options in chosen:
+                case = Case(str(model), options, isa, threads)
+                yield case.name, partial(case.run, LENGTHS, models)
+        for method in bits_settings.LEARNED if variant == first else ():
+            made = models.quantized(method)
+            yield f"quantize {made.stem}", partial(hashed, models, made)
+            for isa, threads in ways:
+                case = Case(str(made), {"dtype": "auto"}, isa, threads)
+                yield case.name, partial(case.run, LENGTHS, models)
+
+
+def hashed(models: Models, path: Path, part: str = "") -> dict[str, Any]:
+    """Return the hashes of a file, or of a part of a folder, after making it."""
+    return hashes(models.need(path) / part)
 
 
 def real_cases() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
@@ -284,7 +221,7 @@ def growths() -> dict[str, list[int]]:
     return found
 
 
-def record(output: Path, tests: Path, real: bool) -> int:
+def record(given: argparse.Namespace) -> int:
     """Write the record; return 1 if a case failed."""
     import suffice
 
@@ -294,15 +231,22 @@ def record(output: Path, tests: Path, real: bool) -> int:
     found: dict[str, Any] = {"growths": growths()}
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        for name, run in real_cases() if real else tiny_cases(Path(folder), tests):
+        models = Models(Path(folder), given.tests, given.python, text(4000))
+        for name, run in real_cases() if given.real else tiny_cases(models):
+            if given.only and not any(part in name for part in given.only):
+                continue
             try:
                 found[name] = run()
+            except NotMadeError as error:
+                print(f"{name}: left out: there is no {error}")
             except Exception as error:  # one failure must not hide the other cases
                 found[name] = {"error": f"{type(error).__name__}: {error}"}
                 print(f"{name}: {found[name]['error']}")
-    output.write_text(json.dumps(found, indent=1, sort_keys=True))
+    given.output.write_text(json.dumps(found, indent=1, sort_keys=True))
     failed = sum("error" in each for each in found.values())
-    print(f"{len(found)} cases, {failed} failed, {time.perf_counter() - start:.0f} s: {output}")
+    torch = ", PyTorch was loaded" * ("torch" in sys.modules)
+    seconds = time.perf_counter() - start
+    print(f"{len(found)} cases, {failed} failed, {seconds:.0f} s{torch}: {given.output}")
     return int(failed > 0)
 
 
@@ -319,21 +263,37 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
 def compare(before: Path, after: Path, most: int) -> int:
     """Print what differs between two records; return 1 if anything does."""
     old, new = (json.loads(path.read_text()) for path in (before, after))
-    differing = 0
-    for name in sorted(old.keys() | new.keys()):
-        if old.get(name) == new.get(name):
-            continue
-        differing += 1
-        was, now = flat(old.get(name, {})), flat(new.get(name, {}))
-        parts = [part for part in {**was, **now} if was.get(part) != now.get(part)]
-        if differing <= most:
-            print(name)
-            for part in parts[:4]:
-                print(f"    {part:28} {was.get(part)} -> {now.get(part)}")
-            if len(parts) > 4:
-                print(f"    ... and {len(parts) - 4} more")
-    print(f"{differing} of {len(old.keys() | new.keys())} cases differ")
+    both, either = sorted(old.keys() & new.keys()), old.keys() | new.keys()
+    found = {name: differences(old[name], new[name]) for name in both if old[name] != new[name]}
+    for name, parts in list(found.items())[:most]:
+        print(name)
+        for part, (was, now) in list(parts.items())[:4]:
+            print(f"    {part:28} {was} -> {now}")
+        if len(parts) > 4:
+            print(f"    ... and {len(parts) - 4} more")
+    for part, count in sorted(Counter(part for parts in found.values() for part in parts).items()):
+        pairs = [parts[part] for parts in found.values() if part in parts]
+        far = f", by {furthest(pairs):.1e} at most" if part.endswith("perplexity") else ""
+        print(f"{part}: {count} cases{far}")
+    for path, cases in ((before, old), (after, new)):
+        if alone := len(cases.keys() - set(both)):
+            print(f"{alone} cases are in {path.name} only")
+    differing = len(found) + len(either) - len(both)
+    print(f"{differing} of {len(either)} cases differ")
     return int(differing > 0)
+
+
+def differences(was: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the parts of a case that differ, with their values in both records."""
+    old, new = flat(was), flat(now)
+    parts = {part: (old.get(part), new.get(part)) for part in {**old, **new}}
+    return {part: (one, other) for part, (one, other) in parts.items() if one != other}
+
+
+def furthest(pairs: list[tuple[Any, Any]]) -> float:
+    """Return the largest relative difference of numbers that are stored as texts."""
+    known = [(float(one), float(other)) for one, other in pairs if one and other]
+    return max((abs(other / one - 1) for one, other in known), default=math.nan)
 
 
 def main() -> int:
@@ -345,14 +305,16 @@ def main() -> int:
     making.add_argument(
         "--real", action="store_true", help=f"run {bits_settings.REAL} instead of tiny models"
     )
+    making.add_argument("--only", nargs="+", metavar="TEXT", help="cases whose names have one")
     making.add_argument("--tests", type=Path, default=ROOT / "tests", help="folder of tiny.py")
+    making.add_argument("--python", default=sys.executable, help="that runs tiny.py")
     comparing = commands.add_parser("compare", help="print what differs between two records")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
     comparing.add_argument("--most", type=int, default=20, help="cases that are shown")
     given = parser.parse_args()
     if given.command == "record":
-        return record(given.output, given.tests, given.real)
+        return record(given)
     return compare(given.before, given.after, given.most)
 
 

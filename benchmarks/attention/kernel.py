@@ -39,6 +39,7 @@ DTYPES = ("bfloat16", "float16", "float32", "int8", "kmeans4")
 TORCH_DTYPES = {"torch bfloat16": torch.bfloat16, "torch float32": torch.float32}
 RING_BYTES = 512 << 20
 READ_BYTES = 512 << 20
+RANDOM = np.random.default_rng(0)
 QUICK = record.BUILD / "kernel-quick"
 PRODUCT = 1024  # a float32 product of this many rows, columns and terms gives the rate
 
@@ -75,14 +76,15 @@ def suffice_subjects(dtype: str, length: int, quick: bool) -> list[Subject]:
     )  # fmt: skip
     rows = length + max(ROWS)
     cache.reserve(rows)
-    keys, values = torch.randn(2, KV_HEADS, rows, SIZE)
+    keys, values = RANDOM.standard_normal((2, KV_HEADS, rows, SIZE), np.float32)
     for layer in range(layers):
         cache.append(layer, keys, values)
     return [_suffice(cache, dtype, length, count) for count in ROWS]
 
 
 def _suffice(cache: KVCache, dtype: str, length: int, rows: int) -> Subject:
-    query, out = torch.randn(rows, HEADS, SIZE), torch.empty(rows, HEADS, SIZE)
+    query = RANDOM.standard_normal((rows, HEADS, SIZE), np.float32)
+    out = np.empty_like(query)
     visible = np.array([(2 << row) - 1 for row in range(rows)], dtype=np.int32)
 
     def call(layer: int) -> None:

@@ -13,25 +13,19 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from benchmarks.quant.quality import calibration_text
-from suffice import native
 from suffice.attention.sketch import CHUNK, sketch
 from suffice.cache import BLOCK
-from suffice.cache.bmc import BMC
-from suffice.cache.kv import KVCache
+from suffice.engine.config import Config
+from suffice.engine.load import load
 from suffice.eval.perplexity import PerplexityPlan, windows_of
-from suffice.models.files import locate
-from suffice.models.open import open_checkpoint
-from suffice.models.quantize.torch_decoder import TorchDecoder
-from suffice.models.tokenizer import load_tokenizer
-from suffice.quant.codebook import borders, codebook
-from suffice.quant.none import NoQuant
+from suffice.quant.codebook import codebook, codes_of
 
 NAME, MODEL, TOKENS, LEVELS = "sketch", "smollm2-135m", 1024, 16
 ROUNDS = 3  # each: codes, then mean and deviation
@@ -39,40 +33,41 @@ QUICK = record.BUILD / "sketch-quick"
 HEAD = ["codes by channel", "left out of a key, rms", "longest of 16, mean", "of the even codes'"]
 
 
-def even(keys: torch.Tensor) -> torch.Tensor:
+def even(keys: np.ndarray) -> np.ndarray:
     """Return keys [..., 64, D] rounded to the codes of their sketches."""
-    flat = keys.reshape(-1, *keys.shape[-2:]).numpy()
-    sketches = [sketch(chunk) for chunk in flat]
+    sketches = [sketch(chunk) for chunk in keys.reshape(-1, *keys.shape[-2:])]
     rounded = np.stack([each.codes * each.scale + each.low for each in sketches])
-    return torch.from_numpy(rounded).view_as(keys)
+    return rounded.reshape(keys.shape)
 
 
-def learned(keys: torch.Tensor) -> torch.Tensor:
+def learned(keys: np.ndarray) -> np.ndarray:
     """Return keys [..., 64, D] rounded to one codebook, scaled by a mean and a deviation."""
-    mean, scale = keys.mean(-2, keepdim=True), keys.std(-2, keepdim=True)
-    normal = (keys - mean) / scale
-    levels = torch.from_numpy(codebook(normal.numpy(), np.ones(()), LEVELS))
+    mean, scale = average(keys), keys.std(-2, keepdims=True, ddof=1)
+    levels = codebook((keys - mean) / scale, np.ones(()), LEVELS)
     for _ in range(ROUNDS):
-        values = levels[torch.bucketize((keys - mean) / scale, borders(levels))]
-        centred = values - values.mean(-2, keepdim=True)
-        above = keys - keys.mean(-2, keepdim=True)
-        scale = (centred * above).sum(-2, keepdim=True) / centred.square().sum(-2, keepdim=True)
-        mean = keys.mean(-2, keepdim=True) - scale * values.mean(-2, keepdim=True)
-    return levels[torch.bucketize((keys - mean) / scale, borders(levels))] * scale + mean
+        values = levels[codes_of((keys - mean) / scale, levels)]
+        centred, above = values - average(values), keys - average(keys)
+        scale = average(centred * above) / average(centred * centred)
+        mean = average(keys) - scale * average(values)
+    found: np.ndarray = levels[codes_of((keys - mean) / scale, levels)] * scale + mean
+    return found
 
 
-def keys_of(model: str, text: str) -> torch.Tensor:
+def average(x: np.ndarray) -> Any:
+    """Return the mean [..., 1, D] over the tokens of chunks [..., 64, D]."""
+    return x.mean(-2, keepdims=True)
+
+
+def keys_of(model: str, text: str) -> np.ndarray:
     """Return the keys [L, G, chunks, 64, D] of a prompt."""
-    path = locate(model)
-    decoder = TorchDecoder.from_checkpoint(open_checkpoint(path), NoQuant("float32"))
-    config = decoder.config
-    shape = len(config.layers), config.kv_heads, config.head_size
-    cache = KVCache(*shape, growth=BMC(), limit=TOKENS, key_dtype="float32")
-    window = windows_of(load_tokenizer(path), text, PerplexityPlan(TOKENS, 1), TOKENS)[0]
-    decoder.forward(torch.tensor(window), cache, logits="none")
+    asked = Config.create(model, dtype="float32", kv_cache_dtype="float32", max_model_len=TOKENS)
+    _, runner, tokenizer = load(asked)
+    window = windows_of(tokenizer, text, PerplexityPlan(TOKENS, 1), TOKENS)[0]
+    sequence = runner.open("sketch", TOKENS)
+    runner.prefill(sequence, window)
     rows = len(window) // CHUNK * CHUNK
-    layers = [cache.keys(layer, rows) for layer in range(len(config.layers))]
-    return torch.from_numpy(np.stack(layers)).unflatten(-2, (-1, CHUNK))
+    keys = np.stack([sequence.cache.keys(layer, rows) for layer in range(sequence.cache.layers)])
+    return keys.reshape(*keys.shape[:2], -1, CHUNK, keys.shape[-1])
 
 
 def main() -> int:
@@ -83,14 +78,13 @@ def main() -> int:
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--quick", action="store_true", help="store nothing in the results")
     flags = parser.parse_args()
-    native.set_threads(1)
     name, text = calibration_text(flags)
     keys = keys_of(flags.model, text)
-    rows: list[list[object]] = []
+    rows: list[list[Any]] = []
     for kind, code in (("even, as stored", even), ("K-means", learned)):
-        left = (keys - code(keys)).norm(dim=-1)
-        longest = float(left.unflatten(-1, (-1, BLOCK)).amax(-1).mean())
-        rows.append([kind, float(left.square().mean().sqrt()), longest])
+        left = np.linalg.norm(keys - code(keys), axis=-1)
+        longest = float(left.reshape(-1, BLOCK).max(-1).mean())
+        rows.append([kind, float(np.sqrt((left**2).mean())), longest])
     for row in rows:
         row.append(row[2] / rows[0][2])
     table = markdown(HEAD, rows)

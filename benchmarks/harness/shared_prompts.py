@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
@@ -28,7 +27,7 @@ class Prompt:
     """A prompt after its run: the cache with all tokens, the logits and the policies' observers."""
 
     cache: KVCache
-    logits: torch.Tensor
+    logits: np.ndarray
     watches: dict[Policy, QueryObserver | None]
 
 
@@ -87,10 +86,10 @@ class Sharing(Runner):
     """A runner that copies prompts which were run already."""
 
     def __init__(self, config: Config, base: Runner, prompts: Prompts) -> None:
-        super().__init__(config, base.decoder)
+        super().__init__(config, base.decoder, base.sample)
         self._prompts = prompts
 
-    def prefill(self, sequence: Running, tokens: list[int]) -> torch.Tensor:
+    def prefill(self, sequence: Running, tokens: list[int]) -> np.ndarray:
         """Copy a prompt's rows, let the policy select, and return the last logits, float32 [V]."""
         prompt, cache, policy = self._prompts.run(tokens), sequence.cache, self.config.policy
         cache.reserve(len(tokens))

@@ -4,10 +4,11 @@
     python -m benchmarks.peers.start --only start imports  some parts; the other results stay
     python -m benchmarks.peers.start --quick               a trial run of a tiny model
 
-Parts: `start`, a first token by suffice and by llama-cpp-python of the same GGUF file; `imports`;
-`size`, of two fresh environments; `file`, the first token of GGUF files of a 7B shape with random
-codes, over the time of reading the file. Every figure is of a fresh process with its files in the
-page cache. Environments are made below build/peers/, those given are used as they are. The big
+Parts: `start`, a first token by suffice and by llama-cpp-python of the same GGUF file, with the
+model's chat template and as llama-cpp-python has it, without; `imports`; `size`, of two fresh
+environments; `file`, the first token of GGUF files of a 7B shape with random codes, of a prompt of
+one token, over the time of reading the file. Every figure is of a fresh process with its files in
+the page cache. Environments are made below build/peers/, those given are used as they are. The big
 files need some disk; they are deleted after use unless `--keep` is given. The results go to
 benchmarks/peers/results/start.json and start.md.
 """
@@ -26,7 +27,7 @@ from benchmarks.harness import record, shaped_file
 from benchmarks.peers import environments, fresh
 from benchmarks.peers.client import EngineError
 from benchmarks.peers.install import InstallError
-from benchmarks.peers.start_report import IMPORTS, PEER, report
+from benchmarks.peers.start_report import IMPORTS, PEER, RAW, report
 from suffice import native, pull
 from suffice.errors import InputError, unknown
 from suffice.models.open import open_checkpoint
@@ -56,22 +57,25 @@ class Plan:
     threads: int
     rounds: int
 
-    def answer(self, model: Path, weights: str, prompt: str) -> list[str]:
-        """Return the command that makes one token with suffice."""
+    def answer(self, model: Path, weights: str, prompt: str, raw: bool = False) -> list[str]:
+        """Return the command that makes one token with suffice; `raw`: without a chat template."""
         return [
-            *(str(self.own.with_name("suffice")), "run", prompt, "-n", "1"),
+            *(str(self.own.with_name("suffice")), "run", prompt, *["--raw"] * raw, "-n", "1"),
             *("-m", str(model), "-t", str(self.threads), *WEIGHTS[weights]),
         ]
 
 
 def first_tokens(plan: Plan) -> dict[str, Any]:
-    """Measure a first token by suffice with each kind of weights, and by llama-cpp-python.
+    """Measure a first token by suffice with each kind of weights and by llama-cpp-python.
+
+    llama-cpp-python has no chat template around the prompt, and in one case suffice has none.
 
     Raises:
         EngineError: An engine fails.
         InputError: The model cannot be read.
     """
     commands = {name: plan.answer(plan.model, name, "Hi") for name in WEIGHTS}
+    commands[RAW] = plan.answer(plan.model, "default", "Hi", raw=True)
     if plan.peer is not None:
         context = open_checkpoint(plan.model).config.max_positions  # suffice's, unless asked
         numbers = (str(plan.threads), str(context))
@@ -124,7 +128,7 @@ def file_rounds(plan: Plan, path: Path, shape: Shape, weights: str) -> dict[str,
         EngineError: The engine fails.
     """
     check_memory(path.stat().st_size, shape, weights, available_bytes())
-    command = plan.answer(path, weights, shaped_file.PROMPT)
+    command = plan.answer(path, weights, shaped_file.PROMPT, raw=True)
     rounds = []
     for number in range(plan.rounds + 1):
         fresh.read_seconds(path)  # into the page cache

@@ -40,13 +40,12 @@ from suffice.backends.cpu.linear import native_linear
 from suffice.cache.kv import KVCache
 from suffice.cli.answer import peak_memory_bytes
 from suffice.engine.config import Config
-from suffice.engine.load import prefill_dtype
 from suffice.engine.runner import Runner
 from suffice.engine.runner import Sequence as Request
 from suffice.errors import InputError, unknown
 from suffice.models.config import DecoderConfig, LayerConfig, Rope
+from suffice.models.decoder import DecoderWeights
 from suffice.models.pages import to_huge_pages
-from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.models.weights import is_linear, shapes
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
@@ -209,7 +208,7 @@ def made(shape: Shape, setting: str, tell: Callable[[], object]) -> Runner:
         shape.name, quantization=setting, kv_cache_dtype="int8", max_model_len=CONTEXT
     ).resolved("bfloat16", model.max_positions, model.most_positions)
     weights = random_weights(model, setting, tell)
-    return Runner(config, TorchDecoder(model, weights, prefill_dtype(config.dtype)))
+    return Runner(config, DecoderWeights(model, weights))
 
 
 def opened(runner: Runner, depth: int, steps: int) -> Request:
@@ -226,7 +225,8 @@ def fill(cache: KVCache, rows: int, head_size: int) -> None:
     cache.reserve(max(rows, 0))
     for start in range(0, rows, FILL):
         count = min(FILL, rows - start)
-        keys, values = torch.randn(2, cache.kv_heads, count, head_size)
+        shape = 2, cache.kv_heads, count, head_size
+        keys, values = RANDOM.standard_normal(shape, np.float32)
         for layer in range(cache.layers):
             cache.append(layer, keys, values)
         cache.advance(count)
@@ -380,9 +380,8 @@ def main() -> int:
     flags = parser.parse_args()
     if flags.quick:
         flags.depths, flags.rounds, flags.steps = [0, 40], 2, 2
-    torch.manual_seed(0)
     native.set_threads(native.cores())
-    torch.set_num_threads(native.cores())
+    torch.set_num_threads(native.cores())  # of the read that checks ours
     folder = flags.out or (QUICK if flags.quick else record.results(__file__))
     read_bytes = READ_BYTES // 64 if flags.quick else READ_BYTES
     try:

@@ -67,7 +67,7 @@ def scored(
                     Scores(
                         [number] * (end - at),
                         window[at + 1 : end + 1],
-                        each.logits(each.states[number][at:end]),
+                        each.logits(each.states[number][at:end]).numpy(),
                     )
                     for each in (ours, reference)
                 )

@@ -37,6 +37,7 @@ from suffice.quant.outliers import reference
 from suffice.quant.packed_codes import PackedCodes, pack_codes
 
 SIZES = [(4096, 4096), (14336, 4096)]
+RANDOM = np.random.default_rng(0)
 QUICK = record.BUILD / "matmul-quick"
 RING_BYTES = 256 << 20  # of all copies of a weight, and of the streaming read
 ROWS = (1, 4, 8)
@@ -49,7 +50,6 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=20)
     flags = parser.parse_args()
-    torch.manual_seed(0)
     sizes, rounds, ring = (SIZES, flags.rounds, RING_BYTES)
     if flags.quick:
         sizes, rounds, ring = [(64, 128)], 2, 1 << 14
@@ -118,7 +118,7 @@ def measure(
             rates.append(native.product_rate(narrow, threads, 1))
         for name, copies in rings.items():
             for count in ROWS:
-                took = seconds(copies, torch.randn(count, columns))
+                took = seconds(copies, normal(count, columns))
                 taken.setdefault((name, count), []).append(took)
     table: list[list[object]] = []
     for (name, count), times in taken.items():
@@ -145,46 +145,51 @@ def ring(weight: PackedLinear, size: int) -> list[PackedLinear]:
     return [each for each in copies.values() if isinstance(each, PackedLinear)]
 
 
-def seconds(copies: list[PackedLinear], x: torch.Tensor) -> float:
+def normal(*shape: int) -> np.ndarray:
+    """Return normal random numbers, float32."""
+    return RANDOM.standard_normal(shape, np.float32)
+
+
+def seconds(copies: list[PackedLinear], x: np.ndarray) -> float:
     """Return the mean time of a matmul over a ring."""
-    y = torch.empty(len(x), -(-copies[0].rows // 16) * 16)
+    y = np.empty((len(x), -(-copies[0].rows // 16) * 16), np.float32)
     layers = [native_linear(copy) for copy in copies]
-    inputs, outputs = x.numpy(), y.numpy()
     began = time.perf_counter()
     for layer in layers:
-        layer(inputs, outputs)
+        layer(x, y)
     return (time.perf_counter() - began) / len(layers)
 
 
 def counted(size: tuple[int, int], rounds: int) -> list[object]:
     """Return the times of counting pairs and of the matmul of codes, in the cache."""
     weight = codes(*size, size[1])
-    x, levels = torch.randint(16, (size[1],), dtype=torch.uint8), torch.linspace(-1, 1, 16)
-    y = torch.empty(size[0])
+    x = RANDOM.integers(16, size=size[1], dtype=np.uint8)
+    levels = np.linspace(-1, 1, 16, dtype=np.float32)
+    y = np.empty(size[0], np.float32)
     slow = fast = float("inf")
     for _ in range(max(2, rounds // 4)):
         began = time.perf_counter()
-        native_linear(weight).count_pairs(x.numpy(), levels.numpy(), y.numpy())
+        native_linear(weight).count_pairs(x, levels, y)
         slow = min(slow, time.perf_counter() - began)
-        fast = min(fast, seconds([weight] * 4, torch.randn(1, size[1])))
+        fast = min(fast, seconds([weight] * 4, normal(1, size[1])))
     return [f"{size[0]} x {size[1]}", 1e6 * slow, 1e6 * fast, slow / fast]
 
 
 def picked(size: int, count: int, rounds: int) -> list[object]:
     """Return the time of selecting outliers, and the comparisons of the two trees."""
-    values = torch.randn(size)
-    found = torch.empty(2, count, dtype=torch.int32).numpy()
+    values, found = normal(size), np.empty((2, count), np.int32)
+    tensor = torch.from_numpy(values)
     own = theirs = float("inf")
     for _ in range(10 * rounds):
         began = time.perf_counter()
-        native.core.outliers(values.numpy(), found)
+        native.core.outliers(values, found)
         own = min(own, time.perf_counter() - began)
         began = time.perf_counter()
-        values.topk(count)
-        values.topk(count, largest=False)
+        tensor.topk(count)
+        tensor.topk(count, largest=False)
         theirs = min(theirs, time.perf_counter() - began)
-    trees = reference(values.numpy(), count)
-    assert outliers(values.numpy(), count).greatest == trees.greatest
+    trees = reference(values, count)
+    assert outliers(values, count).greatest == trees.greatest
     return [size, count, 1e6 * own, 1e6 * theirs, trees.comparisons]
 
 

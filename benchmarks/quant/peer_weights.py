@@ -6,17 +6,14 @@ codes of the layers' matrices, other weights unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
-import torch
-from safetensors.torch import load_file
+from safetensors.numpy import load_file
 
 from suffice.errors import InputError
 from suffice.models.checkpoint import Checkpoint
-from suffice.models.decoder import pack_weights
 from suffice.models.open import open_checkpoint
 from suffice.models.quantize.torch_decoder import TorchDecoder
 from suffice.quant.none import NoQuant
@@ -56,15 +53,12 @@ class PeerWeights:
         """Return a checkpoint's model with these weights, in float32."""
         if self.weights.startswith(LLAMA):
             return TorchDecoder.from_checkpoint(open_checkpoint(self.path), NoQuant("float32"))
-        found = load_file(self.path)
-
-        def tensors() -> Iterator[tuple[str, torch.Tensor]]:
-            for name, tensor in checkpoint.tensors():
-                yield name, found.pop(name, tensor)
-
-        decoder = TorchDecoder(checkpoint.config, pack_weights(tensors(), NoQuant("float32")))
-        if found:
-            raise InputError(f"{self.path} has {next(iter(found))}, which the model does not have")
+        floats = NoQuant("float32")
+        decoder = TorchDecoder.from_checkpoint(checkpoint, floats)
+        for name, matrix in load_file(self.path).items():
+            if name not in decoder.weights:
+                raise InputError(f"{self.path} has {name}, which the model does not have")
+            decoder.weights[name] = floats.pack(matrix, decoder.matrix(name).bias)
         return decoder
 
     def bits(self) -> float:

@@ -17,6 +17,7 @@ from suffice.errors import InputError
 
 MIB = 2**20
 SUFFICE = """#!/bin/sh
+echo "$@" >> "$(dirname "$0")/asked"
 case $1 in
 run) echo token;;
 bench) echo '[{"model_bytes": 1000}]';;
@@ -94,7 +95,7 @@ def test_a_run_measures_every_part_and_keeps_those_of_an_earlier_one(
     assert ask(monkeypatch, *asked, "--only", "start", "size", "file", "--threads", "1") == 0
     found = json.loads((folder / "start.json").read_text())["sections"]
     assert list(found) == list(start.PARTS)
-    assert set(found["start"]["cases"]) == {*start.WEIGHTS, start_report.PEER}
+    assert set(found["start"]["cases"]) == {*start.WEIGHTS, start_report.RAW, start_report.PEER}
     assert set(found["size"]["bytes"]) == set(found["size"]["given"])
     for each in found["file"]["cases"].values():
         assert len(each["rounds"]) == 2 and each["packed_bytes"] == 1000
@@ -102,6 +103,10 @@ def test_a_run_measures_every_part_and_keeps_those_of_an_earlier_one(
         assert all(turn["run"]["said"] == "token\n" for turn in each["rounds"])
     (line, *_) = (peer.parent / "asked").read_text().splitlines()
     assert line.split()[2:] == ["1", str(shaped_file.CONTEXT), "Hi"], "threads, context, prompt"
+    runs = [line for line in (own.parent / "asked").read_text().splitlines() if line[:4] == "run "]
+    one_token = f"run {shaped_file.PROMPT} --raw "
+    assert all(run.startswith(one_token) == ("tiny-" in run) for run in runs)
+    assert sum(run.startswith("run Hi --raw ") for run in runs) == 3, "the peer's tokens, 3 rounds"
     assert [path.name for path in (tmp_path / "files").iterdir()] == ["tiny.gguf"], "deleted"
     drawn = (folder / "start.md").read_text()
     assert "quick run" in drawn and "given, as it was" in drawn and str(tmp_path) not in drawn
@@ -125,12 +130,15 @@ def test_targets_are_over_the_peer_of_the_same_round() -> None:
     cases = {
         "default": [run_of(1.0, 140), run_of(2.0, 100), run_of(9.0, 100)],
         "int8": [run_of(1.0, 101)] * 3,
+        start_report.RAW: [run_of(1.6, 100), run_of(3.2, 100), run_of(4.0, 100)],
         start_report.PEER: [run_of(1.0, 100), run_of(2.0, 100), run_of(4.0, 100)],
     }
     size = {"given": ["suffice"], "bytes": {"suffice": 162e6, start_report.PEER: 163e6}}
     page = start_report.report(record(start={"cases": cases}, size=size))
     wall = line(page, "`suffice run Hi -n 1`: wall time over llama-cpp-python's")
     assert wall[1:] == ["1.5", "1 (1 to 2.25)", "yes"]
+    wall = line(page, "`suffice run Hi --raw -n 1`: wall time over llama-cpp-python's")
+    assert wall[1:] == ["1.5", "1.6 (1 to 1.6)", "**no**"]
     peak = line(page, "`suffice run Hi -n 1`: peak memory over llama-cpp-python's")
     assert peak[1:] == ["1.4", "1 (1 to 1.4)", "yes"]
     int8 = "`suffice run Hi -n 1 --quant int8 -ctk int8`"

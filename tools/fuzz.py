@@ -5,10 +5,10 @@
     python tools/fuzz.py --only 4711       one case again; its files stay, its output is shown
 
 Cases are numbered; a number and the seed give the same damage everywhere. Each damages one file
-of a tiny model (GGUF, safetensors, configuration, tokenizer, chat template, or a file of `suffice
-quantize`) and runs in a process of its own, with limits of memory and time. A signal, a traceback,
-more than a line of error (warnings may come before it), another exit code or a case that runs out of time is a violation; the
-script then exits with 1.
+of a tiny model (GGUF, safetensors, configuration, tokenizer or chat template) and runs in a process
+of its own, with limits of memory and time. Violations are a signal, a traceback, more than a line
+of error (warnings may come before it), another exit code, and a case that runs out of time. If
+there are any, the script exits with 1.
 """
 
 from __future__ import annotations

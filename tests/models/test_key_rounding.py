@@ -13,7 +13,6 @@ import torch
 import tiny
 from caches import cache_for, cache_of
 from suffice import LLM
-from suffice.cache.kv import KVCache
 from suffice.data.essay import essay
 from suffice.engine import runner
 from suffice.models import key_rounding

@@ -1,5 +1,6 @@
 // Every kernel for one instruction set. Compiled once for each: SUFFICE_ISA is its name,
-// SUFFICE_ISA_LEVEL 0, 3 or 4, SUFFICE_ISA_VNNI 1 if it adds products of bytes, or of pairs, to sums.
+// SUFFICE_ISA_LEVEL 0, 3 or 4, SUFFICE_ISA_VNNI 1 if it adds products of bytes, or of pairs, to
+// sums.
 //
 // A pragma below the library's headers chooses the instruction set, not a compiler option: so no
 // inline function of the library is compiled for it, which the linker could give to other code.

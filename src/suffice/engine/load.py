@@ -43,8 +43,8 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     native.set_threads(config.threads)
     if isinstance(opened, Quantized):
         config = replace(config, quantization=QUANTS.build(opened.facts["method"]))
-    with ThreadPoolExecutor(1) as beside, status(f"loading {config.model}") as report:
-        loading = beside.submit(load_tokenizer, config.tokenizer or config.model, model.vocab)
+    with ThreadPoolExecutor(1) as tokenizers, status(f"loading {config.model}") as report:
+        loading = tokenizers.submit(load_tokenizer, config.tokenizer or config.model, model.vocab)
         if isinstance(opened, Quantized):
             to_huge_pages(opened.weights)
             decoder = DecoderWeights(model, opened.weights)

@@ -54,14 +54,19 @@ class TorchDecoder(DecoderWeights):
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: Checkpoint, quant: Quant, dtype: torch.dtype = torch.float32
+        cls,
+        checkpoint: Checkpoint,
+        quant: Quant,
+        report: Callable[[float], None] = lambda share: None,
+        *,
+        dtype: torch.dtype = torch.float32,
     ) -> TorchDecoder:
         """Pack a checkpoint's weights with `quant`, one tensor at a time.
 
         Raises:
             InputError: A damaged checkpoint.
         """
-        packed = DecoderWeights.from_checkpoint(checkpoint, quant)
+        packed = DecoderWeights.from_checkpoint(checkpoint, quant, report)
         return cls(packed.config, packed.weights, dtype)
 
     @torch.no_grad()

@@ -125,6 +125,27 @@ with LLM(sys.argv[1]).session() as session:
     assert ran(code, model).split() == ["True", "True"]
 
 
+@pytest.mark.parametrize(
+    ("code", "arguments", "message"),
+    [
+        (
+            "import suffice.integrations.transformers",
+            (),
+            "ImportError: suffice.integrations needs torch: pip install 'suffice[transformers]'",
+        ),
+        (
+            COMMANDS,
+            ("quantize", "--text", "x.txt", "-o", "x.safetensors"),
+            "suffice: error: `suffice quantize` needs PyTorch: pip install 'suffice[quantize]'",
+        ),
+    ],
+)
+def test_what_needs_more_names_it(code: str, arguments: tuple[str, ...], message: str) -> None:
+    run = [sys.executable, "-c", BLOCKED + code, *arguments]
+    ended = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert ended.returncode and ended.stderr.splitlines()[-1] == message
+
+
 def test_a_blocked_package_is_missed() -> None:
     """The check itself: what imports PyTorch fails here."""
     with pytest.raises(AssertionError, match="ModuleNotFoundError"):

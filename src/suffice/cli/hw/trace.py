@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-
 from suffice.cli.flags import WHOLE, flag
 from suffice.cli.output import busy
 from suffice.errors import InputError
@@ -16,6 +14,8 @@ from suffice.progress import counting_bar
 from suffice.pull import DEFAULT_MODEL
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from suffice.engine.runner import Runner
 
 
@@ -81,6 +81,8 @@ def write(
     Raises:
         InputError: More tokens than a layer's sliding window; Scrooge supports no windows.
     """
+    import numpy as np
+
     from suffice_hw.scrooge.logits import TraceWriter
 
     config = runner.decoder.config
@@ -113,6 +115,8 @@ class _Queries:
 
 def _logits(q: np.ndarray, k: np.ndarray) -> np.ndarray:
     """Return q k of scaled queries [H, T, D] and keys [G, T, D], float16 [H, T, T]."""
+    import numpy as np
+
     shared = k.repeat(q.shape[0] // k.shape[0], axis=0)
     pairs = zip(q, shared, strict=True)  # one head at a time, because T x T is large
     return np.stack([np.tril(queries @ keys.T).astype(np.float16) for queries, keys in pairs])

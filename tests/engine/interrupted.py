@@ -27,6 +27,8 @@ class Interrupted:
         self.armed = False
         self.failed: BaseException | None = None
         self.llm = fake_llm()
+        # What is imported at the first use must be there: an interrupted import stays broken.
+        self.llm.generate("ab", PARAMS, use_tqdm=False)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Interrupt the main thread, unless it has just been and is on its way to generate."""

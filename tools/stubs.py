@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy
-import torch
 from numpy.typing import NDArray
 """
 ARRAY = re.compile(r"Annotated\[NDArray\[numpy\.(\w+)\], dict\([^()]*(?:\([^()]*\)[^()]*)*\)\]")
@@ -42,7 +41,7 @@ def stub() -> str:
     generator.put(_native)
     text = IMPORTS.sub("", generator.get())
     aliases = "".join(
-        f"_{kind.capitalize()}s: TypeAlias = NDArray[numpy.{kind}] | torch.Tensor\n"
+        f"_{kind.capitalize()}s: TypeAlias = NDArray[numpy.{kind}]\n"
         for kind in sorted(set(ARRAY.findall(text)))
     )
     text = ARRAY.sub(lambda found: f"_{found[1].capitalize()}s", text)

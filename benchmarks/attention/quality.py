@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.attention.quality_table import conditions, points, table
-from benchmarks.harness import record, shared_prompts
+from benchmarks.harness import record, script, shared_prompts
 from benchmarks.harness.settings import accepted
 from suffice.cli.eval.options import PerplexityFlags
 from suffice.engine.config import Config
@@ -300,12 +300,7 @@ def draw(folder: Path) -> Path:
 def main() -> int:
     """Measure the settings without a result, or plot stored results."""
     flags = options()
-    try:
-        print(draw(flags.out) if flags.plot else run(flags))
-    except InputError as error:
-        print(f"quality: error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return script.printed("quality", lambda: str(draw(flags.out)) if flags.plot else run(flags))
 
 
 if __name__ == "__main__":

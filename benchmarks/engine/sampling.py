@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import record, shaped_file
+from benchmarks.harness import record, script, shaped_file
 from benchmarks.harness.tables import markdown
 from benchmarks.peers.report import spread
 from suffice import LLM, SamplingParams, native, pull
@@ -227,12 +227,11 @@ def main() -> int:
     if flags.quick:
         flags.rounds, flags.steps = 2, 4
     folder = flags.output or (QUICK if flags.quick else record.results(__file__))
-    try:
-        print(run(Plan(flags.rounds, flags.steps), flags.settings, flags.quick, folder))
-    except InputError as error:
-        print(f"{NAME}: error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    def result() -> str:
+        return run(Plan(flags.rounds, flags.steps), flags.settings, flags.quick, folder)
+
+    return script.printed(NAME, result)
 
 
 if __name__ == "__main__":

@@ -28,11 +28,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from benchmarks.harness import record
+from benchmarks.harness import record, script
 from benchmarks.peers import install, report
 from benchmarks.peers.client import EngineError, Worker, engine_module
 from benchmarks.peers.install import BUILD, PACKAGES, InstallError
-from suffice import native, pull
+from suffice import pull
 
 MODEL = "smollm2-135m"
 QUICK = BUILD.parent / "peers-quick"
@@ -264,17 +264,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--missing", action="store_true", help="skip peers with a result")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, results in build/")
     parser.add_argument("--install", action="store_true", help="install the peers and stop")
-    parser.add_argument("--rounds", type=int, default=None, help="default: 5, quick: 2")
-    parser.add_argument("--threads", type=int, default=native.cores())
-    parser.add_argument("--jobs", type=int, default=native.cores(), help="compilers at a time")
-    parser.add_argument("--output", type=Path, help="folder for the results")
     parser.add_argument("--list", action="store_true", help="list the peers and stop")
-    options = parser.parse_args()
-    if options.rounds is None:
-        options.rounds = 2 if options.quick else 5
-    if options.rounds < 1:
-        parser.error("--rounds must be at least 1")
-    return options
+    return script.with_peers(parser)
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import record, shaped_file
+from benchmarks.harness import record, script, shaped_file
 from benchmarks.peers import environments, fresh
 from benchmarks.peers.client import EngineError
 from benchmarks.peers.install import InstallError
@@ -268,16 +268,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--weights", nargs="+", choices=WEIGHTS, default=list(WEIGHTS))
     parser.add_argument("--keep", action="store_true", help="keep the files of the shape")
     parser.add_argument("--quick", action="store_true", help="a tiny model, results in build/")
-    parser.add_argument("--rounds", type=int, default=None, help="default: 5, quick: 2")
-    parser.add_argument("--threads", type=int, default=native.cores())
-    parser.add_argument("--jobs", type=int, default=native.cores(), help="compilers at a time")
-    parser.add_argument("--output", type=Path, help="folder for the results")
-    options = parser.parse_args()
-    if options.rounds is None:
-        options.rounds = 2 if options.quick else 5
-    if options.rounds < 1:
-        parser.error("--rounds must be at least 1")
-    return options
+    return script.with_peers(parser)
 
 
 def main() -> int:

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.harness import record
+from benchmarks.harness import record, script
 from benchmarks.harness.roofline import MARGIN, torch_read_bandwidth
 from benchmarks.harness.tables import markdown
 from suffice import native
@@ -384,14 +384,13 @@ def main() -> int:
     torch.set_num_threads(native.cores())  # of the read that checks ours
     folder = flags.out or (QUICK if flags.quick else record.results(__file__))
     read_bytes = READ_BYTES // 64 if flags.quick else READ_BYTES
-    try:
+
+    def result() -> str:
         shape = TINY if flags.quick else shape_of(flags.shape)
         plan = Plan(flags.depths, flags.rounds, flags.steps, read_bytes)
-        print(run(shape, flags.settings, plan, folder))
-    except InputError as error:
-        print(f"{NAME}: error: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return run(shape, flags.settings, plan, folder)
+
+    return script.printed(NAME, result)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,14 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy
-import torch
 from numpy.typing import NDArray
 
-_Float32s: TypeAlias = NDArray[numpy.float32] | torch.Tensor
-_Float64s: TypeAlias = NDArray[numpy.float64] | torch.Tensor
-_Int32s: TypeAlias = NDArray[numpy.int32] | torch.Tensor
-_Int64s: TypeAlias = NDArray[numpy.int64] | torch.Tensor
-_Uint32s: TypeAlias = NDArray[numpy.uint32] | torch.Tensor
-_Uint8s: TypeAlias = NDArray[numpy.uint8] | torch.Tensor
+_Float32s: TypeAlias = NDArray[numpy.float32]
+_Float64s: TypeAlias = NDArray[numpy.float64]
+_Int32s: TypeAlias = NDArray[numpy.int32]
+_Int64s: TypeAlias = NDArray[numpy.int64]
+_Uint32s: TypeAlias = NDArray[numpy.uint32]
+_Uint8s: TypeAlias = NDArray[numpy.uint8]
 
 PANEL: int
 

@@ -269,8 +269,10 @@ def test_older_names_of_layers() -> None:
 
 
 def test_nothing_is_said_of_what_transformers_writes() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for name, raw in WRITTEN.items():
-            if name.startswith("transformers"):
-                read(raw)
+    names = [name for name in WRITTEN if name.startswith("transformers")]
+    assert len(names) > 5
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for name in names:
+            read(WRITTEN[name])
+    assert not said

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import gguf_files
+import json_mutations
 import mutations
 import tiny
 from gguf_files import entry, header, llama_keys, llama_tensors, text, typed
@@ -357,14 +358,14 @@ def folder_mutants(folder: Path, count: int) -> Damage:
     data = path.read_bytes()
     end = 8 + int.from_bytes(data[:8], "little")
     bytes_damaged = mutations.mutants(data, count // 2)
-    values = mutations.json_mutants(json.loads(data[8:end]), count - count // 2)
     for name, damaged in bytes_damaged:
         path.write_bytes(damaged)
         yield name, folder
-    for name, changed in values:
-        head = changed.encode(errors="surrogatepass")
+    header = json.loads(data[8:end])
+    for seed in range(count - count // 2):
+        head = json_mutations.mutated(header, seed).encode(errors="surrogatepass")
         path.write_bytes(struct.pack("<Q", len(head)) + head + data[end:])
-        yield name, folder
+        yield f"header {seed}", folder
 
 
 @pytest.mark.parametrize("mutants", [gguf_mutants, folder_mutants])

@@ -1,21 +1,18 @@
 """Seeded damage to files of any format, for tests that a reader refuses it in one line.
 
-`mutants` damages bytes, `json_mutants` the values of a JSON text. What is special to a format is a
-mutator of its own: a function from bytes and a random generator to bytes.
+`mutants` damages bytes; `json_mutations` damages values of a JSON text. What is special to a format
+is a mutator of its own: a function from bytes and a random generator to bytes.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 Mutator = Callable[[bytes, Random], bytes]
 
 EXTREMES = [0, 1, 2**7, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**60, 2**63 - 1, 2**64 - 1]
-NESTED = 5000  # lists in each other
 
 
 class Spot(NamedTuple):
@@ -129,68 +126,3 @@ def mutants(
         if found and random.random() < 0.25:
             found = random.choice(mutators)[1](found, random)
         yield f"{number}: {name}", found
-
-
-STRANGE: list[Any] = [
-    None,
-    True,
-    0,
-    -1,
-    2**31,
-    2**63,
-    10**30,
-    1e308,
-    float("nan"),
-    float("inf"),
-    "",
-    "x" * 10_000,
-    "\ud800",
-    "\n\0",
-    "../../etc/passwd",
-    [],
-    {},
-    [[]],
-    [1, "a", None],
-    {"a": {}},
-]
-
-
-def json_mutants(value: Any, count: int, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield JSON texts: a value with one or two of its parts replaced, removed, renamed or nested.
-
-    Some texts have a name twice, or numbers that JSON does not have.
-    """
-    for number in range(count):
-        random = Random(f"{seed} {number}")
-        found = deepcopy(value)
-        for _ in range(random.choice([1, 1, 2])):
-            found = _changed(found, random)
-        text = json.dumps(found)
-        if random.random() < 0.1:
-            deep = "[" * NESTED + "]" * NESTED
-            text = random.choice([deep, text.replace(":", f":{deep},", 1), '{"a":' * NESTED])
-        elif random.random() < 0.1 and text.startswith('{"'):
-            text = "{" + text[1:].partition(",")[0] + "," + text[1:]  # a name twice
-        yield f"{number}: {text[:80]}", text
-
-
-def _changed(value: Any, random: Random) -> Any:
-    """Change one part of a value, at any depth."""
-    if not isinstance(value, (dict, list)) or not value or random.random() < 0.1:
-        return deepcopy(random.choice(STRANGE))
-    key: Any = (
-        random.choice(list(value)) if isinstance(value, dict) else random.randrange(len(value))
-    )
-    if isinstance(value[key], (dict, list)) and random.random() < 0.8:
-        value[key] = _changed(value[key], random)
-        return value
-    action = random.random()
-    if action < 0.6:
-        value[key] = deepcopy(random.choice(STRANGE))
-    elif action < 0.75:
-        del value[key]
-    elif isinstance(value, dict):
-        value[random.choice([*map(str, value), "unheard_of"])] = value.pop(key)
-    else:
-        value.insert(random.randrange(len(value)), value[key])
-    return value

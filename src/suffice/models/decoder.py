@@ -18,6 +18,8 @@ from suffice.quant import PackedLinear, Quant
 from suffice.quant.panels import Allocate
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from suffice.models.checkpoint import Checkpoint, Weight
 
 __all__ = ["DecoderWeights", "Watch", "pack_weights"]
@@ -43,7 +45,7 @@ class DecoderWeights:
         checkpoint: Checkpoint,
         quant: Quant,
         report: Callable[[float], None] = lambda share: None,
-    ) -> DecoderWeights:
+    ) -> Self:
         """Pack a checkpoint's weights with `quant` into huge pages, one tensor at a time.
 
         `report` gets the share that has been read, after each tensor.

@@ -25,11 +25,10 @@ from suffice.models.quantize.torch_layers import (
     rotate,
 )
 from suffice.models.rope import check_call
-from suffice.quant import PackedLinear, Quant
+from suffice.quant import PackedLinear
 
 if TYPE_CHECKING:
     from suffice.cache.kv import KVCache
-    from suffice.models.checkpoint import Checkpoint
 
 __all__ = ["TorchDecoder"]
 
@@ -51,23 +50,6 @@ class TorchDecoder(DecoderWeights):
         super().__init__(config, weights)
         self.dtype = dtype
         self._tables: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    @classmethod
-    def from_checkpoint(
-        cls,
-        checkpoint: Checkpoint,
-        quant: Quant,
-        report: Callable[[float], None] = lambda share: None,
-        *,
-        dtype: torch.dtype = torch.float32,
-    ) -> TorchDecoder:
-        """Pack a checkpoint's weights with `quant`, one tensor at a time.
-
-        Raises:
-            InputError: A damaged checkpoint.
-        """
-        packed = DecoderWeights.from_checkpoint(checkpoint, quant, report)
-        return cls(packed.config, packed.weights, dtype)
 
     @torch.no_grad()
     def forward(

@@ -1,0 +1,83 @@
+"""How weights of few bits lie in memory; `csrc/linear/code_layout.h` draws it.
+
+    w[n, k] = scale[n, g] level[code[n, k]] + minimum[n, g],    g = k // group
+
+Forms of a scale: `float16` or `bfloat16`; `power`, a byte e for 2^(e - 128); `nested`, a signed
+byte times a float16 for all groups of 256 columns. Forms of a minimum: `none`, which is 0;
+`float16`; `zero`, a byte z for -scale z; `nested`, a byte m for -m times a float16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from suffice.errors import InputError
+from suffice.quant.panels import ROWS
+
+__all__ = ["NESTED", "UNIT", "CodeLayout", "MinimumForm", "ScaleForm"]
+
+ScaleForm = Literal["float16", "bfloat16", "power", "nested"]
+MinimumForm = Literal["none", "float16", "zero", "nested"]
+BITS = (2, 3, 4, 5, 6, 8)
+UNIT = 32  # columns whose codes are stored together
+NESTED = 256  # columns that share the outer scale of nested ones
+_LINE_BYTES = 64
+
+
+@dataclass(frozen=True)
+class CodeLayout:
+    """Bits of a code, columns of a group, and the forms of a group's scale and minimum.
+
+    Raises:
+        InputError: A layout that does not exist.
+    """
+
+    bits: int
+    group: int
+    scales: ScaleForm = "float16"
+    minima: MinimumForm = "none"
+
+    def __post_init__(self) -> None:
+        nested = self.scales == "nested"
+        if self.bits not in BITS:
+            raise InputError(f"codes of {self.bits} bits cannot be stored; allowed: 2..6, 8")
+        if self.scales not in get_args(ScaleForm) or self.minima not in get_args(MinimumForm):
+            raise InputError(f"no codes with {self.scales} scales and {self.minima} minima")
+        if self.minima == "nested" and not nested:
+            raise InputError("nested minima go with nested scales")
+        if self.scales == "power" and self.minima != "none":
+            raise InputError("scales that are powers of two go without minima")
+        if nested and (self.minima not in ("none", "nested") or self.group not in (16, 32, 64)):
+            raise InputError(
+                "nested scales are for 16, 32 or 64 columns, with nested minima or none"
+            )
+        if not nested and (self.group < UNIT or self.group % UNIT):
+            raise InputError(f"group={self.group}: must be a multiple of {UNIT}")
+
+    @property
+    def groups_in_span(self) -> int:
+        """Groups whose scales and minima stand together."""
+        if self.scales == "nested":
+            return NESTED // self.group
+        return 4 if self.scales == "power" or self.minima == "zero" else 2
+
+    @property
+    def span(self) -> int:
+        """Columns of these groups."""
+        return self.groups_in_span * self.group
+
+    @property
+    def header_bytes(self) -> int:
+        """Bytes of their scales and minima in a panel."""
+        each = ROWS * self.groups_in_span
+        if self.scales == "nested":
+            return _LINE_BYTES + each * (2 if self.minima == "nested" else 1)
+        if self.scales == "power":
+            return each
+        return each * {"none": 2, "float16": 4, "zero": 3, "nested": 0}[self.minima]
+
+    def panel_bytes(self, columns: int) -> int:
+        """Bytes of a panel of so many columns."""
+        units, spans = -(-columns // UNIT), -(-columns // self.span)
+        return spans * self.header_bytes + units * self.bits * _LINE_BYTES

@@ -16,6 +16,13 @@ namespace suffice {
 //                 4 bytes              4 bytes                      4 bytes
 constexpr int weight_pair(Type type) { return 32 / bits_of(type); }
 
+// A panel of 8-bit floats: for every 128 columns a line of scales, float32 [16] times 256, then
+// their lines of 4 columns:
+//
+//     line  | row 0: w[k] w[k+1] | ... | row 15: w[k] w[k+1] | row 0: w[k+2] w[k+3] | ... |
+//            2 bytes                    2 bytes               2 bytes
+constexpr int kFloat8Span = 128;
+
 // A panel of codebook weights with codes of 2 to 6 bits: for each two groups of columns, which
 // share a scale, a line of float16 scales [2][16], then the units of the first group, then those of
 // the second.
@@ -102,7 +109,8 @@ struct Linear {
   int steps() const { return round_up(columns, 4) / weight_pair(type); }  // lines; not for codes
   int whole_columns() const { return round_up(columns, unit_columns(bits)); }  // for codes
   size_t panel_bytes() const {
-    if (type != Type::codebook) return static_cast<size_t>(steps()) * kLineBytes;
+    const int spans = type == Type::f8 ? (columns + kFloat8Span - 1) / kFloat8Span : 0;
+    if (type != Type::codebook) return static_cast<size_t>(steps() + spans) * kLineBytes;
     return round_up((columns + group - 1) / group, 2) / 2 * kLineBytes +
            code_bytes(bits, whole_columns());
   }

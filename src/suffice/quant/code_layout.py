@@ -83,6 +83,6 @@ class CodeLayout:
         return each * {"none": 2, "float16": 4, "zero": 3, "nested": 0}[self.minima]
 
     def panel_bytes(self, columns: int) -> int:
-        """Bytes of a panel of so many columns."""
+        """Bytes of a panel with `columns` columns."""
         units, spans = -(-columns // UNIT), -(-columns // self.span)
         return spans * self.header_bytes + units * self.bits * _LINE_BYTES

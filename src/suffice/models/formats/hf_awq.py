@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from suffice.models.formats.hf_parts import FLOAT_TYPES, Parts, codes_in
+from suffice.models.formats.hf_parts import FLOAT_TYPES, Parts
 from suffice.quant.stored_codes import StoredCodes, stored_codes
 
 __all__ = ["AWQ"]
@@ -64,8 +64,7 @@ class AWQ:
         """
         _, columns = self.shape(parts)
         scales = parts.scales("scales").T
-        codes = np.ascontiguousarray(_along_rows(parts.load("qweight")).T)
-        zeros = _along_rows(parts.load("qzeros")).T
+        codes, zeros = _rows_of(parts.load("qweight")), _rows_of(parts.load("qzeros"))
         group = parts.groups(columns, scales.shape[1], self.group)
         return stored_codes(codes, scales, zeros, BITS, group)
 
@@ -74,7 +73,10 @@ class AWQ:
         return f"AWQ-{BITS}"
 
 
-def _along_rows(words: np.ndarray) -> np.ndarray:
-    """Return the codes [K, N] of words [K, N / 8]."""
-    stored = codes_in(words, BITS).reshape(len(words), -1, _IN_WORD)
-    return stored[:, :, list(_PLACES)].reshape(len(words), -1)
+def _rows_of(words: np.ndarray) -> np.ndarray:
+    """Return the codes [N, K] of words [K, N / 8]."""
+    columns = np.ascontiguousarray(words.T)
+    codes = np.empty((len(columns), _IN_WORD, len(words)), np.uint8)
+    for row, place in enumerate(_PLACES):
+        codes[:, row] = columns >> BITS * place & 2**BITS - 1
+    return codes.reshape(-1, len(words))

@@ -113,7 +113,7 @@ class Compressed:
         if "weight_g_idx" in parts and (parts.load("weight_g_idx") != -1).all():
             order = order_of(parts, "weight_g_idx", columns, count)
         if order is not None:
-            codes = codes[:, order]
+            codes = np.take(codes, order, 1)
         group = self._group(parts, columns, bits, count)
         return stored_codes(codes, scales, self._zeros(parts, rows, bits), bits, group, order)
 

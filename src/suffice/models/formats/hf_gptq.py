@@ -90,7 +90,7 @@ class GPTQ:
         if "g_idx" in parts:
             order = order_of(parts, "g_idx", columns, scales.shape[1])
         if order is not None:
-            codes = codes[:, order]
+            codes = np.take(codes, order, 1)
         group = self._group(parts, columns, scales.shape[1])
         return stored_codes(codes, scales, zeros, bits, group, order)
 

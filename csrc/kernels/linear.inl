@@ -186,6 +186,8 @@ void unpack_of(const Linear& w, int first, int last, float* to, int stride) {
             out[k] = *reinterpret_cast<const float*>(at);
           else if constexpr (T == Type::bf16)
             out[k] = from_bf16(*reinterpret_cast<const uint16_t*>(at));
+          else if constexpr (T == Type::f8)
+            out[k] = float8_weight(w, panel * kPanel + row, k);
           else
             out[k] = w.scale[panel * kPanel + row] * *reinterpret_cast<const int8_t*>(at);
         }
@@ -200,7 +202,7 @@ inline void unpack(const Linear& w, int first, int last, float* to, int stride) 
   else if (w.type == Type::bf16)
     unpack_of<Type::bf16>(w, first, last, to, stride);
   else if (w.type == Type::f8)
-    unpack_f8(w, first, last, to, stride);
+    unpack_of<Type::f8>(w, first, last, to, stride);
   else if (w.type == Type::codebook)
     unpack_codes(w, first, last, to, stride);
   else

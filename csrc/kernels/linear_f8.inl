@@ -13,9 +13,12 @@ SUFFICE_INLINE vf part_of_f16(vh halves, int j) {
   return reinterpret_cast<vf>(
       _mm256_cvtph_ps(j == 0 ? _mm256_castsi256_si128(all) : _mm256_extracti128_si256(all, 1)));
 #else
-  vf to;
-  for (int i = 0; i < W; i++) to[i] = half_to_float(static_cast<uint16_t>(halves[j * W + i]));
-  return to;
+  typedef int16_t part __attribute__((vector_size(W * 2)));
+  part own;
+  std::memcpy(&own, reinterpret_cast<const std::byte*>(&halves) + j * sizeof own, sizeof own);
+  const vi bits = __builtin_convertvector(own, vi);
+  const vf size = as_float((bits & 0x7fff) << 13) * 0x1p112f;  // normalises subnormals
+  return as_float(as_bits(size) | (bits & splat_bits(static_cast<int32_t>(0x80000000))));
 #endif
 }
 
@@ -34,27 +37,13 @@ SUFFICE_INLINE void float8_columns(const std::byte* line, vf (*columns)[kVectors
   }
 }
 
-// The dense rows of the panels [first, last).
-inline void unpack_f8(const Linear& w, int first, int last, float* to, int stride) {
-  constexpr int columns_of_line = weight_pair(Type::f8);
-  for (int panel = first; panel < last; panel++) {
-    const std::byte* line = w.data + panel * w.panel_bytes();
-    const int rows = w.rows - panel * kPanel < kPanel ? w.rows - panel * kPanel : kPanel;
-    float* out = to + static_cast<size_t>(panel - first) * kPanel * stride;
-    vf scale[kVectors];
-    for (int k = 0; k < w.columns; k += columns_of_line, line += kLineBytes) {
-      if (k % kFloat8Span == 0) {
-        for (int v = 0; v < kVectors; v++) scale[v] = as_float(load_bits(line + v * kVectorBytes));
-        line += kLineBytes;
-      }
-      vf columns[columns_of_line][kVectors];
-      float8_columns(line, columns);
-      for (int i = 0; i < columns_of_line && k + i < w.columns; i++) {
-        float values[kPanel];
-        for (int v = 0; v < kVectors; v++) store(values + v * W, columns[i][v] * scale[v]);
-        for (int row = 0; row < rows; row++)
-          out[static_cast<size_t>(row) * stride + k + i] = values[row];
-      }
-    }
-  }
+// The weight of a row and column.
+SUFFICE_INLINE float float8_weight(const Linear& w, int row, int column) {
+  constexpr int span_lines = kFloat8Span / 4 + 1;
+  const std::byte* span =
+      w.data + row / kPanel * w.panel_bytes() + column / kFloat8Span * span_lines * kLineBytes;
+  const std::byte* line = span + (column % kFloat8Span / 4 + 1) * kLineBytes;
+  const int byte = static_cast<int>(line[column % 4 / 2 * 32 + row % kPanel * 2 + column % 2]);
+  return half_to_float(static_cast<uint16_t>((byte & 0x80) << 8 | (byte & 0x7f) << 7)) *
+         reinterpret_cast<const float*>(span)[row % kPanel];
 }

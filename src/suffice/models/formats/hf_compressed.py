@@ -142,7 +142,7 @@ class Compressed:
         return count
 
     def _group(self, parts: Parts, columns: int, bits: int, count: int) -> int | None:
-        """Return the columns of a group, by the first scheme that has so many groups."""
+        """Return the columns of a group, by the first scheme that has the number of groups."""
         plain = "weight_packed" not in parts  # bytes hold integers of fewer bits, too
         said = [each.group for each in self.integers if plain or each.bits == bits]
         if not said:

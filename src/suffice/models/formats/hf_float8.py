@@ -2,7 +2,7 @@
 
     weight [N, K]    e4m3: a sign, 4 bits of exponent, 3 of mantissa; no infinities
 
-and scales, of which one belongs to a whole tensor, a row, or a block of rows and columns:
+and scales. One belongs to a whole tensor, a row, or a block of rows and columns:
 
     w[n, k] = e4m3[n, k] scale[n // block rows, k // block columns]
 

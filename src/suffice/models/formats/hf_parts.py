@@ -105,7 +105,7 @@ class Parts:
         return self._tensors.types[self._names[part]] if part in self else ""
 
     def shape(self, part: str, dimensions: int = 2) -> tuple[int, ...]:
-        """Return the shape of a tensor that must be there and have so many dimensions.
+        """Return the shape of a tensor that must be there, with a number of dimensions.
 
         Raises:
             InputError: It is missing, empty or has others.
@@ -158,7 +158,7 @@ class Parts:
         return found
 
     def groups(self, columns: int, count: int, said: int | None) -> int | None:
-        """Return the columns of a group, of which a row of `columns` has `count`; None: all.
+        """Return the columns of a group; a row of `columns` has `count` groups; None: all.
 
         `said` is the configuration's number, or None for a row, which is checked.
 

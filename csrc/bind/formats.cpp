@@ -6,12 +6,14 @@
 
 #include "bind/bind.h"
 #include "formats/stored_rows.h"
+#include "formats/stored_words.h"
 
 namespace suffice::bind {
 namespace {
 
 using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Values = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Words = nb::ndarray<const int32_t, nb::ndim<2>, nb::device::cpu>;  // with any strides
 
 const BlockType& type_named(const std::string& name) {
   const BlockType* type = block_type(name.c_str());
@@ -77,6 +79,32 @@ bool py_all_finite(const std::string& name, ConstBytes values) {
   return all_finite(type, values.data(), values.size() / type.bytes);
 }
 
+// Codes of words [rows, count] as bytes: along rows [rows, codes], or with `places` across rows
+// [rows * codes of a word, count].
+void py_unpack_words(Words words, int bits, const std::vector<int>& places, Bytes out) {
+  require(bits == 2 || bits == 3 || bits == 4 || bits == 8,
+          "codes of 2, 3, 4 or 8 bits, not " + std::to_string(bits));
+  const StoredWords from{reinterpret_cast<const uint32_t*>(words.data()),
+                         static_cast<int64_t>(words.shape(0)),
+                         static_cast<int64_t>(words.shape(1)),
+                         words.stride(0),
+                         words.stride(1),
+                         bits};
+  require(32 * from.count % bits == 0, "the words have no whole codes");
+  const size_t expected = static_cast<size_t>(from.rows * from.codes());
+  require(out.size() == expected, "out has " + std::to_string(out.size()) + " bytes; " +
+                                      std::to_string(expected) + " expected");
+  require(places.empty() || (32 % bits == 0 && places.size() == 32u / bits),
+          "a place for each code of a word");
+  for (const int place : places)
+    require(place >= 0 && place < 32 / bits, "there is no place " + std::to_string(place));
+  nb::gil_scoped_release release;
+  if (places.empty())
+    unpack_streams(from, out.data());
+  else
+    unpack_across(from, places.data(), out.data());
+}
+
 // Reads up to `count` strings, each after its length in 8 bytes, from byte `at` on, until one is
 // not whole; returns them and the byte after them.
 nb::tuple py_read_strings(ConstBytes data, size_t at, size_t count) {
@@ -104,6 +132,8 @@ void bind_formats(nb::module_& m) {
         "out"_a.noconvert(), "paired"_a = 0);
   m.def("read_bytes", &py_read_bytes, "file"_a, "offset"_a, "out"_a.noconvert());
   m.def("all_finite", &py_all_finite, "block_type"_a, "values"_a.noconvert());
+  m.def("unpack_words", &py_unpack_words, "words"_a.noconvert(), "bits"_a, "places"_a,
+        "out"_a.noconvert());
   m.def("read_strings", &py_read_strings, "data"_a.noconvert(), "at"_a, "count"_a,
         nb::sig("def read_strings(data: NDArray[numpy.uint8], at: int, count: int) -> "
                 "tuple[list[str], int]"));

@@ -13,8 +13,10 @@ from suffice.models.formats.hf_awq import AWQ
 from suffice.models.formats.hf_compressed import Compressed, Integers
 from suffice.models.formats.hf_float8 import Float8
 from suffice.models.formats.hf_gptq import GPTQ
-from suffice.models.formats.hf_parts import Reader, codes_in
+from suffice.models.formats.hf_parts import Reader
 from suffice.models.formats.hf_readers import reader_of
+from suffice.models.stored_file import unpack_words
+from suffice.native import core
 
 
 def test_codes_of_3_bits_cross_words() -> None:
@@ -22,7 +24,7 @@ def test_codes_of_3_bits_cross_words() -> None:
     codes = [(i + 1) % 8 for i in range(32)]
     number = sum(code << 3 * i for i, code in enumerate(codes))
     words = np.array([[number >> 32 * i & 0xFFFFFFFF for i in range(3)]], np.uint32)
-    assert codes_in(words.view(np.int32), 3).tolist() == [codes]
+    assert unpack_words(words.view(np.int32), 3).tolist() == [codes]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,39 @@ def test_codes_of_3_bits_cross_words() -> None:
 def test_the_first_code_has_the_lowest_bits(bits: int, codes: list[int]) -> None:
     word = sum(code << bits * i for i, code in enumerate(codes))
     words = np.array([[word], [0]], np.uint32).view(np.int32)
-    assert codes_in(words, bits).tolist() == [codes, [0] * len(codes)]
+    assert unpack_words(words, bits).tolist() == [codes, [0] * len(codes)]
+
+
+def test_codes_across_rows_have_places() -> None:
+    word = sum(code << 4 * i for i, code in enumerate([10, 11, 12, 13, 14, 15, 1, 2]))
+    words = np.array([[word, 0], [0, word]], np.uint32).view(np.int32)
+    found = unpack_words(words, 4, (0, 4, 1, 5, 2, 6, 3, 7))
+    assert found[:8].tolist() == [[c, 0] for c in (10, 14, 11, 15, 12, 1, 13, 2)]
+    assert found[8:].tolist() == [[0, c] for c in (10, 14, 11, 15, 12, 1, 13, 2)]
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize(("rows", "count"), [(1, 3), (16, 6), (17, 9), (50, 33)])
+def test_words_of_any_strides(bits: int, rows: int, count: int) -> None:
+    words = np.random.default_rng(0).integers(-(2**31), 2**31, (count, rows), dtype=np.int32).T
+    stream = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1, bitorder="little")
+    codes = stream.reshape(rows, -1, bits) @ (1 << np.arange(bits))
+    assert np.array_equal(unpack_words(words, bits), codes)
+    assert np.array_equal(unpack_words(np.ascontiguousarray(words), bits), codes)
+
+
+def test_what_cannot_be_unpacked() -> None:
+    words, out = np.zeros((2, 2), np.int32), np.empty(32, np.uint8)
+    with pytest.raises(ValueError, match="codes of 2, 3, 4 or 8 bits, not 5"):
+        core.unpack_words(words, 5, [], out)
+    with pytest.raises(ValueError, match="the words have no whole codes"):
+        core.unpack_words(words, 3, [], out)
+    with pytest.raises(ValueError, match="out has 31 bytes; 32 expected"):
+        core.unpack_words(words, 4, [], out[:31])
+    with pytest.raises(ValueError, match="a place for each code of a word"):
+        core.unpack_words(words, 4, [0], out)
+    with pytest.raises(ValueError, match="there is no place 8"):
+        core.unpack_words(words, 4, [8] * 8, out)
 
 
 @pytest.mark.parametrize(

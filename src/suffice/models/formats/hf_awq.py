@@ -18,9 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from suffice.models.formats.hf_parts import FLOAT_TYPES, Parts
+from suffice.models.stored_file import unpack_words
 from suffice.quant.stored_codes import StoredCodes, stored_codes
 
 __all__ = ["AWQ"]
@@ -64,19 +63,11 @@ class AWQ:
         """
         _, columns = self.shape(parts)
         scales = parts.scales("scales").T
-        codes, zeros = _rows_of(parts.load("qweight")), _rows_of(parts.load("qzeros"))
+        codes = unpack_words(parts.load("qweight").T, BITS, _PLACES)
+        zeros = unpack_words(parts.load("qzeros").T, BITS, _PLACES)
         group = parts.groups(columns, scales.shape[1], self.group)
         return stored_codes(codes, scales, zeros, BITS, group)
 
     def type(self, parts: Parts) -> str:
         """Return AWQ and the bits of a code."""
         return f"AWQ-{BITS}"
-
-
-def _rows_of(words: np.ndarray) -> np.ndarray:
-    """Return the codes [N, K] of words [K, N / 8]."""
-    columns = np.ascontiguousarray(words.T)
-    codes = np.empty((len(columns), _IN_WORD, len(words)), np.uint8)
-    for row, place in enumerate(_PLACES):
-        codes[:, row] = columns >> BITS * place & 2**BITS - 1
-    return codes.reshape(-1, len(words))

@@ -25,7 +25,8 @@ from typing import ClassVar
 import numpy as np
 
 from suffice.models.formats.hf_float8 import FLOAT8, Float8
-from suffice.models.formats.hf_parts import FLOAT_TYPES, Parts, Stored, codes_in, order_of
+from suffice.models.formats.hf_parts import FLOAT_TYPES, Parts, Stored, order_of
+from suffice.models.stored_file import unpack_words
 from suffice.quant.stored_codes import StoredCodes, stored_codes
 
 __all__ = ["BITS", "Compressed", "Integers"]
@@ -106,7 +107,7 @@ class Compressed:
         scales = parts.scales("weight_scale").reshape(-1, count)
         scales = np.broadcast_to(scales, (rows, count))
         if "weight_packed" in parts:
-            codes = codes_in(parts.load("weight_packed"), bits)[:, :columns]
+            codes = unpack_words(parts.load("weight_packed"), bits)[:, :columns]
         else:
             codes = parts.load("weight").view(np.uint8) ^ 0x80
         order = None
@@ -157,7 +158,7 @@ class Compressed:
             return np.array(middle)
         found = parts.load("weight_zero_point")
         if parts.type("weight_zero_point") == "I32":
-            packed: np.ndarray = codes_in(found.T, bits)[:, :rows].T
+            packed: np.ndarray = unpack_words(found.T, bits)[:, :rows].T
             return packed
         values = found.astype(np.int64)
         if values.min() < -middle or values.max() >= middle:

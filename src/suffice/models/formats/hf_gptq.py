@@ -22,7 +22,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from suffice.models.formats.hf_parts import FLOAT_TYPES, Parts, codes_in, order_of
+from suffice.models.formats.hf_parts import FLOAT_TYPES, Parts, order_of
+from suffice.models.stored_file import unpack_words
 from suffice.quant.stored_codes import StoredCodes, stored_codes
 
 __all__ = ["GPTQ"]
@@ -84,8 +85,8 @@ class GPTQ:
         _, columns = self.shape(parts)
         bits = self._bits(parts, columns)
         scales = parts.scales("scales").T
-        codes = codes_in(parts.load("qweight").T, bits)
-        zeros = codes_in(parts.load("qzeros"), bits).T + np.uint8(self.shift) & 2**bits - 1
+        codes = unpack_words(parts.load("qweight").T, bits)
+        zeros = unpack_words(parts.load("qzeros"), bits).T + np.uint8(self.shift) & 2**bits - 1
         order = None
         if "g_idx" in parts:
             order = order_of(parts, "g_idx", columns, scales.shape[1])

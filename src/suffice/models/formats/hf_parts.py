@@ -13,7 +13,7 @@ from suffice.quant.code_layout import UNIT
 from suffice.quant.packed_float8 import StoredFloat8
 from suffice.quant.stored_codes import StoredCodes
 
-__all__ = ["Parts", "Reader", "Stored", "Tensors", "codes_in", "order_of"]
+__all__ = ["Parts", "Reader", "Stored", "Tensors", "order_of"]
 
 Stored = StoredCodes | StoredFloat8
 FLOAT_TYPES = tuple(FLOATS)
@@ -178,28 +178,6 @@ class Parts:
         if group % UNIT:
             raise self.error(f"groups of {group} columns; a multiple of {UNIT} is supported")
         return group
-
-
-def codes_in(words: np.ndarray, bits: int) -> np.ndarray:
-    """Return the codes uint8 [N, 32 W / bits] of rows of words [N, W] of 32 bits.
-
-    They lie from the lowest bit of the first word on, without gaps; codes of 3 bits cross words.
-    """
-    stream = np.ascontiguousarray(words).view(np.uint8)
-    if bits == 8:
-        return stream
-    step = 3 if bits == 3 else 1  # bytes that whole codes fill
-    packed = stream.reshape(len(stream), -1, step)
-    lanes: np.ndarray = packed[:, :, 0]
-    if step > 1:
-        lanes = (
-            lanes | packed[:, :, 1].astype(np.uint32) << 8 | packed[:, :, 2].astype(np.uint32) << 16
-        )
-    each = 8 * step // bits
-    codes = np.empty((*packed.shape[:2], each), np.uint8)
-    for i in range(each):
-        codes[:, :, i] = lanes >> bits * i & (1 << bits) - 1
-    return codes.reshape(len(stream), -1)
 
 
 def order_of(parts: Parts, part: str, columns: int, groups: int) -> np.ndarray | None:

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "linear/code_layout.h"
 #include "storage.h"
 
 namespace suffice {
@@ -48,15 +49,12 @@ constexpr int kFloat8Span = 128;
 //
 // Byte j of the four bytes belongs to column kCodeOrder[j] of the four: neighbouring columns end up
 // in the two halves of a 32-bit lane, as pairs of int16.
-constexpr int kCodeOrder[4] = {0, 2, 1, 3};
 constexpr int kMinBits = 2, kMaxBits = 6;
-constexpr int low_bits(int bits) { return bits < 4 ? 2 : 4; }
 constexpr int kMaxUnit = 32;
 constexpr int unit_columns(int bits) { return bits == 4 ? 8 : kMaxUnit; }
 constexpr size_t code_bytes(int bits, int columns) {  // of a panel's columns, whole units
   return static_cast<size_t>(columns) * bits * kPanel / 8;
 }
-constexpr int kLevelOffset = 128;  // added to centroids, which are stored as bytes
 constexpr int kNarrowOffset = 64;  // added to those multiplied with int8 inputs
 
 // The codebook of activations. Each value of a row is replaced by the nearest of `count` ascending

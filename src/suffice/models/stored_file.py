@@ -95,6 +95,28 @@ class StoredFile:
             name, lambda: core.read_rows(self._file, offset, kind, first, out, paired)
         )
 
+    def read_panels(
+        self,
+        name: str,
+        offset: int,
+        kind: str,
+        shape: tuple[int, int],
+        out: NDArray[np.uint8],
+        paired: int = 0,
+    ) -> bool:
+        """Read the matrix `name` [N, K] as panels; return if its scales and minima are finite.
+
+        `kind` is a native type of codes, and `out` uint8 [N/16, bytes] has its layout. The rest is
+        as in `read_rows`.
+
+        Raises:
+            InputError: The file cannot be read, or ends before the matrix does.
+        """
+        into = out.reshape(-1)
+        return self._checked(
+            name, lambda: core.read_panels(self._file, offset, kind, *shape, into, paired)
+        )
+
     def _checked(self, name: str, read: Callable[[], Result]) -> Result:
         try:
             return read()

@@ -27,9 +27,9 @@ PyLinear::PyLinear(ConstBytes bytes, int rows, int columns, const std::string& t
           "a linear layer has at most " + std::to_string(kMaxWide) + " rows and columns");
   linear.rows = rows;
   linear.columns = columns;
-  linear.type = type == "codes" ? Type::codebook : type_of(type);
+  linear.type = type == "codes" ? Type::codebook : type == "float8" ? Type::f8 : type_of(type);
   require(linear.type != Type::f16 && linear.type != Type::kmeans4,
-          "weights are float32, bfloat16, int8 or codebook");
+          "weights are float32, bfloat16, int8, float8 or codebook");
   set_codes(table, group, rotation, max_code);
   const size_t expected = linear.panels() * linear.panel_bytes();
   require(bytes.size() == expected, "packed weight has " + std::to_string(bytes.size()) +

@@ -100,7 +100,8 @@ void finish(PyModel& self, const Parts& parts) {
   self.set(spec.project_out, parts, "project_out");
   self.set(spec.head, parts, "head");
   check_linear(spec.embedding, spec.vocabulary, spec.embedding_width, "embed");
-  require(spec.embedding.type != Type::codebook, "the embedding cannot have codebook weights");
+  require(spec.embedding.type != Type::codebook && spec.embedding.type != Type::f8,
+          "the embedding cannot have codebook or float8 weights");
   check_linear(spec.project_in, spec.width, spec.embedding_width, "project_in",
                spec.width != spec.embedding_width);
   check_linear(spec.project_out, spec.embedding_width, spec.width, "project_out",

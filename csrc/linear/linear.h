@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "linear/code_layout.h"
 #include "storage.h"
 
 namespace suffice {
@@ -15,6 +16,13 @@ namespace suffice {
 //     line k/2:  | row 0: w[k] w[k+1] | row 1: w[k] w[k+1] | ...  | row 15: w[k] w[k+1] |
 //                 4 bytes              4 bytes                      4 bytes
 constexpr int weight_pair(Type type) { return 32 / bits_of(type); }
+
+// A panel of 8-bit floats: for every 128 columns a line of scales, float32 [16] times 256, then
+// their lines of 4 columns:
+//
+//     line  | row 0: w[k] w[k+1] | ... | row 15: w[k] w[k+1] | row 0: w[k+2] w[k+3] | ... |
+//            2 bytes                    2 bytes               2 bytes
+constexpr int kFloat8Span = 128;
 
 // A panel of codebook weights with codes of 2 to 6 bits: for each two groups of columns, which
 // share a scale, a line of float16 scales [2][16], then the units of the first group, then those of
@@ -41,15 +49,12 @@ constexpr int weight_pair(Type type) { return 32 / bits_of(type); }
 //
 // Byte j of the four bytes belongs to column kCodeOrder[j] of the four: neighbouring columns end up
 // in the two halves of a 32-bit lane, as pairs of int16.
-constexpr int kCodeOrder[4] = {0, 2, 1, 3};
 constexpr int kMinBits = 2, kMaxBits = 6;
-constexpr int low_bits(int bits) { return bits < 4 ? 2 : 4; }
 constexpr int kMaxUnit = 32;
 constexpr int unit_columns(int bits) { return bits == 4 ? 8 : kMaxUnit; }
 constexpr size_t code_bytes(int bits, int columns) {  // of a panel's columns, whole units
   return static_cast<size_t>(columns) * bits * kPanel / 8;
 }
-constexpr int kLevelOffset = 128;  // added to centroids, which are stored as bytes
 constexpr int kNarrowOffset = 64;  // added to those multiplied with int8 inputs
 
 // The codebook of activations. Each value of a row is replaced by the nearest of `count` ascending
@@ -102,7 +107,8 @@ struct Linear {
   int steps() const { return round_up(columns, 4) / weight_pair(type); }  // lines; not for codes
   int whole_columns() const { return round_up(columns, unit_columns(bits)); }  // for codes
   size_t panel_bytes() const {
-    if (type != Type::codebook) return static_cast<size_t>(steps()) * kLineBytes;
+    const int spans = type == Type::f8 ? (columns + kFloat8Span - 1) / kFloat8Span : 0;
+    if (type != Type::codebook) return static_cast<size_t>(steps() + spans) * kLineBytes;
     return round_up((columns + group - 1) / group, 2) / 2 * kLineBytes +
            code_bytes(bits, whole_columns());
   }

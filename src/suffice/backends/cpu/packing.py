@@ -7,8 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
+from suffice.errors import InputError
 from suffice.native import core
 from suffice.quant import Quant
+from suffice.quant.code_layout import CodeLayout
 from suffice.quant.int8 import Int8
 from suffice.quant.none import NoQuant
 from suffice.quant.panels import (
@@ -20,7 +22,7 @@ from suffice.quant.panels import (
     packed_shape,
 )
 
-__all__ = ["pack", "pack_stored"]
+__all__ = ["pack", "pack_groups", "pack_stored"]
 
 
 class Stored(Protocol):
@@ -63,6 +65,45 @@ def pack(
     packed = _empty(quant, rows, columns, bias, allocate)
     _fill(packed, 0, np.ascontiguousarray(weight))
     return packed
+
+
+def pack_groups(
+    codes: np.ndarray,
+    layout: CodeLayout,
+    scales: np.ndarray,
+    minima: np.ndarray | None = None,
+    outer: np.ndarray | None = None,
+    allocate: Allocate = np.empty,
+) -> np.ndarray:
+    """Return panels uint8 [N/16, bytes] of codes uint8 [N, K] below 2^bits; no value changes.
+
+    `scales` and `minima` [N, G] are numbers of the layout's forms: float16, bfloat16 or float32;
+    int8 for nested scales; else uint8. `outer` float16 [N, S, 2] holds the factors of nested scales
+    and minima, for each of the S spans of a row.
+
+    Raises:
+        InputError: A scale or a minimum is not finite.
+        ValueError: A code is too large, or an array has another size.
+    """
+    rows, columns = codes.shape
+    data = allocate((-(-rows // ROWS), layout.panel_bytes(columns)), np.dtype(np.uint8))
+    if not core.pack_codes(
+        codes,
+        layout.bits,
+        layout.group,
+        layout.scales,
+        layout.minima,
+        _bytes(scales),
+        None if outer is None else _bytes(outer),
+        None if minima is None else _bytes(minima),
+        data.reshape(-1),
+    ):
+        raise InputError("a scale or a minimum is not finite")
+    return data
+
+
+def _bytes(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
 def _empty(

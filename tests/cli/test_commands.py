@@ -354,12 +354,13 @@ def test_every_long_flag_has_its_variable() -> None:
     for group in (ModelFlags, SamplingFlags, BenchFlags):
         for member in members(group).values():
             for parameter in [member] if isinstance(member, inspect.Parameter) else member:
-                [option] = parameter.annotation.__metadata__
-                names = [option.default, *option.param_decls]
+                [declared] = parameter.annotation.__metadata__
                 # SUFFICE_CACHE is the folder that models are kept in
-                long = [name for name in names if name.startswith("--") and name != "--cache"]
+                long = [
+                    name for name in declared.names if name.startswith("--") and name != "--cache"
+                ]
                 expected = ["SUFFICE_" + name[2:].upper().replace("-", "_") for name in long]
-                assert long and option.envvar == expected, parameter.name
+                assert long and [*declared.variables] == expected, parameter.name
 
 
 def test_the_version(cli: Cli) -> None:

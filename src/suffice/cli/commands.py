@@ -17,21 +17,18 @@ import click
 
 from suffice import __version__
 from suffice.cli.answer import Answer
-from suffice.cli.calibrate import CalibrateFlags
 from suffice.cli.environment import misspelt
 from suffice.cli.flags import argument, flag
 from suffice.cli.foreign import foreign_flags
-from suffice.cli.groups import Commands
+from suffice.cli.groups import Commands, Program
 from suffice.cli.interrupt import INTERRUPTED
 from suffice.cli.messages import in_flags, of_usage
 from suffice.cli.options import (
     BenchFlags,
     ModelFlags,
     SamplingFlags,
-    SourceFlags,
 )
 from suffice.cli.output import busy, byte_bars, one_prompt, wrapped
-from suffice.cli.quantize import QuantizeFlags
 from suffice.cli.warned import as_lines
 from suffice.errors import InputError, OptionError, check_text
 
@@ -205,38 +202,19 @@ def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
 
 
 app.add_command(
-    Commands(
-        "eval",
-        help="Measure the quality and speed of a setting.",
-        declared_in="suffice.cli.eval.commands:evaluate",
+    Program(
+        "calibrate",
+        "suffice.cli.calibrate:run",
+        help="Calibrate attention or softmax techniques for a model on a text.",
     )
 )
 app.add_command(
-    Commands(
-        "hw",
-        help="Simulate the accelerators that the implemented papers propose (Scrooge, KLLM, EXAQ): "
-        "memory, cycles, energy and area, compared with the published figures. Generating text "
-        "does not use them.",
-        short_help="Simulate the papers' accelerators and check them against published figures.",
-        declared_in="suffice.cli.hw.commands:hardware",
+    Program(
+        "quantize",
+        "suffice.cli.quantize:run",
+        help="Quantize a model to 2 to 8 bits, calibrated on a text.",
     )
 )
-
-
-@app.program()
-def calibrate(*, flags: CalibrateFlags, model: ModelFlags) -> None:
-    """Calibrate attention or softmax techniques for a model on a text."""
-    from suffice.cli import calibrate as calibrating
-
-    calibrating.run(flags, model)
-
-
-@app.program()
-def quantize(*, flags: QuantizeFlags, model: SourceFlags) -> None:
-    """Quantize a model to 2 to 8 bits, calibrated on a text."""
-    from suffice.cli import quantize as quantizing
-
-    quantizing.run(flags, model)
 
 
 @app.program()
@@ -313,3 +291,22 @@ def info(
         showing.show_model(model)
     else:
         showing.show()
+
+
+app.add_command(
+    Commands(
+        "eval",
+        help="Measure the quality and speed of a setting.",
+        declared_in="suffice.cli.eval.commands:evaluate",
+    )
+)
+app.add_command(
+    Commands(
+        "hw",
+        help="Simulate the accelerators that the implemented papers propose (Scrooge, KLLM, EXAQ): "
+        "memory, cycles, energy and area, compared with the published figures. Generating text "
+        "does not use them.",
+        short_help="Simulate the papers' accelerators and check them against published figures.",
+        declared_in="suffice.cli.hw.commands:hardware",
+    )
+)

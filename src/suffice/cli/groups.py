@@ -12,27 +12,45 @@ from suffice.cli.flags import Signature
 from suffice.cli.parameters import Argument, Option, parameter
 
 
+def _found(where: str) -> Any:
+    """Import what a text such as "module:name" stands for."""
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)
+
+
 class Program(click.Command):
-    """A command that is a function; its parameters are made when they are first asked for."""
+    """A command that is a function; its parameters are made when they are first asked for.
+
+    The function may be given as "module:name"; its module is then imported as late as that.
+    """
 
     def __init__(
         self,
         name: str,
-        function: Callable[..., None],
+        function: Callable[..., None] | str,
         *,
+        help: str | None,
         hidden: bool = False,
         more: Callable[[], Iterable[click.Parameter]] = tuple,
     ) -> None:
-        super().__init__(name, help=function.__doc__, hidden=hidden)
-        self._function = function
+        super().__init__(name, help=help, hidden=hidden)
+        self._given = function
         self._more = more
         self._signature: Signature | None = None
+
+    @property
+    def function(self) -> Callable[..., None]:
+        """What the command does."""
+        found: Callable[..., None] = (
+            _found(self._given) if isinstance(self._given, str) else self._given
+        )
+        return found
 
     @property
     def signature(self) -> Signature:
         """What the function asks for; reading it makes the parameters."""
         if self._signature is None:
-            self._signature = Signature.of(self._function)
+            self._signature = Signature.of(self.function)
             self.params = [parameter(each) for each in self._signature.parameters]
             self.params += self._more()
         return self._signature
@@ -44,7 +62,7 @@ class Program(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call the function."""
-        return self._function(**self.signature.arguments(ctx))
+        return self.function(**self.signature.arguments(ctx))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the arguments and the flags, under their headings."""
@@ -78,8 +96,7 @@ class Commands(click.Group):
     def known(self) -> Mapping[str, click.Command]:
         """Return the commands by name."""
         if self._declared_in:
-            module, _, name = self._declared_in.partition(":")
-            self.commands.update(getattr(import_module(module), name).commands)
+            self.commands.update(_found(self._declared_in).commands)
             self._declared_in = ""
         return self.commands
 
@@ -89,7 +106,8 @@ class Commands(click.Group):
         """Declare a function as a command, by its own name or another; see `Program`."""
 
         def declare(function: Callable[..., None]) -> Callable[..., None]:
-            self.add_command(Program(name or function.__name__, function, **settings))
+            own = name or function.__name__
+            self.add_command(Program(own, function, help=function.__doc__, **settings))
             return function
 
         return declare

@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,6 @@ import pytest
 
 from commands import SUMMARY, Cli, Ran, complaint
 from fake_engine import scripted
-from suffice import pull
 from suffice.cli.flags import members
 from suffice.cli.options import BenchFlags, ModelFlags, SamplingFlags, speculation
 from suffice.cli.output import markdown
@@ -126,7 +126,7 @@ def test_bad_input_is_one_line(cli: Cli, arguments: list[str], message: str) -> 
 
 
 def test_no_space_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=10**7))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=10**7))
     message = complaint(cli("pull", "smollm2-135m"))
     assert re.fullmatch(
         r"not enough disk space for smollm2-135m in .*: 284 MB needed, 10 MB free; "

@@ -28,7 +28,7 @@ from suffice.cli.options import (
     ModelFlags,
     SamplingFlags,
 )
-from suffice.cli.output import busy, byte_bars, one_prompt, wrapped
+from suffice.cli.output import busy, one_prompt, wrapped
 from suffice.cli.warned import as_lines
 from suffice.errors import InputError, OptionError, check_text
 
@@ -233,18 +233,15 @@ def report(
     reporting.run(results, output)
 
 
-@app.program()
-def pull(
-    name: Annotated[str, argument(help="A name such as smollm2-135m; `info` lists them.")],
-) -> None:
-    """Download a model by its short name."""
-    from suffice import pull as pulling
-
-    with byte_bars() as report:
-        path = pulling.pull(name, report)
-    model = pulling.MODELS[name]
-    print(f"{model.name}: {model.summary}; licence: {model.licence}", file=sys.stderr)
-    print(path)
+app.add_command(
+    Program(
+        "pull",
+        "suffice.cli.models:pull",
+        help="Download a model by its short name, or from the Hugging Face Hub.",
+    )
+)
+app.add_command(Program("list", "suffice.cli.models:listed", help="List the downloaded models."))
+app.add_command(Program("rm", "suffice.cli.models:remove", help="Remove a downloaded model."))
 
 
 @app.program()

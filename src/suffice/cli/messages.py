@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import Any
 
+import click
+
+from suffice.cli.groups import Commands
 from suffice.cli.options import SAMPLING_NAMES
 from suffice.errors import OptionError
 
@@ -18,7 +20,9 @@ _FIELDS = {option: flag for flag, option in SAMPLING_NAMES.items()}
 _NONE = {"max_tokens": ", or -1 to fill the context"}
 
 
-def in_flags(error: OptionError, arguments: Sequence[str], parameters: Iterable[Any]) -> str:
+def in_flags(
+    error: OptionError, arguments: Sequence[str], parameters: Iterable[click.Parameter]
+) -> str:
     """Return the message of a refused value with the flag or the variable that set it.
 
     `parameters` are those of all commands. An option that the user did not set keeps its name.
@@ -60,22 +64,21 @@ def _argument(
     return None if found is None else (found[0], found[1] or "''")
 
 
-def of_usage(error: Any) -> str:
-    """Return the message of typer's usage error, with the nearest flag or the known commands."""
-    message: str = error.format_message()
-    command = getattr(error.ctx, "command", None)
-    if command is None:
-        return message
-    if hasattr(error, "possibilities") and hasattr(error, "option_name"):  # unknown flag
-        shown = [each for each in command.params if not getattr(each, "hidden", False)]
-        names = [name for each in shown for name in (*each.opts, *each.secondary_opts)]
-        near = _near(error.option_name, [name for name in names if name.startswith("-")])
-        path = error.ctx.command_path
-        return f"unknown flag '{error.option_name}'.{near} `{path} --help` lists the flags"
-    if hasattr(command, "commands"):
-        names = [name for name, each in command.commands.items() if not each.hidden]
-        return f"{message} Known: {', '.join(sorted(names))}"
-    return message
+def of_usage(error: click.UsageError) -> str:
+    """Return the message of a usage error, with the nearest flag or the known commands."""
+    context = error.ctx
+    if context is None:
+        return error.format_message()
+    command = context.command
+    if isinstance(error, click.NoSuchOption):
+        shown = [each for each in command.get_params(context) if isinstance(each, click.Option)]
+        names = [name for each in shown if not each.hidden for name in each.opts]
+        path, given = context.command_path, error.option_name
+        return f"unknown flag '{given}'.{_near(given, names)} `{path} --help` lists the flags"
+    if isinstance(command, Commands):
+        names = [name for name, each in command.known().items() if not each.hidden]
+        return f"{error.format_message()} Known: {', '.join(sorted(names))}"
+    return error.format_message()
 
 
 def _near(given: str, names: Iterable[str]) -> str:

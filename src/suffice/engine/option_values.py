@@ -149,6 +149,8 @@ def speculator(name: str, value: Any) -> Speculator:
 
 def calibration(name: str, value: Any) -> Calibration | None:
     """Return a calibration, given as an object or as its file; None stays None."""
+    if value is None:
+        return None
     from suffice.attention.calibration import Calibration, read
 
-    return value if value is None or isinstance(value, Calibration) else read(value)
+    return value if isinstance(value, Calibration) else read(value)

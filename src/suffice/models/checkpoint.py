@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +124,8 @@ class Checkpoint:
     """An opened checkpoint; `names` maps canonical names to stored ones.
 
     `norm_offset` is added to the weights of RMS norms. `spare_head` is a stored head that a tied
-    model does not need; it must equal the embedding.
+    model does not need; it must equal the embedding. `metadata` are those of a GGUF file, which
+    describe the tokenizer too; None in other formats.
     """
 
     path: Path
@@ -133,6 +134,7 @@ class Checkpoint:
     source: Source
     norm_offset: float = 0.0
     spare_head: str | None = None
+    metadata: Mapping[str, Any] | None = None
 
     @property
     def dtype(self) -> str:
@@ -203,10 +205,11 @@ def assemble(
     source: Source,
     weights: Mapping[str, str] | None = None,
     norm_offset: float | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
     """Match a source's weights with a configuration.
 
-    `weights` and `norm_offset` replace those of the family.
+    `weights` and `norm_offset` replace those of the family. `metadata` are a GGUF file's.
 
     Raises:
         InputError: Weights are missing, left over or of another shape.
@@ -218,4 +221,4 @@ def assemble(
     rest = {name: shape for name, shape in stored.items() if name != spare_head}
     names = match(shapes(config), weights, rest, surplus=family.surplus, where=str(path))
     offset = family.norm_offset if norm_offset is None else norm_offset
-    return Checkpoint(path, config, names, source, offset, spare_head)
+    return Checkpoint(path, config, names, source, offset, spare_head, metadata)

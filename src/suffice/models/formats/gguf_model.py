@@ -92,7 +92,7 @@ def open_gguf(path: Path) -> Checkpoint:
         config = replace(config, ropes=tuple(replace(r, divisors=divisors) for r in config.ropes))
     source = _Source(file, config, interleaved=architecture == "llama")
     # llama.cpp stores 1 + w for the families that add 1
-    return assemble(path, family, config, source, weights=_WEIGHTS, norm_offset=0.0)
+    return assemble(path, family, config, source, _WEIGHTS, norm_offset=0.0, metadata=file.metadata)
 
 
 def _divisors(file: GGUF, head_size: int) -> tuple[float, ...]:

@@ -26,8 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
 from suffice.backends.cpu.linear import native_linear
 from suffice.errors import InputError
@@ -109,6 +107,9 @@ def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: np.n
     Raises:
         InputError: The file cannot be written.
     """
+    from safetensors import SafetensorError  # files are read without it
+    from safetensors.numpy import save_file
+
     tensors: dict[str, np.ndarray] = dict(more)
     matrices: dict[str, Any] = {}
     for name, weight in weights.items():

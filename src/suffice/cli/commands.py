@@ -7,6 +7,7 @@ input ends with one line and exit code 2. Ctrl-C keeps the text generated so far
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import sys
@@ -77,7 +78,7 @@ def execute(arguments: list[str]) -> int:
     if sys.stdout is None:
         return _complain("standard output is closed: give it somewhere to go")
     _accept_any_text()
-    group = typer.main.get_command(app)
+    group = _commands()
     try:
         return _called(group, arguments)
     except OptionError as error:
@@ -98,12 +99,19 @@ def execute(arguments: list[str]) -> int:
         return _complain(f"the output cannot be written: {error.strerror or error}")
 
 
-def _called(group: Any, arguments: list[str]) -> int:
+@functools.cache
+def _commands() -> Any:
+    """Make the commands from the functions below, with what typer cannot declare."""
+    group = typer.main.get_command(app)
     whole_values(group)
     accept(group)
     hide_old_names(parameters(group))
     hide_list_types(parameters(group))
     show_whole_sentences(group)
+    return group
+
+
+def _called(group: Any, arguments: list[str]) -> int:
     for line in misspelt(group, os.environ):
         print(line, file=sys.stderr)
     with as_lines():

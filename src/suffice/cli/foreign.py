@@ -14,8 +14,9 @@ COMMANDS = ("run", "chat", "bench")
 
 def accept(group: Any) -> None:
     """Make the commands accept the flags, with a warning."""
+    options = _options()
     for command in COMMANDS:
-        group.commands[command].params += _options()
+        group.commands[command].params += options
 
 
 def _options() -> list[Any]:

@@ -41,8 +41,9 @@ demo: build
 	@echo "  $(BIN)/suffice run --model $(MODEL) \"$(PROMPT)\"" >&2
 	@$(BIN)/suffice run --model $(MODEL) $(FAST) --temp 0 --n-predict 128 "$(PROMPT)"
 
+# Without plugins: none is needed here, and pytest takes a second or two to load them.
 smoke: $(VENV)/tested
-	$(BIN)/python -m pytest -q @tests/smoke.txt
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -q @tests/smoke.txt
 
 test: $(VENV)/tested
 	$(BIN)/python -m pytest -n $(JOBS)

@@ -9,10 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import code_panels
 import quantized_folders
 import tiny
 from quantized_folders import PROGRAMS, change, refusal, say
 from suffice import LLM, SamplingParams
+from suffice.backends.cpu.linear import unpack
+from suffice.backends.cpu.packing import pack_groups
 from suffice.models.formats.hf_folder import FolderTensors, read_json
 from suffice.models.formats.hf_quantized import QuantizedFolder
 from suffice.models.formats.hf_readers import reader_of
@@ -20,6 +23,7 @@ from suffice.models.open import open_checkpoint
 from suffice.quant.packed_float8 import StoredFloat8, pack_float8
 from suffice.quant.stored_codes import StoredCodes
 
+Q = "model.layers.1.self_attn.q_proj"
 WIDE = {"hidden_size": 160, "intermediate_size": 288, "head_dim": 32}  # blocks of 128, cut
 
 
@@ -78,6 +82,20 @@ def test_layouts(
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
+def test_panels_have_the_same_values(program: str, tmp_path: Path) -> None:
+    weights = quantized(tmp_path, program)
+    for name in [f"{Q}.weight", "model.layers.0.mlp.down_proj.weight"]:
+        found = source(tmp_path).codes(name)
+        if isinstance(found, StoredFloat8):
+            assert np.array_equal(unpack(pack_float8(found)), weights[name])
+            continue
+        panels = pack_groups(found.codes, found.layout, found.scales, found.zeros)
+        ours = code_panels.dense(panels, found.layout, found.levels, *weights[name].shape)
+        order = slice(None) if found.order is None else found.order
+        assert np.array_equal(ours, weights[name][:, order])
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_the_same_tokens_as_the_float32_weights(program: str, tmp_path: Path) -> None:
     weights = quantized(tmp_path / "codes", program, tokenizer=True)
     tiny.make(tmp_path / "floats", **WIDE, tokenizer=True)
@@ -90,7 +108,7 @@ def test_the_same_tokens_as_the_float32_weights(program: str, tmp_path: Path) ->
     assert texts[0] == texts[1]
 
 
-Q, SCALES = "model.layers.1.self_attn.q_proj", np.array([6e-8, -6e-8, 65504, -65504, 0, 1e-3])
+SCALES = np.array([6e-8, -6e-8, 65504, -65504, 0, 1e-3])
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from suffice.models.storage import StoredMatrix, commonest
 from suffice.models.stored_file import Array
 from suffice.models.weights import is_linear, is_norm, match, shapes
 from suffice.quant.code_layout import CodeLayout
+from suffice.quant.packed_float8 import StoredFloat8
 
 __all__ = ["Checkpoint", "Source", "UnreadCodes", "Weight", "assemble"]
 
@@ -78,7 +79,7 @@ class Source(Protocol):
         """Return whether a matrix is stored in codes that become panels."""
         ...
 
-    def codes(self, name: str) -> UnreadCodes:
+    def codes(self, name: str) -> UnreadCodes | StoredFloat8:
         """Return a matrix that is stored in codes.
 
         Raises:
@@ -119,8 +120,8 @@ class Weight:
         found = self.source.load(self.stored)
         return found.astype(np.float32) + np.float32(self.offset) if self.offset else found
 
-    def codes(self) -> UnreadCodes | None:
-        """Return the codes of a matrix that is stored in codes; None for one in float.
+    def codes(self) -> UnreadCodes | StoredFloat8 | None:
+        """Return the codes of a matrix that is stored in codes or 8-bit floats; else None.
 
         Raises:
             InputError: A damaged file, or an entry that is not finite.

@@ -33,8 +33,10 @@ FORMS = {
     "nested": "integer times a float16 of 256 columns",
 }
 FOOT = """
-Other types run as floats, in the type that holds them or as bfloat16: {}. `--quant none` and
-`--dtype` make floats of all types, and other settings of `--quant` round them again.
+Other types run as floats, in the type that holds them or as bfloat16:
+{}.
+`--quant none` and `--dtype` make floats of all types, and other settings of `--quant` round them
+again.
 """
 
 

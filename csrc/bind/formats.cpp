@@ -90,7 +90,7 @@ std::vector<NamedLayout> py_code_layouts() {
   return found;
 }
 
-// Rows of a matrix that starts at byte `offset` of an open file, of which `last` are wanted.
+// The rows up to `last` of a matrix that starts at byte `offset` of an open file.
 StoredRows stored_rows(int file, int64_t offset, const std::string& name, int64_t columns,
                        int64_t last, int64_t paired) {
   const BlockType& type = type_named(name);

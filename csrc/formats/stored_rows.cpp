@@ -93,7 +93,7 @@ struct FewRows {
   }
 };
 
-// The panels from number `first` on, of rows of which there are `rows`.
+// The panels from number `first` on, of a matrix of `rows` rows.
 Outcome read_few_panels(const StoredRows& stored, int64_t rows, int64_t first, int64_t count,
                         uint8_t* to) {
   const int64_t begin = first * kPanel, own = std::min(count * kPanel, rows - begin);

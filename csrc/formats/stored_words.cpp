@@ -64,16 +64,21 @@ void unpack_streams(const StoredWords& from, uint8_t* to) {
 }
 
 void unpack_across(const StoredWords& from, const int* places, uint8_t* to) {
-  const int each = 32 / from.bits, together = 64;
+  constexpr int together = 64;  // words of a row, read once
+  const int each = 32 / from.bits;
   const uint32_t mask = (1u << from.bits) - 1;
   in_ranges(from.rows, [&](int64_t first, int64_t last) {
+    uint32_t words[together];
     for (int64_t begin = 0; begin < from.count; begin += together) {
-      const int64_t end = std::min(from.count, begin + together);
-      for (int64_t row = first; row < last; row++)
-        for (int i = 0; i < each; i++)
-          for (int64_t k = begin; k < end; k++)
-            to[(row * each + i) * from.count + k] =
-                static_cast<uint8_t>(from.word(row, k) >> from.bits * places[i] & mask);
+      const int count = static_cast<int>(std::min<int64_t>(together, from.count - begin));
+      for (int64_t row = first; row < last; row++) {
+        for (int k = 0; k < count; k++) words[k] = from.word(row, begin + k);
+        for (int i = 0; i < each; i++) {
+          uint8_t* out = to + (row * each + i) * from.count + begin;
+          const int shift = from.bits * places[i];
+          for (int k = 0; k < count; k++) out[k] = static_cast<uint8_t>(words[k] >> shift & mask);
+        }
+      }
     }
   });
 }

@@ -4,42 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 
 import code_panels
 import gguf_files
+from stored_blocks import WORDS, blocks, dequantized, sizes
 from suffice.models.formats.gguf_file import GGUF
 from suffice.models.formats.gguf_types import CODES, Codes
-
-# float16 numbers as they are stored: largest, least, subnormal, zeros, and ordinary ones
-EXTREMES = np.array(
-    [0x7BFF, 0xFBFF, 0x0001, 0x8001, 0x03FF, 0x0400, 0x0000, 0x8000, 0x2E66, 0xB155], np.uint16
-)
-# where in a block its float16 numbers are
-WORDS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(["Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS"], (0,)),
-    **dict.fromkeys(["Q4_1", "Q5_1", "Q4_K", "Q5_K"], (0, 2)),
-    "Q2_K": (80, 82),
-    "Q3_K": (108,),
-    "Q6_K": (208,),
-    "MXFP4": (),
-}
-
-
-def blocks(kind: str, rows: int, columns: int) -> np.ndarray:
-    """Return stored rows of random blocks with float16 numbers of every size, all finite."""
-    values, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
-    random = np.random.default_rng(len(kind) + rows + columns)
-    found = random.integers(0, 256, (rows, columns // values, size), np.uint8)
-    for at in WORDS[kind]:
-        found[..., at : at + 2] = (
-            random.choice(EXTREMES, found.shape[:2]).astype("<u2")[..., None].view(np.uint8)
-        )
-    if kind == "MXFP4":  # an exponent
-        found[..., 0] = random.choice(np.array([0, 1, 2, 127, 128, 252], np.uint8), found.shape[:2])
-    return found.reshape(rows, -1)
 
 
 def stored(path: Path, kind: str, rows: np.ndarray) -> GGUF:
@@ -64,12 +36,12 @@ def same(ours: np.ndarray, theirs: np.ndarray) -> bool:
 def test_values_are_those_of_the_gguf_package(
     kind: str, rows: int, each_isa: str, tmp_path: Path
 ) -> None:
-    values, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    values, _ = sizes(kind)
     for columns in (values, 3 * values, 512 + values):
         data = blocks(kind, rows, columns)
         codes, out, finite = panels_of(stored(tmp_path, kind, data))
         ours = code_panels.dense(out, codes.layout, codes.levels, rows, columns)
-        theirs = gguf.dequantize(data, gguf.GGMLQuantizationType[kind])
+        theirs = dequantized(kind, data)
         assert finite and same(ours + 0, theirs + 0)  # +0: a zero's sign is no value
         assert len(np.unique(theirs)) > 10
 
@@ -78,7 +50,7 @@ def test_values_are_those_of_the_gguf_package(
 def test_rows_that_are_stored_in_pairs(kind: str, tmp_path: Path) -> None:
     data = blocks(kind, 96, 512)
     codes, out, _ = panels_of(stored(tmp_path, kind, data), paired=24)
-    plain = gguf.dequantize(data, gguf.GGMLQuantizationType[kind])
+    plain = dequantized(kind, data)
     pairs = plain.reshape(4, 12, 2, 512).swapaxes(1, 2).reshape(plain.shape)
     assert same(code_panels.dense(out, codes.layout, codes.levels, 96, 512) + 0, pairs + 0)
 
@@ -103,5 +75,5 @@ def test_scales_and_minima_that_are_not_finite_are_told(
 def test_many_panels_in_pieces(tmp_path: Path) -> None:
     data = blocks("Q4_K", 5000, 256)
     codes, out, _ = panels_of(stored(tmp_path, "Q4_K", data))
-    theirs = gguf.dequantize(data, gguf.GGMLQuantizationType.Q4_K)
+    theirs = dequantized("Q4_K", data)
     assert same(code_panels.dense(out, codes.layout, codes.levels, 5000, 256) + 0, theirs + 0)

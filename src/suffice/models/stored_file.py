@@ -140,7 +140,7 @@ def unpack_words(words: Array, bits: int, places: Sequence[int] = ()) -> NDArray
     each = 32 // bits
     shape = (rows * each, count) if places else (rows, 32 * count // bits)
     codes = np.empty(shape, np.uint8)
-    core.unpack_words(words, bits, list(places), codes.reshape(-1))
+    core.unpack_words(words.view(np.int32), bits, list(places), codes.reshape(-1))
     return codes
 
 

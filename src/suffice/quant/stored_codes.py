@@ -87,7 +87,7 @@ def stored_codes(
     return StoredCodes(
         layout,
         levels,
-        codes,
+        np.ascontiguousarray(codes),
         scales,
         np.broadcast_to(zeros, scales.shape).astype(np.uint8) if own else None,
         order,

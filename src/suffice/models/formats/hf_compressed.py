@@ -109,7 +109,7 @@ class Compressed:
         if "weight_packed" in parts:
             codes = unpack_words(parts.load("weight_packed"), bits)[:, :columns]
         else:
-            codes = parts.load("weight").view(np.uint8) ^ 0x80
+            codes = parts.load("weight").view(np.uint8) ^ np.uint8(0x80)
         order = None
         if "weight_g_idx" in parts and (parts.load("weight_g_idx") != -1).all():
             order = order_of(parts, "weight_g_idx", columns, count)

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,6 +108,14 @@ class Safetensors:
     def dtype(self, name: str) -> str:
         """Return the name of a weight's type."""
         return self._dtypes[name]
+
+    def in_codes(self, name: str) -> bool:
+        """Return whether a weight is stored in codes: none is."""
+        return False
+
+    def codes(self, name: str) -> NoReturn:
+        """Return no codes; all weights are floats."""
+        raise AssertionError(name)
 
     def stored(self, name: str) -> tuple[str, int]:
         """Return a weight's type and bytes."""

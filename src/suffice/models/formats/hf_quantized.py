@@ -7,13 +7,18 @@ float are those that have such a weight.
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from suffice.backends.cpu.packing import pack_groups
+from suffice.models.checkpoint import UnreadCodes
 from suffice.models.formats.hf_folder import FolderTensors, Safetensors
 from suffice.models.formats.hf_parts import Parts, Reader, Stored
 from suffice.models.stored_file import Array
+from suffice.quant.packed_float8 import StoredFloat8
+from suffice.quant.stored_codes import StoredCodes
 
 __all__ = ["QuantizedFolder"]
 
@@ -90,13 +95,20 @@ class QuantizedFolder:
             self._last = name, self._reader.read(self._coded[name])
         self._last[1].rows(first, out)
 
-    def codes(self, name: str) -> Stored | None:
-        """Read a weight as it is stored; None if it is stored in float.
+    def in_codes(self, name: str) -> bool:
+        """Return whether a weight is stored in codes or 8-bit floats."""
+        return name in self._coded
+
+    def codes(self, name: str) -> UnreadCodes | StoredFloat8:
+        """Read a weight that is stored in codes or 8-bit floats.
 
         Raises:
             InputError: The file cannot be read any more, or an entry is not finite.
         """
-        return self._reader.read(self._coded[name]) if name in self._coded else None
+        stored = self._reader.read(self._coded[name])
+        if isinstance(stored, StoredFloat8):
+            return stored
+        return UnreadCodes(stored.layout, stored.levels, partial(_fill, stored), stored.order)
 
     def zero_biases(self) -> list[str]:
         """Return the names of biases of layers in codes that add nothing.
@@ -106,3 +118,10 @@ class QuantizedFolder:
         names = [f"{name.removesuffix('.weight')}.bias" for name in self._coded]
         stored = [name for name in names if name in self._shapes]
         return [name for name in stored if not self._floats.load(name).astype(np.float32).any()]
+
+
+def _fill(stored: StoredCodes, panels: NDArray[np.uint8]) -> None:
+    """Write the panels of a weight."""
+    pack_groups(
+        stored.codes, stored.layout, stored.scales, stored.zeros, allocate=lambda *_: panels
+    )

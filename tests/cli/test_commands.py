@@ -1,4 +1,7 @@
-"""The command line: what it prints where, its exit codes, and one line for every bad input."""
+"""The command line: what it prints where, its exit codes, one line for every bad input.
+
+Also tests environment.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`--help`: every command is listed with a whole sentence, and no name is of Python's types."""
+"""`--help`: every command is listed with a whole sentence, and no name is of Python's types.
+
+Also tests groups.py and parameters.py.
+"""
 
 from __future__ import annotations
 

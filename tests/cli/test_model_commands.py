@@ -1,4 +1,4 @@
-"""`suffice pull`, `list` and `rm`, against a hub that these tests serve."""
+"""`suffice pull`, `list` and `rm`, against a hub that these tests serve; see models.py."""
 
 from __future__ import annotations
 

@@ -59,6 +59,10 @@ class Argument(click.Argument):
         shown = self.human_readable_name if self.required else f"[{self.human_readable_name}]"
         return shown if self.nargs == 1 else f"{shown}..."
 
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return its name in an error."""
+        return f"'{self.human_readable_name}'"
+
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
         """Return its line in help."""
         return self.human_readable_name, self._help + ("  [required]" if self.required else "")

@@ -51,9 +51,12 @@ void check_linear(const Linear& w, int rows, int columns, const char* name, bool
 
 // Matrices that share an input share one quantized copy of it.
 void check_alike(const Linear& a, const Linear& b, const char* names) {
-  require(!a.data || !b.data ||
-              (a.type == b.type && a.rotation.block == b.rotation.block &&
-               a.max_code == b.max_code && a.inputs == b.inputs),
+  if (!a.data || !b.data) return;
+  const auto order = [](const Linear& w) {
+    return std::vector<int>(w.order, w.order + (w.order ? w.columns : 0));
+  };
+  require(a.type == b.type && a.rotation.block == b.rotation.block && a.max_code == b.max_code &&
+              a.inputs == b.inputs && order(a) == order(b),
           std::string(names) + " must have the same storage");
 }
 
@@ -100,7 +103,8 @@ void finish(PyModel& self, const Parts& parts) {
   self.set(spec.project_out, parts, "project_out");
   self.set(spec.head, parts, "head");
   check_linear(spec.embedding, spec.vocabulary, spec.embedding_width, "embed");
-  require(spec.embedding.type != Type::codebook, "the embedding cannot have codebook weights");
+  require(!spec.embedding.order && !spec.embedding.rotation.block && !spec.embedding.inputs.count,
+          "the embedding's columns are those of the model, neither reordered nor rotated");
   check_linear(spec.project_in, spec.width, spec.embedding_width, "project_in",
                spec.width != spec.embedding_width);
   check_linear(spec.project_out, spec.embedding_width, spec.width, "project_out",

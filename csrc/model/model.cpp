@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "bf16.h"
 #include "cache/sketch.h"
 #include "model/step_buffers.h"
 
@@ -20,22 +19,6 @@ void rotate(float* head, int size, const float* cos, const float* sin) {
     const float a = head[i], b = head[half + i];
     head[i] = a * cos[i] - b * sin[i];
     head[half + i] = b * cos[i] + a * sin[i];
-  }
-}
-
-void gather_row(const Linear& table, int row, float* to) {
-  const int pair = weight_pair(table.type);
-  const std::byte* panel = table.data + (row / kPanel) * table.panel_bytes();
-  for (int k = 0; k < table.columns; k++) {
-    const size_t start =
-        static_cast<size_t>(k / pair) * kPanel * pair + (row % kPanel) * pair + k % pair;
-    if (table.type == Type::f32) {
-      to[k] = reinterpret_cast<const float*>(panel)[start];
-    } else if (table.type == Type::bf16) {
-      to[k] = from_bf16(reinterpret_cast<const uint16_t*>(panel)[start]);
-    } else {
-      to[k] = table.scale[row] * reinterpret_cast<const int8_t*>(panel)[start];
-    }
   }
 }
 
@@ -90,7 +73,7 @@ struct Worker {
     const bool project = spec.project_in.data;
     for (int row = 0; row < rows; row++) {
       float* to = (project ? normal : residual).data() + static_cast<size_t>(row) * shared.width;
-      gather_row(spec.embedding, step.tokens[row], to);
+      kernels().unpack_row(spec.embedding, step.tokens[row], to);
       for (int i = 0; i < spec.embedding_width; i++) to[i] *= spec.embedding_scale;
     }
     if (project) {

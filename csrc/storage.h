@@ -7,7 +7,7 @@
 namespace suffice {
 
 // `kmeans4`: keys and values, 4-bit codes of one codebook for all rows (cache/kv_head.h).
-// `codebook`: weights, codes of 2 to 6 bits of their layer's codebook (linear/linear.h).
+// `codebook`: weights, codes of 2 to 6 or 8 bits (linear/code_layout.h).
 // `f8`: weights, a sign, 4 bits of exponent and 3 of mantissa (e4m3), with scales.
 enum class Type : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3, kmeans4 = 4, codebook = 5, f8 = 6 };
 

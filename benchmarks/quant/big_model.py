@@ -49,7 +49,8 @@ from suffice.models.pages import to_huge_pages
 from suffice.models.weights import is_linear, shapes
 from suffice.progress import counting_bar
 from suffice.quant import QUANTS, PackedLinear, Quant
-from suffice.quant.packed_codes import SCALE_BYTES, PackedCodes
+from suffice.quant.code_panels import spans
+from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.sites import SITES, VOCABULARY
 from suffice_hw.kllm.design import MODELS, Shape
 
@@ -175,8 +176,8 @@ def random_matrix(setting: str, matrix: str, rows: int, columns: int) -> PackedC
     data = np.frombuffer(mmap.mmap(-1, panels * size), np.uint8).reshape(panels, size)
     for panel in data:  # no second copy
         panel[:] = np.frombuffer(RANDOM.bytes(size), np.uint8)
-    for begin in range(0, size, like.pair_bytes):
-        scales = slice(begin, begin + SCALE_BYTES)
+    for begin, _ in spans(like.layout, columns):
+        scales = slice(begin, begin + like.layout.header_bytes)
         data[:, scales] = like.data[:, scales]
     return replace(like, data=data, rows=rows)
 

@@ -46,21 +46,36 @@ std::vector<StepRequest> requests_of(const std::vector<KVCache*>& caches, int la
                                      size_t rows);
 void check_rule(const AttentionRule& rule, int group);  // query heads that share keys and values
 
-// Owns padded copies of scale and bias, the centroids, and the wave of a rotation; keeps the
-// weight's array alive.
+// The description of codes by its names in Python, checked.
+CodeLayout layout_of(int bits, int group, const std::string& scales, const std::string& minima);
+
+// What codes need beyond their data; see linear/linear.h.
+struct CodeParts {
+  std::optional<ConstBytes> levels;
+  int group;
+  std::string scales, minima;
+  std::optional<ConstInts> order;
+  int rotation, max_code;
+};
+
+// Owns padded copies of scale and bias, the levels, the order, and the wave of a rotation; keeps
+// the weight's array alive.
 struct PyLinear {
   Linear linear;
   ConstBytes data;
   std::vector<float> scale, bias, wave;
   std::vector<uint8_t> levels;
+  std::vector<int32_t> order;
 
   PyLinear(ConstBytes bytes, int rows, int columns, const std::string& type,
            const std::optional<ConstFloats>& scales, const std::optional<ConstFloats>& biases,
-           const std::optional<ConstBytes>& levels, int group, int rotation, int max_code);
+           const CodeParts& parts);
   PyLinear(const PyLinear&) = delete;
 
  private:
-  void set_codes(const std::optional<ConstBytes>& levels, int group, int rotation, int max_code);
+  void set_codes(const CodeParts& parts);
+  void set_levels(const ConstBytes& from);
+  void set_order(const ConstInts& from);
   void set_rotation(int block);
   const float* padded(const std::optional<ConstFloats>& from, std::vector<float>& to,
                       const char* name);

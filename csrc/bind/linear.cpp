@@ -17,10 +17,40 @@ namespace {
 constexpr int kMaxWide = 1 << 28;  // rows or columns, so that sizes fit their types
 }  // namespace
 
+CodeLayout layout_of(int bits, int group, const std::string& scales, const std::string& minima) {
+  const bool nested = scales == "nested";
+  require(code_bits_allowed(bits), "codes of " + std::to_string(bits) + " bits; 2 to 6 or 8");
+  CodeLayout layout{bits, group};
+  if (nested)
+    layout.scales = ScaleForm::nested;
+  else if (scales == "bfloat16")
+    layout.scales = ScaleForm::bf16;
+  else if (scales == "power")
+    layout.scales = ScaleForm::power;
+  else if (scales == "float32")
+    layout.scales = ScaleForm::f32;
+  else
+    require(scales == "float16", "no scales '" + scales + "'");
+  if (minima == "float16")
+    layout.minima = MinimumForm::f16;
+  else if (minima == "zero")
+    layout.minima = MinimumForm::zero;
+  else if (minima == "nested")
+    layout.minima = MinimumForm::nested;
+  else
+    require(minima == "none", "no minima '" + minima + "'");
+  const bool none = minima == "none";
+  require(nested ? none || minima == "nested" : minima != "nested" && (none || scales != "power"),
+          scales + " scales do not go with minima '" + minima + "'");
+  require(nested ? group == 16 || group == 32 || group == 64 : group >= kUnit && group % kUnit == 0,
+          "a scale for " + std::to_string(group) + " columns; " +
+              (nested ? "16, 32 or 64 are allowed" : "a multiple of 32 is allowed"));
+  return layout;
+}
+
 PyLinear::PyLinear(ConstBytes bytes, int rows, int columns, const std::string& type,
                    const std::optional<ConstFloats>& scales,
-                   const std::optional<ConstFloats>& biases, const std::optional<ConstBytes>& table,
-                   int group, int rotation, int max_code)
+                   const std::optional<ConstFloats>& biases, const CodeParts& parts)
     : data(bytes) {
   require(rows > 0 && columns > 0, "a linear layer needs at least one row and one column");
   require(rows <= kMaxWide && columns <= kMaxWide,
@@ -29,8 +59,10 @@ PyLinear::PyLinear(ConstBytes bytes, int rows, int columns, const std::string& t
   linear.columns = columns;
   linear.type = type == "codes" ? Type::codebook : type == "float8" ? Type::f8 : type_of(type);
   require(linear.type != Type::f16 && linear.type != Type::kmeans4,
-          "weights are float32, bfloat16, int8, float8 or codebook");
-  set_codes(table, group, rotation, max_code);
+          "weights are float32, bfloat16, int8, float8 or codes");
+  require((linear.type == Type::codebook) == parts.levels.has_value(),
+          "codes, and only these, need levels");
+  if (parts.levels) set_codes(parts);
   const size_t expected = linear.panels() * linear.panel_bytes();
   require(bytes.size() == expected, "packed weight has " + std::to_string(bytes.size()) +
                                         " bytes; " + std::to_string(expected) + " expected");
@@ -41,33 +73,52 @@ PyLinear::PyLinear(ConstBytes bytes, int rows, int columns, const std::string& t
   linear.bias = padded(biases, bias, "bias");
 }
 
-void PyLinear::set_codes(const std::optional<ConstBytes>& table, int group, int rotation,
-                         int max_code) {
-  require((linear.type == Type::codebook) == table.has_value(),
-          "codebook weights, and only these, need levels");
-  if (!table) return;
-  const size_t count = table->size();
-  require(std::has_single_bit(count) && count >= 1 << kMinBits && count <= 1 << kMaxBits,
-          "4, 8, 16, 32 or 64 levels, not " + std::to_string(count));
-  linear.bits = std::countr_zero(count);
-  const int unit = unit_columns(linear.bits);
-  require(group >= unit && group <= linear.whole_columns() && group % unit == 0,
-          "a scale for " + std::to_string(group) + " columns; a multiple of " +
-              std::to_string(unit) + " up to " + std::to_string(linear.whole_columns()) +
-              " is allowed");
+void PyLinear::set_codes(const CodeParts& parts) {
+  set_levels(*parts.levels);
+  const int most = round_up(linear.columns, kUnit);
+  require(parts.group <= std::max(most, kNested), "a scale for " + std::to_string(parts.group) +
+                                                      " columns; at most " + std::to_string(most) +
+                                                      " are allowed");
+  linear.layout =
+      layout_of(std::countr_zero(levels.size()), parts.group, parts.scales, parts.minima);
+  if (parts.order) set_order(*parts.order);
+  const int rotation = parts.rotation;
   require(rotation == 0 || (rotation > 0 && linear.columns % rotation == 0 &&
                             hadamard_size(rotation) >= kPanel &&
                             rotation / hadamard_size(rotation) <= kMaxParts),
           "no rotation in blocks of " + std::to_string(rotation));
-  require(max_code == 127 || max_code == 32767, "codes of inputs up to 127 or 32767");
-  levels.assign(table->data(), table->data() + count);
-  linear.levels = levels.data();
-  linear.group = group;
   set_rotation(rotation);
-  linear.max_code = max_code;
-  linear.narrow = max_code == 127 && std::ranges::all_of(levels, [](int level) {
-                    return std::abs(level - kLevelOffset) < kNarrowOffset;
-                  });
+  linear.max_code = parts.max_code;
+  require(linear.max_code == kMaxByte || linear.max_code == kMaxPair,
+          "codes of inputs up to " + std::to_string(kMaxByte) + " or " + std::to_string(kMaxPair));
+}
+
+void PyLinear::set_levels(const ConstBytes& from) {
+  const size_t count = from.size();
+  require(std::has_single_bit(count) && code_bits_allowed(std::countr_zero(count)),
+          "4, 8, 16, 32, 64 or 256 levels, not " + std::to_string(count));
+  levels.assign(from.data(), from.data() + count);
+  const auto [least, greatest] = std::ranges::minmax(levels);
+  linear.levels = levels.data();
+  linear.lowest = least - kLevelOffset;
+  linear.range = greatest - least;
+  linear.even = true;
+  for (size_t i = 1; i < count; i++) linear.even &= levels[i] == levels[i - 1] + 1;
+  require(count < 256 || linear.even, "256 levels are -128 to 127");
+}
+
+void PyLinear::set_order(const ConstInts& from) {
+  require(from.size() == static_cast<size_t>(linear.columns),
+          "the order has " + std::to_string(from.size()) + " entries; " +
+              std::to_string(linear.columns) + " expected");
+  order.assign(from.data(), from.data() + from.size());
+  std::vector<bool> seen(from.size());
+  for (const int column : order) {
+    require(column >= 0 && column < linear.columns && !seen[column],
+            "the order is no permutation: " + std::to_string(column));
+    seen[column] = true;
+  }
+  linear.order = order.data();
 }
 
 void PyLinear::set_rotation(int block) {
@@ -121,7 +172,7 @@ void py_linear(const PyLinear& w, ConstFloats x, Floats y) {
 // values that share a scale (0: all), and two thresholds; values beyond them stay exact.
 void py_set_inputs(PyLinear& w, ConstFloats levels, int outliers, int group, float low,
                    float high) {
-  require(w.linear.type == Type::codebook, "only codebook weights have an input codebook");
+  require(w.linear.type == Type::codebook, "only codes have an input codebook");
   require(levels.ndim() == 1 && levels.size() >= 1 && levels.size() <= kLevels,
           "1 to 16 levels, not " + std::to_string(levels.size()));
   for (size_t i = 1; i < levels.size(); i++)
@@ -141,9 +192,10 @@ void py_set_inputs(PyLinear& w, ConstFloats levels, int outliers, int group, flo
 
 // y = W x by counting pairs of codes, x being codes of `x_levels`, in the caller's thread.
 void py_count_pairs(const PyLinear& w, ConstBytes x, ConstFloats x_levels, Floats y) {
-  require(
-      w.linear.type == Type::codebook && w.linear.bits == 4 && w.linear.group >= w.linear.columns,
-      "pairs are counted only for 4-bit codes with one scale a row");
+  require(w.linear.type == Type::codebook &&
+              w.linear.layout == CodeLayout{4, w.linear.layout.group} &&
+              w.linear.layout.group >= w.linear.columns,
+          "pairs are counted only for 4-bit codes with one float16 scale a row");
   require(x.ndim() == 1 && x.size() == static_cast<size_t>(w.linear.columns),
           "x must be [" + std::to_string(w.linear.columns) + "]");
   require(x_levels.size() == kLevels, "16 levels of x, not " + std::to_string(x_levels.size()));
@@ -163,6 +215,14 @@ void py_unpack(const PyLinear& w, Floats out) {
               std::to_string(w.linear.columns) + "]");
   nb::gil_scoped_release release;
   kernels().unpack(w.linear, 0, w.linear.panels(), out.data(), w.linear.columns);
+}
+
+// Writes one of its rows, [columns].
+void py_unpack_row(const PyLinear& w, int row, Floats out) {
+  require(row >= 0 && row < w.linear.rows, "no row " + std::to_string(row));
+  require(out.ndim() == 1 && out.size() == static_cast<size_t>(w.linear.columns),
+          "out must be [" + std::to_string(w.linear.columns) + "]");
+  kernels().unpack_row(w.linear, row, out.data());
 }
 
 // Packs a dense weight [rows, columns] of one float type, as bytes, into `to`, in all threads.
@@ -216,16 +276,25 @@ void py_outliers(ConstFloats values, Ints found) {
 
 void bind_linear(nb::module_& m) {
   nb::class_<PyLinear>(m, "Linear")
-      .def(nb::init<ConstBytes, int, int, const std::string&, std::optional<ConstFloats>,
-                    std::optional<ConstFloats>, std::optional<ConstBytes>, int, int, int>(),
-           "data"_a.noconvert(), "rows"_a, "columns"_a, "dtype"_a,
-           "scale"_a.noconvert().none() = nb::none(), "bias"_a.noconvert().none() = nb::none(),
-           "levels"_a.noconvert().none() = nb::none(), "group"_a = 0, "rotation"_a = 0,
-           "max_code"_a = 0)
+      .def(
+          "__init__",
+          [](PyLinear* self, ConstBytes data, int rows, int columns, const std::string& type,
+             std::optional<ConstFloats> scale, std::optional<ConstFloats> bias,
+             std::optional<ConstBytes> levels, int group, const std::string& scales,
+             const std::string& minima, std::optional<ConstInts> order, int rotation,
+             int max_code) {
+            new (self) PyLinear(data, rows, columns, type, scale, bias,
+                                {levels, group, scales, minima, order, rotation, max_code});
+          },
+          "data"_a.noconvert(), "rows"_a, "columns"_a, "dtype"_a,
+          "scale"_a.noconvert().none() = nb::none(), "bias"_a.noconvert().none() = nb::none(),
+          "levels"_a.noconvert().none() = nb::none(), "group"_a = 0, "scales"_a = "float16",
+          "minima"_a = "none", "order"_a.noconvert().none() = nb::none(), "rotation"_a = 0,
+          "max_code"_a = 0)
       .def_prop_ro("bytes", [](const PyLinear& self) { return self.linear.bytes(); })
-      .def_prop_ro("narrow", [](const PyLinear& self) { return self.linear.narrow; })
       .def("__call__", &py_linear, "x"_a.noconvert(), "y"_a.noconvert())
       .def("unpack", &py_unpack, "out"_a.noconvert())
+      .def("unpack_row", &py_unpack_row, "row"_a, "out"_a.noconvert())
       .def("set_inputs", &py_set_inputs, "levels"_a.noconvert(), "outliers"_a, "group"_a, "low"_a,
            "high"_a)
       .def("count_pairs", &py_count_pairs, "x"_a.noconvert(), "x_levels"_a.noconvert(),

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "bind/bind.h"
+#include "linear/inputs.h"
 #include "runtime/parallel.h"
 
 namespace suffice::bind {
@@ -49,14 +50,6 @@ void check_linear(const Linear& w, int rows, int columns, const char* name, bool
               "]; [" + std::to_string(rows) + ", " + std::to_string(columns) + "] expected");
 }
 
-// Matrices that share an input share one quantized copy of it.
-void check_alike(const Linear& a, const Linear& b, const char* names) {
-  require(!a.data || !b.data ||
-              (a.type == b.type && a.rotation.block == b.rotation.block &&
-               a.max_code == b.max_code && a.inputs == b.inputs),
-          std::string(names) + " must have the same storage");
-}
-
 using Parts = nb::typed<nb::dict, nb::str, nb::object>;
 
 void add_layer(PyModel& self, const Parts& parts, int window, int rope) {
@@ -77,9 +70,9 @@ void add_layer(PyModel& self, const Parts& parts, int window, int rope) {
   check_linear(layer.gate, spec.mlp_width, spec.width, "gate", false);
   check_linear(layer.up, spec.mlp_width, spec.width, "up");
   check_linear(layer.down, spec.width, spec.mlp_width, "down");
-  check_alike(layer.q, layer.k, "q and k");
-  check_alike(layer.q, layer.v, "q and v");
-  check_alike(layer.gate, layer.up, "gate and up");
+  layer.k_own = !same_inputs(layer.q, layer.k);
+  layer.v_own = !same_inputs(layer.q, layer.v);
+  layer.gate_own = layer.gate.data && !same_inputs(layer.up, layer.gate);
   self.set(layer.attention_norm, parts, "attn_norm", spec.width);
   self.set(layer.mlp_norm, parts, "mlp_norm", spec.width);
   self.set(layer.post_attention_norm, parts, "post_attn_norm", spec.width);
@@ -100,8 +93,8 @@ void finish(PyModel& self, const Parts& parts) {
   self.set(spec.project_out, parts, "project_out");
   self.set(spec.head, parts, "head");
   check_linear(spec.embedding, spec.vocabulary, spec.embedding_width, "embed");
-  require(spec.embedding.type != Type::codebook && spec.embedding.type != Type::f8,
-          "the embedding cannot have codebook or float8 weights");
+  require(!spec.embedding.order && !spec.embedding.rotation.block && !spec.embedding.inputs.count,
+          "the embedding's columns are those of the model, neither reordered nor rotated");
   check_linear(spec.project_in, spec.width, spec.embedding_width, "project_in",
                spec.width != spec.embedding_width);
   check_linear(spec.project_out, spec.embedding_width, spec.width, "project_out",

@@ -15,8 +15,10 @@ struct Kernels {
   // Each (r, n) is accumulated in the same order whatever the other rows: a batch equals its rows.
   void (*linear)(const Linear&, int first, int last, const Inputs&, float* y, int y_stride);
 
-  // The dense float32 rows of the panels [first, last), scales applied, `stride` elements apart.
+  // The dense float32 rows of the panels [first, last), scales applied, `stride` elements apart;
+  // columns in the order of the codes, for inputs that are rotated if the weight's are.
   void (*unpack)(const Linear&, int first, int last, float* to, int stride);
+  void (*unpack_row)(const Linear&, int row, float* to);  // one of these rows
 
   // The panels [first, last) of dense rows [rows][columns] of float32, float16 or bfloat16, stored
   // as float32, bfloat16 or int8. For int8, codes = round(w / scale[row]), halves to even, and
@@ -29,12 +31,12 @@ struct Kernels {
   void (*quantize_rows)(const float* values, int stride, int count, int columns, int8_t* codes,
                         float* scales, int32_t* code_sums, int8_t* scratch);
 
-  // For codebook weights: codes = round(values / scale), scale = max |values| / max_code, and the
-  // start values of their sums, [stride / 8] a row. int8 codes, if used, lie in the order of the
-  // codes' bytes. `scratch` [stride].
-  void (*quantize_for_codes)(const float* values, int stride, int count, const Linear&,
-                             int8_t* narrow, int16_t* wide, float* scales, int32_t* starts,
-                             int16_t* scratch);
+  // For weights in few bits: integers round(values / scale), scale = max |values| / most for each
+  // 32 columns of a row, in the layout of `Inputs`; as bytes if `takes_bytes`, as pairs if
+  // `takes_pairs`.
+  void (*quantize_for_codes)(const float* values, int stride, int count, int columns, int most,
+                             int8_t* bytes, int16_t* pairs, InputStretch* stretches);
+  bool takes_bytes, takes_pairs;
 
   // Rotates blocks of values in place.
   void (*rotate)(float* values, int stride, int count, int columns, const Rotation& by);
@@ -50,8 +52,9 @@ struct Kernels {
   void (*replace_by_levels)(float* values, int stride, int count, int columns,
                             const InputCodebook& by, int32_t* places, float* scratch);
 
-  // y[n] = scale[n] sum_ij counts[n][i][j] x_levels[i] levels[j], for codebook weights with one
-  // scale a row, by counting pairs of codes as a circuit would; x [columns] are codes below 16.
+  // y[n] = scale[n] sum_ij counts[n][i][j] x_levels[i] levels[j], for codes of 4 bits with one
+  // float16 scale a row, by counting pairs of codes as a circuit would; x [columns] are codes
+  // below 16.
   void (*count_pairs)(const Linear&, int first, int last, const uint8_t* x, const float* x_levels,
                       float* y);
 

@@ -167,33 +167,49 @@ inline void linear(const Linear& w, int first, int last, const Inputs& x, float*
     linear_of<Type::i8>(w, first, last, x, y, y_stride);
 }
 
-// The dense float32 rows [16 first, 16 last) of a packed weight, scales applied, `stride` apart.
-// Works on sixteen columns at a time, so that lines read and rows written stay in the L1 cache.
+// Columns [start, end) of a row, as dense float32, scales applied.
+template <Type T>
+SUFFICE_INLINE void unpack_part(const Linear& w, int row, int start, int end, float* to) {
+  constexpr int pair = weight_pair(T);
+  // This row's 4 bytes of each line.
+  const std::byte* in = w.data + row / kPanel * w.panel_bytes() + row % kPanel * 4;
+  for (int k = start; k < end; k++) {
+    const std::byte* at = in + (k / pair) * kLineBytes + (k % pair) * size_of(T);
+    if constexpr (T == Type::f32)
+      to[k] = *reinterpret_cast<const float*>(at);
+    else if constexpr (T == Type::bf16)
+      to[k] = from_bf16(*reinterpret_cast<const uint16_t*>(at));
+    else if constexpr (T == Type::f8)
+      to[k] = float8_weight(w, row, k);
+    else
+      to[k] = w.scale[row] * *reinterpret_cast<const int8_t*>(at);
+  }
+}
+
+// The dense rows of the panels [first, last), `stride` apart. Works on sixteen columns at a time,
+// so that lines read and rows written stay in the L1 cache.
 template <Type T>
 void unpack_of(const Linear& w, int first, int last, float* to, int stride) {
-  constexpr int pair = weight_pair(T);
   for (int panel = first; panel < last; panel++) {
-    const std::byte* lines = w.data + panel * w.panel_bytes();
-    const int rows = w.rows - panel * kPanel < kPanel ? w.rows - panel * kPanel : kPanel;
-    for (int start = 0; start < w.columns; start += kPanel) {
-      const int end = start + kPanel < w.columns ? start + kPanel : w.columns;
-      for (int row = 0; row < rows; row++) {
-        float* out = to + static_cast<size_t>((panel - first) * kPanel + row) * stride;
-        const std::byte* in = lines + row * 4;  // this row's 4 bytes of each line
-        for (int k = start; k < end; k++) {
-          const std::byte* at = in + (k / pair) * kLineBytes + (k % pair) * size_of(T);
-          if constexpr (T == Type::f32)
-            out[k] = *reinterpret_cast<const float*>(at);
-          else if constexpr (T == Type::bf16)
-            out[k] = from_bf16(*reinterpret_cast<const uint16_t*>(at));
-          else if constexpr (T == Type::f8)
-            out[k] = float8_weight(w, panel * kPanel + row, k);
-          else
-            out[k] = w.scale[panel * kPanel + row] * *reinterpret_cast<const int8_t*>(at);
-        }
-      }
-    }
+    const int end = (panel + 1) * kPanel < w.rows ? (panel + 1) * kPanel : w.rows;
+    for (int start = 0; start < w.columns; start += kPanel)
+      for (int row = panel * kPanel; row < end; row++)
+        unpack_part<T>(w, row, start, start + kPanel < w.columns ? start + kPanel : w.columns,
+                       to + static_cast<size_t>(row - first * kPanel) * stride);
   }
+}
+
+inline void unpack_row(const Linear& w, int row, float* to) {
+  if (w.type == Type::f32)
+    unpack_part<Type::f32>(w, row, 0, w.columns, to);
+  else if (w.type == Type::bf16)
+    unpack_part<Type::bf16>(w, row, 0, w.columns, to);
+  else if (w.type == Type::f8)
+    unpack_part<Type::f8>(w, row, 0, w.columns, to);
+  else if (w.type == Type::codebook)
+    unpack_codes_row(w, row, to);
+  else
+    unpack_part<Type::i8>(w, row, 0, w.columns, to);
 }
 
 inline void unpack(const Linear& w, int first, int last, float* to, int stride) {

@@ -1,51 +1,74 @@
-// Inputs of codebook matmuls, in the order that the kernels read.
+// Inputs of weights in few bits, in the order that the kernels read.
 
-template <class In>
-SUFFICE_INLINE void find_starts(const Linear& w, const In* codes, int32_t* starts) {
-  for (Stretch at(w); !at.done(); at.next()) {
-    int32_t sum = 0;
-    for (int i = at.begin; i < at.end; i++) sum += codes[i];
-    starts[at.index] = -kOffset<In> * sum;
+// Forms that the kernels of this instruction set take.
+constexpr bool kTakesBytes = SUFFICE_LEVEL >= 3, kTakesPairs = !SUFFICE_VNNI;
+
+SUFFICE_INLINE int sum_whole(vi values) {  // below 2^24
+  return static_cast<int>(sum_of(to_float(values)));
+}
+
+// Integers of 32 values, their scale and their sums. A scale below the normal numbers would have no
+// inverse.
+SUFFICE_INLINE InputStretch quantize_stretch(const float* from, int most, int16_t* codes) {
+  constexpr float least = 1.17549435e-38f;
+  InputStretch found;
+  const float scale = max_magnitude(from, kUnit) / static_cast<float>(most);
+  found.scale = scale > least ? scale : least;
+  const float inverse = 1.0f / found.scale;
+  int sums[2];
+  for (int half = 0; half < 2; half++) {
+    vi sum = {};
+    for (int i = half * kPanel; i < (half + 1) * kPanel; i += W) {
+      const vi whole = nearest(load(from + i), inverse);
+      store_narrow(whole, codes + i);
+      sum += whole;
+    }
+    sums[half] = sum_whole(sum);
   }
+  const int by_part[] = {sums[0] + sums[1], sums[0], sums[1]};
+  for (int i = 0; i < 3; i++)
+    found.sums[i] = {by_part[i], static_cast<float>(by_part[i]) * found.scale};
+  return found;
 }
 
-// Reorders columns to match the centroids from `decode`: the middle two of four are swapped.
-SUFFICE_INLINE void reorder(int8_t* codes, int size) {
-  for (int i = 0; i < size; i += 4) {
-    uint32_t four;
-    std::memcpy(&four, codes + i, 4);
-    four = (four & 0xff0000ff) | (four >> 8 & 0xff00) | (four & 0xff00) << 8;
-    std::memcpy(codes + i, &four, 4);
+// Stores the low bytes of 32 integers, and the high ones unless all fit a byte, four columns after
+// four columns, `step` bytes apart; columns within a four are those of a four of codes.
+SUFFICE_INLINE void store_bytes(const int16_t* codes, bool high, std::byte* to, size_t step) {
+  int8_t bytes[2][kUnit];
+  for (int i = 0; i < kUnit; i++) {
+    const int at = i / 4 * 4 + kCodeOrder[i % 4];
+    bytes[0][i] = static_cast<int8_t>(codes[at]);
+    bytes[1][i] = static_cast<int8_t>((codes[at] - bytes[0][i]) >> 8);
   }
+  for (int four = 0; four < kUnit / 4; four++)
+    for (int part = 0; part < 1 + high; part++)
+      std::memcpy(to + four * step + part * kQuad, bytes[part] + four * 4, kQuad);
 }
 
-// Encodes a row of `size` values, interleaved with those of `count` rows; returns its scale.
-template <class In>
-SUFFICE_INLINE float quantize_row(const Linear& w, const float* from, int size, int count,
-                                  In* scratch, In* to, int32_t* starts) {
-  const float scale = max_magnitude(from, size) / static_cast<float>(w.max_code);
-  const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
-  In* const row = count == 1 ? to : scratch;
-  for (int i = 0; i < size; i += W) store_narrow(nearest(load(from + i), inverse), row + i);
-  const int whole = w.whole_columns();
-  if (whole > size) std::memset(row + size, 0, (whole - size) * sizeof(In));
-  find_starts(w, row, starts);
-  if constexpr (sizeof(In) == 1) reorder(row, whole);
-  if (count > 1) spread_row(row, whole, count, to);
-  return scale;
-}
-
-// `stride` is a multiple of 16 and values beyond `columns` are 0, so whole vectors are read. Units
-// of columns may end beyond that: their last inputs are 0.
-inline void quantize_for_codes(const float* values, int stride, int count, const Linear& w,
-                               int8_t* narrow, int16_t* wide, float* scales, int32_t* starts,
-                               int16_t* scratch) {
-  const int size = round_up(w.columns, kPanel);
-  for (int row = 0; row < count; row++, values += stride, starts += stride / 8)
-    if (w.narrow)
-      scales[row] = quantize_row(w, values, size, count, reinterpret_cast<int8_t*>(scratch),
-                                 narrow + row * kRun<int8_t>, starts);
-    else
-      scales[row] =
-          quantize_row(w, values, size, count, scratch, wide + row * kRun<int16_t>, starts);
+// `stride` is a multiple of 16 and values beyond `columns` are 0. The last 32 columns may end
+// beyond that: these inputs are 0.
+inline void quantize_for_codes(const float* values, int stride, int count, int columns, int most,
+                               int8_t* bytes, int16_t* pairs, InputStretch* stretches) {
+  const bool high = most > kMaxByte;
+  const size_t step = static_cast<size_t>(count) * kQuad;  // int16 of a four
+  const int size = round_up(columns, kPanel);
+  for (int row = 0; row < count; row++)
+    for (int k = 0; k < columns; k += kUnit) {
+      const float* from = values + static_cast<size_t>(row) * stride + k;
+      float last[kUnit] = {};
+      if (size - k < kUnit) {
+        std::memcpy(last, from, kPanel * sizeof(float));
+        from = last;
+      }
+      int16_t codes[kUnit];
+      stretches[static_cast<size_t>(k / kUnit) * count + row] = quantize_stretch(from, most, codes);
+      if (kTakesBytes)
+        store_bytes(codes, high,
+                    reinterpret_cast<std::byte*>(bytes) + (k / 4 * step + row * kQuad) * (1 + high),
+                    step * (1 + high));
+      if (kTakesPairs)
+        for (int four = 0; four < kUnit / 4; four++)
+          std::memcpy(pairs + (k / 4 + four) * step + row * kQuad, codes + four * 4,
+                      4 * sizeof(int16_t));
+    }
 }

@@ -1,177 +1,177 @@
-// Layout of codebook weights (see linear/linear.h), and lookup of their centroids.
+// Weights of few bits as they lie in memory (see linear/code_layout.h): the scales and minima of
+// their groups, their codes, and the levels that codes stand for.
 
-// Vectors that hold the centroids of 8 columns.
-template <class In>
-constexpr int kParts = 2 * sizeof(In);
+// Groups whose scales are brought to float32 together: those of 256 columns, in whole spans.
+constexpr int kMostGroups = kNested / 16;
 
-// Offset of the centroids: as stored, or lowered for int8 inputs to keep centroids below 128, so
-// that two products fit int16.
-template <class In>
-constexpr int kOffset = sizeof(In) == 1 ? kNarrowOffset : kLevelOffset;
-
-// A permute selects among 16 centroids, or 4 for codes of less than 4 bits; further bits select the
-// permute.
-template <int Bits>
-constexpr int kTables = 1 << (Bits - low_bits(Bits));
-
-// The centroids of a layer's codebook, repeated in every 16 bytes of each table.
-template <class In, int Bits>
-struct WeightCodebook {
-  vi tables[kTables<Bits>];
-
-  explicit SUFFICE_INLINE WeightCodebook(const Linear& w) {
-    constexpr int each = 1 << low_bits(Bits);
-    for (int t = 0; t < kTables<Bits>; t++) {
-      uint8_t levels[kLevels] = {};
-      for (int i = 0; i < each; i++)
-        levels[i] = static_cast<uint8_t>(w.levels[t * each + i] - (kLevelOffset - kOffset<In>));
-      tables[t] = repeat_levels(levels);
-    }
-  }
+struct GroupScales {
+  float scale[kMostGroups][kPanel];
+  float minimum[kMostGroups][kPanel];
 };
 
-// The centroids of the four columns `four` of a unit, a byte each: columns 0, 2, 1, 3 of a row.
-template <int Bits>
-SUFFICE_INLINE vi levels_of(const vi* tables, const std::byte* unit, int four) {
-  constexpr int low = low_bits(Bits), each = 8 / low;
-  const vi codes = load_bits(unit + four / each * kLineBytes) >> four % each * low &
-                   splat_bits(low == 4 ? 0x0f0f0f0f : 0x03030303);
-  vi found[kTables<Bits>];
-  for (int t = 0; t < kTables<Bits>; t++) found[t] = look_up(tables[t], codes);
-  for (int bit = low; bit < Bits; bit++) {
-    const vi plane = load_bits(unit + bit * kLineBytes);
-    for (int t = 0; t < 1 << (Bits - bit - 1); t++)
-      found[t] = choose(plane, four, found[2 * t], found[2 * t + 1]);
-  }
-  return found[0];
+// 2^(e - 128) of bytes e; below 2 these are subnormal.
+SUFFICE_INLINE vf power_of(const std::byte* from) {
+  const vi e = load_bytes<uint8_t>(from);
+  return as_float(e < 2 ? splat_bits(0x200000) << e : (e - 1) << 23);
 }
 
-typedef uint16_t vu __attribute__((vector_size(kVectorBytes)));
-
-// The centroids of 8 columns of a unit in the order of multiplication: for int8 inputs columns 0,
-// 2, 1, 3 and 4, 6, 5, 7; for int16 inputs the pairs 0 and 1, 2 and 3, 4 and 5, 6 and 7.
-template <class In, int Bits>
-SUFFICE_INLINE void decode(const vi* tables, const std::byte* unit, int eight, vi* parts) {
-  const vi low = levels_of<Bits>(tables, unit, 2 * eight);
-  const vi high = levels_of<Bits>(tables, unit, 2 * eight + 1);
-  if constexpr (sizeof(In) == 1) {
-    parts[0] = low;
-    parts[1] = high;
-  } else {
-    const vi bytes = splat_bits(0x00ff00ff);
-    parts[0] = low & bytes;
-    parts[1] = reinterpret_cast<vi>(reinterpret_cast<vu>(low) >> 8);
-    parts[2] = high & bytes;
-    parts[3] = reinterpret_cast<vi>(reinterpret_cast<vu>(high) >> 8);
+// The scales of W rows in group `at` of a span; `header` is that of the first of these rows if a
+// row had one byte.
+SUFFICE_INLINE vf scale_of(const CodeLayout& layout, const std::byte* header, int at, int row) {
+  const std::byte* of_group = header + at * kPanel * 2 + row * 2;
+  switch (layout.scales) {
+    case ScaleForm::f16: return load_f16(reinterpret_cast<const uint16_t*>(of_group));
+    case ScaleForm::bf16: return load_bf16(reinterpret_cast<const uint16_t*>(of_group));
+    case ScaleForm::power: return power_of(header + at * kPanel + row);
+    case ScaleForm::f32: return load(reinterpret_cast<const float*>(header) + at * kPanel + row);
+    default:
+      return load_f16(reinterpret_cast<const uint16_t*>(header) + row) *
+             to_float(load_bytes<int8_t>(header + kLineBytes + at * kPanel + row));
   }
 }
 
-// Columns after which a sum moves to float32: 255 * 32767 * 256 is still below 2^31.
-constexpr int kMaxSummed = 256;
-
-// Iterates over a panel's columns in stretches whose integer sums move to float32 together: at most
-// kMaxSummed columns of one group.
-struct Stretch {
-  int columns, group, bits, group_end, end;
-  int begin = 0, index = 0, groups_before = 0;
-
-  explicit Stretch(const Linear& w)
-      : columns(w.whole_columns()),
-        group(w.group),
-        bits(w.bits),
-        group_end(group < columns ? group : columns),
-        end(group_end < kMaxSummed ? group_end : kMaxSummed) {}
-
-  SUFFICE_INLINE bool done() const { return begin >= columns; }
-
-  SUFFICE_INLINE void next() {
-    begin = end;
-    index++;
-    if (begin == group_end) {
-      group_end = group_end + group < columns ? group_end + group : columns;
-      groups_before++;
-    }
-    end = begin + kMaxSummed < group_end ? begin + kMaxSummed : group_end;
+// The same of the minima, if there are any; of zero points, those less than 0 and not yet scaled.
+SUFFICE_INLINE vf minimum_of(const CodeLayout& layout, const std::byte* header, int at, int row) {
+  const int groups = layout.groups_in_span();
+  if (layout.minima == MinimumForm::nested) {
+    const std::byte* bytes = header + kLineBytes + (groups + at) * kPanel + row;
+    return -load_f16(reinterpret_cast<const uint16_t*>(header) + kPanel + row) *
+           to_float(load_bytes<uint8_t>(bytes));
   }
+  const std::byte* behind = header + groups * kPanel * (layout.scales == ScaleForm::f32 ? 4 : 2);
+  if (layout.minima == MinimumForm::f16)
+    return load_f16(reinterpret_cast<const uint16_t*>(behind) + at * kPanel + row);
+  const vi zero = load_bytes<uint8_t>(behind + at * kPanel + row);
+  return -to_float(layout.bits == 8 ? zero - kLevelOffset : zero);
+}
 
-  // The scales of its group, and its first unit, in a panel.
-  SUFFICE_INLINE const std::byte* scales(const std::byte* panel) const {
-    const int pairs = groups_before / 2;
-    return panel + pairs * kLineBytes + code_bytes(bits, 2 * pairs * group) +
-           groups_before % 2 * (kLineBytes / 2);
-  }
-  SUFFICE_INLINE const std::byte* units(const std::byte* panel) const {
-    return panel + (groups_before / 2 + 1) * kLineBytes + code_bytes(bits, begin);
-  }
-};
+// Scales and minima of `count` groups from the beginning of a span on, spans `step` bytes apart.
+// Zero points are scaled, as products take them, unless `plain`.
+__attribute__((noinline)) void load_scales(const CodeLayout& layout, const std::byte* header,
+                                           size_t step, int count, bool plain, GroupScales& to) {
+  const int in_span = layout.groups_in_span();
+  const bool scaled = layout.minima == MinimumForm::zero && !plain;
+  for (int first = 0; first < count; first += in_span, header += step)
+    for (int at = 0; at < in_span && first + at < count; at++)
+      for (int row = 0; row < kPanel; row += W) {
+        const vf scale = scale_of(layout, header, at, row);
+        store(to.scale[first + at] + row, scale);
+        if (layout.minima == MinimumForm::none) continue;
+        const vf minimum = minimum_of(layout, header, at, row);
+        store(to.minimum[first + at] + row, scaled ? scale * minimum : minimum);
+      }
+}
 
-// A unit's dense weights for a panel's 16 rows: [unit_columns][kPanel].
-template <int Bits>
-SUFFICE_INLINE void unpack_unit(const vi* tables, const std::byte* unit, const vf* scale,
-                                float* to) {
-  for (int four = 0; four < unit_columns(Bits) / 4; four++)
-    for (int v = 0; v < kVectors; v++) {
-      const vi levels = levels_of<Bits>(tables, unit + v * kVectorBytes, four);
-      for (int j = 0; j < 4; j++) {
-        const vi level = (levels >> 8 * j & splat_bits(0xff)) - kLevelOffset;
-        store(to + (four * 4 + kCodeOrder[j]) * kPanel + v * W, to_float(level) * scale[v]);
+// Prefetch distance in bytes, into the L1 cache. With AVX2, arithmetic takes about as long as
+// reading and must not wait for it.
+constexpr int kAheadCodes = 8192;
+
+SUFFICE_INLINE void fetch_lines(const std::byte* from, int bytes) {
+#pragma GCC unroll 8
+  for (int at = 0; at < bytes; at += kLineBytes) fetch_near(from + at + kAheadCodes);
+}
+
+// Calls f(unit, scale, minimum) for each unit of a panel. scale and minimum [kPanel] are those of
+// its group, with groups of 16 columns [2][kPanel]; without minima `minimum` is null. `plain`: see
+// load_scales.
+template <int Bits, class F>
+SUFFICE_INLINE void for_units(const Linear& w, int panel, F f, bool plain = false) {
+  const CodeLayout& layout = w.layout;
+  const int in_span = layout.groups_in_span(), header = layout.header_bytes();
+  const int units = round_up(w.columns, kUnit) / kUnit;
+  const int step = layout.group < kUnit ? kUnit / layout.group : 1;  // groups that a unit ends
+  const int in_group = step == 1 ? layout.group / kUnit : 1;         // units of a group
+  const int together = kNested > layout.span() ? kNested / layout.group : in_span;
+  const size_t span_bytes = header + layout.span() / kUnit * unit_bytes(Bits);
+  const std::byte* from = w.data + panel * w.panel_bytes();
+  GroupScales scales;
+  for (int left = units; left > 0;) {
+    const int groups = step == 1 ? (left + in_group - 1) / in_group : left * step;
+    const int count = groups < together ? groups : together;
+    load_scales(layout, from, span_bytes, count, plain, scales);
+    for (int g = 0; g < count; g += step) {
+      if (g % in_span == 0) {
+        fetch_lines(from, header);
+        from += header;
+      }
+      const float* minimum = layout.minima == MinimumForm::none ? nullptr : scales.minimum[g];
+      for (int i = 0; i < in_group && left > 0; i++, left--, from += unit_bytes(Bits)) {
+        fetch_lines(from, static_cast<int>(unit_bytes(Bits)));
+        f(from, scales.scale[g], minimum);
       }
     }
+  }
 }
 
-// The dense rows of a panel, [existing rows][columns].
+constexpr int32_t every_byte(int value) { return static_cast<int32_t>(value * 0x01010101u); }
+
+SUFFICE_INLINE vi shifted(vi bits, int left) { return left >= 0 ? bits << left : bits >> -left; }
+
+// The codes of a unit, from W rows of its first line on: bytes of four columns 0, 2, 1, 3 each.
 template <int Bits>
-void unpack_panel(const Linear& w, int panel, float* to, int stride) {
-  constexpr int columns = unit_columns(Bits);
-  const std::byte* from = w.data + panel * w.panel_bytes();
-  const int rows = w.rows - panel * kPanel < kPanel ? w.rows - panel * kPanel : kPanel;
-  const WeightCodebook<int16_t, Bits> codebook(w);
-  for (Stretch at(w); !at.done(); at.next()) {
-    const auto* scales = reinterpret_cast<const uint16_t*>(at.scales(from));
-    const std::byte* unit = at.units(from);
-    vf scale[kVectors];
-    for (int v = 0; v < kVectors; v++) scale[v] = load_f16(scales + v * W);
-    for (int k = at.begin; k < at.end; k += columns, unit += code_bytes(Bits, columns)) {
-      float found[columns * kPanel];
-      unpack_unit<Bits>(codebook.tables, unit, scale, found);
-      const int left = w.columns - k < columns ? w.columns - k : columns;
-      for (int row = 0; row < rows; row++)
-        for (int i = 0; i < left; i++)
-          to[static_cast<size_t>(row) * stride + k + i] = found[i * kPanel + row];
+struct UnitCodes {
+  static constexpr int low = low_bits(Bits), each = 8 / low, width = Bits - low;
+  const std::byte* unit;
+  vi fields[2];  // the codes' further bits, `width` adjacent ones for a four
+
+  explicit SUFFICE_INLINE UnitCodes(const std::byte* unit) : unit(unit) {
+    if constexpr (width == 1) fields[0] = plane(low);
+    if constexpr (width == 2) {
+      const vi even = splat_bits(every_byte(0x55)), odd = ~even;
+      fields[0] = (plane(low) & even) | (plane(low + 1) & even) << 1;
+      fields[1] = (plane(low) >> 1 & even) | (plane(low + 1) & odd);
     }
   }
-}
 
-// The dense rows of the panels [first, last); for rotated inputs if there is a rotation.
-inline void unpack_codes(const Linear& w, int first, int last, float* to, int stride) {
-  dispatch<kMaxBits, kMinBits>(w.bits, [&]<int Bits>() {
-    for (int panel = first; panel < last; panel++)
-      unpack_panel<Bits>(w, panel, to + static_cast<size_t>(panel - first) * kPanel * stride,
-                         stride);
-  });
-}
+  SUFFICE_INLINE vi plane(int bit) const { return load_bits(unit + bit * kLineBytes); }
 
-// The 4-bit code of row `row` of a panel and a column, in a panel of one group.
-SUFFICE_INLINE int code_at(const std::byte* units, int row, int column) {
-  // The order is its own inverse: it swaps two columns.
-  const std::byte byte = units[code_bytes(4, column / 8 * 8) + row * 4 + kCodeOrder[column % 4]];
-  return static_cast<int>(byte) >> (column % 8 / 4 * 4) & 15;
-}
-
-inline void count_pairs(const Linear& w, int first, int last, const uint8_t* x,
-                        const float* x_levels, float* y) {
-  float terms[kLevels * kLevels];
-  for (int i = 0; i < kLevels; i++)
-    for (int j = 0; j < kLevels; j++)
-      terms[i * kLevels + j] = x_levels[i] * (w.levels[j] - kLevelOffset);
-  const Stretch start(w);
-  for (int n = first * kPanel; n < last * kPanel && n < w.rows; n++) {
-    const std::byte* panel = w.data + n / kPanel * w.panel_bytes();
-    const std::byte* units = start.units(panel);
-    int32_t counts[kLevels * kLevels] = {};
-    for (int k = 0; k < w.columns; k++) counts[x[k] << 4 | code_at(units, n % kPanel, k)]++;
-    float sum = 0.0f;
-    for (int i = 0; i < kLevels * kLevels; i++) sum += static_cast<float>(counts[i]) * terms[i];
-    y[n] = sum * half_to_float(reinterpret_cast<const uint16_t*>(start.scales(panel))[n % kPanel]);
+  SUFFICE_INLINE vi operator()(int four) const {
+    const vi line = load_bits(unit + four / each * kLineBytes);
+    if constexpr (Bits == 8) return line;
+    vi codes = line >> four % each * low & splat_bits(every_byte((1 << low) - 1));
+    if constexpr (width > 0) {
+      const int own = four % width;
+      codes |=
+          shifted(fields[own], low - four + own) & splat_bits(every_byte((1 << Bits) - (1 << low)));
+    }
+    return codes;
   }
+};
+
+// Levels less the lowest one, a byte each, of bytes of codes. Even ones are their codes.
+template <int Bits, bool Even>
+struct Levels {
+  static constexpr int tables = Bits > 4 ? 1 << (Bits - 4) : 1;  // of 16 levels
+  vi table[tables];
+
+  explicit SUFFICE_INLINE Levels(const Linear& w) {
+    for (int t = 0; t < tables; t++) {
+      uint8_t levels[kLevels] = {};
+      for (int i = 0; i < kLevels && i < 1 << Bits; i++)
+        levels[i] = static_cast<uint8_t>(w.levels[t * kLevels + i] - kLevelOffset - w.lowest);
+      table[t] = repeat_levels(levels);
+    }
+  }
+
+  SUFFICE_INLINE vi operator()(vi codes) const {
+    vi found[tables];
+    for (int t = 0; t < tables; t++) found[t] = look_up(table[t], codes);
+    for (int bit = Bits - 1; bit >= 4; bit--)
+      for (int t = 0; t < 1 << (bit - 4); t++)
+        found[t] = choose(codes, bit, found[t], found[t + (1 << (bit - 4))]);
+    return found[0];
+  }
+};
+
+template <int Bits>
+struct Levels<Bits, true> {
+  explicit SUFFICE_INLINE Levels(const Linear&) {}
+  SUFFICE_INLINE vi operator()(vi codes) const { return codes; }
+};
+
+// Calls f.operator()<Bits>() for the bits of a layer's codes.
+template <class F>
+SUFFICE_INLINE void by_bits(const Linear& w, F f) {
+  if (w.layout.bits == 8) return f.template operator()<8>();
+  dispatch<6, 2>(w.layout.bits, f);
 }

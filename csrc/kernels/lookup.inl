@@ -1,6 +1,6 @@
 // Lookup of centroids by codes, and their integer products.
 
-// The centroid of each code. Bytes of codes are 0..15.
+// The centroid of each code, by its low 4 bits. Codes are below 128.
 SUFFICE_INLINE vi look_up(vi levels, vi codes) {
 #if SUFFICE_LEVEL == 4
   return reinterpret_cast<vi>(
@@ -12,7 +12,7 @@ SUFFICE_INLINE vi look_up(vi levels, vi codes) {
   uint8_t table[kVectorBytes], index[kVectorBytes];
   std::memcpy(table, &levels, sizeof table);
   std::memcpy(index, &codes, sizeof index);
-  for (uint8_t& entry : index) entry = table[entry];
+  for (uint8_t& entry : index) entry = table[entry % kLevels];
   return load_bits(index);
 #endif
 }
@@ -71,6 +71,18 @@ SUFFICE_INLINE vi widen(vi total) {
 #endif
 }
 
+#if SUFFICE_LEVEL == 3
+// The sums of two products of a byte and a signed byte, int16; and the sum of such sums.
+SUFFICE_INLINE vi dot_words(vi bytes, vi signed_bytes) {
+  return reinterpret_cast<vi>(_mm256_maddubs_epi16(reinterpret_cast<__m256i>(bytes),
+                                                   reinterpret_cast<__m256i>(signed_bytes)));
+}
+SUFFICE_INLINE vi add_words(vi a, vi b) {
+  return reinterpret_cast<vi>(
+      _mm256_add_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+}
+#endif
+
 // Adds to each lane the sum of four products of a byte and a signed byte. Any two products must fit
 // int16: 2 * 255 * 59, weights of rows and centroids of values; 2 * 127 * 127, centroids and
 // inputs.
@@ -78,9 +90,7 @@ SUFFICE_INLINE vi add_quads(vi total, vi bytes, vi signed_bytes) {
 #if SUFFICE_VNNI
   return dot_bytes(total, bytes, signed_bytes);
 #elif SUFFICE_LEVEL == 3
-  const __m256i pairs = _mm256_maddubs_epi16(reinterpret_cast<__m256i>(bytes),
-                                             reinterpret_cast<__m256i>(signed_bytes));
-  return total + widen(reinterpret_cast<vi>(pairs));
+  return total + widen(dot_words(bytes, signed_bytes));
 #else
   for (int shift = 0; shift < 32; shift += 8)
     total += (bytes >> shift & 0xff) * (signed_bytes << (24 - shift) >> 24);

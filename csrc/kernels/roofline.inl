@@ -26,7 +26,7 @@ constexpr int kProductChains = 10;
 
 // Multiplies a vector with each 4 bytes of inputs, broadcast to every lane; mixes the products into
 // `sum` and returns their number.
-template <class In>
+template <bool narrow>
 size_t multiply_all(const std::byte* inputs, size_t bytes, int32_t* sum) {
   constexpr size_t step = kProductChains * kQuad;
   const vi part = load_bits(inputs);
@@ -34,14 +34,15 @@ size_t multiply_all(const std::byte* inputs, size_t bytes, int32_t* sum) {
   size_t at = 0;
   for (; at + step <= bytes; at += step)
 #pragma GCC unroll 10
-    for (int i = 0; i < kProductChains; i++)
-      total[i] = add_part<In>(total[i], part, broadcast<vi>(inputs + at + i * kQuad));
+    for (int i = 0; i < kProductChains; i++) {
+      const vi taken = broadcast<vi>(inputs + at + i * kQuad);
+      total[i] = narrow ? add_quads(total[i], part, taken) : multiply_add(part, taken, total[i]);
+    }
   for (int i = 0; i < kProductChains; i++)
     for (int lane = 0; lane < W; lane++) *sum ^= total[i][lane];
-  return at / kQuad * W * kRun<In>;
+  return at / kQuad * W * (narrow ? 4 : 2);
 }
 
 inline size_t multiply_cached(const std::byte* inputs, size_t bytes, bool narrow, int32_t* sum) {
-  return narrow ? multiply_all<int8_t>(inputs, bytes, sum)
-                : multiply_all<int16_t>(inputs, bytes, sum);
+  return narrow ? multiply_all<true>(inputs, bytes, sum) : multiply_all<false>(inputs, bytes, sum);
 }

@@ -236,6 +236,34 @@ SUFFICE_INLINE vf load_f16(const uint16_t* from) {
 #endif
 }
 
+// W bytes, or signed bytes, as int32.
+template <class T>
+SUFFICE_INLINE vi load_bytes(const std::byte* from) {
+#if SUFFICE_LEVEL == 4
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return reinterpret_cast<vi>(std::is_signed_v<T> ? _mm512_cvtepi8_epi32(bytes)
+                                                  : _mm512_cvtepu8_epi32(bytes));
+#elif SUFFICE_LEVEL == 3
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return reinterpret_cast<vi>(std::is_signed_v<T> ? _mm256_cvtepi8_epi32(bytes)
+                                                  : _mm256_cvtepu8_epi32(bytes));
+#else
+  vi to;
+  for (int i = 0; i < W; i++) to[i] = static_cast<T>(from[i]);
+  return to;
+#endif
+}
+
+// A product that is rounded before anything is added to it.
+SUFFICE_INLINE vf rounded(vf product) {
+#if SUFFICE_LEVEL >= 3
+  asm("" : "+v"(product));
+#else
+  asm("" : "+m"(product));
+#endif
+  return product;
+}
+
 // W stored float values as float32.
 template <Type T>
 SUFFICE_INLINE vf load_stored(const std::byte* from) {

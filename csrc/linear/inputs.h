@@ -7,6 +7,9 @@
 
 namespace suffice {
 
+// Whether two matrices take the same copy of their inputs.
+bool same_inputs(const Linear& a, const Linear& b);
+
 // Owns quantized copies of rows.
 class InputBuffers {
  public:
@@ -18,14 +21,15 @@ class InputBuffers {
   Inputs of(const float* values, int stride, const Linear& w, int count);
 
  private:
-  // A copy of the rows, rotated and mapped to centroids as `w` requires.
+  // A copy of the rows, put in order, rotated and mapped to centroids as `w` requires.
   const float* changed(const float* values, int stride, const Linear& w, int count);
 
   int rows_ = 0, stride_ = 0;
-  std::vector<int8_t> codes_;
-  std::vector<int16_t> wide_, row_;
+  std::vector<int8_t> codes_, row_, bytes_;
+  std::vector<int16_t> pairs_;
+  std::vector<InputStretch> stretches_;
   std::vector<float> scales_, changed_, scratch_;
-  std::vector<int32_t> code_sums_, starts_, places_;
+  std::vector<int32_t> code_sums_, places_;
 };
 
 }  // namespace suffice

@@ -24,39 +24,6 @@ constexpr int weight_pair(Type type) { return 32 / bits_of(type); }
 //            2 bytes                    2 bytes               2 bytes
 constexpr int kFloat8Span = 128;
 
-// A panel of codebook weights with codes of 2 to 6 bits: for each two groups of columns, which
-// share a scale, a line of float16 scales [2][16], then the units of the first group, then those of
-// the second.
-//
-//     | scales of groups 0, 1 | units of group 0 | units of group 1 | scales of groups 2, 3 | ...
-//
-// A unit of 4 bits is one line with 8 columns; of other widths it has 32 columns in as many lines
-// as bits. Four columns of a row are 4 bytes of a line. A byte holds the low bits of several such
-// fours (4 bits: two fours; 2 or 3 bits: four fours, 2 bits each). Each further bit has a plane: a
-// line in which bit i of a byte belongs to four i:
-//
-//     unit of 5 bits: 32 columns x 16 rows        the 4 bytes of a row
-//       line 0  [16 rows][4 bytes]                each: | low 4 bits of four 1 | of four 0 |
-//       line 1                                          | of four 3            | of four 2 |
-//       line 2                                          | of four 5            | of four 4 |
-//       line 3                                          | of four 7            | of four 6 |
-//       line 4  [16 rows][4 bytes], a plane       bit i: bit 4 of the code in four i
-//
-//     unit of 3 bits:
-//       line 0  [16 rows][4 bytes]                each: | low 2 bits of four 3 | 2 | 1 | 0 |
-//       line 1                                          | of four 7            | 6 | 5 | 4 |
-//       line 2  a plane                           bit i: bit 2 of the code in four i
-//
-// Byte j of the four bytes belongs to column kCodeOrder[j] of the four: neighbouring columns end up
-// in the two halves of a 32-bit lane, as pairs of int16.
-constexpr int kMinBits = 2, kMaxBits = 6;
-constexpr int kMaxUnit = 32;
-constexpr int unit_columns(int bits) { return bits == 4 ? 8 : kMaxUnit; }
-constexpr size_t code_bytes(int bits, int columns) {  // of a panel's columns, whole units
-  return static_cast<size_t>(columns) * bits * kPanel / 8;
-}
-constexpr int kNarrowOffset = 64;  // added to those multiplied with int8 inputs
-
 // The codebook of activations. Each value of a row is replaced by the nearest of `count` ascending
 // centroids times the greatest magnitude of its group. The `outliers` greatest and least values of
 // the row, and values outside of [low, high], stay exact.
@@ -70,7 +37,7 @@ struct InputCodebook {
   bool operator==(const InputCodebook&) const = default;
 };
 
-// Inputs of codebook weights may be rotated in blocks. Each block is multiplied by the Hadamard
+// Inputs of codes may be rotated in blocks. Each block is multiplied by the Hadamard
 // matrix of `hadamard_size` in every part of that size, then across its parts by the Hartley
 // matrix: (cos t + sin t) / sqrt(parts) for part i of part j, t = 2 pi i j / parts. `wave` [parts]
 // has its values by i j mod parts.
@@ -85,9 +52,10 @@ struct Rotation {
 };
 
 // A weight matrix y = W x: `rows` outputs, `columns` inputs; scale (int8 only) and bias are padded
-// to a multiple of 16, or null. For codebook weights of `bits` bits: `levels` [2^bits] are the
-// centroids plus an offset, and `group` columns share a scale. Their inputs are rotated, replaced
-// by a codebook and quantized to integers of at most `max_code`, int8 if `narrow`.
+// to a multiple of 16, or null. Codes lie as `layout` says; `levels` [2^bits] are the levels plus
+// kLevelOffset, from `lowest` to `lowest` + `range`, and `even` if each is that before it plus 1.
+// Column k of the codes multiplies input order[k], or input k. Inputs are put in order, rotated,
+// replaced by a codebook and quantized to integers of at most `max_code`.
 struct Linear {
   const std::byte* data = nullptr;
   const float* scale = nullptr;
@@ -95,40 +63,56 @@ struct Linear {
   int rows = 0;
   int columns = 0;
   Type type = Type::f32;
+  CodeLayout layout;
   const uint8_t* levels = nullptr;
-  int bits = 0;
-  int group = 0;
+  int lowest = 0;
+  int range = 0;
+  bool even = false;
+  const int32_t* order = nullptr;
   Rotation rotation;
   int max_code = 0;
-  bool narrow = false;
   InputCodebook inputs;
 
   int panels() const { return round_up(rows, kPanel) / kPanel; }
   int steps() const { return round_up(columns, 4) / weight_pair(type); }  // lines; not for codes
-  int whole_columns() const { return round_up(columns, unit_columns(bits)); }  // for codes
   size_t panel_bytes() const {
+    if (type == Type::codebook) return layout.panel_bytes(columns);
     const int spans = type == Type::f8 ? (columns + kFloat8Span - 1) / kFloat8Span : 0;
-    if (type != Type::codebook) return static_cast<size_t>(steps() + spans) * kLineBytes;
-    return round_up((columns + group - 1) / group, 2) / 2 * kLineBytes +
-           code_bytes(bits, whole_columns());
+    return static_cast<size_t>(steps() + spans) * kLineBytes;
   }
   size_t bytes() const {
     return panels() * (panel_bytes() + (scale ? kPanel * 4 : 0) + (bias ? kPanel * 4 : 0));
   }
 };
 
+// Inputs of codes are integers times a scale for every 32 columns of a row. Their greatest integer,
+// kMaxByte or kMaxPair, can be split into one or two signed bytes: 256 * 127 + 127.
+constexpr int kMaxByte = 127, kMaxPair = 32639;
+
+// What a row of inputs has for 32 columns: its scale, and sums over all of them, over the first 16
+// and over the last 16.
+struct StretchSum {
+  int32_t codes;  // of the integers
+  float values;   // times their scale
+};
+struct alignas(32) InputStretch {
+  float scale;
+  StretchSum sums[3];
+};
+
 // Inputs of a linear layer for `count` rows: float32, rows `stride` elements apart, zero from
-// `columns` to the next multiple of 8. Quantized weights take a quantized copy: 4 bytes of each
+// `columns` to the next multiple of 8. Quantized weights take a quantized copy: 4 columns of each
 // row, then the next 4 of each, so that a matmul of several rows reads one stream.
 constexpr int kQuad = 4;
 
 struct Inputs {
   const float* values = nullptr;
-  const int8_t* codes = nullptr;       // [columns / 4][count][4]: int8 and narrow codes
-  const float* scales = nullptr;       // [count]
-  const int32_t* code_sums = nullptr;  // [count]
-  const int16_t* wide = nullptr;       // [columns / 2][count][2]: other codebook weights
-  const int32_t* starts = nullptr;     // [count][stride / 8]: start values of sums over codes
+  const int8_t* codes = nullptr;       // [columns / 4][count][4] of int8 weights
+  const float* scales = nullptr;       // [count] of int8 weights
+  const int32_t* code_sums = nullptr;  // [count] of int8 weights
+  const int8_t* bytes = nullptr;       // [columns / 4][count][1 or 2][4]: low bytes, high bytes
+  const int16_t* pairs = nullptr;      // [columns / 4][count][4]
+  const InputStretch* stretches = nullptr;  // [columns / 32][count]
   int stride = 0;
   int count = 0;
 };

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "bf16.h"
 #include "cache/sketch.h"
 #include "model/step_buffers.h"
 
@@ -20,22 +19,6 @@ void rotate(float* head, int size, const float* cos, const float* sin) {
     const float a = head[i], b = head[half + i];
     head[i] = a * cos[i] - b * sin[i];
     head[half + i] = b * cos[i] + a * sin[i];
-  }
-}
-
-void gather_row(const Linear& table, int row, float* to) {
-  const int pair = weight_pair(table.type);
-  const std::byte* panel = table.data + (row / kPanel) * table.panel_bytes();
-  for (int k = 0; k < table.columns; k++) {
-    const size_t start =
-        static_cast<size_t>(k / pair) * kPanel * pair + (row % kPanel) * pair + k % pair;
-    if (table.type == Type::f32) {
-      to[k] = reinterpret_cast<const float*>(panel)[start];
-    } else if (table.type == Type::bf16) {
-      to[k] = from_bf16(reinterpret_cast<const uint16_t*>(panel)[start]);
-    } else {
-      to[k] = table.scale[row] * reinterpret_cast<const int8_t*>(panel)[start];
-    }
   }
 }
 
@@ -90,7 +73,7 @@ struct Worker {
     const bool project = spec.project_in.data;
     for (int row = 0; row < rows; row++) {
       float* to = (project ? normal : residual).data() + static_cast<size_t>(row) * shared.width;
-      gather_row(spec.embedding, step.tokens[row], to);
+      kernels().unpack_row(spec.embedding, step.tokens[row], to);
       for (int i = 0; i < spec.embedding_width; i++) to[i] *= spec.embedding_scale;
     }
     if (project) {
@@ -119,12 +102,14 @@ struct Worker {
     }
   }
 
-  void project_key_value(const Layer& layer, int index, const Inputs& x, int g) {
+  void project_key_value(const Layer& layer, int index, const Inputs& of_k, const Inputs& of_v,
+                         int g) {
     const int size = spec.head_size, panels = size / kPanel;
     // The kernel writes output n at y + n: y is shifted so that this head's outputs start the
     // buffer.
-    kernels().linear(layer.k, g * panels, (g + 1) * panels, x, buffers.key.data() - g * size, size);
-    kernels().linear(layer.v, g * panels, (g + 1) * panels, x, buffers.value.data() - g * size,
+    kernels().linear(layer.k, g * panels, (g + 1) * panels, of_k, buffers.key.data() - g * size,
+                     size);
+    kernels().linear(layer.v, g * panels, (g + 1) * panels, of_v, buffers.value.data() - g * size,
                      size);
     for (const StepRequest& request : step.requests)
       for (int i = 0; i < request.count; i++) {
@@ -149,12 +134,17 @@ struct Worker {
   // Query heads cost one matmul, key/value heads two: each thread takes the units that start in its
   // share of the cost.
   void project(const Layer& layer, int index) {
-    const Inputs x = inputs(normal.data(), shared.width, layer.q, rows);
+    const float* from = normal.data();
+    const Inputs x = inputs(from, shared.width, layer.q, rows);
+    const Inputs of_k =
+        layer.k_own ? buffers.second_inputs.of(from, shared.width, layer.k, rows) : x;
+    const Inputs of_v =
+        layer.v_own ? buffers.third_inputs.of(from, shared.width, layer.v, rows) : x;
     const Share mine = share(spec.heads + 2 * spec.kv_heads, thread, team.size());
     for (int h = mine.first; h < std::min(mine.last, spec.heads); h++) project_query(layer, x, h);
     for (int g = 0; g < spec.kv_heads; g++) {
       const int start = spec.heads + 2 * g;
-      if (start >= mine.first && start < mine.last) project_key_value(layer, index, x, g);
+      if (start >= mine.first && start < mine.last) project_key_value(layer, index, of_k, of_v, g);
     }
   }
 
@@ -206,12 +196,15 @@ struct Worker {
   void mlp(const Layer& layer) {
     const bool gated = layer.gate.data;
     const Inputs x = inputs(normal.data(), shared.width, layer.up, rows);
+    const Inputs of_gate =
+        layer.gate_own ? buffers.second_inputs.of(normal.data(), shared.width, layer.gate, rows)
+                       : x;
     const Share mine = share(layer.up.panels(), thread, team.size());
     const int stride = shared.mlp_width, first = mine.first * kPanel;
     float* up = shared.up.data();
     float* gate = gated ? shared.gate.data() : up;
     kernels().linear(layer.up, mine.first, mine.last, x, up, stride);
-    if (gated) kernels().linear(layer.gate, mine.first, mine.last, x, gate, stride);
+    if (gated) kernels().linear(layer.gate, mine.first, mine.last, of_gate, gate, stride);
     for (int row = 0; row < rows; row++) {
       const size_t start = static_cast<size_t>(row) * stride + first;
       kernels().activate(spec.activation, gate + start, gated ? up + start : nullptr,

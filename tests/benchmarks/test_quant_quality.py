@@ -49,16 +49,16 @@ def told(folder: Path) -> tuple[dict[str, Any], str]:
 
 
 def test_it_goes_on_where_it_stopped(run: Run, tmp_path: Path) -> None:
-    first = ["none", "kmeans:group=16", "kllm:a=16 + a=4,outliers=0.05"]
+    first = ["none", "kmeans:group=64", "kllm:a=16 + a=4,outliers=0.05"]
     assert run("--settings", *first[:2]) == 0
     before, _ = told(tmp_path)
     (kept,) = (tmp_path / "cache").iterdir()
-    assert kept.name == "model-kmeans-group=16.safetensors"
+    assert kept.name == "model-kmeans-group=64.safetensors"
     kept.write_bytes(b"")  # it is not read again
     assert run("--settings", *first, "none + a=8", "rtn:symmetric=false uncalibrated") == 0
     after, drawn = told(tmp_path)
     assert after["cells"]["none"]["none"] == before["cells"]["none"]["none"]
-    assert list(after["cells"]) == ["none", "kmeans:group=16", "kllm:a=16"]
+    assert list(after["cells"]) == ["none", "kmeans:group=64", "kllm:a=16"]
     assert "Refused: `rtn:symmetric=false uncalibrated`: only codes of int8 levels" in drawn
     exact = after["cells"]["none"]["none"]
     assert exact["ratio"] == 1 and exact["divergence"] == 0 and exact["agreement"] == 1
@@ -113,7 +113,7 @@ def test_a_text_to_calibrate_on_is_needed(
 
 
 def test_quick(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quality, "SETTINGS", ("none", "kmeans:group=16", "rtn uncalibrated"))
+    monkeypatch.setattr(quality, "SETTINGS", ("none", "kmeans:group=64", "rtn uncalibrated"))
     assert run("--quick") == 0
     found, _ = told(tmp_path)
     assert found["engine"]["evaluated"]["windows"] == 2

@@ -43,11 +43,11 @@ def test_it_goes_on_where_it_stopped(
         "engine",
         lambda flags, setting: asked.append(setting) or engine(flags, setting),
     )
-    assert run("--settings", "none", "rtn:group=16") == 0
-    assert asked == ["rtn:group=16"]
+    assert run("--settings", "none", "rtn:group=32") == 0
+    assert asked == ["rtn:group=32"]
     path = tmp_path / "out" / "tasks_model.json"
     (cells,) = json.loads(path.read_text())["cells"].values()
-    assert list(cells) == ["none", "int8 + int8", "rtn:group=16"]
+    assert list(cells) == ["none", "int8 + int8", "rtn:group=32"]
     for cell in cells.values():
         assert cell["questions"] == 5 and cell["acc"] * 5 in range(6)
     text = path.with_suffix(".md").read_text()
@@ -55,8 +55,8 @@ def test_it_goes_on_where_it_stopped(
 
 
 def test_weights_that_are_kept_are_used(run: Run, tmp_path: Path) -> None:
-    kept_path(tmp_path, "model", "kmeans:group=16").write_bytes(b"no weights")
-    assert run("--settings", "kmeans:group=16") == 2
+    kept_path(tmp_path, "model", "kmeans:group=64").write_bytes(b"no weights")
+    assert run("--settings", "kmeans:group=64") == 2
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_another_vocabulary_is_refused(models: Callable[..., Path], tmp_path: Pa
         {
             "attention": "certified:eps=0.5",
             "recent": 100,
-            "quantization": "rtn:group=16,act_bits=8",
+            "quantization": "rtn:group=32,act_bits=8",
         },
     ],
     ids=str,

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from suffice.errors import InputError
+from suffice.quant.code_layout import UNIT
 from suffice.quant.codebook import borders, intervals
 from suffice.quant.int8 import inverse_of
 
@@ -25,7 +26,6 @@ __all__ = [
     "grouped",
     "row_blocks",
     "stored",
-    "unit_of",
 ]
 
 BLOCK = 1 << 16  # values that are worked on at a time
@@ -109,21 +109,16 @@ def row_blocks(values: np.ndarray) -> Iterator[slice]:
         yield slice(begin, begin + rows)
 
 
-def unit_of(bits: int) -> int:
-    """Return the number of columns that are stored together; groups are whole units."""
-    return 8 if bits == 4 else 32
-
-
-def check_group(method: str, w: int, group: int | None) -> None:
-    """Refuse a `group` in which codes of `w` bits cannot be stored.
+def check_group(method: str, group: int | None) -> None:
+    """Refuse a `group` in which codes cannot be stored.
 
     Raises:
         InputError: It is not a multiple of whole units.
     """
-    unit = unit_of(w)
-    if group is not None and (group < unit or group % unit):
+    if group is not None and (group < UNIT or group % UNIT):
+        nearest = max(UNIT, round(group / UNIT) * UNIT)
         raise InputError(
-            f"{method}: group={group}: must be a multiple of {unit} with bits={w}, or none"
+            f"{method}: group={group}: must be a multiple of {UNIT}, such as {nearest}, or none"
         )
 
 

@@ -86,11 +86,11 @@ class KMeans:
 
     `centroids` is the centroids' type, `hadamard` rotates the inputs. A rotation pays if inputs
     have 8 or 16 bits; with 3 or 4 it would leave no outliers to keep exact. Inputs of 16 or 8 bits
-    are rounded with a scale for each token, before the native matmul. Inputs of 4 or 3 bits are
-    mapped to the codebook of their activation site, except for outliers: the share `outliers` of a
-    token's values, half at each end, 1 % if not given. `act_group` inputs share a scale; none: all
-    of a token. `sites` selects the inputs that have `act_bits` bits: all, or those of some
-    matrices, such as `qkv+down`; the others have 16. `offline`: outliers are values beyond
+    are rounded with a scale for every 32 of a token, before the native matmul. Inputs of 4 or 3
+    bits are mapped to the codebook of their activation site, except for outliers: the share
+    `outliers` of a token's values, half at each end, 1 % if not given. `act_group` inputs share a
+    scale; none: all of a token. `sites` selects the inputs that have `act_bits` bits: all, or those
+    of some matrices, such as `qkv+down`; the others have 16. `offline`: outliers are values beyond
     thresholds of the calibration, which leave this share of its values outside; not a share of each
     token's values.
     """
@@ -117,7 +117,7 @@ class KMeans:
             raise InputError(f"kmeans: bits={self.bits}; allowed: {BITS[0]}..{BITS[1]}")
         if self.act_bits not in (*CODED_INPUTS, *INPUT_LEVELS):
             raise InputError(f"kmeans: act_bits={self.act_bits}; allowed: 3, 4, 8, 16")
-        check_group("kmeans", self.bits, self.group)
+        check_group("kmeans", self.group)
         check_input_group("kmeans: act_group", self.act_group)
         if self.outliers is not None and not 0 <= self.outliers <= 1:
             raise InputError(f"kmeans: outliers={self.outliers}; allowed: 0..1")

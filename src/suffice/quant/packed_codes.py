@@ -1,55 +1,52 @@
-"""The packed layout of weights in codes of 2 to 6 bits: panels of 16 output rows, one stream each.
+"""Weights in codes of 2 to 6 or 8 bits, packed in the layout of `quant.code_layout`.
 
-    panel   for every two groups of columns
-            float16 scale[2][16]
-            units of columns: 8 where codes have 4 bits, else 32
-    unit    uint8 low[C L/32][16][4], uint8 high[bits - L][16][4], C columns
-
-Byte j of a row belongs to column ORDER[j] of four columns. The low L bits of their codes (L = 4, or
-2 for codes of fewer than 4 bits) fill the bytes of `low` from the low end, four columns after four
-columns. Bit i of a byte of high[e] is bit L + e of the codes of four i. Rows are padded to 16 and
-columns to whole units, by codes 0: padded inputs are 0, and padded outputs are ignored. Inputs are
-int16 or int8, times a scale for each token. With int8 inputs and centroids of at most 63, products
-of pairs fit 16 bits and take half the instructions.
+Inputs are integers, int16 or int8, times a scale for every 32 columns of a token.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from suffice.errors import InputError
 from suffice.quant.activations import Site
-from suffice.quant.coded import Coded, Grid, check_group, unit_of
+from suffice.quant.code_layout import UNIT, CodeLayout
+from suffice.quant.code_panels import (
+    LEVEL_OFFSET,
+    Numbers,
+    dense,
+    pack_panels,
+    read_codes,
+    read_numbers,
+)
+from suffice.quant.coded import Coded, Grid, check_group
 from suffice.quant.hadamard import rotate
-from suffice.quant.panels import ROWS, Allocate, PackedLinear, float32
+from suffice.quant.panels import Allocate, PackedLinear, float32
 
-__all__ = ["INPUT_LEVELS", "SCALE_BYTES", "PackedCodes", "pack_codes", "unpack_codes"]
+__all__ = ["INPUT_LEVELS", "PackedCodes", "pack_codes", "unpack_codes"]
 
-ORDER = (0, 2, 1, 3)  # of columns within 4 bytes: neighbours end up as pairs of int16
-LEAST_BITS, MOST_BITS = 2, 6
-OFFSET = 128
-SCALE_BYTES = 2 * 16 * 2  # of the scales of two groups
-INPUT_LEVELS = {16: 32767, 8: 127}
-PANELS = 16  # laid out at a time, so that their parts stay in the cache
+LEAST_BITS = 2
+# The greatest integers of inputs: a signed byte's, and 256 times that plus one more.
+INPUT_LEVELS = {16: 256 * 127 + 127, 8: 127}
 
 
 @dataclass(frozen=True, eq=False)
 class PackedCodes(PackedLinear):
-    """A linear layer's codebook weight as a backend reads it; `data` is [N/16, bytes].
+    """A linear layer's weight in codes as a backend reads it; `data` is uint8 [N/16, bytes].
 
-    `levels` uint8 [2^bits] are the centroids plus 128; `group` columns share a scale. Inputs are
-    rotated in blocks of `rotation` (0: not), mapped to the codebook of a `site` if there is one,
-    and quantized to integers of at most `most`.
+    `levels` uint8 [2^bits] are the levels plus 128; those of 8 bits are 0 to 255. Column k of the
+    codes multiplies input `order[k]` (int32 [K]; None: input k). Then inputs are rotated in blocks
+    of `rotation` (0: not), mapped to the codebook of a `site` if there is one, and quantized to
+    integers of at most `most`, with a scale for every 32 of them.
     """
 
-    levels: np.ndarray | None = None
-    group: int = 0
-    rotation: int = 0
-    most: int = INPUT_LEVELS[16]
-    site: Site | None = None
+    layout: CodeLayout = field(kw_only=True)
+    levels: np.ndarray = field(kw_only=True)
+    order: np.ndarray | None = field(default=None, kw_only=True)
+    rotation: int = field(default=0, kw_only=True)
+    most: int = field(default=INPUT_LEVELS[16], kw_only=True)
+    site: Site | None = field(default=None, kw_only=True)
 
     @property
     def dtype(self) -> str:
@@ -57,34 +54,34 @@ class PackedCodes(PackedLinear):
         return "codes"
 
     @property
-    def bits(self) -> int:
-        """Bits of a code."""
-        assert self.levels is not None
-        return len(self.levels).bit_length() - 1
-
-    @property
-    def pair_bytes(self) -> int:
-        """Bytes of two groups in a panel, their scales first."""
-        return SCALE_BYTES + 4 * self.group * self.bits
-
-    @property
-    def scales(self) -> np.ndarray:
-        """The scales stored with the codes, float16 [N/16, 16 G], group by group."""
-        pairs = _cut(self.data, self.pair_bytes)
-        return np.concatenate([pair[:, :SCALE_BYTES] for pair in pairs], 1).view(np.float16)
+    def stored_floats(self) -> np.ndarray:
+        """All floating-point numbers among those of the groups, float32."""
+        parts = vars(read_numbers(self.layout, self.data, self.columns)).values()
+        kept = [p.astype(np.float32).ravel() for p in parts if p is not None and p.itemsize == 2]
+        return np.concatenate([*kept, np.empty(0, np.float32)])
 
     def quantize_inputs(self, x: np.ndarray) -> np.ndarray:
         """Return inputs [T, K] rounded to the codebook of the site, outliers exact."""
         if self.site is None:
             return x
-        rotated = rotate(x, self.rotation) if self.rotation else x
-        rounded = self.site.rounded(rotated)
-        return rotate(rounded, self.rotation) if self.rotation else rounded
+        ordered = x if self.order is None else x[:, self.order]
+        rotated = rotate(ordered, self.rotation) if self.rotation else ordered
+        return self.by_input(self.site.rounded(rotated))
+
+    def by_input(self, values: np.ndarray) -> np.ndarray:
+        """Return values [T, K] of columns of the codes as those of inputs: rotated, in order."""
+        if self.rotation:
+            values = rotate(values, self.rotation)
+        if self.order is None:
+            return values
+        found = np.empty_like(values)
+        found[:, self.order] = values
+        return found
 
     def unpack(self) -> np.ndarray:
         """Return the dense weight [N, K] in float32, for inputs that are not rotated."""
-        weight = unpack_codes(self).decode()
-        return rotate(weight, self.rotation) if self.rotation else weight
+        weight = dense(self.layout, self.levels, self.data, self.columns)[: self.rows]
+        return self.by_input(weight)
 
 
 def pack_codes(
@@ -96,36 +93,37 @@ def pack_codes(
     site: Site | None = None,
     allocate: Allocate = np.empty,
 ) -> PackedCodes:
-    """Pack codes of at most 6 bits with int8 centroids and no zero points.
+    """Pack codes with int8 levels and no zero points; 8 bits have the levels -128 to 127.
 
     Inputs have `a` bits, or are mapped to the codebook of a `site`.
 
     Raises:
-        InputError: Codes of more bits, centroids that are not integers up to 127, or groups that
-            are not whole units.
+        InputError: Codes of 7 bits, levels that cannot be stored, or groups that are not whole
+            units.
     """
-    grid = coded.grid
-    levels = grid.levels
+    grid, levels = coded.grid, coded.grid.levels
     bits = max((len(levels) - 1).bit_length(), LEAST_BITS)
-    if bits > MOST_BITS:
-        raise InputError(f"codes of {bits} bits cannot be packed; allowed: up to {MOST_BITS}")
-    if grid.zero is not None or not np.array_equal(levels, np.rint(levels).clip(-127, 127)):
+    whole = np.rint(levels).clip(-LEVEL_OFFSET, LEVEL_OFFSET - 1)
+    if grid.zero is not None or not np.array_equal(levels, whole):
         raise InputError(
             "only codes of int8 levels without zero points can be packed: give levels=int8, or "
             "symmetric=true"
         )
     rows, columns = coded.codes.shape
-    unit = unit_of(bits)
-    group = grid.group if grid.group < columns else -(-columns // unit) * unit
-    check_group("codes", bits, group)
-    table = np.pad(levels, (0, 2**bits - len(levels)), "edge") + OFFSET
+    group = grid.group if grid.group < columns else -(-columns // UNIT) * UNIT
+    check_group("codes", group)
+    layout = CodeLayout(bits, group)
+    table = np.pad(levels, (0, 2**bits - len(levels)), "edge") + LEVEL_OFFSET
+    if bits == 8 and not np.array_equal(table, np.arange(256)):
+        raise InputError("codes of 8 bits have the levels -128 to 127; other levels: up to 6 bits")
+    numbers = Numbers(grid.scale.astype(np.float16))
     return PackedCodes(
-        _panels(grid.scale, coded.codes, bits, group, allocate),
+        pack_panels(layout, coded.codes, numbers, allocate),
         rows,
         columns,
         bias=float32(bias),
+        layout=layout,
         levels=table.astype(np.uint8),
-        group=group,
         rotation=rotation,
         most=INPUT_LEVELS[16 if site else a],
         site=site,
@@ -133,89 +131,14 @@ def pack_codes(
 
 
 def unpack_codes(packed: PackedCodes) -> Coded:
-    """Return the input of `pack_codes`, with 2^bits centroids."""
-    assert packed.levels is not None
-    bits = packed.bits
-    pairs = _cut(packed.data, packed.pair_bytes)
-    panels = packed.scales.reshape(len(packed.data), -1, ROWS).transpose(0, 2, 1)
-    scale = panels.reshape(len(packed.data) * ROWS, -1).astype(np.float32)
-    groups = -(-packed.columns // packed.group)
-    codes = _codes_of(np.concatenate([pair[:, SCALE_BYTES:] for pair in pairs], 1), bits)
+    """Return the input of `pack_codes`, with 2^bits levels."""
+    layout = packed.layout
+    numbers = read_numbers(layout, packed.data, packed.columns)
     return Coded(
-        np.ascontiguousarray(codes[: packed.rows, : packed.columns]),
+        np.ascontiguousarray(read_codes(layout, packed.data, packed.columns)[: packed.rows]),
         Grid(
-            packed.levels.astype(np.float32) - OFFSET,
-            scale[: packed.rows, :groups],
-            packed.group,
+            packed.levels.astype(np.float32) - LEVEL_OFFSET,
+            numbers.scales[: packed.rows].astype(np.float32),
+            layout.group,
         ),
     )
-
-
-def _panels(
-    scale: np.ndarray, codes: np.ndarray, bits: int, group: int, allocate: Allocate
-) -> np.ndarray:
-    """Return panels [N/16, bytes]: the scales of two groups before their codes."""
-    rows, columns = codes.shape
-    panels, pair_bytes = -(-rows // ROWS), 4 * group * bits
-    pairs = -(-scale.shape[1] // 2)
-    whole = -(-columns // unit_of(bits)) * unit_of(bits)
-    data = allocate((panels, pairs * SCALE_BYTES + 2 * whole * bits), np.dtype(np.uint8))
-    for first in range(0, panels, PANELS):
-        own = slice(first * ROWS, (first + PANELS) * ROWS)
-        scales, bytes_ = _scale_bytes(scale[own]), _code_bytes(codes[own], bits)
-        to, at = data[first : first + PANELS], 0
-        for i, part in enumerate(_cut(bytes_, pair_bytes)):
-            to[:, at : at + SCALE_BYTES] = scales[:, i]
-            to[:, at + SCALE_BYTES : at + SCALE_BYTES + part.shape[1]] = part
-            at += SCALE_BYTES + part.shape[1]
-    return data
-
-
-def _scale_bytes(scale: np.ndarray) -> np.ndarray:
-    """Return float16 scales [N, G] by panel and two groups, as bytes [N/16, G/2, SCALE_BYTES]."""
-    padded = np.pad(scale, ((0, -len(scale) % ROWS), (0, scale.shape[1] % 2))).astype(np.float16)
-    panels = padded.reshape(len(padded) // ROWS, ROWS, -1).transpose(0, 2, 1)
-    return np.ascontiguousarray(panels).view(np.uint8).reshape(len(panels), -1, SCALE_BYTES)
-
-
-def _cut(values: np.ndarray, size: int) -> list[np.ndarray]:
-    """Return parts [N, size] of values [N, L]; the last one has the remainder."""
-    return [values[:, begin : begin + size] for begin in range(0, values.shape[1], size)]
-
-
-def _code_bytes(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Return codes [N, K] by panel and unit, as bytes [N/16, 2 bits K]."""
-    rows, columns = codes.shape
-    unit, low = unit_of(bits), _low_bits(bits)
-    if columns % unit or rows % ROWS:
-        codes = np.pad(codes, ((0, -rows % ROWS), (0, -columns % unit)))
-    fours = codes.reshape(len(codes) // ROWS, ROWS, -1, unit // 4, 4)
-    fours = np.ascontiguousarray(fours.transpose(0, 2, 3, 1, 4))[..., list(ORDER)]
-    # [panels, units, unit / 4, 16, 4]
-    each = 8 // low
-    shifted = [(fours[:, :, i::each] & (1 << low) - 1) << low * i for i in range(each)]
-    lines = [reduce(np.bitwise_or, shifted)]
-    for bit in range(low, bits):
-        planes = [(fours[:, :, i : i + 1] >> bit & 1) << i for i in range(unit // 4)]
-        lines.append(reduce(np.bitwise_or, planes))
-    return np.concatenate(lines, 2).reshape(len(fours), -1)
-
-
-def _codes_of(stored: np.ndarray, bits: int) -> np.ndarray:
-    """Return the codes [N, K], padded, from the bytes of `_code_bytes`."""
-    low, fours = _low_bits(bits), unit_of(bits) // 4
-    each = 8 // low
-    units = stored.reshape(len(stored), -1, fours // each + bits - low, ROWS, 4)
-    found = []
-    for i in range(fours):
-        code = units[:, :, i // each] >> low * (i % each) & (1 << low) - 1
-        for bit in range(low, bits):
-            code = code | (units[:, :, fours // each + bit - low] >> i & 1) << bit
-        found.append(code)
-    codes = np.stack(found, 2)[..., list(ORDER)]  # the order is its own inverse
-    rows: np.ndarray = codes.transpose(0, 3, 1, 2, 4).reshape(len(stored) * ROWS, -1)
-    return rows
-
-
-def _low_bits(bits: int) -> int:
-    return 4 if bits >= 4 else 2

@@ -51,7 +51,7 @@ BITS = (2, 8)
 class RTN:
     """Even levels of `bits` bits; a scale for each `group` of a row, or with none for the row.
 
-    Inputs have `act_bits` bits, 16 or 8, and a scale for each token.
+    Inputs have `act_bits` bits, 16 or 8, and a scale for every 32 of a token.
 
     With `compensate` it is GPTQ; `fisher` then weighs the tokens of the text.
     """
@@ -72,7 +72,7 @@ class RTN:
             raise InputError(f"rtn: bits={self.bits}; allowed: {BITS[0]}..{BITS[1]}")
         if self.act_bits not in INPUT_LEVELS:
             raise InputError(f"rtn: act_bits={self.act_bits}; allowed: 8, 16")
-        check_group("rtn", self.bits, self.group)
+        check_group("rtn", self.group)
         if self.fisher and not self.compensate:
             raise InputError("rtn: fisher=true goes with compensate=true")
 
@@ -107,7 +107,7 @@ class RTN:
 
         Raises:
             InputError: A weight that cannot be rounded, or codes that cannot be packed: those of
-                more than 6 bits, with zero points, or in groups that cannot be stored.
+                7 bits, with zero points, or in groups that cannot be stored.
         """
         return self.packed(self.quantize(weight), bias, allocate=allocate)
 
@@ -121,8 +121,7 @@ class RTN:
         """Pack what `quantize` and `site` returned.
 
         Raises:
-            InputError: Codes of more than 6 bits, with zero points, or in groups that cannot be
-                stored.
+            InputError: Codes of 7 bits, with zero points, or in groups that cannot be stored.
         """
         return pack_codes(coded, bias, a=self.act_bits, site=site, allocate=allocate)
 

@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from suffice.native import core
-from suffice.quant.hadamard import rotate
 from suffice.quant.outliers import count_of
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.panels import ROWS, PackedLinear
@@ -35,9 +34,7 @@ def unpack(packed: PackedLinear) -> np.ndarray:
     """Return what `packed.unpack` does, computed by the extension."""
     weight = np.empty((packed.rows, packed.columns), np.float32)
     native_linear(packed).unpack(weight)
-    if isinstance(packed, PackedCodes) and packed.rotation:
-        return rotate(weight, packed.rotation)
-    return weight
+    return packed.by_input(weight) if isinstance(packed, PackedCodes) else weight
 
 
 def _plain(packed: PackedLinear) -> core.Linear:
@@ -53,7 +50,10 @@ def _coded(packed: PackedCodes) -> core.Linear:
         "codes",
         bias=packed.bias,
         levels=packed.levels,
-        group=packed.group,
+        group=packed.layout.group,
+        scales=packed.layout.scales,
+        minima=packed.layout.minima,
+        order=packed.order,
         rotation=packed.rotation,
         max_code=packed.most,
     )

@@ -2,18 +2,19 @@
 
 The header's metadata has one entry, `suffice`, a JSON object:
 
-    schema      2
+    schema      3
     model       name and fingerprint of the original model
     method      such as kmeans:bits=4,act_bits=16
     text        the calibration text: name, sha256, windows, window
     config      the fields of `DecoderConfig`
     tokenizer   special tokens, chat_template and end tokens
-    matrices    for each: rows, columns, type; in codes also group, rotation, most, share (of
-                outliers, null without a codebook of inputs) and loss, the share of its outputs'
-                mean square that is lost
+    matrices    for each: rows, columns, type; in codes also layout (the fields of `CodeLayout`),
+                rotation, most, share (of outliers, null without a codebook of inputs) and loss, the
+                share of its outputs' mean square that is lost
 
-Tensors of a matrix NAME are NAME.data (see `quant.panels` and `quant.packed_codes`), and where it
-has them NAME.scale, NAME.bias, NAME.levels and NAME.inputs, the codebook of its inputs. A vector
+Tensors of a matrix NAME are NAME.data (see `quant.panels` and `quant.code_layout`), and where it
+has them NAME.scale, NAME.bias, NAME.levels, NAME.order (see `quant.packed_codes`) and NAME.inputs,
+the codebook of its inputs. A vector
 has its canonical name (see `models.weights`). `tokenizer` uint8 is the tokenizer's JSON.
 """
 
@@ -36,6 +37,7 @@ from suffice.models.weights import check_finite, is_linear, shapes
 from suffice.paths import write_whole
 from suffice.quant import PackedLinear
 from suffice.quant.activations import Site
+from suffice.quant.code_layout import CodeLayout
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.panels import DTYPES
 from suffice.quant.sites import SITES
@@ -50,7 +52,7 @@ __all__ = [
     "write_part",
 ]
 
-SCHEMA = 2
+SCHEMA = 3
 CHOICES: dict[str, tuple[Any, ...]] = {
     "norm": ("rms", "layer"),
     "placement": ("pre", "post", "sandwich"),
@@ -96,8 +98,8 @@ class Quantized:
 
 
 def _type(weight: PackedLinear) -> str:
-    if isinstance(weight, PackedCodes) and weight.levels is not None:
-        return f"{(len(weight.levels) - 1).bit_length()}-bit codes"
+    if isinstance(weight, PackedCodes):
+        return f"{weight.layout.bits}-bit codes"
     return weight.dtype
 
 
@@ -139,7 +141,7 @@ def read_part(path: Path) -> tuple[dict[str, Any], dict[str, PackedLinear | np.n
         for name, described in facts["matrices"].items():
             weights[name] = _matrix(name, described, tensors)
         weights |= tensors
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, InputError) as error:
         raise InputError(f"{path} is damaged: {' '.join(str(error).split())}") from None
     for name, weight in weights.items():
         for part, tensor in _floats(weight).items():
@@ -253,7 +255,8 @@ def _taken(weight: PackedLinear) -> tuple[Any, ...]:
         return (weight.dtype,)
     site = weight.site
     levels = site and (tuple(site.levels.tolist()), site.share, site.thresholds, site.group)
-    return weight.dtype, weight.rotation, weight.most, levels
+    order = weight.order is not None and weight.order.tobytes()
+    return weight.dtype, order, weight.rotation, weight.most, levels
 
 
 def _described(weight: PackedLinear) -> dict[str, Any]:
@@ -263,7 +266,8 @@ def _described(weight: PackedLinear) -> dict[str, Any]:
         "type": weight.dtype,
     }
     if isinstance(weight, PackedCodes):
-        found |= {"group": weight.group, "rotation": weight.rotation, "most": weight.most}
+        found["layout"] = asdict(weight.layout)
+        found |= {"rotation": weight.rotation, "most": weight.most}
         found["share"] = None if weight.site is None else weight.site.share
         found["input_group"] = None if weight.site is None else weight.site.group
         found["thresholds"] = None if weight.site is None else weight.site.thresholds
@@ -273,7 +277,7 @@ def _described(weight: PackedLinear) -> dict[str, Any]:
 def _parts(weight: PackedLinear) -> dict[str, np.ndarray]:
     found = {"data": weight.data, "scale": weight.scale, "bias": weight.bias}
     if isinstance(weight, PackedCodes):
-        found["levels"] = weight.levels
+        found |= {"levels": weight.levels, "order": weight.order}
         found["inputs"] = None if weight.site is None else weight.site.levels
     return {name: np.ascontiguousarray(part) for name, part in found.items() if part is not None}
 
@@ -282,7 +286,7 @@ def _floats(weight: PackedLinear | np.ndarray) -> dict[str, np.ndarray]:
     """Return all floating-point tensors of a weight, by the name of the part."""
     parts = _parts(weight) if isinstance(weight, PackedLinear) else {"": weight}
     if isinstance(weight, PackedCodes):
-        parts["data"] = weight.scales
+        parts["data"] = weight.stored_floats
     return {n: each for n, each in parts.items() if not np.issubdtype(each.dtype, np.integer)}
 
 
@@ -293,8 +297,9 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, np.ndarray]
         KeyError, ValueError: A tensor is missing or does not fit.
     """
     data = tensors.pop(f"{name}.data")
-    scale, bias, levels, inputs = (
-        tensors.pop(f"{name}.{part}", None) for part in ("scale", "bias", "levels", "inputs")
+    scale, bias, levels, order, inputs = (
+        tensors.pop(f"{name}.{part}", None)
+        for part in ("scale", "bias", "levels", "order", "inputs")
     )
     rows, columns = int(described["rows"]), int(described["columns"])
     packed: PackedLinear
@@ -306,8 +311,18 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, np.ndarray]
         if levels is None or levels.ndim != 1 or contradicted:
             raise ValueError(f"'{name}' has levels that contradict its header")
         site = None if inputs is None else _site(inputs, share, thresholds, input_group)
-        group, rotation, most = (int(described[key]) for key in ("group", "rotation", "most"))
-        packed = PackedCodes(data, rows, columns, None, bias, levels, group, rotation, most, site)
+        packed = PackedCodes(
+            data,
+            rows,
+            columns,
+            bias=bias,
+            layout=CodeLayout(**described["layout"]),
+            levels=levels,
+            order=order,
+            rotation=int(described["rotation"]),
+            most=int(described["most"]),
+            site=site,
+        )
     else:
         if data.dtype != DTYPES[described["type"]]:
             raise ValueError(f"'{name}' is of type {data.dtype}")

@@ -50,6 +50,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
             "org/one": {"one-f16.gguf": SMALL},
             "org/pickled": {"config.json": b"{}", "pytorch_model.bin": b"x"},
             "org/split": {f"big-Q4_0-0000{n}-of-00002.gguf": SMALL for n in (1, 2)},
+            "org/whole": {"small-Q4_0-00001-of-00001.gguf": SMALL},
             "org/none": {"README.md": b""},
         }
     )
@@ -150,6 +151,7 @@ def test_a_folder_has_what_loading_reads(hub: FakeHub) -> None:
 
 def test_the_only_file_needs_no_tag(hub: FakeHub) -> None:
     assert pull("org/one").read_bytes() == SMALL
+    assert pull("org/whole").read_bytes() == SMALL, "a split of one part"
 
 
 def test_a_changed_repository_is_pulled_anew(hub: FakeHub) -> None:

@@ -1,8 +1,8 @@
 """Pulls models from a hub with the interface of the Hugging Face Hub.
 
 The variables of its own library are respected: HF_ENDPOINT, HF_TOKEN (or a stored login) and
-HF_HUB_OFFLINE. That library begins a file anew after an interruption, so files are downloaded here:
-a part that has arrived stays, and the next pull goes on from there.
+HF_HUB_OFFLINE. That library starts a file again after an interruption, so files are downloaded
+here: a part that has arrived stays, and the next pull goes on from there.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ __all__ = ["HubFile", "chosen"]
 _CONFIG = "config.json"
 _WEIGHTS = "model.safetensors"
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors|model\.safetensors\.index\.json")
-_BESIDE = (".json", ".model", ".txt", ".jinja")  # configuration, tokenizer, chat template
+_EXTRAS = (".json", ".model", ".txt", ".jinja")  # configuration, tokenizer, chat template
 _SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _PROJECTOR = "mmproj"  # of pictures, which is no language model
 _MOST_NAMED = 12  # files in an error
@@ -59,7 +59,7 @@ def chosen(name: HubName, files: Sequence[HubFile]) -> tuple[str, list[HubFile]]
             f"no GGUF file of '{name.repo}' is {shown(wanted)}.{near} It has {_listed(models)}"
         )
     split = _SPLIT.search(found[0].path)
-    if split:
+    if split and int(split[1]) > 1:
         raise InputError(
             f"{shown(found[0].path)} of '{name.repo}' is one of {int(split[1])} parts of a split "
             "GGUF file, which is not supported: take a file that is whole"
@@ -89,5 +89,5 @@ def _folder(name: HubName, files: Sequence[HubFile]) -> list[HubFile]:
             f"'{name.repo}' has no weights as safetensors ({_WEIGHTS}, or parts of it): take a "
             "repository that has them, or one of GGUF files"
         )
-    beside = [each for each in top if each.name.endswith(_BESIDE) and each not in weights]
-    return [*(each for each in beside if not _SHARD.fullmatch(each.path)), *weights]
+    extras = [each for each in top if each.name.endswith(_EXTRAS) and each not in weights]
+    return [*(each for each in extras if not _SHARD.fullmatch(each.path)), *weights]

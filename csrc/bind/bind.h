@@ -85,6 +85,7 @@ void bind_linear(nb::module_& module);
 void bind_cache(nb::module_& module);
 void bind_formats(nb::module_& module);
 void bind_model(nb::module_& module);
+void bind_packing(nb::module_& module);
 void bind_rule(nb::module_& module);
 void bind_sampling(nb::module_& module);
 void bind_policy(nb::class_<KVCache>& cache);

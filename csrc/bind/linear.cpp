@@ -225,41 +225,6 @@ void py_unpack_row(const PyLinear& w, int row, Floats out) {
   kernels().unpack_row(w.linear, row, out.data());
 }
 
-// Packs a dense weight [rows, columns] of one float type, as bytes, into `to`, in all threads.
-void py_pack(ConstBytes from, const std::string& from_type, int rows, int columns, Bytes to,
-             const std::string& to_type, const std::optional<Floats>& scale) {
-  require(rows > 0 && columns > 0 && rows <= kMaxWide && columns <= kMaxWide,
-          "a weight has from 1 to " + std::to_string(kMaxWide) + " rows and columns");
-  const Type dense = type_of(from_type);
-  Linear packed;
-  packed.rows = rows;
-  packed.columns = columns;
-  packed.type = type_of(to_type);
-  require(dense == Type::f32 || dense == Type::f16 || dense == Type::bf16,
-          "dense weights are float32, float16 or bfloat16");
-  require(packed.type == Type::f32 || packed.type == Type::bf16 || packed.type == Type::i8,
-          "weights are packed as float32, bfloat16 or int8");
-  require(from.size() == static_cast<size_t>(rows) * columns * size_of(dense),
-          "the weight has " + std::to_string(from.size()) + " bytes; " +
-              std::to_string(static_cast<size_t>(rows) * columns * size_of(dense)) + " expected");
-  require(to.size() == packed.panels() * packed.panel_bytes(),
-          "the packed weight has " + std::to_string(to.size()) + " bytes; " +
-              std::to_string(packed.panels() * packed.panel_bytes()) + " expected");
-  require((packed.type == Type::i8) == scale.has_value(),
-          "int8 weights, and only these, need a scale");
-  require(!scale || scale->size() == static_cast<size_t>(rows),
-          "scale has " + std::to_string(scale ? scale->size() : 0) + " entries; " +
-              std::to_string(rows) + " expected");
-  nb::gil_scoped_release release;
-  const auto threads = team();
-  threads->run([&](int thread) {
-    const Share mine = share(packed.panels(), thread, threads->size());
-    kernels().pack(reinterpret_cast<const std::byte*>(from.data()), dense, rows, columns,
-                   mine.first, mine.last, packed.type, reinterpret_cast<std::byte*>(to.data()),
-                   scale ? scale->data() : nullptr);
-  });
-}
-
 // Fills found [2, k] with the indices of the k largest and the k smallest values.
 void py_outliers(ConstFloats values, Ints found) {
   require(values.ndim() == 1 && values.size() > 0, "values must be [N]");
@@ -299,8 +264,6 @@ void bind_linear(nb::module_& m) {
            "high"_a)
       .def("count_pairs", &py_count_pairs, "x"_a.noconvert(), "x_levels"_a.noconvert(),
            "y"_a.noconvert());
-  m.def("pack", &py_pack, "dense"_a.noconvert(), "type"_a, "rows"_a, "columns"_a,
-        "packed"_a.noconvert(), "packed_type"_a, "scale"_a.noconvert().none() = nb::none());
   m.def("outliers", &py_outliers, "values"_a.noconvert(), "found"_a.noconvert());
 }
 

@@ -73,6 +73,7 @@ NB_MODULE(_native, m) {
   bind_linear(m);
   bind_cache(m);
   bind_model(m);
+  bind_packing(m);
   bind_rule(m);
   bind_sampling(m);
 }

@@ -14,6 +14,7 @@
 #include "linear_f8.inl"
 #include "linear.inl"
 #include "pack.inl"
+#include "round_groups.inl"
 #include "outliers.inl"
 #include "pointwise.inl"
 #include "tile.inl"

@@ -48,6 +48,8 @@ constexpr Kernels table{
     .unpack = unpack,
     .unpack_row = unpack_row,
     .pack = pack,
+    .round_int8 = round_int8,
+    .round_groups = round_groups,
     .quantize_rows = quantize_rows,
     .quantize_for_codes = quantize_for_codes,
     .takes_bytes = kTakesBytes,

@@ -5,6 +5,7 @@
 
 #include "attention/attention_parts.h"
 #include "linear/linear.h"
+#include "linear/rounding.h"
 
 namespace suffice {
 
@@ -21,10 +22,19 @@ struct Kernels {
   void (*unpack_row)(const Linear&, int row, float* to);  // one of these rows
 
   // The panels [first, last) of dense rows [rows][columns] of float32, float16 or bfloat16, stored
-  // as float32, bfloat16 or int8. For int8, codes = round(w / scale[row]), halves to even, and
-  // scale[row] = max |w| / 127.
+  // as float32 or bfloat16.
   void (*pack)(const std::byte* from, Type from_type, int rows, int columns, int first, int last,
-               Type type, std::byte* to, float* scale);
+               Type type, std::byte* to);
+
+  // The same in the layout kInt8: for 32 columns, scale = max |w| / 127 as float16, codes =
+  // round(w / scale), halves to even, at most 127. Returns whether all scales are finite.
+  bool (*round_int8)(const std::byte* from, Type from_type, int rows, int columns, int first,
+                     int last, std::byte* to);
+
+  // The numbers and codes of the panels [first, last) of rows, see linear/rounding.h. Returns the
+  // sum of the squared errors.
+  double (*round_groups)(const Rounding& by, const float* values, int rows, int columns, int first,
+                         int last, const RoundedGroups& to);
 
   // codes = round(values / scale), scale = max |values| / 127, for each of `count` rows, in the
   // layout of `Inputs`. `scratch` [stride].

@@ -103,4 +103,7 @@ struct CodeLayout {
   }
 };
 
+// `--quant int8`.
+constexpr CodeLayout kInt8{8, 32};
+
 }  // namespace suffice

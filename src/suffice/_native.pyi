@@ -95,14 +95,20 @@ class Linear:
     def count_pairs(self, x: _Uint8s, x_levels: _Float32s, y: _Float32s) -> None: ...
 
 def pack(
-    dense: _Uint8s,
-    type: str,
-    rows: int,
-    columns: int,
-    packed: _Uint8s,
-    packed_type: str,
-    scale: _Float32s | None = None,
+    dense: _Uint8s, type: str, rows: int, columns: int, packed: _Uint8s, packed_type: str
 ) -> None: ...
+def round_int8(dense: _Uint8s, type: str, rows: int, columns: int, packed: _Uint8s) -> bool: ...
+def round_groups(
+    values: _Float32s,
+    group: int,
+    levels: _Float32s,
+    shares: _Float32s,
+    importance: _Float32s | None,
+    codes: _Uint8s,
+    scales: _Uint8s,
+    minima: _Uint8s | None,
+    outer: _Uint8s,
+) -> float: ...
 def outliers(values: _Float32s, found: _Int32s) -> None: ...
 
 class Arena:

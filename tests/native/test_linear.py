@@ -15,11 +15,12 @@ from suffice.backends.cpu.packing import pack as pack_natively
 from suffice.errors import InputError
 from suffice.native import core
 from suffice.quant import QUANTS, PackedLinear
-from suffice.quant.int8 import quantize_rows
+from suffice.quant.int8 import Int8
+from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.panels import pack, unpack
 
 SIZES = [(16, 4), (1, 1), (200, 37), (192, 576), (100, 130)]
-KINDS = ["none:dtype=float32", "none:dtype=bfloat16", "int8"]
+KINDS = ["none:dtype=float32", "none:dtype=bfloat16"]  # codes: tests/quant
 
 
 def multiply(packed: PackedLinear, x: np.ndarray) -> np.ndarray:
@@ -29,9 +30,6 @@ def multiply(packed: PackedLinear, x: np.ndarray) -> np.ndarray:
 
 
 def expected(packed: PackedLinear, x: np.ndarray, dtype: type) -> np.ndarray:
-    if packed.dtype == "int8":
-        codes, scale = quantize_rows(x)
-        x = codes.astype(dtype) * scale.astype(dtype)[:, None]
     assert packed.bias is not None
     return x.astype(dtype) @ packed.unpack().astype(dtype).T + packed.bias.astype(dtype)
 
@@ -84,7 +82,7 @@ def sizes_of_all_kinds(rows: int, columns: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [*SIZES, (33, 1000)], ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "int8", "int8:act_bits=16"])
 def test_the_extension_packs_the_same_bits(each_isa: str, kind: str, size: tuple[int, int]) -> None:
     quant, weight, bias = QUANTS.build(kind), sizes_of_all_kinds(*size), normal(size[0], seed=2)
     for dtype in FLOATS:
@@ -92,7 +90,8 @@ def test_the_extension_packs_the_same_bits(each_isa: str, kind: str, size: tuple
         reference = quant.pack(weight.astype(dtype), bias)
         assert own.dtype == reference.dtype
         assert np.array_equal(own.data.view(np.uint8), reference.data.view(np.uint8)), dtype
-        assert np.array_equal(own.scale, reference.scale)
+        if isinstance(own, PackedCodes) and isinstance(reference, PackedCodes):
+            assert (own.layout, own.most) == (reference.layout, reference.most)
         assert np.array_equal(own.bias, bias)
 
 
@@ -101,6 +100,7 @@ def test_halves_round_to_even(each_isa: str) -> None:
     weight = np.float32([[127, 0.5, 1.5, -2.5, 3.5, 126.5]])
     packed = pack_natively(QUANTS.build("int8"), weight, None, np.empty)
     assert packed.unpack().tolist() == [[127, 0, 2, -2, 4, 126]]
+    assert Int8().pack(weight).unpack().tolist() == packed.unpack().tolist()
     ties = np.float32([[1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, np.inf]])
     packed = pack_natively(QUANTS.build("none"), ties, None, np.empty)
     assert packed.unpack().tolist() == [[1, 1 + 2**-6, -1, np.inf]]
@@ -117,20 +117,22 @@ def test_a_weight_is_packed_by_all_threads_alike() -> None:
 
 
 def test_refused_weights() -> None:
-    dense, to = np.zeros(16 * 8 * 4, np.uint8), np.zeros(16 * 8, np.uint8)
-    scale = np.zeros(16, np.float32)
-    core.pack(dense, "float32", 16, 8, to, "int8", scale)
+    dense, to = np.zeros(16 * 8 * 4, np.uint8), np.zeros(16 * 8 * 4, np.uint8)
+    core.pack(dense, "float32", 16, 8, to, "float32")
     for arguments, message in (
-        ((dense, "float32", 0, 8, to, "int8", scale), "a weight has from 1 to 268435456 rows and"),
-        ((dense, "int8", 16, 8, to, "int8", scale), "dense weights are float32, float16 or bfl"),
-        ((dense, "float32", 16, 8, to, "float16"), "packed as float32, bfloat16 or int8"),
-        ((dense, "float16", 16, 8, to, "int8", scale), "the weight has 512 bytes; 256 expected"),
-        ((dense, "float32", 16, 8, to, "bfloat16"), "packed weight has 128 bytes; 256 expected"),
-        ((dense, "float32", 16, 8, to, "int8"), "int8 weights, and only these, need a scale"),
-        ((dense, "float32", 16, 8, to, "int8", scale[:3]), "scale has 3 entries; 16 expected"),
+        ((dense, "float32", 0, 8, to, "float32"), "a weight has from 1 to 268435456 rows and"),
+        ((dense, "int8", 16, 8, to, "float32"), "dense weights are float32, float16 or bfloat16"),
+        ((dense, "float32", 16, 8, to, "int8"), "packed as float32 or bfloat16"),
+        ((dense, "float16", 16, 8, to, "float32"), "the weight has 512 bytes; 256 expected"),
+        ((dense, "float32", 16, 8, to, "bfloat16"), "packed weight has 512 entries; 256 expected"),
     ):
         with pytest.raises(ValueError, match=message):
             core.pack(*arguments)
+    with pytest.raises(ValueError, match="packed weight has 512 entries; 576 expected"):
+        core.round_int8(dense, "float32", 16, 8, to)
+    for weight in (np.full((40, 40), 1e7, np.float32), np.full((16, 8), np.inf, np.float32)):
+        with pytest.raises(InputError, match="needs a scale that is too large"):
+            pack_natively(QUANTS.build("int8"), weight, None, np.empty)
 
 
 def test_integer_products_are_exact(each_isa: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import code_panels
-from suffice.backends.cpu.packing import pack_groups
+from suffice.backends.cpu.rounding import pack_groups
 from suffice.errors import InputError
 from suffice.quant.code_layout import CodeLayout
 

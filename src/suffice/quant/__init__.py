@@ -57,11 +57,12 @@ QUANTS = Table(
     {
         "none": "suffice.quant.none:NoQuant",
         "int8": "suffice.quant.int8:Int8",
+        "4bit": "suffice.quant.four_bit:FourBit",
         "kmeans": "suffice.quant.kmeans:KMeans",
         "rtn": "suffice.quant.rtn:RTN",
         "kllm": "suffice.quant.kmeans:KLLM",
     },
-    native=frozenset({"none", "int8", "kmeans", "rtn", "kllm"}),
+    native=frozenset({"none", "int8", "4bit", "kmeans", "rtn", "kllm"}),
 )
 
 

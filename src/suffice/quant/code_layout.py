@@ -82,6 +82,11 @@ class CodeLayout:
             return each * (5 if self.minima == "zero" else 4)
         return each * {"none": 2, "float16": 4, "zero": 3, "nested": 0}[self.minima]
 
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits of a weight with its share of scales and minima, in whole spans."""
+        return self.bits + 8 * self.header_bytes / (ROWS * self.span)
+
     def panel_bytes(self, columns: int) -> int:
         """Bytes of a panel with `columns` columns."""
         units, spans = -(-columns // UNIT), -(-columns // self.span)

@@ -16,7 +16,6 @@ import numpy as np
 from suffice.errors import InputError
 from suffice.quant.code_layout import UNIT
 from suffice.quant.codebook import borders, intervals
-from suffice.quant.int8 import inverse_of
 
 __all__ = [
     "Coded",
@@ -24,6 +23,8 @@ __all__ = [
     "check_group",
     "check_weight",
     "grouped",
+    "halves",
+    "inverse_of",
     "row_blocks",
     "stored",
 ]
@@ -140,16 +141,32 @@ def check_weight(weight: np.ndarray) -> None:
         raise InputError("a weight has NaN or infinite entries; all must be finite")
 
 
+def inverse_of(scale: np.ndarray) -> np.ndarray:
+    """Return 1 / scale, or 0 where a scale is 0 or so small that its inverse may be infinite."""
+    normal = np.abs(scale) >= np.finfo(scale.dtype).smallest_normal
+    inverse: np.ndarray = np.divide(1, scale, out=np.zeros_like(scale), where=normal)
+    return inverse
+
+
+def halves(scale: np.ndarray) -> np.ndarray:
+    """Return scales rounded to float16.
+
+    Raises:
+        InputError: A scale is too large.
+    """
+    with np.errstate(over="ignore"):  # refused below
+        found = scale.astype(np.float16)
+    if not np.isfinite(found).all():
+        raise InputError(
+            f"a weight needs a scale of {float(np.abs(scale).max()):.3g}; float16 holds up to 65504"
+        )
+    return found
+
+
 def stored(grid: Grid) -> Grid:
     """Return a grid with its scales rounded to float16.
 
     Raises:
         InputError: A scale is too large.
     """
-    with np.errstate(over="ignore"):  # refused below
-        scale = grid.scale.astype(np.float16).astype(np.float32)
-    if not np.isfinite(scale).all():
-        raise InputError(
-            f"a weight needs a scale of {float(grid.scale.max()):.3g}; float16 holds up to 65504"
-        )
-    return replace(grid, scale=scale)
+    return replace(grid, scale=halves(grid.scale).astype(np.float32))

@@ -1,11 +1,14 @@
-"""Int8 weights with a scale per output channel, int8 activations with a scale per token.
+"""Int8 weights and inputs, with a scale for every 32 of a row or of a token.
 
-    w ~ scale[n] * q[n, k],  q = round(w / scale),  scale[n] = max_k |w[n, k]| / 127
-    y[n] = scale[n] * scale_x * sum_k q[n, k] * q_x[k]         (the sum is exact, in int32)
+    w ~ scale[n, g] q[n, k],    g = k // 32,    scale = max |w| / 127 as float16
+    y[n] = sum_g scale[n, g] scale_x[g] sum_k q[n, k] q_x[k]    (the inner sum is exact, in int32)
 
-Bound    |w - scale q| <= scale / 2 for every weight, and the same for every activation.
-Cost     1 byte per weight and step.
-Native   csrc/kernels/linear.inl (VNNI, maddubs or plain products), csrc/kernels/pack.inl
+Bound    |w - scale q| <= scale / 2 for every weight, up to the rounding of scales to float16, and
+         the same for every input.
+Cost     8.5 bits per weight and step.
+Native   csrc/kernels/linear_codes.inl, csrc/kernels/pack.inl
+Options
+    act_bits  bits of inputs: 8, or 16, whose rounding cannot be measured
 """
 
 from __future__ import annotations
@@ -15,18 +18,32 @@ from typing import ClassVar
 
 import numpy as np
 
-from suffice.quant.panels import Allocate, PackedLinear, float32, pack
+from suffice.errors import InputError
+from suffice.quant.code_layout import CodeLayout
+from suffice.quant.code_panels import LEVEL_OFFSET, Numbers, pack_panels
+from suffice.quant.coded import grouped, halves, inverse_of
+from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
+from suffice.quant.panels import Allocate, float32
 
-LEVELS = 127
+__all__ = ["INT8_LAYOUT", "Int8", "quantize_groups"]
+
+INT8_LAYOUT = CodeLayout(8, 32)
+_GREATEST = 127
 
 
 @dataclass(frozen=True)
 class Int8:
-    """Symmetric int8 weights per output channel and int8 activations per token."""
+    """Symmetric int8 weights, and inputs of `act_bits` bits, 8 or 16, in groups of 32."""
 
     dtype: ClassVar[None] = None
     calibrates: ClassVar[bool] = False
     hadamard: ClassVar[bool] = False
+
+    act_bits: int = 8
+
+    def __post_init__(self) -> None:
+        if self.act_bits not in INPUT_LEVELS:
+            raise InputError(f"int8: act_bits={self.act_bits}; allowed: 8, 16")
 
     @property
     def coded_bits(self) -> None:
@@ -38,25 +55,43 @@ class Int8:
 
     def pack(
         self, weight: np.ndarray, bias: np.ndarray | None = None, allocate: Allocate = np.empty
-    ) -> PackedLinear:
-        """Quantize and pack a dense weight [N, K]."""
+    ) -> PackedCodes:
+        """Quantize and pack a dense weight [N, K].
+
+        Raises:
+            InputError: A weight so large that float16 cannot hold its scale.
+        """
         rows, columns = weight.shape
-        codes, scale = quantize_rows(weight.astype(np.float32, copy=False))
-        return PackedLinear(pack(codes, allocate), rows, columns, scale, float32(bias))
+        codes, scale = quantize_groups(weight.astype(np.float32, copy=False))
+        stored = (codes + np.int16(LEVEL_OFFSET)).astype(np.uint8)
+        data = pack_panels(INT8_LAYOUT, stored, Numbers(scale), allocate)
+        return self.packed(data, rows, columns, bias)
+
+    def packed(
+        self, data: np.ndarray, rows: int, columns: int, bias: np.ndarray | None
+    ) -> PackedCodes:
+        """Return the weight [N, K] of some panels."""
+        return PackedCodes(
+            data,
+            rows,
+            columns,
+            bias=float32(bias),
+            layout=INT8_LAYOUT,
+            levels=np.arange(256, dtype=np.uint8),
+            most=INPUT_LEVELS[self.act_bits],
+        )
 
 
-def quantize_rows(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Quantize each row of float32 [..., K] to int8: codes [..., K] and scales [...].
+def quantize_groups(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Quantize float32 [N, K] to int8: codes [N, K], and float16 scales of 32 columns [N, G].
 
-    Halves round to even; a row of zeros has scale 0.
+    Halves round to even; a group whose scale rounds to 0 has codes 0.
+
+    Raises:
+        InputError: A scale is too large for float16.
     """
-    scale = np.abs(values).max(axis=-1) / np.float32(LEVELS)
-    codes = np.rint(values * inverse_of(scale)[..., None]).astype(np.int8)
-    return codes, scale
-
-
-def inverse_of(scale: np.ndarray) -> np.ndarray:
-    """Return 1 / scale, or 0 where a scale is 0 or so small that its inverse may be infinite."""
-    normal = scale >= np.finfo(scale.dtype).smallest_normal
-    inverse: np.ndarray = np.divide(1, scale, out=np.zeros_like(scale), where=normal)
-    return inverse
+    parts = grouped(values, INT8_LAYOUT.group)
+    scale = halves(np.abs(parts).max(-1) / np.float32(_GREATEST))
+    steps = np.rint(parts * inverse_of(scale.astype(np.float32))[..., None])
+    codes = steps.clip(-_GREATEST, _GREATEST).astype(np.int8)
+    return codes.reshape(len(values), -1)[:, : values.shape[1]], scale

@@ -58,11 +58,12 @@ from suffice.quant.coded import (
     check_weight,
     group_of,
     grouped,
+    inverse_of,
     row_blocks,
     stored,
 )
 from suffice.quant.hadamard import block_of, rotate
-from suffice.quant.int8 import Int8, inverse_of
+from suffice.quant.int8 import Int8
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
 from suffice.quant.panels import Allocate
 from suffice.quant.sites import GROUPS, LINEAR, SITE_OF, VOCABULARY, chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -35,6 +36,14 @@ def unpack(packed: PackedLinear) -> np.ndarray:
     weight = np.empty((packed.rows, packed.columns), np.float32)
     native_linear(packed).unpack(weight)
     return packed.by_input(weight) if isinstance(packed, PackedCodes) else weight
+
+
+def unpack_rows(packed: PackedLinear, rows: Sequence[int]) -> np.ndarray:
+    """Return some rows of the dense weight, float32 [len(rows), K]."""
+    linear, found = native_linear(packed), np.empty((len(rows), packed.columns), np.float32)
+    for row, to in zip(rows, found, strict=True):
+        linear.unpack_row(row, to)
+    return packed.by_input(found) if isinstance(packed, PackedCodes) else found
 
 
 def _plain(packed: PackedLinear) -> core.Linear:

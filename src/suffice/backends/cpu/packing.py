@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
 
-from suffice.errors import InputError
+from suffice.backends.cpu.rounding import (
+    Blocks,
+    pack_int8,
+    pack_nested,
+    round_natively,
+    rows_of,
+)
 from suffice.native import core
 from suffice.quant import Quant
 from suffice.quant.code_layout import CodeLayout
+from suffice.quant.coded import Coded
+from suffice.quant.four_bit import FourBit, Nested
 from suffice.quant.int8 import Int8
 from suffice.quant.none import NoQuant
+from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
+from suffice.quant.packed_float8 import StoredFloat8
 from suffice.quant.panels import (
     DTYPES,
     ROWS,
@@ -22,7 +32,39 @@ from suffice.quant.panels import (
     packed_shape,
 )
 
-__all__ = ["pack", "pack_groups", "pack_stored"]
+__all__ = ["pack", "pack_stored", "quantize"]
+
+
+class Quantizer(Protocol):
+    """A method that chooses codes."""
+
+    def quantize(self, weight: np.ndarray, hessian: np.ndarray | None = None) -> Coded:
+        """Return a weight [N, K] as codes."""
+        ...
+
+
+class Codes(Protocol):
+    """A matrix [N, K] in codes that has not been read; see `models.checkpoint.UnreadCodes`."""
+
+    @property
+    def layout(self) -> CodeLayout:
+        """The layout of its panels."""
+        ...
+
+    @property
+    def levels(self) -> np.ndarray:
+        """Its levels plus 128, uint8 [2^bits]."""
+        ...
+
+    @property
+    def order(self) -> np.ndarray | None:
+        """The inputs that its columns multiply, int32 [K]; None: in order."""
+        ...
+
+    @property
+    def fill(self) -> Callable[[np.ndarray], None]:
+        """Writes its panels uint8 [N/16, bytes]."""
+        ...
 
 
 class Stored(Protocol):
@@ -31,6 +73,10 @@ class Stored(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """N and K."""
+        ...
+
+    def codes(self) -> Codes | StoredFloat8 | None:
+        """Return a matrix that is stored in codes or 8-bit floats as it is stored; else None."""
         ...
 
     def load(self) -> np.ndarray:
@@ -45,86 +91,88 @@ class Stored(Protocol):
 def pack_stored(
     quant: Quant, weight: Stored, bias: np.ndarray | None, allocate: Allocate
 ) -> PackedLinear:
-    """Read a matrix and pack it as `pack` does; it never exists as a whole if that can be."""
-    if not isinstance(quant, Int8 | NoQuant):
-        return quant.pack(weight.load(), bias, allocate)
-    rows, columns = weight.shape
-    packed = _empty(quant, rows, columns, bias, allocate)
-    for first, block in weight.blocks():
-        _fill(packed, first, block)
-    return packed
+    """Read a matrix and pack it as `pack` does; it never exists as a whole if that can be.
+
+    With `Nested`, codes of few bits stay as they are stored.
+    """
+    if isinstance(quant, Nested):
+        stored = weight.codes()
+        if not (stored is None or isinstance(stored, StoredFloat8)) and quant.stays(stored.layout):
+            return _pack_codes(quant, weight.shape, stored, bias, allocate)
+    packed = _by_blocks(quant, weight.shape, weight.blocks, bias, allocate)
+    return quant.pack(weight.load(), bias, allocate) if packed is None else packed
 
 
 def pack(
     quant: Quant, weight: np.ndarray, bias: np.ndarray | None, allocate: Allocate
 ) -> PackedLinear:
     """Return what `quant.pack` does for a weight [N, K] of float32, float16 or bfloat16."""
-    if not isinstance(quant, Int8 | NoQuant):
-        return quant.pack(weight, bias, allocate)
-    rows, columns = weight.shape
-    packed = _empty(quant, rows, columns, bias, allocate)
-    _fill(packed, 0, np.ascontiguousarray(weight))
-    return packed
+
+    def whole() -> Blocks:
+        return [(0, np.ascontiguousarray(weight))]
+
+    packed = _by_blocks(quant, weight.shape, whole, bias, allocate)
+    return quant.pack(weight, bias, allocate) if packed is None else packed
 
 
-def pack_groups(
-    codes: np.ndarray,
-    layout: CodeLayout,
-    scales: np.ndarray,
-    minima: np.ndarray | None = None,
-    outer: np.ndarray | None = None,
-    allocate: Allocate = np.empty,
-) -> np.ndarray:
-    """Return panels uint8 [N/16, bytes] of codes uint8 [N, K] below 2^bits; no value changes.
-
-    `scales` and `minima` [N, G] are numbers of the layout's forms: float16, bfloat16 or float32;
-    int8 for nested scales; else uint8. `outer` float16 [N, S, 2] holds the factors of nested scales
-    and minima, for each of the S spans of a row.
-
-    Raises:
-        InputError: A scale or a minimum is not finite.
-        ValueError: A code is too large, or an array has another size.
-    """
-    rows, columns = codes.shape
-    data = allocate((-(-rows // ROWS), layout.panel_bytes(columns)), np.dtype(np.uint8))
-    if not core.pack_codes(
-        codes,
-        layout.bits,
-        layout.group,
-        layout.scales,
-        layout.minima,
-        _bytes(scales),
-        None if outer is None else _bytes(outer),
-        None if minima is None else _bytes(minima),
-        data.reshape(-1),
-    ):
-        raise InputError("a scale or a minimum is not finite")
-    return data
+def quantize(quant: Quantizer, weight: np.ndarray, hessian: np.ndarray) -> Coded:
+    """Return what `quant.quantize` does for a weight [N, K], by the extension where it can."""
+    if isinstance(quant, Nested | FourBit):
+        return quant.quantize(weight, hessian, round_natively)
+    return quant.quantize(weight, hessian)
 
 
-def _bytes(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+def _by_blocks(
+    quant: Quant,
+    shape: tuple[int, ...],
+    blocks: Callable[[], Blocks],
+    bias: np.ndarray | None,
+    allocate: Allocate,
+) -> PackedLinear | None:
+    """Pack a matrix [N, K] in blocks of rows; None: the extension does not know the method."""
+    if isinstance(quant, NoQuant):
+        return _floats(quant, shape, blocks(), bias, allocate)
+    if isinstance(quant, Int8):
+        return pack_int8(quant, shape, blocks(), bias, allocate)
+    if isinstance(quant, Nested | FourBit):
+        return pack_nested(quant, shape, blocks(), bias, allocate)
+    return None
 
 
-def _empty(
-    quant: Int8 | NoQuant, rows: int, columns: int, bias: np.ndarray | None, allocate: Allocate
-) -> PackedLinear:
-    dtype = DTYPES[quant.dtype or "int8"]
-    data = allocate(packed_shape(rows, columns, dtype), dtype)
-    scale = np.empty(rows, np.float32) if isinstance(quant, Int8) else None
-    return PackedLinear(data, rows, columns, scale, float32(bias))
-
-
-def _fill(packed: PackedLinear, first: int, block: np.ndarray) -> None:
-    """Pack some rows, from row `first` on, which begins a panel."""
-    rows, columns = block.shape
-    panels = packed.data[first // ROWS : -(-(first + rows) // ROWS)]
-    core.pack(
-        block.view(np.uint8).reshape(-1),
-        block.dtype.name,
+def _pack_codes(
+    quant: Nested,
+    shape: tuple[int, ...],
+    codes: Codes,
+    bias: np.ndarray | None,
+    allocate: Allocate,
+) -> PackedCodes:
+    rows, columns = shape
+    data = allocate((-(-rows // ROWS), codes.layout.panel_bytes(columns)), np.dtype(np.uint8))
+    codes.fill(data)
+    return PackedCodes(
+        data,
         rows,
         columns,
-        panels.view(np.uint8).reshape(-1),
-        packed.dtype,
-        None if packed.scale is None else packed.scale[first : first + rows],
+        bias=float32(bias),
+        layout=codes.layout,
+        levels=codes.levels,
+        most=INPUT_LEVELS[quant.act_bits],
+        order=codes.order,
     )
+
+
+def _floats(
+    quant: NoQuant,
+    shape: tuple[int, ...],
+    blocks: Blocks,
+    bias: np.ndarray | None,
+    allocate: Allocate,
+) -> PackedLinear:
+    rows, columns = shape
+    dtype = DTYPES[quant.dtype]
+    data = allocate(packed_shape(rows, columns, dtype), dtype)
+    for first, block in blocks:
+        panels = rows_of(data, first, block).view(np.uint8).reshape(-1)
+        stored = block.view(np.uint8).reshape(-1)
+        core.pack(stored, block.dtype.name, *block.shape, panels, quant.dtype)
+    return PackedLinear(data, rows, columns, bias=float32(bias))

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from suffice.backends.cpu.packing import pack_groups
+from suffice.backends.cpu.rounding import pack_groups
 from suffice.models.checkpoint import UnreadCodes
 from suffice.models.formats.hf_folder import FolderTensors, Safetensors
 from suffice.models.formats.hf_parts import Parts, Reader, Stored

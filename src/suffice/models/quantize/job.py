@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from suffice.backends.cpu.linear import unpack
-from suffice.backends.cpu.packing import pack
+from suffice.backends.cpu.packing import pack, quantize
 from suffice.errors import InputError
 from suffice.models.decoder import DecoderWeights
 from suffice.models.formats.quantized_file import described_config, read_part, write_part
@@ -236,11 +236,12 @@ class Quantizing:
         matrices: dict[str, PackedLinear] = {}
         losses: dict[str, dict[str, float]] = {}
         for site, names in SITES.items():
-            method = cast(Calibrated, self._method.for_matrix(names[0]))  # same for all names
-            levels = method.site(inputs[site].samples.numpy())
+            samples = inputs[site].samples.numpy()
+            levels = cast(Calibrated, self._method.for_matrix(names[0])).site(samples)
             for name in names:
                 if name not in dense:
                     continue
+                method = cast(Calibrated, self._method.for_matrix(name))
                 try:
                     matrix = _matrix(method, dense[name], inputs[site].of(name).numpy(), levels)
                 except InputError as error:
@@ -253,7 +254,7 @@ class Quantizing:
 def _matrix(
     method: Calibrated, dense: PackedLinear, hessian: np.ndarray, levels: Site | None
 ) -> PackedLinear:
-    return method.packed(method.quantize(unpack(dense), hessian), dense.bias, levels)
+    return method.packed(quantize(method, unpack(dense), hessian), dense.bias, levels)
 
 
 def _lost(dense: PackedLinear, matrix: PackedLinear, hessian: np.ndarray) -> float:

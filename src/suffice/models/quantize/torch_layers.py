@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from suffice.backends.cpu.linear import unpack
+from suffice.backends.cpu.linear import unpack, unpack_rows
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.panels import ROWS, PackedLinear
 
@@ -78,10 +78,7 @@ def row_blocks(weight: PackedLinear, elements: int | None = None) -> Iterator[Pa
 
 def gather_rows(weight: PackedLinear, rows: torch.Tensor) -> torch.Tensor:
     """Return some rows [T] of a packed weight as float32 [T, K]."""
-    at = rows.numpy()
-    lines = weight.data[at // ROWS, :, at % ROWS]  # [T, K/p, p]
-    found = lines.reshape(len(at), -1)[:, : weight.columns].astype(np.float32)
-    return torch.from_numpy(found if weight.scale is None else found * weight.scale[at, None])
+    return torch.from_numpy(unpack_rows(weight, rows.tolist()))
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -33,11 +33,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of programs of a new environment that has the wheel and what it needs."""
     folder = tmp_path_factory.mktemp("wheel")
     ran(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT)
-    venv.create(folder / "fresh", with_pip=True)
+    venv.create(folder / "fresh")  # the pip of this environment installs into it
     programs = folder / "fresh" / "bin"
     (wheel,) = folder.glob("*.whl")
     quiet = ["--quiet", "--disable-pip-version-check", "--no-compile"]
-    ran(programs / "python", "-m", "pip", "install", *quiet, wheel, PATH=str(programs))
+    pip = [sys.executable, "-m", "pip", "--python", programs / "python"]
+    ran(*pip, "install", *quiet, wheel, PATH=str(programs))
     return programs
 
 

@@ -163,10 +163,15 @@ def _kinds(matrices: list[StoredMatrix]) -> str:
 def _runs_as(model: Checkpoint | Quantized) -> str:
     """Return the type of weights in memory, unless a flag asks for another."""
     from suffice.models.formats.quantized_file import Quantized
+    from suffice.models.stored_file import FLOATS
 
     if isinstance(model, Quantized):
         return "it is stored"
     found = "bfloat16" if model.dtype == "bfloat16" else "float32"
+    others = [matrix.type for matrix in model.matrices if not matrix.coded]
+    if len(others) < len(model.matrices):
+        changed = sorted(each for each in set(others) if str(FLOATS.get(each, each)) != found)
+        found = f"it is stored, but {', '.join(changed)} as {found}" if changed else "it is stored"
     return f"{found}; --quant and --dtype change it"
 
 

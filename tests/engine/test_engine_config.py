@@ -107,7 +107,7 @@ KNOWN = (
         ),
         (
             {"speculative_config": {"method": "ngram", "num_speculative_tokens": "many"}},
-            "speculator 'ngram': num_speculative_tokens='many' must be of type int",
+            "speculator 'ngram': num_speculative_tokens='many' must be a whole number",
         ),
         (
             {"speculative_config": "suffix:0"},

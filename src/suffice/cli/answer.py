@@ -46,7 +46,7 @@ class Answer:
                     sys.stdout.write(delta)
                     sys.stdout.flush()
         finally:
-            if output is not None:
+            if output is not None and (self.text or not output.error):
                 print(flush=True)
                 trace = self._llm.runner.trace.since(before)
                 self.summary = summary(output, trace, weights(self._llm))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import venv
@@ -45,9 +44,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_demo_runs_without_a_compiler_and_without_torch(
     installed: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    (fast,) = re.findall(r"^FAST \?= (.*)$", makefile, re.MULTILINE)
-    flags = ["--model", checkpoint, *fast.split(), "--temp", "0", "--n-predict", "8"]
+    flags = ["--model", checkpoint, "--temp", "0", "--n-predict", "8"]
     alone = {"PATH": str(installed), "SUFFICE_CACHE": str(tmp_path)}
     one, two = (ran(installed / "suffice", "run", *flags, "hi", **alone) for _ in range(2))
     assert one.strip() and one == two

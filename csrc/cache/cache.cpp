@@ -23,7 +23,7 @@ size_t Arena::page_bytes() {
 void Arena::require(size_t more, size_t freed) const {
   if (limit_ && used_ - freed + more > limit_)
     throw OutOfMemory("the KV cache needs " + std::to_string(more) +
-                      " more bytes: its limit is " + std::to_string(limit_) + ", of which " +
+                      " more bytes, but its limit is " + std::to_string(limit_) + " and " +
                       std::to_string(used_ - freed) + " are in use");
 }
 

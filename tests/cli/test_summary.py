@@ -120,7 +120,7 @@ def test_what_fails_before_its_first_word_has_no_summary(cli: Cli, checkpoint: P
     ran = cli("run", "--raw", "-m", str(checkpoint), "hello", "--kv-cache-bytes", "3")
     said = complaint(ran)
     assert re.fullmatch(
-        r"the KV cache needs \d+ more bytes: its limit is 3, of which 0 are in use", said
+        r"the KV cache needs \d+ more bytes, but its limit is 3 and 0 are in use", said
     )
 
 

@@ -35,7 +35,10 @@ def show() -> None:
         print(f"{name:16} {value}")
     print()
     print(markdown(["seam", "technique", "computed by"], techniques()))
-    print(f"\nkeys and values in {', '.join(KV_DTYPES)}, in native code everywhere\n")
+    print(
+        "\nPyTorch: for models of transformers and `suffice quantize`; -: decides, computes nothing"
+    )
+    print(f"keys and values in {', '.join(KV_DTYPES)}, in native code everywhere\n")
     for model in MODELS.values():
         path = model_path(model)
         here = str(path) if path.is_file() else f"not here: suffice pull {model.name}"
@@ -88,7 +91,7 @@ def _speeds() -> list[tuple[str, str]]:
 def _rates(measured: machine.Machine) -> str:
     return (
         f"copies {measured.copy_bytes_per_second / 1e9:.1f} GB/s, "
-        f"products {measured.products_per_second / 1e9:.1f} G/s, "
+        f"{measured.products_per_second / 1e9:.1f} billion multiply-adds/s, "
         f"reads {measured.read_bytes_per_second / 1e9:.1f} GB/s "
         f"({measured.read_bytes_per_second_one / 1e9:.1f} of one thread)"
     )

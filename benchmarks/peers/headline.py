@@ -1,6 +1,6 @@
 """The README's table of speeds: suffice and its peers, each row with its perplexity.
 
-    python -m benchmarks.peers.headline    from results of peers.speed, peers.quality, quant.files
+python -m benchmarks.peers.headline    from results of peers.speed, peers.quality, quant.files
 """
 
 from __future__ import annotations

@@ -242,7 +242,10 @@ def test_refused() -> None:
                 random_codes(16, 64, 64), site=Site(np.zeros(1, np.float32), 0.01, (1.0, -1.0))
             )
         )
-    data = KMeans().pack(weight)
+
+
+def test_the_extension_refuses_parts_that_do_not_fit() -> None:
+    data = KMeans().pack(normal(16, 64))
     five = np.tile(data.levels, 2)
 
     def build(**changes: Any) -> None:

@@ -31,7 +31,6 @@ ROWS = (
 FILES = (
     ("Q4_1", "default"),
     ("Q4_K_M", "default"),
-    ("Q8_0", "default"),
     ("Q4_1", "fast"),
 )
 SETTINGS = {"default": "the file", "fast": "the file, 8-bit inputs and cache"}

@@ -49,8 +49,8 @@ TYPES = ("Q4_1", "gemma Q4_K_M", *MADE)
 PARTS = ("quality", "tokens", "speed")
 FOLDER = record.BUILD / "quantized"
 PROMPTS, ANSWER = 32, 64  # greedy answers, and tokens of each
-FLOAT = {"quantization": "none", "dtype": "float32", "kv_cache_dtype": "float32"}
-BFLOAT16 = {"quantization": "none", "dtype": "bfloat16", "kv_cache_dtype": "bfloat16"}
+FLOAT = {"quantization": "none:dtype=float32", "kv_cache_dtype": "float32"}
+BFLOAT16 = {"quantization": "none:dtype=bfloat16", "kv_cache_dtype": "bfloat16"}
 QUALITY: dict[str, dict[str, Any]] = {
     "16-bit inputs": {"quantization": "file", "kv_cache_dtype": "float32"},
     "8-bit inputs": {"quantization": "file:act_bits=8", "kv_cache_dtype": "float32"},

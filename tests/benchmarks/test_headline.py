@@ -39,7 +39,7 @@ FILES = {
         "speed": {name: section((50, 10), (60, 20))["cases"] for name in headline.SETTINGS},
         "quality": {name: {"against": {"ratio": 1.0002}} for name in headline.SETTINGS},
     }
-    for kind in ("Q4_1", "Q4_K_M", "Q8_0")
+    for kind in ("Q4_1", "Q4_K_M")
 }
 
 

@@ -1,11 +1,11 @@
-"""Runs quantized files as they are, beside llama.cpp on the same files: quality, tokens and speed.
+"""Runs quantized files as they are, and llama.cpp on the same files: quality, tokens and speed.
 
     python -m benchmarks.quant.files --data-dir DIR              every file, about an hour
     ... --types Q4_1 Q6_K --parts quality                        some files, one of the parts
     python -m benchmarks.quant.files --data-dir DIR --quick      tiny sizes, results in build/
 
 `quality`: perplexity of WikiText-2 windows, decoded, over that of the same file's weights as
-float32 with a float32 cache; llama.cpp's perplexity of the same tokens beside it. `tokens`: greedy
+float32 with a float32 cache; llama.cpp's perplexity of the same tokens next to it. `tokens`: greedy
 answers of the default, compared with those of the file's weights as bfloat16. `speed`: tokens per
 second of the default and of the fast setting, in turn with llama.cpp's default. Files that
 `quantize_peers` makes are made if they are missing.
@@ -49,8 +49,8 @@ TYPES = ("Q4_1", "gemma Q4_K_M", *MADE)
 PARTS = ("quality", "tokens", "speed")
 FOLDER = record.BUILD / "quantized"
 PROMPTS, ANSWER = 32, 64  # greedy answers, and tokens of each
-FLOAT = {"quantization": "none", "dtype": "float32", "kv_cache_dtype": "float32"}
-BFLOAT16 = {"quantization": "none", "dtype": "bfloat16", "kv_cache_dtype": "bfloat16"}
+FLOAT = {"quantization": "none:dtype=float32", "kv_cache_dtype": "float32"}
+BFLOAT16 = {"quantization": "none:dtype=bfloat16", "kv_cache_dtype": "bfloat16"}
 QUALITY: dict[str, dict[str, Any]] = {
     "16-bit inputs": {"quantization": "file", "kv_cache_dtype": "float32"},
     "8-bit inputs": {"quantization": "file:act_bits=8", "kv_cache_dtype": "float32"},
@@ -95,7 +95,7 @@ def llama(path: Path, flags: argparse.Namespace) -> Worker:
 
 
 def quality(path: Path, flags: argparse.Namespace) -> dict[str, Any]:
-    """Return each setting's perplexity beside the float weights', and llama.cpp's."""
+    """Return each setting's perplexity over that of the float weights, and llama.cpp's."""
     plan = PerplexityPlan(flags.window, flags.limit, together=flags.limit)
     reference, tokenizer = opened(path, flags.threads, flags.window, FLOAT)
     text = load_text("wikitext2", flags.data_dir)

@@ -25,32 +25,6 @@ const BlockType& type_named(const std::string& name) {
   return *type;
 }
 
-constexpr const char* kScaleForms[] = {"float16", "bfloat16", "power", "nested", "float32"};
-constexpr const char* kMinimumForms[] = {"none", "float16", "zero", "nested"};
-
-template <class Form, int Count>
-Form form_named(const char* const (&names)[Count], const std::string& name) {
-  for (int i = 0; i < Count; i++)
-    if (name == names[i]) return static_cast<Form>(i);
-  throw std::invalid_argument("unknown form '" + name + "'");
-}
-
-CodeLayout layout_of(int bits, int group, const std::string& scales, const std::string& minima) {
-  const CodeLayout layout{bits, group, form_named<ScaleForm>(kScaleForms, scales),
-                          form_named<MinimumForm>(kMinimumForms, minima)};
-  require(code_bits_allowed(bits), "codes of 2 to 6 or 8 bits, not " + std::to_string(bits));
-  const bool nested = layout.scales == ScaleForm::nested;
-  const bool fit =
-      minima == "none" || (nested                ? minima == "nested"
-                           : scales == "float32" ? minima == "zero"
-                                                 : scales != "power" && minima != "nested");
-  require(fit, "no codes with " + scales + " scales and " + minima + " minima");
-  require(nested ? group == 16 || group == 32 || group == 64
-                 : group > 0 && group % kUnit == 0 && group <= kMostColumns,
-          "no groups of " + std::to_string(group) + " columns with " + scales + " scales");
-  return layout;
-}
-
 size_t panels_of(int64_t rows) { return static_cast<size_t>((rows + kPanel - 1) / kPanel); }
 
 // Returns whether all values are finite; raises what Python raises when it reads a file.

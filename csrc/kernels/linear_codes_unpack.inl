@@ -1,5 +1,15 @@
 // Dense values of weights of few bits, and products by counting pairs of codes.
 
+// A product that is rounded before anything is added to it.
+SUFFICE_INLINE vf rounded(vf product) {
+#if SUFFICE_LEVEL >= 3
+  asm("" : "+v"(product));
+#else
+  asm("" : "+m"(product));
+#endif
+  return product;
+}
+
 // A unit's dense weights for a panel's 16 rows, [kUnit][kPanel]: scale * level + minimum, each
 // rounded, or scale * (level - zero). `scale` and `minimum` as for_units gives them, plain.
 template <int Bits>

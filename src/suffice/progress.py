@@ -1,15 +1,19 @@
-"""Progress bars on standard error, shown only if that is a terminal."""
+"""Progress on standard error: bars, shown only if that is a terminal, and lines of long work."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import rich.progress
     import rich.status
+
+EVERY = 10.0  # seconds between lines of progress
+T = TypeVar("T")
 
 _status: rich.status.Status | None = None  # the one that is shown
 
@@ -55,6 +59,30 @@ def counting_bar() -> rich.progress.Progress:
 
     columns = ("{task.description}", BarColumn(), "{task.completed}/{task.total}")
     return progress_bar(*columns, TimeRemainingColumn())
+
+
+def counted(what: str, total: int, steps: Iterable[T]) -> Iterator[T]:
+    """Yield steps of long work, and show how many of `total` are done and the time that is left.
+
+    A terminal gets a bar, another standard error a line from time to time.
+    """
+    if sys.stderr.isatty():
+        with counting_bar() as bar:
+            line = bar.add_task(what, total=total)
+            for step in steps:
+                yield step
+                bar.update(line, advance=1)
+        return
+    began = shown = time.monotonic()
+    for done, step in enumerate(steps, 1):
+        yield step
+        now = time.monotonic()
+        if now - shown >= EVERY or done == total:
+            left = (now - began) / done * (total - done)
+            print(
+                f"{what}: {done} of {total}, about {left:.0f} s left", file=sys.stderr, flush=True
+            )
+            shown = now
 
 
 class Running(Protocol):

@@ -56,6 +56,12 @@ from suffice.sampling_params import SamplingParams
         (["run", "a", "--ctx", "9"], "unknown flag '--ctx'. Did you mean '--ctx-size'? `suffice r"),
         (["bench", "--temp", "1"], "unknown flag '--temp'. `suffice bench --help` lists the flag"),
         (["run", "a", "-x"], "unknown flag '-x'. `suffice run --help` lists the flags"),
+        (
+            ["run", "Why", "is", "it", "blue?"],
+            "unexpected 'is it blue?': put a prompt of several words in quotes; `suffice run --h",
+        ),
+        (["chat", "hi"], "unexpected 'hi': `suffice chat --help` lists what it takes"),
+        (["rm"], "Missing argument 'NAME'. `suffice rm --help` lists what it takes"),
         (["eval"], "Missing command. Known: latency, perplexity, ruler, tasks"),
         (["eval", "ppl"], "No such command 'ppl'. Known: latency, perplexity, ruler, tasks"),
     ],

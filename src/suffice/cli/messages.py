@@ -18,6 +18,7 @@ _NAMED = re.compile(r"\b(\w+)=([^\s,;:]+)")
 _FIELDS = {option: flag for flag, option in SAMPLING_NAMES.items()}
 # What a flag offers where the option of Python has None.
 _NONE = {"max_tokens": ", or -1 to fill the context"}
+_EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
 
 
 def in_flags(
@@ -65,10 +66,10 @@ def _argument(
 
 
 def of_usage(error: click.UsageError) -> str:
-    """Return the message of a usage error, with the nearest flag or the known commands."""
-    context = error.ctx
+    """Return the message of a usage error, with what would be right."""
+    context, message = error.ctx, error.format_message()
     if context is None:
-        return error.format_message()
+        return message
     command = context.command
     if isinstance(error, click.NoSuchOption):
         shown = [each for each in command.get_params(context) if isinstance(each, click.Option)]
@@ -77,8 +78,15 @@ def of_usage(error: click.UsageError) -> str:
         return f"unknown flag '{given}'.{_near(given, names)} `{path} --help` lists the flags"
     if isinstance(command, Commands):
         names = [name for name, each in command.known().items() if not each.hidden]
-        return f"{error.format_message()} Known: {', '.join(sorted(names))}"
-    return error.format_message()
+        return f"{message} Known: {', '.join(sorted(names))}"
+    if extra := _EXTRA.fullmatch(message):
+        quotes = "put a prompt of several words in quotes; " if command.name == "run" else ""
+        return f"unexpected '{extra[1]}': {quotes}{_help(context)}"
+    return f"{message} {_help(context)}" if isinstance(error, click.MissingParameter) else message
+
+
+def _help(context: click.Context) -> str:
+    return f"`{context.command_path} --help` lists what it takes"
 
 
 def _near(given: str, names: Iterable[str]) -> str:

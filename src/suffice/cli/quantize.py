@@ -6,14 +6,17 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from suffice.cli.eval.options import CALIBRATION_TEXT, DATA_DIR
 from suffice.cli.flags import WHOLE, flag
 from suffice.cli.options import SourceFlags
 from suffice.cli.output import busy
 from suffice.errors import InputError
-from suffice.progress import counting_bar
+from suffice.progress import counted
+
+if TYPE_CHECKING:
+    from suffice.eval.perplexity import PerplexityPlan
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,41 @@ class QuantizeFlags:
     output: Annotated[
         Path, flag("-o", "--output", help="The file (.safetensors) to write.", environment=False)
     ]
+    quick: Annotated[
+        bool,
+        flag(
+            "--quick",
+            help="A few times faster, and nearly as good: --method 4bit --window 512 --limit 4, "
+            "where these are not given.",
+        ),
+    ] = False
     method: Annotated[
-        str, flag("--method", help="How weights are stored: kmeans:bits=4,act_bits=16, kllm, ...")
-    ] = "kmeans"
+        str | None,
+        flag(
+            "--method",
+            help="How weights are stored: kmeans:bits=4,act_bits=16, 4bit, ...; default: kmeans.",
+        ),
+    ] = None
     data_dir: Annotated[str | None, DATA_DIR] = None
-    window: Annotated[int, flag("--window", help="Tokens per window of the text.", **WHOLE)] = 1024
-    limit: Annotated[int, flag("--limit", help="Maximum number of windows.", **WHOLE)] = 16
+    window: Annotated[
+        int | None, flag("--window", help="Tokens per window of the text; default: 1024.", **WHOLE)
+    ] = None
+    limit: Annotated[
+        int | None, flag("--limit", help="Maximum number of windows; default: 16.", **WHOLE)
+    ] = None
+
+    @property
+    def chosen_method(self) -> str:
+        """The method that was given, or the default."""
+        return self.method or ("4bit" if self.quick else "kmeans")
+
+    @property
+    def plan(self) -> PerplexityPlan:
+        """The windows of the text."""
+        from suffice.eval.perplexity import PerplexityPlan
+
+        window, limit = (512, 4) if self.quick else (1024, 16)
+        return PerplexityPlan(self.window or window, self.limit or limit)
 
 
 def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
@@ -55,7 +87,7 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
         ) from None
 
     from suffice import native
-    from suffice.eval.perplexity import PerplexityPlan, windows_of
+    from suffice.eval.perplexity import windows_of
     from suffice.eval.texts import described, load_text
     from suffice.models.decoder import DecoderWeights
     from suffice.models.files import fingerprint, locate
@@ -68,8 +100,8 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
     if model.options.threads is not None:
         native.set_threads(model.options.threads)
         torch.set_num_threads(model.options.threads)
-    method = _method(flags.method)
-    plan = PerplexityPlan(flags.window, flags.limit)
+    name = flags.chosen_method
+    method, plan = _method(name), flags.plan
     text = load_text(flags.text, flags.data_dir)
     path = locate(model.model)
     _check_apart(flags.output, path)
@@ -84,7 +116,7 @@ def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
             block_of(inputs)
     facts = {
         "model": {"name": PurePath(model.model).name, "hash": fingerprint(path)},
-        "method": flags.method,
+        "method": name,
         "text": described(flags.text, text, windows),
     }
     quantizing = Quantizing(decoder, method, windows, flags.output, facts)
@@ -136,8 +168,5 @@ def _method(text: str) -> Any:
 def _show(what: str, total: int, done: Iterator[int]) -> None:
     from suffice.models.pages import trim_heap
 
-    with counting_bar() as bar:
-        task = bar.add_task(what, total=total)
-        for _ in done:
-            trim_heap()
-            bar.update(task, advance=1)
+    for _ in counted(what, total, done):
+        trim_heap()

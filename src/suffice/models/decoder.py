@@ -82,20 +82,20 @@ class DecoderWeights:
         return weight
 
     @property
-    def matrices(self) -> list[PackedLinear]:
+    def all_packed(self) -> list[PackedLinear]:
         """All packed matrices."""
         return [each for each in self.weights.values() if isinstance(each, PackedLinear)]
 
     @property
     def runs_as(self) -> str:
         """The types of the packed matrices, such as bfloat16, or codes and float32."""
-        return " and ".join(sorted({matrix.dtype for matrix in self.matrices}))
+        return " and ".join(sorted({matrix.dtype for matrix in self.all_packed}))
 
     @property
     def bits_per_weight(self) -> float:
         """Bits of an entry of the packed matrices, with their scales."""
-        entries = sum(matrix.rows * matrix.columns for matrix in self.matrices)
-        return 8 * sum(matrix.data.nbytes for matrix in self.matrices) / entries
+        entries = sum(matrix.rows * matrix.columns for matrix in self.all_packed)
+        return 8 * sum(matrix.data.nbytes for matrix in self.all_packed) / entries
 
     @property
     def bytes(self) -> int:

@@ -55,6 +55,7 @@ class Quant(Protocol):
 QUANTS = Table(
     "quant",
     {
+        "file": "suffice.quant.file:AsStored",
         "none": "suffice.quant.none:NoQuant",
         "int8": "suffice.quant.int8:Int8",
         "4bit": "suffice.quant.four_bit:FourBit",
@@ -62,7 +63,7 @@ QUANTS = Table(
         "rtn": "suffice.quant.rtn:RTN",
         "kllm": "suffice.quant.kmeans:KLLM",
     },
-    native=frozenset({"none", "int8", "4bit", "kmeans", "rtn", "kllm"}),
+    native=frozenset({"file", "none", "int8", "4bit", "kmeans", "rtn", "kllm"}),
 )
 
 

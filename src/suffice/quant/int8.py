@@ -8,7 +8,8 @@ Bound    |w - scale q| <= scale / 2 for every weight, up to the rounding of scal
 Cost     8.5 bits per weight and step.
 Native   csrc/kernels/linear_codes.inl, csrc/kernels/pack.inl
 Options
-    act_bits  bits of inputs: 8, or 16, whose rounding cannot be measured
+    act_bits  bits of the inputs of layers: 8, or 16, whose rounding cannot be measured; the head's
+              have 16
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from suffice.quant.code_panels import LEVEL_OFFSET, Numbers, pack_panels
 from suffice.quant.coded import grouped, halves, inverse_of
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
 from suffice.quant.panels import Allocate, float32
+from suffice.quant.sites import VOCABULARY
 
 __all__ = ["INT8_LAYOUT", "Int8", "quantize_groups"]
 
@@ -50,8 +52,11 @@ class Int8:
         """Bits of codes that `pack` chooses: it chooses none."""
 
     def for_matrix(self, matrix: str) -> Int8:
-        """Return the method for a matrix: the same for all names."""
-        return self
+        """Return the method for a matrix, by its name: the head's inputs have 16 bits.
+
+        A step computes few rows of the head, and rounding them would show in every logit.
+        """
+        return Int8(16) if matrix in VOCABULARY else self
 
     def pack(
         self, weight: np.ndarray, bias: np.ndarray | None = None, allocate: Allocate = np.empty

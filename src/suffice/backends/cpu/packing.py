@@ -18,11 +18,12 @@ from suffice.native import core
 from suffice.quant import Quant
 from suffice.quant.code_layout import CodeLayout
 from suffice.quant.coded import Coded
+from suffice.quant.file import AsStored
 from suffice.quant.four_bit import FourBit, Nested
 from suffice.quant.int8 import Int8
 from suffice.quant.none import NoQuant
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
-from suffice.quant.packed_float8 import StoredFloat8
+from suffice.quant.packed_float8 import StoredFloat8, pack_float8
 from suffice.quant.panels import (
     DTYPES,
     ROWS,
@@ -40,6 +41,30 @@ class Quantizer(Protocol):
 
     def quantize(self, weight: np.ndarray, hessian: np.ndarray | None = None) -> Coded:
         """Return a weight [N, K] as codes."""
+        ...
+
+
+class Codes(Protocol):
+    """A matrix [N, K] in codes that has not been read; see `models.checkpoint.UnreadCodes`."""
+
+    @property
+    def layout(self) -> CodeLayout:
+        """The layout of its panels."""
+        ...
+
+    @property
+    def levels(self) -> np.ndarray:
+        """Its levels plus 128, uint8 [2^bits]."""
+        ...
+
+    @property
+    def order(self) -> np.ndarray | None:
+        """The inputs that its columns multiply, int32 [K]; None: in order."""
+        ...
+
+    @property
+    def fill(self) -> Callable[[np.ndarray], None]:
+        """Writes its panels uint8 [N/16, bytes]."""
         ...
 
 
@@ -93,12 +118,12 @@ def pack_stored(
 ) -> PackedLinear:
     """Read a matrix and pack it as `pack` does; it never exists as a whole if that can be.
 
-    With `Nested`, codes of few bits stay as they are stored.
+    Codes and 8-bit floats stay as they are stored with `AsStored`, codes of few bits with `Nested`.
     """
-    if isinstance(quant, Nested):
-        stored = weight.codes()
-        if not (stored is None or isinstance(stored, StoredFloat8)) and quant.stays(stored.layout):
-            return _pack_codes(quant, weight.shape, stored, bias, allocate)
+    if isinstance(quant, AsStored | Nested):
+        kept = _as_stored(quant, weight, bias, allocate)
+        if kept is not None:
+            return kept
     packed = _by_blocks(quant, weight.shape, weight.blocks, bias, allocate)
     return quant.pack(weight.load(), bias, allocate) if packed is None else packed
 
@@ -130,6 +155,8 @@ def _by_blocks(
     allocate: Allocate,
 ) -> PackedLinear | None:
     """Pack a matrix [N, K] in blocks of rows; None: the extension does not know the method."""
+    if isinstance(quant, AsStored):
+        quant = quant.floats
     if isinstance(quant, NoQuant):
         return _floats(quant, shape, blocks(), bias, allocate)
     if isinstance(quant, Int8):
@@ -139,8 +166,20 @@ def _by_blocks(
     return None
 
 
+def _as_stored(
+    quant: AsStored | Nested, weight: Stored, bias: np.ndarray | None, allocate: Allocate
+) -> PackedLinear | None:
+    """Return a matrix that keeps its stored form; None if it does not."""
+    stored = weight.codes()
+    if isinstance(stored, StoredFloat8):
+        return pack_float8(stored, bias, allocate) if isinstance(quant, AsStored) else None
+    if stored is None or not (isinstance(quant, AsStored) or quant.stays(stored.layout)):
+        return None
+    return _pack_codes(quant, weight.shape, stored, bias, allocate)
+
+
 def _pack_codes(
-    quant: Nested,
+    quant: AsStored | Nested,
     shape: tuple[int, ...],
     codes: Codes,
     bias: np.ndarray | None,

@@ -311,12 +311,16 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, np.ndarray]
         if levels is None or levels.ndim != 1 or contradicted:
             raise ValueError(f"'{name}' has levels that contradict its header")
         site = None if inputs is None else _site(inputs, share, thresholds, input_group)
+        try:
+            layout = CodeLayout(**described["layout"])
+        except TypeError:
+            raise ValueError(f"'{name}' has a layout that is not known") from None
         packed = PackedCodes(
             data,
             rows,
             columns,
             bias=bias,
-            layout=CodeLayout(**described["layout"]),
+            layout=layout,
             levels=levels,
             order=order,
             rotation=int(described["rotation"]),

@@ -32,17 +32,17 @@ SUFFICE_INLINE InputStretch quantize_stretch(const float* from, int most, int16_
 }
 
 // Stores the low bytes of 32 integers, and the high ones unless all fit a byte, four columns after
-// four columns, `step` bytes apart; columns within a four are those of a four of codes.
-SUFFICE_INLINE void store_bytes(const int16_t* codes, bool high, std::byte* to, size_t step) {
+// four columns; columns within a four are those of a four of codes.
+SUFFICE_INLINE void store_bytes(const int16_t* codes, bool high, int8_t* to) {
   int8_t bytes[2][kUnit];
   for (int i = 0; i < kUnit; i++) {
     const int at = i / 4 * 4 + kCodeOrder[i % 4];
     bytes[0][i] = static_cast<int8_t>(codes[at]);
     bytes[1][i] = static_cast<int8_t>((codes[at] - bytes[0][i]) >> 8);
   }
-  for (int four = 0; four < kUnit / 4; four++)
-    for (int part = 0; part < 1 + high; part++)
-      std::memcpy(to + four * step + part * kQuad, bytes[part] + four * 4, kQuad);
+  for (int four = 0; four < kFours; four++)
+    for (int part = 0; part < 1 + high; part++, to += kQuad)
+      std::memcpy(to, bytes[part] + four * kQuad, kQuad);
 }
 
 // `stride` is a multiple of 16 and values beyond `columns` are 0. The last 32 columns may end
@@ -50,7 +50,6 @@ SUFFICE_INLINE void store_bytes(const int16_t* codes, bool high, std::byte* to, 
 inline void quantize_for_codes(const float* values, int stride, int count, int columns, int most,
                                int8_t* bytes, int16_t* pairs, InputStretch* stretches) {
   const bool high = most > kMaxByte;
-  const size_t step = static_cast<size_t>(count) * kQuad;  // int16 of a four
   const int size = round_up(columns, kPanel);
   for (int row = 0; row < count; row++)
     for (int k = 0; k < columns; k += kUnit) {
@@ -61,14 +60,9 @@ inline void quantize_for_codes(const float* values, int stride, int count, int c
         from = last;
       }
       int16_t codes[kUnit];
-      stretches[static_cast<size_t>(k / kUnit) * count + row] = quantize_stretch(from, most, codes);
-      if (kTakesBytes)
-        store_bytes(codes, high,
-                    reinterpret_cast<std::byte*>(bytes) + (k / 4 * step + row * kQuad) * (1 + high),
-                    step * (1 + high));
-      if (kTakesPairs)
-        for (int four = 0; four < kUnit / 4; four++)
-          std::memcpy(pairs + (k / 4 + four) * step + row * kQuad, codes + four * 4,
-                      4 * sizeof(int16_t));
+      const size_t at = static_cast<size_t>(k / kUnit) * count + row;
+      stretches[at] = quantize_stretch(from, most, codes);
+      if (kTakesBytes) store_bytes(codes, high, bytes + at * kUnit * (1 + high));
+      if (kTakesPairs) std::memcpy(pairs + at * kUnit, codes, sizeof codes);
     }
 }

@@ -110,13 +110,13 @@ def test_levels_for_inputs_of_8_bits_cost_little(w: int, most: float) -> None:
             "kmeans:act_bits=8,outliers=0.01",
             r"kmeans: outliers=0.01 goes with act_bits=3 or 4, not 8",
         ),
-        ("kmeans:group=20", "kmeans: group=20: must be a multiple of 8 with bits=4, or none"),
+        ("kmeans:group=20", "kmeans: group=20: must be a multiple of 32, such as 32, or none"),
         ("kmeans:centroids=int9", "unknown type of centroids 'int9'. Did you mean 'int8'"),
         ("kmeans:rounds=-1", "kmeans: rounds=-1,sweeps=2: must be 0 or more"),
         ("rtn:bits=9", r"rtn: bits=9; allowed: 2\.\.8"),
         ("rtn:act_bits=4", r"rtn: act_bits=4; allowed: 8, 16"),
-        ("rtn:group=0", "rtn: group=0: must be a multiple of 8 with bits=4, or none"),
-        ("rtn:group=5", "rtn: group=5: must be a multiple of 8 with bits=4, or none"),
+        ("rtn:group=0", "rtn: group=0: must be a multiple of 32, such as 32, or none"),
+        ("rtn:group=5", "rtn: group=5: must be a multiple of 32, such as 32, or none"),
     ],
 )
 def test_refused_options(text: str, message: str) -> None:
@@ -127,7 +127,7 @@ def test_refused_options(text: str, message: str) -> None:
 @pytest.mark.parametrize("method", [RTN, KMeans])
 def test_a_group_longer_than_a_row_is_the_row(method: type[RTN] | type[KMeans]) -> None:
     weight = normal(16, 64, seed=3)
-    long, row = (method(group=group).pack(weight).unpack() for group in (2**31 - 8, None))
+    long, row = (method(group=group).pack(weight).unpack() for group in (2**31 - 32, None))
     assert np.array_equal(long, row)
 
 

@@ -1,6 +1,6 @@
 # Everything a person or CI runs. Each target sets up what it needs; a second run starts in seconds.
 #
-#   make demo    set up, get the default model, generate text with the fast setting (FAST)
+#   make demo    set up, get the default model, generate text
 #   make smoke   set up, run a few quick tests of every part: seconds
 #   make test    set up, run all tests
 #   make check   formatting, lint, types, sizes, layers
@@ -22,8 +22,6 @@ JOBS ?= 2
 EXTRAS ?= test,check
 MODEL ?= smollm2-135m
 PROMPT ?= Explain in two sentences why the sky is blue.
-# int8 weights and cache: fast, for some per cent of perplexity over the file's own weights
-FAST ?= --quant int8 -ctk int8
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -37,12 +35,12 @@ demo: build
 	@if $(BIN)/suffice info | grep -q 'not measured'; then \
 	  $(BIN)/suffice info --measure >/dev/null; fi
 	@$(BIN)/suffice pull $(MODEL) >/dev/null
-	@echo "with the fast setting, $(FAST), which costs some quality; without it:" >&2
-	@echo "  $(BIN)/suffice run --model $(MODEL) \"$(PROMPT)\"" >&2
-	@$(BIN)/suffice run --model $(MODEL) $(FAST) --temp 0 --n-predict 128 "$(PROMPT)"
+	@echo "$(BIN)/suffice run --model $(MODEL) --temp 0 --n-predict 128 \"$(PROMPT)\"" >&2
+	@$(BIN)/suffice run --model $(MODEL) --temp 0 --n-predict 128 "$(PROMPT)"
 
+# Without plugins: none is needed here, and pytest takes a second or two to load them.
 smoke: $(VENV)/tested
-	$(BIN)/python -m pytest -q @tests/smoke.txt
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -q @tests/smoke.txt
 
 test: $(VENV)/tested
 	$(BIN)/python -m pytest -n $(JOBS)

@@ -38,6 +38,7 @@ SCRIPTS = (
     Script("quant.quality", "low-bit weights and activations: perplexity", "hours"),
     Script("quant.tasks", "low-bit weights: accuracy on PIQA", "30 minutes"),
     Script("quant.matmul", "matmuls of codebook weights, outside the CPU caches", "3 minutes"),
+    Script("quant.files", "files as they are, and llama.cpp: quality, speed", "an hour"),
     Script("quant.big_model", "decode steps and memory of a 7B shape in 4 bits", "3 minutes"),
     Script("quant.quantize_peers", "files of llama.cpp and HQQ, for quant.quality", "minutes"),
     Script(

@@ -8,11 +8,15 @@ namespace suffice {
 
 // `kmeans4`: keys and values, 4-bit codes of one codebook for all rows (cache/kv_head.h).
 // `codebook`: weights, codes of 2 to 6 or 8 bits (linear/code_layout.h).
-enum class Type : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3, kmeans4 = 4, codebook = 5 };
+// `f8`: weights, a sign, 4 bits of exponent and 3 of mantissa (e4m3), with scales.
+enum class Type : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3, kmeans4 = 4, codebook = 5, f8 = 6 };
 
 // Not for `codebook`: each layer chooses its bits.
 constexpr int bits_of(Type type) {
-  return type == Type::f32 ? 32 : type == Type::i8 ? 8 : type == Type::kmeans4 ? 4 : 16;
+  return type == Type::f32                      ? 32
+         : type == Type::i8 || type == Type::f8 ? 8
+         : type == Type::kmeans4                ? 4
+                                                : 16;
 }
 constexpr int size_of(Type type) { return bits_of(type) / 8; }  // not for kmeans4: half a byte
 

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import ast
+import functools
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -49,6 +51,7 @@ CORE = {  # who may make objects of the extension
     "suffice.sampling.state",
 }
 ONLY = {"suffice_hw": {"suffice_hw", "trace", "registry", "errors", "paths"}}
+USES_CORE = re.compile(r"\bnative\.core\b")
 FILES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(SOURCE.rglob("*.py"))
@@ -61,30 +64,41 @@ def part_of(module: str) -> str:
     return package if package == "suffice_hw" else inside[0] if inside else "__init__"
 
 
+@functools.cache
+def statements(source: str) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Return each import of a text, wherever it stands, and whether it is for types alone."""
+    found: list[tuple[ast.Import | ast.ImportFrom, bool]] = []
+    todo: list[tuple[ast.AST, bool]] = [(ast.parse(source), False)]
+    while todo:
+        node, for_types = todo.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append((node, for_types))
+        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            todo += [(each, True) for each in node.body]
+            todo += [(each, for_types) for each in node.orelse]
+        elif not isinstance(node, ast.expr):  # an expression holds no import
+            todo += [(each, for_types) for each in ast.iter_child_nodes(node)]
+    return found
+
+
 def names(source: str) -> Iterator[tuple[str, str | None]]:
     """Return what a text imports anywhere in it but for types: modules, and names from them."""
-    todo: list[ast.AST] = [ast.parse(source)]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            todo += node.orelse
-            continue
-        if isinstance(node, ast.Import):
+    for node, for_types in statements(source):
+        if isinstance(node, ast.Import) and not for_types:
             yield from ((alias.name, None) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        elif isinstance(node, ast.ImportFrom) and not for_types:
             yield from ((node.module or "", alias.name) for alias in node.names)
-        todo += ast.iter_child_nodes(node)
 
 
 def imported(source: str) -> set[str]:
     """Return the parts that a module's text imports, anywhere in it, for types too."""
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node, _ in statements(source):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module == "suffice":
+        elif node.module == "suffice":
             found |= {f"suffice.{a.name}" for a in node.names if a.name != "__version__"}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             found.add(node.module or "")
     parts = {part_of(name) for name in found if name.split(".")[0] in ("suffice", "suffice_hw")}
     return {part if part in LEVEL else "__init__" for part in parts}
@@ -92,10 +106,7 @@ def imported(source: str) -> set[str]:
 
 def takes_core(source: str) -> bool:
     """Return whether a module takes the extension's objects from `suffice.native`."""
-    nodes = list(ast.walk(ast.parse(source)))
-    taken = [(n.module, a.name) for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names]
-    used = [ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)]
-    return ("suffice.native", "core") in taken or "native.core" in used
+    return ("suffice.native", "core") in names(source) or bool(USES_CORE.search(source))
 
 
 def violations(part: str, source: str) -> list[str]:

@@ -58,11 +58,11 @@ def test_errors_know_the_new_names_alone() -> None:
     with pytest.raises(InputError) as error:
         ATTENTIONS.build("aet:q=1")
     assert str(error.value).endswith("globals, keys, locals, order, sinks, values")
-    with pytest.raises(InputError, match="k='much' must be of type float"):
+    with pytest.raises(InputError, match="k='much' must be a number"):
         ATTENTIONS.build("aet:k=much")
 
 
 def test_a_word_stands_for_a_value() -> None:
     assert ATTENTIONS.build("aet:keys=all").keys == AET.exact_limit().keys
-    with pytest.raises(InputError, match="values='all' must be of type float"):
+    with pytest.raises(InputError, match="values='all' must be a number"):
         ATTENTIONS.build("aet:values=all")

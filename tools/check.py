@@ -26,6 +26,7 @@ def checks() -> dict[str, list[str]]:
         "layers": [*python, "pytest", "-q", "tests/test_layers.py"],
         "readme": [sys.executable, "tools/readme.py", "--check"],
         "papers": [sys.executable, "tools/papers.py", "--check"],
+        "formats": [sys.executable, "tools/formats.py", "--check"],
         "words": [sys.executable, "tools/words.py"],
     }
     bundled = folder / "clang-format"

@@ -20,6 +20,7 @@ else:
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "docs/techniques.toml"
+MODEL = "SmolLM2-135M"
 MARKED = re.compile(r"(<!-- (techniques|technique: \w+ \w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 LABELS = ("Source", "Differs", "Exact", "Bound", "Cost", "Native")
 SECTION = re.compile(rf"^(?:{'|'.join((*LABELS, 'Example'))}) {{2,}}|^Options$", re.MULTILINE)
@@ -62,13 +63,14 @@ def measured(entry: dict[str, Any]) -> str:
 
 def table() -> str:
     """Return the README's table."""
-    lines = ["| seam | technique | what it does | from | measured on SmolLM2-135M |"]
+    lines = [f"| seam | technique | what it does | from | measured on {MODEL} |"]
     lines.append("| --- | --- | --- | --- | --- |")
     seam = ""
     for entry in entries():
         first = f"`--{entry['seam']}`" if entry["seam"] != seam else ""
         seam = entry["seam"]
-        row = (first, f"`{entry['name']}`", entry["does"], entry["from"], measured(entry))
+        cost = f"on {entry['on']}: {measured(entry)}" if "on" in entry else measured(entry)
+        row = (first, f"`{entry['name']}`", entry["does"], entry["from"], cost)
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines) + "\n"
 
@@ -86,10 +88,8 @@ def section(seam_name: str, name: str) -> str:
         lines += ["```text", body, "```", ""]
     found = next((e for e in entries() if (e["seam"], e["name"]) == (seam_name, name)), None)
     if found and "says" in found:
-        lines += [
-            f"Measured on SmolLM2-135M: {measured(found)} ([table](../../{found['result']})).",
-            "",
-        ]
+        on = found.get("on", MODEL)
+        lines += [f"Measured on {on}: {measured(found)} ([table](../../{found['result']})).", ""]
     lines += [f"* {label}: {page.sections[label]}" for label in LABELS if label in page.sections]
     if page.options:
         lines += ["", "| option | default | what it does |", "| --- | --- | --- |"]

@@ -1,6 +1,6 @@
 """The README's table of speeds: suffice and its peers, each row with its perplexity.
 
-python -m benchmarks.peers.headline    from results/speed.json and results/quality.json; at once
+python -m benchmarks.peers.headline    from results of peers.speed, peers.quality, quant.files
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
-from benchmarks.peers.report import HUGGING_FACE, LLAMA, LLAMA_4_BIT, VLLM, ratios
+from benchmarks.peers.report import HUGGING_FACE, VLLM, ratios
 
 NAME = "headline"
 CASES = {
@@ -26,9 +26,14 @@ CASES = {
 ROWS = (
     ("bf16", "bf16", "transformers bf16", HUGGING_FACE),
     ("bf16", "bf16", "vLLM bf16", VLLM),
-    ("int8", "int8", "llama.cpp Q4_1", LLAMA),
-    ("kmeans:act_bits=8", "4-bit", "llama.cpp Q4_1", LLAMA_4_BIT),
 )
+# Files that suffice and llama.cpp run as they are, and suffice's setting.
+FILES = (
+    ("Q4_1", "default"),
+    ("Q4_K_M", "default"),
+    ("Q4_1", "fast"),
+)
+SETTINGS = {"default": "the file", "fast": "the file, 8-bit inputs and cache"}
 HEAD = ["suffice", "perplexity / float", "against", *CASES.values()]
 
 
@@ -59,11 +64,31 @@ def rows(speed: dict[str, Any], quality: dict[str, Any]) -> list[dict[str, Any]]
     return found
 
 
+def file_rows(files: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each file and setting that both engines ran."""
+    found = []
+    for kind, setting in FILES:
+        rounds = files[kind]["speed"][setting]
+        cases = {}
+        for case in CASES:
+            ours, theirs = (
+                statistics.median(each[who]["tokens_per_second"] for each in rounds[case])
+                for who in ("ours", "peer")
+            )
+            cases[case] = (ours, theirs, statistics.median(ratios({"cases": rounds}, case)))
+        ratio = files[kind]["quality"][setting]["against"]["ratio"]
+        shown = f"{SETTINGS[setting]} ({kind})"
+        found.append(
+            {"suffice": shown, "perplexity": ratio, "against": "llama.cpp", "cases": cases}
+        )
+    return found
+
+
 def table(data: dict[str, Any]) -> str:
     """Return the table and a line below it that explains the figures."""
     body = [
         [
-            f"`{row['suffice']}`",
+            row["suffice"],
             f"{row['perplexity']:.3f}",
             row["against"],
             *(
@@ -77,10 +102,9 @@ def table(data: dict[str, Any]) -> str:
         "Tokens per second of suffice / of the other (median of the ratios of each round). "
         f"{data['model']}, {data['threads']} threads. 'perplexity / float': perplexity of "
         "suffice's setting, divided by that of the file's own weights in float "
-        f"({data['windows']} windows of WikiText-2). int8 and 4-bit weights (kmeans) have an int8 "
-        "cache and no calibration. The 4-bit codes are chosen while the model loads, which takes "
-        "minutes of CPU time; a file of `suffice quantize` has them ready. The others run the "
-        "file's own weights, transformers and vLLM in bfloat16. vLLM is compared with "
+        f"({data['windows']} windows of WikiText-2). llama.cpp and suffice run the same file, "
+        "suffice without flags unless the row says so (`--quant file:act_bits=8 -ctk int8`); "
+        "transformers and vLLM have its weights in bfloat16. vLLM is compared with "
         "`LLM.generate`, the others with suffice's bare decode loop, which is faster."
     )
     return f"{markdown(HEAD, body)}\n\n{note}"
@@ -94,9 +118,11 @@ def main() -> int:
         for name in ("speed", "quality")
     )
     same = ("schema", "date", "command", "commit", "modified", "machine", "versions")
-    data = {name: speed[name] for name in (*same, "model", "threads")}
-    data |= {"windows": quality["windows"], "quality_command": quality["command"]}
-    data["rows"] = rows(speed, quality)
+    files = json.loads((folder / "../../quant/results/files.json").read_text(encoding="utf-8"))
+    data = {name: files[name] for name in same} | {"model": "SmolLM2 135M"}
+    data |= {"threads": files["threads"], "windows": quality["windows"]}
+    data |= {"speed_command": speed["command"], "quality_command": quality["command"]}
+    data["rows"] = [*file_rows(files["files"]), *rows(speed, quality)]
     record.write(folder, NAME, data, table(data))
     print(table(data))
     return 0

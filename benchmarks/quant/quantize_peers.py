@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 
 TYPES = ("Q4_0", "IQ4_NL", "Q4_K_S", "Q5_K_S", "Q6_K")  # of llama.cpp
+MORE_TYPES = ("Q4_K_M", "Q5_K_M", "Q8_0")  # made when asked for
 HQQ = {f"hqq:group={group}": group for group in (32, 64)}
 INSIDE = "--inside"  # a peer's environment
 
@@ -79,7 +80,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cache", type=Path, default=Path("build/quantized"))
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--types", nargs="+", default=list(TYPES), choices=[*TYPES, *HQQ])
+    parser.add_argument(
+        "--types", nargs="+", default=list(TYPES), choices=[*TYPES, *MORE_TYPES, *HQQ]
+    )
     parser.add_argument("--jobs", type=int, default=2, help="compilers at a time")
     flags = parser.parse_args()
     flags.cache.mkdir(parents=True, exist_ok=True)

@@ -220,7 +220,7 @@ def measure_rows(flags: argparse.Namespace, facts: dict[str, Any]) -> str:
     for weights, depth in step_cost.settings(flags.weights, flags.depths):
         llm = LLM(
             flags.model,
-            quantization=None if weights == "none" else weights,
+            quantization=weights,
             kv_cache_dtype=flags.kv_cache_dtype,
             threads=flags.threads,
             max_model_len=depth + max(step_cost.ROWS),

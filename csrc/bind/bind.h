@@ -46,7 +46,11 @@ std::vector<StepRequest> requests_of(const std::vector<KVCache*>& caches, int la
                                      size_t rows);
 void check_rule(const AttentionRule& rule, int group);  // query heads that share keys and values
 
-// The description of codes by its names in Python, checked.
+// The forms of scales and minima by their names in Python.
+constexpr const char* kScaleForms[] = {"float16", "bfloat16", "power", "nested", "float32"};
+constexpr const char* kMinimumForms[] = {"none", "float16", "zero", "nested"};
+
+// The description of codes by these names, checked.
 CodeLayout layout_of(int bits, int group, const std::string& scales, const std::string& minima);
 
 // What codes need beyond their data; see linear/linear.h.

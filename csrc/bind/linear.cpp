@@ -15,32 +15,26 @@ namespace suffice::bind {
 
 namespace {
 constexpr int kMaxWide = 1 << 28;  // rows or columns, so that sizes fit their types
+
+template <class Form, size_t Count>
+Form form_named(const char* const (&names)[Count], const std::string& name, const char* what) {
+  for (size_t i = 0; i < Count; i++)
+    if (name == names[i]) return static_cast<Form>(i);
+  throw std::invalid_argument(std::string("no ") + what + " '" + name + "'");
+}
 }  // namespace
 
 CodeLayout layout_of(int bits, int group, const std::string& scales, const std::string& minima) {
-  const bool nested = scales == "nested";
   require(code_bits_allowed(bits), "codes of " + std::to_string(bits) + " bits; 2 to 6 or 8");
-  CodeLayout layout{bits, group};
-  if (nested)
-    layout.scales = ScaleForm::nested;
-  else if (scales == "bfloat16")
-    layout.scales = ScaleForm::bf16;
-  else if (scales == "power")
-    layout.scales = ScaleForm::power;
-  else
-    require(scales == "float16", "no scales '" + scales + "'");
-  if (minima == "float16")
-    layout.minima = MinimumForm::f16;
-  else if (minima == "zero")
-    layout.minima = MinimumForm::zero;
-  else if (minima == "nested")
-    layout.minima = MinimumForm::nested;
-  else
-    require(minima == "none", "no minima '" + minima + "'");
-  const bool none = minima == "none";
-  require(nested ? none || minima == "nested" : minima != "nested" && (none || scales != "power"),
-          scales + " scales do not go with minima '" + minima + "'");
-  require(nested ? group == 16 || group == 32 || group == 64 : group >= kUnit && group % kUnit == 0,
+  const CodeLayout layout{bits, group, form_named<ScaleForm>(kScaleForms, scales, "scales"),
+                          form_named<MinimumForm>(kMinimumForms, minima, "minima")};
+  const bool nested = layout.scales == ScaleForm::nested;
+  const bool fit = nested                ? minima == "nested"
+                   : scales == "float32" ? minima == "zero"
+                                         : scales != "power" && minima != "nested";
+  require(fit || minima == "none", scales + " scales do not go with minima '" + minima + "'");
+  require(nested ? group == 16 || group == 32 || group == 64
+                 : group >= kUnit && group % kUnit == 0 && group <= kMaxWide,
           "a scale for " + std::to_string(group) + " columns; " +
               (nested ? "16, 32 or 64 are allowed" : "a multiple of 32 is allowed"));
   return layout;
@@ -55,9 +49,9 @@ PyLinear::PyLinear(ConstBytes bytes, int rows, int columns, const std::string& t
           "a linear layer has at most " + std::to_string(kMaxWide) + " rows and columns");
   linear.rows = rows;
   linear.columns = columns;
-  linear.type = type == "codes" ? Type::codebook : type_of(type);
+  linear.type = type == "codes" ? Type::codebook : type == "float8" ? Type::f8 : type_of(type);
   require(linear.type != Type::f16 && linear.type != Type::kmeans4,
-          "weights are float32, bfloat16, int8 or codes");
+          "weights are float32, bfloat16, int8, float8 or codes");
   require((linear.type == Type::codebook) == parts.levels.has_value(),
           "codes, and only these, need levels");
   if (parts.levels) set_codes(parts);

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "bind/bind.h"
+#include "linear/inputs.h"
 #include "runtime/parallel.h"
 
 namespace suffice::bind {
@@ -49,17 +50,6 @@ void check_linear(const Linear& w, int rows, int columns, const char* name, bool
               "]; [" + std::to_string(rows) + ", " + std::to_string(columns) + "] expected");
 }
 
-// Matrices that share an input share one quantized copy of it.
-void check_alike(const Linear& a, const Linear& b, const char* names) {
-  if (!a.data || !b.data) return;
-  const auto order = [](const Linear& w) {
-    return std::vector<int>(w.order, w.order + (w.order ? w.columns : 0));
-  };
-  require(a.type == b.type && a.rotation.block == b.rotation.block && a.max_code == b.max_code &&
-              a.inputs == b.inputs && order(a) == order(b),
-          std::string(names) + " must have the same storage");
-}
-
 using Parts = nb::typed<nb::dict, nb::str, nb::object>;
 
 void add_layer(PyModel& self, const Parts& parts, int window, int rope) {
@@ -80,9 +70,9 @@ void add_layer(PyModel& self, const Parts& parts, int window, int rope) {
   check_linear(layer.gate, spec.mlp_width, spec.width, "gate", false);
   check_linear(layer.up, spec.mlp_width, spec.width, "up");
   check_linear(layer.down, spec.width, spec.mlp_width, "down");
-  check_alike(layer.q, layer.k, "q and k");
-  check_alike(layer.q, layer.v, "q and v");
-  check_alike(layer.gate, layer.up, "gate and up");
+  layer.k_own = !same_inputs(layer.q, layer.k);
+  layer.v_own = !same_inputs(layer.q, layer.v);
+  layer.gate_own = layer.gate.data && !same_inputs(layer.up, layer.gate);
   self.set(layer.attention_norm, parts, "attn_norm", spec.width);
   self.set(layer.mlp_norm, parts, "mlp_norm", spec.width);
   self.set(layer.post_attention_norm, parts, "post_attn_norm", spec.width);

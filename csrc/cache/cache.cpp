@@ -22,9 +22,9 @@ size_t Arena::page_bytes() {
 
 void Arena::require(size_t more, size_t freed) const {
   if (limit_ && used_ - freed + more > limit_)
-    throw OutOfMemory("the KV cache needs " + std::to_string(more) + " bytes, but " +
-                      std::to_string(used_ - freed) + " of its limit of " + std::to_string(limit_) +
-                      " bytes are in use");
+    throw OutOfMemory("the KV cache needs " + std::to_string(more) +
+                      " more bytes, but its limit is " + std::to_string(limit_) + " and " +
+                      std::to_string(used_ - freed) + " are in use");
 }
 
 std::byte* Arena::map(size_t bytes) {

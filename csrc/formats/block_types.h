@@ -1,11 +1,15 @@
-// The block types of GGUF files that are decoded natively. A row of a stored matrix is a sequence
-// of blocks, each with the codes of `values` entries and their scales in `bytes` bytes.
+// The block types of GGUF files that are read natively. A row of a stored matrix is a sequence of
+// blocks, each with the codes of `values` entries and their scales in `bytes` bytes.
+//
+// The layouts of blocks are those of ggml: blocks_of_32.inl and blocks_of_256.inl describe each
+// type in a struct.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <iterator>
+#include <span>
+
+#include "linear/code_layout.h"
 
 namespace suffice {
 
@@ -14,30 +18,25 @@ struct BlockType {
   int number;  // in GGUF files
   int values;
   int bytes;
+  CodeLayout layout{};  // of its panels; 0 bits: values are floats
+
+  constexpr bool coded() const { return layout.bits != 0; }
 };
 
-// The layouts are those of ggml; csrc/formats/decode.inl says where in a block codes and scales
-// are.
-inline constexpr BlockType kBlockTypes[] = {
-    {"F32", 0, 1, 4},       {"F16", 1, 1, 2},       {"BF16", 30, 1, 2},
-    {"Q4_0", 2, 32, 18},    {"Q4_1", 3, 32, 20},    {"Q5_0", 6, 32, 22},
-    {"Q5_1", 7, 32, 24},    {"Q8_0", 8, 32, 34},    {"Q2_K", 10, 256, 84},
-    {"Q3_K", 11, 256, 110}, {"Q4_K", 12, 256, 144}, {"Q5_K", 13, 256, 176},
-    {"Q6_K", 14, 256, 210}, {"IQ4_NL", 20, 32, 18}, {"IQ4_XS", 23, 256, 136},
-    {"MXFP4", 39, 32, 17},
-};
-constexpr int kBlockTypeCount = std::size(kBlockTypes);
+std::span<const BlockType> block_types();
+const BlockType* block_type(const char* name);  // null: there is no such type
 
-// Null: there is no such type.
-inline const BlockType* block_type(const char* name) {
-  for (const BlockType& type : kBlockTypes)
-    if (!std::strcmp(type.name, name)) return &type;
-  return nullptr;
-}
+// The levels of the codes plus kLevelOffset: `to` [2^bits].
+void levels_of(const BlockType& type, uint8_t* to);
 
 // Decodes `count` adjacent blocks to float32, each operation rounded on its own, so that every
 // instruction set gives the same bits. Returns whether all values are finite.
 bool decode_blocks(const BlockType& type, const uint8_t* blocks, size_t count, float* to);
+
+// Brings `blocks` blocks of each of 16 rows, null for rows that do not exist, to a panel, without
+// changing a value. Returns whether all scales and minima are finite, and the values that they
+// can give.
+bool write_panel(const BlockType& type, const uint8_t* const* rows, int64_t blocks, uint8_t* panel);
 
 // Whether `count` stored values of F32, F16 or BF16 are finite.
 bool stored_finite(const BlockType& type, const uint8_t* values, size_t count);

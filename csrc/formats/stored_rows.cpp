@@ -67,25 +67,61 @@ int64_t stored_row(const StoredRows& stored, int64_t row) {
   return row - within + within % half * 2 + within / half;
 }
 
-}  // namespace
+// Adjacent rows as they are stored, in memory. Rows in pairs are picked from all rows between the
+// outermost ones.
+struct FewRows {
+  const StoredRows& stored;
+  int64_t first = 0;
+  int64_t low = 0;
+  std::unique_ptr<uint8_t[]> held = nullptr;
 
-// Rows in pairs are picked from all rows between the outermost ones.
-Outcome read_few_rows(const StoredRows& stored, int64_t first, int64_t count, float* to) {
-  int64_t low = stored_row(stored, first), high = low;
-  for (int64_t row = first; row < first + count; row++) {
-    low = std::min(low, stored_row(stored, row));
-    high = std::max(high, stored_row(stored, row));
+  Outcome read(int64_t from, int64_t count) {
+    first = from;
+    low = stored_row(stored, first);
+    int64_t high = low;
+    for (int64_t row = first; row < first + count; row++) {
+      low = std::min(low, stored_row(stored, row));
+      high = std::max(high, stored_row(stored, row));
+    }
+    const size_t bytes = (high - low + 1) * stored.row_bytes();
+    held = std::make_unique_for_overwrite<uint8_t[]>(bytes);
+    return read_piece(stored.file, stored.offset + low * stored.row_bytes(), bytes, held.get());
   }
-  const int64_t size = stored.row_bytes(), blocks = stored.columns / stored.type->values;
-  const size_t bytes = (high - low + 1) * size;
-  const auto held = std::make_unique_for_overwrite<uint8_t[]>(bytes);
-  const Outcome outcome = read_piece(stored.file, stored.offset + low * size, bytes, held.get());
+
+  const uint8_t* row(int64_t i) const {
+    return held.get() + (stored_row(stored, first + i) - low) * stored.row_bytes();
+  }
+};
+
+// The panels from number `first` on, of a matrix of `rows` rows.
+Outcome read_few_panels(const StoredRows& stored, int64_t rows, int64_t first, int64_t count,
+                        uint8_t* to) {
+  const int64_t begin = first * kPanel, own = std::min(count * kPanel, rows - begin);
+  const size_t bytes = stored.type->layout.panel_bytes(static_cast<int>(stored.columns));
+  FewRows few{stored};
+  const Outcome outcome = few.read(begin, own);
   if (outcome != Outcome::ok) return outcome;
   bool finite = true;
-  if (stored.paired == 0) finite = decode_blocks(*stored.type, held.get(), count * blocks, to);
+  for (int64_t i = 0; i < count; i++) {
+    const uint8_t* of[kPanel] = {};
+    for (int64_t row = 0; row < kPanel && i * kPanel + row < own; row++)
+      of[row] = few.row(i * kPanel + row);
+    finite &= write_panel(*stored.type, of, stored.blocks(), to + i * bytes);
+  }
+  return finite ? Outcome::ok : Outcome::not_finite;
+}
+
+}  // namespace
+
+Outcome read_few_rows(const StoredRows& stored, int64_t first, int64_t count, float* to) {
+  FewRows few{stored};
+  const Outcome outcome = few.read(first, count);
+  if (outcome != Outcome::ok) return outcome;
+  bool finite = true;
+  if (stored.paired == 0)
+    finite = decode_blocks(*stored.type, few.row(0), count * stored.blocks(), to);
   for (int64_t i = 0; stored.paired != 0 && i < count; i++)
-    finite &= decode_blocks(*stored.type, held.get() + (stored_row(stored, first + i) - low) * size,
-                            blocks, to + i * stored.columns);
+    finite &= decode_blocks(*stored.type, few.row(i), stored.blocks(), to + i * stored.columns);
   return finite ? Outcome::ok : Outcome::not_finite;
 }
 
@@ -95,6 +131,16 @@ Outcome read_rows(const StoredRows& stored, int64_t first, int64_t count, float*
     const int64_t done = i * each;
     return read_few_rows(stored, first + done, std::min(each, count - done),
                          to + done * stored.columns);
+  });
+}
+
+Outcome read_panels(const StoredRows& stored, int64_t count, uint8_t* to) {
+  const int64_t panels = pieces_of(count, kPanel);
+  const int64_t each = std::max<int64_t>(1, kPieceBytes / (kPanel * stored.row_bytes()));
+  const size_t bytes = stored.type->layout.panel_bytes(static_cast<int>(stored.columns));
+  return for_each_piece(pieces_of(panels, each), [&](int64_t i) {
+    const int64_t done = i * each;
+    return read_few_panels(stored, count, done, std::min(each, panels - done), to + done * bytes);
   });
 }
 

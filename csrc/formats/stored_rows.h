@@ -1,4 +1,4 @@
-// Reads weights from a file and decodes them, in parallel.
+// Reads weights from a file, decoded or as panels of codes, in parallel.
 //
 // The file is read, not mapped: if another program cuts a mapped file, reading it ends the process
 // with SIGBUS, and its pages count as the process's memory. A read that comes back short is an
@@ -23,7 +23,8 @@ struct StoredRows {
   // 0: rows are stored in order.
   int64_t paired;
 
-  int64_t row_bytes() const { return columns / type->values * type->bytes; }
+  int64_t blocks() const { return columns / type->values; }  // of a row
+  int64_t row_bytes() const { return blocks() * type->bytes; }
 };
 
 // Writes rows first .. first + count, float32 [count, columns], in the caller's thread. `count` is
@@ -32,6 +33,10 @@ Outcome read_few_rows(const StoredRows& stored, int64_t first, int64_t count, fl
 
 // The same on all threads, for any number of rows.
 Outcome read_rows(const StoredRows& stored, int64_t first, int64_t count, float* to);
+
+// Writes all `count` rows as panels of their type's layout, on all threads; the values stay the
+// same.
+Outcome read_panels(const StoredRows& stored, int64_t count, uint8_t* to);
 
 // Reads bytes of a file.
 Outcome read_bytes(int file, int64_t offset, size_t bytes, uint8_t* to);

@@ -11,6 +11,7 @@
 #include "linear_codes_inputs.inl"
 #include "kv_kmeans4.inl"
 #include "rows.inl"
+#include "linear_f8.inl"
 #include "linear.inl"
 #include "pack.inl"
 #include "outliers.inl"

@@ -20,6 +20,19 @@ SUFFICE_INLINE void fetch_weights(const std::byte* line) {
     fetch(line);
 }
 
+// The columns of a line; `scale` is for 8-bit floats.
+template <Type T>
+SUFFICE_INLINE void columns_of(const std::byte* line, const vf* scale, vf (*columns)[kVectors]) {
+  constexpr int pair = weight_pair(T);
+  if constexpr (T == Type::f8) float8_columns(line, columns);
+  for (int i = 0; i < pair; i++)
+    for (int v = 0; v < kVectors; v++)
+      if constexpr (T == Type::f8)
+        columns[i][v] *= scale[v];
+      else
+        columns[i][v] = element<T>(line + v * kVectorBytes, i);
+}
+
 // P panels, `apart` panels from one to the next, times B rows. Every (row, output) has one
 // accumulator that runs over K in order, so the result does not depend on P or B.
 template <Type T, int P, int B>
@@ -30,20 +43,30 @@ SUFFICE_INLINE void float_tile(const Linear& w, int panel, int apart, Ahead ahea
   const std::byte* line = w.data + panel * w.panel_bytes();
   const float* input = x.values + static_cast<size_t>(row) * x.stride;
   vf total[P][B][kVectors] = {};
-  for (int step = 0, steps = w.steps(); step < steps;
-       step++, line += kLineBytes, ahead.line += ahead.step)
-    for (int p = 0; p < P; p++) {
-      fetch_weights<T, B>(ahead.line + p * gap);
-      for (int i = 0; i < pair; i++) {
-        vf weight[kVectors];
+  const int steps = w.steps();
+  for (int step = 0, end = steps; step < steps;) {
+    vf scale[P][kVectors] = {};
+    if constexpr (T == Type::f8) {
+      end = step + kFloat8Span / pair < steps ? step + kFloat8Span / pair : steps;
+      for (int p = 0; p < P; p++)
         for (int v = 0; v < kVectors; v++)
-          weight[v] = element<T>(line + p * gap + v * kVectorBytes, i);
-        for (int b = 0; b < B; b++) {
-          const vf value = splat(input[static_cast<size_t>(b) * x.stride + step * pair + i]);
-          for (int v = 0; v < kVectors; v++) total[p][b][v] = weight[v] * value + total[p][b][v];
-        }
-      }
+          scale[p][v] = as_float(load_bits(line + p * gap + v * kVectorBytes));
+      line += kLineBytes;
+      ahead.line += ahead.step;
     }
+    for (; step < end; step++, line += kLineBytes, ahead.line += ahead.step)
+      for (int p = 0; p < P; p++) {
+        fetch_weights<T, B>(ahead.line + p * gap);
+        vf weight[pair][kVectors];
+        columns_of<T>(line + p * gap, scale[p], weight);
+        for (int i = 0; i < pair; i++)
+          for (int b = 0; b < B; b++) {
+            const vf value = splat(input[static_cast<size_t>(b) * x.stride + step * pair + i]);
+            for (int v = 0; v < kVectors; v++)
+              total[p][b][v] = weight[i][v] * value + total[p][b][v];
+          }
+      }
+  }
   for (int p = 0; p < P; p++)
     for (int b = 0; b < B; b++)
       for (int v = 0; v < kVectors; v++) {
@@ -119,7 +142,7 @@ void rows_in_tiles(const Linear& w, int first, int last, const Inputs& x, float*
         Ahead ahead{w.data + (panel + 1) * w.panel_bytes(), kLineBytes / tiles};
         in_units<Most>(x.count, [&]<int B>(int row) {
           tile_of<T, P, B>(w, panel, apart, ahead, x, row, y, y_stride);
-          ahead.line += w.steps() * ahead.step;
+          ahead.line += w.panel_bytes() / kLineBytes * ahead.step;
         });
       });
 }
@@ -136,6 +159,8 @@ inline void linear(const Linear& w, int first, int last, const Inputs& x, float*
     linear_of<Type::f32>(w, first, last, x, y, y_stride);
   else if (w.type == Type::bf16)
     linear_of<Type::bf16>(w, first, last, x, y, y_stride);
+  else if (w.type == Type::f8)
+    linear_of<Type::f8>(w, first, last, x, y, y_stride);
   else if (w.type == Type::codebook)
     linear_of_codes(w, first, last, x, y, y_stride);
   else
@@ -154,6 +179,8 @@ SUFFICE_INLINE void unpack_part(const Linear& w, int row, int start, int end, fl
       to[k] = *reinterpret_cast<const float*>(at);
     else if constexpr (T == Type::bf16)
       to[k] = from_bf16(*reinterpret_cast<const uint16_t*>(at));
+    else if constexpr (T == Type::f8)
+      to[k] = float8_weight(w, row, k);
     else
       to[k] = w.scale[row] * *reinterpret_cast<const int8_t*>(at);
   }
@@ -177,6 +204,8 @@ inline void unpack_row(const Linear& w, int row, float* to) {
     unpack_part<Type::f32>(w, row, 0, w.columns, to);
   else if (w.type == Type::bf16)
     unpack_part<Type::bf16>(w, row, 0, w.columns, to);
+  else if (w.type == Type::f8)
+    unpack_part<Type::f8>(w, row, 0, w.columns, to);
   else if (w.type == Type::codebook)
     unpack_codes_row(w, row, to);
   else
@@ -188,6 +217,8 @@ inline void unpack(const Linear& w, int first, int last, float* to, int stride) 
     unpack_of<Type::f32>(w, first, last, to, stride);
   else if (w.type == Type::bf16)
     unpack_of<Type::bf16>(w, first, last, to, stride);
+  else if (w.type == Type::f8)
+    unpack_of<Type::f8>(w, first, last, to, stride);
   else if (w.type == Type::codebook)
     unpack_codes(w, first, last, to, stride);
   else

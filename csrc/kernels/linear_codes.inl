@@ -272,7 +272,7 @@ constexpr int kByteRange = SUFFICE_VNNI ? 255 : SUFFICE_LEVEL == 3 ? 127 : -1;
 template <int Bits, bool Even>
 void codes_with(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
   constexpr int kept = SUFFICE_VNNI || !Even ? 1 : Bits == 6 ? 2 : 4;
-  // Without VNNI, pairs are as fast as two bytes of which nothing is kept.
+  // Without VNNI, pairs are as fast as two bytes if nothing of them is kept.
   constexpr bool two_bytes = SUFFICE_VNNI || kept > 1;
   if constexpr ((Even ? (1 << Bits) - 1 : 0) <= kByteRange) {
     if (w.range <= kByteRange && w.max_code == kMaxByte)

@@ -26,28 +26,31 @@ SUFFICE_INLINE vf scale_of(const std::byte* header, int at, int row, vf outer) {
   const std::byte* wide = header + (at * kPanel + row) * 2;
   if constexpr (form == ScaleForm::f16) return load_f16(reinterpret_cast<const uint16_t*>(wide));
   if constexpr (form == ScaleForm::bf16) return load_bf16(reinterpret_cast<const uint16_t*>(wide));
+  if constexpr (form == ScaleForm::f32)
+    return load(reinterpret_cast<const float*>(header) + at * kPanel + row);
   if constexpr (form == ScaleForm::power) return power_of(header + at * kPanel + row);
   return outer * to_float(load_bytes<int8_t>(header + kLineBytes + at * kPanel + row));
 }
 
-// The same of minima; `behind` is where they begin, `scale` that of the group, `zero` the level that
-// a zero point of 0 means.
+// The same of minima; `behind` is where they begin. Of zero points: those less than 0 and not yet
+// scaled; `zero` is the level that a zero point of 0 means.
 template <MinimumForm form>
-SUFFICE_INLINE vf minimum_of(const std::byte* behind, int at, int row, vf outer, vf scale,
-                             int zero) {
+SUFFICE_INLINE vf minimum_of(const std::byte* behind, int at, int row, vf outer, int zero) {
   if constexpr (form == MinimumForm::f16)
     return load_f16(reinterpret_cast<const uint16_t*>(behind) + at * kPanel + row);
   const vi bytes = load_bytes<uint8_t>(behind + at * kPanel + row);
-  if constexpr (form == MinimumForm::zero) return -scale * to_float(bytes + zero);
+  if constexpr (form == MinimumForm::zero) return -to_float(bytes + zero);
   return -outer * to_float(bytes);
 }
 
-// Scales and minima of the groups [first, first + count) of a span, as UnitBatch has them.
+// Scales and minima of the groups [first, first + count) of a span, as UnitBatch has them. Zero
+// points are scaled, as products take them, unless `plain`.
 template <ScaleForm scales, MinimumForm minima>
 SUFFICE_INLINE void store_scales(const CodeLayout& layout, const std::byte* header, int in_span,
-                                 int first, int count, float* to) {
+                                 int first, int count, bool plain, float* to) {
   constexpr bool nested = scales == ScaleForm::nested;
-  const std::byte* behind = header + in_span * kPanel * (nested ? 1 : 2) + (nested ? kLineBytes : 0);
+  constexpr int bytes = nested ? 1 : scales == ScaleForm::f32 ? 4 : 2;
+  const std::byte* behind = header + in_span * kPanel * bytes + (nested ? kLineBytes : 0);
   const int zero = layout.bits == 8 ? -kLevelOffset : 0;
   for (int row = 0; row < kPanel; row += W) {
     const auto* outer = reinterpret_cast<const uint16_t*>(header) + row;
@@ -57,37 +60,40 @@ SUFFICE_INLINE void store_scales(const CodeLayout& layout, const std::byte* head
       const vf scale = scale_of<scales>(header, first + i, row, outer_scale);
       float* at = to + i * kPanel + row;
       store(at, scale);
-      if constexpr (minima != MinimumForm::none)
-        store(at + kMinimumAt,
-              minimum_of<minima>(behind, first + i, row, outer_minimum, scale, zero));
+      if constexpr (minima == MinimumForm::none) continue;
+      const vf minimum = minimum_of<minima>(behind, first + i, row, outer_minimum, zero);
+      const bool scaled = minima == MinimumForm::zero && !plain;
+      store(at + kMinimumAt, scaled ? scale * minimum : minimum);
     }
   }
 }
 
 template <ScaleForm scales>
 SUFFICE_INLINE void store_wide_scales(const CodeLayout& layout, const std::byte* header,
-                                      int in_span, int first, int count, float* to) {
+                                      int in_span, int first, int count, bool plain, float* to) {
   if (layout.minima == MinimumForm::none)
-    store_scales<scales, MinimumForm::none>(layout, header, in_span, first, count, to);
+    store_scales<scales, MinimumForm::none>(layout, header, in_span, first, count, plain, to);
   else if (layout.minima == MinimumForm::f16)
-    store_scales<scales, MinimumForm::f16>(layout, header, in_span, first, count, to);
+    store_scales<scales, MinimumForm::f16>(layout, header, in_span, first, count, plain, to);
   else
-    store_scales<scales, MinimumForm::zero>(layout, header, in_span, first, count, to);
+    store_scales<scales, MinimumForm::zero>(layout, header, in_span, first, count, plain, to);
 }
 
 // `in_span`: groups of a span.
 SUFFICE_INLINE void store_scales(const CodeLayout& layout, const std::byte* header, int in_span,
-                                 int first, int count, float* to) {
+                                 int first, int count, bool plain, float* to) {
   if (layout.scales == ScaleForm::f16)
-    store_wide_scales<ScaleForm::f16>(layout, header, in_span, first, count, to);
+    store_wide_scales<ScaleForm::f16>(layout, header, in_span, first, count, plain, to);
   else if (layout.scales == ScaleForm::bf16)
-    store_wide_scales<ScaleForm::bf16>(layout, header, in_span, first, count, to);
+    store_wide_scales<ScaleForm::bf16>(layout, header, in_span, first, count, plain, to);
+  else if (layout.scales == ScaleForm::f32)
+    store_wide_scales<ScaleForm::f32>(layout, header, in_span, first, count, plain, to);
   else if (layout.scales == ScaleForm::power)
-    store_scales<ScaleForm::power, MinimumForm::none>(layout, header, in_span, first, count, to);
+    store_scales<ScaleForm::power, MinimumForm::none>(layout, header, in_span, first, count, plain, to);
   else if (layout.minima == MinimumForm::none)
-    store_scales<ScaleForm::nested, MinimumForm::none>(layout, header, in_span, first, count, to);
+    store_scales<ScaleForm::nested, MinimumForm::none>(layout, header, in_span, first, count, plain, to);
   else
-    store_scales<ScaleForm::nested, MinimumForm::nested>(layout, header, in_span, first, count, to);
+    store_scales<ScaleForm::nested, MinimumForm::nested>(layout, header, in_span, first, count, plain, to);
 }
 
 // Prefetch distance in bytes, into the L1 cache. With AVX2, arithmetic takes about as long as
@@ -103,8 +109,9 @@ SUFFICE_INLINE void fetch_lines(const std::byte* from) {
 // Goes through the units of a panel.
 class PanelUnits {
  public:
-  PanelUnits(const Linear& w, int panel)
+  PanelUnits(const Linear& w, int panel, bool plain)
       : layout_(w.layout),
+        plain_(plain),
         groups_(layout_.groups_in_span()),
         header_bytes_(layout_.header_bytes()),
         unit_bytes_(unit_bytes(layout_.bits)),
@@ -113,7 +120,8 @@ class PanelUnits {
         next_(w.data + panel * w.panel_bytes()),
         left_(round_up(w.columns, kUnit) / kUnit) {}
 
-  // Prepares the next units and returns their number.
+  // Prepares the next units, of one span if it has several, and returns their number: memory is
+  // read best in its own order, so headers of later spans are left for later.
   __attribute__((noinline)) int prepare(UnitBatch& to) {
     const int together = in_span_ < kUnitsAtOnce ? in_span_ : kUnitsAtOnce;
     const int count = left_ < together ? left_ : together;
@@ -123,7 +131,8 @@ class PanelUnits {
       for (int j = 0; j < most; j++, next_ += unit_bytes_) to.unit[i + j] = next_;
       if (in_group_ <= 1) {
         const int groups = in_group_ ? 1 : 2;  // of a unit
-        store_scales(layout_, header_, groups_, unit_ * groups, most * groups, to.scale[i * groups]);
+        store_scales(layout_, header_, groups_, unit_ * groups, most * groups, plain_,
+                     to.scale[i * groups]);
       } else {
         repeat_scales(to.scale[i], most);
       }
@@ -147,7 +156,7 @@ class PanelUnits {
     for (int i = 0, group = unit_ / in_group_; i < units; i++) {
       float* at = to + i * kPanel;
       if (i == 0 || (unit_ + i) % in_group_ == 0) {
-        store_scales(layout_, header_, groups_, group++, 1, at);
+        store_scales(layout_, header_, groups_, group++, 1, plain_, at);
       } else {
         std::memcpy(at, at - kPanel, kPanel * sizeof(float));
         std::memcpy(at + kMinimumAt, at + kMinimumAt - kPanel, kPanel * sizeof(float));
@@ -156,6 +165,7 @@ class PanelUnits {
   }
 
   const CodeLayout layout_;
+  const bool plain_;
   const int groups_, header_bytes_;  // of a span
   const size_t unit_bytes_;
   const int in_span_, in_group_;  // units
@@ -164,10 +174,11 @@ class PanelUnits {
 };
 
 // Calls f(unit, scale) for each unit of a panel: scale [kPanel], or [2][kPanel], see UnitBatch.
+// `plain`: see store_scales.
 template <int Bits, class F>
-SUFFICE_INLINE void for_units(const Linear& w, int panel, F f) {
+SUFFICE_INLINE void for_units(const Linear& w, int panel, F f, bool plain = false) {
   const int step = w.layout.group < kUnit ? 2 * kPanel : kPanel;
-  PanelUnits units(w, panel);
+  PanelUnits units(w, panel, plain);
   UnitBatch batch;
   while (const int count = units.prepare(batch)) {
     const float* scale = batch.scale[0];
@@ -182,26 +193,39 @@ constexpr int32_t every_byte(int value) { return static_cast<int32_t>(value * 0x
 
 SUFFICE_INLINE vi shifted(vi bits, int left) { return left >= 0 ? bits << left : bits >> -left; }
 
-// Loads in the order of the program, once: memory is read best in its own order, and with 32
-// registers nothing needs to be loaded again.
-SUFFICE_INLINE vi load_in_order(const std::byte* from) {
-  vi loaded = load_bits(from);
+// The lines of a unit, from W rows of its first line on. With 32 registers they are loaded once and
+// in their order, in which memory is read best; with fewer each is loaded where it is used.
+template <int Bits>
+struct UnitLines {
 #if SUFFICE_LEVEL == 4
-  asm volatile("" : "+v"(loaded));
+  vi lines[Bits];
+
+  UnitLines() = default;
+  explicit SUFFICE_INLINE UnitLines(const std::byte* unit) {
+    for (int i = 0; i < Bits; i++) {
+      lines[i] = load_bits(unit + i * kLineBytes);
+      asm volatile("" : "+v"(lines[i]));
+    }
+  }
+  SUFFICE_INLINE vi operator[](int i) const { return lines[i]; }
+#else
+  const std::byte* unit = nullptr;
+
+  UnitLines() = default;
+  explicit SUFFICE_INLINE UnitLines(const std::byte* unit) : unit(unit) {}
+  SUFFICE_INLINE vi operator[](int i) const { return load_bits(unit + i * kLineBytes); }
 #endif
-  return loaded;
-}
+};
 
 // The codes of a unit, from W rows of its first line on: bytes of four columns 0, 2, 1, 3 each.
 template <int Bits>
 struct UnitCodes {
   static constexpr int low = low_bits(Bits), each = 8 / low, width = Bits - low;
-  vi lines[Bits];
+  UnitLines<Bits> lines;
   vi fields[2];  // the codes' further bits, `width` adjacent ones for a four
 
   UnitCodes() = default;
-  explicit SUFFICE_INLINE UnitCodes(const std::byte* unit) {
-    for (int i = 0; i < Bits; i++) lines[i] = load_in_order(unit + i * kLineBytes);
+  explicit SUFFICE_INLINE UnitCodes(const std::byte* unit) : lines(unit) {
     if constexpr (width == 1) fields[0] = lines[low];
     if constexpr (width == 2) {
       const vi even = splat_bits(every_byte(0x55)), odd = ~even;

@@ -1,12 +1,23 @@
 // Dense values of weights of few bits, and products by counting pairs of codes.
 
+// A product that is rounded before anything is added to it.
+SUFFICE_INLINE vf rounded(vf product) {
+#if SUFFICE_LEVEL >= 3
+  asm("" : "+v"(product));
+#else
+  asm("" : "+m"(product));
+#endif
+  return product;
+}
+
 // A unit's dense weights for a panel's 16 rows, [kUnit][kPanel]: scale * level + minimum, each
-// rounded. `scale` as for_units gives it.
+// rounded, or scale * (level - zero). `scale` as for_units gives it, plain.
 template <int Bits>
 SUFFICE_INLINE void unpack_unit(const Linear& w, const Levels<Bits, Bits == 8>& levels,
                                 const std::byte* unit, const float* scale, float* to) {
   const bool minima = w.layout.minima != MinimumForm::none;
   const int second = w.layout.group < kUnit ? kPanel : 0;  // from the first 16 columns' scales on
+  const bool zero = w.layout.minima == MinimumForm::zero;
   const UnitLevels<Bits, Levels<Bits, Bits == 8>> of_unit(levels, unit);
   for (int four = 0; four < kFours; four++)
     for (int v = 0; v < kVectors; v++) {
@@ -14,8 +25,10 @@ SUFFICE_INLINE void unpack_unit(const Linear& w, const Levels<Bits, Bits == 8>& 
       const vi bytes = of_unit(v, four);
       for (int j = 0; j < 4; j++) {
         const vi level = (bytes >> 8 * j & splat_bits(0xff)) + w.lowest;
-        vf value = to_float(level) * load(scale + at);
-        if (minima) value = rounded(value) + load(scale + kMinimumAt + at);
+        vf value = to_float(level);
+        if (zero) value += load(scale + kMinimumAt + at);
+        value *= load(scale + at);
+        if (minima && !zero) value = rounded(value) + load(scale + kMinimumAt + at);
         store(to + (four * 4 + kCodeOrder[j]) * kPanel + v * W, value);
       }
     }
@@ -26,7 +39,7 @@ template <int Bits>
 void unpack_panel(const Linear& w, int panel, int begin, int end, float* to, int stride) {
   const Levels<Bits, Bits == 8> levels(w);
   int k = 0;
-  for_units<Bits>(w, panel, [&](const std::byte* unit, const float* scale) {
+  const auto unpack = [&](const std::byte* unit, const float* scale) {
     float found[kUnit * kPanel];
     unpack_unit<Bits>(w, levels, unit, scale, found);
     const int columns = w.columns - k < kUnit ? w.columns - k : kUnit;
@@ -34,7 +47,8 @@ void unpack_panel(const Linear& w, int panel, int begin, int end, float* to, int
       for (int i = 0; i < columns; i++)
         to[static_cast<size_t>(row - begin) * stride + k + i] = found[i * kPanel + row];
     k += kUnit;
-  });
+  };
+  for_units<Bits>(w, panel, unpack, true);
 }
 
 // The dense rows of the panels [first, last), in the order of the codes' columns and for rotated

@@ -254,16 +254,6 @@ SUFFICE_INLINE vi load_bytes(const std::byte* from) {
 #endif
 }
 
-// A product that is rounded before anything is added to it.
-SUFFICE_INLINE vf rounded(vf product) {
-#if SUFFICE_LEVEL >= 3
-  asm("" : "+v"(product));
-#else
-  asm("" : "+m"(product));
-#endif
-  return product;
-}
-
 // W stored float values as float32.
 template <Type T>
 SUFFICE_INLINE vf load_stored(const std::byte* from) {

@@ -14,11 +14,12 @@ namespace suffice {
 //     f16, bf16   a number of 16 bits
 //     power       a byte e: 2^(e - 128)
 //     nested      a signed byte, times a float16 for all groups of 256 columns
-enum class ScaleForm : uint8_t { f16, bf16, power, nested };
+//     f32         a number of 32 bits
+enum class ScaleForm : uint8_t { f16, bf16, power, nested, f32 };
 
 //     none        0
 //     f16         a float16
-//     zero        an unsigned byte z: -scale * z
+//     zero        an unsigned byte z: scale * (level - z), or (level - (z - 128)) of 8 bits
 //     nested      an unsigned byte m: -m times a float16 for all groups of 256 columns
 enum class MinimumForm : uint8_t { none, f16, zero, nested };
 
@@ -28,6 +29,7 @@ enum class MinimumForm : uint8_t { none, f16, zero, nested };
 //
 //     scales f16, bf16         [groups][16] in lines; minima f16 [groups][16] behind them, or
 //                              bytes z [groups][16]
+//     scales f32               [groups][16] in lines; bytes z [groups][16] behind them
 //     scales power             bytes e [4][16]
 //     scales nested            float16 [16] of scales, float16 [16] of minima (0 without minima),
 //                              bytes [groups][16] of scales, bytes m [groups][16] if there are
@@ -37,6 +39,8 @@ enum class MinimumForm : uint8_t { none, f16, zero, nested };
 //     f16 or bf16              2                    64
 //       with minima f16        2                    128
 //       with zeros             4                    192
+//     f32                      2                    128
+//       with zeros             4                    320
 //     power                    4                    64
 //     nested                   256 / group          64 + 16 groups
 //       with minima nested     256 / group          64 + 32 groups
@@ -90,6 +94,7 @@ struct CodeLayout {
     if (scales == ScaleForm::nested)
       return kLineBytes + each * (minima == MinimumForm::nested ? 2 : 1);
     if (scales == ScaleForm::power) return each;
+    if (scales == ScaleForm::f32) return each * (minima == MinimumForm::zero ? 5 : 4);
     return each * (minima == MinimumForm::f16 ? 4 : minima == MinimumForm::zero ? 3 : 2);
   }
   constexpr size_t panel_bytes(int columns) const {

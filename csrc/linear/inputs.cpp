@@ -1,8 +1,26 @@
 #include "linear/inputs.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace suffice {
+
+namespace {
+
+bool takes_floats(const Linear& w) { return w.type != Type::i8 && w.type != Type::codebook; }
+
+bool same_order(const Linear& a, const Linear& b) {
+  if (!a.order || !b.order) return a.order == b.order;
+  return a.columns == b.columns && std::equal(a.order, a.order + a.columns, b.order);
+}
+
+}  // namespace
+
+bool same_inputs(const Linear& a, const Linear& b) {
+  if (takes_floats(a) && takes_floats(b)) return true;
+  return a.type == b.type && a.rotation.block == b.rotation.block && a.max_code == b.max_code &&
+         a.inputs == b.inputs && same_order(a, b);
+}
 
 void InputBuffers::prepare(int rows, int stride) {
   rows_ = rows;

@@ -7,6 +7,9 @@
 
 namespace suffice {
 
+// Whether two matrices take the same copy of their inputs.
+bool same_inputs(const Linear& a, const Linear& b);
+
 // Owns quantized copies of rows.
 class InputBuffers {
  public:

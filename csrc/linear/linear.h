@@ -17,6 +17,13 @@ namespace suffice {
 //                 4 bytes              4 bytes                      4 bytes
 constexpr int weight_pair(Type type) { return 32 / bits_of(type); }
 
+// A panel of 8-bit floats: for every 128 columns a line of scales, float32 [16] times 256, then
+// their lines of 4 columns:
+//
+//     line  | row 0: w[k] w[k+1] | ... | row 15: w[k] w[k+1] | row 0: w[k+2] w[k+3] | ... |
+//            2 bytes                    2 bytes               2 bytes
+constexpr int kFloat8Span = 128;
+
 // The codebook of activations. Each value of a row is replaced by the nearest of `count` ascending
 // centroids times the greatest magnitude of its group. The `outliers` greatest and least values of
 // the row, and values outside of [low, high], stay exact.
@@ -69,8 +76,9 @@ struct Linear {
   int panels() const { return round_up(rows, kPanel) / kPanel; }
   int steps() const { return round_up(columns, 4) / weight_pair(type); }  // lines; not for codes
   size_t panel_bytes() const {
-    return type == Type::codebook ? layout.panel_bytes(columns)
-                                  : static_cast<size_t>(steps()) * kLineBytes;
+    if (type == Type::codebook) return layout.panel_bytes(columns);
+    const int spans = type == Type::f8 ? (columns + kFloat8Span - 1) / kFloat8Span : 0;
+    return static_cast<size_t>(steps() + spans) * kLineBytes;
   }
   size_t bytes() const {
     return panels() * (panel_bytes() + (scale ? kPanel * 4 : 0) + (bias ? kPanel * 4 : 0));

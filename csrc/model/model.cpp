@@ -102,12 +102,14 @@ struct Worker {
     }
   }
 
-  void project_key_value(const Layer& layer, int index, const Inputs& x, int g) {
+  void project_key_value(const Layer& layer, int index, const Inputs& of_k, const Inputs& of_v,
+                         int g) {
     const int size = spec.head_size, panels = size / kPanel;
     // The kernel writes output n at y + n: y is shifted so that this head's outputs start the
     // buffer.
-    kernels().linear(layer.k, g * panels, (g + 1) * panels, x, buffers.key.data() - g * size, size);
-    kernels().linear(layer.v, g * panels, (g + 1) * panels, x, buffers.value.data() - g * size,
+    kernels().linear(layer.k, g * panels, (g + 1) * panels, of_k, buffers.key.data() - g * size,
+                     size);
+    kernels().linear(layer.v, g * panels, (g + 1) * panels, of_v, buffers.value.data() - g * size,
                      size);
     for (const StepRequest& request : step.requests)
       for (int i = 0; i < request.count; i++) {
@@ -132,12 +134,17 @@ struct Worker {
   // Query heads cost one matmul, key/value heads two: each thread takes the units that start in its
   // share of the cost.
   void project(const Layer& layer, int index) {
-    const Inputs x = inputs(normal.data(), shared.width, layer.q, rows);
+    const float* from = normal.data();
+    const Inputs x = inputs(from, shared.width, layer.q, rows);
+    const Inputs of_k =
+        layer.k_own ? buffers.second_inputs.of(from, shared.width, layer.k, rows) : x;
+    const Inputs of_v =
+        layer.v_own ? buffers.third_inputs.of(from, shared.width, layer.v, rows) : x;
     const Share mine = share(spec.heads + 2 * spec.kv_heads, thread, team.size());
     for (int h = mine.first; h < std::min(mine.last, spec.heads); h++) project_query(layer, x, h);
     for (int g = 0; g < spec.kv_heads; g++) {
       const int start = spec.heads + 2 * g;
-      if (start >= mine.first && start < mine.last) project_key_value(layer, index, x, g);
+      if (start >= mine.first && start < mine.last) project_key_value(layer, index, of_k, of_v, g);
     }
   }
 
@@ -189,12 +196,15 @@ struct Worker {
   void mlp(const Layer& layer) {
     const bool gated = layer.gate.data;
     const Inputs x = inputs(normal.data(), shared.width, layer.up, rows);
+    const Inputs of_gate =
+        layer.gate_own ? buffers.second_inputs.of(normal.data(), shared.width, layer.gate, rows)
+                       : x;
     const Share mine = share(layer.up.panels(), thread, team.size());
     const int stride = shared.mlp_width, first = mine.first * kPanel;
     float* up = shared.up.data();
     float* gate = gated ? shared.gate.data() : up;
     kernels().linear(layer.up, mine.first, mine.last, x, up, stride);
-    if (gated) kernels().linear(layer.gate, mine.first, mine.last, x, gate, stride);
+    if (gated) kernels().linear(layer.gate, mine.first, mine.last, of_gate, gate, stride);
     for (int row = 0; row < rows; row++) {
       const size_t start = static_cast<size_t>(row) * stride + first;
       kernels().activate(spec.activation, gate + start, gated ? up + start : nullptr,

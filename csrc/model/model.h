@@ -27,6 +27,7 @@ struct Layer {
   int sinks = 0;   // with a window: the first keys, visible as well
   int rope = -1;   // index into ModelSpec::ropes
   bool skipped = false;
+  bool k_own = false, v_own = false, gate_own = false;  // takes inputs otherwise than q, or up
 };
 
 struct Rope {

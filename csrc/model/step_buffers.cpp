@@ -26,7 +26,7 @@ void ThreadBuffers::prepare(int rows, int width, int head_size, int stride) {
   normal.assign(residual.size(), 0.0f);
   key.assign(static_cast<size_t>(rows) * head_size, 0.0f);
   value.assign(key.size(), 0.0f);
-  inputs.prepare(rows, stride);
+  for (InputBuffers* each : {&inputs, &second_inputs, &third_inputs}) each->prepare(rows, stride);
 }
 
 void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_count) {

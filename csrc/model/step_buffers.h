@@ -14,7 +14,7 @@ namespace suffice {
 struct alignas(64) ThreadBuffers {
   std::vector<float> residual, normal;  // [rows][width]
   std::vector<float> key, value;        // [rows][head size]
-  InputBuffers inputs;
+  InputBuffers inputs, second_inputs, third_inputs;
   Scratch scratch;
 
   // `stride`: that of the widest inputs of a matrix.

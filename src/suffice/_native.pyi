@@ -43,8 +43,28 @@ def block_types() -> list[tuple[str, int, int, int]]:
 def read_rows(
     file: int, offset: int, block_type: str, first: int, out: _Float32s, paired: int = 0
 ) -> bool: ...
+def code_layouts() -> list[tuple[str, int, int, str, str, list[int]]]:
+    """
+    Name, bits, group, scales, minima, and levels plus 128, of each type of codes.
+    """
+
+def read_panels(
+    file: int, offset: int, block_type: str, rows: int, columns: int, out: _Uint8s, paired: int = 0
+) -> bool: ...
+def pack_codes(
+    codes: _Uint8s,
+    bits: int,
+    group: int,
+    scales: str,
+    minima: str,
+    scale_bytes: _Uint8s,
+    outer_bytes: _Uint8s | None,
+    minimum_bytes: _Uint8s | None,
+    out: _Uint8s,
+) -> bool: ...
 def read_bytes(file: int, offset: int, out: _Uint8s) -> None: ...
 def all_finite(block_type: str, values: _Uint8s) -> bool: ...
+def unpack_words(words: _Int32s, bits: int, places: Sequence[int], out: _Uint8s) -> None: ...
 def read_strings(data: NDArray[numpy.uint8], at: int, count: int) -> tuple[list[str], int]: ...
 
 class Linear:

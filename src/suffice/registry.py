@@ -206,7 +206,8 @@ def _convert(owner: str, key: str, value: str, hint: Any) -> Any:
     try:
         found = kind(value)
     except ValueError:
-        raise InputError(f"{owner}: {key}='{value}' must be of type {kind.__name__}") from None
+        number = "a whole number" if kind is int else "a number"
+        raise InputError(f"{owner}: {key}='{value}' must be {number}") from None
     if kind is int and abs(found) > MOST:
         raise InputError(f"{owner}: {key}='{value}' must be between -{MOST} and {MOST}")
     return found

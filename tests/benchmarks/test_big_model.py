@@ -98,7 +98,7 @@ def test_what_is_reached() -> None:
         (["--quick", "--settings", "kllm"], "act_bits=4: needs a calibration"),
         (
             ["--quick", "--settings", "rtn:group=5"],
-            "rtn: group=5: must be a multiple of 8 with bits=4, or none",
+            "rtn: group=5: must be a multiple of 32, such as 32, or none",
         ),
         (["--depths", "4090"], "--depths 4090: must be from 0 to 4084, so that 8 steps fit"),
         (["--rounds", "0"], "--rounds=0, --steps=8: both must be at least 1"),

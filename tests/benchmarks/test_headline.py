@@ -27,28 +27,34 @@ SPEED = {
         "llama-cpp": section((50, 10)),
         "llama-cpp-flash": section((60, 20)),
         "vllm-cpu": section((10, 40)),
-        "llama-cpp-4-bit": section((80, 10)),
     }
 }
 QUALITY = {
     "settings": {
-        name: {"against": {"ratio": ratio}}
-        for name, ratio in (("bf16", 1.0004), ("int8", 1.048), ("4-bit", 1.26))
+        name: {"against": {"ratio": ratio}} for name, ratio in (("bf16", 1.0004), ("int8", 1.048))
     }
+}
+FILES = {
+    kind: {
+        "speed": {name: section((50, 10), (60, 20))["cases"] for name in headline.SETTINGS},
+        "quality": {name: {"against": {"ratio": 1.0002}} for name in headline.SETTINGS},
+    }
+    for kind in ("Q4_1", "Q4_K_M")
 }
 
 
 def test_each_row_has_its_perplexity_and_the_fastest_peer() -> None:
     rows = headline.rows(SPEED, QUALITY)
-    assert [row["perplexity"] for row in rows] == [1.0004, 1.0004, 1.048, 1.26]
+    assert [row["perplexity"] for row in rows] == [1.0004, 1.0004]
     speeds = [row["cases"]["decode-0"] for row in rows]
     assert speeds[0] == (100, 10, 10), "medians of three rounds"
     assert speeds[1] == (10, 40, 0.25), "a loss is shown like a gain"
-    assert speeds[2] == (60, 20, 3), "the faster of two forms of llama.cpp"
+    rows += headline.file_rows(FILES)
+    assert rows[2]["cases"]["decode-0"] == (55, 15, 4), "medians of speeds, and of ratios"
     facts = {"model": "tiny", "threads": 2, "windows": 8, "rows": rows}
     drawn = headline.table(facts)
-    assert "| `bf16` | 1.000 | vLLM bf16 | 10 / 40 (0.25x) |" in drawn
-    assert "| 1.260 | llama.cpp Q4_1 | 80 / 10 (8.00x) |" in drawn
+    assert "| bf16 | 1.000 | vLLM bf16 | 10 / 40 (0.25x) |" in drawn
+    assert "| the file (Q4_1) | 1.000 | llama.cpp | 55 / 15 (4.00x) |" in drawn
 
 
 def test_quality_is_over_the_weights_of_the_file(

@@ -115,7 +115,7 @@ def test_a_single_field_may_be_given_bare() -> None:
     [
         ("bmc:64", "growth 'bmc': '64' is not of the form option=value"),
         ("step:0", "growth 'step': rows=0 must be at least 1"),
-        ("step:many", "growth 'step': rows='many' must be of type int"),
+        ("step:many", "growth 'step': rows='many' must be a whole number"),
         ("step:3000000000", "growth 'step': rows='3000000000' must be between -2147483647 and"),
         ("step:1,2", "growth 'step': option 'rows' is given twice"),
         ("bmc:rows=0", "growth 'bmc': rows=0 must be at least 1"),

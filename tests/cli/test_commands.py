@@ -1,4 +1,7 @@
-"""The command line: what it prints where, its exit codes, and one line for every bad input."""
+"""The command line: what it prints where, its exit codes, one line for every bad input.
+
+Also tests environment.py.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +22,6 @@ import pytest
 
 from commands import SUMMARY, Cli, Ran, complaint
 from fake_engine import scripted
-from suffice import pull
 from suffice.cli.flags import members
 from suffice.cli.options import BenchFlags, ModelFlags, SamplingFlags, speculation
 from suffice.cli.output import markdown
@@ -126,7 +129,7 @@ def test_bad_input_is_one_line(cli: Cli, arguments: list[str], message: str) -> 
 
 
 def test_no_space_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=10**7))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=10**7))
     message = complaint(cli("pull", "smollm2-135m"))
     assert re.fullmatch(
         r"not enough disk space for smollm2-135m in .*: 284 MB needed, 10 MB free; "
@@ -354,12 +357,13 @@ def test_every_long_flag_has_its_variable() -> None:
     for group in (ModelFlags, SamplingFlags, BenchFlags):
         for member in members(group).values():
             for parameter in [member] if isinstance(member, inspect.Parameter) else member:
-                [option] = parameter.annotation.__metadata__
-                names = [option.default, *option.param_decls]
+                [declared] = parameter.annotation.__metadata__
                 # SUFFICE_CACHE is the folder that models are kept in
-                long = [name for name in names if name.startswith("--") and name != "--cache"]
+                long = [
+                    name for name in declared.names if name.startswith("--") and name != "--cache"
+                ]
                 expected = ["SUFFICE_" + name[2:].upper().replace("-", "_") for name in long]
-                assert long and option.envvar == expected, parameter.name
+                assert long and [*declared.variables] == expected, parameter.name
 
 
 def test_the_version(cli: Cli) -> None:

@@ -1,39 +1,43 @@
-"""`--help`: every command is listed with a whole sentence, and no name is of Python's types."""
+"""`--help`: every command is listed with a whole sentence, and no name is of Python's types.
+
+Also tests groups.py and parameters.py.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import click
 import pytest
-import typer
 
 from commands import Cli
 from suffice.cli.commands import app
-from suffice.cli.flags import show_whole_sentences
+from suffice.cli.groups import Commands
 
 SENTENCE = re.compile(r"[A-Z][^.]*\.")
 MAKEFILE = Path(__file__).parents[2] / "Makefile"
 
 
-def groups(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def groups(
+    group: Commands, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Commands]]:
     """Yield every group of commands with the words that name it."""
     yield path, group
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
+    for name, command in group.known().items():
+        if isinstance(command, Commands):
             yield from groups(command, (*path, name))
 
 
-GROUPS = list(groups(typer.main.get_command(app)))
+GROUPS = list(groups(app))
 
 
-def cut(listing: str, group: Any) -> list[str]:
+def cut(listing: str, group: Commands) -> list[str]:
     """Return the commands of a group whose listed text is no whole sentence of their help."""
     text = " ".join(listing.partition("Commands:")[2].split())
     found = []
-    for name, command in group.commands.items():
+    for name, command in group.known().items():
         sentence = command.short_help or (command.help or "").partition("\n\n")[0]
         whole = " ".join(sentence.split())
         if not command.hidden and not (SENTENCE.fullmatch(whole) and f"{name} {whole}" in text):
@@ -44,37 +48,37 @@ def cut(listing: str, group: Any) -> list[str]:
 @pytest.mark.parametrize("width", ["80", "55"])
 @pytest.mark.parametrize(("path", "group"), GROUPS, ids=lambda value: str(value)[:20])
 def test_listings_have_whole_sentences(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, path: tuple[str, ...], group: Any, width: str
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, path: tuple[str, ...], group: Commands, width: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", width)
     listing = cli(*path, "--help").out
-    assert len(group.commands) > 3 and cut(listing, group) == []
+    assert len(group.known()) > 3 and cut(listing, group) == []
     assert "..." not in listing.partition("Commands:")[2]
 
 
 def test_a_cut_sentence_is_noticed() -> None:
-    one = typer.Typer(add_completion=False)
+    one = Commands("one")
 
-    @one.command("plot")
+    @one.program()
     def plot() -> None:
         """Plot runs as in the papers: scrooge as Figs. 6 to 9, kllm as Figs. 8 to 12."""
 
-    @one.command("draw")
+    @one.program()
     def draw() -> None:
-        """Draw a picture of a very long story about the accelerators of many papers."""
+        """Draw a picture of a very long story about the accelerators of many papers.
 
-    group = typer.main.get_command(one)
+        This is not listed.
+        """
+
     listing = "Commands:\n  plot  Plot runs as in the papers: scrooge as Figs.\n  draw  Draw a..."
-    assert cut(listing, group) == ["plot", "draw"]
-    show_whole_sentences(group)
-    listing = f"Commands:\n  draw  {group.commands['draw'].short_help}"
-    assert cut(listing, group) == ["plot"]
+    assert cut(listing, one) == ["plot", "draw"]
+    assert cut(one.get_help(click.Context(one)), one) == ["plot"]
 
 
 def test_help_names_no_types_of_python(cli: Cli) -> None:
     for path, group in GROUPS:
-        for name, command in group.commands.items():
-            if not hasattr(command, "commands"):
+        for name, command in group.known().items():
+            if not isinstance(command, Commands):
                 out = cli(*path, name, "--help").out
                 assert (
                     "list[" not in out and "[[" not in out and "..." not in out.split("\n")[0][:-3]

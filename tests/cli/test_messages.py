@@ -5,11 +5,9 @@ from __future__ import annotations
 import pickle
 
 import pytest
-import typer
 
 from commands import Cli, complaint
 from suffice.cli.commands import app
-from suffice.cli.environment import parameters
 from suffice.cli.messages import in_flags
 from suffice.engine.config import Config
 from suffice.engine.options import EngineOptions
@@ -58,6 +56,13 @@ from suffice.sampling_params import SamplingParams
         (["run", "a", "--ctx", "9"], "unknown flag '--ctx'. Did you mean '--ctx-size'? `suffice r"),
         (["bench", "--temp", "1"], "unknown flag '--temp'. `suffice bench --help` lists the flag"),
         (["run", "a", "-x"], "unknown flag '-x'. `suffice run --help` lists the flags"),
+        (
+            ["run", "Why", "is", "it", "blue?"],
+            "unexpected 'is it blue?': put a prompt of several words in quotes; `suffice run --h",
+        ),
+        (["chat", "hi"], "unexpected 'hi': `suffice chat --help` lists what it takes"),
+        (["rm"], "Missing argument 'NAME'. `suffice rm --help` lists what it takes"),
+        (["eval"], "Missing command. Known: latency, perplexity, ruler, tasks"),
         (["eval", "ppl"], "No such command 'ppl'. Known: latency, perplexity, ruler, tasks"),
     ],
 )
@@ -81,14 +86,13 @@ def test_the_flag_that_was_given_is_named(
 ) -> None:
     monkeypatch.setenv("SUFFICE_THREADS", "many")
     error = OptionError("threads", "0", "must be 1, not seed=3", ", or None")
-    known = parameters(typer.main.get_command(app))
-    assert in_flags(error, [*arguments.split(), "--seed", "3"], known) == message
+    given = [*arguments.split(), "--seed", "3"]
+    assert in_flags(error, given, app.parameters()) == message
 
 
 def test_an_option_that_was_not_given_keeps_its_name() -> None:
     error = OptionError("max_num_seqs", 0, "must be at least n=1 and seed=3")
-    known = parameters(typer.main.get_command(app))
-    assert in_flags(error, ["run", "a"], known) == str(error)
+    assert in_flags(error, ["run", "a"], app.parameters()) == str(error)
 
 
 @pytest.mark.parametrize("option", ["max_tokens", "temperature", "top_k", "min_tokens"])

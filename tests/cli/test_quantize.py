@@ -240,8 +240,8 @@ def test_refused(quantize: Any, cli: Cli, tmp_path: Path) -> None:
         (("int8",), "--method int8: needs no calibration; run the model with --quant int8"),
         (("kmeens",), "unknown quant 'kmeens'. Did you mean 'kmeans'?"),
         (
-            ("rtn:bits=8",),
-            "--method rtn:bits=8: codes of 8 bits cannot be packed; allowed: up to 6",
+            ("rtn:bits=7",),
+            "--method rtn:bits=7: codes of 7 bits cannot be stored; allowed: 2..6, 8",
         ),
         (
             ("kmeans:bits=5,group=8",),
@@ -298,19 +298,25 @@ def test_damaged_matrices(quantize: Any, refused: Any, tmp_path: Path) -> None:
     for key, value, message in (
         ("loss", "much", "is damaged: its header lacks 'loss', or it has no value"),
         ("rotation", 16, differ),
-        (
-            "group",
-            2147483616,
-            "a scale for 2147483616 columns; a multiple of 8 up to 64 is allowed",
-        ),
-        ("group", 2**40, number),
-        ("group", float("inf"), "is damaged: its header is not a JSON object"),
+        ("rotation", 2**40, number),
+        ("loss", float("inf"), "is damaged: its header is not a JSON object"),
         ("share", 0.01, contradicted),
         ("input_group", 32, contradicted),
         ("thresholds", [-1.0, 1.0], contradicted),
     ):
         matrices = copy.deepcopy(facts["matrices"])
         matrices["layers.1.q"][key] = value
+        refused(message, facts | {"matrices": matrices}, tensors)
+    for key, value, message in (
+        ("group", 2147483616, "a scale for 2147483616 columns; at most 64 are allowed"),
+        ("group", 2**40, number),
+        ("group", 48, "group=48: must be a multiple of 32"),
+        ("group", "x", "'layers.1.q' has a layout that is not known"),
+        ("scales", "float64", "no codes with float64 scales and none minima"),
+        ("wide", 1, "'layers.1.q' has a layout that is not known"),
+    ):
+        matrices = copy.deepcopy(facts["matrices"])
+        matrices["layers.1.q"]["layout"][key] = value
         refused(message, facts | {"matrices": matrices}, tensors)
     square = tensors | {"layers.1.q.levels": tensors["layers.1.q.levels"].view(4, 4)}
     refused(contradicted, facts, square)
@@ -340,7 +346,7 @@ def test_damaged_files(quantize: Any, refused: Any, cli: Cli, tmp_path: Path) ->
         refused(message, facts, tensors)
 
     damaged("is not a model of `suffice quantize`: its header lacks 'suffice'", facts=None)
-    damaged("has schema 1; 2 is known: quantize again", facts | {"schema": 1})
+    damaged("has schema 1; 3 is known: quantize again", facts | {"schema": 1})
     lacking = {name: each for name, each in tensors.items() if name != "layers.1.up.data"}
     damaged("is damaged: 'layers.1.up.data'", tensors=lacking)
     lacking = {name: each for name, each in tensors.items() if name != "final_norm"}

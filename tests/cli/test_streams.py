@@ -77,7 +77,7 @@ def test_input_that_is_no_text_is_refused(arguments: tuple[str, ...]) -> None:
     assert (code, errors) == (2, error)
 
 
-@pytest.mark.parametrize("module", ["typer", "suffice.cli.options", "numpy", "tokenizers"])
+@pytest.mark.parametrize("module", ["click", "suffice.cli.options", "numpy", "tokenizers"])
 def test_ctrl_c_during_an_import_ends_the_process(checkpoint: Path, module: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED.format(module=module)]
     ran = subprocess.run(

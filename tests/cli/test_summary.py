@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import tiny
-from commands import SUMMARY, Cli
+from commands import SUMMARY, Cli, complaint
 from fake_engine import fake_llm, scripted
 from suffice import SamplingParams
 from suffice.cache.kv import KVCache
@@ -113,6 +114,14 @@ def test_quiet_prints_the_text_alone(cli: Cli, fake: Callable[..., LLM]) -> None
     assert cli("run", "c", "--temp", "0", "--quiet").out == "abc\n"
     ran = cli("run", "")
     assert ran.err.startswith("suffice: error: "), "errors stay"
+
+
+def test_what_fails_before_its_first_word_has_no_summary(cli: Cli, checkpoint: Path) -> None:
+    ran = cli("run", "--raw", "-m", str(checkpoint), "hello", "--kv-cache-bytes", "3")
+    said = complaint(ran)
+    assert re.fullmatch(
+        r"the KV cache needs \d+ more bytes, but its limit is 3 and 0 are in use", said
+    )
 
 
 def test_what_is_stored_in_fewer_bits_is_held_in_fewer_bytes(cli: Cli, checkpoint: Path) -> None:

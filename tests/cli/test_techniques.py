@@ -69,7 +69,7 @@ def test_a_technique(cli: Cli) -> None:
     assert out == cli("info", "attention", "aet").out
     for line in (
         "sinks       1        first tokens, always read\n",
-        "limit    --attention aet:keys=all,values=0 must equal the exact result",
+        "limit    --attention aet:keys=all,values=0 equals the exact result: a test compares them",
         'example  suffice run --attention aet:keys=0.9,values=0.001 "your prompt"',
         'source   Byeon et al., "Scrooge: ',
         "native   csrc/",

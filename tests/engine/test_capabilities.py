@@ -22,9 +22,7 @@ WORDS = {"double", "exact", "full", "none", "self", "step", "float32", "bfloat16
 
 # Where Python is asked what an object of somebody else has, or whether the C library has a call.
 ASKS_OTHERS = {
-    "cli/environment.py": "click's groups and options",
     "cli/flags.py": "an annotation's metadata",
-    "cli/messages.py": "errors and commands of click",
     "cli/techniques.py": "whether a seam's techniques name an exact limit",
     "engine/interrupts.py": "signal handlers",
     "integrations/checks.py": "transformers' configurations and modules",

@@ -12,6 +12,7 @@ import pytest
 from suffice import LLM, Config, SamplingParams, native
 from suffice.attention.exact import Exact
 from suffice.errors import InputError
+from suffice.quant.file import AsStored
 from suffice.quant.int8 import Int8
 from suffice.quant.none import NoQuant
 from suffice.speculate.none import NoDrafts
@@ -66,7 +67,7 @@ KNOWN = (
         ),
         (
             {"quantization": "int9"},
-            "unknown quant 'int9'. Did you mean 'int8'? Known: int8, kllm, kmeans, none, rtn",
+            "unknown quant 'int9'. Did you mean 'int8'? Known: file, int8, kllm, kmeans, none, rtn",
         ),
         (
             {"dtype": "float23"},
@@ -106,7 +107,7 @@ KNOWN = (
         ),
         (
             {"speculative_config": {"method": "ngram", "num_speculative_tokens": "many"}},
-            "speculator 'ngram': num_speculative_tokens='many' must be of type int",
+            "speculator 'ngram': num_speculative_tokens='many' must be a whole number",
         ),
         (
             {"speculative_config": "suffix:0"},
@@ -195,20 +196,30 @@ def test_techniques_may_be_given_as_they_are() -> None:
     assert config.resolved("bfloat16", 8).dtype == "float32"
 
 
+BFLOAT16, FLOAT32 = AsStored(dtype="bfloat16"), AsStored(dtype="float32")
+
+
 @pytest.mark.parametrize(
     ("options", "model_dtype", "dtype", "kv", "quant"),
     [
-        ({}, "bfloat16", "bfloat16", "bfloat16", NoQuant("bfloat16")),
-        ({}, "float32", "float32", "float32", NoQuant("float32")),
-        ({}, "float16", "float32", "float32", NoQuant("float32")),
+        ({}, "bfloat16", "bfloat16", "bfloat16", BFLOAT16),
+        ({}, "float32", "float32", "float32", FLOAT32),
+        ({}, "float16", "float32", "float32", FLOAT32),
         ({"dtype": "bfloat16"}, "float32", "bfloat16", "bfloat16", NoQuant("bfloat16")),
-        ({"kv_cache_dtype": "int8"}, "bfloat16", "bfloat16", "int8", NoQuant("bfloat16")),
+        (
+            {"dtype": "float32", "quantization": "file:act_bits=8"},
+            "bfloat16",
+            "float32",
+            "float32",
+            AsStored(8, "float32"),
+        ),
+        ({"kv_cache_dtype": "int8"}, "bfloat16", "bfloat16", "int8", BFLOAT16),
         (
             {"kv_cache_dtype": "int8/kmeans4"},
             "bfloat16",
             "bfloat16",
             "int8/kmeans4",
-            NoQuant("bfloat16"),
+            BFLOAT16,
         ),
         ({"quantization": "int8"}, "bfloat16", "bfloat16", "bfloat16", Int8()),
         (

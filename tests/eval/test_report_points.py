@@ -97,6 +97,9 @@ def test_labels_name_what_differs() -> None:
     int8 = {"quant": "Int8()", "kv_cache_dtype": "int8"}
     entries = [Entry(at, "", "", perplexity(1, **c)) for at, c in enumerate([{}, int8])]
     assert labels(entries) == ["bf16 · KV bf16", "int8 · KV int8"]
+    file = "AsStored(act_bits={}, dtype='bfloat16')"
+    assert short_name(CONFIG | {"quant": file.format(16)}).startswith("as stored · KV ")
+    assert short_name(CONFIG | {"quant": file.format(8)}).startswith("as stored, int8 inputs · KV ")
     assert short_name(CONFIG | int8 | {"policy": "Window(rows=8)"}) == (
         "int8 · KV int8 · window rows=8"
     )

@@ -229,7 +229,7 @@ def test_weights_in_other_formats(folder: Path) -> None:
 
 def test_what_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    hint = "give a directory, a .gguf file or a hub id"
+    hint = "give a name of `suffice list`, a directory, a .gguf file or a hub id"
     assert refusal(tmp_path) == (
         f"{tmp_path} has no config.json, so it is not a Hugging Face checkpoint"
     )

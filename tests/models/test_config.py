@@ -381,7 +381,7 @@ def test_broken_config(text: str, message: str, folder_of: Any) -> None:
     assert re.search(message, refusal(folder))
 
 
-@pytest.mark.parametrize("method", ["awq", "gptq", "fp8", "bitsandbytes"])
+@pytest.mark.parametrize("method", ["bitsandbytes", "hqq"])
 def test_weights_that_others_quantized(method: str, tmp_path: Path) -> None:
     stored = {"architectures": ["Phi3ForCausalLM"], "quantization_config": {"quant_method": method}}
     (tmp_path / "config.json").write_text(json.dumps(stored))
@@ -389,7 +389,7 @@ def test_weights_that_others_quantized(method: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         open_checkpoint(tmp_path)
     assert str(refused.value) == (
-        f"{tmp_path}: its weights are quantized by {method}, which is not supported: give the "
-        "model's float weights, and --quant int8 or a file of `suffice quantize` to make it small; "
-        "or a GGUF file of the model"
+        f"{tmp_path}: its weights are quantized by {method}, which is not supported "
+        "(supported: gptq, awq, compressed-tensors, fp8): give the model's float weights, and "
+        "--quant int8 or a file of `suffice quantize` to make it small; or a GGUF file of the model"
     )

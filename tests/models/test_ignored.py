@@ -11,7 +11,7 @@ import pytest
 
 from suffice.errors import InputError, SufficeWarning
 from suffice.models.families import family_of
-from suffice.models.ignored import check_stored_whole
+from suffice.models.ignored import is_stored_whole, quantized_by, without_quantization
 
 CONFIGS = Path(__file__).parent / "configs"
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
@@ -161,36 +161,35 @@ MLX = {"quantization": {"group_size": 64, "bits": 4}}
 WHOLE = {"model.embed_tokens.weight": "BF16", "model.norm.weight": "F32", "q.bias": "F16"}
 
 
-@pytest.mark.parametrize("raw", [BNB, MLX, BNB | MLX])
+@pytest.mark.parametrize("raw", [BNB, MLX, BNB | MLX, {}])
 def test_weights_that_are_stored_whole(raw: dict[str, Any]) -> None:
-    check_stored_whole(raw, WHOLE, "folder")
+    assert is_stored_whole(raw, WHOLE)
 
 
 @pytest.mark.parametrize(
-    ("raw", "more", "method"),
+    "more",
     [
-        (BNB, {"x.weight": "U8"}, "bitsandbytes"),
-        (BNB, {"x.weight.absmax": "F32"}, "bitsandbytes"),
-        (BNB, {"x.weight.quant_state.bitsandbytes__nf4": "F32"}, "bitsandbytes"),
-        (BNB, {"x.SCB": "F32"}, "bitsandbytes"),
-        (MLX, {"x.weight": "U32"}, "another program"),
-        (MLX, {"x.scales": "BF16"}, "another program"),
-        (MLX, {"x.biases": "BF16"}, "another program"),
-        ({"quantization_config": {"quant_method": "fp8"}}, {"x.weight": "F8_E4M3"}, "fp8"),
-        ({"quantization_config": {"quant_method": "fp8"}}, {"x.weight_scale_inv": "F32"}, "fp8"),
-        ({"quantization_config": {"quant_method": "gptq"}}, {"x.qweight": "I32"}, "gptq"),
-        ({"quantization_config": {"quant_method": "awq"}}, {"x.qzeros": "F16"}, "awq"),
-        ({"quantization_config": {"quant_method": "a\nb"}}, {"x.g_idx": "F32"}, "a\\nb"),
-        ({"quantization_config": {"quant_method": []}}, {"x.g_idx": "F32"}, "another program"),
-        ({"quantization_config": [1]}, {"x.g_idx": "F32"}, "another program"),
+        {"x.weight": "U8"},
+        {"x.weight.absmax": "F32"},
+        {"x.weight.quant_state.bitsandbytes__nf4": "F32"},
+        {"x.SCB": "F32"},
+        {"x.weight": "U32"},
+        {"x.scales": "BF16"},
+        {"x.biases": "BF16"},
+        {"x.weight": "F8_E4M3"},
+        {"x.weight_scale_inv": "F32"},
+        {"x.qweight": "I32"},
+        {"x.qzeros": "F16"},
+        {"x.g_idx": "F32"},
     ],
 )
-def test_weights_in_codes(raw: dict[str, Any], more: dict[str, str], method: str) -> None:
-    with pytest.raises(InputError) as caught:
-        check_stored_whole(raw, WHOLE | more, "folder")
-    assert str(caught.value) == (
-        f"folder: its weights are quantized by {method}, which is not supported: give the model's "
-        "float weights, and --quant int8 or a file of `suffice quantize` to make it small; or a "
-        "GGUF file of the model"
-    )
-    check_stored_whole({}, WHOLE | more, "folder")  # refused by the reader, by type and name
+def test_weights_in_codes(more: dict[str, str]) -> None:
+    assert not is_stored_whole(BNB, WHOLE | more)
+    assert is_stored_whole({}, WHOLE | more)  # refused by the reader, by type and name
+
+
+def test_what_says_who_quantized_is_read_once() -> None:
+    config = {"compression_config": {"format": "pack-quantized"}, "hidden_size": 8}
+    assert quantized_by(config) == {"format": "pack-quantized"}
+    assert quantized_by({"hidden_size": 8, "quantization_config": None}) is None
+    assert without_quantization(config | MLX) == {"hidden_size": 8}

@@ -138,12 +138,12 @@ LIGHT = """
 import sys
 from pathlib import Path
 from suffice.models.formats.gguf_file import GGUF
-from suffice.models.formats.hf_folder import Safetensors
+from suffice.models.formats.hf_folder import FolderTensors, Safetensors
 import suffice.models.checkpoint, suffice.models.formats.gguf_model
 file = GGUF.open(Path(sys.argv[1]))
 for name in file.tensors:
     file.load(name)
-weights = Safetensors(Path(sys.argv[2]))
+weights = Safetensors(FolderTensors(Path(sys.argv[2])))
 for name in weights.shapes():
     weights.load(name)
 print([name for name in ("gguf", "safetensors", "torch", "transformers") if name in sys.modules])

@@ -242,7 +242,10 @@ def test_refused() -> None:
                 random_codes(16, 64, 64), site=Site(np.zeros(1, np.float32), 0.01, (1.0, -1.0))
             )
         )
-    data = KMeans().pack(weight)
+
+
+def test_the_extension_refuses_parts_that_do_not_fit() -> None:
+    data = KMeans().pack(normal(16, 64))
     five = np.tile(data.levels, 2)
 
     def build(**changes: Any) -> None:
@@ -257,7 +260,7 @@ def test_refused() -> None:
         ({"group": 2147483640}, "a scale for 2147483640 columns; at most 64 are allowed"),
         ({"group": 32, "scales": "nested"}, "packed weight has 576 bytes; 704 expected"),
         ({"group": 48, "scales": "nested"}, "a scale for 48 columns; 16, 32 or 64 are allowed"),
-        ({"scales": "float32"}, "no scales 'float32'"),
+        ({"scales": "float64"}, "no scales 'float64'"),
         ({"minima": "float32"}, "no minima 'float32'"),
         ({"minima": "nested"}, "float16 scales do not go with minima 'nested'"),
         ({"scales": "nested", "minima": "zero"}, "nested scales do not go with minima 'zero'"),

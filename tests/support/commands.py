@@ -10,7 +10,7 @@ SUMMARY = re.compile(
     r"prompt \d+ tokens( \(\d+ cached\))? [\d.,-]+ tok/s(?: \| |\n)"
     r"decode \d+ tokens [\d.,-]+ tok/s(?: \| |\n)"
     r"(drafts accepted \d+ of \d+, [\d.]+ tokens a step(?: \| |\n))?"
-    r"(weights [\w:=,]+(, run as \w+)?(?: \| |\n))?"
+    r"(weights [\w:=,]+?(, run as [\w ]+)?(, [\d.]+ bits a weight)?(?: \| |\n))?"
     r"(cache [\d.,]+( [GM]iB)?( -> [\d.,]+)? [GM]iB, read [\d.]+ %(, sketch included)?(?: \| |\n))?"
     r"(up to [\d.]+ % of softmax unread(?: \| |\n))?"
     r"memory [\d.,]+ [GM]iB"

@@ -80,6 +80,8 @@ class FakeRunner:
     vocabulary = V
     longest_prompt = 10**9
     stored_as = "float32"
+    runs_as = "float32"
+    bits_per_weight = 32.0
 
     def __init__(self, rule: Rule, memory: int = 10**9) -> None:
         self.rule, self.memory = rule, memory

@@ -16,7 +16,7 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from benchmarks.peers.worker import serve
 
-FLASH = {"off": 0, "on": 1}  # llama_flash_attn_type
+FLASH = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 BATCH = 4096
 
 
@@ -94,6 +94,20 @@ class LlamaCpp:
             lib.llama_memory_seq_rm(memory, 0, len(tokens) + len(chosen) - 1, -1)
         seconds = time.perf_counter() - began
         return {"seconds": seconds, "tokens": chosen, "timed": len(chosen) - 1}
+
+    def score(self, tokens: list[int]) -> dict[str, Any]:
+        """Return -ln p of every token but the first, each after those before it."""
+        context = self._context(1)
+        self._forget(context, 1, 0)
+        self._run(context, [tokens], 0, every=True)
+        size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
+        losses = []
+        for place, target in enumerate(tokens[1:]):
+            row = np.ctypeslib.as_array(lib.llama_get_logits_ith(context, place), (size,))
+            logits = row.astype(np.float64)
+            top = logits.max()
+            losses.append(float(top + np.log(np.exp(logits - top).sum()) - logits[target]))
+        return {"losses": losses}
 
     def _context(self, sequences: int) -> Any:
         if sequences not in self._contexts:

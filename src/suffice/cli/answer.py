@@ -46,7 +46,7 @@ class Answer:
                     sys.stdout.write(delta)
                     sys.stdout.flush()
         finally:
-            if output is not None:
+            if output is not None and (self.text or not output.error):
                 print(flush=True)
                 trace = self._llm.runner.trace.since(before)
                 self.summary = summary(output, trace, weights(self._llm))
@@ -60,9 +60,13 @@ def weights(llm: LLM) -> str:
     """Return how the weights are stored in the model's file and in memory, in a few words."""
     from suffice.quant import QUANTS
 
-    stored, quant = llm.runner.stored_as, llm.config.quantization
+    runner, quant = llm.runner, llm.config.quantization
     name = "none" if quant is None else QUANTS.name_of(quant)
-    run = llm.config.dtype if name == "none" else name
+    kept = {"codes", "float8"}.intersection(runner.runs_as.split(" and "))
+    if name == "file" and kept:
+        mixed = "" if runner.runs_as in kept else f", run as {runner.runs_as}"
+        return f"weights {runner.stored_as}{mixed}, {runner.bits_per_weight:.1f} bits a weight"
+    stored, run = runner.stored_as, runner.runs_as if name in ("file", "none") else name
     same = stored.partition(":")[0] == run
     return f"weights {stored or run}" if same or not stored else f"weights {stored}, run as {run}"
 

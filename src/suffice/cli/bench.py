@@ -61,12 +61,14 @@ def whole_numbers(name: str, text: str) -> list[int]:
 
 
 def _weights(llm: LLM) -> str:
-    """Return how the model's own file stores its weights."""
+    """Return how weights are stored that no option asks for."""
     from suffice.quant import QUANTS
 
-    quant = llm.config.quantization
+    runner, quant = llm.runner, llm.config.quantization
     name = "none" if quant is None else QUANTS.name_of(quant)
-    return llm.config.dtype if name == "none" else name
+    if name not in ("file", "none"):
+        return name
+    return runner.stored_as if runner.runs_as == "codes" else runner.runs_as
 
 
 def record(result: BenchResult, llm: LLM, model: ModelFlags) -> dict[str, Any]:

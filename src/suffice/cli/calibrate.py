@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from suffice.cli.eval.options import CALIBRATION_TEXT, DATA_DIR, MOST_WINDOWS
 from suffice.cli.flags import WHOLE, flag
+from suffice.cli.options import ModelFlags
 from suffice.cli.output import busy
 from suffice.errors import InputError
 from suffice.progress import counting_bar
 
 if TYPE_CHECKING:
-    from suffice.cli.options import ModelFlags
     from suffice.engine.llm import LLM
     from suffice.eval.thresholds import Found
 
@@ -59,7 +59,7 @@ class CalibrateFlags:
     limit: Annotated[int | None, MOST_WINDOWS] = None
 
 
-def run(flags: CalibrateFlags, model: ModelFlags) -> None:
+def run(*, flags: CalibrateFlags, model: ModelFlags) -> None:
     """Calibrate and write the file; Ctrl-C leaves an earlier file unchanged.
 
     If the file is of the same model, its other parts are kept.

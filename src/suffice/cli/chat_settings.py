@@ -16,8 +16,8 @@ def _names() -> dict[str, tuple[str, Any]]:
     """Return the names of options, such as top_k, each with its field and type."""
     found = {}
     for name, hint in typing.get_type_hints(SamplingFlags, include_extras=True).items():
-        kind, option = typing.get_args(hint)
-        for flag in (option.default, *option.param_decls):
+        kind, declared = typing.get_args(hint)
+        for flag in declared.names:
             if flag.startswith("--"):
                 found[flag[2:].replace("-", "_")] = (name, kind)
     return found

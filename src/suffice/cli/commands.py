@@ -11,42 +11,36 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
-import typer
+import click
 
 from suffice import __version__
 from suffice.cli.answer import Answer
-from suffice.cli.calibrate import CalibrateFlags
-from suffice.cli.environment import misspelt, parameters, whole_values
-from suffice.cli.eval.commands import evaluate
-from suffice.cli.flags import (
-    flag,
-    hide_list_types,
-    hide_old_names,
-    show_whole_sentences,
-    with_flags,
-)
-from suffice.cli.foreign import accept
-from suffice.cli.hw.commands import hardware
+from suffice.cli.environment import misspelt
+from suffice.cli.flags import argument, flag
+from suffice.cli.foreign import foreign_flags
+from suffice.cli.groups import Commands, Program
 from suffice.cli.interrupt import INTERRUPTED
 from suffice.cli.messages import in_flags, of_usage
 from suffice.cli.options import (
     BenchFlags,
     ModelFlags,
     SamplingFlags,
-    SourceFlags,
 )
-from suffice.cli.output import busy, byte_bars, one_prompt, wrapped
-from suffice.cli.quantize import QuantizeFlags
+from suffice.cli.output import busy, one_prompt, wrapped
 from suffice.cli.warned import as_lines
 from suffice.errors import InputError, OptionError, check_text
 
-# typer has no public name for the class of every usage error.
-USAGE_ERROR = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
 
-app = typer.Typer(
-    name="suffice",
+def _version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        print(f"suffice {__version__}")
+        context.exit()
+
+
+app = Commands(
+    "suffice",
     help="Generate text with an LLM on this machine's CPU.",
     epilog=(
         "Every long flag can be set in the environment: --top-k as SUFFICE_TOP_K. "
@@ -55,9 +49,16 @@ app = typer.Typer(
         "to A reads. `up to U % of softmax unread` bounds the attention mass left out."
     ),
     context_settings={"help_option_names": ["-h", "--help"]},
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich" if sys.stdout is not None and sys.stdout.isatty() else None,
+    params=[
+        click.Option(
+            ["--version"],
+            help="Print the version.",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_version,
+        )
+    ],
 )
 
 System = Annotated[
@@ -77,16 +78,15 @@ def execute(arguments: list[str]) -> int:
     if sys.stdout is None:
         return _complain("standard output is closed: give it somewhere to go")
     _accept_any_text()
-    group = typer.main.get_command(app)
     try:
-        return _called(group, arguments)
+        return _called(arguments)
     except OptionError as error:
-        return _complain(in_flags(error, arguments, parameters(group)))
+        return _complain(in_flags(error, arguments, app.parameters()))
     except InputError as error:
         return _complain(str(error))
-    except USAGE_ERROR as error:
+    except click.UsageError as error:
         return _complain(of_usage(error))
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except BrokenPipeError:
         _discard_output()
@@ -98,18 +98,18 @@ def execute(arguments: list[str]) -> int:
         return _complain(f"the output cannot be written: {error.strerror or error}")
 
 
-def _called(group: Any, arguments: list[str]) -> int:
-    whole_values(group)
-    accept(group)
-    hide_old_names(parameters(group))
-    hide_list_types(parameters(group))
-    show_whole_sentences(group)
-    for line in misspelt(group, os.environ):
+def _called(arguments: list[str]) -> int:
+    for line in misspelt(app, os.environ):
         print(line, file=sys.stderr)
+    code = 0
     with as_lines():
-        code = group.main(arguments or ["--help"], prog_name="suffice", standalone_mode=False)
+        try:
+            with app.make_context("suffice", arguments or ["--help"]) as context:
+                app.invoke(context)
+        except click.exceptions.Exit as left:
+            code = left.exit_code
     sys.stdout.flush()
-    return code or 0
+    return code
 
 
 def _accept_any_text() -> None:
@@ -135,32 +135,16 @@ def _complain(message: str) -> int:
     return 2
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"suffice {__version__}")
-        raise typer.Exit
-
-
-def _from_environment(context: typer.Context, name: str) -> bool:
+def _from_environment(context: click.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "ENVIRONMENT"
 
 
-@app.callback()
-def _suffice(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
-    ] = False,
-) -> None:
-    pass
-
-
-@app.command()
-@with_flags
+@app.program(more=foreign_flags)
 def run(
-    context: typer.Context,
+    context: click.Context,
     text: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="The prompt; - reads standard input.")
+        str | None, argument(metavar="PROMPT", help="The prompt; - reads standard input.")
     ] = None,
     prompt: Annotated[str | None, flag("-p", "--prompt", help="The prompt, as a flag.")] = None,
     file: Annotated[
@@ -192,8 +176,7 @@ def run(
     Answer(llm, quiet).show(llm.stream(tokens, params))
 
 
-@app.command()
-@with_flags
+@app.program(more=foreign_flags)
 def chat(
     system: System = None, quiet: Quiet = False, *, model: ModelFlags, sampling: SamplingFlags
 ) -> None:
@@ -210,8 +193,7 @@ def chat(
     Chat(llm, sampling, system, quiet, model.model).talk()
 
 
-@app.command()
-@with_flags
+@app.program(more=foreign_flags)
 def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
     """Measure prompt and decode speed in tokens per second."""
     from suffice.cli import bench as benching
@@ -219,37 +201,27 @@ def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
     benching.run(flags, model)
 
 
-app.add_typer(evaluate, name="eval")
-app.add_typer(
-    hardware,
-    name="hw",
-    short_help="Simulate the papers' accelerators and check them against published figures.",
+app.add_command(
+    Program(
+        "calibrate",
+        "suffice.cli.calibrate:run",
+        help="Calibrate attention or softmax techniques for a model on a text.",
+    )
+)
+app.add_command(
+    Program(
+        "quantize",
+        "suffice.cli.quantize:run",
+        help="Quantize a model to 2 to 8 bits, calibrated on a text.",
+    )
 )
 
 
-@app.command()
-@with_flags
-def calibrate(*, flags: CalibrateFlags, model: ModelFlags) -> None:
-    """Calibrate attention or softmax techniques for a model on a text."""
-    from suffice.cli import calibrate as calibrating
-
-    calibrating.run(flags, model)
-
-
-@app.command()
-@with_flags
-def quantize(*, flags: QuantizeFlags, model: SourceFlags) -> None:
-    """Quantize a model to 2 to 8 bits, calibrated on a text."""
-    from suffice.cli import quantize as quantizing
-
-    quantizing.run(flags, model)
-
-
-@app.command()
+@app.program()
 def report(
     results: Annotated[
         list[Path],
-        typer.Argument(metavar="RESULTS", help="Result files (.json), or folders of them."),
+        argument(metavar="RESULTS", help="Result files (.json), or folders of them."),
     ],
     output: Annotated[
         Path, flag("-o", "--output", help="The page (HTML) to write.", environment=False)
@@ -261,25 +233,22 @@ def report(
     reporting.run(results, output)
 
 
-@app.command()
-def pull(
-    name: Annotated[str, typer.Argument(help="A name such as smollm2-135m; `info` lists them.")],
-) -> None:
-    """Download a model by its short name."""
-    from suffice import pull as pulling
-
-    with byte_bars() as report:
-        path = pulling.pull(name, report)
-    model = pulling.MODELS[name]
-    print(f"{model.name}: {model.summary}; licence: {model.licence}", file=sys.stderr)
-    print(path)
+app.add_command(
+    Program(
+        "pull",
+        "suffice.cli.models:pull",
+        help="Download a model by its short name, or from the Hugging Face Hub.",
+    )
+)
+app.add_command(Program("list", "suffice.cli.models:listed", help="List the downloaded models."))
+app.add_command(Program("rm", "suffice.cli.models:remove", help="Remove a downloaded model."))
 
 
-@app.command()
+@app.program()
 def info(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
+        argument(
             metavar="SEAM|TECHNIQUE",
             help="A seam (attention, softmax, policy, growth, quant, speculate) lists its "
             "techniques, a technique such as aet its options; without one, the machine.",
@@ -319,3 +288,22 @@ def info(
         showing.show_model(model)
     else:
         showing.show()
+
+
+app.add_command(
+    Commands(
+        "eval",
+        help="Measure the quality and speed of a setting.",
+        declared_in="suffice.cli.eval.commands:evaluate",
+    )
+)
+app.add_command(
+    Commands(
+        "hw",
+        help="Simulate the accelerators that the implemented papers propose (Scrooge, KLLM, EXAQ): "
+        "memory, cycles, energy and area, compared with the published figures. Generating text "
+        "does not use them.",
+        short_help="Simulate the papers' accelerators and check them against published figures.",
+        declared_in="suffice.cli.hw.commands:hardware",
+    )
+)

@@ -2,22 +2,44 @@
 
 A command with a parameter `model: ModelFlags` gets all flags of that group. Each long flag is also
 read from the environment: `--top-k` from `SUFFICE_TOP_K`; the command line wins. A variable
-is one value, even if the flag may be repeated.
+is one value, even if the flag may be repeated. `suffice.cli.parameters` makes click's parameters of
+the declarations.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-import typer
+import click
 
 from suffice.engine.options import EngineOptions, Flag, options
 
-OLD: set[str] = set()  # former names of flags, accepted until 0.3 but not shown
+
+@dataclass(frozen=True)
+class Declared:
+    """How the command line offers a parameter of a command.
+
+    Attributes:
+        names: Of the flag; without names the parameter is an argument.
+        help: What it is, in a sentence or two.
+        panel: The heading in `--help`; None for the usual one.
+        variables: The environment variables that set it.
+        old: Those of `names` that are former ones: accepted until 0.3, but not shown.
+        parser: Returns the value of a text; None for the type of the annotation.
+        metavar: What stands for the value in `--help`.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    panel: str | None = None
+    variables: tuple[str, ...] = ()
+    old: tuple[str, ...] = ()
+    parser: Callable[[Any], Any] | None = None
+    metavar: str | None = None
 
 
 def flag(
@@ -26,25 +48,22 @@ def flag(
     panel: str | None = None,
     environment: bool = True,
     old: tuple[str, ...] = (),
-    **extra: Any,
+    parser: Callable[[Any], Any] | None = None,
+    metavar: str | None = None,
 ) -> Any:
-    """Declare an option whose long names have environment variables, unless `environment=False`.
-
-    `old` are its former names; see `hide_old_names`.
-    """
-    OLD.update(old)
+    """Declare a flag whose long names have environment variables, unless `environment=False`."""
     names = (*names, *old)
     long = [name.removeprefix("--") for name in names if name.startswith("--")]
     long = [name for name in long if name != "cache"]  # SUFFICE_CACHE is a folder (see paths)
     variables = ["SUFFICE_" + name.upper().replace("-", "_") for name in long]
-    return typer.Option(
-        *names,
-        help=help,
-        envvar=variables if environment else None,
-        show_envvar=False,
-        rich_help_panel=panel,
-        **extra,
+    return Declared(
+        names, help, panel, tuple(variables) if environment else (), old, parser, metavar
     )
+
+
+def argument(*, help: str, metavar: str | None = None) -> Any:
+    """Declare an argument, which is given by its place."""
+    return Declared((), help, metavar=metavar)
 
 
 def whole(text: str | int) -> int:
@@ -52,7 +71,7 @@ def whole(text: str | int) -> int:
     try:
         return int(text)
     except ValueError:
-        raise typer.BadParameter(f"'{text}' is not a whole number") from None
+        raise click.BadParameter(f"'{text}' is not a whole number") from None
 
 
 def number(text: str | float) -> float:
@@ -60,11 +79,11 @@ def number(text: str | float) -> float:
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"'{text}' is not a number") from None
+        raise click.BadParameter(f"'{text}' is not a number") from None
 
 
 WHOLE: dict[str, Any] = {"parser": whole, "metavar": "N"}
-NUMBER = {"parser": number, "metavar": "X"}
+NUMBER: dict[str, Any] = {"parser": number, "metavar": "X"}
 
 
 class EngineFlags:
@@ -74,7 +93,7 @@ class EngineFlags:
         self.names = names
 
     def parameters(self) -> list[inspect.Parameter]:
-        """Return the options as parameters for typer."""
+        """Return the options as parameters of a command."""
         return [
             _parameter(name, field, option.flag)
             for name, (field, option) in options().items()
@@ -112,6 +131,40 @@ def members(group: type[Any]) -> dict[str, inspect.Parameter | list[inspect.Para
     return found
 
 
+@dataclass(frozen=True)
+class Signature:
+    """What a command asks for: parameters on the command line, and groups of them by name."""
+
+    parameters: list[inspect.Parameter]
+    groups: Mapping[str, type[Any]]
+    context: str | None  # the name of the parameter that takes click's context
+
+    @classmethod
+    def of(cls, command: Callable[..., Any]) -> Signature:
+        """Read a function's signature; parameters that are groups become those of the group."""
+        groups: dict[str, type[Any]] = {}
+        parameters: list[inspect.Parameter] = []
+        context = None
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            kind = parameter.annotation
+            if kind is click.Context:
+                context = parameter.name
+            elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
+                groups[parameter.name] = kind
+                for member in members(kind).values():
+                    parameters += [member] if isinstance(member, inspect.Parameter) else member
+            else:
+                parameters.append(parameter)
+        return cls(parameters, groups, context)
+
+    def arguments(self, context: click.Context) -> dict[str, Any]:
+        """Return what the function is called with, from the values of click's parameters."""
+        values = dict(context.params)
+        grouped = {name: _built(group, values) for name, group in self.groups.items()}
+        own = {} if self.context is None else {self.context: context}
+        return {**values, **grouped, **own}
+
+
 def _built(group: type[Any], values: dict[str, Any]) -> Any:
     """Return a group built from the values of its members, which are removed from `values`."""
     made: dict[str, Any] = {}
@@ -121,62 +174,3 @@ def _built(group: type[Any], values: dict[str, Any]) -> Any:
         else:
             made[name] = EngineOptions(**{own.name: values.pop(own.name) for own in member})
     return group(**made)
-
-
-def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter of a command that is a group of flags by the flags of the group."""
-    groups: dict[str, type[Any]] = {}
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        group = parameter.annotation
-        if isinstance(group, type) and dataclasses.is_dataclass(group):
-            groups[parameter.name] = group
-            for member in members(group).values():
-                parameters += [member] if isinstance(member, inspect.Parameter) else member
-        else:
-            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
-
-    @functools.wraps(command)
-    def wrapper(**values: Any) -> None:
-        grouped = {name: _built(group, values) for name, group in groups.items()}
-        command(**values, **grouped)
-
-    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
-    return wrapper
-
-
-def hide_old_names(parameters: Iterable[Any]) -> None:
-    """Make parameters accept their old names, but show only the new ones."""
-    for parameter in parameters:
-        if not OLD.isdisjoint(parameter.opts):
-            parameter.add_to_parser = _with_names(parameter, parameter.opts)
-            parameter.opts = [name for name in parameter.opts if name not in OLD]
-
-
-def show_whole_sentences(group: Any) -> None:
-    """Make listings of commands show the first paragraph of each command's help, uncut."""
-    for command in group.commands.values():
-        command.short_help = command.short_help or (command.help or "").partition("\n\n")[0]
-        if hasattr(command, "commands"):
-            show_whole_sentences(command)
-
-
-def hide_list_types(parameters: Iterable[Any]) -> None:
-    """Make help show arguments that take several values without a type such as `<list[str]>`."""
-    for parameter in parameters:
-        if parameter.nargs == -1:
-            parameter.display_type_rich = lambda ctx: None
-
-
-def _with_names(parameter: Any, names: list[str]) -> Any:
-    add = parameter.add_to_parser
-
-    def add_all(parser: Any, context: Any) -> None:
-        shown, parameter.opts = parameter.opts, names
-        try:
-            add(parser, context)
-        finally:
-            parameter.opts = shown
-
-    return add_all

@@ -35,7 +35,10 @@ def show() -> None:
         print(f"{name:16} {value}")
     print()
     print(markdown(["seam", "technique", "computed by"], techniques()))
-    print(f"\nkeys and values in {', '.join(KV_DTYPES)}, in native code everywhere\n")
+    print(
+        "\nPyTorch: for models of transformers and `suffice quantize`; -: decides, computes nothing"
+    )
+    print(f"keys and values in {', '.join(KV_DTYPES)}, in native code everywhere\n")
     for model in MODELS.values():
         path = model_path(model)
         here = str(path) if path.is_file() else f"not here: suffice pull {model.name}"
@@ -88,7 +91,7 @@ def _speeds() -> list[tuple[str, str]]:
 def _rates(measured: machine.Machine) -> str:
     return (
         f"copies {measured.copy_bytes_per_second / 1e9:.1f} GB/s, "
-        f"products {measured.products_per_second / 1e9:.1f} G/s, "
+        f"{measured.products_per_second / 1e9:.1f} billion multiply-adds/s, "
         f"reads {measured.read_bytes_per_second / 1e9:.1f} GB/s "
         f"({measured.read_bytes_per_second_one / 1e9:.1f} of one thread)"
     )
@@ -163,10 +166,15 @@ def _kinds(matrices: list[StoredMatrix]) -> str:
 def _runs_as(model: Checkpoint | Quantized) -> str:
     """Return the type of weights in memory, unless a flag asks for another."""
     from suffice.models.formats.quantized_file import Quantized
+    from suffice.models.stored_file import FLOATS
 
     if isinstance(model, Quantized):
         return "it is stored"
     found = "bfloat16" if model.dtype == "bfloat16" else "float32"
+    others = [matrix.type for matrix in model.matrices if not matrix.coded]
+    if len(others) < len(model.matrices):
+        changed = sorted(each for each in set(others) if str(FLOATS.get(each, each)) != found)
+        found = f"it is stored, but {', '.join(changed)} as {found}" if changed else "it is stored"
     return f"{found}; --quant and --dtype change it"
 
 

@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import Any
 
+import click
+
+from suffice.cli.groups import Commands
 from suffice.cli.options import SAMPLING_NAMES
 from suffice.errors import OptionError
 
@@ -16,9 +18,12 @@ _NAMED = re.compile(r"\b(\w+)=([^\s,;:]+)")
 _FIELDS = {option: flag for flag, option in SAMPLING_NAMES.items()}
 # What a flag offers where the option of Python has None.
 _NONE = {"max_tokens": ", or -1 to fill the context"}
+_EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
 
 
-def in_flags(error: OptionError, arguments: Sequence[str], parameters: Iterable[Any]) -> str:
+def in_flags(
+    error: OptionError, arguments: Sequence[str], parameters: Iterable[click.Parameter]
+) -> str:
     """Return the message of a refused value with the flag or the variable that set it.
 
     `parameters` are those of all commands. An option that the user did not set keeps its name.
@@ -60,22 +65,28 @@ def _argument(
     return None if found is None else (found[0], found[1] or "''")
 
 
-def of_usage(error: Any) -> str:
-    """Return the message of typer's usage error, with the nearest flag or the known commands."""
-    message: str = error.format_message()
-    command = getattr(error.ctx, "command", None)
-    if command is None:
+def of_usage(error: click.UsageError) -> str:
+    """Return the message of a usage error, with what would be right."""
+    context, message = error.ctx, error.format_message()
+    if context is None:
         return message
-    if hasattr(error, "possibilities") and hasattr(error, "option_name"):  # unknown flag
-        shown = [each for each in command.params if not getattr(each, "hidden", False)]
-        names = [name for each in shown for name in (*each.opts, *each.secondary_opts)]
-        near = _near(error.option_name, [name for name in names if name.startswith("-")])
-        path = error.ctx.command_path
-        return f"unknown flag '{error.option_name}'.{near} `{path} --help` lists the flags"
-    if hasattr(command, "commands"):
-        names = [name for name, each in command.commands.items() if not each.hidden]
+    command = context.command
+    if isinstance(error, click.NoSuchOption):
+        shown = [each for each in command.get_params(context) if isinstance(each, click.Option)]
+        names = [name for each in shown if not each.hidden for name in each.opts]
+        path, given = context.command_path, error.option_name
+        return f"unknown flag '{given}'.{_near(given, names)} `{path} --help` lists the flags"
+    if isinstance(command, Commands):
+        names = [name for name, each in command.known().items() if not each.hidden]
         return f"{message} Known: {', '.join(sorted(names))}"
-    return message
+    if extra := _EXTRA.fullmatch(message):
+        quotes = "put a prompt of several words in quotes; " if command.name == "run" else ""
+        return f"unexpected '{extra[1]}': {quotes}{_help(context)}"
+    return f"{message} {_help(context)}" if isinstance(error, click.MissingParameter) else message
+
+
+def _help(context: click.Context) -> str:
+    return f"`{context.command_path} --help` lists what it takes"
 
 
 def _near(given: str, names: Iterable[str]) -> str:

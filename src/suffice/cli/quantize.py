@@ -6,16 +6,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from suffice.cli.eval.options import CALIBRATION_TEXT, DATA_DIR
 from suffice.cli.flags import WHOLE, flag
+from suffice.cli.options import SourceFlags
 from suffice.cli.output import busy
 from suffice.errors import InputError
 from suffice.progress import counting_bar
-
-if TYPE_CHECKING:
-    from suffice.cli.options import SourceFlags
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class QuantizeFlags:
     limit: Annotated[int, flag("--limit", help="Maximum number of windows.", **WHOLE)] = 16
 
 
-def run(flags: QuantizeFlags, model: SourceFlags) -> None:
+def run(*, flags: QuantizeFlags, model: SourceFlags) -> None:
     """Quantize and write the file. After Ctrl-C, the same command continues where it stopped.
 
     Raises:

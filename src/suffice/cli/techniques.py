@@ -125,7 +125,11 @@ def described(seam: Seam, name: str) -> str:
         if label in page.sections:
             lines.append(_entry(label, page.sections[label]))
     if page.limit:
-        lines.append(_entry("Limit", f"{seam.flag} {page.limit} must equal the exact result"))
+        lines.append(
+            _entry(
+                "Limit", f"{seam.flag} {page.limit} equals the exact result: a test compares them"
+            )
+        )
     lines.append(_entry("Example", f'suffice run {seam.flag} {page.example} "your prompt"'))
     return "\n".join(lines)
 

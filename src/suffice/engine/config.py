@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from suffice.attention import ATTENTIONS, SOFTMAXES, Attention, by_head
 from suffice.cache import Growth
-from suffice.engine.option_values import float_weights, quant_name
+from suffice.engine.option_values import quant_name, stored_weights
 from suffice.engine.options import EngineOptions, options, read, takes_options
 from suffice.errors import InputError, OptionError
 from suffice.policy import POLICIES, Policy
@@ -243,7 +243,7 @@ class Config(EngineOptions):
         quant_dtype = self.quantization and self.quantization.dtype
         found = "bfloat16" if model_dtype == "bfloat16" else "float32"
         dtype = (quant_dtype or found) if self.dtype == "auto" else self.dtype
-        quant = self.quantization or float_weights(dtype)
+        quant = stored_weights(self.quantization, self.dtype, dtype)
         kv = dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
         return dataclasses.replace(
             self,

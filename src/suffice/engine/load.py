@@ -11,6 +11,7 @@ from suffice.engine.config import Config
 from suffice.engine.drafting import DraftModels
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
+from suffice.models.checkpoint import Checkpoint
 from suffice.models.decoder import DecoderWeights
 from suffice.models.files import fingerprint
 from suffice.models.formats.quantized_file import Quantized
@@ -21,6 +22,12 @@ from suffice.progress import status
 from suffice.quant import QUANTS
 
 SAMPLE = 8000  # characters of text; their tokens suffice to measure the model's keys
+
+
+def _tokenizer(config: Config, opened: Checkpoint | Quantized) -> Tokenizer:
+    """Load the tokenizer; one in the model's own GGUF file has been read with the model."""
+    own = opened.metadata if isinstance(opened, Checkpoint) and not config.tokenizer else None
+    return load_tokenizer(config.tokenizer or config.model, opened.config.vocab, own)
 
 
 def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
@@ -44,7 +51,7 @@ def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
     if isinstance(opened, Quantized):
         config = replace(config, quantization=QUANTS.build(opened.facts["method"]))
     with ThreadPoolExecutor(1) as tokenizers, status(f"loading {config.model}") as report:
-        loading = tokenizers.submit(load_tokenizer, config.tokenizer or config.model, model.vocab)
+        loading = tokenizers.submit(_tokenizer, config, opened)
         if isinstance(opened, Quantized):
             to_huge_pages(opened.weights)
             decoder = DecoderWeights(model, opened.weights)

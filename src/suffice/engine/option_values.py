@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from suffice.cache import KV_DTYPES, types_of
@@ -117,11 +118,19 @@ def quant_of(name: str, value: Any) -> Any:
     return QUANTS.take(name, value)
 
 
-def float_weights(dtype: str) -> Quant:
-    """Return the method that stores weights in a float type."""
+def stored_weights(given: Quant | None, asked: str, dtype: str) -> Quant:
+    """Return the method that stores weights.
+
+    Without a `given` one it is the file's own, unless a type other than auto is `asked` for, which
+    all weights then have. Weights that the file's own method keeps in float have `dtype`.
+    """
+    from suffice.quant.file import AsStored
     from suffice.quant.none import NoQuant
 
-    return NoQuant(dtype)
+    found = given or (AsStored() if asked == "auto" else NoQuant(asked))
+    if isinstance(found, AsStored) and found.dtype is None:
+        return replace(found, dtype=dtype)
+    return found
 
 
 def quant_name(quant: Quant | None) -> str:
@@ -149,6 +158,8 @@ def speculator(name: str, value: Any) -> Speculator:
 
 def calibration(name: str, value: Any) -> Calibration | None:
     """Return a calibration, given as an object or as its file; None stays None."""
+    if value is None:
+        return None
     from suffice.attention.calibration import Calibration, read
 
-    return value if value is None or isinstance(value, Calibration) else read(value)
+    return value if isinstance(value, Calibration) else read(value)

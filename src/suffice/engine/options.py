@@ -93,10 +93,10 @@ class EngineOptions:
         tokenizer: Where the tokenizer is, if not with the model.
         threads: Threads of the native core; None for all cores this process may use.
         max_model_len: Context length in tokens; None for the model's own.
-        dtype: Type of the weights and of prefill; "auto" for the checkpoint's.
+        dtype: Type of all weights; "auto" for the checkpoint's, whose codes stay codes.
         kv_cache_dtype: Type of the cached keys and values, or "KEYS/VALUES"; "auto" for `dtype`.
         kv_cache_bytes: Most bytes for all caches together; None for no limit.
-        quantization: How weights are stored; None for `dtype`.
+        quantization: How weights are stored; None for `dtype`, or as the file stores them.
         attention, softmax, policy, growth: The techniques.
         speculative_config: Who drafts tokens: a name, or vLLM's {"method": "name", ...}.
         calibration: The file of `suffice calibrate`, for techniques that need one.
@@ -154,7 +154,11 @@ class EngineOptions:
     dtype: str = field(
         default="auto",
         metadata=_option(
-            values.dtype, _model("--dtype", help="Type of the weights: auto, float32, bfloat16.")
+            values.dtype,
+            _model(
+                "--dtype",
+                help="Type of all weights: float32, bfloat16; auto: as the file stores them.",
+            ),
         ),
     )
     kv_cache_dtype: str = field(
@@ -186,7 +190,7 @@ class EngineOptions:
             _technique(
                 "--quant",
                 "--quantization",
-                help="How weights are stored, such as int8; `suffice info quant` lists them.",
+                help="How weights are stored: file, int8, ...; `suffice info quant` lists them.",
             ),
             inexact=True,
         ),

@@ -61,6 +61,16 @@ class Runner(Protocol):
         ...
 
     @property
+    def runs_as(self) -> str:
+        """The types of the matrices in memory, such as bfloat16, or codes and float32."""
+        ...
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits of an entry of the matrices in memory, with their scales."""
+        ...
+
+    @property
     def longest_prompt(self) -> int:
         """The largest number of tokens in a prompt."""
         ...

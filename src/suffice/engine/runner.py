@@ -85,6 +85,16 @@ class Runner:
         return self.decoder.bytes
 
     @property
+    def runs_as(self) -> str:
+        """The types of the matrices in memory, such as bfloat16, or codes and float32."""
+        return self.decoder.runs_as
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits of an entry of the matrices in memory, with their scales."""
+        return self.decoder.bits_per_weight
+
+    @property
     def longest_prompt(self) -> int:
         """The largest number of tokens in a prompt."""
         return self.decoder.config.longest_prompt

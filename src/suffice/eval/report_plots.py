@@ -10,8 +10,8 @@ import contextlib
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise, product
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import matplotlib
@@ -211,25 +211,41 @@ def _label(
     taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in marks]
     taken += [Bbox(axes.transData.transform(np.sort(step, 0))).padded(1) for step in steps]
     for index in np.argsort(-marks[:, 1]):
-        for text, away in product(texts[index], _PLACES):
-            note = _note(axes, text, points[index], away)
-            box = note.get_window_extent()
-            note.remove()
-            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0
-            if inside and box.y1 <= frame.y1 and not box.count_overlaps(taken):
-                taken.append(box)
-                break
-        else:
-            away = _PLACES[0]
+        free = (
+            (text, away, box)
+            for text, away, box in _candidates(axes, texts[index], points[index])
+            if _inside(frame, box) and not box.count_overlaps(taken)
+        )
+        text, away, box = next(free, (texts[index][-1], _PLACES[0], None))
+        taken += [] if box is None else [box]
         line = {
             "arrowstyle": "-",
             "color": colours[index],
             "linewidth": 0.7,
             "shrinkA": 1,
             "shrinkB": 4,
+            "relpos": (0 if away[0] > 0 else 1, 0.5),
         }
-        line |= {"shrinkA": 1, "shrinkB": 4, "relpos": (0 if away[0] > 0 else 1, 0.5)}
         _note(axes, text, points[index], away, arrowprops=None if away in _NEAR else line)
+
+
+def _inside(frame: Bbox, box: Bbox) -> bool:
+    across = frame.x0 <= box.x0 and box.x1 <= frame.x1
+    return bool(across and frame.y0 <= box.y0 and box.y1 <= frame.y1)
+
+
+def _candidates(
+    axes: Any, texts: Iterable[str], at: tuple[float, float]
+) -> Iterator[tuple[str, tuple[int, int], Bbox]]:
+    """Yield each text with each offset from its mark and the box in pixels that it takes there."""
+    pixels = axes.figure.dpi / 72
+    for text in texts:
+        note = _note(axes, text, at, _PLACES[0])
+        box = note.get_window_extent()  # slow, so the other offsets move this box
+        note.remove()
+        for x, y in _PLACES:
+            right = (x - _PLACES[0][0]) * pixels - (box.width if x < 0 else 0)
+            yield text, (x, y), box.translated(right, (y - _PLACES[0][1]) * pixels)
 
 
 def _note(

@@ -161,8 +161,12 @@ def setting(config: Mapping[str, Any]) -> dict[str, str]:
     """Return a run's types of weights, keys and values, and its techniques."""
     parts = {name: technique(config[name]) for name in _PLAIN if isinstance(config.get(name), str)}
     quant = str(config.get("quant"))
-    plain = quant.startswith(("NoQuant", "None"))
-    weights = str(config.get("dtype")) if plain else technique(quant)
+    if quant.startswith(("NoQuant", "None")):
+        weights = str(config.get("dtype"))
+    elif quant.startswith("AsStored"):
+        weights = "as stored" + (", int8 inputs" if "act_bits=8" in quant else "")
+    else:
+        weights = technique(quant)
     kv = "KV " + _short(config.get("kv_cache_dtype"))
     return {"weights": _short(weights), "kv": kv} | parts
 

@@ -7,10 +7,10 @@ of the configuration, and names and shapes of weights, both missing and superflu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,28 @@ from suffice.models.families import Family
 from suffice.models.storage import StoredMatrix, commonest
 from suffice.models.stored_file import Array
 from suffice.models.weights import is_linear, is_norm, match, shapes
+from suffice.quant.code_layout import CodeLayout
+from suffice.quant.packed_float8 import StoredFloat8
 
-__all__ = ["Checkpoint", "Source", "Weight", "assemble"]
+__all__ = ["Checkpoint", "Source", "UnreadCodes", "Weight", "assemble"]
 
 _BLOCK_VALUES = 1 << 19  # converted at a time: 2 MiB in float32, which the caches hold
 _PANEL_ROWS = 16  # blocks of rows are whole panels of packed weights
+
+
+@dataclass(frozen=True)
+class UnreadCodes:
+    """A matrix [N, K] in codes that is still in its file.
+
+    `levels` uint8 [2^bits] are the levels plus 128. `fill` writes panels uint8
+    [N/16, layout.panel_bytes(K)], and raises `InputError` for a damaged file, or scales that are
+    not finite. `order` int32 [K] is there if column k of the codes belongs to input order[k].
+    """
+
+    layout: CodeLayout
+    levels: NDArray[np.uint8]
+    fill: Callable[[NDArray[np.uint8]], None]
+    order: NDArray[np.int32] | None = None
 
 
 class Source(Protocol):
@@ -52,6 +69,18 @@ class Source(Protocol):
 
     def load_rows(self, name: str, first: int, out: NDArray[np.float32]) -> None:
         """Convert rows `first`, `first` + 1, ... of a matrix into all rows of `out` [rows, K].
+
+        Raises:
+            InputError: A damaged file, or an entry that is not finite.
+        """
+        ...
+
+    def in_codes(self, name: str) -> bool:
+        """Return whether a matrix is stored in codes that become panels."""
+        ...
+
+    def codes(self, name: str) -> UnreadCodes | StoredFloat8:
+        """Return a matrix that is stored in codes.
 
         Raises:
             InputError: A damaged file, or an entry that is not finite.
@@ -91,6 +120,14 @@ class Weight:
         found = self.source.load(self.stored)
         return found.astype(np.float32) + np.float32(self.offset) if self.offset else found
 
+    def codes(self) -> UnreadCodes | StoredFloat8 | None:
+        """Return the codes of a matrix that is stored in codes or 8-bit floats; else None.
+
+        Raises:
+            InputError: A damaged file, or an entry that is not finite.
+        """
+        return self.source.codes(self.stored) if self.source.in_codes(self.stored) else None
+
     def blocks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Read a matrix [N, K] as float32, a block of rows at a time: its first row, and the block.
 
@@ -124,7 +161,8 @@ class Checkpoint:
     """An opened checkpoint; `names` maps canonical names to stored ones.
 
     `norm_offset` is added to the weights of RMS norms. `spare_head` is a stored head that a tied
-    model does not need; it must equal the embedding.
+    model does not need; it must equal the embedding. `metadata` are those of a GGUF file, which
+    describe the tokenizer too; None in other formats.
     """
 
     path: Path
@@ -133,6 +171,7 @@ class Checkpoint:
     source: Source
     norm_offset: float = 0.0
     spare_head: str | None = None
+    metadata: Mapping[str, Any] | None = None
 
     @property
     def dtype(self) -> str:
@@ -152,7 +191,9 @@ class Checkpoint:
         for name, stored in self.names.items():
             if is_linear(name):
                 entries = math.prod(shapes[stored])
-                found.append(StoredMatrix(name, *self.source.stored(stored), entries))
+                type_, size = self.source.stored(stored)
+                coded = self.source.in_codes(stored)
+                found.append(StoredMatrix(name, type_, size, entries, coded))
         return found
 
     @property
@@ -203,10 +244,11 @@ def assemble(
     source: Source,
     weights: Mapping[str, str] | None = None,
     norm_offset: float | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
     """Match a source's weights with a configuration.
 
-    `weights` and `norm_offset` replace those of the family.
+    `weights` and `norm_offset` replace those of the family. `metadata` are a GGUF file's.
 
     Raises:
         InputError: Weights are missing, left over or of another shape.
@@ -218,4 +260,4 @@ def assemble(
     rest = {name: shape for name, shape in stored.items() if name != spare_head}
     names = match(shapes(config), weights, rest, surplus=family.surplus, where=str(path))
     offset = family.norm_offset if norm_offset is None else norm_offset
-    return Checkpoint(path, config, names, source, offset, spare_head)
+    return Checkpoint(path, config, names, source, offset, spare_head, metadata)

@@ -15,7 +15,7 @@ from suffice.models.pages import HugePages
 from suffice.models.rope import rope_table
 from suffice.models.weights import is_linear
 from suffice.quant import PackedLinear, Quant
-from suffice.quant.panels import Allocate
+from suffice.quant.panels import DTYPES, Allocate
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -82,6 +82,22 @@ class DecoderWeights:
         return weight
 
     @property
+    def all_packed(self) -> list[PackedLinear]:
+        """All packed matrices."""
+        return [each for each in self.weights.values() if isinstance(each, PackedLinear)]
+
+    @property
+    def runs_as(self) -> str:
+        """The types of the packed matrices, such as bfloat16, or codes and float32."""
+        return " and ".join(sorted({matrix.dtype for matrix in self.all_packed}))
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits of an entry of the packed matrices, with their scales."""
+        entries = sum(matrix.rows * matrix.columns for matrix in self.all_packed)
+        return 8 * sum(matrix.data.nbytes for matrix in self.all_packed) / entries
+
+    @property
     def bytes(self) -> int:
         """Bytes of all weights."""
         return sum(
@@ -91,10 +107,13 @@ class DecoderWeights:
 
     @property
     def embed_scale(self) -> float:
-        """Factor of embedding rows, rounded to the type that they are stored in."""
-        stored = self.matrix("embed")
+        """Factor of embedding rows, rounded to the type that they are stored in.
+
+        Codes count as bfloat16, as they do in `Checkpoint.dtype`.
+        """
         scale = np.float32(self.config.embed_scale)
-        return float(scale.astype(stored.data.dtype) if stored.dtype == "bfloat16" else scale)
+        rounded = self.matrix("embed").dtype in ("bfloat16", "codes")
+        return float(scale.astype(DTYPES["bfloat16"]) if rounded else scale)
 
     def rope_tables(self, rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return cosines and sines [rows, D/2] float32 for each of `config.ropes`."""

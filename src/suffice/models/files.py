@@ -46,7 +46,8 @@ def locate(model: str | Path) -> Path:
     if _HUB_ID.fullmatch(str(model)) and path.suffix not in (".gguf", _SUFFIX):
         return _checked_folder(_snapshot(str(model)))
     raise InputError(
-        f"model '{model}' not found: give a directory, a .gguf file or a hub id (organisation/name)"
+        f"model '{model}' not found: give a name of `suffice list`, a directory, a .gguf file or "
+        "a hub id (organisation/name)"
     )
 
 

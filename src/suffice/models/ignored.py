@@ -12,9 +12,16 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from suffice.errors import InputError, SufficeWarning, brief
+from suffice.errors import SufficeWarning, brief
 
-__all__ = ["SILENT", "check_stored_whole", "has_no_effect", "tell"]
+__all__ = [
+    "SILENT",
+    "has_no_effect",
+    "is_stored_whole",
+    "quantized_by",
+    "tell",
+    "without_quantization",
+]
 
 # Fields that transformers writes or takes: ignored without a word.
 _TRANSFORMERS = """
@@ -64,7 +71,7 @@ _LEFT_BEHIND = re.compile(
             r"_?(attn|experts)_implementation.*",
             r"use_(kernels|sdpa|xformers|.*efficient_attention)",
             r"(cache|device_map|tensor_parallel|vllm|world_size)(_.*)?",
-            r"quantization(_config)?",  # weights that are not stored whole are refused by name
+            r"(compression|quantization)_config|quantization",  # of weights that are stored whole
             # text and labels
             r".*_token(_ids?)?",
             r"(chat_template|classifier_.*|generation_config|num_choices|tokenizer_.*)",
@@ -78,6 +85,7 @@ _ALWAYS = """
 """
 _MOST_TOLD = 8  # names in a line
 _LONGEST = 100  # a longer name is no name
+_SAID = ("quantization_config", "compression_config", "quantization")
 _FLOATS = frozenset({"BF16", "F16", "F32", "F64"})
 _COMPANIONS = re.compile(  # of a weight in codes
     r".*(\.|_)(absmax|biases|g_idx|input_scale|nested_absmax|packed|quant_map|quant_state\..*|"
@@ -117,28 +125,22 @@ def tell(names: Collection[str]) -> None:
     )
 
 
-def check_stored_whole(raw: Mapping[str, Any], stored: Mapping[str, str], where: str) -> None:
-    """Refuse a folder whose weights another program has quantized.
+def quantized_by(raw: Mapping[str, Any]) -> Any:
+    """Return what a configuration says of the program that quantized its weights, or None."""
+    return next((raw[name] for name in _SAID if raw.get(name)), None)
+
+
+def without_quantization(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration without what it says of that program."""
+    return {name: value for name, value in raw.items() if name not in _SAID}
+
+
+def is_stored_whole(raw: Mapping[str, Any], stored: Mapping[str, str]) -> bool:
+    """Return whether a folder's weights are whole, not in codes of another program.
 
     A configuration may still say so of weights that have been made whole again: what counts is
     what is stored. `stored` has the type of every weight, such as BF16, by its stored name.
-
-    Raises:
-        InputError: The configuration says so, and a weight is no float or has scales; the message
-            gives alternatives.
     """
-    said = raw.get("quantization_config") or raw.get("quantization")
-    if not said:
-        return
-    whole = all(
+    return quantized_by(raw) is None or all(
         kind in _FLOATS and not _COMPANIONS.fullmatch(name) for name, kind in stored.items()
-    )
-    if whole:
-        return
-    method = said.get("quant_method") if isinstance(said, Mapping) else None
-    method = brief(method)[1:-1] if isinstance(method, str) and method else "another program"
-    raise InputError(
-        f"{where}: its weights are quantized by {method}, which is not "
-        "supported: give the model's float weights, and --quant int8 or a file of `suffice "
-        "quantize` to make it small; or a GGUF file of the model"
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 from suffice.errors import InputError
-from suffice.models.checkpoint import Checkpoint, assemble
+from suffice.models.checkpoint import Checkpoint, Source, assemble
 from suffice.models.families import family_of
 from suffice.models.files import is_quantized, locate
 from suffice.models.formats.quantized_file import Quantized, open_quantized
-from suffice.models.ignored import check_stored_whole
+from suffice.models.ignored import is_stored_whole, without_quantization
 from suffice.models.weights import check_layers
 
 __all__ = ["open_checkpoint", "open_model"]
@@ -29,11 +31,27 @@ def open_model(model: str | Path) -> Checkpoint | Quantized:
         from suffice.models.formats.gguf_model import open_gguf
 
         return open_gguf(path)
-    from suffice.models.formats.hf_folder import Safetensors, read_json
+    return _open_folder(path)
+
+
+def _open_folder(path: Path) -> Checkpoint:
+    from suffice.models.formats.hf_folder import FolderTensors, Safetensors, read_json
 
     raw = read_json(path / "config.json")
-    weights = Safetensors(path, lambda types: check_stored_whole(raw, types, str(path)))
+    tensors = FolderTensors(path)
+    weights: Source
+    surplus: tuple[str, ...] = ()
+    if is_stored_whole(raw, tensors.types):
+        weights = Safetensors(tensors)
+    else:
+        from suffice.models.formats.hf_quantized import QuantizedFolder
+        from suffice.models.formats.hf_readers import reader_of
+
+        weights = quantized = QuantizedFolder(tensors, reader_of(raw, str(path)))
+        surplus = tuple(re.escape(name) for name in quantized.zero_biases())
+        raw = without_quantization(raw)
     family = family_of(raw)
+    family = replace(family, surplus=family.surplus + surplus)
     where = f"{path / 'config.json'}: 'num_hidden_layers'"
     check_layers(where, raw.get("num_hidden_layers"), len(weights.shapes()))
     return assemble(path, family, family.read(raw), weights)

@@ -10,12 +10,16 @@ __all__ = ["StoredMatrix", "by_kind", "commonest"]
 
 
 class StoredMatrix(NamedTuple):
-    """A matrix of a file: canonical name, storage type, bytes with its scales, and entries."""
+    """A matrix of a file: canonical name, storage type, bytes with its scales, and entries.
+
+    `coded`: its codes can stay as they are stored.
+    """
 
     name: str
     type: str
     bytes: int
     entries: int
+    coded: bool = False
 
     @property
     def kind(self) -> str:

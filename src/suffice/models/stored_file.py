@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from suffice.errors import InputError, shown
 from suffice.native import core
 
-__all__ = ["FLOATS", "Array", "StoredFile", "is_finite"]
+__all__ = ["FLOATS", "Array", "StoredFile", "is_finite", "unpack_words"]
 
 Array = NDArray[np.generic]
 Result = TypeVar("Result")
@@ -95,6 +95,28 @@ class StoredFile:
             name, lambda: core.read_rows(self._file, offset, kind, first, out, paired)
         )
 
+    def read_panels(
+        self,
+        name: str,
+        offset: int,
+        kind: str,
+        shape: tuple[int, int],
+        out: NDArray[np.uint8],
+        paired: int = 0,
+    ) -> bool:
+        """Read the matrix `name` [N, K] as panels; return if its scales and minima are finite.
+
+        `kind` is a native type of codes, and `out` uint8 [N/16, bytes] has its layout. The rest is
+        as in `read_rows`.
+
+        Raises:
+            InputError: The file cannot be read, or ends before the matrix does.
+        """
+        into = out.reshape(-1)
+        return self._checked(
+            name, lambda: core.read_panels(self._file, offset, kind, *shape, into, paired)
+        )
+
     def _checked(self, name: str, read: Callable[[], Result]) -> Result:
         try:
             return read()
@@ -105,6 +127,21 @@ class StoredFile:
 
     def _unreadable(self, error: OSError) -> InputError:
         return InputError(f"{self.path} cannot be read: {error.strerror or error}")
+
+
+def unpack_words(words: Array, bits: int, places: Sequence[int] = ()) -> NDArray[np.uint8]:
+    """Return the codes of 2, 3, 4 or 8 bits in words int32 [N, W], which may have any strides.
+
+    They are [N, 32 W / bits], from the lowest bit of a row's first word on; codes of 3 bits cross
+    words. With `places` a word has a code for each of 32 / bits rows, row i at place i from its
+    lowest bits on; they are [32 N / bits, W].
+    """
+    rows, count = words.shape
+    each = 32 // bits
+    shape = (rows * each, count) if places else (rows, 32 * count // bits)
+    codes = np.empty(shape, np.uint8)
+    core.unpack_words(words.view(np.int32), bits, list(places), codes.reshape(-1))
+    return codes
 
 
 def is_finite(values: Array) -> bool:

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,6 +30,7 @@ _DTYPES = FLOATS | {
     "I8": np.dtype(np.int8),
     "U8": np.dtype(np.uint8),
     "BOOL": np.dtype(np.bool_),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
 }
 _LENGTH_BYTES = 8  # of the header's length, which comes first
 _MOST_HEADER = 1 << 25  # bytes; 100,000 tensors need half
@@ -70,6 +72,11 @@ class StoredTensors:
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape."""
         return tuple(self._table[name]["shape"])
+
+    def bytes(self, name: str) -> int:
+        """Return the bytes that a tensor takes."""
+        begin, end = self._table[name]["data_offsets"]
+        return int(end) - int(begin)
 
     def load(self, name: str) -> Array:
         """Read one tensor.

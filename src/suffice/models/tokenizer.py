@@ -232,10 +232,13 @@ def _decoded(backend: Backend, tokens: Sequence[int], *, skip_special: bool) -> 
     return text
 
 
-def load_tokenizer(model: str | Path, size: int | None = None) -> Tokenizer:
+def load_tokenizer(
+    model: str | Path, size: int | None = None, metadata: Mapping[str, Any] | None = None
+) -> Tokenizer:
     """Load the tokenizer of a Hugging Face directory, a hub id, a `.gguf` or a quantized file.
 
-    `size` is the number of the model's tokens; texts with others are refused.
+    `size` is the number of the model's tokens; texts with others are refused. `metadata` are those
+    of a `.gguf` file that has been read already.
 
     Raises:
         InputError: There is none, it is damaged, or of an unsupported kind.
@@ -248,7 +251,7 @@ def load_tokenizer(model: str | Path, size: int | None = None) -> Tokenizer:
     if path.is_file():
         from suffice.models.formats.gguf_tokenizer import read_gguf_tokenizer
 
-        return Tokenizer(read_gguf_tokenizer(path), size)
+        return Tokenizer(read_gguf_tokenizer(path, metadata), size)
     from suffice.models.formats.hf_tokenizer import read_folder_tokenizer
 
     return Tokenizer(read_folder_tokenizer(path), size)

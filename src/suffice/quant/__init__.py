@@ -55,13 +55,14 @@ class Quant(Protocol):
 QUANTS = Table(
     "quant",
     {
+        "file": "suffice.quant.file:AsStored",
         "none": "suffice.quant.none:NoQuant",
         "int8": "suffice.quant.int8:Int8",
         "kmeans": "suffice.quant.kmeans:KMeans",
         "rtn": "suffice.quant.rtn:RTN",
         "kllm": "suffice.quant.kmeans:KLLM",
     },
-    native=frozenset({"none", "int8", "kmeans", "rtn", "kllm"}),
+    native=frozenset({"file", "none", "int8", "kmeans", "rtn", "kllm"}),
 )
 
 

@@ -2,9 +2,10 @@
 
     w[n, k] = scale[n, g] level[code[n, k]] + minimum[n, g],    g = k // group
 
-Forms of a scale: `float16` or `bfloat16`; `power`, a byte e for 2^(e - 128); `nested`, a signed
-byte times a float16 for all groups of 256 columns. Forms of a minimum: `none`, which is 0;
-`float16`; `zero`, a byte z for -scale z; `nested`, a byte m for -m times a float16.
+Forms of a scale: `float16`, `bfloat16` or `float32`; `power`, a byte e for 2^(e - 128); `nested`, a
+signed byte times a float16 for all groups of 256 columns. Forms of a minimum: `none`, which is 0;
+`float16`; `zero`, a byte z for scale (level - z), or scale (level - (z - 128)) if codes have 8
+bits; `nested`, a byte m for -m times a float16.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from suffice.quant.panels import ROWS
 
 __all__ = ["NESTED", "UNIT", "CodeLayout", "MinimumForm", "ScaleForm"]
 
-ScaleForm = Literal["float16", "bfloat16", "power", "nested"]
+ScaleForm = Literal["float16", "bfloat16", "power", "nested", "float32"]
 MinimumForm = Literal["none", "float16", "zero", "nested"]
 BITS = (2, 3, 4, 5, 6, 8)
 UNIT = 32  # columns whose codes are stored together
@@ -48,6 +49,8 @@ class CodeLayout:
             raise InputError("nested minima go with nested scales")
         if self.scales == "power" and self.minima != "none":
             raise InputError("scales that are powers of two go without minima")
+        if self.scales == "float32" and self.minima not in ("none", "zero"):
+            raise InputError("float32 scales go with zero points or no minima")
         if nested and (self.minima not in ("none", "nested") or self.group not in (16, 32, 64)):
             raise InputError(
                 "nested scales are for 16, 32 or 64 columns, with nested minima or none"
@@ -75,9 +78,11 @@ class CodeLayout:
             return _LINE_BYTES + each * (2 if self.minima == "nested" else 1)
         if self.scales == "power":
             return each
+        if self.scales == "float32":
+            return each * (5 if self.minima == "zero" else 4)
         return each * {"none": 2, "float16": 4, "zero": 3, "nested": 0}[self.minima]
 
     def panel_bytes(self, columns: int) -> int:
-        """Bytes of a panel of so many columns."""
+        """Bytes of a panel with `columns` columns."""
         units, spans = -(-columns // UNIT), -(-columns // self.span)
         return spans * self.header_bytes + units * self.bits * _LINE_BYTES

@@ -1,7 +1,7 @@
 """Panels of codes in NumPy, as `csrc/linear/code_layout.h` draws them: the readable reference.
 
-The numbers of groups keep their stored types: scales float16, bfloat16, uint8 (powers) or int8
-(nested); minima float16 or uint8; outer scales and minima, of nested ones, float16.
+The numbers of groups keep their stored types: scales float16, bfloat16, float32, uint8 (powers) or
+int8 (nested); minima float16 or uint8; outer scales and minima, of nested ones, float16.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ LEVEL_OFFSET = 128  # added to levels, which are stored as bytes
 PANELS = 16  # laid out at a time, so that their parts stay in the cache
 _HALF, _BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 _BYTE, _SIGNED = np.dtype(np.uint8), np.dtype(np.int8)
-_SCALES = {"float16": _HALF, "bfloat16": _BRAIN, "power": _BYTE, "nested": _SIGNED}
+_SCALES = {
+    "float16": _HALF,
+    "bfloat16": _BRAIN,
+    "float32": np.dtype(np.float32),
+    "power": _BYTE,
+    "nested": _SIGNED,
+}
 _MINIMA = {"float16": _HALF, "zero": _BYTE, "nested": _BYTE}
 
 
@@ -85,15 +91,18 @@ def read_codes(layout: CodeLayout, data: np.ndarray, columns: int) -> np.ndarray
 def dense(layout: CodeLayout, levels: np.ndarray, data: np.ndarray, columns: int) -> np.ndarray:
     """Return the weight float32 [16 panels, K]: scale * level + minimum, each rounded.
 
-    `levels` uint8 [2^bits] are the levels plus 128.
+    With zero points it is scale * (level - zero). `levels` uint8 [2^bits] are the levels plus 128.
     """
     numbers = read_numbers(layout, data, columns)
     group = np.arange(columns) // layout.group
     scale = _scale(layout, numbers)
     level = levels.astype(np.float32) - np.float32(LEVEL_OFFSET)
-    weight: np.ndarray = level[read_codes(layout, data, columns)] * scale[:, group]
-    if layout.minima != "none":
-        weight += _minimum(layout, numbers, scale)[:, group]
+    weight: np.ndarray = level[read_codes(layout, data, columns)]
+    if layout.minima == "zero":
+        weight -= _zero(layout, numbers)[:, group]
+    weight *= scale[:, group]
+    if layout.minima in ("float16", "nested"):
+        weight += _minimum(layout, numbers)[:, group]
     return weight
 
 
@@ -108,12 +117,17 @@ def _scale(layout: CodeLayout, numbers: Numbers) -> np.ndarray:
     return _spread(layout, numbers.outer_scales, inner.shape[1]) * inner
 
 
-def _minimum(layout: CodeLayout, numbers: Numbers, scale: np.ndarray) -> np.ndarray:
+def _zero(layout: CodeLayout, numbers: Numbers) -> np.ndarray:
+    """Return the zero points of groups, float32 [N, groups]."""
+    assert numbers.minima is not None
+    zero: np.ndarray = numbers.minima.astype(np.float32)
+    return zero - LEVEL_OFFSET if layout.bits == 8 else zero
+
+
+def _minimum(layout: CodeLayout, numbers: Numbers) -> np.ndarray:
     """Return the minima of groups, float32 [N, groups]."""
     assert numbers.minima is not None
     minimum = numbers.minima.astype(np.float32)
-    if layout.minima == "zero":
-        return -scale * (minimum - LEVEL_OFFSET if layout.bits == 8 else minimum)
     if numbers.outer_minima is None or layout.minima != "nested":
         return minimum
     return -_spread(layout, numbers.outer_minima, minimum.shape[1]) * minimum

@@ -11,6 +11,7 @@ each design has two times:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -289,6 +290,7 @@ def _baseline_heads(part: Part, shape: Shape, length: int) -> int:
     return min(needed, shape.layers * shape.kv_heads)
 
 
+@functools.cache  # the baseline is the same for every workload
 def _baseline_cycles(
     design: Design, part: Part, shape: Shape, sampled: int, length: int
 ) -> dict[str, list[float]]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import typer
-
 from suffice.cli.eval.options import LatencyFlags, PerplexityFlags, RulerFlags, TasksFlags
-from suffice.cli.flags import with_flags
+from suffice.cli.groups import Commands
 from suffice.cli.options import ModelFlags
 
-evaluate = typer.Typer(help="Measure the quality and speed of a setting.", no_args_is_help=True)
+evaluate = Commands("eval")
 
 
-@evaluate.command()
-@with_flags
+@evaluate.program()
 def perplexity(*, flags: PerplexityFlags, model: ModelFlags) -> None:
     """Measure the perplexity of a text."""
     from suffice.cli.eval import perplexity as measuring
@@ -20,9 +17,8 @@ def perplexity(*, flags: PerplexityFlags, model: ModelFlags) -> None:
     measuring.run(flags, model)
 
 
-@evaluate.command()
-@evaluate.command("speed", hidden=True)  # its name until 0.3
-@with_flags
+@evaluate.program()
+@evaluate.program("speed", hidden=True)  # its name until 0.3
 def latency(*, flags: LatencyFlags, model: ModelFlags) -> None:
     """Measure latency and throughput of requests: TTFT, TPOT, ITL, tokens per second."""
     from suffice.cli.eval import latency as measuring
@@ -30,8 +26,7 @@ def latency(*, flags: LatencyFlags, model: ModelFlags) -> None:
     measuring.run(flags, model)
 
 
-@evaluate.command()
-@with_flags
+@evaluate.program()
 def ruler(*, flags: RulerFlags, model: ModelFlags) -> None:
     """Measure whether the model retrieves facts hidden in long prompts (RULER)."""
     from suffice.cli.eval import ruler as measuring
@@ -39,8 +34,7 @@ def ruler(*, flags: RulerFlags, model: ModelFlags) -> None:
     measuring.run(flags, model)
 
 
-@evaluate.command()
-@with_flags
+@evaluate.program()
 def tasks(*, flags: TasksFlags, model: ModelFlags) -> None:
     """Measure the accuracy of the model on multiple-choice questions."""
     from suffice.cli.eval import tasks as measuring

@@ -5,28 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+import click
 
 from suffice.cli.eval.options import OUTPUT
-from suffice.cli.flags import NUMBER, WHOLE, flag, with_flags
+from suffice.cli.flags import NUMBER, WHOLE, argument, flag
+from suffice.cli.groups import Commands
 from suffice.cli.hw.run import RunFlags
 from suffice.cli.hw.trace import TraceFlags
 
-hardware = typer.Typer(
-    help="Simulate the accelerators that the implemented papers propose (Scrooge, KLLM, EXAQ): "
-    "memory, cycles, energy and area, compared with the published figures. Generating text does "
-    "not use them.",
-    no_args_is_help=True,
-)
-UNITS = typer.Argument(metavar="UNITS", help="Units such as concat or etu; default: all.")
+hardware = Commands("hw")
+UNITS = argument(metavar="UNITS", help="Units such as concat or etu; default: all.")
 YOSYS = flag("--yosys", help="Yosys to use instead of the installed one.", environment=False)
-FOLDERS = typer.Argument(metavar="FOLDERS", help="Folders written by `hw run`.")
+FOLDERS = argument(metavar="FOLDERS", help="Folders written by `hw run`.")
 
 
-@hardware.command()
-@with_flags
+@hardware.program()
 def run(
-    accelerator: Annotated[str, typer.Argument(help="scrooge or kllm.")],
+    accelerator: Annotated[str, argument(help="scrooge or kllm.")],
     *,
     flags: RunFlags,
 ) -> None:
@@ -36,7 +31,7 @@ def run(
     running.run(accelerator, flags)
 
 
-@hardware.command()
+@hardware.program()
 def compare(folders: Annotated[list[Path], FOLDERS]) -> None:
     """Print the summaries of runs side by side."""
     from suffice.cli.hw import run as running
@@ -44,7 +39,7 @@ def compare(folders: Annotated[list[Path], FOLDERS]) -> None:
     running.compare(folders)
 
 
-@hardware.command()
+@hardware.program()
 def plot(
     folders: Annotated[list[Path], FOLDERS],
     output: Annotated[
@@ -57,8 +52,7 @@ def plot(
     plotting.run(folders, output)
 
 
-@hardware.command()
-@with_flags
+@hardware.program()
 def trace(*, flags: TraceFlags) -> None:
     """Write a model's attention logits on a text, for `hw run scrooge --trace`."""
     from suffice.cli.hw import trace as tracing
@@ -66,9 +60,9 @@ def trace(*, flags: TraceFlags) -> None:
     tracing.run(flags)
 
 
-@hardware.command()
+@hardware.program()
 def dram(
-    part: Annotated[str, typer.Argument(help="Memory part: a name, or a TOML file.")],
+    part: Annotated[str, argument(help="Memory part: a name, or a TOML file.")],
     *,
     pattern: Annotated[
         str, flag("--pattern", help="stream, random (bursts) or chunks (of 256 B).")
@@ -89,11 +83,11 @@ def dram(
     simulating.run(part, pattern, requests, load, emit)
 
 
-@hardware.command()
+@hardware.program()
 def validate(
     parts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PARTS", help="dram, scrooge, exaq, cost, kllm, rtl; default: all."),
+        argument(metavar="PARTS", help="dram, scrooge, exaq, cost, kllm, rtl; default: all."),
     ] = None,
     output: Annotated[
         str | None, flag("-o", "--output", help="Print every figure, as md, csv or json.")
@@ -126,10 +120,12 @@ def validate(
     """
     from suffice.cli.hw import validate as validating
 
-    raise typer.Exit(validating.run(tuple(parts or ()), output, full, trace or [], ran or []))
+    raise click.exceptions.Exit(
+        validating.run(tuple(parts or ()), output, full, trace or [], ran or [])
+    )
 
 
-@hardware.command()
+@hardware.program()
 def rtl(
     units: Annotated[list[str] | None, UNITS] = None,
     *,
@@ -148,7 +144,7 @@ def rtl(
     rtl.emit(tuple(units or ()), emit, vectors, yosys)
 
 
-@hardware.command()
+@hardware.program()
 def area(
     units: Annotated[list[str] | None, UNITS] = None,
     *,

@@ -92,6 +92,15 @@ class GGUF:
             part[:] = self._by_package(name, first + row, len(part), paired)
         return is_finite(out)
 
+    def read_panels(self, name: str, out: NDArray[np.uint8], paired: int = 0) -> bool:
+        """Read a matrix in codes as panels `out`; return if its scales and minima are finite.
+
+        `paired` is described in `StoredFile.read_rows`.
+        """
+        info = self.tensors[name]
+        shape = info.rows, info.columns
+        return self.file.read_panels(name, info.offset, info.type, shape, out, paired)
+
     def _by_package(self, name: str, first: int, count: int, paired: int) -> Any:
         """Decode some rows of a rare type by the `gguf` package."""
         import gguf

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suffice.errors import InputError, unknown
-from suffice.models.checkpoint import Checkpoint, assemble
+from suffice.models.checkpoint import Checkpoint, UnreadCodes, assemble
 from suffice.models.config import DecoderConfig
 from suffice.models.families import family_of
 from suffice.models.formats.gguf_file import GGUF
-from suffice.models.formats.gguf_types import file_type
+from suffice.models.formats.gguf_types import CODES, file_type
 from suffice.models.stored_file import FLOATS, Array
 from suffice.models.weights import check_finite, check_layers, not_finite
 
@@ -92,7 +92,7 @@ def open_gguf(path: Path) -> Checkpoint:
         config = replace(config, ropes=tuple(replace(r, divisors=divisors) for r in config.ropes))
     source = _Source(file, config, interleaved=architecture == "llama")
     # llama.cpp stores 1 + w for the families that add 1
-    return assemble(path, family, config, source, weights=_WEIGHTS, norm_offset=0.0)
+    return assemble(path, family, config, source, _WEIGHTS, norm_offset=0.0, metadata=file.metadata)
 
 
 def _divisors(file: GGUF, head_size: int) -> tuple[float, ...]:
@@ -150,6 +150,20 @@ class _Source:
         """Decode rows `first`, ... of a matrix into `out` [rows, K]."""
         if not self._file.read_rows(name, first, out, self._paired(name)):
             raise not_finite(self._file.path, name)
+
+    def in_codes(self, name: str) -> bool:
+        """Return whether a matrix is stored in codes, and in none of the rare types."""
+        return self._file.tensors[name].type in CODES
+
+    def codes(self, name: str) -> UnreadCodes:
+        """Return a matrix that is stored in codes."""
+        layout, levels = CODES[self._file.tensors[name].type]
+
+        def fill(out: NDArray[np.uint8]) -> None:
+            if not self._file.read_panels(name, out, self._paired(name)):
+                raise not_finite(self._file.path, name)
+
+        return UnreadCodes(layout, levels, fill)
 
     def _paired(self, name: str) -> int:
         """Return the rows of a head that llama.cpp stores in pairs; 0: the order is ours.

@@ -45,13 +45,13 @@ _SPLITS: dict[str, str | None] = {
 }
 
 
-def read_gguf_tokenizer(path: Path) -> TokenizerParts:
-    """Build the tokenizer of a file.
+def read_gguf_tokenizer(path: Path, metadata: Mapping[str, Any] | None = None) -> TokenizerParts:
+    """Build the tokenizer of a file; its `metadata` are read unless they are given.
 
     Raises:
         InputError: The file has no tokenizer, a damaged one, or one of an unsupported kind.
     """
-    fields = _Fields(path, GGUF.open(path).metadata)
+    fields = _Fields(path, GGUF.open(path).metadata if metadata is None else metadata)
     tokens, kinds = fields.tokens, fields.kinds
     with guarded(path):
         tokenizer = _MODELS[fields.model](fields)

@@ -6,11 +6,14 @@ only for them, because its import takes as long as a small model.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
+
+import numpy as np
 
 from suffice.native import core
+from suffice.quant.code_layout import CodeLayout, MinimumForm, ScaleForm
 
-__all__ = ["KNOWN", "NATIVE", "TYPES", "Block", "file_type"]
+__all__ = ["CODES", "KNOWN", "NATIVE", "TYPES", "Block", "Codes", "file_type"]
 
 
 class Block(NamedTuple):
@@ -21,7 +24,21 @@ class Block(NamedTuple):
     bytes: int
 
 
+class Codes(NamedTuple):
+    """What the codes of a type stand for: their layout in panels, and their levels plus 128."""
+
+    layout: CodeLayout
+    levels: np.ndarray
+
+
 NATIVE = {number: Block(name, values, size) for name, number, values, size in core.block_types()}
+CODES = {  # types that become panels of codes, by name
+    name: Codes(
+        CodeLayout(bits, group, cast("ScaleForm", scales), cast("MinimumForm", minima)),
+        np.array(levels, np.uint8),
+    )
+    for name, bits, group, scales, minima, levels in core.code_layouts()
+}
 _BY_PACKAGE = {
     16: Block("IQ2_XXS", 256, 66),
     17: Block("IQ2_XS", 256, 74),

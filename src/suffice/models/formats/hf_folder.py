@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from suffice.models.stored_file import Array
 from suffice.models.stored_tensors import StoredTensors
 from suffice.models.weights import check_finite, not_finite
 
-__all__ = ["Safetensors", "read_json"]
+__all__ = ["FolderTensors", "Safetensors", "read_json"]
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -46,23 +46,52 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-class Safetensors:
-    """The weights of a directory: `model.safetensors`, or the shards that its index lists.
-
-    `check` gets the type of each weight, such as BF16, before unsupported types are refused.
+class FolderTensors:
+    """The tensors of a directory: `model.safetensors`, or the shards that its index lists.
 
     Raises:
-        InputError: No weights in safetensors, a missing or damaged file, an unsupported type, or
-            what `check` raises.
+        InputError: No weights in safetensors, or a missing or damaged file.
     """
 
-    def __init__(
-        self, folder: Path, check: Callable[[Mapping[str, str]], None] = lambda types: None
-    ) -> None:
-        self._folder = folder
-        self._files = _weights(folder)
-        types = {name: file.dtype(name) for name, file in self._files.items()}
-        check(types)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = _weights(folder)
+        self.types = {name: file.dtype(name) for name, file in self.files.items()}
+
+    @property
+    def where(self) -> str:
+        """The directory."""
+        return str(self.folder)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape."""
+        return self.files[name].shape(name)
+
+    def bytes(self, name: str) -> int:
+        """Return the bytes that a tensor takes."""
+        return self.files[name].bytes(name)
+
+    def load(self, name: str) -> Array:
+        """Read a tensor as it is stored.
+
+        Raises:
+            InputError: The file cannot be read any more.
+        """
+        return self.files[name].load(name)
+
+
+class Safetensors:
+    """The float weights of a directory; `names`: some of its tensors (None: all).
+
+    Raises:
+        InputError: A weight has an unsupported type.
+    """
+
+    def __init__(self, tensors: FolderTensors, names: Collection[str] | None = None) -> None:
+        self._folder = tensors.folder
+        own = tensors.types if names is None else names
+        self._files = {name: tensors.files[name] for name in own}
+        types = {name: tensors.types[name] for name in own}
         for name, kind in types.items():
             if kind not in _DTYPES:
                 raise InputError(
@@ -79,6 +108,14 @@ class Safetensors:
     def dtype(self, name: str) -> str:
         """Return the name of a weight's type."""
         return self._dtypes[name]
+
+    def in_codes(self, name: str) -> bool:
+        """Return whether a weight is stored in codes: none is."""
+        return False
+
+    def codes(self, name: str) -> NoReturn:
+        """Return no codes; all weights are floats."""
+        raise AssertionError(name)
 
     def stored(self, name: str) -> tuple[str, int]:
         """Return a weight's type and bytes."""

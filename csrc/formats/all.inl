@@ -1,0 +1,28 @@
+// Included by blocks.cpp inside the namespace of an instruction set.
+// clang-format off: each file uses those before it
+#include "numbers.inl"
+#include "blocks_of_32.inl"
+#include "blocks_of_256.inl"
+#include "decode.inl"
+#include "panels.inl"
+#include "array_panels.inl"
+// clang-format on
+
+template <class Type>
+constexpr Loops loops_of() {
+  Loops found{.type = Type::type, .decode = decode<Type>};
+  if constexpr (Type::type.coded()) {
+    found.write_panel = panel_of_blocks<Type>;
+    for (int code = 0; code < 1 << Type::type.layout.bits; code++)
+      found.levels[code] = static_cast<uint8_t>(Type::levels[code] + kLevelOffset);
+  }
+  return found;
+}
+
+template <class... Types>
+constexpr std::array<Loops, sizeof...(Types)> all_loops() {
+  return {loops_of<Types>()...};
+}
+
+constexpr auto loops = all_loops<F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K,
+                                 Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4>();

@@ -3,10 +3,10 @@
 // Levels are bytes, less the lowest one. Inputs are signed bytes (of 16 bits: low and high ones,
 // whose sums are added up as 256 high + low) or pairs of int16. Bytes take half the instructions.
 
-// Vectors of a panel's 16 rows whose products are added up together: they share the inputs of one
-// row, and leave registers to those of several.
-template <int B>
-constexpr int kAtOnce = B == 1 ? kVectors : 1;
+// Of V vectors of weights, those whose products are added up together: they share the inputs of a
+// row. With 16 registers, several rows leave room for one.
+template <int B, int V>
+constexpr int kAtOnce = SUFFICE_LEVEL == 4 || B == 1 ? V : 1;
 
 // Inputs of 1 or 2 bytes. Without VNNI, products of two columns pass through int16, where `Kept`
 // fours can be added up.
@@ -24,13 +24,13 @@ struct ByteInputs {
   }
 
   // Adds the levels of four fours, `levels(v, four)`, times those of the inputs of B rows.
-  template <int B, class F>
+  template <int B, int V, class F>
   static SUFFICE_INLINE void add(F levels, const std::byte* input, vi (*sum)[B][sums<B>]) {
-    constexpr int N = kAtOnce<B>;
+    constexpr int N = kAtOnce<B, V>;
     const auto taken = [=](int four, int b, int i) __attribute__((always_inline)) {
       return broadcast<vi>(input + (b * kFours + four) * four_bytes + i * kQuad);
     };
-    for (int first_v = 0; first_v < kVectors; first_v += N) {
+    for (int first_v = 0; first_v < V; first_v += N) {
 #if SUFFICE_VNNI
 #pragma GCC unroll 4
       for (int four = 0; four < 4; four++) {
@@ -95,9 +95,9 @@ struct PairInputs {
     return reinterpret_cast<const std::byte*>(x.pairs);
   }
 
-  template <int B, class F>
+  template <int B, int V, class F>
   static SUFFICE_INLINE void add(F levels, const std::byte* input, vi (*sum)[B][1]) {
-    for (int v = 0; v < kVectors; v++)
+    for (int v = 0; v < V; v++)
 #pragma GCC unroll 4
       for (int four = 0; four < 4; four++) {
         const vi part = levels(v, four);
@@ -118,19 +118,18 @@ struct PairInputs {
   }
 };
 
-// B rows times the levels of a unit, `levels(v, four)`, added to their totals. `scale`: see
-// UnitBatch; `stretch`, `input`: those of the first row.
-template <class In, int B, class F>
+// B rows times the levels of units of V / kVectors panels, `levels(v, four)`, added to their totals.
+// `scale`: see UnitBatch, of the first panel; `stretch`, `input`: those of the first row.
+template <class In, int B, int V, class F>
 SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const float* scale,
-                             const InputStretch* stretch, const std::byte* input,
-                             vf (*total)[kVectors]) {
+                             const InputStretch* stretch, const std::byte* input, vf (*total)[V]) {
   const bool halves = w.layout.group < kUnit, minima = w.layout.minima != MinimumForm::none;
   constexpr int sums = In::template sums<B>;
-  vi sum[kVectors][B][sums];
+  vi sum[V][B][sums];
   const auto start = [&](int which) __attribute__((always_inline)) {
     for (int b = 0; b < B; b++) {
       const vi first = splat_bits(w.lowest * stretch[b].sums[which].codes);
-      for (int v = 0; v < kVectors; v++) {
+      for (int v = 0; v < V; v++) {
         sum[v][b][0] = first;
         for (int i = 1; i < sums; i++) sum[v][b][i] = vi{};
       }
@@ -139,18 +138,21 @@ SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const float* scal
   const auto add = [&](int from) __attribute__((always_inline)) {
     const auto of_four = [&](int v, int four)
                              __attribute__((always_inline)) { return levels(v, from + four); };
-    In::template add<B>(of_four, input + from * In::four_bytes, sum);
+    In::template add<B, V>(of_four, input + from * In::four_bytes, sum);
+  };
+  const auto scale_of = [&](int v) __attribute__((always_inline)) {
+    return scale + v / kVectors * kBatchFloats + v % kVectors * W;
   };
   const auto end = [&](int which) __attribute__((always_inline)) {
     for (int b = 0; b < B; b++)
-      for (int v = 0; v < kVectors; v++) {
-        const vf scaled = load(scale + v * W) * stretch[b].scale;
+      for (int v = 0; v < V; v++) {
+        const vf scaled = load(scale_of(v)) * stretch[b].scale;
         total[b][v] = to_float(In::template total<B>(sum[v][b])) * scaled + total[b][v];
       }
     if (!minima) return;
     for (int b = 0; b < B; b++)
-      for (int v = 0; v < kVectors; v++)
-        total[b][v] = load(scale + kMinimumAt + v * W) * stretch[b].sums[which].values + total[b][v];
+      for (int v = 0; v < V; v++)
+        total[b][v] = load(scale_of(v) + kMinimumAt) * stretch[b].sums[which].values + total[b][v];
   };
   start(halves ? 1 : 0);
   add(0);
@@ -194,7 +196,7 @@ __attribute__((noinline)) void codes_tile(const Linear& w, int panel, const Inpu
   const auto add = [&](const std::byte* unit, const float* scale)
                        __attribute__((always_inline)) {
     const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, unit);
-    add_unit<In, B>(w, of_unit, scale, stretch, input, total);
+    add_unit<In, B, kVectors>(w, of_unit, scale, stretch, input, total);
     input += static_cast<size_t>(x.count) * kFours * In::four_bytes;
     stretch += x.count;
   };
@@ -204,45 +206,59 @@ __attribute__((noinline)) void codes_tile(const Linear& w, int panel, const Inpu
 }
 
 // From this number of rows on, levels are looked up once for all rows instead of once per tile.
-// With AVX-512, looking up is cheaper than storing the results.
-constexpr int kDecodeRows = SUFFICE_LEVEL == 4 ? 1 << 30 : 3;
-constexpr int kDecodedRows = 32;  // rows that share a lookup; their totals stay in the L1 cache
-constexpr int kFoundRows = 4;     // of these, at a time
-
-// The same with levels that were looked up, [8 fours][kVectors].
+constexpr int kDecodeRows = SUFFICE_LEVEL == 4 ? 17 : 3;
+constexpr int kDirectRows = SUFFICE_LEVEL == 4 ? 8 : kDecodeRows - 1;  // in registers, up to then
+constexpr int kDecodedRows = 64;  // rows that share a lookup; their totals stay in the L1 cache
+// Panels that share the inputs of a row, and rows that share the levels of panels, in registers.
+constexpr int kFoundPanels = SUFFICE_LEVEL == 4 ? 2 : 1;
 template <class In>
+constexpr int kFoundRows = SUFFICE_LEVEL < 4 ? 2 : In::four_bytes == kQuad ? 6 : 4;
+
+// Units of P panels times `count` rows, with levels that were looked up, [8 fours][V].
+template <class In, int V>
 __attribute__((noinline)) void add_found(const Linear& w, const vi* found, const float* scale,
                                          const InputStretch* stretch, const std::byte* input,
-                                         int count, vf (*total)[kVectors]) {
-  const auto levels = [=](int v, int four) { return found[four * kVectors + v]; };
-  in_units<kFoundRows>(count, [&]<int B>(int row) {
-    add_unit<In, B>(w, levels, scale, stretch + row,
-                    input + row * kFours * In::four_bytes, total + row);
-  });
+                                         int count, vf (*total)[V]) {
+  constexpr int most = kFoundRows<In>;
+  const auto levels = [=](int v, int four) { return found[four * V + v]; };
+  const auto tile = [&]<int B>(int row) __attribute__((always_inline)) {
+    add_unit<In, B, V>(w, levels, scale, stretch + row, input + row * kFours * In::four_bytes,
+                       total + row);
+  };
+  int row = 0;
+  for (; row + most <= count; row += most) tile.template operator()<most>(row);
+  if (row < count)
+    dispatch<most - 1>(count - row, [&]<int B>() { tile.template operator()<B>(row); });
 }
 
-// One panel times `count` rows, at most kDecodedRows; same bits as codes_tile.
-template <class In, int Bits, bool Even>
-void decoded_panel(const Linear& w, int panel, const Inputs& x, int first, int count, float* y,
-                   int y_stride) {
+// P panels times `count` rows, at most kDecodedRows; same bits as codes_tile.
+template <class In, int Bits, bool Even, int P>
+void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, int count, float* y,
+                    int y_stride) {
+  constexpr int V = P * kVectors;
   const std::byte* input = In::of(x) + first * kFours * In::four_bytes;
   const InputStretch* stretch = x.stretches + first;
   const Levels<Bits, Even> levels(w);
-  vf total[kDecodedRows][kVectors] = {};
-  const auto add = [&](const std::byte* unit, const float* scale)
+  vf total[kDecodedRows][V] = {};
+  const auto add = [&](const std::byte* const* unit, const float* scale)
                        __attribute__((always_inline)) {
-    vi found[kFours * kVectors];
-    const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, unit);
+    vi found[kFours * V];
+    for (int p = 0; p < P; p++) {
+      const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, unit[p]);
 #pragma GCC unroll 8
-    for (int four = 0; four < kFours; four++)
-      for (int v = 0; v < kVectors; v++) found[four * kVectors + v] = of_unit(v, four);
-    add_found<In>(w, found, scale, stretch, input, count, total);
+      for (int four = 0; four < kFours; four++)
+        for (int v = 0; v < kVectors; v++)
+          found[four * V + p * kVectors + v] = of_unit(v, four);
+    }
+    add_found<In, V>(w, found, scale, stretch, input, count, total);
     input += static_cast<size_t>(x.count) * kFours * In::four_bytes;
     stretch += x.count;
   };
-  for_units<Bits>(w, panel, add);
+  for_units_of<Bits, P>(w, panel, add);
   for (int row = 0; row < count; row++)
-    store_totals(w, panel, total[row], y + static_cast<size_t>(first + row) * y_stride);
+    for (int p = 0; p < P; p++)
+      store_totals(w, panel + p, total[row] + p * kVectors,
+                   y + static_cast<size_t>(first + row) * y_stride);
 }
 
 // Codes of few bits are looked up by one instruction: not doing so pays only for one row.
@@ -251,19 +267,23 @@ constexpr bool kDirect = Even && (Bits > 4 || B == 1);
 
 template <class In, int Bits, bool Even>
 void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
-  if (x.count >= kDecodeRows) {
+  if (x.count < kDecodeRows) {
     for (int panel = first; panel < last; panel++)
-      for (int row = 0; row < x.count; row += kDecodedRows)
-        decoded_panel<In, Bits, Even>(w, panel, x, row,
-                                      x.count - row < kDecodedRows ? x.count - row : kDecodedRows,
-                                      y, y_stride);
+      in_units<kDirectRows>(x.count, [&]<int B>(int row) {
+        codes_tile<In, Bits, kDirect<Bits, Even, B>, B>(w, panel, x, row, y, y_stride);
+      });
     return;
   }
-  constexpr int max_rows = SUFFICE_LEVEL == 4 ? 8 : kDecodeRows - 1;
-  for (int panel = first; panel < last; panel++)
-    in_units<max_rows>(x.count, [&]<int B>(int row) {
-      codes_tile<In, Bits, kDirect<Bits, Even, B>, B>(w, panel, x, row, y, y_stride);
-    });
+  const auto rows_of = [&]<int P>(int panel) {
+    for (int row = 0; row < x.count; row += kDecodedRows)
+      decoded_panels<In, Bits, Even, P>(w, panel, x, row,
+                                        x.count - row < kDecodedRows ? x.count - row : kDecodedRows,
+                                        y, y_stride);
+  };
+  int panel = first;
+  for (; panel + kFoundPanels <= last; panel += kFoundPanels)
+    rows_of.template operator()<kFoundPanels>(panel);
+  for (; panel < last; panel++) rows_of.template operator()<1>(panel);
 }
 
 // Levels of this range, times bytes of inputs, fit what the products pass through.

@@ -7,12 +7,13 @@ constexpr int kFours = kUnit / 4;
 // with groups of 16 columns those of a unit's two groups.
 constexpr int kUnitsAtOnce = kNested / kUnit;
 
-struct UnitBatch {
+struct alignas(kLineBytes) UnitBatch {
   const std::byte* unit[kUnitsAtOnce];
   float scale[2 * kUnitsAtOnce][kPanel];
   float minimum[2 * kUnitsAtOnce][kPanel];
 };
 constexpr int kMinimumAt = 2 * kUnitsAtOnce * kPanel;  // from a scale to its minimum
+constexpr int kBatchFloats = sizeof(UnitBatch) / sizeof(float);  // to the scale of the next batch
 
 // 2^(e - 128) of bytes e; below 2 these are subnormal.
 SUFFICE_INLINE vf power_of(const std::byte* from) {
@@ -109,6 +110,7 @@ SUFFICE_INLINE void fetch_lines(const std::byte* from) {
 // Goes through the units of a panel.
 class PanelUnits {
  public:
+  PanelUnits() = default;
   PanelUnits(const Linear& w, int panel, bool plain)
       : layout_(w.layout),
         plain_(plain),
@@ -164,29 +166,48 @@ class PanelUnits {
     }
   }
 
-  const CodeLayout layout_;
-  const bool plain_;
-  const int groups_, header_bytes_;  // of a span
-  const size_t unit_bytes_;
-  const int in_span_, in_group_;  // units
-  const std::byte *header_ = nullptr, *next_;
-  int left_, unit_ = 0;  // the next unit, in its span
+  CodeLayout layout_;
+  bool plain_ = false;
+  int groups_ = 0, header_bytes_ = 0;  // of a span
+  size_t unit_bytes_ = 0;
+  int in_span_ = 0, in_group_ = 0;  // units
+  const std::byte *header_ = nullptr, *next_ = nullptr;
+  int left_ = 0, unit_ = 0;  // the next unit, in its span
 };
 
-// Calls f(unit, scale) for each unit of a panel: scale [kPanel], or [2][kPanel], see UnitBatch.
-// `plain`: see store_scales.
-template <int Bits, class F>
-SUFFICE_INLINE void for_units(const Linear& w, int panel, F f, bool plain = false) {
+// Calls f(units, scale) for the units of the same columns of P adjacent panels. scale [kPanel], or
+// [2][kPanel], is that of the first; that of the next is kBatchFloats behind. `plain`: see
+// store_scales.
+template <int Bits, int P, class F>
+SUFFICE_INLINE void for_units_of(const Linear& w, int panel, F f, bool plain = false) {
   const int step = w.layout.group < kUnit ? 2 * kPanel : kPanel;
-  PanelUnits units(w, panel, plain);
-  UnitBatch batch;
-  while (const int count = units.prepare(batch)) {
-    const float* scale = batch.scale[0];
+  PanelUnits units[P] = {};
+  for (int p = 0; p < P; p++) units[p] = PanelUnits(w, panel + p, plain);
+  UnitBatch batch[P];
+  for (;;) {
+    int count = 0;
+    for (int p = 0; p < P; p++) count = units[p].prepare(batch[p]);
+    if (count == 0) return;
+    const float* scale = batch[0].scale[0];
     for (int i = 0; i < count; i++, scale += step) {
-      fetch_lines<static_cast<int>(unit_bytes(Bits))>(batch.unit[i]);
-      f(batch.unit[i], scale);
+      const std::byte* of_panels[P];
+      for (int p = 0; p < P; p++) {
+        of_panels[p] = batch[p].unit[i];
+        fetch_lines<static_cast<int>(unit_bytes(Bits))>(of_panels[p]);
+      }
+      f(of_panels, scale);
     }
   }
+}
+
+// Calls f(unit, scale) for each unit of a panel.
+template <int Bits, class F>
+SUFFICE_INLINE void for_units(const Linear& w, int panel, F f, bool plain = false) {
+  for_units_of<Bits, 1>(
+      w, panel,
+      [&](const std::byte* const* units, const float* scale)
+          __attribute__((always_inline)) { f(units[0], scale); },
+      plain);
 }
 
 constexpr int32_t every_byte(int value) { return static_cast<int32_t>(value * 0x01010101u); }

@@ -19,7 +19,9 @@ packages=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 if [ $# -eq 0 ]; then
     set -- tests/native tests/cache/test_laws.py tests/models/test_native_model.py tests/test_sampling.py
 fi
-LD_PRELOAD="$("${CXX:-c++}" -print-file-name=libasan.so)" \
+# libstdc++ too: without it the sanitizer, loaded first, finds no function that throws.
+preload="$("${CXX:-c++}" -print-file-name=libasan.so) $("${CXX:-c++}" -print-file-name=libstdc++.so)"
+LD_PRELOAD="$preload" \
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
     OMP_NUM_THREADS=1 PYTHONPATH="$folder/site:$packages" \
     python -S -m pytest -q -p no:cacheprovider "$@"

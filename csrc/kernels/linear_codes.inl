@@ -3,54 +3,83 @@
 // Levels are bytes, less the lowest one. Inputs are signed bytes (of 16 bits: low and high ones,
 // whose sums are added up as 256 high + low) or pairs of int16. Bytes take half the instructions.
 
+// Of V vectors of weights, those whose products are added up together: they share the inputs of a
+// row. With 16 registers, several rows leave room for one.
+template <int B, int V>
+constexpr int kAtOnce = SUFFICE_LEVEL == 4 || B == 1 ? V : 1;
+
 // Inputs of 1 or 2 bytes. Without VNNI, products of two columns pass through int16, where `Kept`
 // fours can be added up.
 template <int Bytes, int Kept = 1>
 struct ByteInputs {
-  static constexpr int four_bytes = Bytes * kQuad, sums = SUFFICE_VNNI ? Bytes : 1;
+  static constexpr int four_bytes = Bytes * kQuad;
+  // Sums of each byte; with VNNI enough of them, of few rows, to hide the latency of a product.
+  template <int B>
+  static constexpr int chains = !SUFFICE_VNNI || Bytes * B > 2 ? 1 : 4 / (Bytes * B);
+  template <int B>
+  static constexpr int sums = SUFFICE_VNNI ? Bytes * chains<B> : 1;
 
   static SUFFICE_INLINE const std::byte* of(const Inputs& x) {
     return reinterpret_cast<const std::byte*>(x.bytes);
   }
 
-  // Adds the levels of four fours, `levels(four)`, times a row's inputs, `step` bytes apart.
-  template <int B, class F>
-  static SUFFICE_INLINE void add(F levels, const std::byte* input, size_t step, vi (*sum)[sums]) {
+  // Adds the levels of four fours, `levels(v, four)`, times those of the inputs of B rows.
+  template <int B, int V, class F>
+  static SUFFICE_INLINE void add(F levels, const std::byte* input, vi (*sum)[B][sums<B>]) {
+    constexpr int N = kAtOnce<B, V>;
+    const auto taken = [=](int four, int b, int i) __attribute__((always_inline)) {
+      return broadcast<vi>(input + (b * kFours + four) * four_bytes + i * kQuad);
+    };
+    for (int first_v = 0; first_v < V; first_v += N) {
 #if SUFFICE_VNNI
 #pragma GCC unroll 4
-    for (int four = 0; four < 4; four++) {
-      const vi part = levels(four);
-#pragma GCC unroll 8
-      for (int b = 0; b < B; b++)
-        for (int i = 0; i < Bytes; i++)
-          sum[b][i] = dot_bytes(sum[b][i], part,
-                                broadcast<vi>(input + four * step + b * four_bytes + i * kQuad));
-    }
-#elif SUFFICE_LEVEL == 3
-#pragma GCC unroll 4
-    for (int first = 0; first < 4; first += Kept) {
-      vi kept[B][Bytes] = {};
-#pragma GCC unroll 4
-      for (int four = first; four < first + Kept; four++) {
-        const vi part = levels(four);
+      for (int four = 0; four < 4; four++) {
+        vi part[N];
+        for (int v = 0; v < N; v++) part[v] = levels(first_v + v, four);
 #pragma GCC unroll 8
         for (int b = 0; b < B; b++)
-          for (int i = 0; i < Bytes; i++) {
-            const vi found =
-                dot_words(part, broadcast<vi>(input + four * step + b * four_bytes + i * kQuad));
-            kept[b][i] = four == first ? found : add_words(kept[b][i], found);
-          }
+          for (int i = 0; i < Bytes; i++)
+            for (int v = 0; v < N; v++) {
+              vi& to = sum[first_v + v][b][i * chains<B> + four % chains<B>];
+              to = dot_bytes(to, part[v], taken(four, b, i));
+            }
       }
-      for (int b = 0; b < B; b++)
-        for (int i = 0; i < Bytes; i++)
-          sum[b][0] += dot_pairs(kept[b][i], splat_bits(i == 0 ? 0x00010001 : 0x01000100));
-    }
+#elif SUFFICE_LEVEL == 3
+#pragma GCC unroll 4
+      for (int first = 0; first < 4; first += Kept) {
+        vi kept[B][Bytes][N] = {};
+#pragma GCC unroll 4
+        for (int four = first; four < first + Kept; four++) {
+          vi part[N];
+          for (int v = 0; v < N; v++) part[v] = levels(first_v + v, four);
+#pragma GCC unroll 8
+          for (int b = 0; b < B; b++)
+            for (int i = 0; i < Bytes; i++)
+              for (int v = 0; v < N; v++) {
+                const vi found = dot_words(part[v], taken(four, b, i));
+                kept[b][i][v] = four == first ? found : add_words(kept[b][i][v], found);
+              }
+        }
+        for (int b = 0; b < B; b++)
+          for (int i = 0; i < Bytes; i++)
+            for (int v = 0; v < N; v++)
+              sum[first_v + v][b][0] +=
+                  dot_pairs(kept[b][i][v], splat_bits(i == 0 ? 0x00010001 : 0x01000100));
+      }
 #endif
+    }
   }
 
+  template <int B>
   static SUFFICE_INLINE vi total(const vi* sum) {
-    if constexpr (sums == 2) return sum[0] + (sum[1] << 8);
-    return sum[0];
+    if constexpr (!SUFFICE_VNNI) return sum[0];
+    vi of_bytes[Bytes];
+    for (int i = 0; i < Bytes; i++) {
+      of_bytes[i] = sum[i * chains<B>];
+      for (int j = 1; j < chains<B>; j++) of_bytes[i] += sum[i * chains<B> + j];
+    }
+    if constexpr (Bytes == 2) return of_bytes[0] + (of_bytes[1] << 8);
+    return of_bytes[0];
   }
 };
 
@@ -58,63 +87,72 @@ typedef uint16_t vu __attribute__((vector_size(kVectorBytes)));
 
 // Inputs of int16, for levels whose products do not fit int16.
 struct PairInputs {
-  static constexpr int four_bytes = 2 * kQuad, sums = 1;
+  static constexpr int four_bytes = 2 * kQuad;
+  template <int B>
+  static constexpr int sums = 1;
 
   static SUFFICE_INLINE const std::byte* of(const Inputs& x) {
     return reinterpret_cast<const std::byte*>(x.pairs);
   }
 
-  template <int B, class F>
-  static SUFFICE_INLINE void add(F levels, const std::byte* input, size_t step, vi (*sum)[sums]) {
+  template <int B, int V, class F>
+  static SUFFICE_INLINE void add(F levels, const std::byte* input, vi (*sum)[B][1]) {
+    for (int v = 0; v < V; v++)
 #pragma GCC unroll 4
-    for (int four = 0; four < 4; four++) {
-      const vi part = levels(four);
-      const vi first = part & splat_bits(0x00ff00ff);
-      const vi second = reinterpret_cast<vi>(reinterpret_cast<vu>(part) >> 8);
+      for (int four = 0; four < 4; four++) {
+        const vi part = levels(v, four);
+        const vi first = part & splat_bits(0x00ff00ff);
+        const vi second = reinterpret_cast<vi>(reinterpret_cast<vu>(part) >> 8);
 #pragma GCC unroll 8
-      for (int b = 0; b < B; b++) {
-        const std::byte* at = input + four * step + b * four_bytes;
-        sum[b][0] = multiply_add(first, broadcast<vi>(at), sum[b][0]);
-        sum[b][0] = multiply_add(second, broadcast<vi>(at + kQuad), sum[b][0]);
+        for (int b = 0; b < B; b++) {
+          const std::byte* at = input + (b * kFours + four) * four_bytes;
+          sum[v][b][0] = multiply_add(first, broadcast<vi>(at), sum[v][b][0]);
+          sum[v][b][0] = multiply_add(second, broadcast<vi>(at + kQuad), sum[v][b][0]);
+        }
       }
-    }
   }
 
-  static SUFFICE_INLINE vi total(const vi* sum) { return sum[0]; }
+  template <int B>
+  static SUFFICE_INLINE vi total(const vi* sum) {
+    return sum[0];
+  }
 };
 
-// B rows times the levels of a unit, `levels(v)(four)`, added to their totals. `scale`, `minimum`
-// [kPanel] of its group, or [2][kPanel] if `halves`; `stretch`, `input`: those of the first row.
-template <class In, int B, class F>
-SUFFICE_INLINE void add_unit(const Linear& w, F levels, const float* scale, const float* minimum,
-                             const InputStretch* stretch, const std::byte* input, size_t step,
-                             vf (*total)[kVectors]) {
-  const bool halves = w.layout.group < kUnit;
-  vi sum[kVectors][B][In::sums];
+// B rows times the levels of units of V / kVectors panels, `levels(v, four)`, added to their totals.
+// `scale`: see UnitBatch, of the first panel; `stretch`, `input`: those of the first row.
+template <class In, int B, int V, class F>
+SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const float* scale,
+                             const InputStretch* stretch, const std::byte* input, vf (*total)[V]) {
+  const bool halves = w.layout.group < kUnit, minima = w.layout.minima != MinimumForm::none;
+  constexpr int sums = In::template sums<B>;
+  vi sum[V][B][sums];
   const auto start = [&](int which) __attribute__((always_inline)) {
     for (int b = 0; b < B; b++) {
       const vi first = splat_bits(w.lowest * stretch[b].sums[which].codes);
-      for (int v = 0; v < kVectors; v++) {
+      for (int v = 0; v < V; v++) {
         sum[v][b][0] = first;
-        for (int i = 1; i < In::sums; i++) sum[v][b][i] = vi{};
+        for (int i = 1; i < sums; i++) sum[v][b][i] = vi{};
       }
     }
   };
   const auto add = [&](int from) __attribute__((always_inline)) {
-    for (int v = 0; v < kVectors; v++)
-      In::template add<B>([&, of_rows = levels(v)](int four)
-                              __attribute__((always_inline)) { return of_rows(from + four); },
-                          input + from * step, step, sum[v]);
+    const auto of_four = [&](int v, int four)
+                             __attribute__((always_inline)) { return levels(v, from + four); };
+    In::template add<B, V>(of_four, input + from * In::four_bytes, sum);
+  };
+  const auto scale_of = [&](int v) __attribute__((always_inline)) {
+    return scale + v / kVectors * kBatchFloats + v % kVectors * W;
   };
   const auto end = [&](int which) __attribute__((always_inline)) {
     for (int b = 0; b < B; b++)
-      for (int v = 0; v < kVectors; v++)
-        total[b][v] =
-            to_float(In::total(sum[v][b])) * (load(scale + v * W) * stretch[b].scale) + total[b][v];
-    if (!minimum) return;
+      for (int v = 0; v < V; v++) {
+        const vf scaled = load(scale_of(v)) * stretch[b].scale;
+        total[b][v] = to_float(In::template total<B>(sum[v][b])) * scaled + total[b][v];
+      }
+    if (!minima) return;
     for (int b = 0; b < B; b++)
-      for (int v = 0; v < kVectors; v++)
-        total[b][v] = load(minimum + v * W) * stretch[b].sums[which].values + total[b][v];
+      for (int v = 0; v < V; v++)
+        total[b][v] = load(scale_of(v) + kMinimumAt) * stretch[b].sums[which].values + total[b][v];
   };
   start(halves ? 1 : 0);
   add(0);
@@ -122,20 +160,22 @@ SUFFICE_INLINE void add_unit(const Linear& w, F levels, const float* scale, cons
     end(1);
     start(2);
     scale += kPanel;
-    if (minimum) minimum += kPanel;
   }
   add(4);
   end(halves ? 2 : 0);
 }
 
-// The levels of a unit's codes: W rows, then four columns of them.
+// The levels of a unit's codes: of W rows and four columns.
 template <int Bits, class L>
-SUFFICE_INLINE auto levels_of(const L& levels, const std::byte* unit) {
-  return [&levels, unit](int v) __attribute__((always_inline)) {
-    return [&levels, codes = UnitCodes<Bits>(unit + v * kVectorBytes)](int four)
-               __attribute__((always_inline)) { return levels(codes(four)); };
-  };
-}
+struct UnitLevels {
+  const L& levels;
+  UnitCodes<Bits> codes[kVectors];
+
+  SUFFICE_INLINE UnitLevels(const L& levels, const std::byte* unit) : levels(levels) {
+    for (int v = 0; v < kVectors; v++) codes[v] = UnitCodes<Bits>(unit + v * kVectorBytes);
+  }
+  SUFFICE_INLINE vi operator()(int v, int four) const { return levels(codes[v](four)); }
+};
 
 SUFFICE_INLINE void store_totals(const Linear& w, int panel, const vf* total, float* y) {
   for (int v = 0; v < kVectors; v++) {
@@ -149,84 +189,101 @@ SUFFICE_INLINE void store_totals(const Linear& w, int panel, const vf* total, fl
 template <class In, int Bits, bool Even, int B>
 __attribute__((noinline)) void codes_tile(const Linear& w, int panel, const Inputs& x, int row,
                                           float* y, int y_stride) {
-  const size_t step = static_cast<size_t>(x.count) * In::four_bytes;
-  const std::byte* input = In::of(x) + row * In::four_bytes;
+  const std::byte* input = In::of(x) + row * kFours * In::four_bytes;
   const InputStretch* stretch = x.stretches + row;
   const Levels<Bits, Even> levels(w);
   vf total[B][kVectors] = {};
-  for_units<Bits>(w, panel,
-                  [&](const std::byte* unit, const float* scale, const float* minimum)
-                      __attribute__((always_inline)) {
-                        add_unit<In, B>(w, levels_of<Bits>(levels, unit), scale, minimum, stretch,
-                                        input, step, total);
-                        input += 8 * step;
-                        stretch += x.count;
-                      });
+  const auto add = [&](const std::byte* unit, const float* scale)
+                       __attribute__((always_inline)) {
+    const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, unit);
+    add_unit<In, B, kVectors>(w, of_unit, scale, stretch, input, total);
+    input += static_cast<size_t>(x.count) * kFours * In::four_bytes;
+    stretch += x.count;
+  };
+  for_units<Bits>(w, panel, add);
   for (int b = 0; b < B; b++)
     store_totals(w, panel, total[b], y + static_cast<size_t>(row + b) * y_stride);
 }
 
 // From this number of rows on, levels are looked up once for all rows instead of once per tile.
-// With AVX-512, looking up is cheaper than storing the results.
-constexpr int kDecodeRows = SUFFICE_LEVEL == 4 ? 1 << 30 : 3;
-constexpr int kDecodedRows = 32;  // rows that share a lookup; their totals stay in the L1 cache
-constexpr int kFoundRows = 4;     // of these, at a time
-
-// The same with levels that were looked up, [8 fours][kVectors].
+constexpr int kDecodeRows = SUFFICE_LEVEL == 4 ? 17 : 3;
+constexpr int kDirectRows = SUFFICE_LEVEL == 4 ? 8 : kDecodeRows - 1;  // in registers, up to then
+constexpr int kDecodedRows = 64;  // rows that share a lookup; their totals stay in the L1 cache
+// Panels that share the inputs of a row, and rows that share the levels of panels, in registers.
+constexpr int kFoundPanels = SUFFICE_LEVEL == 4 ? 2 : 1;
 template <class In>
+constexpr int kFoundRows = SUFFICE_LEVEL < 4 ? 2 : In::four_bytes == kQuad ? 6 : 4;
+
+// Units of P panels times `count` rows, with levels that were looked up, [8 fours][V].
+template <class In, int V>
 __attribute__((noinline)) void add_found(const Linear& w, const vi* found, const float* scale,
-                                         const float* minimum, const InputStretch* stretch,
-                                         const std::byte* input, int count, size_t step,
-                                         vf (*total)[kVectors]) {
-  in_units<kFoundRows>(count, [&]<int B>(int row) {
-    const auto levels = [=](int v) { return [=](int four) { return found[four * kVectors + v]; }; };
-    add_unit<In, B>(w, levels, scale, minimum, stretch + row, input + row * In::four_bytes, step,
-                    total + row);
-  });
+                                         const InputStretch* stretch, const std::byte* input,
+                                         int count, vf (*total)[V]) {
+  constexpr int most = kFoundRows<In>;
+  const auto levels = [=](int v, int four) { return found[four * V + v]; };
+  const auto tile = [&]<int B>(int row) __attribute__((always_inline)) {
+    add_unit<In, B, V>(w, levels, scale, stretch + row, input + row * kFours * In::four_bytes,
+                       total + row);
+  };
+  int row = 0;
+  for (; row + most <= count; row += most) tile.template operator()<most>(row);
+  if (row < count)
+    dispatch<most - 1>(count - row, [&]<int B>() { tile.template operator()<B>(row); });
 }
 
-// One panel times `count` rows, at most kDecodedRows; same bits as codes_tile.
-template <class In, int Bits, bool Even>
-void decoded_panel(const Linear& w, int panel, const Inputs& x, int first, int count, float* y,
-                   int y_stride) {
-  const size_t step = static_cast<size_t>(x.count) * In::four_bytes;
-  const std::byte* input = In::of(x) + first * In::four_bytes;
+// P panels times `count` rows, at most kDecodedRows; same bits as codes_tile.
+template <class In, int Bits, bool Even, int P>
+void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, int count, float* y,
+                    int y_stride) {
+  constexpr int V = P * kVectors;
+  const std::byte* input = In::of(x) + first * kFours * In::four_bytes;
   const InputStretch* stretch = x.stretches + first;
   const Levels<Bits, Even> levels(w);
-  vf total[kDecodedRows][kVectors] = {};
-  for_units<Bits>(w, panel,
-                  [&](const std::byte* unit, const float* scale, const float* minimum)
-                      __attribute__((always_inline)) {
-                        vi found[kUnit / 4 * kVectors];
-                        for (int v = 0; v < kVectors; v++) {
-                          const auto of_rows = levels_of<Bits>(levels, unit)(v);
+  vf total[kDecodedRows][V] = {};
+  const auto add = [&](const std::byte* const* unit, const float* scale)
+                       __attribute__((always_inline)) {
+    vi found[kFours * V];
+    for (int p = 0; p < P; p++) {
+      const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, unit[p]);
 #pragma GCC unroll 8
-                          for (int four = 0; four < kUnit / 4; four++)
-                            found[four * kVectors + v] = of_rows(four);
-                        }
-                        add_found<In>(w, found, scale, minimum, stretch, input, count, step, total);
-                        input += 8 * step;
-                        stretch += x.count;
-                      });
+      for (int four = 0; four < kFours; four++)
+        for (int v = 0; v < kVectors; v++)
+          found[four * V + p * kVectors + v] = of_unit(v, four);
+    }
+    add_found<In, V>(w, found, scale, stretch, input, count, total);
+    input += static_cast<size_t>(x.count) * kFours * In::four_bytes;
+    stretch += x.count;
+  };
+  for_units_of<Bits, P>(w, panel, add);
   for (int row = 0; row < count; row++)
-    store_totals(w, panel, total[row], y + static_cast<size_t>(first + row) * y_stride);
+    for (int p = 0; p < P; p++)
+      store_totals(w, panel + p, total[row] + p * kVectors,
+                   y + static_cast<size_t>(first + row) * y_stride);
 }
+
+// Codes of few bits are looked up by one instruction: not doing so pays only for one row.
+template <int Bits, bool Even, int B>
+constexpr bool kDirect = Even && (Bits > 4 || B == 1);
 
 template <class In, int Bits, bool Even>
 void codes_of(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
-  if (x.count >= kDecodeRows) {
+  if (x.count < kDecodeRows) {
     for (int panel = first; panel < last; panel++)
-      for (int row = 0; row < x.count; row += kDecodedRows)
-        decoded_panel<In, Bits, Even>(w, panel, x, row,
-                                      x.count - row < kDecodedRows ? x.count - row : kDecodedRows,
-                                      y, y_stride);
+      in_units<kDirectRows>(x.count, [&]<int B>(int row) {
+        codes_tile<In, Bits, kDirect<Bits, Even, B>, B>(w, panel, x, row, y, y_stride);
+      });
     return;
   }
-  constexpr int max_rows = SUFFICE_LEVEL == 4 ? 8 : kDecodeRows - 1;
-  for (int panel = first; panel < last; panel++)
-    in_units<max_rows>(x.count, [&]<int B>(int row) {
-      codes_tile<In, Bits, Even, B>(w, panel, x, row, y, y_stride);
-    });
+  const auto rows_of = [&]<int P>(int panel) {
+    for (int row = 0; row < x.count; row += kDecodedRows)
+      decoded_panels<In, Bits, Even, P>(w, panel, x, row,
+                                        x.count - row < kDecodedRows ? x.count - row : kDecodedRows,
+                                        y, y_stride);
+  };
+  int panel = first;
+  for (; panel + kFoundPanels <= last; panel += kFoundPanels)
+    rows_of.template operator()<kFoundPanels>(panel);
+  for (; panel < last; panel++) rows_of.template operator()<1>(panel);
 }
 
 // Levels of this range, times bytes of inputs, fit what the products pass through.
@@ -234,7 +291,7 @@ constexpr int kByteRange = SUFFICE_VNNI ? 255 : SUFFICE_LEVEL == 3 ? 127 : -1;
 
 template <int Bits, bool Even>
 void codes_with(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
-  constexpr int kept = !Even ? 1 : Bits == 6 ? 2 : 4;
+  constexpr int kept = SUFFICE_VNNI || !Even ? 1 : Bits == 6 ? 2 : 4;
   // Without VNNI, pairs are as fast as two bytes if nothing of them is kept.
   constexpr bool two_bytes = SUFFICE_VNNI || kept > 1;
   if constexpr ((Even ? (1 << Bits) - 1 : 0) <= kByteRange) {

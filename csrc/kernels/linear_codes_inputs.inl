@@ -31,26 +31,45 @@ SUFFICE_INLINE InputStretch quantize_stretch(const float* from, int most, int16_
   return found;
 }
 
-// Stores the low bytes of 32 integers, and the high ones unless all fit a byte, four columns after
-// four columns, `step` bytes apart; columns within a four are those of a four of codes.
-SUFFICE_INLINE void store_bytes(const int16_t* codes, bool high, std::byte* to, size_t step) {
-  int8_t bytes[2][kUnit];
-  for (int i = 0; i < kUnit; i++) {
-    const int at = i / 4 * 4 + kCodeOrder[i % 4];
-    bytes[0][i] = static_cast<int8_t>(codes[at]);
-    bytes[1][i] = static_cast<int8_t>((codes[at] - bytes[0][i]) >> 8);
-  }
-  for (int four = 0; four < kUnit / 4; four++)
-    for (int part = 0; part < 1 + high; part++)
-      std::memcpy(to + four * step + part * kQuad, bytes[part] + four * 4, kQuad);
+#if SUFFICE_LEVEL >= 3
+// The bytes of 16 int16 that fit a byte, those of a four in the order of a four of codes.
+SUFFICE_INLINE __m128i bytes_of_fours(__m128i first, __m128i second) {
+  const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+  static_assert(kCodeOrder[1] == 2 && kCodeOrder[2] == 1);
+  return _mm_shuffle_epi8(_mm_packs_epi16(first, second), order);
 }
+
+// Stores the low bytes of 32 integers, and the high ones unless all fit a byte, four columns after
+// four columns.
+SUFFICE_INLINE void store_bytes(const int16_t* codes, bool high, int8_t* to) {
+  for (int i = 0; i < kUnit; i += kPanel) {
+    __m128i low[2], rest[2];
+    for (int j = 0; j < 2; j++) {
+      const __m128i all =
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i + j * kPanel / 2));
+      low[j] = _mm_srai_epi16(_mm_slli_epi16(all, 8), 8);
+      rest[j] = _mm_srai_epi16(_mm_sub_epi16(all, low[j]), 8);
+    }
+    auto* at = reinterpret_cast<__m128i*>(to + i * (1 + high));
+    const __m128i bytes = bytes_of_fours(low[0], low[1]);
+    if (!high) {
+      _mm_storeu_si128(at, bytes);
+      continue;
+    }
+    const __m128i upper = bytes_of_fours(rest[0], rest[1]);
+    _mm_storeu_si128(at, _mm_unpacklo_epi32(bytes, upper));
+    _mm_storeu_si128(at + 1, _mm_unpackhi_epi32(bytes, upper));
+  }
+}
+#else
+SUFFICE_INLINE void store_bytes(const int16_t*, bool, int8_t*) {}  // not kTakesBytes
+#endif
 
 // `stride` is a multiple of 16 and values beyond `columns` are 0. The last 32 columns may end
 // beyond that: these inputs are 0.
 inline void quantize_for_codes(const float* values, int stride, int count, int columns, int most,
                                int8_t* bytes, int16_t* pairs, InputStretch* stretches) {
   const bool high = most > kMaxByte;
-  const size_t step = static_cast<size_t>(count) * kQuad;  // int16 of a four
   const int size = round_up(columns, kPanel);
   for (int row = 0; row < count; row++)
     for (int k = 0; k < columns; k += kUnit) {
@@ -61,14 +80,9 @@ inline void quantize_for_codes(const float* values, int stride, int count, int c
         from = last;
       }
       int16_t codes[kUnit];
-      stretches[static_cast<size_t>(k / kUnit) * count + row] = quantize_stretch(from, most, codes);
-      if (kTakesBytes)
-        store_bytes(codes, high,
-                    reinterpret_cast<std::byte*>(bytes) + (k / 4 * step + row * kQuad) * (1 + high),
-                    step * (1 + high));
-      if (kTakesPairs)
-        for (int four = 0; four < kUnit / 4; four++)
-          std::memcpy(pairs + (k / 4 + four) * step + row * kQuad, codes + four * 4,
-                      4 * sizeof(int16_t));
+      const size_t at = static_cast<size_t>(k / kUnit) * count + row;
+      stretches[at] = quantize_stretch(from, most, codes);
+      if (kTakesBytes) store_bytes(codes, high, bytes + at * kUnit * (1 + high));
+      if (kTakesPairs) std::memcpy(pairs + at * kUnit, codes, sizeof codes);
     }
 }

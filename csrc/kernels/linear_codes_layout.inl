@@ -1,13 +1,19 @@
 // Weights of few bits as they lie in memory (see linear/code_layout.h): the scales and minima of
 // their groups, their codes, and the levels that codes stand for.
 
-// Groups whose scales are brought to float32 together: those of 256 columns, in whole spans.
-constexpr int kMostGroups = kNested / 16;
+constexpr int kFours = kUnit / 4;
 
-struct GroupScales {
-  float scale[kMostGroups][kPanel];
-  float minimum[kMostGroups][kPanel];
+// Units that are prepared together: where their codes are, and their scales and minima as float32;
+// with groups of 16 columns those of a unit's two groups.
+constexpr int kUnitsAtOnce = kNested / kUnit;
+
+struct alignas(kLineBytes) UnitBatch {
+  const std::byte* unit[kUnitsAtOnce];
+  float scale[2 * kUnitsAtOnce][kPanel];
+  float minimum[2 * kUnitsAtOnce][kPanel];
 };
+constexpr int kMinimumAt = 2 * kUnitsAtOnce * kPanel;  // from a scale to its minimum
+constexpr int kBatchFloats = sizeof(UnitBatch) / sizeof(float);  // to the scale of the next batch
 
 // 2^(e - 128) of bytes e; below 2 these are subnormal.
 SUFFICE_INLINE vf power_of(const std::byte* from) {
@@ -15,124 +21,247 @@ SUFFICE_INLINE vf power_of(const std::byte* from) {
   return as_float(e < 2 ? splat_bits(0x200000) << e : (e - 1) << 23);
 }
 
-// The scales of W rows in group `at` of a span; `header` is that of the first of these rows if a
-// row had one byte.
-SUFFICE_INLINE vf scale_of(const CodeLayout& layout, const std::byte* header, int at, int row) {
-  const std::byte* of_group = header + at * kPanel * 2 + row * 2;
-  switch (layout.scales) {
-    case ScaleForm::f16: return load_f16(reinterpret_cast<const uint16_t*>(of_group));
-    case ScaleForm::bf16: return load_bf16(reinterpret_cast<const uint16_t*>(of_group));
-    case ScaleForm::power: return power_of(header + at * kPanel + row);
-    case ScaleForm::f32: return load(reinterpret_cast<const float*>(header) + at * kPanel + row);
-    default:
-      return load_f16(reinterpret_cast<const uint16_t*>(header) + row) *
-             to_float(load_bytes<int8_t>(header + kLineBytes + at * kPanel + row));
-  }
+// The scales of W rows, from `row` on, in group `at` of a span; `outer` those of nested ones.
+template <ScaleForm form>
+SUFFICE_INLINE vf scale_of(const std::byte* header, int at, int row, vf outer) {
+  const std::byte* wide = header + (at * kPanel + row) * 2;
+  if constexpr (form == ScaleForm::f16) return load_f16(reinterpret_cast<const uint16_t*>(wide));
+  if constexpr (form == ScaleForm::bf16) return load_bf16(reinterpret_cast<const uint16_t*>(wide));
+  if constexpr (form == ScaleForm::f32)
+    return load(reinterpret_cast<const float*>(header) + at * kPanel + row);
+  if constexpr (form == ScaleForm::power) return power_of(header + at * kPanel + row);
+  return outer * to_float(load_bytes<int8_t>(header + kLineBytes + at * kPanel + row));
 }
 
-// The same of the minima, if there are any; of zero points, those less than 0 and not yet scaled.
-SUFFICE_INLINE vf minimum_of(const CodeLayout& layout, const std::byte* header, int at, int row) {
-  const int groups = layout.groups_in_span();
-  if (layout.minima == MinimumForm::nested) {
-    const std::byte* bytes = header + kLineBytes + (groups + at) * kPanel + row;
-    return -load_f16(reinterpret_cast<const uint16_t*>(header) + kPanel + row) *
-           to_float(load_bytes<uint8_t>(bytes));
-  }
-  const std::byte* behind = header + groups * kPanel * (layout.scales == ScaleForm::f32 ? 4 : 2);
-  if (layout.minima == MinimumForm::f16)
+// The same of minima; `behind` is where they begin. Of zero points: those less than 0 and not yet
+// scaled; `zero` is the level that a zero point of 0 means.
+template <MinimumForm form>
+SUFFICE_INLINE vf minimum_of(const std::byte* behind, int at, int row, vf outer, int zero) {
+  if constexpr (form == MinimumForm::f16)
     return load_f16(reinterpret_cast<const uint16_t*>(behind) + at * kPanel + row);
-  const vi zero = load_bytes<uint8_t>(behind + at * kPanel + row);
-  return -to_float(layout.bits == 8 ? zero - kLevelOffset : zero);
+  const vi bytes = load_bytes<uint8_t>(behind + at * kPanel + row);
+  if constexpr (form == MinimumForm::zero) return -to_float(bytes + zero);
+  return -outer * to_float(bytes);
 }
 
-// Scales and minima of `count` groups from the beginning of a span on, spans `step` bytes apart.
-// Zero points are scaled, as products take them, unless `plain`.
-__attribute__((noinline)) void load_scales(const CodeLayout& layout, const std::byte* header,
-                                           size_t step, int count, bool plain, GroupScales& to) {
-  const int in_span = layout.groups_in_span();
-  const bool scaled = layout.minima == MinimumForm::zero && !plain;
-  for (int first = 0; first < count; first += in_span, header += step)
-    for (int at = 0; at < in_span && first + at < count; at++)
-      for (int row = 0; row < kPanel; row += W) {
-        const vf scale = scale_of(layout, header, at, row);
-        store(to.scale[first + at] + row, scale);
-        if (layout.minima == MinimumForm::none) continue;
-        const vf minimum = minimum_of(layout, header, at, row);
-        store(to.minimum[first + at] + row, scaled ? scale * minimum : minimum);
-      }
+// Scales and minima of the groups [first, first + count) of a span, as UnitBatch has them. Zero
+// points are scaled, as products take them, unless `plain`.
+template <ScaleForm scales, MinimumForm minima>
+SUFFICE_INLINE void store_scales(const CodeLayout& layout, const std::byte* header, int in_span,
+                                 int first, int count, bool plain, float* to) {
+  constexpr bool nested = scales == ScaleForm::nested;
+  constexpr int bytes = nested ? 1 : scales == ScaleForm::f32 ? 4 : 2;
+  const std::byte* behind = header + in_span * kPanel * bytes + (nested ? kLineBytes : 0);
+  const int zero = layout.bits == 8 ? -kLevelOffset : 0;
+  for (int row = 0; row < kPanel; row += W) {
+    const auto* outer = reinterpret_cast<const uint16_t*>(header) + row;
+    const vf outer_scale = nested ? load_f16(outer) : vf{};
+    const vf outer_minimum = nested ? load_f16(outer + kPanel) : vf{};
+    for (int i = 0; i < count; i++) {
+      const vf scale = scale_of<scales>(header, first + i, row, outer_scale);
+      float* at = to + i * kPanel + row;
+      store(at, scale);
+      if constexpr (minima == MinimumForm::none) continue;
+      const vf minimum = minimum_of<minima>(behind, first + i, row, outer_minimum, zero);
+      const bool scaled = minima == MinimumForm::zero && !plain;
+      store(at + kMinimumAt, scaled ? scale * minimum : minimum);
+    }
+  }
+}
+
+template <ScaleForm scales>
+SUFFICE_INLINE void store_wide_scales(const CodeLayout& layout, const std::byte* header,
+                                      int in_span, int first, int count, bool plain, float* to) {
+  if (layout.minima == MinimumForm::none)
+    store_scales<scales, MinimumForm::none>(layout, header, in_span, first, count, plain, to);
+  else if (layout.minima == MinimumForm::f16)
+    store_scales<scales, MinimumForm::f16>(layout, header, in_span, first, count, plain, to);
+  else
+    store_scales<scales, MinimumForm::zero>(layout, header, in_span, first, count, plain, to);
+}
+
+// `in_span`: groups of a span.
+SUFFICE_INLINE void store_scales(const CodeLayout& layout, const std::byte* header, int in_span,
+                                 int first, int count, bool plain, float* to) {
+  if (layout.scales == ScaleForm::f16)
+    store_wide_scales<ScaleForm::f16>(layout, header, in_span, first, count, plain, to);
+  else if (layout.scales == ScaleForm::bf16)
+    store_wide_scales<ScaleForm::bf16>(layout, header, in_span, first, count, plain, to);
+  else if (layout.scales == ScaleForm::f32)
+    store_wide_scales<ScaleForm::f32>(layout, header, in_span, first, count, plain, to);
+  else if (layout.scales == ScaleForm::power)
+    store_scales<ScaleForm::power, MinimumForm::none>(layout, header, in_span, first, count, plain, to);
+  else if (layout.minima == MinimumForm::none)
+    store_scales<ScaleForm::nested, MinimumForm::none>(layout, header, in_span, first, count, plain, to);
+  else
+    store_scales<ScaleForm::nested, MinimumForm::nested>(layout, header, in_span, first, count, plain, to);
 }
 
 // Prefetch distance in bytes, into the L1 cache. With AVX2, arithmetic takes about as long as
 // reading and must not wait for it.
 constexpr int kAheadCodes = 8192;
 
-SUFFICE_INLINE void fetch_lines(const std::byte* from, int bytes) {
+template <int bytes>
+SUFFICE_INLINE void fetch_lines(const std::byte* from) {
 #pragma GCC unroll 8
   for (int at = 0; at < bytes; at += kLineBytes) fetch_near(from + at + kAheadCodes);
 }
 
-// Calls f(unit, scale, minimum) for each unit of a panel. scale and minimum [kPanel] are those of
-// its group, with groups of 16 columns [2][kPanel]; without minima `minimum` is null. `plain`: see
-// load_scales.
-template <int Bits, class F>
-SUFFICE_INLINE void for_units(const Linear& w, int panel, F f, bool plain = false) {
-  const CodeLayout& layout = w.layout;
-  const int in_span = layout.groups_in_span(), header = layout.header_bytes();
-  const int units = round_up(w.columns, kUnit) / kUnit;
-  const int step = layout.group < kUnit ? kUnit / layout.group : 1;  // groups that a unit ends
-  const int in_group = step == 1 ? layout.group / kUnit : 1;         // units of a group
-  const int together = kNested > layout.span() ? kNested / layout.group : in_span;
-  const size_t span_bytes = header + layout.span() / kUnit * unit_bytes(Bits);
-  const std::byte* from = w.data + panel * w.panel_bytes();
-  GroupScales scales;
-  for (int left = units; left > 0;) {
-    const int groups = step == 1 ? (left + in_group - 1) / in_group : left * step;
-    const int count = groups < together ? groups : together;
-    load_scales(layout, from, span_bytes, count, plain, scales);
-    for (int g = 0; g < count; g += step) {
-      if (g % in_span == 0) {
-        fetch_lines(from, header);
-        from += header;
+// Goes through the units of a panel.
+class PanelUnits {
+ public:
+  PanelUnits() = default;
+  PanelUnits(const Linear& w, int panel, bool plain)
+      : layout_(w.layout),
+        plain_(plain),
+        groups_(layout_.groups_in_span()),
+        header_bytes_(layout_.header_bytes()),
+        unit_bytes_(unit_bytes(layout_.bits)),
+        in_span_(layout_.span() / kUnit),
+        in_group_(layout_.group / kUnit),
+        next_(w.data + panel * w.panel_bytes()),
+        left_(round_up(w.columns, kUnit) / kUnit) {}
+
+  // Prepares the next units, of one span if it has several, and returns their number: memory is
+  // read best in its own order, so headers of later spans are left for later.
+  __attribute__((noinline)) int prepare(UnitBatch& to) {
+    const int together = in_span_ < kUnitsAtOnce ? in_span_ : kUnitsAtOnce;
+    const int count = left_ < together ? left_ : together;
+    for (int i = 0; i < count;) {
+      if (unit_ == 0) start_span();
+      const int most = in_span_ - unit_ < count - i ? in_span_ - unit_ : count - i;
+      for (int j = 0; j < most; j++, next_ += unit_bytes_) to.unit[i + j] = next_;
+      if (in_group_ <= 1) {
+        const int groups = in_group_ ? 1 : 2;  // of a unit
+        store_scales(layout_, header_, groups_, unit_ * groups, most * groups, plain_,
+                     to.scale[i * groups]);
+      } else {
+        repeat_scales(to.scale[i], most);
       }
-      const float* minimum = layout.minima == MinimumForm::none ? nullptr : scales.minimum[g];
-      for (int i = 0; i < in_group && left > 0; i++, left--, from += unit_bytes(Bits)) {
-        fetch_lines(from, static_cast<int>(unit_bytes(Bits)));
-        f(from, scales.scale[g], minimum);
+      i += most;
+      unit_ = unit_ + most < in_span_ ? unit_ + most : 0;
+    }
+    left_ -= count;
+    return count;
+  }
+
+ private:
+  SUFFICE_INLINE void start_span() {
+    header_ = next_;
+    next_ += header_bytes_;
+#pragma GCC unroll 1
+    for (int at = 0; at < header_bytes_; at += kLineBytes) fetch_near(header_ + at + kAheadCodes);
+  }
+
+  // Stores for each of some units the scale and the minimum of its group.
+  SUFFICE_INLINE void repeat_scales(float* to, int units) const {
+    for (int i = 0, group = unit_ / in_group_; i < units; i++) {
+      float* at = to + i * kPanel;
+      if (i == 0 || (unit_ + i) % in_group_ == 0) {
+        store_scales(layout_, header_, groups_, group++, 1, plain_, at);
+      } else {
+        std::memcpy(at, at - kPanel, kPanel * sizeof(float));
+        std::memcpy(at + kMinimumAt, at + kMinimumAt - kPanel, kPanel * sizeof(float));
       }
     }
   }
+
+  CodeLayout layout_;
+  bool plain_ = false;
+  int groups_ = 0, header_bytes_ = 0;  // of a span
+  size_t unit_bytes_ = 0;
+  int in_span_ = 0, in_group_ = 0;  // units
+  const std::byte *header_ = nullptr, *next_ = nullptr;
+  int left_ = 0, unit_ = 0;  // the next unit, in its span
+};
+
+// Calls f(units, scale) for the units of the same columns of P adjacent panels. scale [kPanel], or
+// [2][kPanel], is that of the first; that of the next is kBatchFloats behind. `plain`: see
+// store_scales.
+template <int Bits, int P, class F>
+SUFFICE_INLINE void for_units_of(const Linear& w, int panel, F f, bool plain = false) {
+  const int step = w.layout.group < kUnit ? 2 * kPanel : kPanel;
+  PanelUnits units[P] = {};
+  for (int p = 0; p < P; p++) units[p] = PanelUnits(w, panel + p, plain);
+  UnitBatch batch[P];
+  for (;;) {
+    int count = 0;
+    for (int p = 0; p < P; p++) count = units[p].prepare(batch[p]);
+    if (count == 0) return;
+    const float* scale = batch[0].scale[0];
+    for (int i = 0; i < count; i++, scale += step) {
+      const std::byte* of_panels[P];
+      for (int p = 0; p < P; p++) {
+        of_panels[p] = batch[p].unit[i];
+        fetch_lines<static_cast<int>(unit_bytes(Bits))>(of_panels[p]);
+      }
+      f(of_panels, scale);
+    }
+  }
+}
+
+// Calls f(unit, scale) for each unit of a panel.
+template <int Bits, class F>
+SUFFICE_INLINE void for_units(const Linear& w, int panel, F f, bool plain = false) {
+  for_units_of<Bits, 1>(
+      w, panel,
+      [&](const std::byte* const* units, const float* scale)
+          __attribute__((always_inline)) { f(units[0], scale); },
+      plain);
 }
 
 constexpr int32_t every_byte(int value) { return static_cast<int32_t>(value * 0x01010101u); }
 
 SUFFICE_INLINE vi shifted(vi bits, int left) { return left >= 0 ? bits << left : bits >> -left; }
 
+// The lines of a unit, from W rows of its first line on. With 32 registers they are loaded once and
+// in their order, in which memory is read best; with fewer each is loaded where it is used.
+template <int Bits>
+struct UnitLines {
+#if SUFFICE_LEVEL == 4
+  vi lines[Bits];
+
+  UnitLines() = default;
+  explicit SUFFICE_INLINE UnitLines(const std::byte* unit) {
+    for (int i = 0; i < Bits; i++) {
+      lines[i] = load_bits(unit + i * kLineBytes);
+      asm volatile("" : "+v"(lines[i]));
+    }
+  }
+  SUFFICE_INLINE vi operator[](int i) const { return lines[i]; }
+#else
+  const std::byte* unit = nullptr;
+
+  UnitLines() = default;
+  explicit SUFFICE_INLINE UnitLines(const std::byte* unit) : unit(unit) {}
+  SUFFICE_INLINE vi operator[](int i) const { return load_bits(unit + i * kLineBytes); }
+#endif
+};
+
 // The codes of a unit, from W rows of its first line on: bytes of four columns 0, 2, 1, 3 each.
 template <int Bits>
 struct UnitCodes {
   static constexpr int low = low_bits(Bits), each = 8 / low, width = Bits - low;
-  const std::byte* unit;
+  UnitLines<Bits> lines;
   vi fields[2];  // the codes' further bits, `width` adjacent ones for a four
 
-  explicit SUFFICE_INLINE UnitCodes(const std::byte* unit) : unit(unit) {
-    if constexpr (width == 1) fields[0] = plane(low);
+  UnitCodes() = default;
+  explicit SUFFICE_INLINE UnitCodes(const std::byte* unit) : lines(unit) {
+    if constexpr (width == 1) fields[0] = lines[low];
     if constexpr (width == 2) {
       const vi even = splat_bits(every_byte(0x55)), odd = ~even;
-      fields[0] = (plane(low) & even) | (plane(low + 1) & even) << 1;
-      fields[1] = (plane(low) >> 1 & even) | (plane(low + 1) & odd);
+      fields[0] = (lines[low] & even) | (lines[low + 1] & even) << 1;
+      fields[1] = (lines[low] >> 1 & even) | (lines[low + 1] & odd);
     }
   }
 
-  SUFFICE_INLINE vi plane(int bit) const { return load_bits(unit + bit * kLineBytes); }
-
   SUFFICE_INLINE vi operator()(int four) const {
-    const vi line = load_bits(unit + four / each * kLineBytes);
-    if constexpr (Bits == 8) return line;
-    vi codes = line >> four % each * low & splat_bits(every_byte((1 << low) - 1));
+    if constexpr (Bits == 8) return lines[four];
+    vi codes = lines[four / each] >> four % each * low & splat_bits(every_byte((1 << low) - 1));
     if constexpr (width > 0) {
       const int own = four % width;
-      codes |=
-          shifted(fields[own], low - four + own) & splat_bits(every_byte((1 << Bits) - (1 << low)));
+      codes |= shifted(fields[own], low - four + own) &
+               splat_bits(every_byte((1 << Bits) - (1 << low)));
     }
     return codes;
   }

@@ -11,28 +11,27 @@ SUFFICE_INLINE vf rounded(vf product) {
 }
 
 // A unit's dense weights for a panel's 16 rows, [kUnit][kPanel]: scale * level + minimum, each
-// rounded, or scale * (level - zero). `scale` and `minimum` as for_units gives them, plain.
+// rounded, or scale * (level - zero). `scale` as for_units gives it, plain.
 template <int Bits>
 SUFFICE_INLINE void unpack_unit(const Linear& w, const Levels<Bits, Bits == 8>& levels,
-                                const std::byte* unit, const float* scale, const float* minimum,
-                                float* to) {
+                                const std::byte* unit, const float* scale, float* to) {
+  const bool minima = w.layout.minima != MinimumForm::none;
   const int second = w.layout.group < kUnit ? kPanel : 0;  // from the first 16 columns' scales on
   const bool zero = w.layout.minima == MinimumForm::zero;
-  for (int v = 0; v < kVectors; v++) {
-    const auto of_rows = levels_of<Bits>(levels, unit)(v);
-    for (int four = 0; four < kUnit / 4; four++) {
+  const UnitLevels<Bits, Levels<Bits, Bits == 8>> of_unit(levels, unit);
+  for (int four = 0; four < kFours; four++)
+    for (int v = 0; v < kVectors; v++) {
       const int at = four / 4 * second + v * W;
-      const vi bytes = of_rows(four);
+      const vi bytes = of_unit(v, four);
       for (int j = 0; j < 4; j++) {
         const vi level = (bytes >> 8 * j & splat_bits(0xff)) + w.lowest;
         vf value = to_float(level);
-        if (zero) value += load(minimum + at);
+        if (zero) value += load(scale + kMinimumAt + at);
         value *= load(scale + at);
-        if (minimum && !zero) value = rounded(value) + load(minimum + at);
+        if (minima && !zero) value = rounded(value) + load(scale + kMinimumAt + at);
         store(to + (four * 4 + kCodeOrder[j]) * kPanel + v * W, value);
       }
     }
-  }
 }
 
 // The dense rows [begin, end) of a panel, [end - begin][columns].
@@ -40,18 +39,16 @@ template <int Bits>
 void unpack_panel(const Linear& w, int panel, int begin, int end, float* to, int stride) {
   const Levels<Bits, Bits == 8> levels(w);
   int k = 0;
-  for_units<Bits>(
-      w, panel,
-      [&](const std::byte* unit, const float* scale, const float* minimum) {
-        float found[kUnit * kPanel];
-        unpack_unit<Bits>(w, levels, unit, scale, minimum, found);
-        const int columns = w.columns - k < kUnit ? w.columns - k : kUnit;
-        for (int row = begin; row < end; row++)
-          for (int i = 0; i < columns; i++)
-            to[static_cast<size_t>(row - begin) * stride + k + i] = found[i * kPanel + row];
-        k += kUnit;
-      },
-      true);
+  const auto unpack = [&](const std::byte* unit, const float* scale) {
+    float found[kUnit * kPanel];
+    unpack_unit<Bits>(w, levels, unit, scale, found);
+    const int columns = w.columns - k < kUnit ? w.columns - k : kUnit;
+    for (int row = begin; row < end; row++)
+      for (int i = 0; i < columns; i++)
+        to[static_cast<size_t>(row - begin) * stride + k + i] = found[i * kPanel + row];
+    k += kUnit;
+  };
+  for_units<Bits>(w, panel, unpack, true);
 }
 
 // The dense rows of the panels [first, last), in the order of the codes' columns and for rotated

@@ -1,0 +1,258 @@
+"""An engine that runs in a thread of its own and hands out what each step gives.
+
+Everything that uses the model happens in that thread. Other threads put requests and cancellations
+into its inbox; it looks there before every step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from suffice.engine.request import Request, Sample
+from suffice.engine.work import Delta, EngineStats, Final, TokenLogprob, Work
+from suffice.errors import Busy, Closed, InputError
+
+if TYPE_CHECKING:
+    from suffice.engine.llm import LLM
+
+__all__ = ["Busy", "Closed", "Delta", "Engine", "EngineStats", "Final", "TokenLogprob", "Work"]
+
+_log = logging.getLogger(__name__)
+
+
+class _Job:
+    """A work under way."""
+
+    def __init__(
+        self, work: Work, request: Request, on_delta: Callable[[Delta], None], now: float
+    ) -> None:
+        self.work = work
+        self.request = request
+        self.on_delta = on_delta
+        self.cancelled = False
+        self.ends = None if work.deadline is None else now + work.deadline
+        self.sent = [len(sample.tokens) for sample in request.samples]
+        self.ended = [False] * len(request.samples)
+
+
+class Engine:
+    """Runs requests of any thread, and calls back with what each step gives.
+
+    A result is the same, bit for bit, whatever else runs. A failure of one request ends that one.
+    """
+
+    def __init__(
+        self, llm: LLM, *, max_queue: int = 256, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start the thread; `max_queue` requests may wait.
+
+        The engine shares the model's loop with `llm`, which may be used meanwhile.
+        """
+        self._loop = llm.loop
+        self._maker = llm.maker
+        self._max_queue = max_queue
+        self._clock = clock
+        self._jobs: dict[str, _Job] = {}  # in order of arrival
+        self._inbox: list[_Job] = []
+        self._wake = threading.Condition()
+        self._closing = self._draining = False
+        self._stats = EngineStats()
+        self._thread = threading.Thread(target=self._run, name="suffice-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work, on_delta: Callable[[Delta], None]) -> None:
+        """Queue a request; `on_delta` gets its deltas, from the engine's thread, step by step.
+
+        The deltas of a step are handed out before the next begins, so `on_delta` must be quick.
+
+        Raises:
+            InputError: A bad prompt or parameter, or an id that is under way already.
+            Busy: The queue is full.
+            Closed: The engine takes no more work.
+        """
+        self._check_open()
+        request = self._maker.make(list(work.prompt), work.params)
+        _check_known(work, request)
+        for sample, tokens in zip(request.samples, work.known, strict=False):
+            sample.restore(tokens)
+        job = _Job(work, request, on_delta, self._clock())
+        with self._wake:
+            self._check_open()
+            if work.id in self._jobs:
+                raise InputError(f"id {work.id!r}: a request of this id is under way")
+            waiting = self._loop.scheduler.waiting + len(self._inbox)
+            if waiting >= self._max_queue:
+                raise Busy(f"{waiting} requests are waiting already", self._estimated_wait())
+            self._jobs[work.id] = job
+            self._inbox.append(job)
+            self._wake.notify_all()
+
+    def cancel(self, id: str) -> bool:
+        """End a request before the next step; its last delta has finish reason "abort".
+
+        Returns whether it was under way.
+        """
+        with self._wake:
+            job = self._jobs.get(id)
+            if job is None:
+                return False
+            job.cancelled = True
+            self._wake.notify_all()
+            return True
+
+    def stats(self) -> EngineStats:
+        """Return the state after the last step."""
+        with self._wake:
+            return self._stats
+
+    def drain(self) -> None:
+        """Take no more work, and return when all requests under way have ended."""
+        with self._wake:
+            self._draining = True
+            self._wake.wait_for(lambda: not self._jobs or self._closing)
+
+    def close(self) -> None:
+        """Take no more work, end all requests before the next step, and end the thread."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _check_open(self) -> None:
+        if self._closing or self._draining:
+            raise Closed("the engine takes no more requests: it is being closed")
+
+    def _estimated_wait(self) -> float:
+        return 1.0
+
+    def _run(self) -> None:
+        while self._wait():
+            try:
+                self._loop.step()
+            except Exception as error:  # the engine outlives its bugs; those under way do not
+                _log.exception("a step failed")
+                self._fail_all(error)
+            self._hand_out()
+            self._note()
+        for job in list(self._jobs.values()):
+            self._end(job)
+        self._hand_out()
+        self._note()
+
+    def _wait(self) -> bool:
+        """Wait for something to do, and start and end what was asked for; False to stop."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._jobs or self._closing)
+            if self._closing:
+                return False
+            inbox, self._inbox = self._inbox, []
+            jobs = list(self._jobs.values())
+        for job in inbox:
+            self._loop.add(job.request)
+        now = self._clock()
+        for job in jobs:
+            if job.cancelled:
+                self._end(job)
+            elif job.ends is not None and now >= job.ends:
+                seconds = f"{job.work.deadline:g} s"
+                self._end(job, f"the deadline of {seconds} has passed", "deadline")
+        return True
+
+    def _end(self, job: _Job, error: str | None = None, code: str | None = None) -> None:
+        self._loop.abort(job.request, error, code)
+
+    def _fail_all(self, error: Exception) -> None:
+        for job in list(self._jobs.values()):
+            if job.request.running and job not in self._inbox:
+                self._end(job, f"a step failed: {type(error).__name__}", "internal")
+
+    def _hand_out(self) -> None:
+        for job in list(self._jobs.values()):
+            if job.request.finished:
+                with self._wake:
+                    del self._jobs[job.work.id]
+                    self._wake.notify_all()
+            for delta in _news(job):
+                try:
+                    job.on_delta(delta)
+                except Exception:  # the receiver's own
+                    _log.exception("the receiver of request %s failed", job.work.id)
+                    job.cancelled = True
+
+    def _note(self) -> None:
+        stats = dataclasses.replace(
+            self._loop.stats(), last_step_at=self._clock(), steps=self._stats.steps + 1
+        )
+        with self._wake:
+            self._stats = stats
+
+
+def _check_known(work: Work, request: Request) -> None:
+    if work.known and len(work.known) != len(request.samples):
+        raise InputError(
+            f"known: {len(work.known)} lists of tokens for {len(request.samples)} samples"
+        )
+    if any(len(tokens) >= request.limit for tokens in work.known):
+        raise InputError(f"known: a sample has its {request.limit} tokens already")
+
+
+def _news(job: _Job) -> list[Delta]:
+    """Return what the samples of a job got since the last call; the last delta has the final."""
+    found: list[Delta] = []
+    for at, sample in enumerate(job.request.samples):
+        new = tuple(sample.tokens[job.sent[at] :])
+        text = sample.take_delta()
+        if not (new or text) and (job.ended[at] or sample.finish_reason is None):
+            continue
+        found.append(
+            Delta(
+                job.work.id,
+                at,
+                text,
+                new,
+                _logprobs(sample, len(new)),
+                sample.finish_reason,
+                sample.stop_reason,
+            )
+        )
+        job.sent[at] += len(new)
+        job.ended[at] = sample.finish_reason is not None
+    if found and job.request.finished:
+        found[-1] = dataclasses.replace(found[-1], final=_final(job.request))
+    return found
+
+
+def _logprobs(sample: Sample, count: int) -> tuple[tuple[TokenLogprob, ...], ...] | None:
+    if sample.request.params.logprobs is None:
+        return None
+    first = len(sample.logprobs) - count
+    return tuple(
+        tuple(
+            TokenLogprob(token, each.logprob, each.rank, each.decoded_token)
+            for token, each in entry.items()
+        )
+        for entry in sample.logprobs[first:]
+    )
+
+
+def _final(request: Request) -> Final:
+    output = request.output()
+    metrics, drafts = output.metrics, output.speculation
+    return Final(
+        prompt_tokens=len(request.tokens),
+        cached_tokens=request.cached,
+        generated_tokens=sum(len(sample.tokens) for sample in request.samples),
+        queue_seconds=metrics.queue_seconds,
+        prefill_seconds=metrics.prefill_seconds,
+        decode_seconds=metrics.decode_seconds,
+        drafts=drafts.num_draft_tokens,
+        accepted=drafts.num_accepted_tokens,
+        error=request.error,
+        error_code=request.error_code,
+    )

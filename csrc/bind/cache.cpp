@@ -209,12 +209,15 @@ void bind_cache(nb::module_& m) {
       .def("forget_rows", &KVCache::forget_rows, "length"_a)
       .def(
           "copy",
-          [](const KVCache& self, int keep) {
+          [](const KVCache& self, int keep, int capacity) {
             check_tokens(self, 0, keep);
+            require(keep <= capacity,
+                    "cannot keep " + std::to_string(keep) + " rows in " + std::to_string(capacity));
             nb::gil_scoped_release release;
-            return self.copy(keep);
+            return self.copy(keep, capacity);
           },
-          "keep"_a)
+          "keep"_a, "capacity"_a)
+      .def("forget_answers", &KVCache::forget_answers)
       .def("store", &py_store, "layer"_a, "first"_a, "k"_a.noconvert(), "v"_a.noconvert())
       .def("load", &py_load, "layer"_a, "first"_a, "keys"_a.noconvert().none(),
            "values"_a.noconvert().none());

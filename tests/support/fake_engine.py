@@ -122,7 +122,6 @@ class FakeRunner:
 
     def begin(self, sequence: FakeSequence, rows: int) -> None:
         assert rows > 0, "the last token is always run"
-        assert not sequence.prompt, "a prompt is being run already"
         self._take(sequence, sequence.cache.length + rows)
         sequence.prompt = True
 
@@ -180,7 +179,9 @@ class FakeRunner:
         assert drafts >= 0
         assert sequence.cache.length + rows <= sequence.limit
         self._take(sequence, sequence.cache.length + rows)
-        return min(drafts, sequence.limit - sequence.cache.length - rows)
+        most = min(drafts, sequence.limit - sequence.cache.length - rows, self.memory)
+        self._take(sequence, sequence.cache.length + rows + most)
+        return most
 
     def propose(self, samples: list[Any], most: list[int]) -> list[Tree]:
         trees = self.proposer.propose(samples, most)

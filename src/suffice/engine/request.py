@@ -144,7 +144,7 @@ class Sample:
     def behind(self) -> int:
         """How many of its known tokens, without the last, have not been run."""
         held = self.sequence.cache.length if self.sequence is not None else 0
-        return len(self.request.tokens) + len(self.tokens) - 1 - held
+        return max(len(self.request.tokens) + len(self.tokens) - 1 - held, 0)
 
     def next_known(self, most: int) -> list[int]:
         """Return the first of those tokens, at most `most`."""
@@ -246,6 +246,12 @@ class Request:
     def finished(self) -> bool:
         """Whether all samples have ended."""
         return not self.running
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has started; it may have ended since."""
+        first = self.samples[0]
+        return self.finished or first.sequence is not None or bool(first.tokens)
 
     @property
     def left(self) -> int:

@@ -148,6 +148,13 @@ void make_roundings(KeyRoundings* self, ConstFloats scales, ConstFloats means, C
                           passed.data(), weights.data());
 }
 
+void bind_arena(nb::module_& m) {
+  nb::class_<Arena>(m, "Arena")
+      .def(nb::init<size_t>(), "limit_bytes"_a = 0)
+      .def_prop_ro("used", &Arena::used)
+      .def_prop_ro("limit", &Arena::limit);
+}
+
 void bind_rounding(nb::module_& m) {
   nb::class_<KeyRoundings>(m, "KeyRoundings")
       .def("__init__", &make_roundings, "scales"_a.noconvert(), "means"_a.noconvert(),
@@ -163,11 +170,7 @@ void bind_rows(nb::module_& m) {
 }  // namespace
 
 void bind_cache(nb::module_& m) {
-  nb::class_<Arena>(m, "Arena")
-      .def(nb::init<size_t>(), "limit_bytes"_a = 0)
-      .def_prop_ro("used", &Arena::used)
-      .def_prop_ro("limit", &Arena::limit);
-
+  bind_arena(m);
   bind_rounding(m);
 
   nb::class_<KVCache> cache(m, "KVCache");

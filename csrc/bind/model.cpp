@@ -1,8 +1,13 @@
 #include "model/model.h"
 
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 #include "bind/bind.h"
 #include "linear/inputs.h"
@@ -169,9 +174,12 @@ StepRequest request_of(const ModelSpec& spec, KVCache* cache, int length, int fi
           .watched = (kind & kWatched) != 0};
 }
 
-nb::tuple plain(const RequestReads& reads) {
-  return nb::make_tuple(reads.key_rows, reads.value_rows, reads.dense_rows, reads.bytes_read,
-                        reads.bytes_held, reads.missing);
+// Key rows, value rows, rows held, bytes read, bytes held, missing.
+using PlainReads = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, float>;
+
+PlainReads plain(const RequestReads& reads) {
+  return {reads.key_rows,   reads.value_rows, reads.dense_rows,
+          reads.bytes_read, reads.bytes_held, reads.missing};
 }
 
 // tokens, positions [rows]; counts [requests] rows each; kinds [requests]; visible [rows] bit masks
@@ -180,10 +188,10 @@ nb::tuple plain(const RequestReads& reads) {
 // rows read, dense rows, and value rows that each query head alone would read; queries [layers,
 // watched rows, heads, size], filled; audit [3, layers, rows, heads]: see partial.h. Returns the
 // sums, and the reads of each request.
-nb::tuple py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
-                  ConstInts kinds, ConstInts tokens, ConstInts positions, ConstInts visible,
-                  ConstInts outputs, Floats logits, Longs reads, std::optional<Floats> queries,
-                  std::optional<Floats> audit) {
+std::pair<Counts, std::vector<PlainReads>> py_step(
+    PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
+    ConstInts kinds, ConstInts tokens, ConstInts positions, ConstInts visible, ConstInts outputs,
+    Floats logits, Longs reads, std::optional<Floats> queries, std::optional<Floats> audit) {
   require(self.model != nullptr, "the model is not complete");
   const ModelSpec& spec = self.spec;
   const size_t rows = tokens.size();
@@ -233,9 +241,9 @@ nb::tuple py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths
     nb::gil_scoped_release release;
     self.model->step(step, *team(), found, by_request);
   }
-  nb::list each;
-  for (const RequestReads& own : by_request) each.append(plain(own));
-  return nb::make_tuple(found, each);
+  std::vector<PlainReads> each;
+  for (const RequestReads& own : by_request) each.push_back(plain(own));
+  return {found, each};
 }
 
 void leave_out(PyModel& self, int recent, int sinks, const std::vector<int>& skipped) {

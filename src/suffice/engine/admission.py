@@ -38,7 +38,7 @@ def in_order(
             return (0, 0, 0.0, request.arrival)
         return (1, request.priority, served(request.key), request.arrival)
 
-    return sorted(waiting, key=place)  # type: ignore[arg-type, return-value]
+    return sorted(waiting, key=place)
 
 
 def note_start(started: Candidate, waiting: Iterable[Candidate]) -> None:

@@ -55,7 +55,7 @@ class Memory:
         if limit == 0:
             return True
         held = sum(
-            entry.sequence.cache.bytes
+            int(entry.sequence.cache.bytes)
             for entry in request.parked.values()
             if self.retained.has(entry)
         )

@@ -42,6 +42,11 @@ class Cache(Protocol):
         """The tokens that have been run and committed."""
         ...
 
+    @property
+    def bytes(self) -> int:
+        """The memory that it takes."""
+        ...
+
     def truncate(self, rows: int) -> None:
         """Drop all rows after the first `rows`."""
         ...
@@ -55,10 +60,7 @@ class Sequence(Protocol):
         """The sequence's keys and values."""
         ...
 
-    @property
-    def reads(self) -> Reads:
-        """What decode steps have read of them."""
-        ...
+    reads: Reads  # what decode steps have read of them
 
 
 class Runner(Protocol):

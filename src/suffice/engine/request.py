@@ -256,8 +256,8 @@ class Request:
     @property
     def left(self) -> int:
         """Tokens of the prompt that have not been run."""
-        sequence = self.running[0].sequence
-        return max(len(self.tokens) - sequence.cache.length, 0)
+        held: int = self.running[0].sequence.cache.length
+        return max(len(self.tokens) - held, 0)
 
     def count_time(self) -> None:
         """Count the time since the last call to the queue, the prompt or the tokens after it."""

@@ -31,7 +31,7 @@ class Entry:
     @property
     def ready(self) -> int:
         """How many of the tokens have been run."""
-        return min(len(self.tokens), self.sequence.cache.length)
+        return min(len(self.tokens), int(self.sequence.cache.length))
 
 
 class Retained:
@@ -58,7 +58,7 @@ class Retained:
     @property
     def bytes(self) -> int:
         """The bytes of the caches that nobody uses."""
-        return sum(entry.sequence.cache.bytes for entry in self._idle.values())
+        return sum(int(entry.sequence.cache.bytes) for entry in self._idle.values())
 
     def __len__(self) -> int:
         return len(self._idle)

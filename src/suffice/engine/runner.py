@@ -16,6 +16,7 @@ from suffice.attention.rule import AttentionRule
 from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
+from suffice.engine.model_facts import ModelFacts
 from suffice.engine.protocol import Rows
 from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.decoder import DecoderWeights
@@ -41,7 +42,7 @@ class Sequence:
     reads: Reads = field(default_factory=Reads)  # by decode steps
 
 
-class Runner:
+class Runner(ModelFacts):
     """A model with the memory of its requests.
 
     `trace` sums the reads of all decode steps. Every `audit`-th step is audited; None for none.
@@ -55,8 +56,7 @@ class Runner:
         self, config: Config, decoder: DecoderWeights, sample: Callable[[], list[int]] = list
     ) -> None:
         assert config.max_model_len is not None, "the config must be resolved"
-        self.config = config
-        self.decoder = decoder
+        super().__init__(config, decoder)
         self.sample = sample
         model = decoder.config
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
@@ -90,31 +90,6 @@ class Runner:
         return int(self.arena.used), int(self.arena.limit)
 
     @property
-    def vocabulary(self) -> int:
-        """Number of token ids, V."""
-        return self.decoder.config.vocab
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of all weights."""
-        return self.decoder.bytes
-
-    @property
-    def runs_as(self) -> str:
-        """The types of the matrices in memory, such as bfloat16, or codes and float32."""
-        return self.decoder.runs_as
-
-    @property
-    def bits_per_weight(self) -> float:
-        """Bits of an entry of the matrices in memory, with their scales."""
-        return self.decoder.bits_per_weight
-
-    @property
-    def longest_prompt(self) -> int:
-        """The largest number of tokens in a prompt."""
-        return self.decoder.config.longest_prompt
-
-    @property
     def tile_rows(self) -> int:
         """The largest number of a prompt's tokens in a step."""
         return min(CHUNK_ROWS, self.config.prefill_chunk)
@@ -136,12 +111,6 @@ class Runner:
     def shares_answers(self) -> bool:
         """Whether rows of decode steps are those that a prompt would have, bit for bit."""
         return self.shares_prompts and self._exact and not self.config.policy.chooses
-
-    @property
-    def context(self) -> int:
-        """The largest number of tokens in a sequence."""
-        assert self.config.max_model_len is not None
-        return self.config.max_model_len
 
     def open(self, request_id: str, limit: int) -> Sequence:
         """Return a new, empty sequence that may grow to `limit` rows."""
@@ -219,11 +188,11 @@ class Runner:
             for rows in steps:
                 rows.cache.rollback()
             raise
-        for rows, own in zip(batch, reads, strict=True):
-            rows.sequence.reads.add(own)
-            if rows.prompt:
-                rows.sequence.cache.commit(list(range(len(rows.tokens))))
-        return np.split(logits, list(accumulate(rows.count for rows in batch[:-1])))
+        for part, own in zip(batch, reads, strict=True):
+            part.sequence.reads.add(own)
+            if part.prompt:
+                part.sequence.cache.commit(list(range(len(part.tokens))))
+        return np.split(logits, list(accumulate(part.count for part in batch[:-1])))
 
     def _step_rows(self, rows: Rows) -> StepRows:
         cache, tokens, tree = rows.sequence.cache, rows.tokens, rows.drafts

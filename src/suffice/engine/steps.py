@@ -7,7 +7,7 @@ a neighbour's prompt, however long, then delays nobody's next token by much more
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 STEP_SECONDS = 0.040
 MOST_PROMPTS = 4  # that take turns; others wait
@@ -22,6 +22,9 @@ class Prompt(Protocol):
     def left(self) -> int:
         """Its tokens that have not been run."""
         ...
+
+
+P = TypeVar("P", bound=Prompt)
 
 
 class Times:
@@ -55,7 +58,7 @@ def _mixed(old: float | None, new: float) -> float:
     return new if old is None else old + _RATE * (min(new, _SLOWEST * old) - old)
 
 
-class Turns:
+class Turns(Generic[P]):
     """Shares the time that a step has for prompts among those that wait, in turn.
 
     `tile` is how many tokens of a prompt one call runs at most.
@@ -65,9 +68,9 @@ class Turns:
         self.times = Times()
         self.step_seconds = step_seconds
         self._tile = tile
-        self._served: list[Prompt] = []  # who had the last turns, latest last
+        self._served: list[P] = []  # who had the last turns, latest last
 
-    def rounds(self, prompts: Sequence[Prompt], samples: int) -> list[list[tuple[Prompt, int]]]:
+    def rounds(self, prompts: Sequence[P], samples: int) -> list[list[tuple[P, int]]]:
         """Return, for each call of the step, the prompts that take part and their tokens.
 
         `prompts` are in order of arrival, `samples` those that decode. There is at least one tile.
@@ -78,7 +81,7 @@ class Turns:
         if samples == 0:
             tiles = max(tiles, len(active))
         left = {id(prompt): prompt.left for prompt in active}
-        rounds: list[list[tuple[Prompt, int]]] = []
+        rounds: list[list[tuple[P, int]]] = []
         while tiles > 0 and any(left.values()):
             going = [prompt for prompt in active if left[id(prompt)]][:tiles]
             rounds.append([(prompt, min(left[id(prompt)], self._tile)) for prompt in going])
@@ -95,10 +98,10 @@ class Turns:
         free = self.step_seconds - self.times.plain(samples)
         return max(int(free / (self.times.token * self._tile)), 1)
 
-    def _in_turn(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+    def _in_turn(self, prompts: Sequence[P]) -> list[P]:
         self._served = [each for each in self._served if any(each is one for one in prompts)]
         new = [each for each in prompts if not any(each is one for one in self._served)]
         return [*new, *self._served]
 
-    def _serve(self, prompt: Prompt) -> None:
+    def _serve(self, prompt: P) -> None:
         self._served = [*(each for each in self._served if each is not prompt), prompt]

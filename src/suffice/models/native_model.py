@@ -167,16 +167,14 @@ class NativeModel:
         for rows in batch:
             if rows.parents is None:
                 check_call(self._config, rows.cache.length, len(rows.tokens))
-        kinds = [_kind(rows) for rows in batch]
         watched = sum(len(rows.tokens) for rows in batch if rows.watch is not None)
         tokens, positions, visible, outputs = _drafted(batch)
         self._reach(max(positions, default=0) + 1)
         logits = np.empty((len(outputs), self._padded), np.float32)
         trace = self._untraced if trace is None else trace
         layers, heads = len(self._config.layers), self._config.heads
-        queries = None
-        if watched:
-            queries = np.empty((layers, watched, heads, self._config.head_size), np.float32)
+        shape = layers, watched, heads, self._config.head_size
+        queries = np.empty(shape, np.float32) if watched else None
         found = None
         if audit:
             found = np.zeros((3, layers, len(tokens), heads), np.float32)
@@ -185,7 +183,7 @@ class NativeModel:
             [rows.cache.native for rows in batch],
             _ints([rows.cache.length for rows in batch]),
             _ints([len(rows.tokens) for rows in batch]),
-            _ints(kinds),
+            _ints([_kind(rows) for rows in batch]),
             _ints(tokens),
             _ints(positions),
             np.array(visible, dtype=np.uint32).view(np.int32),

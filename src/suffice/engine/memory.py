@@ -39,7 +39,7 @@ class Memory:
     def fits(self, request: Request) -> Answer:
         """Say whether a request may start; whoever has a lower priority is parked for it."""
         tokens = tuple(request.tokens[:-1])
-        if request.reuse and self.retained.enabled and not request.parked:
+        if self._shares(request) and not request.parked:
             _, ready = self.retained.find(tokens)
             if self.retained.coming(tokens) >= ready + self.retained.least:
                 return "later"
@@ -49,6 +49,10 @@ class Memory:
                 return "no" if self._scheduler.running else "yes"
             self.park(victim)
         return "yes"
+
+    def _shares(self, request: Request) -> bool:
+        """Whether a request may use rows of others, and they of it."""
+        return request.reuse and self.retained.enabled and self._runner.shares_prompts
 
     def _has_room(self, request: Request) -> bool:
         used, limit = self._runner.memory_bytes
@@ -76,7 +80,7 @@ class Memory:
         leader.sequence = self._first(request)
         left = len(request.tokens) - leader.sequence.cache.length
         self._get(lambda: self._runner.begin(leader.sequence, left), request)
-        if request.reuse and self.retained.enabled:
+        if self._shares(request):
             tokens = tuple(request.tokens)
             request.source = self.retained.add_running(tokens, leader.sequence)
 
@@ -103,7 +107,7 @@ class Memory:
             sequence.cache.truncate(request.cached)
             found: RunnerSequence = sequence
             return found
-        if request.reuse and self.retained.enabled:
+        if self._shares(request):
             tokens = tuple(request.tokens[:-1])
             entry, rows = self.retained.find(tokens)
             self.retained.queries += len(request.tokens)
@@ -184,7 +188,7 @@ class Memory:
             if request.kept is not None or not sample.tokens:
                 self._runner.close(sequence)
                 continue
-            tokens = self._shared_tokens(request, sample, sequence) if request.reuse else ()
+            tokens = self._shared_tokens(request, sample, sequence)
             entry = self.retained.add(tokens, sequence, wanted=True)
             if entry is not None:
                 request.parked[sample] = entry
@@ -198,7 +202,7 @@ class Memory:
             return
         if request.kept is not None and sample is request.samples[0]:
             self._keep(request, sample, sequence)
-        elif request.reuse:
+        elif self._shares(request):
             self.retained.add(self._shared_tokens(request, sample, sequence), sequence)
         else:
             self._runner.close(sequence)
@@ -222,7 +226,7 @@ class Memory:
         self, request: Request, sample: Sample, sequence: RunnerSequence
     ) -> tuple[int, ...]:
         """Return the tokens whose rows serve any request that begins with them."""
-        if not self._runner.shares_prompts:
+        if not self._shares(request):
             return ()
         tokens = request.tokens
         if self._runner.shares_answers:

@@ -247,7 +247,7 @@ def test_a_prompt_cut_where_a_sum_begins_would_show(
 
 
 def test_what_a_request_read_is_its_own(make: Make) -> None:
-    """Over all requests it adds up to the engine's counts; alone or beside others it is the same."""
+    """It adds up to the engine's counts, and is the same alone and beside others."""
     for name in ("exact", "aet", "certified", "quest"):
         llm = make(name, "llama", "int8")
         lonely, together = requests(llm), requests(llm)

@@ -88,7 +88,7 @@ class PrefixTree(Generic[T]):
 
 def shared(label: Tokens, tokens: Tokens, at: int = 0) -> int:
     """Return how many tokens `label` shares with `tokens` from `at` on."""
-    low, high = 0, min(len(label), len(tokens) - at)
+    low, high = 0, max(min(len(label), len(tokens) - at), 0)
     if label[:high] == tokens[at : at + high]:
         return high
     while high - low > 1:  # label[:low] is shared, label[:high] is not

@@ -132,6 +132,11 @@ class Loop:
                 weight_bytes_read=trace.weight_bytes_read,
             )
 
+    def forget_prefixes(self) -> None:
+        """Free the caches that are kept for later requests."""
+        with self.lock.turn():
+            self.retained.clear()
+
     def _admit(self) -> None:
         while request := self.scheduler.admit(self._memory.fits):
             request.count_time()

@@ -266,8 +266,13 @@ class Request:
         return self.finished or first.sequence is not None or bool(first.tokens)
 
     @property
+    def held(self) -> bool:
+        """Whether it runs and has its sequences; a request that was parked has none."""
+        return bool(self.running) and self.running[0].sequence is not None
+
+    @property
     def left(self) -> int:
-        """Tokens of the prompt that have not been run."""
+        """Tokens of the prompt that have not been run; it must be `held`."""
         held: int = self.running[0].sequence.cache.length
         return max(len(self.tokens) - held, 0)
 

@@ -76,7 +76,7 @@ class Memory:
         """
         if self._restored(request):
             return
-        leader = request.running[0]
+        leader = request.leader
         leader.sequence = self._first(request)
         left = len(request.tokens) - leader.sequence.cache.length
         self._get(lambda: self._runner.begin(leader.sequence, left), request)

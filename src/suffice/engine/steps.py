@@ -46,7 +46,7 @@ class Times:
         return self._token
 
     def learn(self, samples: int, tokens: int, seconds: float) -> None:
-        """Record the time of a step of so many samples that decode and tokens of prompts."""
+        """Record the time of a step by its samples that decode and its tokens of prompts."""
         if tokens == 0:
             self._plain[samples] = _mixed(self._plain.get(samples), seconds)
             return

@@ -1,6 +1,6 @@
 """What `LLM` promises, on a model that is a function of the history.
 
-Also tests progress.py.
+Also tests accepting.py and progress.py.
 """
 
 from __future__ import annotations

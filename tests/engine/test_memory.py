@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fake_engine import FakeRunner, fake_llm, runner_of
 from suffice import LLM, SamplingParams
 from suffice.engine.request import Request
+from suffice.errors import OutOfMemory
 
 
 def params(number: int, tokens: int, n: int = 1) -> SamplingParams:
@@ -173,3 +174,23 @@ def test_a_wrong_copy_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeRunner, "rewind", careless)
     with pytest.raises(AssertionError):
         test_clients_that_come_together_run_what_they_share_once()
+
+
+def test_a_policy_that_finds_no_memory_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine, failures = FakeRunner.end, [True, True]
+
+    def end(self: FakeRunner, sequence: Any) -> None:
+        if len(sequence.cache.tokens) == 4 and failures:
+            failures.pop()
+            raise OutOfMemory("the policy needs more")
+        genuine(self, sequence)
+
+    monkeypatch.setattr(FakeRunner, "end", end)
+    llm = engine(10**6)
+    made = [llm.maker.make([3, 4, 5, 6][at:], params(at, 9)) for at in range(2)]
+    finish(llm, made, [0, 0])
+    assert made[0].error is None and made[0].preemptions == 2
+    assert made[0].samples[0].tokens == list(
+        fake_llm().generate([[3, 4, 5, 6]], params(0, 9))[0].outputs[0].token_ids
+    )
+    assert runner_of(llm).open_sequences == []

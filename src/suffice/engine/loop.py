@@ -241,8 +241,7 @@ class Loop:
     def _end_prompt(self, request: Request, logits: NDArray[np.float32]) -> None:
         """Choose the first token of each sample whose prompt has been run."""
         try:
-            self.runner.end(request.leader.sequence)
-            self._memory.spread(request)
+            self._memory.end(request)
         except Parked:
             return
         except OutOfMemory as error:

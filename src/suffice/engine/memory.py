@@ -137,13 +137,22 @@ class Memory:
         self._runner.rewind(sequence, rows)
         return sequence
 
-    def spread(self, request: Request) -> None:
-        """Give each of a request's samples a copy of the sequence of its prompt.
+    def end(self, request: Request) -> None:
+        """End a request's prompt, and give each of its samples a copy of its sequence.
 
         Raises:
             Parked: There was no memory: the request waits again.
             OutOfMemory: It does not fit even alone.
         """
+        try:
+            self._runner.end(request.leader.sequence)
+        except OutOfMemory:
+            if not self.retained.drop_oldest() and len(self._scheduler.running) == 1:
+                raise
+            # The policy may have evicted from some layers already: the prompt runs again.
+            self._runner.close(self._detached(request.leader))
+            self.park(request)
+            raise Parked from None
         leader, *others = request.running
         for sample in others:
             sample.sequence = self._get(lambda: self._runner.fork(leader.sequence), request)

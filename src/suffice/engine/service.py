@@ -165,6 +165,11 @@ class Engine:
         with self._wake:
             return self._stats
 
+    def head_reads(self) -> dict[str, list[list[int]]]:
+        """Return the rows that decode steps have read so far, by layer and key/value head."""
+        keys, values, held, _ = self._loop.runner.trace.rows.tolist()
+        return {"key_rows_read": keys, "value_rows_read": values, "rows_held": held}
+
     def drain(self) -> None:
         """Take no more work, and return when all requests under way have ended."""
         with self._wake:
@@ -221,9 +226,10 @@ class Engine:
         self._loop.abort(job.request, error, code)
 
     def _fail_all(self, error: Exception) -> None:
-        for job in list(self._jobs.values()):
-            if job.request.running and job not in self._inbox:
-                self._end(job, f"a step failed: {type(error).__name__}", "internal")
+        jobs = [job for job in list(self._jobs.values()) if job not in self._inbox]
+        held = [job for job in jobs if job.request.held]
+        for job in held or jobs:
+            self._end(job, f"a step failed: {type(error).__name__}", "internal")
 
     def _hand_out(self) -> None:
         for job in list(self._jobs.values()):

@@ -1,4 +1,7 @@
-"""Models whose matrices run in the codes of their file: the same weights, nearly equal logits."""
+"""Models whose matrices run in the codes of their file: the same weights, nearly equal logits.
+
+Also tests model_facts.py.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import hashlib
 import numbers
 import os
 import struct
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -138,7 +139,10 @@ def _refuse_bytes(name: str, given: Any) -> None:
 
 
 class RequestMaker:
-    """Makes requests: tokenized, numbered, seeded and checked against the model."""
+    """Makes requests: tokenized, numbered, seeded and checked against the model.
+
+    Several threads may use it.
+    """
 
     def __init__(self, config: Config, tokenizer: Tokenizer, runner: Runner) -> None:
         assert config.max_model_len is not None, "the config must be resolved"
@@ -148,19 +152,24 @@ class RequestMaker:
         self._vocabulary = runner.vocabulary
         self._longest = runner.longest_prompt
         self._count = 0
+        self._counting = threading.Lock()
         self._seed = int.from_bytes(os.urandom(8), "little") if config.seed is None else config.seed
 
     def make(
-        self, prompt: Any, params: SamplingParams, kept: CachedPrefix | None = None
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        kept: CachedPrefix | None = None,
+        **traits: Any,
     ) -> Request:
-        """Return the request for one prompt.
+        """Return the request for one prompt; `traits` are further arguments of `Request`.
 
         Raises:
             InputError: A prompt that is empty, not text or too long for the context; ids outside
                 the vocabulary; or more tokens or samples than there is room for.
         """
         self._check_params(params)
-        text, tokens = self._tokens(prompt)
+        text, tokens = self.tokens(prompt)
         if len(tokens) >= self._rows:
             raise InputError(
                 f"the prompt has {len(tokens)} tokens: must be at most {self._rows - 1}, one less "
@@ -180,9 +189,10 @@ class RequestMaker:
                 f"must not be more than {room}, the tokens that the prompt leaves in the context",
             )
         limit = min(params.max_tokens or room, room)
-        request = Request(str(self._count), text, tokens, params, limit=limit, kept=kept)
-        seed = self._next_seed() if params.seed is None else params.seed
-        self._count += 1
+        with self._counting:
+            number, self._count = self._count, self._count + 1
+        request = Request(str(number), text, tokens, params, limit=limit, kept=kept, **traits)
+        seed = self._seed_of(number) if params.seed is None else params.seed
         request.samples = [self._sample(request, seed, index) for index in range(params.n)]
         return request
 
@@ -201,8 +211,8 @@ class RequestMaker:
             request, state, self._tokenizer.stream(skip_special=params.skip_special_tokens)
         )
 
-    def _next_seed(self) -> int:
-        counter = struct.pack("<2Q", self._seed, self._count)
+    def _seed_of(self, number: int) -> int:
+        counter = struct.pack("<2Q", self._seed, number)
         return int.from_bytes(hashlib.blake2b(counter, digest_size=8).digest(), "little")
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
@@ -225,7 +235,12 @@ class RequestMaker:
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
         self._check_ids("logit_bias", list(params.logit_bias or ()))
 
-    def _tokens(self, prompt: Any) -> tuple[str | None, list[int]]:
+    def tokens(self, prompt: Any) -> tuple[str | None, list[int]]:
+        """Return a prompt's text, None if it was given as tokens, and its tokens.
+
+        Raises:
+            InputError: It is empty, neither text nor token ids, or has ids outside the vocabulary.
+        """
         if isinstance(prompt, Mapping):
             for key in prompt:
                 if key not in _KEYS:

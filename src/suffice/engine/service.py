@@ -1,0 +1,326 @@
+"""An engine that runs in a thread of its own and hands out what each step gives.
+
+Everything that uses the model happens in that thread. Other threads put requests and cancellations
+into its inbox; it looks there before every step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from suffice.attention import ATTENTIONS
+from suffice.engine.request import Request, Sample
+from suffice.engine.steps import STEP_SECONDS
+from suffice.engine.work import Delta, EngineStats, Final, TokenLogprob, Work
+from suffice.errors import Busy, Closed, InputError
+
+if TYPE_CHECKING:
+    from suffice.engine.llm import LLM
+
+__all__ = ["Busy", "Closed", "Delta", "Engine", "EngineStats", "Final", "TokenLogprob", "Work"]
+
+DEFAULT_PREFIX_BYTES = 1 << 30
+
+_log = logging.getLogger(__name__)
+
+
+class _Job:
+    """A work under way."""
+
+    def __init__(
+        self, work: Work, request: Request, on_delta: Callable[[Delta], None], now: float
+    ) -> None:
+        self.work = work
+        self.request = request
+        self.on_delta = on_delta
+        self.cancelled = False
+        self.ends = None if work.deadline is None else now + work.deadline
+        self.sent = [len(sample.tokens) for sample in request.samples]
+        self.ended = [False] * len(request.samples)
+
+
+class Engine:
+    """Runs requests of any thread, and calls back with what each step gives.
+
+    A result is the same, bit for bit, whatever else runs. A failure of one request ends that one.
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        *,
+        max_queue: int = 256,
+        max_queued_tokens: int | None = None,
+        step_ms: float = 1000 * STEP_SECONDS,
+        prefix_bytes: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start the thread. The engine shares the loop with `llm`, which may be used meanwhile.
+
+        Args:
+            llm: The model.
+            max_queue: How many requests may wait.
+            max_queued_tokens: How many tokens their prompts may have together; None: any number.
+            step_ms: Milliseconds that a step should take at most while anybody decodes.
+            prefix_bytes: Limit of the caches that are kept for later requests; 0 keeps none. None
+                is the limit of all caches (`kv_cache_bytes`), or 1 GiB if there is none.
+            clock: Seconds, for deadlines.
+        """
+        self._loop = llm.loop
+        self._loop.turns.step_seconds = step_ms / 1000
+        if prefix_bytes is None:
+            prefix_bytes = llm.config.kv_cache_bytes or DEFAULT_PREFIX_BYTES
+        self._loop.retained.limit = prefix_bytes
+        self._maker = llm.maker
+        self._attention = ATTENTIONS.name_of(llm.config.attention)
+        self._max_queue = max_queue
+        self._max_queued_tokens = max_queued_tokens
+        self._clock = clock
+        self._jobs: dict[str, _Job] = {}  # in order of arrival
+        self._inbox: list[_Job] = []
+        self._wake = threading.Condition()
+        self._closing = self._draining = False
+        self._settled = True  # the thread has nothing left to do or to tell
+        self._stats = EngineStats()
+        self._thread = threading.Thread(target=self._run, name="suffice-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work, on_delta: Callable[[Delta], None]) -> None:
+        """Queue a request; `on_delta` gets its deltas, from the engine's thread, step by step.
+
+        The deltas of a step are handed out before the next begins, so `on_delta` must be quick.
+
+        Raises:
+            InputError: A bad prompt or parameter, or an id that is under way already.
+            Busy: The queue is full.
+            Closed: The engine takes no more work.
+        """
+        self.start(work, on_delta)
+
+    def start(self, work: Work, on_delta: Callable[[Delta], None]) -> Request:
+        """Do as `submit`, and return the request, which the engine's thread changes until it ends.
+
+        Raises:
+            InputError: See `submit`, like the following.
+            Busy: The queue is full.
+            Closed: The engine takes no more work.
+        """
+        self._check_open()
+        if work.attention not in (None, self._attention):
+            raise InputError(
+                f"attention={work.attention}: this engine runs {self._attention} for all requests"
+            )
+        request = self._maker.make(
+            list(work.prompt),
+            work.params,
+            priority=work.priority,
+            key=work.key,
+            reuse=work.reuse,
+        )
+        _check_known(work, request)
+        for sample, tokens in zip(request.samples, work.known, strict=False):
+            sample.restore(tokens)
+        job = _Job(work, request, on_delta, self._clock())
+        with self._wake:
+            self._check_open()
+            if work.id in self._jobs:
+                raise InputError(f"id {work.id!r}: a request of this id is under way")
+            self._check_queue(len(work.prompt))
+            self._settled = False
+            self._jobs[work.id] = job
+            self._inbox.append(job)
+            self._wake.notify_all()
+        return request
+
+    def _check_queue(self, tokens: int) -> None:
+        scheduler = self._loop.scheduler
+        queued = [job.request.tokens for job in self._jobs.values() if not job.request.begun]
+        wait = scheduler.wait(len(queued))
+        if len(queued) >= self._max_queue:
+            raise Busy(f"{len(queued)} requests are waiting already", wait)
+        total, most = sum(map(len, queued)), self._max_queued_tokens
+        if queued and most is not None and total + tokens > most:
+            raise Busy(f"prompts of {total} tokens are waiting already", wait)
+
+    def cancel(self, id: str) -> bool:
+        """End a request before the next step; its last delta has finish reason "abort".
+
+        Returns whether it was under way.
+        """
+        with self._wake:
+            job = self._jobs.get(id)
+            if job is None:
+                return False
+            job.cancelled = True
+            self._wake.notify_all()
+            return True
+
+    def stats(self) -> EngineStats:
+        """Return the state after the last step."""
+        with self._wake:
+            return self._stats
+
+    def head_reads(self) -> dict[str, list[list[int]]]:
+        """Return the rows that decode steps have read so far, by layer and key/value head."""
+        keys, values, held, _ = self._loop.runner.trace.rows.tolist()
+        return {"key_rows_read": keys, "value_rows_read": values, "rows_held": held}
+
+    def drain(self) -> None:
+        """Take no more work, and return when all requests under way have ended."""
+        with self._wake:
+            self._draining = True
+            self._wake.wait_for(lambda: (self._settled and not self._jobs) or self._closing)
+
+    def close(self) -> None:
+        """Take no more work, end all requests before the next step, and end the thread."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _check_open(self) -> None:
+        if self._closing or self._draining:
+            raise Closed("the engine takes no more requests: it is being closed")
+
+    def _run(self) -> None:
+        while self._wait():
+            try:
+                self._loop.step()
+            except Exception as error:  # the engine outlives its bugs; those under way do not
+                _log.exception("a step failed")
+                self._fail_all(error)
+            self._hand_out()
+            self._note()
+        for job in list(self._jobs.values()):
+            self._end(job)
+        self._hand_out()
+        self._loop.forget_prefixes()
+        self._note()
+
+    def _wait(self) -> bool:
+        """Wait for something to do, and start and end what was asked for; False to stop."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._jobs or self._closing)
+            if self._closing:
+                return False
+            inbox, self._inbox = self._inbox, []
+            jobs = list(self._jobs.values())
+        for job in inbox:
+            self._loop.add(job.request)
+        now = self._clock()
+        for job in jobs:
+            if job.cancelled:
+                self._end(job)
+            elif job.ends is not None and now >= job.ends:
+                seconds = f"{job.work.deadline:g} s"
+                self._end(job, f"the deadline of {seconds} has passed", "deadline")
+        return True
+
+    def _end(self, job: _Job, error: str | None = None, code: str | None = None) -> None:
+        self._loop.abort(job.request, error, code)
+
+    def _fail_all(self, error: Exception) -> None:
+        jobs = [job for job in list(self._jobs.values()) if job not in self._inbox]
+        held = [job for job in jobs if job.request.held]
+        for job in held or jobs:
+            self._end(job, f"a step failed: {type(error).__name__}", "internal")
+
+    def _hand_out(self) -> None:
+        for job in list(self._jobs.values()):
+            if job.request.finished:
+                with self._wake:
+                    del self._jobs[job.work.id]
+                    self._wake.notify_all()
+            for delta in _news(job):
+                try:
+                    job.on_delta(delta)
+                except Exception:  # the receiver's own
+                    _log.exception("the receiver of request %s failed", job.work.id)
+                    job.cancelled = True
+
+    def _note(self) -> None:
+        stats = dataclasses.replace(
+            self._loop.stats(), last_step_at=self._clock(), steps=self._stats.steps + 1
+        )
+        with self._wake:
+            self._stats = stats
+            self._settled = not self._jobs
+            self._wake.notify_all()
+
+
+def _check_known(work: Work, request: Request) -> None:
+    if work.known and len(work.known) != len(request.samples):
+        raise InputError(
+            f"known: {len(work.known)} lists of tokens for {len(request.samples)} samples"
+        )
+    if any(len(tokens) >= request.limit for tokens in work.known):
+        raise InputError(f"known: a sample has its {request.limit} tokens already")
+
+
+def _news(job: _Job) -> list[Delta]:
+    """Return what the samples of a job got since the last call; the last delta has the final."""
+    found: list[Delta] = []
+    for at, sample in enumerate(job.request.samples):
+        new = tuple(sample.tokens[job.sent[at] :])
+        text = sample.take_delta()
+        if not (new or text) and (job.ended[at] or sample.finish_reason is None):
+            continue
+        found.append(
+            Delta(
+                job.work.id,
+                at,
+                text,
+                new,
+                _logprobs(sample, len(new)),
+                sample.finish_reason,
+                sample.stop_reason,
+            )
+        )
+        job.sent[at] += len(new)
+        job.ended[at] = sample.finish_reason is not None
+    if found and job.request.finished:
+        found[-1] = dataclasses.replace(found[-1], final=_final(job.request))
+    return found
+
+
+def _logprobs(sample: Sample, count: int) -> tuple[tuple[TokenLogprob, ...], ...] | None:
+    if sample.request.params.logprobs is None:
+        return None
+    first = len(sample.logprobs) - count
+    return tuple(
+        tuple(
+            TokenLogprob(token, each.logprob, each.rank, each.decoded_token)
+            for token, each in entry.items()
+        )
+        for entry in sample.logprobs[first:]
+    )
+
+
+def _final(request: Request) -> Final:
+    output = request.output()
+    metrics, drafts = output.metrics, output.speculation
+    return Final(
+        prompt_tokens=len(request.tokens),
+        cached_tokens=request.cached,
+        generated_tokens=sum(len(sample.tokens) for sample in request.samples),
+        queue_seconds=metrics.queue_seconds,
+        prefill_seconds=metrics.prefill_seconds,
+        decode_seconds=metrics.decode_seconds,
+        drafts=drafts.num_draft_tokens,
+        accepted=drafts.num_accepted_tokens,
+        key_rows_read=request.reads.key_rows,
+        value_rows_read=request.reads.value_rows,
+        rows_held=request.reads.rows_held,
+        bytes_read=request.reads.bytes_read,
+        bytes_held=request.reads.bytes_held,
+        missing=request.reads.missing or None,
+        preemptions=request.preemptions,
+        error=request.error,
+        error_code=request.error_code,
+    )

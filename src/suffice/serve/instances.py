@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +65,9 @@ class Instance:
         self._deaths: list[float] = []
         self._task: asyncio.Task[None] | None = None
         self._started: asyncio.Future[None] | None = None
+        # A process inherits the priority of the thread that starts it, and this one's is the first.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
+        self._starter.submit(int).result()
 
     async def start(self) -> None:
         """Start the engine and wait until it is ready.
@@ -82,7 +86,7 @@ class Instance:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        await self._end(self._life)
+        self._starter.shutdown(wait=False)
 
     @property
     def ready(self) -> bool:
@@ -132,6 +136,8 @@ class Instance:
                 await self._listen(life)
             except (asyncio.IncompleteReadError, ConnectionError):
                 pass
+            except msgspec.DecodeError:
+                LOG.exception("the engine sent what is no message")
             finally:
                 self._life = None
                 await self._end(life)
@@ -145,12 +151,9 @@ class Instance:
 
     async def _launch(self) -> Life:
         ours, theirs = socket.socketpair()
+        loop = asyncio.get_running_loop()
         with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "suffice.serve.engine_process", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
+            process = await loop.run_in_executor(self._starter, started, theirs.fileno())
         reader, writer = await asyncio.open_connection(sock=ours)
         start = wire.Start(self._settings.engine, dict(self._settings.options))
         writer.write(wire.frame(start))
@@ -213,6 +216,7 @@ class Instance:
         LOG.error("the engine died; %d requests wait for the next one", len(self.tickets))
         for ticket in list(self.tickets.values()):
             ticket.tries += 1
+            ticket.deaths += 1
             if ticket.tries > MOST_TRIES:
                 del self.tickets[ticket.work.id]
                 ticket.over = True
@@ -230,3 +234,10 @@ class Instance:
         await asyncio.to_thread(life.process.wait)
 
 
+def started(link: int) -> subprocess.Popen[bytes]:
+    """Start an engine's process with its end of the link."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "suffice.serve.engine_process", str(link)],
+        pass_fds=[link],
+        stdin=subprocess.DEVNULL,
+    )

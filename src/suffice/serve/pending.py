@@ -19,7 +19,8 @@ class Ticket:
     Attributes:
         index: Its number among those of an HTTP request.
         emitted: Tokens that each sample has given, from which another engine goes on.
-        tries: Engines that died under it since its last token.
+        tries: Engines that died under it since its last token; `deaths` since its start.
+        reason: Why the sample that ended last has ended.
     """
 
     work: wire.Submit
@@ -28,11 +29,12 @@ class Ticket:
     mailbox: Mailbox
     created: float = field(default_factory=time.monotonic)
     emitted: list[list[int]] = field(default_factory=list)
-    finished: set[int] = field(default_factory=set)
     final: Final | None = None
     first_at: float | None = None
     last_at: float = 0.0
     tries: int = 0
+    deaths: int = 0
+    reason: str = ""
     over: bool = False
 
     def __post_init__(self) -> None:
@@ -48,7 +50,7 @@ class Ticket:
         self.emitted[delta.sample].extend(delta.tokens)
         self.tries = 0
         if delta.finish_reason is not None:
-            self.finished.add(delta.sample)
+            self.reason = delta.finish_reason
         if delta.final is not None:
             self.final = delta.final
             self.over = True
@@ -69,8 +71,9 @@ class Mailbox:
 
     @property
     def open(self) -> bool:
-        """Whether a ticket has not come to its end."""
-        return any(not ticket.over for ticket in self.tickets)
+        """Whether there is, or will be, something to take."""
+        waiting = bool(self._deltas) or self._problem is not None
+        return waiting or any(not ticket.over for ticket in self.tickets)
 
     def put(self, ticket: Ticket, delta: Delta) -> None:
         """Add a delta."""

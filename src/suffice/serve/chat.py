@@ -1,0 +1,74 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from suffice.serve.answer import Reply
+from suffice.serve.errors import Problem
+from suffice.serve.fields import Fields, parsed
+from suffice.serve.front import Front
+from suffice.serve.requests import fitted, works
+
+MOST_LOGPROBS = 20
+
+
+class Chat(Fields):
+    """The fields of a chat request."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = False
+    top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+async def complete(front: Front, request: Request, raw: bytes, key: str) -> Response:
+    """Answer a chat request.
+
+    Raises:
+        Problem: It cannot be answered.
+    """
+    body = parsed(raw, Chat, allow_unknown=front.settings.allow_unknown_fields)
+    model = front.check_model(body.model)
+    check_chat(body)
+    with front.job("chatcmpl", key, body.request_id) as job:
+        prompt = await front.text.run(
+            lambda: front.text.chat(
+                body.messages,
+                add_generation_prompt=body.add_generation_prompt,
+                continue_last=body.continue_final_message,
+                facts=body.chat_template_kwargs,
+            ),
+            "messages",
+        )
+        prompt = fitted(front, prompt, body, "messages")
+        top = (body.top_logprobs or 0) if body.logprobs else None
+        most = body.max_completion_tokens
+        most = body.max_tokens if most is None else most
+        front.submit(job, works(front, job, [prompt], body, max_tokens=most, logprobs=top))
+        reply = Reply(front, job, body, model=model, chat=True, top=top)
+        return await reply.response(request)
+
+
+def check_chat(body: Chat) -> None:
+    """Refuse fields that contradict each other.
+
+    Raises:
+        Problem: They do.
+    """
+    if body.top_logprobs and not body.logprobs:
+        raise Problem("invalid_value", "top_logprobs needs logprobs=true", param="top_logprobs")
+    if body.continue_final_message and body.add_generation_prompt:
+        if "add_generation_prompt" in body.model_fields_set:
+            message = "continue_final_message and add_generation_prompt contradict each other"
+            raise Problem("invalid_value", message, param="continue_final_message")
+        body.add_generation_prompt = False
+    if body.stream_options is not None and not body.stream:
+        raise Problem("invalid_value", "stream_options needs stream=true", param="stream_options")

@@ -69,9 +69,7 @@ def test_greedy_samples_are_copied(server: Served) -> None:
 def test_log_probabilities(server: Served, stream: bool) -> None:
     answer = server.chat(max_tokens=2, seed=4, logprobs=True, top_logprobs=2, stream=stream)
     choices = (
-        [each["choices"][0] for each in events(answer)[:-1]]
-        if stream
-        else answer.json()["choices"]
+        [each["choices"][0] for each in events(answer)[:-1]] if stream else answer.json()["choices"]
     )
     entries = [e for each in choices if each["logprobs"] for e in each["logprobs"]["content"]]
     assert len(entries) == 2

@@ -90,9 +90,7 @@ class Reply:
     async def gathered(self, request: Request) -> dict[str, Any]:
         """Return the whole answer once all samples have ended."""
         await collected(self.job, request, self._take)
-        choices = [
-            choice for ticket in self.job.tickets for choice in self._choices_of(ticket)
-        ]
+        choices = [choice for ticket in self.job.tickets for choice in self._choices_of(ticket)]
         return {
             **self.head(streamed=False),
             "choices": choices,
@@ -138,7 +136,8 @@ class Reply:
         """Add a delta to its sample; return the changes of its tool calls, as they are streamed."""
         check(delta.final)
         sample = self._sample(ticket, delta.sample)
-        text, calls = delta.text, []
+        text = delta.text
+        calls: list[dict[str, Any]] = []
         if sample.reader is not None:
             text, calls = sample.reader.push(text, last=delta.finish_reason is not None)
         sample.pieces.append(text)
@@ -232,7 +231,8 @@ class Reply:
         reason = delta.finish_reason
         if reason == "stop" and sample.reader is not None and sample.reader.calls:
             reason = "tool_calls"
-        choice = self._choice(index, **({"delta": {}} if self.chat else {"text": ""}))
+        nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
+        choice = self._choice(index, **nothing)
         choice |= {"finish_reason": reason, "stop_reason": delta.stop_reason}
         return frames.choice(choice, costs(self.job) if delta.final is not None else None)
 

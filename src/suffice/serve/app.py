@@ -69,7 +69,10 @@ def _add(
     async def handle(request: Request) -> Response:
         declared = request.headers.get("content-type", "application/json").partition(";")[0]
         if declared.strip().lower() not in ("application/json", ""):
-            message = f"the body must be application/json, not {declared[:60]}"
+            message = (
+                "the body must be JSON with the header 'Content-Type: application/json' "
+                f"(curl --json sends it), not {declared[:60]}"
+            )
             raise Problem("unsupported_type", message)
         if front.draining:
             raise Problem("draining", "the server is shutting down", wait=5.0)
@@ -87,7 +90,10 @@ def _add(
         openapi_extra={"requestBody": body},
         response_class=Response,
         responses={
-            200: {"description": text, "content": {"application/json": {}, "text/event-stream": {}}},
+            200: {
+                "description": text,
+                "content": {"application/json": {}, "text/event-stream": {}},
+            },
             "4XX": {"description": "The request is at fault.", "content": {"application/json": {}}},
             "5XX": {"description": "The server is at fault.", "content": {"application/json": {}}},
         },

@@ -77,7 +77,5 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
                 each if isinstance(each, str) else tokenizer.decode(each) for each in prompts
             )
         front.submit(job, asked)
-        reply = Reply(
-            front, job, body, model=model, chat=False, top=body.logprobs, before=before
-        )
+        reply = Reply(front, job, body, model=model, chat=False, top=body.logprobs, before=before)
         return await reply.response(request)

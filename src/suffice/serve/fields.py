@@ -1,4 +1,4 @@
-"""The fields that requests share, those that are accepted and ignored, and those refused by name."""
+"""The fields that requests share, those that are ignored, and those refused by name."""
 
 from __future__ import annotations
 
@@ -160,8 +160,8 @@ def _fault(error: ValidationError) -> Problem:
         lines.append(f"{where or 'body'}: {message}, not {given}"[:MOST_SHOWN])
     more = f"; {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
     code = "unknown_field" if faults[0]["type"] == "extra_forbidden" else "invalid_value"
-    where = one_line(faults[0]["loc"][0], 60) if faults[0]["loc"] else None
-    return Problem(code, "; ".join(lines) + more, param=where)
+    param = one_line(faults[0]["loc"][0], 60) if faults[0]["loc"] else None
+    return Problem(code, "; ".join(lines) + more, param=param)
 
 
 def sampling(

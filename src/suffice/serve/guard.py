@@ -63,7 +63,7 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         if self._keys and scope["path"] not in OPEN_PATHS and scope["method"] != "OPTIONS":
             given = key_of(scope["headers"])
-            if not any([hmac.compare_digest(given, key) for key in self._keys]):
+            if not sum(hmac.compare_digest(given, key) for key in self._keys):  # all are compared
                 raise Problem("invalid_api_key", _NO_KEY)
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > self._front.settings.max_body_bytes:

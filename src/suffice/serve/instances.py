@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import time
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any

@@ -6,7 +6,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from suffice.engine.service import Delta, Final
@@ -75,6 +81,8 @@ class Metrics:
     """The registry of one server."""
 
     def __init__(self, prefix: str, model: str) -> None:
+        # Of each counter there would be a series more, which nobody asks for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._prefix = prefix
         self._labels = {"model_name": model, "engine": "0"}
@@ -180,13 +188,18 @@ class _Counts:
             yield gauge
         used, limit = stats.get("kv_bytes_used", 0), stats.get("kv_bytes_limit", 0)
         share = GaugeMetricFamily(
-            f"{self._prefix}:kv_cache_usage_perc", "Live bytes over the limit, 0 to 1.", labels=names
+            f"{self._prefix}:kv_cache_usage_perc",
+            "Live bytes over the limit, 0 to 1.",
+            labels=names,
         )
         share.add_metric(values, used / limit if limit else 0.0)
         yield share
         own = {"instance_restarts": self._instance.restarts, "failovers": self._instance.failovers}
         sums = [(name, text, self._sum(field)) for name, field, text in _SUMS]
-        sums += [(name, "Engines that died, or requests that outlived one.", n) for name, n in own.items()]
+        sums += [
+            (name, "Engines that died, or requests that outlived one.", n)
+            for name, n in own.items()
+        ]
         for name, text, value in sums:
             counter = CounterMetricFamily(f"{self._prefix}:{name}", text, labels=names)
             counter.add_metric(values, value)

@@ -1,4 +1,4 @@
-"""Server-sent events: frames made with no more than an encoded text, and the response that sends them."""
+"""Server-sent events: frames with little work per token, and the response that sends them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Frames:
     def chunk(self, choices: list[Any], more: Mapping[str, Any] | None = None) -> bytes:
         """Return a chunk with some choices, and further fields."""
         rest = b"" if not more else b"," + _encode(more)[1:-1]
-        return b"data: %b,\"choices\":%b%b}\n\n" % (self._bare, _encode(choices), rest)
+        return b'data: %b,"choices":%b%b}\n\n' % (self._bare, _encode(choices), rest)
 
 
 class EventStream(Response):
@@ -62,7 +62,9 @@ class EventStream(Response):
     The status is sent with the first event, so that a request that fails before it has a status.
     """
 
-    def __init__(self, front: Front, job: Job, events: AsyncIterator[bytes], last: bytes = DONE) -> None:
+    def __init__(
+        self, front: Front, job: Job, events: AsyncIterator[bytes], last: bytes = DONE
+    ) -> None:
         self._front, self._job, self._events, self._last = front, job, events, last
         self.status_code = 200
         self.background = None

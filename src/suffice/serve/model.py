@@ -1,0 +1,37 @@
+"""The engine of a real model, made in the engine's process."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from suffice.attention import ATTENTIONS
+from suffice.engine.config import Config
+from suffice.engine.load import load
+from suffice.engine.options import EngineOptions
+from suffice.engine.service import Engine, LoopEngine
+from suffice.models.files import fingerprint, locate
+from suffice.serve import wire
+
+
+def opened(options: Mapping[str, Any]) -> tuple[Engine, wire.Facts]:
+    """Load a model; return its engine and what the server has to know of it.
+
+    Raises:
+        InputError: The model or an option cannot be used.
+    """
+    config = Config.built(EngineOptions(**options))
+    asked = repr(config)
+    config, runner, tokenizer = load(config)
+    assert config.max_model_len is not None, "the config is resolved"
+    stamp = f"{fingerprint(locate(config.model))} {asked}".encode()
+    facts = wire.Facts(
+        max_model_len=config.max_model_len,
+        vocabulary=runner.vocabulary,
+        max_num_seqs=config.max_num_seqs,
+        fingerprint=f"fp_{hashlib.blake2b(stamp, digest_size=6).hexdigest()}",
+        weight_bytes=runner.weight_bytes,
+        attention=ATTENTIONS.name_of(config.attention),
+    )
+    return LoopEngine(config, runner, tokenizer), facts

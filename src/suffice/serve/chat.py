@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from suffice.serve.answer import Reply
 from suffice.serve.errors import Problem
-from suffice.serve.fields import Fields, parsed
+from suffice.serve.fields import Fields, Objects, parsed
 from suffice.serve.front import Front
 from suffice.serve.requests import fitted, works
 
@@ -20,7 +20,7 @@ MOST_LOGPROBS = 20
 class Chat(Fields):
     """The fields of a chat request."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: Objects = Field(min_length=1)
     max_completion_tokens: int | None = None
     logprobs: bool | None = False
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from suffice.serve.answer import Reply
 from suffice.serve.errors import Problem
-from suffice.serve.fields import Fields, parsed
+from suffice.serve.fields import FIRST_FAULT, Fields, Texts, Tokens, parsed
 from suffice.serve.front import Front
 from suffice.serve.requests import fitted, works
 
@@ -20,7 +22,7 @@ MOST_PROMPTS = 128
 class Completion(Fields):
     """The fields of a completion request."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: str | Tokens | Texts | Annotated[list[Tokens], FIRST_FAULT]
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     echo: bool | None = False
     add_special_tokens: bool = True

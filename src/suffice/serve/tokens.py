@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from suffice.serve.errors import Problem
-from suffice.serve.fields import checked, read_object
+from suffice.serve.fields import Objects, Tokens, checked, read_object
 from suffice.serve.front import Front
 
 
@@ -19,7 +19,7 @@ class Tokenize(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: Objects | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -32,7 +32,7 @@ class Detokenize(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     model: str | None = None
-    tokens: list[int]
+    tokens: Tokens
 
 
 async def tokenize(front: Front, request: Request, raw: bytes, key: str) -> Response:

@@ -39,6 +39,18 @@ class OutOfMemory(InputError):  # noqa: N818 (the field's word for it)
     """The KV cache cannot grow; only the request that needs the rows ends."""
 
 
+class Busy(Exception):  # noqa: N818 (what the engine is)
+    """The queue is full; `wait` is the estimated time in seconds until there is room."""
+
+    def __init__(self, message: str, wait: float = 1.0) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+
+class Closed(Exception):  # noqa: N818
+    """The engine takes no more work."""
+
+
 class SufficeWarning(UserWarning):
     """What a user should know and is no error; the command line prints it as one line."""
 

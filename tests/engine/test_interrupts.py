@@ -210,11 +210,11 @@ def test_a_prompt_of_another_caller_is_run_again_after_an_interruption() -> None
     llm = fake_llm()
     llm.runner.__class__ = Interrupted
     other = llm._one("abc", LONG, None)
-    llm._loop.add(other)
+    llm.loop.add(other)
     with pytest.raises(KeyboardInterrupt):
         llm.generate("c", LONG, use_tqdm=False)
     while not other.finished:
-        llm._loop.step()
+        llm.loop.step()
     (alone,) = fake_llm().generate("abc", LONG, use_tqdm=False)
     assert other.output().outputs == alone.outputs
     assert runner_of(llm).open_sequences == []

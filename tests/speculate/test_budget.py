@@ -293,7 +293,7 @@ def adapting(right: bool, seconds: Sequence[float]) -> tuple[LLM, list[int]]:
         return logits
 
     runner.verify = timed  # type: ignore[method-assign]
-    llm._loop = Loop(
+    llm.loop = Loop(
         runner,
         llm.tokenizer,
         Budget(NGram(8)),

@@ -107,7 +107,7 @@ def test_a_second_model_catches_up_after_a_pause(models: Callable[..., Path]) ->
     params = dataclasses.replace(GREEDY, max_tokens=62)
     plain = load(models()).generate(PROMPTS[:1], params)
     llm = drafting(models(), {"method": "draft_model", "model": str(models())})
-    llm._loop.budget = Pausing(llm.config.speculative_config)
+    llm.loop.budget = Pausing(llm.config.speculative_config)
     (found,) = llm.generate(PROMPTS[:1], params)
     assert found.outputs == plain[0].outputs
     assert found.speculation.draft_acceptance_rate == 1

@@ -12,6 +12,7 @@ from suffice.engine.llm import LLM
 from suffice.errors import InputError, OutOfMemory
 from suffice.speculate import Proposer, Tree
 from suffice.speculate.none import NoDrafts
+from suffice.trace import Trace
 
 EOS = 0
 PIECES = [
@@ -91,6 +92,12 @@ class FakeRunner:
         self.interrupt_after: int | None = None
         self.proposer: Proposer = NoDrafts()
         self.most_drafts = 0
+        self.limit = memory
+        self.trace = Trace(1, 1)
+
+    @property
+    def memory_bytes(self) -> tuple[int, int]:
+        return self.limit - self.memory, self.limit
 
     def open(self, request_id: str, limit: int) -> FakeSequence:
         sequence = FakeSequence(request_id, limit)

@@ -14,16 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from suffice.engine.service import (
-    Busy,
-    Closed,
-    Delta,
-    EngineStats,
-    Final,
-    TokenLogprob,
-    Work,
-)
-from suffice.errors import InputError
+from suffice.engine.work import Delta, EngineStats, Final, TokenLogprob, Work
+from suffice.errors import Busy, Closed, InputError
 from suffice.serve import wire
 
 VOCABULARY = 300
@@ -70,7 +62,7 @@ class Running:
             self.on_delta(Delta(work.id, 0, "", (), None, "abort", None, self.final()))
             return True
         if work.prompt[-1] == OUT_OF_MEMORY:
-            final = self.final("no memory is left", "memory")
+            final = self.final("no memory is left", "no_memory")
             self.on_delta(Delta(work.id, 0, "", (), None, "abort", None, final))
             return True
         live = [at for at, tokens in enumerate(self.tokens) if len(tokens) < self.limit]

@@ -6,6 +6,7 @@ import hashlib
 import numbers
 import os
 import struct
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -138,7 +139,10 @@ def _refuse_bytes(name: str, given: Any) -> None:
 
 
 class RequestMaker:
-    """Makes requests: tokenized, numbered, seeded and checked against the model."""
+    """Makes requests: tokenized, numbered, seeded and checked against the model.
+
+    Several threads may use it.
+    """
 
     def __init__(self, config: Config, tokenizer: Tokenizer, runner: Runner) -> None:
         assert config.max_model_len is not None, "the config must be resolved"
@@ -148,6 +152,7 @@ class RequestMaker:
         self._vocabulary = runner.vocabulary
         self._longest = runner.longest_prompt
         self._count = 0
+        self._counting = threading.Lock()
         self._seed = int.from_bytes(os.urandom(8), "little") if config.seed is None else config.seed
 
     def make(
@@ -180,9 +185,10 @@ class RequestMaker:
                 f"must not be more than {room}, the tokens that the prompt leaves in the context",
             )
         limit = min(params.max_tokens or room, room)
-        request = Request(str(self._count), text, tokens, params, limit=limit, kept=kept)
-        seed = self._next_seed() if params.seed is None else params.seed
-        self._count += 1
+        with self._counting:
+            number, self._count = self._count, self._count + 1
+        request = Request(str(number), text, tokens, params, limit=limit, kept=kept)
+        seed = self._seed_of(number) if params.seed is None else params.seed
         request.samples = [self._sample(request, seed, index) for index in range(params.n)]
         return request
 
@@ -201,8 +207,8 @@ class RequestMaker:
             request, state, self._tokenizer.stream(skip_special=params.skip_special_tokens)
         )
 
-    def _next_seed(self) -> int:
-        counter = struct.pack("<2Q", self._seed, self._count)
+    def _seed_of(self, number: int) -> int:
+        counter = struct.pack("<2Q", self._seed, number)
         return int.from_bytes(hashlib.blake2b(counter, digest_size=8).digest(), "little")
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:

@@ -70,8 +70,8 @@ class LLM:
         self.runner = runner
         self.tokenizer = tokenizer
         self.budget = Budget(config.speculative_config)
-        self._maker = RequestMaker(config, tokenizer, runner)
-        self._loop = Loop(
+        self.maker = RequestMaker(config, tokenizer, runner)
+        self.loop = Loop(
             runner,
             tokenizer,
             self.budget,
@@ -98,8 +98,8 @@ class LLM:
         """
         parts = split(prompts)
         pairs = zip(parts, pair(len(parts), sampling_params), strict=True)
-        with self._loop.lock.turn():
-            requests = [self._maker.make(prompt, params) for prompt, params in pairs]
+        with self.loop.lock.turn():
+            requests = [self.maker.make(prompt, params) for prompt, params in pairs]
         return self._run(requests, use_tqdm)
 
     def chat(
@@ -153,42 +153,42 @@ class LLM:
         (chosen,) = pair(1, params)
         if chosen.n != 1:
             raise InputError(f"n={chosen.n}: must be 1 when the text is streamed")
-        with self._loop.lock.turn():
-            return self._maker.make(parts[0], chosen, kept)
+        with self.loop.lock.turn():
+            return self.maker.make(parts[0], chosen, kept)
 
     def _chat_tokens(self, messages: Any, add_generation_prompt: bool = True) -> list[int]:
         talk = conversation(messages)
-        with self._loop.lock.turn():
+        with self.loop.lock.turn():
             return self.tokenizer.chat(talk, add_generation_prompt=add_generation_prompt)
 
     def _run(self, requests: list[Request], progress: bool) -> list[RequestOutput]:
         for request in requests:
-            self._loop.add(request)
+            self.loop.add(request)
         try:
             with showing(requests, shown=progress) as update:
                 while not all(request.finished for request in requests):
-                    self._loop.step()
+                    self.loop.step()
                     update()
         finally:
             for request in requests:
-                self._loop.abort(request)
+                self.loop.abort(request)
         return [request.output() for request in requests]
 
     def _stream(self, request: Request) -> Generator[tuple[str, RequestOutput], None, None]:
         (sample,) = request.samples
-        self._loop.add(request)
+        self.loop.add(request)
         try:
             done = False
             while not done:
-                with self._loop.lock.turn():
+                with self.loop.lock.turn():
                     # Another caller's step may have finished it since the last token.
                     if not request.finished:
-                        self._loop.step()
+                        self.loop.step()
                     done = request.finished
                     piece = sample.take_delta(), request.output()
                 yield piece
         finally:
-            self._loop.abort(request)
+            self.loop.abort(request)
 
 
 class Session:
@@ -221,7 +221,7 @@ class Session:
 
     def close(self) -> None:
         """Free the cache; the session can go on with an empty one."""
-        with self._llm._loop.lock.turn():
+        with self._llm.loop.lock.turn():
             if self._kept.sequence is not None:
                 self._llm.runner.close(self._kept.sequence)
             self._kept = CachedPrefix()

@@ -22,6 +22,7 @@ from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import Request, Sample
 from suffice.engine.scheduler import Scheduler
 from suffice.engine.token_log import TokenLog
+from suffice.engine.work import EngineStats
 from suffice.errors import InputError, OutOfMemory
 from suffice.speculate import NO_DRAFTS, Tree
 from suffice.speculate.acceptance import next_token
@@ -72,13 +73,32 @@ class Loop:
                 self._decode([sample for sample, _ in reserved], [room for _, room in reserved])
             self.scheduler.retire()
 
-    def abort(self, request: Request, error: str | None = None) -> None:
+    def abort(self, request: Request, error: str | None = None, code: str | None = None) -> None:
         """End a request and free its memory; do nothing if it has finished."""
         with self.lock.turn(), deferred():
-            request.error = request.error or error
+            if not request.finished and error is not None:
+                request.error, request.error_code = error, code
             for sample in request.running:
                 self._finish(sample, "abort")
             self.scheduler.retire()
+
+    def stats(self) -> EngineStats:
+        """Return the state now."""
+        with self.lock.turn():
+            used, limit = self.runner.memory_bytes
+            trace = self.runner.trace
+            return EngineStats(
+                running=self.scheduler.running,
+                waiting=self.scheduler.waiting,
+                kv_bytes_used=used,
+                kv_bytes_limit=limit,
+                key_rows_read=trace.key_rows_read,
+                value_rows_read=trace.value_rows_read,
+                rows_held=trace.rows_held,
+                kv_bytes_read=trace.kv_bytes_read,
+                kv_bytes_held=trace.kv_bytes_held,
+                weight_bytes_read=trace.weight_bytes_read,
+            )
 
     def _start(self, request: Request) -> None:
         request.metrics.queue_seconds = request.lap()
@@ -91,7 +111,7 @@ class Loop:
                 sample.sequence = self.runner.fork(first.sequence)
         except OutOfMemory as error:
             self._close(request)
-            self.abort(request, str(error))
+            self.abort(request, str(error), "too_large")
             return
         except BaseException:  # an interruption, perhaps of another caller: run the prompt again
             for sample in request.samples:
@@ -136,7 +156,7 @@ class Loop:
                     sample.sequence, drafts=drafts, tokens_per_step=sample.drafts.tokens_per_step
                 )
             except OutOfMemory as error:
-                self.abort(sample.request, str(error))
+                self.abort(sample.request, str(error), "too_large")
         return [(sample, room[id(sample)]) for sample in self.scheduler.samples()]
 
     def _decode(self, samples: list[Sample], room: list[int]) -> None:
@@ -196,7 +216,7 @@ class Loop:
             if token is None:
                 token = self._choose(sample, tree, node, logits[node + 1])
             if isinstance(token, InputError):
-                self.abort(sample.request, str(token))
+                self.abort(sample.request, str(token), "invalid")
                 return []
             log.add(sample, logits[node + 1], token)
             sample.accept(token)
@@ -220,7 +240,7 @@ class Loop:
 
     def _write(self, log: TokenLog) -> None:
         for request, error in log.write():
-            self.abort(request, str(error))
+            self.abort(request, str(error), "invalid")
 
     def _finish(self, sample: Sample, reason: str) -> None:
         sample.finish(reason)

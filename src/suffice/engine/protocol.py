@@ -51,6 +51,11 @@ class Runner(Protocol):
         ...
 
     @property
+    def memory_bytes(self) -> tuple[int, int]:
+        """Bytes of all caches, and their limit (0: none)."""
+        ...
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
         ...

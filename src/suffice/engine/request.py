@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,6 +138,12 @@ class Sample:
         """Whether there are more than `min_tokens` tokens, so that the sample may end."""
         return len(self.tokens) > self.request.params.min_tokens
 
+    def restore(self, tokens: Sequence[int]) -> None:
+        """Begin with tokens that were generated elsewhere, and whose text is known there."""
+        for token in tokens:
+            self.accept(token)
+        self.take_delta()
+
     def accept(self, token: int) -> None:
         """Add a generated token and check whether it ends the sample."""
         params = self.request.params
@@ -203,6 +210,7 @@ class Request:
         self.samples: list[Sample] = []
         self.cached = 0
         self.error: str | None = None
+        self.error_code: str | None = None
         self.metrics = Metrics()
         self._clock = time.perf_counter()
 

@@ -75,6 +75,11 @@ class Runner:
         self._native.use(rules)
 
     @property
+    def memory_bytes(self) -> tuple[int, int]:
+        """Bytes of all caches, and their limit (0: none)."""
+        return int(self.arena.used), int(self.arena.limit)
+
+    @property
     def vocabulary(self) -> int:
         """Number of token ids, V."""
         return self.decoder.config.vocab

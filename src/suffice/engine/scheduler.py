@@ -23,6 +23,16 @@ class Scheduler:
         """Whether there is nothing left to do."""
         return not (self._waiting or self._running)
 
+    @property
+    def waiting(self) -> int:
+        """Requests that have not started."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Requests that have started."""
+        return len(self._running)
+
     def add(self, request: Request) -> None:
         """Put a request, of at most `max_num_seqs` samples, at the end of the queue."""
         self._waiting.append(request)

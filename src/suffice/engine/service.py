@@ -1,262 +1,258 @@
-"""What the engine takes and gives: works, deltas, counts."""
+"""An engine that runs in a thread of its own and hands out what each step gives.
+
+Everything that uses the model happens in that thread. Other threads put requests and cancellations
+into its inbox; it looks there before every step.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from suffice.engine.config import Config
-from suffice.engine.llm import LLM
-from suffice.engine.protocol import Runner, Tokenizer
-from suffice.engine.request import Logprob, Request
-from suffice.sampling_params import SamplingParams
+from suffice.engine.request import Request, Sample
+from suffice.engine.work import Delta, EngineStats, Final, TokenLogprob, Work
+from suffice.errors import Busy, Closed, InputError
 
+if TYPE_CHECKING:
+    from suffice.engine.llm import LLM
 
-class Busy(Exception):
-    """The queue is full; `wait` is the estimated time in seconds until there is room."""
+__all__ = ["Busy", "Closed", "Delta", "Engine", "EngineStats", "Final", "TokenLogprob", "Work"]
 
-    def __init__(self, message: str, wait: float = 1.0) -> None:
-        super().__init__(message)
-        self.wait = wait
+_log = logging.getLogger(__name__)
 
 
-class Closed(Exception):
-    """The engine takes no more work."""
+class _Job:
+    """A work under way."""
+
+    def __init__(
+        self, work: Work, request: Request, on_delta: Callable[[Delta], None], now: float
+    ) -> None:
+        self.work = work
+        self.request = request
+        self.on_delta = on_delta
+        self.cancelled = False
+        self.ends = None if work.deadline is None else now + work.deadline
+        self.sent = [len(sample.tokens) for sample in request.samples]
+        self.ended = [False] * len(request.samples)
 
 
-@dataclass(frozen=True)
-class Work:
-    """One request: tokens and how to go on from them."""
+class Engine:
+    """Runs requests of any thread, and calls back with what each step gives.
 
-    id: str
-    prompt: tuple[int, ...]
-    params: SamplingParams
-    priority: int = 0
-    key: str = ""
-    deadline: float | None = None
-    attention: str | None = None
-    reuse: bool = True
-    known: tuple[tuple[int, ...], ...] = ()  # tokens that each sample has emitted already
+    A result is the same, bit for bit, whatever else runs. A failure of one request ends that one.
+    """
 
+    def __init__(
+        self, llm: LLM, *, max_queue: int = 256, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start the thread; `max_queue` requests may wait.
 
-@dataclass(frozen=True)
-class TokenLogprob:
-    """A token with its log probability."""
-
-    token: int
-    logprob: float
-    rank: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Final:
-    """What a request cost, with its last delta."""
-
-    prompt_tokens: int
-    cached_tokens: int
-    generated_tokens: int
-    queue_seconds: float = 0.0
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    drafts: int = 0
-    accepted: int = 0
-    key_rows_read: int = 0
-    rows_held: int = 0
-    value_rows_read: int = 0
-    bytes_read: int = 0
-    bytes_held: int = 0
-    missing: float | None = None
-    error: str | None = None
-    error_code: str | None = None
-
-
-@dataclass(frozen=True)
-class Delta:
-    """What a step gave one sample."""
-
-    id: str
-    sample: int
-    text: str
-    tokens: tuple[int, ...]
-    logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    final: Final | None = None
-
-
-@dataclass(frozen=True)
-class EngineStats:
-    """Counts of the engine."""
-
-    running: int = 0
-    waiting: int = 0
-    kv_bytes_used: int = 0
-    kv_bytes_limit: int = 0
-    prefix_bytes: int = 0
-    prefix_entries: int = 0
-    prefix_hits: int = 0
-    prefix_queries: int = 0
-    preemptions: int = 0
-    steps: int = 0
-    last_step_at: float = 0.0
-
-
-class Engine(Protocol):
-    """An engine, used from any thread."""
-
-    def submit(self, work: Work, on_delta: Callable[[Delta], None]) -> None: ...
-    def cancel(self, id: str) -> bool: ...
-    def stats(self) -> EngineStats: ...
-    def drain(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class LoopEngine:
-    """Steps a loop in a thread of its own, and hands out what each step gave."""
-
-    def __init__(self, config: Config, runner: Runner, tokenizer: Tokenizer) -> None:
-        llm = LLM.from_parts(config, runner, tokenizer)
-        self._loop, self._maker = llm._loop, llm._maker
-        self._followed: dict[str, _Followed] = {}
-        self._inbox: deque[_Followed] = deque()
-        self._cancelled: deque[str] = deque()
-        self._wake = threading.Event()
-        self._closed = False
-        self._steps = 0
-        self._stepped = 0.0
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        The engine shares the model's loop with `llm`, which may be used meanwhile.
+        """
+        self._loop = llm.loop
+        self._maker = llm.maker
+        self._max_queue = max_queue
+        self._clock = clock
+        self._jobs: dict[str, _Job] = {}  # in order of arrival
+        self._inbox: list[_Job] = []
+        self._wake = threading.Condition()
+        self._closing = self._draining = False
+        self._stats = EngineStats()
+        self._thread = threading.Thread(target=self._run, name="suffice-engine", daemon=True)
         self._thread.start()
 
     def submit(self, work: Work, on_delta: Callable[[Delta], None]) -> None:
-        """Queue a request; its deltas are given in the engine's thread.
+        """Queue a request; `on_delta` gets its deltas, from the engine's thread, step by step.
+
+        The deltas of a step are handed out before the next begins, so `on_delta` must be quick.
 
         Raises:
-            InputError: The request is bad.
+            InputError: A bad prompt or parameter, or an id that is under way already.
+            Busy: The queue is full.
             Closed: The engine takes no more work.
         """
-        if self._closed:
-            raise Closed("the engine is closed")
-        with self._loop.lock.turn():
-            request = self._maker.make(list(work.prompt), work.params)
-        self._inbox.append(_Followed(work, request, on_delta))
-        self._wake.set()
+        self._check_open()
+        request = self._maker.make(list(work.prompt), work.params)
+        _check_known(work, request)
+        for sample, tokens in zip(request.samples, work.known, strict=False):
+            sample.restore(tokens)
+        job = _Job(work, request, on_delta, self._clock())
+        with self._wake:
+            self._check_open()
+            if work.id in self._jobs:
+                raise InputError(f"id {work.id!r}: a request of this id is under way")
+            waiting = self._loop.scheduler.waiting + len(self._inbox)
+            if waiting >= self._max_queue:
+                raise Busy(f"{waiting} requests are waiting already", self._estimated_wait())
+            self._jobs[work.id] = job
+            self._inbox.append(job)
+            self._wake.notify_all()
 
     def cancel(self, id: str) -> bool:
-        """End a request at the next step; return whether it was under way."""
-        self._cancelled.append(id)
-        self._wake.set()
-        return id in self._followed
+        """End a request before the next step; its last delta has finish reason "abort".
+
+        Returns whether it was under way.
+        """
+        with self._wake:
+            job = self._jobs.get(id)
+            if job is None:
+                return False
+            job.cancelled = True
+            self._wake.notify_all()
+            return True
 
     def stats(self) -> EngineStats:
-        """Return the counts so far."""
-        running = {id(sample.request) for sample in self._loop.scheduler.samples()}
-        return EngineStats(
-            running=len(running),
-            waiting=max(0, len(self._followed) - len(running)),
-            steps=self._steps,
-            last_step_at=self._stepped,
-        )
+        """Return the state after the last step."""
+        with self._wake:
+            return self._stats
 
     def drain(self) -> None:
-        """Take no more work."""
-        self._closed = True
+        """Take no more work, and return when all requests under way have ended."""
+        with self._wake:
+            self._draining = True
+            self._wake.wait_for(lambda: not self._jobs or self._closing)
 
     def close(self) -> None:
-        """Take no more work, and stop."""
-        self._closed = True
-        self._wake.set()
-        self._thread.join(timeout=5)
+        """Take no more work, end all requests before the next step, and end the thread."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _check_open(self) -> None:
+        if self._closing or self._draining:
+            raise Closed("the engine takes no more requests: it is being closed")
+
+    def _estimated_wait(self) -> float:
+        return 1.0
 
     def _run(self) -> None:
-        while True:
-            if not self._followed and not self._inbox:
-                if self._closed:
-                    return
-                self._wake.wait()
-                self._wake.clear()
-            while self._inbox:
-                followed = self._inbox.popleft()
-                self._followed[followed.work.id] = followed
-                self._loop.add(followed.request)
-            while self._cancelled:
-                if gone := self._followed.get(self._cancelled.popleft()):
-                    self._loop.abort(gone.request)
-            self._loop.step()
-            self._steps += 1
-            self._stepped = time.monotonic()
-            for id, followed in list(self._followed.items()):
-                if followed.give():
-                    del self._followed[id]
+        while self._wait():
+            try:
+                self._loop.step()
+            except Exception as error:  # the engine outlives its bugs; those under way do not
+                _log.exception("a step failed")
+                self._fail_all(error)
+            self._hand_out()
+            self._note()
+        for job in list(self._jobs.values()):
+            self._end(job)
+        self._hand_out()
+        self._note()
+
+    def _wait(self) -> bool:
+        """Wait for something to do, and start and end what was asked for; False to stop."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._jobs or self._closing)
+            if self._closing:
+                return False
+            inbox, self._inbox = self._inbox, []
+            jobs = list(self._jobs.values())
+        for job in inbox:
+            self._loop.add(job.request)
+        now = self._clock()
+        for job in jobs:
+            if job.cancelled:
+                self._end(job)
+            elif job.ends is not None and now >= job.ends:
+                seconds = f"{job.work.deadline:g} s"
+                self._end(job, f"the deadline of {seconds} has passed", "deadline")
+        return True
+
+    def _end(self, job: _Job, error: str | None = None, code: str | None = None) -> None:
+        self._loop.abort(job.request, error, code)
+
+    def _fail_all(self, error: Exception) -> None:
+        for job in list(self._jobs.values()):
+            if job.request.running and job not in self._inbox:
+                self._end(job, f"a step failed: {type(error).__name__}", "internal")
+
+    def _hand_out(self) -> None:
+        for job in list(self._jobs.values()):
+            if job.request.finished:
+                with self._wake:
+                    del self._jobs[job.work.id]
+                    self._wake.notify_all()
+            for delta in _news(job):
+                try:
+                    job.on_delta(delta)
+                except Exception:  # the receiver's own
+                    _log.exception("the receiver of request %s failed", job.work.id)
+                    job.cancelled = True
+
+    def _note(self) -> None:
+        stats = dataclasses.replace(
+            self._loop.stats(), last_step_at=self._clock(), steps=self._stats.steps + 1
+        )
+        with self._wake:
+            self._stats = stats
 
 
-class _Followed:
-    """A request under way, and how much of it has been handed out."""
+def _check_known(work: Work, request: Request) -> None:
+    if work.known and len(work.known) != len(request.samples):
+        raise InputError(
+            f"known: {len(work.known)} lists of tokens for {len(request.samples)} samples"
+        )
+    if any(len(tokens) >= request.limit for tokens in work.known):
+        raise InputError(f"known: a sample has its {request.limit} tokens already")
 
-    def __init__(self, work: Work, request: Request, on_delta: Callable[[Delta], None]) -> None:
-        self.work, self.request, self._on_delta = work, request, on_delta
-        self._given = [len(known) for known in work.known] or [0] * work.params.n
-        self._ended = [False] * work.params.n
 
-    def give(self) -> bool:
-        """Hand out what is new; return whether the request has ended."""
-        over = self.request.finished
-        open = [at for at, ended in enumerate(self._ended) if not ended]
-        for at in open:
-            self._give(at, last=over and at == open[-1])
-        return over
-
-    def _give(self, at: int, last: bool) -> None:
-        sample, given = self.request.samples[at], self._given[at]
+def _news(job: _Job) -> list[Delta]:
+    """Return what the samples of a job got since the last call; the last delta has the final."""
+    found: list[Delta] = []
+    for at, sample in enumerate(job.request.samples):
+        new = tuple(sample.tokens[job.sent[at] :])
         text = sample.take_delta()
-        tokens = tuple(sample.tokens[given:])
-        ended = sample.finish_reason is not None
-        if (not tokens and not text and not ended) or (len(sample.tokens) <= given and not ended):
-            return  # tokens that are known already are generated again, with the same values
-        self._given[at] = len(sample.tokens)
-        self._ended[at] = ended
-        entries = None
-        if self.work.params.logprobs is not None:
-            positions = zip(sample.tokens[given:], sample.logprobs[given:], strict=False)
-            entries = tuple(_entry(token, found) for token, found in positions)
-        self._on_delta(
+        if not (new or text) and (job.ended[at] or sample.finish_reason is None):
+            continue
+        found.append(
             Delta(
-                self.work.id,
+                job.work.id,
                 at,
                 text,
-                tokens,
-                entries,
+                new,
+                _logprobs(sample, len(new)),
                 sample.finish_reason,
                 sample.stop_reason,
-                self._final() if last else None,
             )
         )
+        job.sent[at] += len(new)
+        job.ended[at] = sample.finish_reason is not None
+    if found and job.request.finished:
+        found[-1] = dataclasses.replace(found[-1], final=_final(job.request))
+    return found
 
-    def _final(self) -> Final:
-        request = self.request
-        drafts = request.output().speculation
-        return Final(
-            prompt_tokens=len(request.tokens),
-            cached_tokens=request.cached,
-            generated_tokens=sum(len(sample.tokens) for sample in request.samples),
-            queue_seconds=request.metrics.queue_seconds,
-            prefill_seconds=request.metrics.prefill_seconds,
-            decode_seconds=request.metrics.decode_seconds,
-            drafts=drafts.num_draft_tokens,
-            accepted=drafts.num_accepted_tokens,
-            error=request.error,
-            error_code="memory" if request.error else None,
+
+def _logprobs(sample: Sample, count: int) -> tuple[tuple[TokenLogprob, ...], ...] | None:
+    if sample.request.params.logprobs is None:
+        return None
+    first = len(sample.logprobs) - count
+    return tuple(
+        tuple(
+            TokenLogprob(token, each.logprob, each.rank, each.decoded_token)
+            for token, each in entry.items()
         )
+        for entry in sample.logprobs[first:]
+    )
 
 
-def _entry(token: int, found: dict[int, Logprob]) -> tuple[TokenLogprob, ...]:
-    likely = sorted(found.items(), key=lambda each: each[1].rank)
-    rows = [
-        TokenLogprob(each, value.logprob, value.rank, value.decoded_token) for each, value in likely
-    ]
-    chosen = next(row for row in rows if row.token == token)
-    return (chosen, *rows)
+def _final(request: Request) -> Final:
+    output = request.output()
+    metrics, drafts = output.metrics, output.speculation
+    return Final(
+        prompt_tokens=len(request.tokens),
+        cached_tokens=request.cached,
+        generated_tokens=sum(len(sample.tokens) for sample in request.samples),
+        queue_seconds=metrics.queue_seconds,
+        prefill_seconds=metrics.prefill_seconds,
+        decode_seconds=metrics.decode_seconds,
+        drafts=drafts.num_draft_tokens,
+        accepted=drafts.num_accepted_tokens,
+        error=request.error,
+        error_code=request.error_code,
+    )

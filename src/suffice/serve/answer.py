@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from suffice.engine.service import Delta, Final
+from suffice.engine.work import Delta, Final
 from suffice.serve import logprobs
 from suffice.serve.errors import Problem
 from suffice.serve.fields import Fields
@@ -20,7 +20,12 @@ from suffice.serve.pending import Ticket
 from suffice.serve.stream import KEEP_ALIVE, EventStream, Frames, cancel_on_disconnect
 from suffice.serve.tools import Reader
 
-_CODES = {"memory": "no_memory", "too_large": "too_large_for_memory", "deadline": "deadline"}
+_CODES = {
+    "too_large": "too_large_for_memory",
+    "no_memory": "no_memory",
+    "deadline": "deadline",
+    "internal": "internal",
+}
 _WAIT_SECONDS = 3600.0
 
 

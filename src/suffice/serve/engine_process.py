@@ -15,10 +15,11 @@ import sys
 import threading
 import time
 
-from suffice.engine.service import Busy, Closed, Delta, Engine, Work
-from suffice.errors import InputError, one_line
+from suffice.engine.work import Delta, Work
+from suffice.errors import Busy, Closed, InputError, one_line
 from suffice.sampling_params import SamplingParams
 from suffice.serve import wire
+from suffice.serve.protocol import Engine
 
 BEAT_SECONDS = 0.5
 

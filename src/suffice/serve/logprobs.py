@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from suffice.engine.service import TokenLogprob
+from suffice.engine.work import TokenLogprob
 from suffice.serve.text import Text
 
 Entry = Sequence[TokenLogprob]  # of one position: the chosen token, then the most likely ones

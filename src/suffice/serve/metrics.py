@@ -15,7 +15,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from suffice.engine.service import Delta, Final
+from suffice.engine.work import Delta, Final
 
 if TYPE_CHECKING:
     from suffice.serve.pending import Ticket

@@ -8,11 +8,14 @@ from typing import Any
 
 from suffice.attention import ATTENTIONS
 from suffice.engine.config import Config
+from suffice.engine.llm import LLM
 from suffice.engine.load import load
 from suffice.engine.options import EngineOptions
-from suffice.engine.service import Engine, LoopEngine
+from suffice.engine.service import Engine
 from suffice.models.files import fingerprint, locate
 from suffice.serve import wire
+
+MOST_WAITING = 8192  # the server limits requests; one may have many prompts
 
 
 def opened(options: Mapping[str, Any]) -> tuple[Engine, wire.Facts]:
@@ -34,4 +37,4 @@ def opened(options: Mapping[str, Any]) -> tuple[Engine, wire.Facts]:
         weight_bytes=runner.weight_bytes,
         attention=ATTENTIONS.name_of(config.attention),
     )
-    return LoopEngine(config, runner, tokenizer), facts
+    return Engine(LLM.from_parts(config, runner, tokenizer), max_queue=MOST_WAITING), facts

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from suffice.engine.service import Delta, Final
+from suffice.engine.work import Delta, Final
 from suffice.serve import wire
 from suffice.serve.errors import Problem
 

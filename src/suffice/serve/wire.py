@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from suffice.engine.service import Delta
+from suffice.engine.work import Delta
 
 LENGTH = struct.Struct("<I")
 

@@ -1,0 +1,126 @@
+"""What an engine takes and gives: works, deltas and counts. They hold plain values alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from suffice.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True)
+class Work:
+    """One request: tokens, and how to go on from them.
+
+    Attributes:
+        id: Its name, which no other request under way has.
+        prompt: Token ids; templates are the caller's work.
+        priority: A smaller number comes first, and is parked last when memory runs out.
+        key: Requests of one key share their time with those of other keys.
+        deadline: Seconds from submission after which it ends with error code "deadline".
+        attention: A technique's text; None is the engine's own.
+        reuse: Whether it may use, and leave, keys and values that requests share.
+        known: Tokens that each sample has given already, elsewhere; it goes on after them.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    priority: int = 0
+    key: str = ""
+    deadline: float | None = None
+    attention: str | None = None
+    reuse: bool = True
+    known: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token with its log probability, its rank (1 = most likely) and its text."""
+
+    token: int
+    logprob: float
+    rank: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Final:
+    """What a request cost, and why it failed if it did.
+
+    Rows and bytes are those of decode steps, over all samples: a row is one token's key or value in
+    one layer and head. `missing` is the largest share of a softmax that its steps left unread, as
+    the technique bounds or estimates it; None if nothing was left out.
+
+    `error_code` is "too_large" (more memory than there is), "deadline", "invalid" (no token could
+    be chosen) or "internal".
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    queue_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    drafts: int = 0
+    accepted: int = 0
+    key_rows_read: int = 0
+    rows_held: int = 0
+    value_rows_read: int = 0
+    bytes_read: int = 0
+    bytes_held: int = 0
+    missing: float | None = None
+    preemptions: int = 0
+    error: str | None = None
+    error_code: str | None = None
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What a step gave one sample.
+
+    `logprobs` has, for each new token, the chosen one first and then the most likely ones.
+    `finish_reason` is "stop", "length", "abort" or, while it goes on, None. `final` comes with the
+    request's last delta.
+    """
+
+    id: str
+    sample: int
+    text: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    final: Final | None = None
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """The engine's state, and its counts since it began.
+
+    Attributes:
+        kv_bytes_limit: 0 if there is none.
+        prefix_queries: Prompt tokens that were looked up in the prefix store.
+        prefix_hits: Those of them that were found there.
+        preemptions: Requests that were parked for lack of memory.
+        last_step_at: When the last step ended, on the clock of `time.monotonic`.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_bytes_used: int = 0
+    kv_bytes_limit: int = 0
+    prefix_bytes: int = 0
+    prefix_entries: int = 0
+    prefix_hits: int = 0
+    prefix_queries: int = 0
+    preemptions: int = 0
+    steps: int = 0
+    last_step_at: float = 0.0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    key_rows_read: int = 0
+    value_rows_read: int = 0
+    rows_held: int = 0
+    kv_bytes_read: int = 0
+    kv_bytes_held: int = 0
+    weight_bytes_read: int = 0

@@ -203,6 +203,13 @@ def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
 
 app.add_command(
     Program(
+        "bench serve",
+        "suffice.cli.bench_serve:run",
+        help="Measure a server by OpenAI's API: latency, gaps, throughput, errors.",
+    )
+)
+app.add_command(
+    Program(
         "serve",
         "suffice.cli.serve:run",
         help="Serve a model to programs, by OpenAI's API.",

@@ -17,6 +17,7 @@ from typing import Any
 from suffice.engine.work import Delta, EngineStats, Final, TokenLogprob, Work
 from suffice.errors import Busy, Closed, InputError
 from suffice.serve import wire
+from suffice.serve.protocol import Opened
 
 VOCABULARY = 300
 LENGTH = 40  # tokens of an answer without a limit
@@ -149,7 +150,11 @@ class ScriptedEngine:
             self.last_step_at = time.monotonic()
 
 
-def opened(options: Mapping[str, Any]) -> tuple[ScriptedEngine, wire.Facts]:
+def compiled(text: str) -> Any:
+    raise InputError("the scripted engine follows no grammar")
+
+
+def opened(options: Mapping[str, Any]) -> Opened:
     """Make the engine, as `Settings.engine` names it."""
     if options.get("fail"):
         raise InputError(f"the model '{options['fail']}' cannot be used")
@@ -160,4 +165,4 @@ def opened(options: Mapping[str, Any]) -> tuple[ScriptedEngine, wire.Facts]:
         fingerprint="fp_scripted",
         weight_bytes=123,
     )
-    return ScriptedEngine(options), facts
+    return Opened(ScriptedEngine(options), facts, compiled)

@@ -78,6 +78,9 @@ class Engine:
         self._check_open()
         request = self._maker.make(list(work.prompt), work.params)
         _check_known(work, request)
+        if work.grammar is not None:
+            for sample in request.samples:
+                sample.state.constraint = work.grammar.start()
         for sample, tokens in zip(request.samples, work.known, strict=False):
             sample.restore(tokens)
         job = _Job(work, request, on_delta, self._clock())

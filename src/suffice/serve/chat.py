@@ -12,6 +12,7 @@ from suffice.serve.answer import Reply
 from suffice.serve.errors import Problem
 from suffice.serve.fields import Fields, Objects, parsed
 from suffice.serve.front import Front
+from suffice.serve.grammar import Structured, check, of_format
 from suffice.serve.requests import fitted, works
 
 MOST_LOGPROBS = 20
@@ -27,6 +28,8 @@ class Chat(Fields):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: Structured | None = None
 
 
 async def complete(front: Front, request: Request, raw: bytes, key: str) -> Response:
@@ -49,12 +52,32 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
             "messages",
         )
         prompt = fitted(front, prompt, body, "messages")
+        grammar = await structure(front, body)
         top = (body.top_logprobs or 0) if body.logprobs else None
         most = body.max_completion_tokens
         most = body.max_tokens if most is None else most
-        front.submit(job, works(front, job, [prompt], body, max_tokens=most, logprobs=top))
+        front.submit(
+            job, works(front, job, [prompt], body, max_tokens=most, logprobs=top, grammar=grammar)
+        )
         reply = Reply(front, job, body, model=model, chat=True, top=top)
         return await reply.response(request)
+
+
+async def structure(front: Front, body: Chat) -> str | None:
+    """Return the grammar that the answer must follow, checked; None if there is none.
+
+    Raises:
+        Problem: It is bad, or there are two.
+    """
+    found = of_format(body.response_format)
+    if body.structured_outputs is not None:
+        if found is not None:
+            message = "response_format and structured_outputs contradict each other: give one"
+            raise Problem("invalid_schema", message, param="structured_outputs")
+        found = body.structured_outputs.text()
+    if found is not None:
+        await check(found, front.text.elsewhere)
+    return found
 
 
 def check_chat(body: Chat) -> None:

@@ -12,6 +12,7 @@ from suffice.serve.answer import Reply
 from suffice.serve.errors import Problem
 from suffice.serve.fields import FIRST_FAULT, Fields, Texts, Tokens, parsed
 from suffice.serve.front import Front
+from suffice.serve.grammar import Structured, check
 from suffice.serve.requests import fitted, works
 
 DEFAULT_TOKENS = 16  # as OpenAI's
@@ -26,6 +27,7 @@ class Completion(Fields):
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     echo: bool | None = False
     add_special_tokens: bool = True
+    structured_outputs: Structured | None = None
 
 
 def split(prompt: str | list[int] | list[str] | list[list[int]]) -> list[str | list[int]]:
@@ -72,7 +74,13 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
         encoded = await front.text.run(tokens, "prompt")
         fitting = [fitted(front, each, body, "prompt") for each in encoded]
         most = body.max_tokens if "max_tokens" in body.model_fields_set else DEFAULT_TOKENS
-        asked = works(front, job, fitting, body, max_tokens=most, logprobs=body.logprobs)
+        grammar = None
+        if body.structured_outputs is not None:
+            grammar = body.structured_outputs.text()
+            await check(grammar, front.text.elsewhere)
+        asked = works(
+            front, job, fitting, body, max_tokens=most, logprobs=body.logprobs, grammar=grammar
+        )
         before: tuple[str, ...] = ()
         if body.echo:
             before = tuple(

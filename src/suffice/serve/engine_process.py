@@ -14,12 +14,13 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 
-from suffice.engine.work import Delta, Work
+from suffice.engine.work import Delta, Grammar, Work
 from suffice.errors import Busy, Closed, InputError, one_line
 from suffice.sampling_params import SamplingParams
 from suffice.serve import wire
-from suffice.serve.protocol import Engine
+from suffice.serve.protocol import Engine, Opened
 
 BEAT_SECONDS = 0.5
 
@@ -80,8 +81,9 @@ class Outbox:
         return wire.Beat(dataclasses.asdict(stats), max(0.0, idle))
 
 
-def serve(link: socket.socket, engine: Engine) -> None:
+def serve(link: socket.socket, opened: Opened) -> None:
     """Serve an engine over a socket until the other side closes it; then close the engine."""
+    engine = opened.engine
     outbox = Outbox(link, engine)
     writer = threading.Thread(target=outbox.run, name="engine-writer", daemon=True)
     writer.start()
@@ -89,7 +91,7 @@ def serve(link: socket.socket, engine: Engine) -> None:
         while (body := received(link)) is not None:
             message = wire.read_down(body)
             if isinstance(message, wire.Submit):
-                _submit(engine, message, outbox)
+                _submit(opened, message, outbox)
             elif isinstance(message, wire.Cancel):
                 engine.cancel(message.id)
     finally:
@@ -98,9 +100,9 @@ def serve(link: socket.socket, engine: Engine) -> None:
         writer.join(timeout=2 * BEAT_SECONDS)
 
 
-def _submit(engine: Engine, message: wire.Submit, outbox: Outbox) -> None:
+def _submit(opened: Opened, message: wire.Submit, outbox: Outbox) -> None:
     try:
-        engine.submit(work_of(message), outbox.delta)
+        opened.engine.submit(work_of(message, opened.compiled), outbox.delta)
     except InputError as error:
         outbox.send(wire.Refused(message.id, "input", one_line(error)))
     except Busy as error:
@@ -109,11 +111,11 @@ def _submit(engine: Engine, message: wire.Submit, outbox: Outbox) -> None:
         outbox.send(wire.Refused(message.id, "closed", one_line(error)))
 
 
-def work_of(message: wire.Submit) -> Work:
+def work_of(message: wire.Submit, compiled: Callable[[str], Grammar]) -> Work:
     """Return the engine's form of a request.
 
     Raises:
-        InputError: A sampling parameter is bad.
+        InputError: A sampling parameter or the grammar is bad.
     """
     return Work(
         id=message.id,
@@ -125,6 +127,7 @@ def work_of(message: wire.Submit) -> Work:
         attention=message.attention,
         reuse=message.reuse,
         known=tuple(map(tuple, message.known)),
+        grammar=None if message.grammar is None else compiled(message.grammar),
     )
 
 
@@ -156,12 +159,12 @@ def begin(link: socket.socket) -> None:
     assert isinstance(start, wire.Start), "the first message starts the engine"
     module, _, name = start.factory.partition(":")
     try:
-        engine, facts = getattr(importlib.import_module(module), name)(start.options)
+        opened: Opened = getattr(importlib.import_module(module), name)(start.options)
     except InputError as error:
         link.sendall(wire.frame(wire.Failed(one_line(error), input=True)))
         return
-    link.sendall(wire.frame(facts))
-    serve(link, engine)
+    link.sendall(wire.frame(opened.facts))
+    serve(link, opened)
 
 
 def main(arguments: list[str]) -> None:

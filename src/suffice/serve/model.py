@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from suffice.attention import ATTENTIONS
@@ -12,13 +12,16 @@ from suffice.engine.llm import LLM
 from suffice.engine.load import load
 from suffice.engine.options import EngineOptions
 from suffice.engine.service import Engine
+from suffice.engine.work import Grammar
 from suffice.models.files import fingerprint, locate
+from suffice.models.tokenizer import Tokenizer
 from suffice.serve import wire
+from suffice.serve.protocol import Opened
 
 MOST_WAITING = 8192  # the server limits requests; one may have many prompts
 
 
-def opened(options: Mapping[str, Any]) -> tuple[Engine, wire.Facts]:
+def opened(options: Mapping[str, Any]) -> Opened:
     """Load a model; return its engine and what the server has to know of it.
 
     Raises:
@@ -37,4 +40,20 @@ def opened(options: Mapping[str, Any]) -> tuple[Engine, wire.Facts]:
         weight_bytes=runner.weight_bytes,
         attention=ATTENTIONS.name_of(config.attention),
     )
-    return Engine(LLM.from_parts(config, runner, tokenizer), max_queue=MOST_WAITING), facts
+    engine = Engine(LLM.from_parts(config, runner, tokenizer), max_queue=MOST_WAITING)
+    return Opened(engine, facts, _grammars(tokenizer, runner.vocabulary))
+
+
+def _grammars(tokenizer: Tokenizer, vocabulary: int) -> Callable[[str], Grammar]:
+    """Return what compiles grammars; llguidance is imported for the first one."""
+    made: list[Any] = []
+
+    def compiled(text: str) -> Grammar:
+        if not made:
+            from suffice.serve.grammar import Grammars
+
+            made.append(Grammars(tokenizer, vocabulary))
+        found: Grammar = made[0].compiled(text)
+        return found
+
+    return compiled

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
-from suffice.engine.work import Delta, EngineStats, Work
+from suffice.engine.work import Delta, EngineStats, Grammar, Work
+from suffice.serve import wire
 
 
 class Engine(Protocol):
@@ -22,3 +24,12 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Stop."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An engine as its process serves it; `compiled` makes grammars for its tokens."""
+
+    engine: Engine
+    facts: wire.Facts
+    compiled: Callable[[str], Grammar]

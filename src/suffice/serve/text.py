@@ -50,6 +50,10 @@ class Text:
         except InputError as error:
             raise Problem("invalid_value", str(error), param=param) from None
 
+    async def elsewhere(self, work: Callable[[], Result]) -> Result:
+        """Return what `work` gives in a worker, with its errors."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, work)
+
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -57,7 +57,9 @@ def test_a_schema_is_followed(real: Served, temperature: float) -> None:
 
 
 def test_a_regex_a_choice_and_a_grammar_are_followed(real: Served) -> None:
-    assert re.fullmatch(r"[a-c]{2,5}[0-9]", text(real, structured_outputs={"regex": r"[a-c]{2,5}[0-9]"}))
+    assert re.fullmatch(
+        r"[a-c]{2,5}[0-9]", text(real, structured_outputs={"regex": r"[a-c]{2,5}[0-9]"})
+    )
     choice = ['say "yes"', "né", "no\nno"]
     assert text(real, structured_outputs={"choice": choice}) in choice
     lark = 'start: "<" NUMBER ">"\nNUMBER: /[0-9]{3}/'

@@ -140,6 +140,14 @@ class ServerFlags:
     metrics_prefix: Annotated[
         str, flag("--metrics-prefix", help="Of the metrics' names: suffice, vllm.", panel="Server")
     ] = "suffice"
+    tool_call_parser: Annotated[
+        str,
+        flag(
+            "--tool-call-parser",
+            help="How the model writes tool calls: hermes, llama3; auto: by its chat template.",
+            panel="Server",
+        ),
+    ] = "auto"
     cors_origins: Annotated[
         list[str] | None,
         flag(
@@ -224,11 +232,12 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
         InputError: A bad value, or contradictory options.
     """
     from suffice.pull import resolve
+    from suffice.serve.settings import Settings
+    from suffice.serve.tools import parser_of
 
     model.config()  # refuses bad options
+    parser_of(None, flags.tool_call_parser)
     path = resolve(model.model)
-    from suffice.serve.settings import Settings
-
     return Settings(
         model=model.model,
         options=engine_options(model, flags.parallel),
@@ -247,6 +256,7 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
         allow_unknown_fields=flags.allow_unknown_fields,
         default_sampling=flags.defaults(path),
         metrics_prefix=flags.metrics_prefix,
+        tool_parser=flags.tool_call_parser,
         allowed_origins=tuple(flags.cors_origins or ()),
         root_path=flags.root_path,
         ssl_keyfile=flags.ssl_key_file,

@@ -14,6 +14,7 @@ from suffice.serve.fields import Fields, Objects, parsed
 from suffice.serve.front import Front
 from suffice.serve.grammar import Structured, check, of_format
 from suffice.serve.requests import fitted, works
+from suffice.serve.tools import READERS, Tools, parser_of
 
 MOST_LOGPROBS = 20
 
@@ -30,6 +31,9 @@ class Chat(Fields):
     chat_template_kwargs: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: Structured | None = None
+    tools: Objects | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = True
 
 
 async def complete(front: Front, request: Request, raw: bytes, key: str) -> Response:
@@ -41,30 +45,53 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
     body = parsed(raw, Chat, allow_unknown=front.settings.allow_unknown_fields)
     model = front.check_model(body.model)
     check_chat(body)
+    tools = Tools(body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
+    parser = tool_parser(front, tools)
+    facts = dict(body.chat_template_kwargs or {})
+    if tools.used:
+        facts["tools"] = tools.given
     with front.job("chatcmpl", key, body.request_id) as job:
         prompt = await front.text.run(
             lambda: front.text.chat(
                 body.messages,
                 add_generation_prompt=body.add_generation_prompt,
                 continue_last=body.continue_final_message,
-                facts=body.chat_template_kwargs,
+                facts=facts,
             ),
             "messages",
         )
         prompt = fitted(front, prompt, body, "messages")
-        grammar = await structure(front, body)
+        grammar = await structure(front, body, tools.grammar(parser) if parser else None)
         top = (body.top_logprobs or 0) if body.logprobs else None
         most = body.max_completion_tokens
         most = body.max_tokens if most is None else most
         front.submit(
             job, works(front, job, [prompt], body, max_tokens=most, logprobs=top, grammar=grammar)
         )
-        reply = Reply(front, job, body, model=model, chat=True, top=top)
+        reader = READERS[parser] if parser else None
+        reply = Reply(front, job, body, model=model, chat=True, top=top, reader=reader)
         return await reply.response(request)
 
 
-async def structure(front: Front, body: Chat) -> str | None:
+def tool_parser(front: Front, tools: Tools) -> str | None:
+    """Return the form of tool calls that the model knows; None if it is to make none.
+
+    Raises:
+        Problem: There are tools, but the model's chat template knows of none.
+    """
+    if not tools.used:
+        return None
+    parser = parser_of(front.text.tokenizer.chat_template, front.settings.tool_parser)
+    if parser is None:
+        message = "the model's chat template takes no tools; --tool-call-parser names their form"
+        raise Problem("unsupported", message, param="tools")
+    return parser
+
+
+async def structure(front: Front, body: Chat, calls: str | None) -> str | None:
     """Return the grammar that the answer must follow, checked; None if there is none.
+
+    `calls` is that of tool calls which must be made.
 
     Raises:
         Problem: It is bad, or there are two.
@@ -75,6 +102,11 @@ async def structure(front: Front, body: Chat) -> str | None:
             message = "response_format and structured_outputs contradict each other: give one"
             raise Problem("invalid_schema", message, param="structured_outputs")
         found = body.structured_outputs.text()
+    if calls is not None:
+        if found is not None:
+            message = "tool_choice asks for a call and another field for a form: give one"
+            raise Problem("invalid_schema", message, param="tool_choice")
+        found = calls
     if found is not None:
         await check(found, front.text.elsewhere)
     return found

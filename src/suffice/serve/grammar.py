@@ -25,6 +25,9 @@ from suffice.serve.fields import Texts
 LONGEST = 1 << 18  # characters of a grammar
 MOST_SECONDS = 2.0  # of a check
 MOST_KEPT = 64  # compiled grammars
+# Between the parts of JSON: nothing, a space, or a line break with an indent. Without a bound a small
+# model may write spaces until its tokens are used up.
+SPACES = {"whitespace_pattern": "|[ ]|\\n[ ]{0,16}"}
 _FIELDS = ("json", "regex", "choice", "grammar", "json_object")
 
 
@@ -85,10 +88,10 @@ def grammar_of(kind: str, value: Any) -> str:
 
     try:
         if kind == "json_object":
-            found: str = LLMatcher.grammar_from_json_schema('{"type": "object"}')
+            found: str = LLMatcher.grammar_from_json_schema('{"type": "object"}', SPACES)
         elif kind == "json":
             text = value if isinstance(value, str) else json.dumps(value)
-            found = LLMatcher.grammar_from_json_schema(text)
+            found = LLMatcher.grammar_from_json_schema(text, SPACES)
         elif kind == "regex":
             found = LLMatcher.grammar_from_regex(value)
         elif kind == "choice":

@@ -37,6 +37,7 @@ class Settings:
         stall_seconds: A client that reads nothing for as long is given up.
         engine: "module:function" that makes the engine in its process.
         metrics_prefix: Of the metrics' names.
+        tool_parser: How the model writes tool calls; "auto" asks its chat template.
     """
 
     model: str
@@ -61,6 +62,7 @@ class Settings:
     allow_unknown_fields: bool = False
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
     metrics_prefix: str = "suffice"
+    tool_parser: str = "auto"
     allowed_origins: tuple[str, ...] = ()
     root_path: str = ""
     ssl_keyfile: str | None = None

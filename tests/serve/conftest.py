@@ -17,7 +17,7 @@ from serving import SUPPORT, Served, served
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model with a tokenizer and a chat template."""
     folder = tmp_path_factory.mktemp("words")
-    return tiny.make(folder, "llama", tokenizer=True)
+    return tiny.make(folder, "llama", tokenizer=True, max_position_embeddings=1024)
 
 
 @pytest.fixture(scope="session")

@@ -87,7 +87,7 @@ def test_a_real_model_streams_several_samples(real: Served) -> None:
         for choice in each["choices"]:
             parts[choice["index"]] += choice["delta"].get("content") or ""
     assert parts == whole
-    assert real.client.get("/v1/models").json()["data"][0]["max_model_len"] == 128
+    assert real.client.get("/v1/models").json()["data"][0]["max_model_len"] == 1024
 
 
 def test_a_real_model_refuses_what_it_lacks(real: Served) -> None:

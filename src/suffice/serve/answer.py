@@ -189,6 +189,28 @@ class Reply:
         if options and options.include_usage:
             yield frames.chunk([], {"usage": usage(self.job), **costs(self.job)})
 
+    async def pieces(self) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+        """Yield the text and the calls of a request with one sample, as they come.
+
+        Nothing came for a while if both are empty.
+        """
+        mailbox = self.job.mailbox
+        while mailbox.open:
+            batch = await mailbox.take(self.front.settings.keep_alive_seconds)
+            text, calls = "", []
+            for ticket, delta in batch:
+                calls += self._take(ticket, delta)
+                text += self._sample(ticket, delta.sample).pieces[-1]
+            yield text, calls
+
+    @property
+    def end(self) -> tuple[str | None, int | str | None]:
+        """Why the one sample has ended, and by which stop."""
+        sample = self._sample(self.job.tickets[0], 0)
+        called = sample.reader is not None and bool(sample.reader.calls)
+        reason = "tool_calls" if called and sample.finish_reason == "stop" else sample.finish_reason
+        return reason, sample.stop_reason
+
     def _first(self, frames: Frames, index: int) -> list[bytes]:
         if self.chat:
             delta = {"role": "assistant", "content": ""}

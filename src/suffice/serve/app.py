@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from suffice import __version__
-from suffice.serve import chat, completion, health, models, tokens
+from suffice.serve import chat, completion, health, messages, models, responses, tokens
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front
 from suffice.serve.guard import Guard, key_of
@@ -30,6 +30,14 @@ _NOT_HERE = {
 _POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
     ("/v1/chat/completions", chat.complete, chat.Chat, "Answer a conversation."),
     ("/v1/completions", completion.complete, completion.Completion, "Continue a text."),
+    ("/v1/responses", responses.create, responses.Responses, "Answer, by the Responses API."),
+    ("/v1/messages", messages.create, messages.Messages, "Answer, by Anthropic's API."),
+    (
+        "/v1/messages/count_tokens",
+        messages.count,
+        messages.Messages,
+        "Count a request's tokens, by Anthropic's API.",
+    ),
     ("/tokenize", tokens.tokenize, tokens.Tokenize, "Turn a text or a conversation into tokens."),
     ("/detokenize", tokens.detokenize, tokens.Detokenize, "Turn tokens into text."),
 )

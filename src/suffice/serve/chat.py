@@ -43,6 +43,16 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
         Problem: It cannot be answered.
     """
     body = parsed(raw, Chat, allow_unknown=front.settings.allow_unknown_fields)
+    reply = await prepared(front, body, key, "chatcmpl")
+    return await reply.response(request)
+
+
+async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
+    """Hand a chat request to the engine; its id begins with the prefix.
+
+    Raises:
+        Problem: It cannot be answered.
+    """
     model = front.check_model(body.model)
     check_chat(body)
     tools = Tools(body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
@@ -50,7 +60,7 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
     facts = dict(body.chat_template_kwargs or {})
     if tools.used:
         facts["tools"] = tools.given
-    with front.job("chatcmpl", key, body.request_id) as job:
+    with front.job(prefix, key, body.request_id) as job:
         prompt = await front.text.run(
             lambda: front.text.chat(
                 body.messages,
@@ -69,8 +79,7 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
             job, works(front, job, [prompt], body, max_tokens=most, logprobs=top, grammar=grammar)
         )
         reader = READERS[parser] if parser else None
-        reply = Reply(front, job, body, model=model, chat=True, top=top, reader=reader)
-        return await reply.response(request)
+        return Reply(front, job, body, model=model, chat=True, top=top, reader=reader)
 
 
 def tool_parser(front: Front, tools: Tools) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -63,9 +63,15 @@ class EventStream(Response):
     """
 
     def __init__(
-        self, front: Front, job: Job, events: AsyncIterator[bytes], last: bytes = DONE
+        self,
+        front: Front,
+        job: Job,
+        events: AsyncIterator[bytes],
+        last: bytes = DONE,
+        failed: Callable[[Problem], bytes] = lambda problem: event(problem.body()),
     ) -> None:
         self._front, self._job, self._events, self._last = front, job, events, last
+        self._failed = failed
         self.status_code = 200
         self.background = None
         self._started = False
@@ -82,9 +88,10 @@ class EventStream(Response):
             except Problem as problem:
                 if not self._started:
                     raise
-                await self._send(send, event(problem.body()) + self._last)
+                await self._send(send, self._failed(problem) + self._last)
             else:
-                await self._send(send, self._last)
+                if self._last:
+                    await self._send(send, self._last)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except asyncio.CancelledError:
             if not job.gone:

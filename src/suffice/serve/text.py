@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -68,7 +69,7 @@ class Text:
             InputError: A message of another form, or the template refuses it.
         """
         text = self.tokenizer.chat_text(
-            conversation(messages),
+            conversation([_with_objects(message) for message in messages]),
             add_generation_prompt=add_generation_prompt,
             continue_last=continue_last,
             facts=facts,
@@ -85,3 +86,22 @@ class Text:
         if len(spelled) == 6 and spelled.startswith("<0x") and spelled.endswith(">"):
             return [int(spelled[3:5], 16)]
         return list(text.encode())
+
+
+def _with_objects(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message whose tool calls have their arguments as objects, as templates take them."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [_with_object(call) for call in calls]}
+
+
+def _with_object(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}

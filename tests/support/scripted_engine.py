@@ -34,11 +34,11 @@ def text_of(token: int) -> str:
 
 
 class Running:
-    def __init__(self, work: Work, on_delta: Callable[[Delta], None]) -> None:
+    def __init__(self, work: Work, on_delta: Callable[[Delta], None], context: int) -> None:
         self.work, self.on_delta = work, on_delta
         n = work.params.n
         self.tokens = [list(known) for known in work.known] or [[] for _ in range(n)]
-        self.limit = work.params.max_tokens or LENGTH
+        self.limit = min(work.params.max_tokens or LENGTH, context - len(work.prompt))
         self.cancelled = False
 
     def final(self, error: str | None = None, code: str | None = None) -> Final:
@@ -95,6 +95,8 @@ class ScriptedEngine:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.step_seconds = float(options.get("step_seconds", 0.001))
         self.max_waiting = int(options.get("max_waiting", 1000))
+        self.vocabulary = int(options.get("vocabulary", VOCABULARY))
+        self.context = int(options.get("context", 512))
         self.hold = Path(options["hold"]) if options.get("hold") else None
         self.requests: dict[str, Running] = {}
         self.lock = threading.Lock()
@@ -106,12 +108,12 @@ class ScriptedEngine:
     def submit(self, work: Work, on_delta: Callable[[Delta], None]) -> None:
         if self.closed:
             raise Closed("the engine is closed")
-        if bad := [token for token in work.prompt if not 0 <= token < VOCABULARY]:
+        if bad := [token for token in work.prompt if not 0 <= token < self.vocabulary]:
             raise InputError(f"prompt_token_ids: {bad[0]} is not a token id")
         with self.lock:
             if len(self.requests) >= self.max_waiting:
                 raise Busy(f"{len(self.requests)} requests wait already", 2.5)
-            self.requests[work.id] = Running(work, on_delta)
+            self.requests[work.id] = Running(work, on_delta, self.context)
 
     def cancel(self, id: str) -> bool:
         with self.lock:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from suffice.errors import InputError, one_line
 
 _MOST_LINE = 1 << 20
+_CUT = (asyncio.IncompleteReadError, asyncio.LimitOverrunError)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ async def exchange(target: Target, path: str, body: Mapping[str, Any], seconds: 
         await asyncio.wait_for(_exchanged(target, path, body, found), seconds)
     except asyncio.TimeoutError:
         found.error = f"no whole answer within {seconds:g} seconds"
-    except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+    except (OSError, ValueError, LookupError, AttributeError, *_CUT) as error:
         found.error = one_line(f"{type(error).__name__}: {error}")
     found.ended = found.chunks[-1] if found.chunks else time.perf_counter()
     return found
@@ -97,7 +98,7 @@ async def get(target: Target, path: str) -> Any:
         if status != 200:
             raise InputError(f"{where} answers {status}: {one_line(data.decode(errors='replace'))}")
         return json.loads(data)
-    except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+    except (OSError, ValueError, LookupError, *_CUT) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{where}: {one_line(error) or type(error).__name__}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -15,6 +16,7 @@ from suffice.serve.errors import Problem
 Body = TypeVar("Body", bound=BaseModel)
 MOST_FAULTS, MOST_SHOWN = 5, 200  # faults that an error names, and characters of each
 MOST_BIASES = 100_000
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
 
 
 class FirstFault(FailFast):
@@ -131,10 +133,27 @@ def read_object(raw: bytes) -> dict[str, Any]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         why = "is nested too deeply" if isinstance(error, RecursionError) else one_line(error, 120)
         raise Problem("invalid_json", f"the body is not JSON: {why}") from None
+    if _LONG_NUMBER.search(raw) and _is_large(found):
+        message = "a whole number of the body does not fit into 64 bits"
+        raise Problem("invalid_value", message)
     if not isinstance(found, dict):
         kind = type(found).__name__
         raise Problem("invalid_json", f"the body must be a JSON object, not {kind}")
     return found
+
+
+def _is_large(value: Any) -> bool:
+    """Whether a number in a JSON value is beyond what messages can carry."""
+    todo = [value]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, int) and not -(2**63) <= each < 2**64:
+            return True
+        if isinstance(each, list):
+            todo += each
+        elif isinstance(each, dict):
+            todo += each.values()
+    return False
 
 
 def checked(given: dict[str, Any], kind: type[Body], *, allow_unknown: bool = False) -> Body:

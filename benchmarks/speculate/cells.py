@@ -133,7 +133,8 @@ def answering(llm: LLM, temperature: float, most: int, clock: Clock) -> Answers:
         request = maker.make(split(question.tokens)[0], params)
         loop.add(request)
         try:
-            loop.step()  # the prompt, and its first token
+            while not (request.samples[0].tokens or request.finished):
+                loop.step()  # the prompt, and its first token
             began = clock()
             while not request.finished:
                 loop.step()

@@ -18,9 +18,9 @@ void count_reads(const Traversal& traversal, int row, const Reads& found) {
   reads.missing = std::max(reads.missing, found.missing);
 }
 
-void Counts::add_reads(const std::vector<Reads>& reads, int requests, int kv_heads,
-                       const KVCache& cache) {
-  const size_t of_layer = static_cast<size_t>(requests) * kv_heads;
+void Counts::add_reads(const std::vector<Reads>& reads, int kv_heads, const KVCache& cache,
+                       std::vector<RequestReads>& by_request) {
+  const size_t of_layer = by_request.size() * kv_heads;
   for (size_t i = 0; i < reads.size(); i++) {
     const size_t head = i / of_layer * kv_heads + i % kv_heads;
     const Reads& found = reads[i];
@@ -28,10 +28,20 @@ void Counts::add_reads(const std::vector<Reads>& reads, int requests, int kv_hea
     value_rows[head] += found.value_rows;
     dense_rows[head] += found.dense_rows;
     per_head_rows[head] += found.per_head_rows;
-    kv_bytes += found.key_rows * cache.key_bytes() + found.value_rows * cache.value_bytes();
+    const int64_t read =
+        found.key_rows * cache.key_bytes() + found.value_rows * cache.value_bytes();
+    const int64_t held = found.dense_rows * (cache.key_bytes() + cache.value_bytes());
+    kv_bytes += read;
     sketch_bytes += found.sketch_bytes;
     missing = std::max(missing, found.missing);
-    dense_bytes += found.dense_rows * (cache.key_bytes() + cache.value_bytes());
+    dense_bytes += held;
+    RequestReads& own = by_request[i % of_layer / kv_heads];
+    own.key_rows += found.key_rows;
+    own.value_rows += found.value_rows;
+    own.dense_rows += found.dense_rows;
+    own.bytes_read += read + found.sketch_bytes;
+    own.bytes_held += held;
+    own.missing = std::max(own.missing, found.missing);
   }
 }
 

@@ -11,6 +11,16 @@ namespace suffice {
 // for.
 void count_reads(const Traversal& traversal, int row, const Reads& found);
 
+// What one request read in a step, in all layers and heads.
+struct RequestReads {
+  int64_t key_rows = 0;
+  int64_t value_rows = 0;
+  int64_t dense_rows = 0;
+  int64_t bytes_read = 0;
+  int64_t bytes_held = 0;
+  float missing = 0;
+};
+
 // Row counts by layer and key/value head, [layers][kv_heads] each.
 struct Counts {
   int64_t* key_rows = nullptr;  // added to, like the next three
@@ -23,8 +33,9 @@ struct Counts {
   int64_t dense_bytes = 0;
   int64_t weight_bytes = 0;
 
-  // Adds the reads [layers][requests][kv_heads] of caches like this one.
-  void add_reads(const std::vector<Reads>& reads, int requests, int kv_heads, const KVCache& cache);
+  // Adds the reads [layers][requests][kv_heads] of caches like this one, here and by request.
+  void add_reads(const std::vector<Reads>& reads, int kv_heads, const KVCache& cache,
+                 std::vector<RequestReads>& by_request);
 };
 
 }  // namespace suffice

@@ -174,7 +174,8 @@ Counts py_attend_rows(std::vector<KVCache*> caches, int layer, ConstInts lengths
   result.value_rows = start + all;
   result.dense_rows = start + 2 * all;
   result.per_head_rows = start + 3 * all;
-  result.add_reads(found, static_cast<int>(requests.size()), kv_heads, first);
+  std::vector<RequestReads> by_request(requests.size());
+  result.add_reads(found, kv_heads, first, by_request);
   return result;
 }
 

@@ -148,6 +148,13 @@ void make_roundings(KeyRoundings* self, ConstFloats scales, ConstFloats means, C
                           passed.data(), weights.data());
 }
 
+void bind_arena(nb::module_& m) {
+  nb::class_<Arena>(m, "Arena")
+      .def(nb::init<size_t>(), "limit_bytes"_a = 0)
+      .def_prop_ro("used", &Arena::used)
+      .def_prop_ro("limit", &Arena::limit);
+}
+
 void bind_rounding(nb::module_& m) {
   nb::class_<KeyRoundings>(m, "KeyRoundings")
       .def("__init__", &make_roundings, "scales"_a.noconvert(), "means"_a.noconvert(),
@@ -163,11 +170,7 @@ void bind_rows(nb::module_& m) {
 }  // namespace
 
 void bind_cache(nb::module_& m) {
-  nb::class_<Arena>(m, "Arena")
-      .def(nb::init<size_t>(), "limit_bytes"_a = 0)
-      .def_prop_ro("used", &Arena::used)
-      .def_prop_ro("limit", &Arena::limit);
-
+  bind_arena(m);
   bind_rounding(m);
 
   nb::class_<KVCache> cache(m, "KVCache");
@@ -209,12 +212,15 @@ void bind_cache(nb::module_& m) {
       .def("forget_rows", &KVCache::forget_rows, "length"_a)
       .def(
           "copy",
-          [](const KVCache& self, int keep) {
+          [](const KVCache& self, int keep, int capacity) {
             check_tokens(self, 0, keep);
+            require(keep <= capacity,
+                    "cannot keep " + std::to_string(keep) + " rows in " + std::to_string(capacity));
             nb::gil_scoped_release release;
-            return self.copy(keep);
+            return self.copy(keep, capacity);
           },
-          "keep"_a)
+          "keep"_a, "capacity"_a)
+      .def("forget_answers", &KVCache::forget_answers)
       .def("store", &py_store, "layer"_a, "first"_a, "k"_a.noconvert(), "v"_a.noconvert())
       .def("load", &py_load, "layer"_a, "first"_a, "keys"_a.noconvert().none(),
            "values"_a.noconvert().none());

@@ -1,8 +1,13 @@
 #include "model/model.h"
 
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 #include "bind/bind.h"
 #include "linear/inputs.h"
@@ -122,20 +127,15 @@ Counts counts_into(const Longs& reads, size_t heads) {
   return counts;
 }
 
-void check_sketches(const ModelSpec& spec, const std::vector<KVCache*>& caches) {
-  const bool needed = spec.needs_sketch();
-  for (const KVCache* cache : caches)
-    require(!needed || cache->extras().sketch, "the cache has no sketch of its keys");
-}
-
-void check_request(const ModelSpec& spec, const KVCache& cache, int length, int count,
-                   bool prefill) {
+void check_request(const ModelSpec& spec, const KVCache& cache, int length, int count, bool exact) {
   require(count >= 1 && count <= 32, "1 to 32 rows per request, not " + std::to_string(count));
   require(cache.layers() == static_cast<int>(spec.layers.size()) &&
               cache.heads() == spec.kv_heads && cache.size() == spec.head_size,
           "the cache was made for another model");
   check_tokens(cache, length, count);
-  require(prefill || count == 1 || !cache.extras().masses,
+  require(exact || !spec.needs_sketch() || cache.extras().sketch,
+          "the cache has no sketch of its keys");
+  require(exact || count == 1 || !cache.extras().masses,
           "a cache that sums row masses takes one token at a time, not " + std::to_string(count));
 }
 
@@ -158,22 +158,48 @@ void check_tokens(const ModelSpec& spec, const ConstInts& tokens, const ConstInt
             "outputs must be rows of the step in ascending order");
 }
 
-// tokens, positions [rows]; counts [requests] rows each; visible [rows] bit masks over the
-// request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted; reads [4,
-// layers, kv_heads], added to: key rows read, value rows read, dense rows, and value rows that each
-// query head alone would read; queries [layers, rows, heads, size]: filled with those of every row;
-// audit [3, layers, rows, heads]: see partial.h.
-Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
-               ConstInts tokens, ConstInts positions, ConstInts visible, ConstInts outputs,
-               Floats logits, Longs reads, bool prefill, std::optional<Floats> queries,
-               std::optional<Floats> audit) {
+// How a request takes part in a step; bits of `kinds`.
+enum Kind : int { kExact = 1, kCounted = 2, kWatched = 4 };
+
+StepRequest request_of(const ModelSpec& spec, KVCache* cache, int length, int first_row, int count,
+                       int kind) {
+  const bool exact = kind & kExact;
+  check_request(spec, *cache, length, count, exact);
+  return {.cache = cache,
+          .length = length,
+          .first_row = first_row,
+          .count = count,
+          .exact = exact,
+          .counted = (kind & kCounted) != 0,
+          .watched = (kind & kWatched) != 0};
+}
+
+// Key rows, value rows, rows held, bytes read, bytes held, missing.
+using PlainReads = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, float>;
+
+PlainReads plain(const RequestReads& reads) {
+  return {reads.key_rows,   reads.value_rows, reads.dense_rows,
+          reads.bytes_read, reads.bytes_held, reads.missing};
+}
+
+// tokens, positions [rows]; counts [requests] rows each; kinds [requests]; visible [rows] bit masks
+// over the request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted;
+// reads [4, layers, kv_heads], to which those of counted requests are added: key rows read, value
+// rows read, dense rows, and value rows that each query head alone would read; queries [layers,
+// watched rows, heads, size], filled; audit [3, layers, rows, heads]: see partial.h. Returns the
+// sums, and the reads of each request.
+std::pair<Counts, std::vector<PlainReads>> py_step(
+    PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
+    ConstInts kinds, ConstInts tokens, ConstInts positions, ConstInts visible, ConstInts outputs,
+    Floats logits, Longs reads, std::optional<Floats> queries, std::optional<Floats> audit) {
   require(self.model != nullptr, "the model is not complete");
   const ModelSpec& spec = self.spec;
   const size_t rows = tokens.size();
   require(rows > 0 && positions.size() == rows && visible.size() == rows,
           "tokens, positions and visible need the same, positive, length");
-  require(lengths.size() == caches.size() && counts.size() == caches.size(),
-          "one length and one count per cache");
+  require(lengths.size() == caches.size() && counts.size() == caches.size() &&
+              kinds.size() == caches.size(),
+          "one length, one count and one kind per cache");
   const int padded = round_up(spec.vocabulary, kPanel);
   require(logits.ndim() == 2 && logits.shape(0) == outputs.size() &&
               logits.shape(1) == static_cast<size_t>(padded),
@@ -186,9 +212,10 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
   size_t first_row = 0;
   for (size_t i = 0; i < caches.size(); i++) {
     const int count = counts.data()[i];
-    check_request(spec, *caches[i], lengths.data()[i], count, prefill);
-    step.requests.push_back({caches[i], lengths.data()[i], static_cast<int>(first_row), count});
+    step.requests.push_back(request_of(spec, caches[i], lengths.data()[i],
+                                       static_cast<int>(first_row), count, kinds.data()[i]));
     first_row += count;
+    if (step.requests.back().watched) step.watched_rows += count;
   }
   require(first_row == rows, "the counts add up to " + std::to_string(first_row) + ", not to the " +
                                  std::to_string(rows) + " tokens given");
@@ -198,11 +225,9 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
   step.visible.assign(visible.data(), visible.data() + rows);
   step.outputs.assign(outputs.data(), outputs.data() + outputs.size());
   step.logits = logits.data();
-  step.prefill = prefill;
-  if (!prefill) check_sketches(spec, caches);
   if (queries) {
-    require(queries->size() == spec.layers.size() * rows * spec.heads * spec.head_size,
-            "queries must be [layers, rows, heads, head_size]");
+    require(queries->size() == spec.layers.size() * step.watched_rows * spec.heads * spec.head_size,
+            "queries must be [layers, watched rows, heads, head_size]");
     step.queries = queries->data();
   }
   if (audit) {
@@ -211,9 +236,14 @@ Counts py_step(PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, C
     step.audit = audit->data();
   }
   Counts found = counts_into(reads, heads);
-  nb::gil_scoped_release release;
-  self.model->step(step, *team(), found);
-  return found;
+  std::vector<RequestReads> by_request;
+  {
+    nb::gil_scoped_release release;
+    self.model->step(step, *team(), found, by_request);
+  }
+  std::vector<PlainReads> each;
+  for (const RequestReads& own : by_request) each.push_back(plain(own));
+  return {found, each};
 }
 
 void leave_out(PyModel& self, int recent, int sinks, const std::vector<int>& skipped) {
@@ -280,9 +310,10 @@ void bind_model(nb::module_& m) {
       .def("add_layer", &add_layer, "parts"_a, "window"_a, "rope"_a)
       .def("finish", &finish, "parts"_a)
       .def("step", &py_step, "caches"_a, "lengths"_a.noconvert(), "counts"_a.noconvert(),
-           "tokens"_a.noconvert(), "positions"_a.noconvert(), "visible"_a.noconvert(),
-           "outputs"_a.noconvert(), "logits"_a.noconvert(), "reads"_a.noconvert(), "prefill"_a,
-           "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none())
+           "kinds"_a.noconvert(), "tokens"_a.noconvert(), "positions"_a.noconvert(),
+           "visible"_a.noconvert(), "outputs"_a.noconvert(), "logits"_a.noconvert(),
+           "reads"_a.noconvert(), "queries"_a.noconvert().none() = nb::none(),
+           "audit"_a.noconvert().none() = nb::none())
       .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
       .def("set_rules", &set_rules, "rules"_a);
 }

@@ -183,7 +183,10 @@ void KVCache::resize(int capacity, int keep) {
   for (int layer = 0; layer < layers_; layer++) needed += layout(capacity - removed_[layer]).total;
   // Map first, touch later: untouched pages cost nothing, so old and new memory coexist for one
   // layer at a time only.
-  arena_->require(needed, bytes());
+  size_t copied = 0;
+  for (int layer = 0; layer < layers_ && keep > 0; layer++)
+    copied = std::max(copied, layout(rows_[layer]).total);
+  arena_->require(needed + copied, bytes());
   std::vector<std::byte*> fresh;
   try {
     for (int layer = 0; layer < layers_; layer++)
@@ -247,7 +250,12 @@ void KVCache::forget_rows(int length) {
   for (int& blocks : boxed_) blocks = std::min(blocks, length / kPanel);
 }
 
-std::unique_ptr<KVCache> KVCache::copy(int keep) const {
+void KVCache::forget_answers() {
+  std::fill(states_.begin(), states_.end(), HeadState{});
+  std::fill(sums_.begin(), sums_.end(), ValueSums{});
+}
+
+std::unique_ptr<KVCache> KVCache::copy(int keep, int capacity) const {
   auto other = std::make_unique<KVCache>(layers_, heads_, size_, key_type_, value_type_, arena_,
                                          extras_, rounding_);
   for (int layer = 0; layer < layers_; layer++) {
@@ -260,8 +268,8 @@ std::unique_ptr<KVCache> KVCache::copy(int keep) const {
     other->sums_[i].committed.truncate(keep - removed_[i / heads_]);
   other->eligible_ = eligible_;
   other->removed_ = removed_;
-  if (capacity() == 0) return other;
-  other->resize(capacity(), 0);
+  if (capacity == 0) return other;
+  other->resize(capacity, 0);
   for (int layer = 0; layer < layers_; layer++) {
     const Layout from = layout(rows_[layer]), to = layout(other->rows_[layer]);
     for (int h = 0; h < heads_; h++)

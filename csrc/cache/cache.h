@@ -123,7 +123,10 @@ class KVCache {
   void settle(int draft);           // heads take the state after that tentative row
   void forget_rows(int length);     // heads lose the state of rows from `length` on
   void move_row(int from, int to);  // in all layers and heads
-  std::unique_ptr<KVCache> copy(int keep) const;
+  // Heads lose all state of answers, so that a later one begins as after a prompt alone.
+  void forget_answers();
+  // A copy of the rows of `keep` tokens, with memory for `capacity` tokens.
+  std::unique_ptr<KVCache> copy(int keep, int capacity) const;
 
  private:
   struct Layout {

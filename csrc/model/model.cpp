@@ -31,6 +31,7 @@ struct Worker {
   Team& team;
   int thread;
   int rows;
+  bool selects;  // the rules apply to some request
   ThreadBuffers& buffers;
   std::vector<float>&residual, &normal;
 
@@ -41,6 +42,7 @@ struct Worker {
         team(team),
         thread(thread),
         rows(shared.rows),
+        selects(step.selects()),
         buffers(shared.threads[thread]),
         residual(buffers.residual),
         normal(buffers.normal) {
@@ -150,8 +152,9 @@ struct Worker {
 
   // Completes the sketches of the committed keys, if the step needs them.
   void sketch() {
-    if (step.prefill || !spec.needs_sketch() || !step.requests[0].cache->extras().sketch) return;
+    if (!selects || !spec.needs_sketch() || !step.requests[0].cache->extras().sketch) return;
     for (const StepRequest& request : step.requests) {
+      if (request.exact) continue;
       const int heads = request.cache->layers() * request.cache->heads();
       const Share mine = share(heads, thread, team.size());
       for (int i = mine.first; i < mine.last; i++) {
@@ -164,15 +167,16 @@ struct Worker {
     team.barrier();
     if (thread > 0) return;
     for (const StepRequest& request : step.requests)
-      for (int layer = 0; layer < request.cache->layers(); layer++)
+      for (int layer = 0; layer < request.cache->layers() && !request.exact; layer++)
         request.cache->set_sketched(
             layer, std::max(request.cache->sketched(layer), request.length / kSketchRows));
   }
 
   // Completes the boxes around the committed keys.
   void box() {
-    if (step.prefill || !step.requests[0].cache->extras().boxes) return;
+    if (!selects || !step.requests[0].cache->extras().boxes) return;
     for (const StepRequest& request : step.requests) {
+      if (request.exact) continue;
       const Share mine =
           share(request.cache->layers() * request.cache->heads(), thread, team.size());
       encode_boxes(*request.cache, mine.first, mine.last, request.length);
@@ -180,17 +184,22 @@ struct Worker {
     team.barrier();
     if (thread == 0)
       for (const StepRequest& request : step.requests)
-        for (int layer = 0; layer < request.cache->layers(); layer++)
+        for (int layer = 0; layer < request.cache->layers() && !request.exact; layer++)
           request.cache->set_boxed(layer,
                                    std::max(request.cache->boxed(layer), request.length / kPanel));
     team.barrier();
   }
 
-  // Copies a layer's queries out before they are scaled.
+  // Copies the watched requests' queries of a layer out, without their scale.
   void hand_out(int index) {
     const float inverse = 1.0f / (spec.attention_scale * kLog2e);
-    float* to = step.queries + index * shared.queries.size();
-    for (size_t i = 0; i < shared.queries.size(); i++) to[i] = shared.queries[i] * inverse;
+    const size_t width = shared.query_width;
+    float* to = step.queries + static_cast<size_t>(index) * step.watched_rows * width;
+    for (const StepRequest& request : step.requests) {
+      if (!request.watched) continue;
+      const float* from = shared.queries.data() + request.first_row * width;
+      for (size_t i = 0; i < request.count * width; i++) *to++ = from[i] * inverse;
+    }
   }
 
   void mlp(const Layer& layer) {
@@ -292,7 +301,7 @@ Model::Model(ModelSpec spec) : spec_(std::move(spec)), buffers_(std::make_unique
 
 Model::~Model() = default;
 
-void Model::step(Step& step, Team& team, Counts& counts) {
+void Model::step(Step& step, Team& team, Counts& counts, std::vector<RequestReads>& by_request) {
   const std::lock_guard lock(stepping_);
   StepBuffers& shared = *buffers_;
   shared.prepare(spec_, step, team.size());
@@ -305,8 +314,8 @@ void Model::step(Step& step, Team& team, Counts& counts) {
       if (!spec_.layers[layer].skipped) worker.layer(layer);
     if (!step.outputs.empty()) worker.logits();
   });
-  counts.add_reads(shared.reads, static_cast<int>(step.requests.size()), spec_.kv_heads,
-                   *step.requests[0].cache);
+  by_request.assign(step.requests.size(), {});
+  counts.add_reads(shared.reads, spec_.kv_heads, *step.requests[0].cache, by_request);
   counts.weight_bytes += weight_bytes(spec_);
 }
 

@@ -66,6 +66,9 @@ struct StepRequest {
   int length = 0;
   int first_row = 0;
   int count = 0;
+  bool exact = false;    // attends to everything, as prompts do: the rules do not apply
+  bool counted = true;   // its reads are counted, and audited if the step is
+  bool watched = false;  // its queries are handed out
 };
 
 struct Step {
@@ -75,9 +78,16 @@ struct Step {
   std::vector<uint32_t> visible;  // [rows] bit j: sees the request's row length + j
   std::vector<int> outputs;       // rows whose logits are wanted
   float* logits = nullptr;        // [outputs][vocabulary]
-  bool prefill = false;           // prompts: the rules do not apply
   float* audit = nullptr;         // [3][layers][rows][heads], unless null: missing, error, bound
-  float* queries = nullptr;  // [layers][rows][heads * head_size], unless null: those of each row
+  // [layers][watched rows][heads * head_size], unless null: the queries of watched requests.
+  float* queries = nullptr;
+  int watched_rows = 0;
+
+  // Whether the rules apply to any request.
+  bool selects() const {
+    return std::any_of(requests.begin(), requests.end(),
+                       [](const StepRequest& request) { return !request.exact; });
+  }
 };
 
 // Bytes of the weights that a step reads.
@@ -94,7 +104,8 @@ class Model {
   // From now on tokens see the last `recent` keys (0: all) and the first `sinks` of every layer,
   // unless the layer's own window is narrower. Skipped layers do nothing and store no keys.
   void leave_out(int recent, int sinks, const std::vector<int>& skipped);
-  void step(Step& step, Team& team, Counts& counts);
+  // `counts` get the sums over all counted requests, `by_request` those of each.
+  void step(Step& step, Team& team, Counts& counts, std::vector<RequestReads>& by_request);
 
  private:
   ModelSpec spec_;

@@ -13,8 +13,9 @@ void set_rows_visible(const Step& step, const StepRequest& request, const Bounds
 }
 
 // The rows of a layer that a request's tokens see; prompts see all rows of the layer's window.
-Bounds bounds_in(const Layer& layer, int index, const Step& step, const KVCache& cache) {
-  if (step.prefill) return {layer.window, cache.removed(index), layer.sinks};
+Bounds bounds_in(const Layer& layer, int index, const StepRequest& request) {
+  const KVCache& cache = *request.cache;
+  if (request.exact) return {layer.window, cache.removed(index), layer.sinks};
   return bounds_of(cache, index, layer.window, layer.sinks);
 }
 
@@ -80,24 +81,25 @@ Audit StepBuffers::audit_of(const ModelSpec& spec, const Step& step, int layer, 
 
 void StepBuffers::plan(const ModelSpec& spec, const Step& step, int layer, int thread_count) {
   std::vector<Traversal>& traversals = window_of(spec.layers[layer].window).traversals;
-  const bool by_rule = !spec.rules.empty() && !step.prefill;
   size_t index = 0;
   for (const StepRequest& request : step.requests) {
     KVCache& cache = *request.cache;
-    const Bounds bounds = bounds_in(spec.layers[layer], layer, step, cache);
+    const Bounds bounds = bounds_in(spec.layers[layer], layer, request);
+    const bool exact = request.exact, by_rule = !spec.rules.empty() && !exact;
+    const bool audited = step.audit && request.counted;
     for (int g = 0; g < spec.kv_heads; g++, index++) {
       Traversal& traversal = traversals[index];
       if (bounds != traversal.bounds) set_rows_visible(step, request, bounds, traversal);
-      traversal.max_blocks = step.prefill ? 0 : cache.eligible(layer).blocks;
+      traversal.max_blocks = exact ? 0 : cache.eligible(layer).blocks;
       traversal.boxed = cache.boxed(layer);
       traversal.head = cache.head(layer, g);
-      if (step.prefill || !cache.eligible(layer).sinks) traversal.head.masses = nullptr;
+      if (exact || !cache.eligible(layer).sinks) traversal.head.masses = nullptr;
       traversal.state = &cache.state(layer, g);
       traversal.sums = &cache.sums(layer, g);
-      traversal.reads = &reads[layer * traversals.size() + index];
-      traversal.audit = step.audit ? audit_of(spec, step, layer, request.first_row, g) : Audit{};
-      if (step.prefill) traversal.state->drafts.clear();
-      if (step.prefill) traversal.sums->drafts.clear();
+      traversal.reads = request.counted ? &reads[layer * traversals.size() + index] : nullptr;
+      traversal.audit = audited ? audit_of(spec, step, layer, request.first_row, g) : Audit{};
+      if (exact) traversal.state->drafts.clear();
+      if (exact) traversal.sums->drafts.clear();
       traversal.rule = by_rule ? &spec.rules[layer * spec.kv_heads + g] : nullptr;
     }
   }

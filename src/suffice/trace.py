@@ -12,11 +12,33 @@ Exact attention here is to the keys that the layer still holds. Evicted keys are
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 _COUNTS = ("steps", "kv_bytes_read", "sketch_bytes_read", "kv_bytes_held", "weight_bytes_read")
+
+
+@dataclass
+class Reads:
+    """What one request read, over all layers and heads; see `Trace` for the words."""
+
+    key_rows: int = 0
+    value_rows: int = 0
+    rows_held: int = 0
+    bytes_read: int = 0
+    bytes_held: int = 0
+    missing: float = 0.0
+
+    def add(self, other: Reads) -> None:
+        """Add the reads of another step."""
+        self.key_rows += other.key_rows
+        self.value_rows += other.value_rows
+        self.rows_held += other.rows_held
+        self.bytes_read += other.bytes_read
+        self.bytes_held += other.bytes_held
+        self.missing = max(self.missing, other.missing)
 
 
 _OCTAVES, _STEPS, _TOP = 24, 8, 4  # histogram from 2^-20 to 2^4, eight bins per factor of 2

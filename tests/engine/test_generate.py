@@ -220,18 +220,18 @@ def test_bad_words_do_not_appear() -> None:
     assert output.outputs[0].token_ids[2] != 8
 
 
-def test_out_of_memory_in_a_step_loses_only_the_one_that_asked() -> None:
+def test_out_of_memory_in_a_step_loses_only_what_does_not_fit_alone() -> None:
     # 3 + 3 rows are in use before the third tokens are run; the seventh is the last there is.
     llm = fake_llm(memory=7)
     short = SamplingParams(max_tokens=3, ignore_eos=True)
     first, second = llm.generate([[3, 4], [5, 6]], [short, LONG])
     assert (first.error, first.outputs[0].finish_reason) == (None, "length")
-    assert second.error == "request 1 needs 4 rows"
+    assert second.error == "request 1 needs 8 rows"
     assert second.outputs[0].finish_reason == "abort"
-    assert len(second.outputs[0].token_ids) == 2, "what there is is kept"
+    assert len(second.outputs[0].token_ids) == 6, "what there is is kept"
     assert runner_of(llm).open_sequences == []
     (alone,) = fake_llm().generate([5, 6], LONG)
-    assert second.outputs[0].token_ids == alone.outputs[0].token_ids[:2]
+    assert second.outputs[0].token_ids == alone.outputs[0].token_ids[:6]
 
 
 def test_out_of_memory_for_a_prompt_loses_only_that_request() -> None:

@@ -1,4 +1,4 @@
-"""An engine in a thread: what goes in comes out, as from `LLM.generate`, and nothing disturbs it."""
+"""An engine in a thread gives what `LLM.generate` gives, and nothing disturbs it."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import pytest
 import tiny
 from golden import FOLDER, model_file, sha256
 from suffice import LLM, RequestOutput, SamplingParams
+from suffice.engine.protocol import Rows
 from suffice.engine.runner import Runner
 from suffice.speculate import DraftingSample, Tree
 
@@ -151,7 +152,7 @@ def test_drafts_never_force_an_early_allocation(folder: Path) -> None:
         before = cache.capacity
         room.append(runner.reserve(sequence, drafts=6))
         grown.append(cache.capacity - before)
-        runner.verify([sequence], [5], [Tree.chain([6] * room[-1])])
+        runner.run([Rows(sequence, [5], drafts=Tree.chain([6] * room[-1]))])
         runner.commit(sequence, [0])
     assert room == [3, 2, 1, 0, 6, 6, 5, 4, 3, 2, 1, 0]
     assert grown == [0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
+from suffice.engine.protocol import Rows
 from suffice.errors import InputError, OutOfMemory
 from suffice.speculate import Proposer, Tree
 from suffice.speculate.none import NoDrafts
-from suffice.trace import Trace
+from suffice.trace import Reads, Trace
 
 EOS = 0
 PIECES = [
@@ -57,6 +59,7 @@ def mixed(history: list[int]) -> np.ndarray:
 class FakeCache:
     def __init__(self) -> None:
         self.tokens: list[int] = []
+        self.bytes = 0  # one for each row
 
     @property
     def length(self) -> int:
@@ -71,7 +74,8 @@ class FakeSequence:
     def __init__(self, name: str, limit: int) -> None:
         self.name, self.limit = name, limit
         self.cache = FakeCache()
-        self.rows = 0
+        self.reads = Reads()
+        self.prompt = False
         self.tentative: list[int] = []
 
 
@@ -83,12 +87,17 @@ class FakeRunner:
     stored_as = "float32"
     runs_as = "float32"
     bits_per_weight = 32.0
+    tile_rows = 30
+    known_rows = 30
+    shares_prompts = True
+    shares_answers = True
 
     def __init__(self, rule: Rule, memory: int = 10**9) -> None:
         self.rule, self.memory = rule, memory
         self.open_sequences: list[FakeSequence] = []
         self.batches: list[int] = []
         self.prefilled: list[list[int]] = []
+        self.replayed: list[list[int]] = []
         self.interrupt_after: int | None = None
         self.proposer: Proposer = NoDrafts()
         self.most_drafts = 0
@@ -105,18 +114,60 @@ class FakeRunner:
         return sequence
 
     def _take(self, sequence: FakeSequence, rows: int) -> None:
-        more = max(0, rows - sequence.rows)
+        more = max(0, rows - sequence.cache.bytes)
         if more > self.memory:
             raise OutOfMemory(f"request {sequence.name} needs {rows} rows")
         self.memory -= more
-        sequence.rows += more
+        sequence.cache.bytes += more
+
+    def begin(self, sequence: FakeSequence, rows: int) -> None:
+        assert rows > 0, "the last token is always run"
+        self._take(sequence, sequence.cache.length + rows)
+        sequence.prompt = True
+
+    def end(self, sequence: FakeSequence) -> None:
+        assert sequence.prompt, "no prompt is being run"
+        sequence.prompt = False
+
+    def rewind(self, sequence: FakeSequence, rows: int) -> None:
+        sequence.cache.truncate(rows)
+
+    def bytes_of(self, rows: int) -> int:
+        return rows + 1
 
     def prefill(self, sequence: FakeSequence, tokens: list[int]) -> np.ndarray:
-        assert tokens, "the last token is always run"
+        """Run a part of a prompt."""
+        assert sequence in self.open_sequences and sequence.prompt
+        assert 0 < len(tokens) <= self.tile_rows
+        assert sequence.cache.bytes >= sequence.cache.length + len(tokens), "not reserved"
         self.prefilled.append(list(tokens))
-        self._take(sequence, sequence.cache.length + len(tokens))
         sequence.cache.tokens += tokens
         return self.rule(sequence.cache.tokens)
+
+    def run(self, batch: list[Rows]) -> list[np.ndarray]:
+        sequences = [rows.sequence for rows in batch]
+        assert len(set(map(id, sequences))) == len(batch) > 0
+        decodes = [rows for rows in batch if rows.outputs == "all"]
+        found = iter([])
+        if decodes:
+            assert all(len(rows.tokens) == 1 for rows in decodes)
+            logits = self.verify(
+                [rows.sequence for rows in decodes],
+                [rows.tokens[0] for rows in decodes],
+                [rows.drafts for rows in decodes],
+            )
+            cuts = itertools.accumulate(rows.count for rows in decodes[:-1])
+            found = iter(np.split(logits, list(cuts)))
+        return [self._one(rows) if rows not in decodes else next(found) for rows in batch]
+
+    def _one(self, rows: Rows) -> np.ndarray:
+        if rows.prompt:
+            return self.prefill(rows.sequence, rows.tokens)[None][: rows.count]
+        assert rows.outputs == "none" and 0 < len(rows.tokens) <= self.known_rows
+        assert rows.sequence.cache.bytes >= rows.sequence.cache.length + len(rows.tokens)
+        self.replayed.append(list(rows.tokens))
+        rows.sequence.tentative = list(rows.tokens)
+        return np.empty((0, V), np.float32)
 
     def reserve(
         self,
@@ -128,7 +179,9 @@ class FakeRunner:
         assert drafts >= 0
         assert sequence.cache.length + rows <= sequence.limit
         self._take(sequence, sequence.cache.length + rows)
-        return min(drafts, sequence.limit - sequence.cache.length - rows)
+        most = min(drafts, sequence.limit - sequence.cache.length - rows, self.memory)
+        self._take(sequence, sequence.cache.length + rows + most)
+        return most
 
     def propose(self, samples: list[Any], most: list[int]) -> list[Tree]:
         trees = self.proposer.propose(samples, most)
@@ -146,7 +199,7 @@ class FakeRunner:
         logits = []
         for sequence, token, tree in zip(sequences, tokens, drafts, strict=True):
             assert sequence in self.open_sequences
-            assert sequence.rows > sequence.cache.length, "not reserved"
+            assert sequence.cache.bytes > sequence.cache.length, "not reserved"
             sequence.tentative = [token, *tree.tokens]
             texts = [[*sequence.cache.tokens, token]]
             for draft, parent in zip(tree.tokens, tree.parents, strict=True):
@@ -162,16 +215,22 @@ class FakeRunner:
         sequence.cache.tokens += [sequence.tentative[row] for row in path]
         sequence.tentative = []
 
-    def fork(self, sequence: FakeSequence) -> FakeSequence:
+    def fork(
+        self, sequence: FakeSequence, rows: int | None = None, spare: int | None = None
+    ) -> FakeSequence:
+        assert sequence in self.open_sequences and not sequence.tentative
+        kept = sequence.cache.length if rows is None else rows
+        assert kept <= sequence.cache.length
         copy = FakeSequence(sequence.name, sequence.limit)
-        self._take(copy, sequence.cache.length)
-        copy.cache.tokens = list(sequence.cache.tokens)
+        self._take(copy, kept + (spare or 0))
+        copy.cache.tokens = sequence.cache.tokens[:kept]
         self.open_sequences.append(copy)
         return copy
 
     def close(self, sequence: FakeSequence) -> None:
         self.open_sequences.remove(sequence)
-        self.memory += sequence.rows
+        self.memory += sequence.cache.bytes
+        sequence.cache.bytes = 0
 
 
 class FakeDecoder:

@@ -344,20 +344,35 @@ class KVCache:
         self.truncate(0)
         self.native.release()
 
-    def fork(self) -> KVCache:
-        """Return an independent copy of the committed rows.
+    def fork(self, rows: int | None = None, spare: int | None = None) -> KVCache:
+        """Return an independent copy of the first `rows` committed rows (default: all).
+
+        It has memory for `spare` more, by default for as many rows as this cache.
 
         Raises:
+            InputError: More rows than are committed, or some of them were evicted.
             OutOfMemory: There is no memory for the copy.
         """
+        kept = self.length if rows is None else rows
+        if kept < self.length:
+            self.check_truncate(kept)
+        capacity = self.capacity
+        if spare is not None:
+            needed = min(kept + spare, self.limit)
+            capacity = max(self.growth.next_capacity(needed, 0, self.limit), kept)
         other = object.__new__(KVCache)
         other.__dict__.update(self.__dict__)
         try:
-            other.native = self.native.copy(self.length)
+            other.native = self.native.copy(kept, capacity)
         except core.OutOfMemory as error:
             raise OutOfMemory(str(error)) from None
         other.tentative, other._visible = 0, []
+        other.truncate(kept)
         return other
+
+    def forget_answers(self) -> None:
+        """Drop the state that decode steps left, so that the rows are as after a prompt alone."""
+        self.native.forget_answers()
 
 
 def _require_whole(name: str, rows: list[int]) -> None:

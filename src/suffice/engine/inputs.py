@@ -156,9 +156,13 @@ class RequestMaker:
         self._seed = int.from_bytes(os.urandom(8), "little") if config.seed is None else config.seed
 
     def make(
-        self, prompt: Any, params: SamplingParams, kept: CachedPrefix | None = None
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        kept: CachedPrefix | None = None,
+        **traits: Any,
     ) -> Request:
-        """Return the request for one prompt.
+        """Return the request for one prompt; `traits` are further arguments of `Request`.
 
         Raises:
             InputError: A prompt that is empty, not text or too long for the context; ids outside
@@ -187,7 +191,7 @@ class RequestMaker:
         limit = min(params.max_tokens or room, room)
         with self._counting:
             number, self._count = self._count, self._count + 1
-        request = Request(str(number), text, tokens, params, limit=limit, kept=kept)
+        request = Request(str(number), text, tokens, params, limit=limit, kept=kept, **traits)
         seed = self._seed_of(number) if params.seed is None else params.seed
         request.samples = [self._sample(request, seed, index) for index in range(params.n)]
         return request

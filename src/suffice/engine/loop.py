@@ -1,38 +1,44 @@
-"""The decode loop: start the requests that fit, run a step of all running samples, sample, repeat.
+"""The decode loop: start the requests that fit, run a step for all of them, sample, repeat.
 
-A batch of one is a batch. Prompts are run one at a time, and the samples of a prompt share its run.
-A step is one call for all tokens in flight: the last token of each sample and its drafts. Drafts
-are accepted in order, up to the first that differs from the chosen token. Threads take turns: the
-thread that steps runs the requests of all threads.
+A batch of one is a batch. A step is one call for everything in flight: the last token of each
+sample and its drafts, and parts of prompts that are being run. Drafts are accepted in order, up to
+the first that differs from the chosen token. Threads take turns: the thread that steps runs the
+requests of all threads.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from suffice import sampling
+from suffice.engine.accepting import Accepting
 from suffice.engine.fair_lock import FairLock
-from suffice.engine.interrupts import allowed, deferred
-from suffice.engine.protocol import Runner, Tokenizer
+from suffice.engine.interrupts import deferred
+from suffice.engine.memory import Memory, Parked
+from suffice.engine.protocol import Rows, Runner, Tokenizer
 from suffice.engine.request import Request, Sample
+from suffice.engine.retained import LEAST_ROWS, Retained
 from suffice.engine.scheduler import Scheduler
+from suffice.engine.steps import STEP_SECONDS, Turns
 from suffice.engine.token_log import TokenLog
 from suffice.engine.work import EngineStats
-from suffice.errors import InputError, OutOfMemory
+from suffice.errors import OutOfMemory
 from suffice.speculate import NO_DRAFTS, Tree
-from suffice.speculate.acceptance import next_token
 from suffice.speculate.budget import Budget
+
+Part = tuple[Request, int]  # of a prompt: how many tokens
 
 
 class Loop:
     """Drives a runner through the scheduler's requests.
 
-    `lock` is held while requests, the runner or the tokenizer are used.
+    `lock` is held while requests, the runner or the tokenizer are used. While anybody decodes,
+    prompts take what is left of `step_seconds`. `prefix_bytes` limits the caches that are kept for
+    later requests (None: by the runner's limit alone), `least_prefix` is the shortest kept.
     """
 
     def __init__(
@@ -43,15 +49,22 @@ class Loop:
         *,
         max_num_seqs: int,
         max_model_len: int,
+        step_seconds: float = STEP_SECONDS,
+        prefix_bytes: int | None = 0,
+        least_prefix: int = LEAST_ROWS,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.runner = runner
         self.lock = FairLock()
         self.scheduler = Scheduler(max_num_seqs)
         self.budget = budget
+        self.retained = Retained(runner.close, prefix_bytes, least_prefix)
+        self.turns: Turns[Request] = Turns(runner.tile_rows, step_seconds)
+        self._memory = Memory(runner, self.scheduler, self.retained, max_model_len)
+        self._accepting = Accepting(self.abort)
         self._tokenizer = tokenizer
         self._clock = clock
-        self._rows = max_model_len
+        self._prompt_tokens = self._generated_tokens = 0
 
     def add(self, request: Request) -> None:
         """Queue a request."""
@@ -59,27 +72,39 @@ class Loop:
             self.scheduler.add(request)
 
     def step(self) -> None:
-        """Start the next request if it fits, or else run a decode step of every running sample.
+        """Start the requests that fit, and run a step of all that run.
 
-        Either gives some sample a new token, unless there is nothing to do. A request that fails,
-        for lack of memory or because no token can be chosen, ends with finish reason "abort" and
-        its error; the others continue. Ctrl-C is held back during a decode step. A prompt that it
-        interrupts is run again, unless its caller aborts the request.
+        Each sample gets a new token, unless its prompt, or the tokens that it had before it was
+        parked, are still being run. A request that fails, for lack of memory or because no token
+        can be chosen, ends with finish reason "abort" and its error; the others continue. Ctrl-C is
+        held back until the end of the step.
         """
         with self.lock.turn(), deferred():
-            if request := self.scheduler.admit():
-                self._start(request)
-            elif reserved := self._reserved():
-                self._decode([sample for sample, _ in reserved], [room for _, room in reserved])
+            self._admit()
+            began = self._clock()
+            prompts = [request for request in self.scheduler.running if request.left]
+            going = self._reserved()
+            decoding = len([sample for sample, _ in going if not sample.behind])
+            prompts = [request for request in prompts if request in self.scheduler.running]
+            first, *rest = self.turns.rounds(prompts, decoding) or [[]]
+            ran = self._run(going, first)
+            for parts in rest:
+                ran += self._run([], parts)
+            if going or prompts:
+                self.turns.times.learn(len(going), ran, self._clock() - began)
             self.scheduler.retire()
 
     def abort(self, request: Request, error: str | None = None, code: str | None = None) -> None:
-        """End a request and free its memory; do nothing if it has finished."""
+        """End a request and free its memory; do nothing if it has finished.
+
+        `error` says why it failed, in one line, and `code` in a word: see `Final.error_code`.
+        """
         with self.lock.turn(), deferred():
             if not request.finished and error is not None:
                 request.error, request.error_code = error, code
             for sample in request.running:
-                self._finish(sample, "abort")
+                sample.finish("abort")
+                self._release(sample)
             self.scheduler.retire()
 
     def stats(self) -> EngineStats:
@@ -88,10 +113,17 @@ class Loop:
             used, limit = self.runner.memory_bytes
             trace = self.runner.trace
             return EngineStats(
-                running=self.scheduler.running,
+                running=len(self.scheduler.running),
                 waiting=self.scheduler.waiting,
                 kv_bytes_used=used,
                 kv_bytes_limit=limit,
+                prefix_bytes=self.retained.bytes,
+                prefix_entries=len(self.retained),
+                prefix_hits=self.retained.hits,
+                prefix_queries=self.retained.queries,
+                preemptions=self._memory.preemptions,
+                prompt_tokens=self._prompt_tokens,
+                generated_tokens=self._generated_tokens,
                 key_rows_read=trace.key_rows_read,
                 value_rows_read=trace.value_rows_read,
                 rows_held=trace.rows_held,
@@ -100,177 +132,137 @@ class Loop:
                 weight_bytes_read=trace.weight_bytes_read,
             )
 
-    def _start(self, request: Request) -> None:
-        request.metrics.queue_seconds = request.lap()
-        first, *others = request.samples
-        try:
-            first.sequence = self._open(request)
-            with allowed():
-                logits = self.runner.prefill(first.sequence, request.tokens[request.cached :])
-            for sample in others:
-                sample.sequence = self.runner.fork(first.sequence)
-        except OutOfMemory as error:
-            self._close(request)
-            self.abort(request, str(error), "too_large")
-            return
-        except BaseException:  # an interruption, perhaps of another caller: run the prompt again
-            for sample in request.samples:
-                self._release(sample)
-            self.scheduler.put_back(request)
-            raise
-        request.metrics.prefill_seconds = request.lap()
-        row = logits[None]
-        samples = request.running
-        states = [sample.state for sample in samples]
-        tokens = sampling.sample(np.broadcast_to(row, (len(samples), row.shape[1])), states)
-        log = TokenLog(self._tokenizer)
-        for sample, token in zip(samples, tokens, strict=True):
-            self._accept(sample, NO_DRAFTS, row, token, log)
-            self._release_finished(sample)
-        self._write(log)
-
-    def _open(self, request: Request) -> object:
-        """Return a request's first sequence: the kept one, cut to the prefix that the prompt
-        shares with it, or a new one.
-        """
-        kept = request.kept
-        if kept is None or kept.sequence is None:
-            return self.runner.open(request.id, self._rows)
-        request.cached = kept.shared(request.tokens)
-        sequence, kept.sequence = kept.sequence, None
-        sequence.cache.truncate(request.cached)
-        return sequence
+    def _admit(self) -> None:
+        while request := self.scheduler.admit(self._memory.fits):
+            request.count_time()
+            try:
+                self._memory.start(request)
+            except Parked:
+                return
+            except OutOfMemory as error:
+                self.abort(request, str(error), "too_large")
 
     def _reserved(self) -> list[tuple[Sample, int]]:
-        """Reserve a row for each running sample; return the samples and how many drafts fit too.
+        """Reserve rows for the samples that decode; return each with how many more rows fit.
 
-        No drafts are asked for beyond a request's last token.
+        Those are for drafts, none beyond a request's last token, or for tokens that are known.
         """
         room: dict[int, int] = {}
         for sample in self.scheduler.samples():
-            if sample.finish_reason is not None:
+            request = sample.request
+            if sample.sequence is None or sample.finish_reason is not None or request.left:
                 continue
-            drafts = min(self.runner.most_drafts, sample.request.limit - len(sample.tokens) - 1)
+            more = min(self.runner.most_drafts, request.limit - len(sample.tokens) - 1)
+            if sample.behind:
+                more = min(sample.behind, self.runner.known_rows) - 1
             try:
-                room[id(sample)] = self.runner.reserve(
-                    sample.sequence, drafts=drafts, tokens_per_step=sample.drafts.tokens_per_step
-                )
+                room[id(sample)] = self._memory.reserve(sample, more)
+            except Parked:
+                continue
             except OutOfMemory as error:
-                self.abort(sample.request, str(error), "too_large")
-        return [(sample, room[id(sample)]) for sample in self.scheduler.samples()]
+                self.abort(request, str(error), "too_large")
+        found = (sample for sample in self.scheduler.samples() if sample.sequence is not None)
+        return [(sample, room[id(sample)]) for sample in found if id(sample) in room]
 
-    def _decode(self, samples: list[Sample], room: list[int]) -> None:
+    def _run(self, going: list[tuple[Sample, int]], parts: list[Part]) -> int:
+        """Run a call for samples and parts of prompts; return how many tokens of prompts ran."""
+        behind = [(sample, room) for sample, room in going if sample.behind]
+        ready = [(sample, room) for sample, room in going if not sample.behind]
+        samples = [sample for sample, _ in ready]
+        proposed, drafts = self._drafts(samples, [room for _, room in ready])
+        began = self._clock()
+        rows = [
+            Rows(sample.sequence, [sample.tokens[-1]], drafts=tree)
+            for sample, tree in zip(samples, drafts, strict=True)
+        ]
+        rows += [Rows(s.sequence, s.next_known(1 + room), "none") for s, room in behind]
+        rows += [self._part(request, count) for request, count in parts]
+        if not rows:
+            return 0
+        logits = self.runner.run(rows)
+        for each in rows[len(samples) : len(going)]:
+            self.runner.commit(each.sequence, list(range(len(each.tokens))))
+        if samples:
+            self._accept(samples, proposed, drafts, logits[: len(samples)])
+            if len(rows) == len(samples):
+                self.budget.checked(drafts, self._clock() - began)
+            else:
+                self.budget.unchecked()
+        for (request, count), found in zip(parts, logits[len(going) :], strict=True):
+            self._prompt_tokens += count
+            self.scheduler.shares.charge(request.key, prompt=count)
+            if not request.finished and not request.left:
+                self._end_prompt(request, found)
+        return sum(count for _, count in parts)
+
+    def _part(self, request: Request, count: int) -> Rows:
+        sequence = request.running[0].sequence
+        first = sequence.cache.length
+        asked = count == request.left and not all(sample.tokens for sample in request.running)
+        tokens = request.tokens[first : first + count]
+        return Rows(sequence, tokens, "last" if asked else "none", prompt=True)
+
+    def _drafts(self, samples: list[Sample], room: list[int]) -> tuple[list[Tree], list[Tree]]:
+        """Return the drafts that were made for each sample, and those that are to be checked."""
+        if not samples:
+            return [], []
         began = self._clock()
         proposed = self.runner.propose(samples, self.budget.lengths(samples, room))
         drafts = self.budget.cut(samples, proposed)
-        drafted = self._clock()
-        self.budget.drafted(samples, proposed, drafted - began)
-        sequences = [sample.sequence for sample in samples]
-        logits = self.runner.verify(sequences, [sample.tokens[-1] for sample in samples], drafts)
-        rows = np.split(logits, [*itertools.accumulate(1 + len(tree) for tree in drafts[:-1])])
-        tokens = self._first_tokens(samples, drafts, rows, logits)
-        log = TokenLog(self._tokenizer)
-        for at, sample in enumerate(samples):
-            if path := self._accept(sample, drafts[at], rows[at], tokens[at], log):
-                self.runner.commit(sample.sequence, path)
-                sample.drafts.add(drafts[at], len(path) - 1)
-                self.budget.learn(sample, proposed[at], sample.tokens[-len(path) :])
-                self._release_finished(sample)
-        self._write(log)
-        self.budget.checked(drafts, self._clock() - drafted)
-
-    def _first_tokens(
-        self,
-        samples: list[Sample],
-        drafts: list[Tree],
-        rows: Sequence[NDArray[np.float32]],
-        logits: NDArray[np.float32],
-    ) -> Sequence[int | InputError | None]:
-        """Choose the token after each sample's last one, for all at once, as without drafts.
-
-        None where that depends on how drafts were sampled. `rows` are `logits`, split by sample.
-        """
-        if any(tree.draft_probs is not None for tree in drafts):
-            return [None] * len(samples)
-        if len(logits) > len(samples):  # there are drafts
-            logits = np.stack([own[0] for own in rows])
-        return sampling.sample(logits, [sample.state for sample in samples])
+        self.budget.drafted(samples, proposed, self._clock() - began)
+        return proposed, drafts
 
     def _accept(
         self,
-        sample: Sample,
-        tree: Tree,
-        logits: NDArray[np.float32],
-        token: int | InputError | None,
-        log: TokenLog,
-    ) -> list[int]:
-        """Choose the sample's next tokens: the accepted drafts and the token after them.
+        samples: list[Sample],
+        proposed: list[Tree],
+        drafts: list[Tree],
+        logits: list[NDArray[np.float32]],
+    ) -> None:
+        tokens = self._accepting.first_tokens(samples, drafts, logits)
+        log = TokenLog(self._tokenizer)
+        for at, sample in enumerate(samples):
+            path = self._accepting.accept(sample, drafts[at], logits[at], tokens[at], log)
+            if not path:
+                continue
+            self.runner.commit(sample.sequence, path)
+            sample.drafts.add(drafts[at], len(path) - 1)
+            self.budget.learn(sample, proposed[at], sample.tokens[-len(path) :])
+            self._note(sample, len(path))
+        self._write(log)
 
-        `logits` [1 + drafts, V] follow the sample's last token and each draft. `token` is the
-        first of the next tokens if it is chosen already. Returns the rows after which tokens were
-        chosen; none if choosing failed.
-        """
-        path: list[int] = []
-        node = -1
-        while sample.finish_reason is None:
-            if token is None:
-                token = self._choose(sample, tree, node, logits[node + 1])
-            if isinstance(token, InputError):
-                self.abort(sample.request, str(token), "invalid")
-                return []
-            log.add(sample, logits[node + 1], token)
-            sample.accept(token)
-            path.append(node + 1)
-            if (child := tree.child(node, token)) is None:
-                break
-            node, token = child, None
-        return path
-
-    def _choose(
-        self, sample: Sample, tree: Tree, node: int, logits: NDArray[np.float32]
-    ) -> int | InputError:
-        probs = None if tree.draft_probs is None else tree.draft_probs[node + 1]
-        if probs is None:
-            return sampling.sample(logits[None], [sample.state])[0]
-        drafts = [tree.tokens[child] for child in tree.children(node)]
+    def _end_prompt(self, request: Request, logits: NDArray[np.float32]) -> None:
+        """Choose the first token of each sample whose prompt has been run."""
         try:
-            return next_token(logits, sample.state, drafts, probs)
-        except InputError as error:
-            return error
+            self.runner.end(request.running[0].sequence)
+            self._memory.spread(request)
+        except Parked:
+            return
+        except OutOfMemory as error:
+            self.abort(request, str(error), "too_large")
+            return
+        request.count_time()
+        samples = [sample for sample in request.running if not sample.tokens]
+        if not samples:
+            return
+        states = [sample.state for sample in samples]
+        rows = np.broadcast_to(logits, (len(samples), logits.shape[1]))
+        log = TokenLog(self._tokenizer)
+        for sample, token in zip(samples, sampling.sample(rows, states), strict=True):
+            if self._accepting.accept(sample, NO_DRAFTS, logits, token, log):
+                self._note(sample, 1)
+        self._write(log)
+
+    def _note(self, sample: Sample, tokens: int) -> None:
+        self._generated_tokens += tokens
+        self.scheduler.shares.charge(sample.request.key, output=tokens)
+        if sample.finish_reason is not None:
+            self._release(sample)
 
     def _write(self, log: TokenLog) -> None:
         for request, error in log.write():
             self.abort(request, str(error), "invalid")
 
-    def _finish(self, sample: Sample, reason: str) -> None:
-        sample.finish(reason)
-        self._release(sample)
-
-    def _release_finished(self, sample: Sample) -> None:
-        if sample.finish_reason is not None:
-            self._release(sample)
-
     def _release(self, sample: Sample) -> None:
-        """Free a finished sample's memory, or hand its cache to the session that keeps it."""
-        request, sequence = sample.request, sample.sequence
-        self.runner.forget(sample)
-        request.metrics.decode_seconds += request.lap()
-        sample.sequence = None
-        if sequence is None:
-            return
-        if request.kept is None or sample is not request.samples[0]:
-            self.runner.close(sequence)
-            return
-        # An interruption may have come between the run of a token and its commit, or before the
-        # run: keep only the tokens that both the request and the cache have.
-        held = (request.tokens + sample.tokens)[: sequence.cache.length]
-        sequence.cache.truncate(len(held))
-        if request.kept.sequence is not None:
-            self.runner.close(request.kept.sequence)
-        request.kept.sequence, request.kept.tokens = sequence, held
-
-    def _close(self, request: Request) -> None:
-        for sample in request.samples:
-            if sample.sequence is not None:
-                self.runner.close(sample.sequence)
-                sample.sequence = None
+        sample.request.count_time()
+        self._memory.release(sample)

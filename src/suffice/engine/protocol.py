@@ -4,12 +4,34 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from suffice.speculate import DraftingSample, Tree
-from suffice.trace import Trace
+from suffice.speculate import NO_DRAFTS, DraftingSample, Tree
+from suffice.trace import Reads, Trace
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Tokens of one sequence that a step runs, and drafts that continue the last of them.
+
+    `outputs`: the rows whose logits are wanted. `prompt`: a part of a prompt; others are decode
+    steps, in which techniques leave out what they may, and which are counted.
+    """
+
+    sequence: Any
+    tokens: list[int]
+    outputs: Literal["none", "last", "all"] = "all"
+    drafts: Tree = NO_DRAFTS
+    prompt: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many rows have logits."""
+        rows = len(self.tokens) + len(self.drafts)
+        return {"none": 0, "last": 1, "all": rows}[self.outputs]
 
 
 class Cache(Protocol):
@@ -18,6 +40,11 @@ class Cache(Protocol):
     @property
     def length(self) -> int:
         """The tokens that have been run and committed."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """The memory that it takes."""
         ...
 
     def truncate(self, rows: int) -> None:
@@ -32,6 +59,8 @@ class Sequence(Protocol):
     def cache(self) -> Cache:
         """The sequence's keys and values."""
         ...
+
+    reads: Reads  # what decode steps have read of them
 
 
 class Runner(Protocol):
@@ -113,16 +142,58 @@ class Runner(Protocol):
         """Return drafts for each sample, at most `most` tokens, for which memory is reserved."""
         ...
 
-    def verify(self, sequences: list[Any], tokens: list[int], drafts: list[Tree]) -> np.ndarray:
-        """Run one more token of each sequence, and its drafts; memory must be reserved.
+    def begin(self, sequence: Any, rows: int) -> None:
+        """Reserve memory for the `rows` tokens of a prompt, which `run` runs in parts.
 
-        Returns the logits after each token and then after each of its drafts, sequence by sequence,
-        float32 [rows, V]. The rows are tentative until `commit`.
+        Raises OutOfMemory without changing anything.
         """
         ...
 
+    def run(self, batch: abc.Sequence[Rows]) -> list[np.ndarray]:
+        """Run rows of any sequences, of prompts and of decode steps; memory must be reserved.
+
+        Returns the logits that each asks for, float32 [outputs, V]. A prompt's rows are committed,
+        others are tentative until `commit`. If this raises, nothing has changed.
+        """
+        ...
+
+    def end(self, sequence: Any) -> None:
+        """End a prompt: the policy chooses among its tokens.
+
+        Raises OutOfMemory; after that, only `close` may be called for the sequence.
+        """
+        ...
+
+    def rewind(self, sequence: Any, rows: int) -> None:
+        """Cut a sequence back to `rows` tokens of a prompt, as if no decode step had followed."""
+        ...
+
+    def bytes_of(self, rows: int) -> int:
+        """Return about how many bytes a sequence of `rows` tokens takes when it next grows."""
+        ...
+
+    @property
+    def tile_rows(self) -> int:
+        """The largest number of a prompt's tokens in a step."""
+        ...
+
+    @property
+    def known_rows(self) -> int:
+        """The largest number of known tokens of a sequence in a decode step."""
+        ...
+
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether a prompt's rows serve other prompts that begin alike, bit for bit."""
+        ...
+
+    @property
+    def shares_answers(self) -> bool:
+        """Whether rows of decode steps are those that a prompt would have, bit for bit."""
+        ...
+
     def commit(self, sequence: Any, path: list[int]) -> None:
-        """Keep the rows in `path` of a sequence's rows in `verify`, and drop the others.
+        """Keep the rows in `path` of a sequence's rows in `run`, and drop the others.
 
         Row 0 is the token, row i + 1 draft i; each row of `path` follows the one before.
         """
@@ -147,8 +218,11 @@ class Runner(Protocol):
         """
         ...
 
-    def fork(self, sequence: Any) -> Any:
-        """Return an independent copy of a sequence. Raises OutOfMemory."""
+    def fork(self, sequence: Any, rows: int | None = None, spare: int | None = None) -> Any:
+        """Return an independent copy of a sequence's first `rows` tokens, by default of all.
+
+        It has memory for `spare` more, by default for as many as the sequence. Raises OutOfMemory.
+        """
         ...
 
     def close(self, sequence: Any) -> None:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from suffice.engine.protocol import Detokenizer
+from suffice.engine.retained import Entry
 from suffice.engine.stops import StopText
 from suffice.sampling import SamplingState
 from suffice.sampling_params import SamplingParams
 from suffice.speculate.rates import Rates
 from suffice.speculate.stats import DraftStats
+from suffice.trace import Reads
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,17 @@ class Sample:
         """Whether there are more than `min_tokens` tokens, so that the sample may end."""
         return len(self.tokens) > self.request.params.min_tokens
 
+    @property
+    def behind(self) -> int:
+        """How many of its known tokens, without the last, have not been run."""
+        held = self.sequence.cache.length if self.sequence is not None else 0
+        return max(len(self.request.tokens) + len(self.tokens) - 1 - held, 0)
+
+    def next_known(self, most: int) -> list[int]:
+        """Return the first of those tokens, at most `most`."""
+        first = self.sequence.cache.length - len(self.request.tokens)
+        return self.tokens[first : min(first + most, len(self.tokens) - 1)]
+
     def restore(self, tokens: Sequence[int]) -> None:
         """Begin with tokens that were generated elsewhere, and whose text is known there."""
         for token in tokens:
@@ -200,6 +213,9 @@ class Request:
         *,
         limit: int,
         kept: CachedPrefix | None = None,
+        priority: int = 0,
+        key: str = "",
+        reuse: bool = False,
     ) -> None:
         self.id = request_id
         self.prompt = prompt
@@ -207,7 +223,14 @@ class Request:
         self.params = params
         self.limit = limit
         self.kept = kept
+        self.priority = priority
+        self.key = key
+        self.reuse = reuse
+        self.arrival = self.overtaken = self.preemptions = 0
         self.samples: list[Sample] = []
+        self.parked: dict[Sample, Entry] = {}  # caches to go on with, if they are still there
+        self.source: Entry | None = None  # of others that begin alike
+        self.reads = Reads()
         self.cached = 0
         self.error: str | None = None
         self.error_code: str | None = None
@@ -223,6 +246,28 @@ class Request:
     def finished(self) -> bool:
         """Whether all samples have ended."""
         return not self.running
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has started; it may have ended since."""
+        first = self.samples[0]
+        return self.finished or first.sequence is not None or bool(first.tokens)
+
+    @property
+    def left(self) -> int:
+        """Tokens of the prompt that have not been run."""
+        held: int = self.running[0].sequence.cache.length
+        return max(len(self.tokens) - held, 0)
+
+    def count_time(self) -> None:
+        """Count the time since the last call to the queue, the prompt or the tokens after it."""
+        metrics, seconds = self.metrics, self.lap()
+        if any(sample.tokens for sample in self.samples):
+            metrics.decode_seconds += seconds
+        elif any(sample.sequence is not None for sample in self.samples):
+            metrics.prefill_seconds += seconds
+        else:
+            metrics.queue_seconds += seconds
 
     def lap(self) -> float:
         """Return the seconds since the last call, or, at the first, since the request was made."""

@@ -6,7 +6,8 @@ import contextlib
 import warnings
 from collections import abc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,8 @@ from suffice.attention.rule import AttentionRule
 from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
+from suffice.engine.model_facts import ModelFacts
+from suffice.engine.protocol import Rows
 from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.decoder import DecoderWeights
 from suffice.models.key_rounding import key_rounding
@@ -23,7 +26,7 @@ from suffice.native import core
 from suffice.policy import QueryObserver
 from suffice.speculate import DraftingSample, Proposer, Tree
 from suffice.speculate.none import NoDrafts
-from suffice.trace import Trace
+from suffice.trace import Reads, Trace
 
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
 CHUNK_ROWS = 30  # most tokens of a prompt's step: whole tiles of the 6 rows that share an AVX2 load
@@ -31,13 +34,15 @@ CHUNK_ROWS = 30  # most tokens of a prompt's step: whole tiles of the 6 rows tha
 
 @dataclass(eq=False)
 class Sequence:
-    """A sample's state in the runner: its cache."""
+    """A sample's state in the runner: its cache, and what was read of it."""
 
     request_id: str
     cache: KVCache
+    watch: QueryObserver | None = None  # of the prompt that is being run
+    reads: Reads = field(default_factory=Reads)  # by decode steps
 
 
-class Runner:
+class Runner(ModelFacts):
     """A model with the memory of its requests.
 
     `trace` sums the reads of all decode steps. Every `audit`-th step is audited; None for none.
@@ -51,8 +56,7 @@ class Runner:
         self, config: Config, decoder: DecoderWeights, sample: Callable[[], list[int]] = list
     ) -> None:
         assert config.max_model_len is not None, "the config must be resolved"
-        self.config = config
-        self.decoder = decoder
+        super().__init__(config, decoder)
         self.sample = sample
         model = decoder.config
         self.trace = Trace(len(model.layers), model.kv_heads, model.heads // model.kv_heads)
@@ -64,6 +68,7 @@ class Runner:
         self.windows = [layer.window for layer in decoder.config.layers]
         rules = config.rules(len(model.layers), model.kv_heads)
         self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
+        self._exact = self._reads_everything(rules)
         self._rounding = None
         if fits_keys(types_of(config.kv_cache_dtype)[0]):
             self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
@@ -73,6 +78,11 @@ class Runner:
     def use(self, rules: list[list[AttentionRule | None]]) -> None:
         """Replace the config's attention rules by others, [L][G]."""
         self._native.use(rules)
+        self._exact = self._reads_everything(rules)
+
+    def _reads_everything(self, rules: list[list[AttentionRule | None]]) -> bool:
+        exact = all(rule is None or rule.exact for layer in rules for rule in layer)
+        return exact and not self.config.softmax.coded
 
     @property
     def memory_bytes(self) -> tuple[int, int]:
@@ -80,35 +90,27 @@ class Runner:
         return int(self.arena.used), int(self.arena.limit)
 
     @property
-    def vocabulary(self) -> int:
-        """Number of token ids, V."""
-        return self.decoder.config.vocab
+    def tile_rows(self) -> int:
+        """The largest number of a prompt's tokens in a step."""
+        return min(CHUNK_ROWS, self.config.prefill_chunk)
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of all weights."""
-        return self.decoder.bytes
+    def known_rows(self) -> int:
+        """The largest number of known tokens of a sequence in a decode step."""
+        return 1 if self.config.policy.one_by_one else CHUNK_ROWS
 
     @property
-    def runs_as(self) -> str:
-        """The types of the matrices in memory, such as bfloat16, or codes and float32."""
-        return self.decoder.runs_as
+    def shares_prompts(self) -> bool:
+        """Whether a prompt's rows serve other prompts that begin alike, bit for bit.
+
+        Not if the policy chooses by the queries of the whole prompt, or evicts.
+        """
+        return not (self.config.policy.evicts or self.config.policy.watches)
 
     @property
-    def bits_per_weight(self) -> float:
-        """Bits of an entry of the matrices in memory, with their scales."""
-        return self.decoder.bits_per_weight
-
-    @property
-    def longest_prompt(self) -> int:
-        """The largest number of tokens in a prompt."""
-        return self.decoder.config.longest_prompt
-
-    @property
-    def context(self) -> int:
-        """The largest number of tokens in a sequence."""
-        assert self.config.max_model_len is not None
-        return self.config.max_model_len
+    def shares_answers(self) -> bool:
+        """Whether rows of decode steps are those that a prompt would have, bit for bit."""
+        return self.shares_prompts and self._exact and not self.config.policy.chooses
 
     def open(self, request_id: str, limit: int) -> Sequence:
         """Return a new, empty sequence that may grow to `limit` rows."""
@@ -138,17 +140,76 @@ class Runner:
         Raises:
             OutOfMemory: After that, only `close` may be called for the sequence.
         """
-        cache, policy = sequence.cache, self.config.policy
-        self._watch_length(cache.length + len(tokens))
-        cache.reserve(len(tokens))
-        watch = policy.watch(cache, self.windows, self.decoder.config.attention_scale)
+        self.begin(sequence, len(tokens))
         *first, last = self._chunks(tokens)
         for chunk in first:
-            self._run_chunk(cache, chunk, "none", watch)
-        logits = self._run_chunk(cache, last, "last", watch)
-        policy.after_prompt(cache, self.windows, watch)
+            self.run([Rows(sequence, chunk, "none", prompt=True)])
+        (logits,) = self.run([Rows(sequence, last, "last", prompt=True)])
+        self.end(sequence)
         row: np.ndarray = logits[0]
         return row
+
+    def begin(self, sequence: Sequence, rows: int) -> None:
+        """Reserve memory for the `rows` tokens of a prompt, which `run` runs in parts.
+
+        Raises:
+            OutOfMemory: Nothing has changed.
+        """
+        cache = sequence.cache
+        self._watch_length(cache.length + rows)
+        cache.reserve(rows)
+        scale = self.decoder.config.attention_scale
+        sequence.watch = self.config.policy.watch(cache, self.windows, scale)
+
+    def end(self, sequence: Sequence) -> None:
+        """End a prompt: the policy chooses among its tokens.
+
+        Raises:
+            OutOfMemory: After that, only `close` may be called for the sequence.
+        """
+        watch, sequence.watch = sequence.watch, None
+        self.config.policy.after_prompt(sequence.cache, self.windows, watch)
+
+    def run(self, batch: abc.Sequence[Rows]) -> list[np.ndarray]:
+        """Run rows of any sequences, of prompts and of decode steps; memory must be reserved.
+
+        Returns the logits that each asks for, float32 [outputs, V]; they do not depend on the
+        others by a single bit. A prompt's rows are committed, others are tentative until `commit`.
+        If this raises, nothing has changed.
+        """
+        audit = self.audit is not None and self.trace.steps % self.audit == 0
+        steps = [self._step_rows(rows) for rows in batch]
+        reads: list[Reads] = []
+        try:
+            logits = self._native.step(
+                steps, self.trace, audit=audit and any(rows.counted for rows in steps), reads=reads
+            )
+        except BaseException:
+            for rows in steps:
+                rows.cache.rollback()
+            raise
+        for part, own in zip(batch, reads, strict=True):
+            part.sequence.reads.add(own)
+            if part.prompt:
+                part.sequence.cache.commit(list(range(len(part.tokens))))
+        return np.split(logits, list(accumulate(part.count for part in batch[:-1])))
+
+    def _step_rows(self, rows: Rows) -> StepRows:
+        cache, tokens, tree = rows.sequence.cache, rows.tokens, rows.drafts
+        if rows.prompt:
+            return StepRows(
+                cache,
+                tokens,
+                outputs=rows.outputs,
+                exact=not self.config.softmax.prefill,
+                counted=False,
+                watch=_shown(rows.sequence.watch, cache.length + len(tokens)),
+            )
+        if not len(tree):
+            return StepRows(cache, tokens, outputs=rows.outputs)
+        known = len(tokens)
+        parents = [*range(-1, known - 1), *(parent + known for parent in tree.parents)]
+        return StepRows(cache, [*tokens, *tree.tokens], parents, rows.outputs)
 
     def observe(self, sequence: Sequence, tokens: list[int], watch: QueryObserver) -> None:
         """Run tokens as a prompt with exact attention, and show `watch` all queries.
@@ -172,7 +233,7 @@ class Runner:
 
     def _chunks(self, tokens: list[int]) -> list[list[int]]:
         """Return a prompt cut into the parts that run together."""
-        size = min(CHUNK_ROWS, self.config.prefill_chunk)
+        size = self.tile_rows
         return [tokens[start : start + size] for start in range(0, len(tokens), size)]
 
     def _run_chunk(
@@ -185,11 +246,15 @@ class Runner:
         exact: bool | None = None,
     ) -> np.ndarray:
         """Run tokens after the cached ones; attention is exact, unless the softmax is coded."""
-        logits = self._native.step(
-            [StepRows(cache, tokens, outputs=outputs)],
+        rows = StepRows(
+            cache,
+            tokens,
+            outputs=outputs,
             exact=not self.config.softmax.prefill if exact is None else exact,
+            counted=False,
             watch=_shown(watch, cache.length + len(tokens)),
         )
+        logits = self._native.step([rows])
         cache.commit(list(range(len(tokens))))
         return logits
 
@@ -253,35 +318,10 @@ class Runner:
             self.trace.cached = cache.length, cache.held_bytes
         self.proposer.forget(sample)
 
-    def verify(
-        self, sequences: list[Sequence], tokens: list[int], drafts: list[Tree]
-    ) -> np.ndarray:
-        """Run one more token of each sequence, and its drafts; memory must be reserved.
-
-        Returns the logits after each token and then after each of its drafts, sequence by sequence,
-        float32 [rows, V]. Those of a chain, or of a tree's first branch, equal the logits of single
-        steps bit for bit. The rows are tentative until `commit`.
-        """
-        return self._step(
-            [
-                StepRows(
-                    sequence.cache,
-                    [token, *tree.tokens],
-                    [-1, *(parent + 1 for parent in tree.parents)] if len(tree) else None,
-                    outputs="all",
-                )
-                for sequence, token, tree in zip(sequences, tokens, drafts, strict=True)
-            ]
-        )
-
     def commit(self, sequence: Sequence, path: list[int]) -> None:
-        """Keep the rows in `path` of a sequence's rows in `verify`, and drop the others."""
+        """Keep the rows in `path` of a sequence's rows in `run`, and drop the others."""
         sequence.cache.commit(path)
         self.config.policy.after_step(sequence.cache)
-
-    def _step(self, batch: list[StepRows]) -> np.ndarray:
-        audit = self.audit is not None and self.trace.steps % self.audit == 0
-        return self._native.step(batch, self.trace, audit=audit)
 
     def step(self, sequences: list[Sequence], tokens: list[int]) -> np.ndarray:
         """Run one more token of each sequence; return logits, float32 [B, V].
@@ -299,14 +339,12 @@ class Runner:
         policy = self.config.policy
         if policy.one_by_one and max(map(len, chains)) > 1:
             return self._advance_singly(sequences, chains)
-        batch = [
-            StepRows(sequence.cache, chain, outputs="all")
-            for sequence, chain in zip(sequences, chains, strict=True)
-        ]
-        logits = self._step(batch)
-        for sequence, rows in zip(sequences, batch, strict=True):
-            self.commit(sequence, list(range(len(rows.tokens))))
-        return logits
+        logits = self.run(
+            [Rows(sequence, chain) for sequence, chain in zip(sequences, chains, strict=True)]
+        )
+        for sequence, chain in zip(sequences, chains, strict=True):
+            self.commit(sequence, list(range(len(chain))))
+        return np.concatenate(logits)
 
     def _advance_singly(self, sequences: list[Sequence], chains: list[list[int]]) -> np.ndarray:
         found: list[list[np.ndarray]] = [[] for _ in chains]
@@ -317,13 +355,30 @@ class Runner:
                 found[i].append(row)
         return np.stack([row for rows in found for row in rows])
 
-    def fork(self, sequence: Sequence) -> Sequence:
-        """Return an independent copy of a sequence.
+    def fork(
+        self, sequence: Sequence, rows: int | None = None, spare: int | None = None
+    ) -> Sequence:
+        """Return an independent copy of a sequence's first `rows` tokens, by default of all.
+
+        It has memory for `spare` more, by default for as many as the sequence.
 
         Raises:
             OutOfMemory: There is no memory for the copy.
         """
-        return Sequence(sequence.request_id, sequence.cache.fork())
+        return Sequence(sequence.request_id, sequence.cache.fork(rows, spare))
+
+    def rewind(self, sequence: Sequence, rows: int) -> None:
+        """Cut a sequence back to `rows` tokens of a prompt, as if no decode step had followed."""
+        sequence.cache.truncate(rows)
+        sequence.cache.forget_answers()
+
+    def bytes_of(self, rows: int) -> int:
+        """Return about how many bytes a sequence of `rows` tokens takes when it next grows."""
+        capacity = self.growth.next_capacity(min(rows + 1, self.context), 0, self.context)
+        model = self.decoder.config
+        heads = len(model.layers) * model.kv_heads
+        types = types_of(self.config.kv_cache_dtype)
+        return capacity * heads * sum(row_bytes(each, model.head_size) for each in types)
 
     def close(self, sequence: Sequence) -> None:
         """Free the sequence's memory."""

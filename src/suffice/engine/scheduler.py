@@ -1,22 +1,34 @@
-"""Decides which request runs next. No tensors here."""
+"""Holds the requests that wait and those that run. No tensors here."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
+from typing import Literal
 
+from suffice.engine.admission import estimated_wait, in_order, note_start, who_gives_way
+from suffice.engine.fairness import FairShare
 from suffice.engine.request import Request, Sample
+
+Answer = Literal["yes", "no", "later"]
+_KNOWN_STARTS = 16  # from which the waiting time is estimated
 
 
 class Scheduler:
-    """First come, first served: a request waits until all its samples fit into the batch.
+    """Requests start in the order of `admission`: a request waits until all its samples fit.
 
-    No request overtakes another, so none starves.
+    Of equal requests, none overtakes another.
     """
 
-    def __init__(self, max_num_seqs: int) -> None:
+    def __init__(self, max_num_seqs: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.max_num_seqs = max_num_seqs
-        self._waiting: deque[Request] = deque()
+        self.shares = FairShare()
+        self._clock = clock
+        self._waiting: list[Request] = []
         self._running: list[Request] = []
+        self._arrivals = 0
+        self._starts: deque[float] = deque(maxlen=_KNOWN_STARTS)
 
     @property
     def idle(self) -> bool:
@@ -25,38 +37,59 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Requests that have not started."""
+        """The number of requests that have not started."""
         return len(self._waiting)
 
     @property
-    def running(self) -> int:
-        """Requests that have started."""
-        return len(self._running)
+    def running(self) -> list[Request]:
+        """The requests that have started, oldest start first."""
+        return list(self._running)
+
+    def wait(self, ahead: int) -> float:
+        """Return the estimated seconds until a request behind `ahead` others would start."""
+        return estimated_wait(ahead, list(self._starts))
 
     def add(self, request: Request) -> None:
-        """Put a request, of at most `max_num_seqs` samples, at the end of the queue."""
+        """Queue a request, of at most `max_num_seqs` samples."""
+        self.shares.join(request.key, (each.key for each in (*self._waiting, *self._running)))
+        request.arrival = self._arrivals
+        self._arrivals += 1
         self._waiting.append(request)
 
-    def admit(self) -> Request | None:
-        """Return the next request to start, and count it as running; None if it does not fit."""
-        if not self._waiting:
-            return None
-        if len(self.samples()) + len(self._waiting[0].samples) > self.max_num_seqs:
-            return None
-        request = self._waiting.popleft()
-        self._running.append(request)
-        return request
+    def admit(self, fits: Callable[[Request], Answer] = lambda request: "yes") -> Request | None:
+        """Return the next request to start, and count it as running; None if it does not fit.
+
+        `fits` says whether there is memory for a request: "no" makes all wait, "later" only this
+        one, until another's prompt, whose beginning it shares, has been run.
+        """
+        for request in in_order(self._waiting, self.shares.served):
+            if len(self.samples()) + len(request.running) > self.max_num_seqs:
+                return None
+            answer = fits(request)
+            if answer == "no":
+                return None
+            if answer == "yes":
+                self._waiting.remove(request)
+                note_start(request, self._waiting)
+                self._running.append(request)
+                self._starts.append(self._clock())
+                return request
+        return None
 
     def put_back(self, request: Request) -> None:
-        """Put the request that was admitted last back at the front of the queue."""
+        """Let a request that was admitted wait again; it keeps its place in the order."""
         self._running.remove(request)
-        self._waiting.appendleft(request)
+        self._waiting.append(request)
+
+    def who_gives_way(self, below: int | None = None) -> Request | None:
+        """Return who is parked first when memory runs out; see `admission.who_gives_way`."""
+        return who_gives_way(self._running, below)
 
     def samples(self) -> list[Sample]:
-        """Return the samples of the next decode step, oldest request first."""
+        """Return the samples of the requests that run, oldest request first."""
         return [sample for request in self._running for sample in request.running]
 
     def retire(self) -> None:
         """Remove finished requests, including those that are still waiting."""
         self._running = [request for request in self._running if not request.finished]
-        self._waiting = deque(request for request in self._waiting if not request.finished)
+        self._waiting = [request for request in self._waiting if not request.finished]

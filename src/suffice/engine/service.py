@@ -76,7 +76,13 @@ class Engine:
             Closed: The engine takes no more work.
         """
         self._check_open()
-        request = self._maker.make(list(work.prompt), work.params)
+        request = self._maker.make(
+            list(work.prompt),
+            work.params,
+            priority=work.priority,
+            key=work.key,
+            reuse=work.reuse,
+        )
         _check_known(work, request)
         if work.grammar is not None:
             for sample in request.samples:
@@ -90,7 +96,9 @@ class Engine:
                 raise InputError(f"id {work.id!r}: a request of this id is under way")
             waiting = self._loop.scheduler.waiting + len(self._inbox)
             if waiting >= self._max_queue:
-                raise Busy(f"{waiting} requests are waiting already", self._estimated_wait())
+                raise Busy(
+                    f"{waiting} requests are waiting already", self._loop.scheduler.wait(waiting)
+                )
             self._jobs[work.id] = job
             self._inbox.append(job)
             self._wake.notify_all()
@@ -130,9 +138,6 @@ class Engine:
     def _check_open(self) -> None:
         if self._closing or self._draining:
             raise Closed("the engine takes no more requests: it is being closed")
-
-    def _estimated_wait(self) -> float:
-        return 1.0
 
     def _run(self) -> None:
         while self._wait():
@@ -256,6 +261,13 @@ def _final(request: Request) -> Final:
         decode_seconds=metrics.decode_seconds,
         drafts=drafts.num_draft_tokens,
         accepted=drafts.num_accepted_tokens,
+        key_rows_read=request.reads.key_rows,
+        value_rows_read=request.reads.value_rows,
+        rows_held=request.reads.rows_held,
+        bytes_read=request.reads.bytes_read,
+        bytes_held=request.reads.bytes_held,
+        missing=request.reads.missing or None,
+        preemptions=request.preemptions,
         error=request.error,
         error_code=request.error_code,
     )

@@ -258,8 +258,7 @@ def _drive(loop: Loop, timings: Sequence[Timing], report: Report, clock: Clock) 
         began = clock()
         loop.step()
         now = clock()
-        # A step starts at most one request, in the order of arrival
-        if waiting and (waiting[0].request.samples[0].tokens or waiting[0].request.finished):
+        while waiting and waiting[0].request.begun:  # they start in the order of arrival
             running.append(waiting.popleft())
             running[-1].started = began
         report(sum(timing.stamp(now) for timing in running))

@@ -119,7 +119,8 @@ def observed(
     seen = _Seen(config, count)
     for start in range(0, count, MAX_TENTATIVE):
         part = tokens[start : start + MAX_TENTATIVE]
-        model.step([StepRows(seen.cache, part, outputs="none")], exact=True, watch=seen.add)
+        rows = StepRows(seen.cache, part, outputs="none", exact=True, counted=False, watch=seen.add)
+        model.step([rows])
         seen.cache.commit(list(range(len(part))))
     begins = range(0, min(positions, POSITIONS), count)
     shares = _shares(len(begins))

@@ -20,10 +20,11 @@ from suffice.models.decoder import DecoderWeights, Watch
 from suffice.models.rope import check_call
 from suffice.native import PANEL, core
 from suffice.quant import PackedLinear
-from suffice.trace import Audit, Trace
+from suffice.trace import Audit, Reads, Trace
 
 _PLACEMENTS = ("pre", "post", "sandwich")
 _OUTPUTS = {"last": slice(-1, None), "all": slice(None), "none": slice(0)}
+_EXACT, _COUNTED, _WATCHED = 1, 2, 4
 _LINEARS = ("q", "k", "v", "o", "gate", "up", "down")
 FIRST_POSITIONS = 4096  # with rotations from the start; more are computed when reached
 _NORMS = ("attn_norm", "mlp_norm", "post_attn_norm", "post_mlp_norm", "q_norm", "k_norm")
@@ -36,12 +37,19 @@ class StepRows:
     `parents[i]` is the row of this step that row i continues, -1 for the last committed token;
     None means that each row continues the one before. `outputs` selects the rows whose logits are
     returned: the "last" row, "all" or "none".
+
+    `exact`: attend to everything, whatever the technique, as for prompts. `counted`: the reads
+    count, and are audited if the step is. `watch` receives each layer's index and the queries of
+    these rows [H, T, D], rotated.
     """
 
     cache: KVCache
     tokens: Sequence[int]
     parents: Sequence[int] | None = None
     outputs: str = "last"
+    exact: bool = False
+    counted: bool = True
+    watch: Watch | None = None
 
 
 @dataclass(frozen=True)
@@ -141,15 +149,13 @@ class NativeModel:
         batch: Sequence[StepRows],
         trace: Trace | None = None,
         *,
-        exact: bool = False,
         audit: bool = False,
-        watch: Watch | None = None,
+        reads: list[Reads] | None = None,
     ) -> np.ndarray:
         """Run the rows of a batch and return float32 logits [outputs, V].
 
-        `exact`: attend to everything, whatever the technique, as for prompts. `audit`: measure the
-        technique's error, into `trace.audit`. `watch` receives each layer's index and the queries
-        of all rows [H, T, D], rotated.
+        `audit`: measure the technique's error on the counted rows, into `trace.audit`. What each
+        request read is appended to `reads`; nothing for those that are not counted.
 
         The rows become tentative rows of their caches: commit or roll them back. Space for them
         must be reserved. Row counts of reads are added to `trace`.
@@ -161,38 +167,64 @@ class NativeModel:
         for rows in batch:
             if rows.parents is None:
                 check_call(self._config, rows.cache.length, len(rows.tokens))
+        watched = sum(len(rows.tokens) for rows in batch if rows.watch is not None)
         tokens, positions, visible, outputs = _drafted(batch)
         self._reach(max(positions, default=0) + 1)
         logits = np.empty((len(outputs), self._padded), np.float32)
         trace = self._untraced if trace is None else trace
-        shape = len(self._config.layers), len(tokens), self._config.heads, self._config.head_size
-        queries = None if watch is None else np.empty(shape, np.float32)
+        layers, heads = len(self._config.layers), self._config.heads
+        shape = layers, watched, heads, self._config.head_size
+        queries = np.empty(shape, np.float32) if watched else None
         found = None
         if audit:
-            found = np.zeros((3, shape[0], len(tokens), shape[2]), np.float32)
+            found = np.zeros((3, layers, len(tokens), heads), np.float32)
             found[2] = np.nan
-        counts = self._model.step(
+        counts, each = self._model.step(
             [rows.cache.native for rows in batch],
             _ints([rows.cache.length for rows in batch]),
             _ints([len(rows.tokens) for rows in batch]),
+            _ints([_kind(rows) for rows in batch]),
             _ints(tokens),
             _ints(positions),
             np.array(visible, dtype=np.uint32).view(np.int32),
             _ints(outputs),
             logits,
             trace.rows,
-            exact,
             queries,
             found,
         )
-        if watch is not None and queries is not None:
-            for layer, rows_of_layer in enumerate(queries):
-                watch(layer, rows_of_layer.swapaxes(0, 1))
-        trace.add(counts, steps=1)
+        if queries is not None:
+            _show(batch, queries)
+        if any(rows.counted for rows in batch):
+            trace.add(counts, steps=1)
         if found is not None:
-            trace.audit = trace.audit or Audit(shape[0], shape[2])
-            trace.audit.add(found)
+            trace.audit = trace.audit or Audit(layers, heads)
+            trace.audit.add(found[:, :, _counted_rows(batch)])
+        if reads is not None:
+            reads += [Reads(*own) for own in each]
         return logits[:, : self._vocab]
+
+
+def _kind(rows: StepRows) -> int:
+    """Return how rows take part in a step, as the core numbers it."""
+    return _EXACT * rows.exact + _COUNTED * rows.counted + _WATCHED * (rows.watch is not None)
+
+
+def _counted_rows(batch: Sequence[StepRows]) -> list[int]:
+    counted = [rows.counted for rows in batch for _ in rows.tokens]
+    return [at for at, each in enumerate(counted) if each]
+
+
+def _show(batch: Sequence[StepRows], queries: np.ndarray) -> None:
+    """Show each watched request's queries, out of [L, rows, H, D], to its own watch."""
+    first = 0
+    for rows in batch:
+        if rows.watch is None:
+            continue
+        own = queries[:, first : first + len(rows.tokens)]
+        first += len(rows.tokens)
+        for layer, rows_of_layer in enumerate(own):
+            rows.watch(layer, rows_of_layer.swapaxes(0, 1))
 
 
 def _drafted(batch: Sequence[StepRows]) -> tuple[list[int], list[int], list[int], list[int]]:

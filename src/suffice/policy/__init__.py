@@ -70,6 +70,11 @@ class Policy(Protocol):
         ...
 
     @property
+    def watches(self) -> bool:
+        """Whether the choice depends on the queries of a whole prompt, which `watch` collects."""
+        ...
+
+    @property
     def keeps(self) -> tuple[str, ...]:
         """Return the additional data that the cache must keep: names of options of `KVCache`."""
         ...

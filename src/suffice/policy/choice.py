@@ -58,6 +58,11 @@ class KeepAll:
         return False
 
     @property
+    def watches(self) -> bool:
+        """Whether the choice depends on the queries of a whole prompt."""
+        return False
+
+    @property
     def keeps(self) -> tuple[str, ...]:
         """Return the additional data that the cache must keep."""
         return ()

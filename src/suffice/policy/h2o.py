@@ -57,19 +57,23 @@ class Accumulated:
         """Add the masses of queries [H, T, D]; see `QueryObserver`."""
         if self._windows[layer] is not None:
             return
-        waiting = self._waiting.get(layer, q[:, :0])
-        self._waiting[layer] = np.concatenate((waiting, q), axis=1)
-        if self._waiting[layer].shape[1] >= WAITING:
-            self._weigh(layer, end)
+        waiting = np.concatenate((self._waiting.get(layer, q[:, :0]), q), axis=1)
+        # Whole parts, so that sums are rounded alike however the prompt was cut.
+        while waiting.shape[1] >= WAITING:
+            part, waiting = waiting[:, :WAITING], waiting[:, WAITING:]
+            self._weigh(layer, part, end - waiting.shape[1])
+        self._waiting[layer] = waiting
 
     def masses(self, layer: int) -> np.ndarray:
         """Return the attention masses of the tokens in a layer, [G, T]."""
-        if layer in self._waiting:
-            self._weigh(layer, self._cache.length)
+        rest = self._waiting.pop(layer, None)
+        if rest is not None and rest.shape[1]:
+            self._weigh(layer, rest, self._cache.length)
         return self._masses[layer]
 
-    def _weigh(self, layer: int, end: int) -> None:
-        q, k = self._waiting.pop(layer), self._cache.keys(layer, end)
+    def _weigh(self, layer: int, q: np.ndarray, end: int) -> None:
+        """Add the masses of the queries q [H, w, D] of the last w tokens before `end`."""
+        k = self._cache.keys(layer, end)
         masses = attention_sums(q, k, self._scale)
         if layer in self._masses:
             masses[:, : self._masses[layer].shape[1]] += self._masses[layer]
@@ -99,6 +103,11 @@ class H2O(Budgeted):
     def keeps(self) -> tuple[str, ...]:
         """Return the additional data that the cache must keep."""
         return () if self.rank_only else ("masses",)
+
+    @property
+    def watches(self) -> bool:
+        """Whether the choice depends on a prompt's queries: yes."""
+        return True
 
     def least(self) -> int:
         """Return 2: a heavy token and a recent one."""

@@ -68,6 +68,11 @@ class SnapKV(Budgeted):
         """Whether the selection is made from a prompt: always."""
         return True
 
+    @property
+    def watches(self) -> bool:
+        """Whether the choice depends on a prompt's queries: yes."""
+        return True
+
     def least(self) -> int:
         """Return the window."""
         return self.window

@@ -156,6 +156,10 @@ class Budget:
             self._since_plain = self._since_plain + 1 if drafts else 0
             self._costs.add_step(len(trees), drafts, seconds)
 
+    def unchecked(self) -> None:
+        """Forget a step whose time says nothing of drafts, since it ran other rows too."""
+        self._proposing, self._tokens = 0.0, 0
+
     def learn(self, sample: DraftingSample, tree: Tree, tokens: Sequence[int]) -> None:
         """Update acceptance rates with the tokens chosen where a tree had been drafted."""
         if not self._adaptive:

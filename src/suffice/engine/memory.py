@@ -1,0 +1,245 @@
+"""Gives samples their sequences: from what is free, from the prefix store, or from who gives way.
+
+One limit of bytes holds for the caches of running requests and those of the store together. When it
+is reached, the store's caches go first, then the newest request of the lowest priority is parked:
+it waits again, and its prompt and its tokens so far are run again unless its cache is still there.
+Its text does not change by that. Only a request that does not fit alone ends for lack of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from suffice.engine.protocol import Runner
+from suffice.engine.protocol import Sequence as RunnerSequence
+from suffice.engine.request import Request, Sample
+from suffice.engine.retained import Entry, Retained
+from suffice.engine.scheduler import Answer, Scheduler
+from suffice.errors import OutOfMemory
+from suffice.trace import Reads
+
+T = TypeVar("T")
+
+
+class Parked(Exception):  # noqa: N818
+    """The request that asked for memory was parked itself."""
+
+
+class Memory:
+    """The sequences of all requests of a scheduler; a sequence may grow to `rows` tokens."""
+
+    def __init__(self, runner: Runner, scheduler: Scheduler, retained: Retained, rows: int) -> None:
+        self.retained = retained
+        self.preemptions = 0
+        self._runner = runner
+        self._scheduler = scheduler
+        self._rows = rows
+
+    def fits(self, request: Request) -> Answer:
+        """Say whether a request may start; whoever has a lower priority is parked for it."""
+        tokens = tuple(request.tokens[:-1])
+        if self._shares(request) and not request.parked:
+            _, ready = self.retained.find(tokens)
+            if self.retained.coming(tokens) >= ready + self.retained.least:
+                return "later"
+        while not self._has_room(request):
+            victim = self._scheduler.who_gives_way(below=request.priority)
+            if victim is None:
+                return "no" if self._scheduler.running else "yes"
+            self.park(victim)
+        return "yes"
+
+    def _shares(self, request: Request) -> bool:
+        """Whether a request may use rows of others, and they of it."""
+        return request.reuse and self.retained.enabled and self._runner.shares_prompts
+
+    def _has_room(self, request: Request) -> bool:
+        used, limit = self._runner.memory_bytes
+        if limit == 0:
+            return True
+        held = sum(
+            int(entry.sequence.cache.bytes)
+            for entry in request.parked.values()
+            if self.retained.has(entry)
+        )
+        lengths = (len(request.tokens) + len(sample.tokens) for sample in request.running)
+        needed = sum(map(self._runner.bytes_of, lengths)) - held
+        return needed <= limit - used + self.retained.bytes - held
+
+    def start(self, request: Request) -> None:
+        """Give an admitted request the sequence in which its prompt is run.
+
+        Raises:
+            Parked: There was no memory after all: it waits again.
+            OutOfMemory: It does not fit even alone.
+        """
+        if self._restored(request):
+            return
+        leader = request.running[0]
+        leader.sequence = self._first(request)
+        left = len(request.tokens) - leader.sequence.cache.length
+        self._get(lambda: self._runner.begin(leader.sequence, left), request)
+        if self._shares(request):
+            tokens = tuple(request.tokens)
+            request.source = self.retained.add_running(tokens, leader.sequence)
+
+    def _restored(self, request: Request) -> bool:
+        """Give a parked request its caches back; False if one of them is gone."""
+        entries = {at: request.parked.get(sample) for at, sample in enumerate(request.running)}
+        parked, request.parked = list(request.parked.values()), {}
+        whole = all(entry is not None and self.retained.has(entry) for entry in entries.values())
+        if whole and entries:
+            for sample, entry in zip(request.running, entries.values(), strict=True):
+                assert entry is not None
+                sample.sequence = self.retained.take(entry)
+            return True
+        for entry in parked:
+            entry.wanted = False
+        return False
+
+    def _first(self, request: Request) -> RunnerSequence:
+        """Return a request's first sequence, with the rows that its prompt need not run."""
+        kept = request.kept
+        if kept is not None and kept.sequence is not None:
+            request.cached = kept.shared(request.tokens)
+            sequence, kept.sequence = kept.sequence, None
+            sequence.cache.truncate(request.cached)
+            found: RunnerSequence = sequence
+            return found
+        if self._shares(request):
+            tokens = tuple(request.tokens[:-1])
+            entry, rows = self.retained.find(tokens)
+            self.retained.queries += len(request.tokens)
+            if entry is not None and (copied := self._reused(entry, rows, request)) is not None:
+                self.retained.hits += rows
+                request.cached = rows
+                return copied
+        request.cached = 0
+        opened: RunnerSequence = self._runner.open(request.id, self._rows)
+        return opened
+
+    def _reused(self, entry: Entry, rows: int, request: Request) -> RunnerSequence | None:
+        """Take an entry's cache over, or copy its first rows; None if there is no memory."""
+        free = not (entry.running or entry.wanted)
+        if free and 2 * rows >= entry.sequence.cache.length:
+            sequence: RunnerSequence = self.retained.take(entry)
+        else:
+            self.retained.touch(entry)
+            spare = len(request.tokens) - rows + 1
+            while True:
+                try:
+                    sequence = self._runner.fork(entry.sequence, rows, spare)
+                    break
+                except OutOfMemory:
+                    if not self.retained.drop_oldest(but=entry):
+                        return None
+        self._runner.rewind(sequence, rows)
+        return sequence
+
+    def spread(self, request: Request) -> None:
+        """Give each of a request's samples a copy of the sequence of its prompt.
+
+        Raises:
+            Parked: There was no memory: the request waits again.
+            OutOfMemory: It does not fit even alone.
+        """
+        leader, *others = request.running
+        for sample in others:
+            sample.sequence = self._get(lambda: self._runner.fork(leader.sequence), request)
+
+    def reserve(self, sample: Sample, drafts: int) -> int:
+        """Reserve a row for a sample; return how many of `drafts` drafts fit as well.
+
+        Raises:
+            Parked: There was no memory: its request waits again.
+            OutOfMemory: It does not fit even alone.
+        """
+        speed = sample.drafts.tokens_per_step
+        return self._get(
+            lambda: self._runner.reserve(sample.sequence, drafts=drafts, tokens_per_step=speed),
+            sample.request,
+        )
+
+    def _get(self, act: Callable[[], T], request: Request) -> T:
+        while True:
+            try:
+                return act()
+            except OutOfMemory:
+                if self.retained.drop_oldest():
+                    continue
+                victim = self._scheduler.who_gives_way()
+                if victim is None or len(self._scheduler.running) == 1:
+                    raise
+                self.park(victim)
+                if victim is request:
+                    raise Parked from None
+
+    def park(self, request: Request) -> None:
+        """Let a request wait again; its caches stay as long as nobody needs their memory."""
+        self.preemptions += 1
+        request.preemptions += 1
+        request.count_time()
+        for sample in request.running:
+            sequence = self._detached(sample)
+            if sequence is None:
+                continue
+            # A session's cache has another state than a prompt leaves, so it is not kept.
+            if request.kept is not None or not sample.tokens:
+                self._runner.close(sequence)
+                continue
+            tokens = self._shared_tokens(request, sample, sequence)
+            entry = self.retained.add(tokens, sequence, wanted=True)
+            if entry is not None:
+                request.parked[sample] = entry
+        self._scheduler.put_back(request)
+
+    def release(self, sample: Sample) -> None:
+        """Take a finished sample's sequence: free it, or keep it for those who begin alike."""
+        request = sample.request
+        sequence = self._detached(sample)
+        if sequence is None:
+            return
+        if request.kept is not None and sample is request.samples[0]:
+            self._keep(request, sample, sequence)
+        elif self._shares(request):
+            self.retained.add(self._shared_tokens(request, sample, sequence), sequence)
+        else:
+            self._runner.close(sequence)
+
+    def _detached(self, sample: Sample) -> RunnerSequence | None:
+        """Take a sample's sequence from it, and count what was read of it."""
+        request = sample.request
+        sequence: RunnerSequence | None = sample.sequence
+        self._runner.forget(sample)
+        sample.sequence = None
+        if sequence is None:
+            return None
+        if request.source is not None and request.source.sequence is sequence:
+            self.retained.take(request.source)
+            request.source = None
+        request.reads.add(sequence.reads)
+        sequence.reads = Reads()
+        return sequence
+
+    def _shared_tokens(
+        self, request: Request, sample: Sample, sequence: RunnerSequence
+    ) -> tuple[int, ...]:
+        """Return the tokens whose rows serve any request that begins with them."""
+        if not self._shares(request):
+            return ()
+        tokens = request.tokens
+        if self._runner.shares_answers:
+            tokens = tokens + sample.tokens
+        return tuple(tokens[: sequence.cache.length])
+
+    def _keep(self, request: Request, sample: Sample, sequence: RunnerSequence) -> None:
+        """Hand a cache to the session that keeps it."""
+        assert request.kept is not None
+        # An interruption may have come between the run of a token and its commit, or before the
+        # run: keep only the tokens that both the request and the cache have.
+        held = (request.tokens + sample.tokens)[: sequence.cache.length]
+        sequence.cache.truncate(len(held))
+        if request.kept.sequence is not None:
+            self._runner.close(request.kept.sequence)
+        request.kept.sequence, request.kept.tokens = sequence, held

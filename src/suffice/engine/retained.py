@@ -1,0 +1,138 @@
+"""Caches that outlive their requests, found by the tokens they hold. No tensors here.
+
+Running requests are in the store too, as sources: others may copy the beginning of their prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from suffice.engine.prefix_tree import PrefixTree, Tokens
+
+LEAST_ROWS = 64  # shorter caches are not worth keeping, nor shorter beginnings copying
+
+
+@dataclass(eq=False)
+class Entry:
+    """A cache and its tokens.
+
+    `tokens` are those whose rows may serve any request that begins alike. `running`: a request uses
+    the cache, so that its rows may be copied but not taken over. `wanted`: a parked request will
+    take it over again.
+    """
+
+    tokens: Tokens
+    sequence: Any
+    running: bool = False
+    wanted: bool = False
+
+    @property
+    def ready(self) -> int:
+        """How many of the tokens have been run."""
+        return min(len(self.tokens), int(self.sequence.cache.length))
+
+
+class Retained:
+    """The store. `close` frees a sequence; `limit` is in bytes, None for no limit of its own.
+
+    Caches that nobody uses leave it least recently used first.
+    """
+
+    def __init__(
+        self, close: Callable[[Any], None], limit: int | None = 0, least: int = LEAST_ROWS
+    ) -> None:
+        self.limit = limit
+        self.least = least
+        self.queries = self.hits = 0  # tokens
+        self._close = close
+        self._tree: PrefixTree[Entry] = PrefixTree()
+        self._idle: dict[int, Entry] = {}  # by id, least recently used first
+
+    @property
+    def enabled(self) -> bool:
+        """Whether caches are kept at all."""
+        return self.limit != 0
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the caches that nobody uses."""
+        return sum(int(entry.sequence.cache.bytes) for entry in self._idle.values())
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    def find(self, tokens: Tokens) -> tuple[Entry | None, int]:
+        """Return the entry with most rows for a prompt that begins so, and how many; None, 0."""
+        best: Entry | None = None
+        rows = 0
+        for entry, common in self._tree.matches(tokens):
+            if common <= rows:
+                break
+            if min(common, entry.ready) > rows:
+                best, rows = entry, min(common, entry.ready)
+        return (best, rows) if rows >= self.least else (None, 0)
+
+    def coming(self, tokens: Tokens) -> int:
+        """Return how many rows of a prompt that begins so a running request is about to have."""
+        found = (
+            common
+            for entry, common in self._tree.matches(tokens)
+            if entry.running and entry.ready < common
+        )
+        return next(found, 0)
+
+    def add_running(self, tokens: Tokens, sequence: Any) -> Entry:
+        """Let other requests copy from a running one, whose prompt is `tokens`."""
+        entry = Entry(tokens, sequence, running=True)
+        self._tree.add(tokens, entry)
+        return entry
+
+    def add(self, tokens: Tokens, sequence: Any, *, wanted: bool = False) -> Entry | None:
+        """Keep a cache that is free now; return None if it was closed instead."""
+        if not self.enabled or (len(tokens) < self.least and not wanted):
+            self._close(sequence)
+            return None
+        entry = Entry(tokens, sequence, wanted=wanted)
+        for shorter in list(self._tree.beginnings(tokens)):
+            if not shorter.running and not shorter.wanted:
+                self._drop(shorter)
+        self._tree.add(tokens, entry)
+        self._idle[id(entry)] = entry
+        while self.limit is not None and self.bytes > self.limit:
+            self.drop_oldest()
+        return entry if id(entry) in self._idle else None
+
+    def touch(self, entry: Entry) -> None:
+        """Note that an entry was used."""
+        if self._idle.pop(id(entry), None) is not None:
+            self._idle[id(entry)] = entry
+
+    def has(self, entry: Entry) -> bool:
+        """Whether an entry is still there, and nobody uses it."""
+        return id(entry) in self._idle
+
+    def take(self, entry: Entry) -> Any:
+        """Remove an entry and return its sequence, which is the caller's now."""
+        self._idle.pop(id(entry), None)
+        self._tree.remove(entry)
+        return entry.sequence
+
+    def drop_oldest(self, but: Entry | None = None) -> bool:
+        """Free the cache that was used longest ago, but not `but`; False if there is none."""
+        entry = next(self._others(but), None)
+        if entry is not None:
+            self._drop(entry)
+        return entry is not None
+
+    def clear(self) -> None:
+        """Free all caches that nobody uses."""
+        while self.drop_oldest():
+            pass
+
+    def _others(self, but: Entry | None) -> Iterator[Entry]:
+        return (entry for entry in self._idle.values() if entry is not but)
+
+    def _drop(self, entry: Entry) -> None:
+        self._close(self.take(entry))

@@ -1,0 +1,107 @@
+"""Decides which prompts run in a step, and how many tokens of each. No tensors here.
+
+Those who decode get a token in every step, so prompts may only fill what is left of a step's time:
+a neighbour's prompt, however long, then delays nobody's next token by much more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+STEP_SECONDS = 0.040
+MOST_PROMPTS = 4  # that take turns; others wait
+_RATE = 0.2  # weight of a new time
+_SLOWEST = 3.0  # longest believed time, over the expected one; more is other load
+
+
+class Prompt(Protocol):
+    """A request whose prompt is being run."""
+
+    @property
+    def left(self) -> int:
+        """Its tokens that have not been run."""
+        ...
+
+
+P = TypeVar("P", bound=Prompt)
+
+
+class Times:
+    """Seconds of a step, learnt from the past: by samples that decode, and by a prompt's token."""
+
+    def __init__(self) -> None:
+        self._plain: dict[int, float] = {}
+        self._token: float | None = None
+
+    def plain(self, samples: int) -> float:
+        """Return the seconds of a step without prompts; 0 if none has been timed."""
+        if samples == 0 or not self._plain:
+            return 0.0
+        return self._plain[min(self._plain, key=lambda known: abs(known - samples))]
+
+    @property
+    def token(self) -> float | None:
+        """The seconds that a prompt's token adds; None if none has been timed."""
+        return self._token
+
+    def learn(self, samples: int, tokens: int, seconds: float) -> None:
+        """Record the time of a step of so many samples that decode and tokens of prompts."""
+        if tokens == 0:
+            self._plain[samples] = _mixed(self._plain.get(samples), seconds)
+            return
+        rest = max(seconds - self.plain(samples), 0.1 * seconds) / tokens
+        self._token = _mixed(self._token, rest)
+
+
+def _mixed(old: float | None, new: float) -> float:
+    return new if old is None else old + _RATE * (min(new, _SLOWEST * old) - old)
+
+
+class Turns(Generic[P]):
+    """Shares the time that a step has for prompts among those that wait, in turn.
+
+    `tile` is how many tokens of a prompt one call runs at most.
+    """
+
+    def __init__(self, tile: int, step_seconds: float = STEP_SECONDS) -> None:
+        self.times = Times()
+        self.step_seconds = step_seconds
+        self._tile = tile
+        self._served: list[P] = []  # who had the last turns, latest last
+
+    def rounds(self, prompts: Sequence[P], samples: int) -> list[list[tuple[P, int]]]:
+        """Return, for each call of the step, the prompts that take part and their tokens.
+
+        `prompts` are in order of arrival, `samples` those that decode. There is at least one tile.
+        If nobody decodes, each of the prompts gets at least one.
+        """
+        active = self._in_turn(prompts[:MOST_PROMPTS])
+        tiles = self._tiles(samples)
+        if samples == 0:
+            tiles = max(tiles, len(active))
+        left = {id(prompt): prompt.left for prompt in active}
+        rounds: list[list[tuple[P, int]]] = []
+        while tiles > 0 and any(left.values()):
+            going = [prompt for prompt in active if left[id(prompt)]][:tiles]
+            rounds.append([(prompt, min(left[id(prompt)], self._tile)) for prompt in going])
+            for prompt, count in rounds[-1]:
+                left[id(prompt)] -= count
+                self._serve(prompt)
+            tiles -= len(going)
+        return rounds
+
+    def _tiles(self, samples: int) -> int:
+        """Return how many tiles are expected to fit into the step."""
+        if not self.times.token:
+            return 1
+        free = self.step_seconds - self.times.plain(samples)
+        return max(int(free / (self.times.token * self._tile)), 1)
+
+    def _in_turn(self, prompts: Sequence[P]) -> list[P]:
+        self._served = [each for each in self._served if any(each is one for one in prompts)]
+        new = [each for each in prompts if not any(each is one for one in self._served)]
+        return [*new, *self._served]
+
+    def _serve(self, prompt: P) -> None:
+        self._served = [*(each for each in self._served if each is not prompt), prompt]

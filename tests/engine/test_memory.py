@@ -1,0 +1,175 @@
+"""Memory: whoever fits alone ends with the text that it has alone, however little there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fake_engine import FakeRunner, fake_llm, runner_of
+from suffice import LLM, SamplingParams
+from suffice.engine.request import Request
+
+
+def params(number: int, tokens: int, n: int = 1) -> SamplingParams:
+    return SamplingParams(max_tokens=tokens, seed=number, ignore_eos=True, n=n)
+
+
+def engine(memory: int, prefix: int | None = 0, most: int = 4) -> LLM:
+    llm = fake_llm(memory=memory, max_num_seqs=most)
+    llm.loop.retained.limit, llm.loop.retained.least = prefix, 2
+    return llm
+
+
+def finish(llm: LLM, made: list[Request], apart: list[int]) -> None:
+    for request, steps in zip(made, apart, strict=True):
+        llm.loop.add(request)
+        for _ in range(steps):
+            llm.loop.step()
+    for _ in range(5000):
+        if all(request.finished for request in made):
+            break
+        llm.loop.step()
+    assert all(request.finished for request in made), "somebody starves"
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(2, 4), min_size=1, max_size=9),  # prompt
+            st.integers(1, 9),  # tokens
+            st.integers(1, 2),  # samples
+            st.integers(0, 2),  # priority
+            st.integers(0, 3),  # steps until the next comes
+        ),
+        min_size=1,
+        max_size=7,
+    ),
+    st.sampled_from([0, None]),
+    st.integers(0, 12),
+)
+def test_nothing_that_fits_alone_is_lost(asked: list[Any], prefix: int | None, extra: int) -> None:
+    need = max(n * (len(prompt) + tokens + 2) for prompt, tokens, n, _, _ in asked)
+    llm = engine(need + extra, prefix)
+    made = [
+        llm.maker.make(prompt, params(at, tokens, n), priority=priority, reuse=True)
+        for at, (prompt, tokens, n, priority, _) in enumerate(asked)
+    ]
+    finish(llm, made, [steps for *_, steps in asked])
+    for at, (request, (prompt, tokens, n, _, _)) in enumerate(zip(made, asked, strict=True)):
+        assert request.error is None
+        (alone,) = fake_llm().generate([prompt], params(at, tokens, n))
+        assert request.output().outputs == alone.outputs
+    runner = runner_of(llm)
+    llm.loop.retained.clear()
+    assert (runner.memory, runner.open_sequences) == (need + extra, [])
+
+
+def test_the_newest_gives_way_and_goes_on_after_the_others() -> None:
+    llm = engine(16)
+    made = [llm.maker.make([3, 4], params(at, 9)) for at in range(2)]
+    finish(llm, made, [0, 0])
+    assert [request.preemptions > 0 for request in made] == [False, True]
+    assert llm.loop.stats().preemptions == made[1].preemptions
+
+
+def test_a_more_urgent_request_parks_another() -> None:
+    llm = engine(13)
+    calm = llm.maker.make([3, 4], params(0, 9), priority=1)
+    urgent = llm.maker.make([5, 6, 7, 8, 9, 2], params(1, 3), priority=0)
+    llm.loop.add(calm)
+    for _ in range(6):
+        llm.loop.step()
+    llm.loop.add(urgent)
+    llm.loop.step()
+    assert [bool(each.samples[0].tokens) for each in (urgent, calm)] == [True, True]
+    assert calm.preemptions == 1 and llm.loop.scheduler.running == [urgent]
+    finish(llm, [], [])
+    while not calm.finished:
+        llm.loop.step()
+    assert calm.samples[0].tokens == list(
+        fake_llm().generate([[3, 4]], params(0, 9))[0].outputs[0].token_ids
+    )
+
+
+def test_a_parked_request_whose_cache_is_still_there_runs_nothing_again() -> None:
+    llm = engine(100, prefix=None)
+    request = llm.maker.make([3, 4, 5], params(0, 9))
+    llm.loop.add(request)
+    for _ in range(4):
+        llm.loop.step()
+    llm.loop._memory.park(request)
+    finish(llm, [], [])
+    while not request.finished:
+        llm.loop.step()
+    runner = runner_of(llm)
+    assert (runner.prefilled, runner.replayed) == ([[3, 4, 5]], [])
+
+
+def test_without_its_cache_the_tokens_come_in_as_known_ones() -> None:
+    llm = engine(100)
+    request = llm.maker.make([3, 4, 5], params(0, 9))
+    llm.loop.add(request)
+    for _ in range(4):
+        llm.loop.step()
+    known = list(request.samples[0].tokens)
+    llm.loop._memory.park(request)
+    while not request.finished:
+        llm.loop.step()
+    runner = runner_of(llm)
+    assert runner.prefilled == [[3, 4, 5]] * 2
+    assert [token for part in runner.replayed for token in part] == known[:-1]
+    assert request.samples[0].tokens[: len(known)] == known
+
+
+def test_clients_that_come_together_run_what_they_share_once() -> None:
+    llm = engine(10**6, prefix=None, most=8)
+    shared = [3 + at % 5 for at in range(40)]
+    made = [llm.maker.make([*shared, 2, 3 + at], params(at, 4), reuse=True) for at in range(6)]
+    finish(llm, made, [0] * 6)
+    ran = sum(map(len, runner_of(llm).prefilled))
+    assert ran <= 42 + 5 * 3, "the shared part ran once"
+    assert made[0].cached == 0
+    assert all(request.cached >= 40 for request in made[1:])
+    for at, request in enumerate(made):
+        (alone,) = fake_llm().generate([request.tokens], params(at, 4))
+        assert request.output().outputs == alone.outputs
+
+
+def test_requests_that_reuse_nothing_leave_nothing() -> None:
+    llm = engine(10**6, prefix=None)
+    made = [llm.maker.make([3, 4, 5, 6], params(at, 4)) for at in range(2)]
+    finish(llm, made, [9, 0])
+    assert [request.cached for request in made] == [0, 0]
+    assert len(llm.loop.retained) == 0 and runner_of(llm).open_sequences == []
+
+
+def test_what_does_not_fit_alone_says_so() -> None:
+    llm = engine(6)
+    request = llm.maker.make([3, 4, 5, 6, 7, 8, 9], params(0, 4))
+    finish(llm, [request], [0])
+    assert (request.error, request.error_code) == ("request 0 needs 7 rows", "too_large")
+
+
+def test_a_prefix_store_never_stands_in_the_way() -> None:
+    llm = engine(20, prefix=None)
+    for at in range(6):
+        request = llm.maker.make([3 + at, 4, 5, 6], params(at, 9), reuse=True)
+        finish(llm, [request], [0])
+        assert request.error is None
+    assert 0 < llm.loop.retained.bytes <= 20
+
+
+def test_a_wrong_copy_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison bites: a copy with a token too few gives another text."""
+
+    def careless(self: FakeRunner, sequence: Any, rows: int) -> None:
+        sequence.cache.truncate(rows - 1)
+        sequence.cache.tokens.append(9)
+
+    monkeypatch.setattr(FakeRunner, "rewind", careless)
+    with pytest.raises(AssertionError):
+        test_clients_that_come_together_run_what_they_share_once()

@@ -26,7 +26,15 @@ def loaded(code: str) -> set[str]:
 
 def test_every_public_name_exists() -> None:
     assert sorted(suffice.__all__) == sorted(
-        ["LLM", "CompletionOutput", "Config", "RequestOutput", "SamplingParams", "__version__"]
+        [
+            "LLM",
+            "AsyncLLM",
+            "CompletionOutput",
+            "Config",
+            "RequestOutput",
+            "SamplingParams",
+            "__version__",
+        ]
     )
     for name in suffice.__all__:
         value = getattr(suffice, name)

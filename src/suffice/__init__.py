@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from suffice.engine.async_llm import AsyncLLM
     from suffice.engine.config import Config
     from suffice.engine.llm import LLM
     from suffice.engine.request import CompletionOutput, RequestOutput
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CompletionOutput",
     "Config",
     "RequestOutput",
@@ -26,6 +28,7 @@ __all__ = [
 
 _MODULES = {
     "LLM": "suffice.engine.llm",
+    "AsyncLLM": "suffice.engine.async_llm",
     "CompletionOutput": "suffice.engine.request",
     "Config": "suffice.engine.config",
     "RequestOutput": "suffice.engine.request",

@@ -232,3 +232,55 @@ def test_stats_tell_what_runs(engine: Engine) -> None:
     assert (stats.running, stats.waiting, stats.kv_bytes_used) == (0, 0, 0)
     assert stats.steps > 0
     assert stats.last_step_at <= time.monotonic()
+
+
+def test_a_request_goes_on_after_what_another_engine_gave(engine: Engine) -> None:
+    (whole,) = fake_llm().generate([[3, 4]], LONG)
+    sample = whole.outputs[0]
+    for known in (0, 1, 4, 8):
+        receiver = Receiver()
+        engine.submit(Work("a", (3, 4), LONG, known=(sample.token_ids[:known],)), receiver)
+        receiver.wait()
+        assert receiver.tokens() == sample.token_ids[known:]
+        before = fake_llm().tokenizer.decode(list(sample.token_ids[:known]), skip_special=True)
+        assert before + receiver.text() == sample.text
+
+
+def test_a_second_request_uses_what_the_first_left() -> None:
+    llm = fake_llm()
+    llm.loop.retained.least = 4
+    engine = Engine(llm, prefix_bytes=1000)
+    for cached, reuse in ((0, True), (6, True), (0, False)):
+        receiver = Receiver()
+        engine.submit(Work("a", (3, 4, 5, 6, 7, 8, 9), LONG, reuse=reuse), receiver)
+        final = receiver.wait().final
+        assert final is not None and final.cached_tokens == cached
+        assert (
+            receiver.tokens()
+            == fake_llm().generate([[3, 4, 5, 6, 7, 8, 9]], LONG)[0].outputs[0].token_ids
+        )
+    engine.drain()
+    stats = engine.stats()
+    assert (stats.prefix_hits, stats.prefix_queries, stats.prefix_entries) == (6, 14, 1)
+    engine.close()
+    assert runner_of(llm).open_sequences == []
+
+
+def test_another_technique_than_the_engines_is_refused(engine: Engine) -> None:
+    with pytest.raises(InputError, match="attention=aet: this engine runs exact for all requests"):
+        engine.submit(Work("a", (3,), LONG, attention="aet"), Receiver())
+
+
+def test_queued_tokens_are_limited_too() -> None:
+    held = threading.Event()
+
+    def waits(history: list[int]) -> Any:
+        held.wait(20)
+        return mixed(history)
+
+    engine = Engine(fake_llm(waits, max_num_seqs=1), max_queued_tokens=10)
+    with pytest.raises(Busy, match="tokens are waiting already"):
+        for at in range(9):
+            engine.submit(Work(str(at), (3, 4, 5), LONG), Receiver())
+    held.set()
+    engine.close()

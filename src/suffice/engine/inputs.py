@@ -169,7 +169,7 @@ class RequestMaker:
                 the vocabulary; or more tokens or samples than there is room for.
         """
         self._check_params(params)
-        text, tokens = self._tokens(prompt)
+        text, tokens = self.tokens(prompt)
         if len(tokens) >= self._rows:
             raise InputError(
                 f"the prompt has {len(tokens)} tokens: must be at most {self._rows - 1}, one less "
@@ -235,7 +235,12 @@ class RequestMaker:
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
         self._check_ids("logit_bias", list(params.logit_bias or ()))
 
-    def _tokens(self, prompt: Any) -> tuple[str | None, list[int]]:
+    def tokens(self, prompt: Any) -> tuple[str | None, list[int]]:
+        """Return a prompt's text, None if it was given as tokens, and its tokens.
+
+        Raises:
+            InputError: It is empty, neither text nor token ids, or has ids outside the vocabulary.
+        """
         if isinstance(prompt, Mapping):
             for key in prompt:
                 if key not in _KEYS:

@@ -119,7 +119,7 @@ class LLM:
             InputError: A message of another form, or a bad parameter; nothing has been run.
         """
         talks = split_talks(messages)
-        prompts = [self._chat_tokens(talk, add_generation_prompt) for talk in talks]
+        prompts = [self.chat_tokens(talk, add_generation_prompt) for talk in talks]
         return self.generate(prompts, sampling_params, use_tqdm)
 
     def stream(
@@ -156,7 +156,12 @@ class LLM:
         with self.loop.lock.turn():
             return self.maker.make(parts[0], chosen, kept)
 
-    def _chat_tokens(self, messages: Any, add_generation_prompt: bool = True) -> list[int]:
+    def chat_tokens(self, messages: Any, add_generation_prompt: bool = True) -> list[int]:
+        """Return a conversation's tokens by the model's chat template.
+
+        Raises:
+            InputError: A message of another form, or one that the template refuses.
+        """
         talk = conversation(messages)
         with self.loop.lock.turn():
             return self.tokenizer.chat(talk, add_generation_prompt=add_generation_prompt)
@@ -217,7 +222,7 @@ class Session:
         self, messages: Sequence[Message], sampling_params: SamplingParams | None = None
     ) -> Generator[tuple[str, RequestOutput], None, None]:
         """Generate the next message of a conversation; see `LLM.stream`."""
-        return self.stream(self._llm._chat_tokens(messages), sampling_params)
+        return self.stream(self._llm.chat_tokens(messages), sampling_params)
 
     def close(self) -> None:
         """Free the cache; the session can go on with an empty one."""

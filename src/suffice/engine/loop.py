@@ -85,11 +85,11 @@ class Loop:
             prompts = [request for request in self.scheduler.running if request.left]
             going = self._reserved()
             decoding = len([sample for sample, _ in going if not sample.behind])
-            prompts = [request for request in prompts if request in self.scheduler.running]
+            prompts = [request for request in prompts if request.held]
             first, *rest = self.turns.rounds(prompts, decoding) or [[]]
             ran = self._run(going, first)
             for parts in rest:
-                ran += self._run([], parts)
+                ran += self._run([], [part for part in parts if part[0].held])
             if going or prompts:
                 self.turns.times.learn(len(going), ran, self._clock() - began)
             self.scheduler.retire()
@@ -131,6 +131,11 @@ class Loop:
                 kv_bytes_held=trace.kv_bytes_held,
                 weight_bytes_read=trace.weight_bytes_read,
             )
+
+    def forget_prefixes(self) -> None:
+        """Free the caches that are kept for later requests."""
+        with self.lock.turn():
+            self.retained.clear()
 
     def _admit(self) -> None:
         while request := self.scheduler.admit(self._memory.fits):
@@ -191,7 +196,7 @@ class Loop:
         for (request, count), found in zip(parts, logits[len(going) :], strict=True):
             self._prompt_tokens += count
             self.scheduler.shares.charge(request.key, prompt=count)
-            if not request.finished and not request.left:
+            if request.held and not request.left:  # another's end may have parked it
                 self._end_prompt(request, found)
         return sum(count for _, count in parts)
 

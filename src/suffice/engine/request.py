@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -92,6 +93,17 @@ class RequestOutput:
     prompt_logprobs: None = None
     error: str | None = None
     speculation: DraftStats = field(default_factory=DraftStats)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the output as plain values that JSON can hold: dicts, lists, texts, numbers."""
+        found: dict[str, Any] = _plain(dataclasses.asdict(self))
+        return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 @dataclass
@@ -254,8 +266,13 @@ class Request:
         return self.finished or first.sequence is not None or bool(first.tokens)
 
     @property
+    def held(self) -> bool:
+        """Whether it runs and has its sequences; a request that was parked has none."""
+        return bool(self.running) and self.running[0].sequence is not None
+
+    @property
     def left(self) -> int:
-        """Tokens of the prompt that have not been run."""
+        """Tokens of the prompt that have not been run; it must be `held`."""
         held: int = self.running[0].sequence.cache.length
         return max(len(self.tokens) - held, 0)
 

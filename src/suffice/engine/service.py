@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from suffice.attention import ATTENTIONS
 from suffice.engine.request import Request, Sample
+from suffice.engine.steps import STEP_SECONDS
 from suffice.engine.work import Delta, EngineStats, Final, TokenLogprob, Work
 from suffice.errors import Busy, Closed, InputError
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from suffice.engine.llm import LLM
 
 __all__ = ["Busy", "Closed", "Delta", "Engine", "EngineStats", "Final", "TokenLogprob", "Work"]
+
+DEFAULT_PREFIX_BYTES = 1 << 30
 
 _log = logging.getLogger(__name__)
 
@@ -50,20 +54,41 @@ class Engine:
     """
 
     def __init__(
-        self, llm: LLM, *, max_queue: int = 256, clock: Callable[[], float] = time.monotonic
+        self,
+        llm: LLM,
+        *,
+        max_queue: int = 256,
+        max_queued_tokens: int | None = None,
+        step_ms: float = 1000 * STEP_SECONDS,
+        prefix_bytes: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start the thread; `max_queue` requests may wait.
+        """Start the thread. The engine shares the loop with `llm`, which may be used meanwhile.
 
-        The engine shares the model's loop with `llm`, which may be used meanwhile.
+        Args:
+            llm: The model.
+            max_queue: How many requests may wait.
+            max_queued_tokens: How many tokens their prompts may have together; None: any number.
+            step_ms: Milliseconds that a step should take at most while anybody decodes.
+            prefix_bytes: Limit of the caches that are kept for later requests; 0 keeps none. None
+                is the limit of all caches (`kv_cache_bytes`), or 1 GiB if there is none.
+            clock: Seconds, for deadlines.
         """
         self._loop = llm.loop
+        self._loop.turns.step_seconds = step_ms / 1000
+        if prefix_bytes is None:
+            prefix_bytes = llm.config.kv_cache_bytes or DEFAULT_PREFIX_BYTES
+        self._loop.retained.limit = prefix_bytes
         self._maker = llm.maker
+        self._attention = ATTENTIONS.name_of(llm.config.attention)
         self._max_queue = max_queue
+        self._max_queued_tokens = max_queued_tokens
         self._clock = clock
         self._jobs: dict[str, _Job] = {}  # in order of arrival
         self._inbox: list[_Job] = []
         self._wake = threading.Condition()
         self._closing = self._draining = False
+        self._settled = True  # the thread has nothing left to do or to tell
         self._stats = EngineStats()
         self._thread = threading.Thread(target=self._run, name="suffice-engine", daemon=True)
         self._thread.start()
@@ -78,7 +103,21 @@ class Engine:
             Busy: The queue is full.
             Closed: The engine takes no more work.
         """
+        self.start(work, on_delta)
+
+    def start(self, work: Work, on_delta: Callable[[Delta], None]) -> Request:
+        """Do as `submit`, and return the request, which the engine's thread changes until it ends.
+
+        Raises:
+            InputError: See `submit`, like the following.
+            Busy: The queue is full.
+            Closed: The engine takes no more work.
+        """
         self._check_open()
+        if work.attention not in (None, self._attention):
+            raise InputError(
+                f"attention={work.attention}: this engine runs {self._attention} for all requests"
+            )
         request = self._maker.make(
             list(work.prompt),
             work.params,
@@ -97,14 +136,22 @@ class Engine:
             self._check_open()
             if work.id in self._jobs:
                 raise InputError(f"id {work.id!r}: a request of this id is under way")
-            waiting = self._loop.scheduler.waiting + len(self._inbox)
-            if waiting >= self._max_queue:
-                raise Busy(
-                    f"{waiting} requests are waiting already", self._loop.scheduler.wait(waiting)
-                )
+            self._check_queue(len(work.prompt))
+            self._settled = False
             self._jobs[work.id] = job
             self._inbox.append(job)
             self._wake.notify_all()
+        return request
+
+    def _check_queue(self, tokens: int) -> None:
+        scheduler = self._loop.scheduler
+        queued = [job.request.tokens for job in self._jobs.values() if not job.request.begun]
+        wait = scheduler.wait(len(queued))
+        if len(queued) >= self._max_queue:
+            raise Busy(f"{len(queued)} requests are waiting already", wait)
+        total, most = sum(map(len, queued)), self._max_queued_tokens
+        if queued and most is not None and total + tokens > most:
+            raise Busy(f"prompts of {total} tokens are waiting already", wait)
 
     def cancel(self, id: str) -> bool:
         """End a request before the next step; its last delta has finish reason "abort".
@@ -128,7 +175,7 @@ class Engine:
         """Take no more work, and return when all requests under way have ended."""
         with self._wake:
             self._draining = True
-            self._wake.wait_for(lambda: not self._jobs or self._closing)
+            self._wake.wait_for(lambda: (self._settled and not self._jobs) or self._closing)
 
     def close(self) -> None:
         """Take no more work, end all requests before the next step, and end the thread."""
@@ -154,6 +201,7 @@ class Engine:
         for job in list(self._jobs.values()):
             self._end(job)
         self._hand_out()
+        self._loop.forget_prefixes()
         self._note()
 
     def _wait(self) -> bool:
@@ -202,6 +250,8 @@ class Engine:
         )
         with self._wake:
             self._stats = stats
+            self._settled = not self._jobs
+            self._wake.notify_all()
 
 
 def _check_known(work: Work, request: Request) -> None:

@@ -193,9 +193,10 @@ class ServerFlags:
         if self.api_key_file is not None:
             try:
                 lines = self.api_key_file.read_text(encoding="utf-8").splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                why = getattr(error, "strerror", None) or "is not text"
-                raise InputError(f"--api-key-file {self.api_key_file}: {why}") from None
+            except OSError as error:
+                raise InputError(f"--api-key-file {self.api_key_file}: {error.strerror}") from None
+            except UnicodeDecodeError:
+                raise InputError(f"--api-key-file {self.api_key_file}: is not text") from None
             own = [line.strip() for line in lines if line.strip()]
             if not own:
                 raise InputError(f"--api-key-file {self.api_key_file}: it has no key")

@@ -70,14 +70,17 @@ def listening(settings: Settings) -> socket.socket:
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
     try:
         found.bind((settings.host, settings.port))
-    except (OSError, UnicodeError) as error:
+    except OSError as error:
         found.close()
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        if error.errno == errno.EADDRINUSE:
             raise OptionError(
                 "port", settings.port, "is in use: stop the other program, or choose another port"
             ) from None
-        why = getattr(error, "strerror", None) or "is no address"
-        raise InputError(f"--host {settings.host} --port {settings.port}: {why}") from None
+        where = f"--host {settings.host} --port {settings.port}"
+        raise InputError(f"{where}: {error.strerror or error}") from None
+    except UnicodeError:
+        found.close()
+        raise InputError(f"--host {settings.host[:60]}: is no address") from None
     found.listen(BACKLOG)
     return found
 

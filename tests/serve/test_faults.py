@@ -231,7 +231,7 @@ def test_silence_is_filled(serving: Callable[..., Any], tmp_path: Path) -> None:
         hold.touch()
         ask = pool.submit(server.chat, stream=True, max_tokens=1)
         until(lambda: running(server))
-        time.sleep(0.3)
+        time.sleep(1.2)
         hold.unlink()
         answer = ask.result()
         assert answer.text.startswith(": keep-alive\n\n") and events(answer)[-1] == "[DONE]"

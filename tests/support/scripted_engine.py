@@ -156,7 +156,7 @@ def compiled(text: str) -> Any:
     raise InputError("the scripted engine follows no grammar")
 
 
-def opened(options: Mapping[str, Any]) -> Opened:
+def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
     """Make the engine, as `Settings.engine` names it."""
     if options.get("fail"):
         raise InputError(f"the model '{options['fail']}' cannot be used")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from suffice.cli.flags import NUMBER, WHOLE, argument, flag
 from suffice.cli.options import ModelFlags, speculation
-from suffice.errors import InputError
+from suffice.engine.option_values import size, whole
+from suffice.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from suffice.serve.settings import Settings
@@ -78,6 +79,33 @@ class ServerFlags:
             **WHOLE,
         ),
     ] = 256
+    max_queued_tokens: Annotated[
+        int | None,
+        flag(
+            "--max-queued-tokens",
+            help="Most tokens of the prompts that wait; default: any.",
+            panel="Server",
+            **WHOLE,
+        ),
+    ] = None
+    step_ms: Annotated[
+        float,
+        flag(
+            "--step-ms",
+            help="Milliseconds that prompts may delay the next token of others.",
+            panel="Server",
+            **NUMBER,
+        ),
+    ] = 40.0
+    prefix_cache_bytes: Annotated[
+        str | None,
+        flag(
+            "--prefix-cache-bytes",
+            help="Memory of caches that are kept for prompts with the same beginning, such as "
+            "1GiB; 0: none; default: as --kv-cache-bytes, else 1GiB.",
+            panel="Server",
+        ),
+    ] = None
     max_per_key: Annotated[
         int,
         flag(
@@ -183,6 +211,21 @@ class ServerFlags:
         ),
     ] = False
 
+    def limits(self) -> dict[str, Any]:
+        """Return the engine's limits.
+
+        Raises:
+            InputError: A value out of range.
+        """
+        if not self.step_ms > 0:
+            raise OptionError("step_ms", self.step_ms, "must be more than 0")
+        kept = self.prefix_cache_bytes
+        return {
+            "step_ms": self.step_ms,
+            "max_queued_tokens": whole(1, none=True)("max_queued_tokens", self.max_queued_tokens),
+            "prefix_bytes": 0 if kept == "0" else size("prefix_cache_bytes", kept),
+        }
+
     def keys(self) -> tuple[str, ...]:
         """Return the API keys of the flags and of the file.
 
@@ -242,6 +285,7 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
     return Settings(
         model=model.model,
         options=engine_options(model, flags.parallel),
+        limits=flags.limits(),
         host=flags.host,
         port=flags.port,
         uds=flags.uds,

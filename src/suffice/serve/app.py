@@ -10,12 +10,13 @@ from fastapi.middleware.cors import CORSMiddleware
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
 
 from suffice import __version__
 from suffice.serve import chat, completion, health, messages, models, responses, tokens
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front
-from suffice.serve.guard import Guard, key_of
+from suffice.serve.guard import Guard, key_of, note
 
 Route = Callable[[Front, Request, bytes, str], Awaitable[Response]]
 _NOT_HERE = {
@@ -43,7 +44,7 @@ _POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
 )
 
 
-def build(front: Front) -> FastAPI:
+def build(front: Front) -> ASGIApp:
     """Return the application around a front, which has been started."""
     app = FastAPI(
         title="suffice",
@@ -58,7 +59,7 @@ def build(front: Front) -> FastAPI:
     _add_plain(app, front)
     app.add_exception_handler(Problem, _refuse(front))
     app.add_exception_handler(HTTPException, _unknown)
-    app.add_middleware(Guard, front=front)
+    app.add_exception_handler(Exception, _broken)
     if front.settings.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -66,7 +67,7 @@ def build(front: Front) -> FastAPI:
             allow_methods=["*"],
             allow_headers=["*"],
         )
-    return app
+    return Guard(app, front)
 
 
 def _add(
@@ -174,6 +175,11 @@ def _refuse(front: Front) -> Callable[[Request, Exception], Response]:
         return Response(error.encoded(), error.status, headers, "application/json")
 
     return handle
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    problem = note(request.scope, error)
+    return Response(problem.encoded(), 500, dict(problem.headers()), "application/json")
 
 
 def _unknown(request: Request, error: Exception) -> Response:

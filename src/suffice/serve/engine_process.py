@@ -159,7 +159,7 @@ def begin(link: socket.socket) -> None:
     assert isinstance(start, wire.Start), "the first message starts the engine"
     module, _, name = start.factory.partition(":")
     try:
-        opened: Opened = getattr(importlib.import_module(module), name)(start.options)
+        opened: Opened = getattr(importlib.import_module(module), name)(start.options, start.limits)
     except InputError as error:
         link.sendall(wire.frame(wire.Failed(one_line(error), input=True)))
         return

@@ -22,7 +22,7 @@ from suffice.serve.pending import Mailbox, Ticket
 from suffice.serve.settings import Settings
 from suffice.serve.text import Text
 
-SWEEP_SECONDS = 0.5
+SWEEP_SECONDS = 0.25
 LONGEST_WAIT = 60.0  # seconds that a refused client is asked to wait, at most
 
 
@@ -214,11 +214,12 @@ class Front:
             await asyncio.sleep(0.02)
 
     async def _sweep(self) -> None:
-        """Give up clients that read nothing, and requests whose time is up."""
+        """End waits; give up clients that read nothing, and requests whose time is up."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
             for job in list(self.jobs.values()):
+                job.mailbox.sweep(now)
                 since = job.writing_since
                 if since is not None and now - since > self.settings.stall_seconds:
                     job.abandon()

@@ -25,8 +25,8 @@ from suffice.serve.fields import Texts
 LONGEST = 1 << 18  # characters of a grammar
 MOST_SECONDS = 2.0  # of a check
 MOST_KEPT = 64  # compiled grammars
-# Between the parts of JSON: nothing, a space, or a line break with an indent. Without a bound a small
-# model may write spaces until its tokens are used up.
+# Between the parts of JSON: nothing, a space, or a line break with an indent. Without a bound a
+# small model may write spaces until its tokens are used up.
 SPACES = {"whitespace_pattern": "|[ ]|\\n[ ]{0,16}"}
 _FIELDS = ("json", "regex", "choice", "grammar", "json_object")
 

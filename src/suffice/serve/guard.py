@@ -6,7 +6,8 @@ import asyncio
 import hmac
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -15,6 +16,8 @@ from suffice.serve.front import Front
 
 LOG = logging.getLogger("suffice.serve")
 OPEN_PATHS = frozenset({"/health", "/ready", "/version", "/ping"})  # need no key
+NOTED = "suffice.noted"  # in the scope: an error that is in the log
+DIRECT = "suffice.send"  # in the scope: sends to the client, past the layers of the application
 _NO_KEY = "no valid API key: send 'Authorization: Bearer KEY'"
 
 
@@ -40,6 +43,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope[DIRECT] = send
         started = False
 
         async def sending(message: Message) -> None:
@@ -53,12 +57,9 @@ class Guard:
         except Problem as problem:
             if not started:
                 await answer(send, problem)
-        except Exception:
-            ident = os.urandom(6).hex()
-            LOG.exception("error %s in %s", ident, scope["path"])
-            if started:
+        except Exception as error:
+            if scope.get(NOTED) is not error:  # one that is noted has been answered, too
                 raise
-            await answer(send, Problem("internal", f"an error of the server, noted as {ident}"))
 
     def _check(self, scope: Scope) -> None:
         if self._keys and scope["path"] not in OPEN_PATHS and scope["method"] != "OPTIONS":
@@ -94,6 +95,14 @@ class Guard:
             return message
 
         return receiving
+
+
+def note(scope: MutableMapping[str, Any], error: Exception) -> Problem:
+    """Log an error of the server, and return what the client is told."""
+    ident = os.urandom(6).hex()
+    LOG.error("error %s in %s", ident, scope["path"], exc_info=error)
+    scope[NOTED] = error
+    return Problem("internal", f"an error of the server, noted as {ident}")
 
 
 async def answer(send: Send, problem: Problem) -> None:

@@ -154,7 +154,9 @@ class Instance:
         with theirs:
             process = await loop.run_in_executor(self._starter, started, theirs.fileno())
         reader, writer = await asyncio.open_connection(sock=ours)
-        start = wire.Start(self._settings.engine, dict(self._settings.options))
+        start = wire.Start(
+            self._settings.engine, dict(self._settings.options), dict(self._settings.limits)
+        )
         writer.write(wire.frame(start))
         return Life(process, reader, writer)
 

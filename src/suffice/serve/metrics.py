@@ -106,6 +106,7 @@ class Metrics:
             if not labels:  # so that they are shown as 0
                 self._counters[name].labels(**self._labels)
         self._tokens = self._counters["generation_tokens"].labels(**self._labels)
+        self._counted = 0  # tokens since the last page
         self._between = self._histograms["inter_token_latency_seconds"]
         self._first = self._histograms["time_to_first_token_seconds"]
 
@@ -115,6 +116,8 @@ class Metrics:
 
     def page(self) -> bytes:
         """Return all metrics in Prometheus's text form."""
+        self._tokens.inc(self._counted)
+        self._counted = 0
         return generate_latest(self.registry)
 
     def refused(self, reason: str) -> None:
@@ -125,7 +128,7 @@ class Metrics:
         """Count the tokens of a delta, and the time since the last one."""
         if not delta.tokens:
             return
-        self._tokens.inc(len(delta.tokens))
+        self._counted += len(delta.tokens)
         now = time.monotonic()
         if ticket.first_at is None:
             self._first.observe(now - ticket.created)

@@ -21,7 +21,7 @@ from suffice.serve.protocol import Opened
 MOST_WAITING = 8192  # the server limits requests; one may have many prompts
 
 
-def opened(options: Mapping[str, Any]) -> Opened:
+def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
     """Load a model; return its engine and what the server has to know of it.
 
     Raises:
@@ -40,7 +40,7 @@ def opened(options: Mapping[str, Any]) -> Opened:
         weight_bytes=runner.weight_bytes,
         attention=ATTENTIONS.name_of(config.attention),
     )
-    engine = Engine(LLM.from_parts(config, runner, tokenizer), max_queue=MOST_WAITING)
+    engine = Engine(LLM.from_parts(config, runner, tokenizer), max_queue=MOST_WAITING, **limits)
     return Opened(engine, facts, _grammars(tokenizer, runner.vocabulary))
 
 

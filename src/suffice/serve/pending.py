@@ -68,6 +68,7 @@ class Mailbox:
         self._deltas: dict[tuple[int, int], Delta] = {}
         self._problem: Problem | None = None
         self._wake: asyncio.Future[None] | None = None
+        self._until = 0.0
 
     @property
     def open(self) -> bool:
@@ -90,17 +91,17 @@ class Mailbox:
     async def take(self, seconds: float) -> list[tuple[Ticket, Delta]]:
         """Wait for deltas and return them; an empty list if none come for some seconds.
 
+        `sweep` ends the wait, since a timer for every token would cost more than the wait itself.
+
         Raises:
             Problem: The request has failed; it is raised after the last delta.
         """
         if not self._deltas and self._problem is None:
-            loop = asyncio.get_running_loop()
-            self._wake = loop.create_future()
-            timer = loop.call_later(seconds, self._notify)
+            self._wake = asyncio.get_running_loop().create_future()
+            self._until = time.monotonic() + seconds
             try:
                 await self._wake
             finally:
-                timer.cancel()
                 self._wake = None
         if self._deltas:
             found = [(self.tickets[at], delta) for (at, _), delta in self._deltas.items()]
@@ -109,6 +110,11 @@ class Mailbox:
         if self._problem is not None:
             raise self._problem
         return []
+
+    def sweep(self, now: float) -> None:
+        """End a wait whose time is up."""
+        if self._wake is not None and now >= self._until:
+            self._notify()
 
     def _notify(self) -> None:
         if self._wake is not None and not self._wake.done():

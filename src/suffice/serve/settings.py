@@ -27,6 +27,7 @@ class Settings:
     Attributes:
         model: As the user gave it; the first of `served_names` if there are no others.
         options: The engine's options by name, plain values.
+        limits: Of the engine as a server's: keywords of `engine.service.Engine`.
         attentions: Attention techniques that a request may ask for.
         max_queue: Requests that may wait beyond those that run.
         max_per_key: Requests of one API key at a time; 0 for no limit.
@@ -42,6 +43,7 @@ class Settings:
 
     model: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, Any] = field(default_factory=dict)
     host: str = "127.0.0.1"
     port: int = 8000
     uds: str | None = None

@@ -13,7 +13,9 @@ from starlette.types import Receive, Scope, Send
 
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front, Job
+from suffice.serve.guard import DIRECT
 
+BODY = "http.response.body"
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 HEADERS = {
@@ -81,10 +83,16 @@ class EventStream(Response):
         job = self._job
         job.task = asyncio.current_task()
         listener = asyncio.create_task(cancel_on_disconnect(job, receive))
+        direct = scope[DIRECT]
         try:
             try:
                 async for part in self._events:
-                    await self._send(send, part)
+                    if self._started:  # the path of every token
+                        job.writing_since = time.monotonic()
+                        await direct({"type": BODY, "body": part, "more_body": True})
+                        job.writing_since = None
+                    else:
+                        await self._send(send, part)
             except Problem as problem:
                 if not self._started:
                     raise
@@ -92,7 +100,7 @@ class EventStream(Response):
             else:
                 if self._last:
                     await self._send(send, self._last)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await send({"type": BODY, "body": b"", "more_body": False})
         except asyncio.CancelledError:
             if not job.gone:
                 raise
@@ -108,7 +116,7 @@ class EventStream(Response):
             headers = {**HEADERS, "x-request-id": job.id}
             raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
             await send({"type": "http.response.start", "status": 200, "headers": raw})
-        await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": BODY, "body": part, "more_body": True})
         job.writing_since = None
 
 

@@ -17,10 +17,11 @@ LENGTH = struct.Struct("<I")
 
 
 class Start(msgspec.Struct, tag="start", frozen=True):
-    """The engine's options; the first message."""
+    """The engine's options and its limits as a server's engine; the first message."""
 
     factory: str
     options: dict[str, Any]
+    limits: dict[str, Any] = {}
 
 
 class Submit(msgspec.Struct, tag="submit", frozen=True, omit_defaults=True):

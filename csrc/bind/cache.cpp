@@ -200,6 +200,7 @@ void bind_cache(nb::module_& m) {
           },
           "capacity"_a, "keep"_a)
       .def("release", &KVCache::release)
+      .def("populate", &KVCache::populate, "bytes"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "move_row",
           [](KVCache& self, int from, int to) {

@@ -187,6 +187,7 @@ void KVCache::resize(int capacity, int keep) {
   for (int layer = 0; layer < layers_ && keep > 0; layer++)
     copied = std::max(copied, layout(rows_[layer]).total);
   arena_->require(needed + copied, bytes());
+  populated_ = 0;
   std::vector<std::byte*> fresh;
   try {
     for (int layer = 0; layer < layers_; layer++)
@@ -206,6 +207,16 @@ void KVCache::resize(int capacity, int keep) {
     memory_[layer] = fresh[layer];
     rows_[layer] = rows;
   }
+}
+
+bool KVCache::populate(size_t bytes) {
+  for (size_t mapped = 0; populated_ < layers_ && mapped < bytes; populated_++) {
+    const size_t size = layout(rows_[populated_]).total;
+    // A kernel that does not know this maps them at their first use.
+    if (memory_[populated_]) madvise(memory_[populated_], size, MADV_POPULATE_WRITE);
+    mapped += size;
+  }
+  return populated_ == layers_;
 }
 
 void KVCache::move_row(int from, int to) {

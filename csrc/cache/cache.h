@@ -95,6 +95,10 @@ class KVCache {
   // `keep` tokens, one layer at a time. On OutOfMemory the cache is unchanged.
   void resize(int capacity, int keep);
 
+  // Has the system map pages of about `bytes` bytes more, layer by layer, before they are used.
+  // Returns whether all are mapped. New pages are zeroed, which takes long for a long prompt.
+  bool populate(size_t bytes);
+
   // Eviction (evict.cpp). Keeps the rows kept[heads][count] of a layer, in that order, out of the
   // rows of `length` tokens; frees the memory of the others.
   void evict(int layer, const int32_t* kept, int count, int length);
@@ -146,6 +150,7 @@ class KVCache {
   Extras extras_;
   std::shared_ptr<const KeyRoundings> rounding_;
   std::vector<int> sketched_, boxed_;  // [layers]
+  int populated_ = 0;                  // layers whose pages are mapped
   std::vector<std::byte*> memory_;     // [layers]
   std::vector<int> rows_, removed_;    // rows allocated, rows evicted
   std::vector<Eligible> eligible_;     // [layers]

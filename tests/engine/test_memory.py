@@ -1,4 +1,4 @@
-"""Memory: whoever fits alone ends with the text that it has alone, however little there is."""
+"""A request that fits alone ends with the text that it has alone, in however little memory."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ tokens = st.lists(st.integers(0, 2), min_size=1, max_size=9).map(tuple)
 
 
 class Held:
-    """A sequence of so many tokens, and as many bytes."""
+    """A sequence with a byte for each token."""
 
     def __init__(self, length: int) -> None:
         self.cache = self

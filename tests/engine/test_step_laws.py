@@ -1,5 +1,5 @@
 """The laws of a step, on a real (tiny) model: a result does not depend, by a single bit, on how its
-prompt was cut, on what ran beside it, on what it found in the prefix store, or on being parked.
+prompt was cut, on what else ran, on what it found in the prefix store, or on being parked.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ _alone: dict[Any, list[Any]] = {}
 
 
 def alone(make: Make, name: str, variant: str, dtype: str) -> list[Any]:
-    """What each request gives in an engine where nothing ran before and nothing runs beside."""
+    """What each request gives in an engine where nothing else runs or ran."""
     if (name, variant, dtype) not in _alone:
         llm, found = make(name, variant, dtype), []
         for request in requests(llm):
@@ -247,7 +247,7 @@ def test_a_prompt_cut_where_a_sum_begins_would_show(
 
 
 def test_what_a_request_read_is_its_own(make: Make) -> None:
-    """It adds up to the engine's counts, and is the same alone and beside others."""
+    """It adds up to the engine's counts, and is the same alone and among others."""
     for name in ("exact", "aet", "certified", "quest"):
         llm = make(name, "llama", "int8")
         lonely, together = requests(llm), requests(llm)

@@ -47,32 +47,41 @@ def test_there_is_at_least_one_tile_however_long_a_step_takes() -> None:
     assert served(Turns(TILE), [Asking(1000)], 4) == [[30]], "nothing is known yet"
 
 
-def test_if_nobody_decodes_every_prompt_gets_a_tile() -> None:
-    assert served(turns(0.010, 1.0), [Asking(50), Asking(7), Asking(90)], 0) == [[30, 7, 30]]
+def test_short_prompts_share_a_call() -> None:
+    prompts = [Asking(7), Asking(50), Asking(3), Asking(20)]
+    assert served(Turns(TILE), prompts, 0) == [[7, 0, 3, 20]]
 
 
-def test_prompts_take_turns() -> None:
-    made, prompts = turns(0.010, 0.020 / TILE), [Asking(90), Asking(90), Asking(90)]
+def test_prompts_go_round_in_every_second_turn() -> None:
+    made, prompts = turns(0.010, 0.020 / TILE), [Asking(900), Asking(600), Asking(700)]
     ran = [served(made, prompts, 4)[0] for _ in range(6)]
-    assert ran == 2 * [[30, 0, 0], [0, 30, 0], [0, 0, 30]]
+    first, second, third = [30, 0, 0], [0, 30, 0], [0, 0, 30]
+    assert ran == [first, second, third, second, first, second]
 
 
 def test_a_newcomer_does_not_wait_behind_long_prompts() -> None:
     made = turns(0.010, 0.020 / TILE)
     long, other = Asking(6000), Asking(6000)
-    for _ in range(4):
+    for _ in range(5):
         served(made, [long, other], 4)
     short, steps = Asking(100), 0
     while short.left:
         served(made, [each for each in (long, other, short) if each.left], 4)
         steps += 1
-    assert steps <= 3 * 4
+    assert steps <= 2 * 4
+
+
+def test_a_long_prompt_goes_on_among_short_ones() -> None:
+    made, long = turns(0.010, 0.020 / TILE), Asking(3000)
+    for _ in range(60):
+        served(made, [long, Asking(60), Asking(60)], 4)
+    assert long.left <= 3000 - 60 // 6 * TILE
 
 
 def test_only_the_first_few_share_the_rows() -> None:
     prompts = [Asking(300) for _ in range(MOST_PROMPTS + 2)]
     made = turns(0.010, 0.0001)
-    for _ in range(5):
+    for _ in range(8):
         served(made, prompts, 4)
     assert all(each.left < 300 for each in prompts[:MOST_PROMPTS])
     assert all(each.left == 300 for each in prompts[MOST_PROMPTS:])

@@ -125,6 +125,10 @@ class FakeRunner:
         self._take(sequence, sequence.cache.length + rows)
         sequence.prompt = True
 
+    def populate(self, sequence: FakeSequence) -> bool:
+        assert sequence.prompt
+        return True
+
     def end(self, sequence: FakeSequence) -> None:
         assert sequence.prompt, "no prompt is being run"
         sequence.prompt = False

@@ -17,7 +17,7 @@ from typing import Any
 from suffice.engine.work import Delta, EngineStats, Final, TokenLogprob, Work
 from suffice.errors import Busy, Closed, InputError
 from suffice.serve import wire
-from suffice.serve.protocol import Opened
+from suffice.serve.hosted import Opened
 
 VOCABULARY = 300
 LENGTH = 40  # tokens of an answer without a limit

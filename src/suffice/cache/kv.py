@@ -140,6 +140,13 @@ class KVCache:
     def _most_held(self) -> int:
         return max(self.held(layer) for layer in range(self.layers)) + 1
 
+    def populate(self, size: int) -> bool:
+        """Have the system map about `size` bytes more of this memory before it is used.
+
+        Returns whether all of it is mapped.
+        """
+        return bool(self.native.populate(size))
+
     def append(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
         """Write k, v float32 [G, T, D] of one layer to the rows after the committed ones.
 

@@ -86,6 +86,8 @@ class Loop:
             going = self._reserved()
             decoding = len([sample for sample, _ in going if not sample.behind])
             prompts = [request for request in prompts if request.held]
+            if decoding:  # whose next token would wait for all the memory of a new prompt
+                prompts = [each for each in prompts if self.runner.populate(each.leader.sequence)]
             first, *rest = self.turns.rounds(prompts, decoding) or [[]]
             ran = self._run(going, first)
             for parts in rest:
@@ -201,7 +203,7 @@ class Loop:
         return sum(count for _, count in parts)
 
     def _part(self, request: Request, count: int) -> Rows:
-        sequence = request.running[0].sequence
+        sequence = request.leader.sequence
         first = sequence.cache.length
         asked = count == request.left and not all(sample.tokens for sample in request.running)
         tokens = request.tokens[first : first + count]
@@ -239,7 +241,7 @@ class Loop:
     def _end_prompt(self, request: Request, logits: NDArray[np.float32]) -> None:
         """Choose the first token of each sample whose prompt has been run."""
         try:
-            self.runner.end(request.running[0].sequence)
+            self.runner.end(request.leader.sequence)
             self._memory.spread(request)
         except Parked:
             return

@@ -37,7 +37,7 @@ class Memory:
         self._rows = rows
 
     def fits(self, request: Request) -> Answer:
-        """Say whether a request may start; whoever has a lower priority is parked for it."""
+        """Say whether a request may start; requests of a lower priority are parked for it."""
         tokens = tuple(request.tokens[:-1])
         if self._shares(request) and not request.parked:
             _, ready = self.retained.find(tokens)
@@ -76,7 +76,7 @@ class Memory:
         """
         if self._restored(request):
             return
-        leader = request.running[0]
+        leader = request.leader
         leader.sequence = self._first(request)
         left = len(request.tokens) - leader.sequence.cache.length
         self._get(lambda: self._runner.begin(leader.sequence, left), request)

@@ -76,7 +76,7 @@ class PrefixTree(Generic[T]):
                     yield item, length
 
     def beginnings(self, tokens: Tokens) -> Iterator[T]:
-        """Yield the items of which all tokens begin `tokens`."""
+        """Yield the items whose tokens are all in `tokens`, at its beginning."""
         node, at = self._root, 0
         while True:
             yield from list(node.items)

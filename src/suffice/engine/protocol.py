@@ -149,6 +149,10 @@ class Runner(Protocol):
         """
         ...
 
+    def populate(self, sequence: Any) -> bool:
+        """Map a part of the memory that `begin` reserved; return whether all is mapped."""
+        ...
+
     def run(self, batch: abc.Sequence[Rows]) -> list[np.ndarray]:
         """Run rows of any sequences, of prompts and of decode steps; memory must be reserved.
 

@@ -260,6 +260,11 @@ class Request:
         return not self.running
 
     @property
+    def leader(self) -> Sample:
+        """The sample in whose sequence the prompt is run."""
+        return self.running[0]
+
+    @property
     def begun(self) -> bool:
         """Whether it has started; it may have ended since."""
         first = self.samples[0]
@@ -268,12 +273,12 @@ class Request:
     @property
     def held(self) -> bool:
         """Whether it runs and has its sequences; a request that was parked has none."""
-        return bool(self.running) and self.running[0].sequence is not None
+        return bool(self.running) and self.leader.sequence is not None
 
     @property
     def left(self) -> int:
         """Tokens of the prompt that have not been run; it must be `held`."""
-        held: int = self.running[0].sequence.cache.length
+        held: int = self.leader.sequence.cache.length
         return max(len(self.tokens) - held, 0)
 
     def count_time(self) -> None:

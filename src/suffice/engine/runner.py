@@ -29,6 +29,7 @@ from suffice.speculate.none import NoDrafts
 from suffice.trace import Reads, Trace
 
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
+POPULATED_BYTES = 8 << 20  # of new memory in a step: some milliseconds
 CHUNK_ROWS = 30  # most tokens of a prompt's step: whole tiles of the 6 rows that share an AVX2 load
 
 
@@ -160,6 +161,13 @@ class Runner(ModelFacts):
         cache.reserve(rows)
         scale = self.decoder.config.attention_scale
         sequence.watch = self.config.policy.watch(cache, self.windows, scale)
+
+    def populate(self, sequence: Sequence) -> bool:
+        """Map a part of the memory that `begin` reserved; return whether all is mapped.
+
+        New memory is zeroed at its first use: all of a long prompt's would be in its first part.
+        """
+        return sequence.cache.populate(POPULATED_BYTES)
 
     def end(self, sequence: Sequence) -> None:
         """End a prompt: the policy chooses among its tokens.

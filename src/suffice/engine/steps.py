@@ -6,7 +6,7 @@ a neighbour's prompt, however long, then delays nobody's next token by much more
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 STEP_SECONDS = 0.040
@@ -46,7 +46,7 @@ class Times:
         return self._token
 
     def learn(self, samples: int, tokens: int, seconds: float) -> None:
-        """Record the time of a step of so many samples that decode and tokens of prompts."""
+        """Record the time of a step by its samples that decode and its tokens of prompts."""
         if tokens == 0:
             self._plain[samples] = _mixed(self._plain.get(samples), seconds)
             return
@@ -59,49 +59,54 @@ def _mixed(old: float | None, new: float) -> float:
 
 
 class Turns(Generic[P]):
-    """Shares the time that a step has for prompts among those that wait, in turn.
+    """Shares the time that a step has for prompts among those that wait.
 
-    `tile` is how many tokens of a prompt one call runs at most.
+    Every second turn goes to who has the fewest tokens left, so that a short prompt is soon through
+    among long ones; the others go round. `tile` is how many tokens of prompts a call runs at most.
     """
 
     def __init__(self, tile: int, step_seconds: float = STEP_SECONDS) -> None:
         self.times = Times()
         self.step_seconds = step_seconds
         self._tile = tile
-        self._served: list[P] = []  # who had the last turns, latest last
+        self._queue: list[P] = []  # whose turn it is next; who had one goes to the end
+        self._shortest = False  # whether the next turn goes to who has the fewest tokens left
 
     def rounds(self, prompts: Sequence[P], samples: int) -> list[list[tuple[P, int]]]:
         """Return, for each call of the step, the prompts that take part and their tokens.
 
-        `prompts` are in order of arrival, `samples` those that decode. There is at least one tile.
-        If nobody decodes, each of the prompts gets at least one.
+        `prompts` are in order of arrival, `samples` those that decode. There is at least one call.
+        Prompts that end in what a call has left share it with the one whose turn it is.
         """
-        active = self._in_turn(prompts[:MOST_PROMPTS])
-        tiles = self._tiles(samples)
-        if samples == 0:
-            tiles = max(tiles, len(active))
+        active = prompts[:MOST_PROMPTS]
         left = {id(prompt): prompt.left for prompt in active}
         rounds: list[list[tuple[P, int]]] = []
-        while tiles > 0 and any(left.values()):
-            going = [prompt for prompt in active if left[id(prompt)]][:tiles]
-            rounds.append([(prompt, min(left[id(prompt)], self._tile)) for prompt in going])
-            for prompt, count in rounds[-1]:
+        while len(rounds) < self._calls(samples) and any(left.values()):
+            first, *others = self._in_turn([each for each in active if left[id(each)]], left)
+            parts = [(first, min(left[id(first)], self._tile))]
+            for other in others:
+                if sum(count for _, count in parts) + left[id(other)] <= self._tile:
+                    parts.append((other, left[id(other)]))
+            for prompt, count in parts:
                 left[id(prompt)] -= count
-                self._serve(prompt)
-            tiles -= len(going)
+                self._queue = [*(each for each in self._queue if each is not prompt), prompt]
+            self._shortest = not self._shortest
+            rounds.append(parts)
         return rounds
 
-    def _tiles(self, samples: int) -> int:
-        """Return how many tiles are expected to fit into the step."""
+    def _calls(self, samples: int) -> int:
+        """Return how many full calls are expected to fit into the step; at least one."""
         if not self.times.token:
             return 1
         free = self.step_seconds - self.times.plain(samples)
         return max(int(free / (self.times.token * self._tile)), 1)
 
-    def _in_turn(self, prompts: Sequence[P]) -> list[P]:
-        self._served = [each for each in self._served if any(each is one for one in prompts)]
-        new = [each for each in prompts if not any(each is one for one in self._served)]
-        return [*new, *self._served]
-
-    def _serve(self, prompt: P) -> None:
-        self._served = [*(each for each in self._served if each is not prompt), prompt]
+    def _in_turn(self, prompts: list[P], left: Mapping[int, int]) -> list[P]:
+        """Return the prompts that still have tokens, whose turn it is first."""
+        known = [each for each in self._queue if any(each is one for one in prompts)]
+        new = [each for each in prompts if not any(each is one for one in known)]
+        self._queue = [*known, *new]
+        found = list(self._queue)
+        if self._shortest:
+            found.sort(key=lambda prompt: left[id(prompt)])
+        return found

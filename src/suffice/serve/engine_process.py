@@ -20,7 +20,7 @@ from suffice.engine.work import Delta, Grammar, Work
 from suffice.errors import Busy, Closed, InputError, one_line
 from suffice.sampling_params import SamplingParams
 from suffice.serve import wire
-from suffice.serve.protocol import Engine, Opened
+from suffice.serve.hosted import Engine, Opened
 
 BEAT_SECONDS = 0.5
 

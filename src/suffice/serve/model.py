@@ -16,7 +16,7 @@ from suffice.engine.work import Grammar
 from suffice.models.files import fingerprint, locate
 from suffice.models.tokenizer import Tokenizer
 from suffice.serve import wire
-from suffice.serve.protocol import Opened
+from suffice.serve.hosted import Opened
 
 MOST_WAITING = 8192  # the server limits requests; one may have many prompts
 

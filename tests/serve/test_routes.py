@@ -1,4 +1,4 @@
-"""The other routes and the guard: app.py, guard.py, errors.py, models.py, tokens.py, health.py, metrics.py."""
+"""The other routes: app.py, guard.py, errors.py, models.py, tokens.py, health.py, metrics.py."""
 
 from __future__ import annotations
 

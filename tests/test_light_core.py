@@ -1,4 +1,4 @@
-"""Everything that generates text runs without PyTorch and transformers, which are blocked here."""
+"""What generates text runs without PyTorch, transformers and the server's packages: all blocked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calibrating import text_flags
 
 BLOCKED = """
 import sys
-for name in ("torch", "transformers"):
+for name in ("torch", "transformers", "fastapi", "uvicorn", "msgspec", "prometheus_client"):
     sys.modules[name] = None  # an import of it fails
 """
 # Prints a line per setting: its name, and the number of tokens.
@@ -137,6 +137,11 @@ with LLM(sys.argv[1]).session() as session:
             COMMANDS,
             ("quantize", "--text", "x.txt", "-o", "x.safetensors"),
             "suffice: error: `suffice quantize` needs PyTorch: pip install 'suffice[quantize]'",
+        ),
+        (
+            COMMANDS,
+            ("serve",),
+            "suffice: error: `suffice serve` needs uvicorn: pip install 'suffice[serve]'",
         ),
     ],
 )

@@ -203,6 +203,21 @@ def bench(*, flags: BenchFlags, model: ModelFlags) -> None:
 
 app.add_command(
     Program(
+        "bench serve",
+        "suffice.cli.bench_serve:run",
+        help="Measure a server by OpenAI's API: latency, gaps, throughput, errors.",
+    )
+)
+app.add_command(
+    Program(
+        "serve",
+        "suffice.cli.serve:run",
+        help="Serve a model to programs, by OpenAI's API.",
+        more=foreign_flags,
+    )
+)
+app.add_command(
+    Program(
         "calibrate",
         "suffice.cli.calibrate:run",
         help="Calibrate attention or softmax techniques for a model on a text.",

@@ -130,6 +130,15 @@ class Commands(click.Group):
         """Return a command, None if there is none of the name."""
         return self.known().get(cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name, by two words if there is such a command."""
+        two = " ".join(args[:2])
+        if len(args) > 1 and two in self.known():
+            return two, self.known()[two], args[2:]
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with the first paragraphs of their helps, uncut."""
         lines = [

@@ -156,7 +156,7 @@ class ModelFlags(SourceFlags):
 
         given = dataclasses.replace(
             self.options,
-            kv_cache_dtype=self._kv_dtype(),
+            kv_cache_dtype=self.cache_dtype(),
             speculative_config=speculation(self.options.speculative_config),
             seed=seed,
         )
@@ -195,7 +195,12 @@ class ModelFlags(SourceFlags):
         types = {"--cache-type-k": self.cache_type_k, "--cache-type-v": self.cache_type_v}
         return named | {name: given for name, given in types.items() if given is not None}
 
-    def _kv_dtype(self) -> str:
+    def cache_dtype(self) -> str:
+        """Return the types of keys and values that the flags ask for; "auto" without any.
+
+        Raises:
+            InputError: The flags contradict each other.
+        """
         flags = {
             "--kv-cache-dtype": self.options.kv_cache_dtype,
             "-ctk": self.cache_type_k,

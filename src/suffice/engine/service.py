@@ -41,7 +41,10 @@ class _Job:
         self.cancelled = False
         self.ends = None if work.deadline is None else now + work.deadline
         self.sent = [len(sample.tokens) for sample in request.samples]
-        self.ended = [False] * len(request.samples)
+        # A sample may have ended elsewhere; the last delta is given here in any case.
+        self.ended = [sample.finish_reason is not None for sample in request.samples]
+        if request.finished:
+            self.ended[-1] = False
 
 
 class Engine:
@@ -123,6 +126,9 @@ class Engine:
             reuse=work.reuse,
         )
         _check_known(work, request)
+        if work.grammar is not None:
+            for sample in request.samples:
+                sample.state.constraint = work.grammar.start()
         for sample, tokens in zip(request.samples, work.known, strict=False):
             sample.restore(tokens)
         job = _Job(work, request, on_delta, self._clock())
@@ -259,8 +265,8 @@ def _check_known(work: Work, request: Request) -> None:
         raise InputError(
             f"known: {len(work.known)} lists of tokens for {len(request.samples)} samples"
         )
-    if any(len(tokens) >= request.limit for tokens in work.known):
-        raise InputError(f"known: a sample has its {request.limit} tokens already")
+    if any(len(tokens) > request.limit for tokens in work.known):
+        raise InputError(f"known: a sample has more than the {request.limit} tokens asked for")
 
 
 def _news(job: _Job) -> list[Delta]:

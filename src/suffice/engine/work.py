@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from suffice.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from suffice.sampling import Constraint
+
+
+class Grammar(Protocol):
+    """A compiled grammar."""
+
+    def start(self) -> Constraint:
+        """Return the constraint of a new text."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +31,7 @@ class Work:
         attention: A technique's text; None is the engine's own.
         reuse: Whether it may use, and leave, keys and values that requests share.
         known: Tokens that each sample has given already, elsewhere; it goes on after them.
+        grammar: What the samples' texts must follow.
     """
 
     id: str
@@ -31,6 +43,7 @@ class Work:
     attention: str | None = None
     reuse: bool = True
     known: tuple[tuple[int, ...], ...] = ()
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True)

@@ -37,10 +37,12 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool,
         continue_last: bool = False,
+        facts: Mapping[str, Any] | None = None,
     ) -> str:
         """Return a conversation as text.
 
         `add_generation_prompt` begins the answer; `continue_last` leaves the last message open.
+        `facts` are what else the template may ask for by name, such as `tools`.
 
         Raises:
             InputError: The conversation is empty, the template refuses it, fails, or takes too much
@@ -54,9 +56,10 @@ class ChatTemplate:
         except RecursionError:
             raise InputError("the conversation is nested too deeply") from None
         last = _mark(talk[-1]) if continue_last else ""
-        facts = {**self._special, "messages": talk, "add_generation_prompt": add_generation_prompt}
+        own = {**self._special, "messages": talk, "add_generation_prompt": add_generation_prompt}
+        asked = {"tools": None, "documents": None, **_plain(facts or {}), **own}
         with self._lock:
-            text = self._rendered(source, {"tools": None, "documents": None, **facts})
+            text = self._rendered(source, asked)
         return _cut(text, last) if continue_last else text
 
     def _chosen(self) -> str:

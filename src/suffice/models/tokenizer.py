@@ -103,8 +103,11 @@ class Tokenizer:
         *,
         add_generation_prompt: bool,
         continue_last: bool = False,
+        facts: Mapping[str, Any] | None = None,
     ) -> str:
         """Return a conversation as text; `continue_last` leaves the last message open.
+
+        `facts` are what else the template may ask for by name, such as `tools`.
 
         Raises:
             InputError: As for `chat`.
@@ -112,7 +115,10 @@ class Tokenizer:
         if self._template is None:
             raise InputError("the model has no chat template; give a plain prompt")
         return self._template.text(
-            messages, add_generation_prompt=add_generation_prompt, continue_last=continue_last
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_last=continue_last,
+            facts=facts,
         )
 
     def stored(self) -> tuple[dict[str, Any], str]:

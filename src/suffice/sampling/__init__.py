@@ -21,10 +21,11 @@ order (`reference.weigh`).
 from __future__ import annotations
 
 from suffice.sampling.rows import TokenLogprobs, probabilities, sample, top_logprobs
-from suffice.sampling.state import SamplingState, draw, uniform
+from suffice.sampling.state import Constraint, SamplingState, draw, uniform
 from suffice.sampling_params import SamplingParams
 
 __all__ = [
+    "Constraint",
     "SamplingParams",
     "SamplingState",
     "TokenLogprobs",

@@ -34,7 +34,9 @@ def sample(
 
     `logits` float32 [B, V] are the model's, `states` those of the B requests. `masks` uint32
     [B, >= V / 32] say in bits which tokens are allowed: token t has bit t % 32 of word t // 32.
+    What the states' constraints exclude is excluded as well.
     """
+    masks = _constrained(logits.shape[1], states, masks)
     numbers = np.array([0.0 if state.params.greedy else _number(state) for state in states])
     tokens = np.zeros(len(states), np.int32)
     largest = np.empty(len(states), np.float32)
@@ -44,6 +46,19 @@ def sample(
         return chosen
     pairs = zip(chosen, largest.tolist(), strict=True)
     return [fault(most, masks is not None) or token for token, most in pairs]
+
+
+def _constrained(
+    vocabulary: int, states: Sequence[SamplingState], masks: NDArray[np.uint32] | None
+) -> NDArray[np.uint32] | None:
+    """Return masks [B, >= V / 32] with the states' constraints; None if nothing is masked."""
+    if all(state.constraint is None for state in states):
+        return masks
+    found = np.full((len(states), -(-vocabulary // 32)), 2**32 - 1, np.uint32)
+    for row, state in zip(found, states, strict=True):
+        if state.constraint is not None:
+            state.constraint.fill(row)
+    return found if masks is None else found & masks[:, : found.shape[1]]
 
 
 def _number(state: SamplingState) -> float:
@@ -62,9 +77,9 @@ def probabilities(
         InputError: The largest logit is not finite, or no token is allowed.
     """
     probs, largest = np.empty_like(logits), np.empty(1, np.float32)
-    masks = None if mask is None else mask[None]
+    masks = _constrained(len(logits), [state], None if mask is None else mask[None])
     core.probability_rows(logits[None], [state.native], masks, probs, largest)
-    if error := fault(float(largest[0]), mask is not None):
+    if error := fault(float(largest[0]), masks is not None):
         raise error
     return probs
 

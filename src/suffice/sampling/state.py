@@ -7,6 +7,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +17,23 @@ from suffice.native import core
 from suffice.sampling_params import SamplingParams
 
 
+class Constraint(Protocol):
+    """What may follow the tokens so far, such as by a grammar."""
+
+    def fill(self, words: NDArray[np.uint32]) -> None:
+        """Write which tokens may come next, as in a row of `sample`'s masks."""
+
+    def advance(self, token: int) -> None:
+        """Go on to the state after a token."""
+
+
 @dataclass
 class SamplingState:
     """State of one sample of a request, as sampling needs it.
 
     `prompt` and `output` are token ids; `append` adds to the output. `stop_ids` are the tokens that
     end the generation, `bad_words` the forbidden sequences of token ids. `index` is the sample's
-    number among `n`.
+    number among `n`. `constraint` says which tokens may come next, and is advanced with the output.
     """
 
     params: SamplingParams
@@ -32,18 +43,24 @@ class SamplingState:
     output: list[int] = field(default_factory=list)
     stop_ids: frozenset[int] = frozenset()
     bad_words: tuple[tuple[int, ...], ...] = ()
+    constraint: Constraint | None = field(default=None, repr=False, compare=False)
     _native: core.SampleState | None = field(default=None, repr=False, compare=False)
 
     def append(self, token: int) -> None:
         """Add a generated token."""
         self.output.append(token)
+        if self.constraint is not None:
+            self.constraint.advance(token)
         if self._native is not None:
             self._native.append([token])
 
     def ahead(self, tokens: Sequence[int]) -> SamplingState:
-        """Return the state after these tokens, without changing this one."""
+        """Return the state after these tokens, without changing this one.
+
+        It has no constraint: it serves to draft tokens, which are checked under the constraint.
+        """
         native = self.native.ahead(list(tokens))
-        return replace(self, output=[*self.output, *tokens], _native=native)
+        return replace(self, output=[*self.output, *tokens], constraint=None, _native=native)
 
     @property
     def native(self) -> core.SampleState:

@@ -1,0 +1,1 @@
+"""An OpenAI-compatible server. Importing it starts nothing; `front.py` runs it."""

@@ -1,0 +1,349 @@
+"""Answers of both generating endpoints: as one body, and as a stream of chunks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from suffice.engine.work import Delta, Final
+from suffice.serve import logprobs
+from suffice.serve.errors import Problem
+from suffice.serve.fields import Fields
+from suffice.serve.front import Front, Job
+from suffice.serve.pending import Ticket
+from suffice.serve.stream import KEEP_ALIVE, EventStream, Frames, cancel_on_disconnect
+from suffice.serve.tools import Reader
+
+_CODES = {
+    "too_large": "too_large_for_memory",
+    "no_memory": "no_memory",
+    "deadline": "deadline",
+    "internal": "internal",
+}
+_WAIT_SECONDS = 3600.0
+
+
+@dataclass
+class Sample:
+    """What a sample has given so far."""
+
+    reader: Reader | None
+    pieces: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    entries: list[logprobs.Entry] = field(default_factory=list)
+    characters: int = 0
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class Reply:
+    """The answer to one HTTP request.
+
+    `top` asks for log probabilities, with this many alternatives. `reader` makes what finds tool
+    calls in a sample's text. `before` is the text that precedes each sample's (`echo`).
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        job: Job,
+        body: Fields,
+        *,
+        model: str,
+        chat: bool,
+        top: int | None = None,
+        reader: Any = None,
+        before: tuple[str, ...] = (),
+    ) -> None:
+        self.front, self.job, self.body, self.model = front, job, body, model
+        self.chat, self.top, self.before = chat, top, before
+        self._reader = reader
+        self._samples: dict[tuple[int, int], Sample] = {}
+
+    def head(self, *, streamed: bool) -> dict[str, Any]:
+        """Return the fields that the answer, or each chunk of it, begins with."""
+        chunk = ".chunk" if streamed and self.chat else ""
+        return {
+            "id": self.job.id,
+            "object": f"chat.completion{chunk}" if self.chat else "text_completion",
+            "created": self.job.stamp,
+            "model": self.model,
+            "system_fingerprint": self.front.facts.fingerprint or None,
+        }
+
+    async def response(self, request: Request) -> Response:
+        """Return the whole answer, or the stream of it.
+
+        Raises:
+            Problem: The request failed before its first token.
+        """
+        if self.body.stream:
+            return EventStream(self.front, self.job, self.events())
+        try:
+            whole = await self.gathered(request)
+        finally:
+            self.front.finish(self.job)
+        headers = {"x-request-id": self.job.id}
+        return Response(msgspec.json.encode(whole), 200, headers, "application/json")
+
+    async def gathered(self, request: Request) -> dict[str, Any]:
+        """Return the whole answer once all samples have ended."""
+        await collected(self.job, request, self._take)
+        choices = [choice for ticket in self.job.tickets for choice in self._choices_of(ticket)]
+        return {
+            **self.head(streamed=False),
+            "choices": choices,
+            "usage": usage(self.job),
+            **costs(self.job),
+        }
+
+    def _choices_of(self, ticket: Ticket) -> list[dict[str, Any]]:
+        return [
+            self._whole(self._sample(ticket, at), index)
+            for at in range(ticket.samples)
+            for index in indexes(self.job, ticket, at)
+        ]
+
+    def _whole(self, sample: Sample, index: int) -> dict[str, Any]:
+        text = "".join(sample.pieces)
+        found: dict[str, Any] = {"index": index}
+        reason = sample.finish_reason
+        if self.chat:
+            message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+            if sample.reader is not None and sample.reader.calls:
+                message |= {"content": text.strip() or None, "tool_calls": sample.reader.calls}
+                reason = "tool_calls" if reason == "stop" else reason
+            found["message"] = message
+        else:
+            found["text"] = self._before(index) + text
+        found["logprobs"] = self._logprobs(sample.entries, len(self._before(index)))
+        if self.body.return_token_ids:
+            found["token_ids"] = sample.tokens
+        return {**found, "finish_reason": reason, "stop_reason": sample.stop_reason}
+
+    def _before(self, index: int) -> str:
+        return self.before[index // (self.body.n or 1)] if self.before else ""
+
+    def _sample(self, ticket: Ticket, at: int) -> Sample:
+        sample = self._samples.get((ticket.index, at))
+        if sample is None:
+            sample = Sample(None if self._reader is None else self._reader())
+            self._samples[(ticket.index, at)] = sample
+        return sample
+
+    def _take(self, ticket: Ticket, delta: Delta) -> list[dict[str, Any]]:
+        """Add a delta to its sample; return the changes of its tool calls, as they are streamed."""
+        check(delta.final)
+        sample = self._sample(ticket, delta.sample)
+        text = delta.text
+        calls: list[dict[str, Any]] = []
+        if sample.reader is not None:
+            text, calls = sample.reader.push(text, last=delta.finish_reason is not None)
+        sample.pieces.append(text)
+        sample.tokens += delta.tokens
+        if delta.logprobs is not None:
+            sample.entries += delta.logprobs
+        if delta.finish_reason is not None:
+            sample.finish_reason, sample.stop_reason = delta.finish_reason, delta.stop_reason
+        return calls
+
+    def _logprobs(self, entries: list[logprobs.Entry], offset: int) -> dict[str, Any] | None:
+        if self.top is None:
+            return None
+        if self.chat:
+            return logprobs.of_chat(self.front.text, entries, self.top)
+        return logprobs.of_completion(entries, self.top, offset)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield the chunks of the stream, without the end mark."""
+        mailbox, options = self.job.mailbox, self.body.stream_options
+        frames = Frames(self.head(streamed=True), chat=self.chat)
+        plain = self.top is None and self._reader is None and not self.body.return_token_ids
+        plain = plain and not (options and options.continuous_usage_stats)
+        seen: set[int] = set()
+        while mailbox.open:
+            batch = await mailbox.take(self.front.settings.keep_alive_seconds)
+            if not batch:
+                yield KEEP_ALIVE
+            parts: list[bytes] = []
+            for ticket, delta in batch:
+                calls = self._take(ticket, delta)
+                for index in indexes(self.job, ticket, delta.sample):
+                    if index not in seen:
+                        seen.add(index)
+                        parts += self._first(frames, index)
+                    if not plain:
+                        parts += self._full(frames, ticket, delta, index, calls)
+                    elif delta.text:
+                        parts.append(frames.text(index, delta.text))
+                    if delta.finish_reason is not None:
+                        parts.append(self._last(frames, ticket, delta, index))
+            if parts:
+                yield b"".join(parts)
+        if options and options.include_usage:
+            yield frames.chunk([], {"usage": usage(self.job), **costs(self.job)})
+
+    async def pieces(self) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+        """Yield the text and the calls of a request with one sample, as they come.
+
+        Nothing came for a while if both are empty.
+        """
+        mailbox = self.job.mailbox
+        while mailbox.open:
+            batch = await mailbox.take(self.front.settings.keep_alive_seconds)
+            text, calls = "", []
+            for ticket, delta in batch:
+                calls += self._take(ticket, delta)
+                text += self._sample(ticket, delta.sample).pieces[-1]
+            yield text, calls
+
+    @property
+    def end(self) -> tuple[str | None, int | str | None]:
+        """Why the one sample has ended, and by which stop."""
+        sample = self._sample(self.job.tickets[0], 0)
+        called = sample.reader is not None and bool(sample.reader.calls)
+        reason = "tool_calls" if called and sample.finish_reason == "stop" else sample.finish_reason
+        return reason, sample.stop_reason
+
+    def _first(self, frames: Frames, index: int) -> list[bytes]:
+        if self.chat:
+            delta = {"role": "assistant", "content": ""}
+            return [frames.choice(self._choice(index, delta=delta))]
+        before = self._before(index)
+        return [frames.text(index, before)] if before else []
+
+    def _choice(self, index: int, **fields: Any) -> dict[str, Any]:
+        return {"index": index, **fields, "logprobs": None, "finish_reason": None}
+
+    def _full(
+        self,
+        frames: Frames,
+        ticket: Ticket,
+        delta: Delta,
+        index: int,
+        calls: list[dict[str, Any]],
+    ) -> list[bytes]:
+        """Return the chunks of a delta with all that was asked for."""
+        sample = self._sample(ticket, delta.sample)
+        text = sample.pieces[-1]
+        more = self._more()
+        parts = []
+        if text or (delta.tokens and self.top is not None) or self.body.return_token_ids:
+            choice = self._choice(index, **self._content(text))
+            choice["logprobs"] = self._logprobs(list(delta.logprobs or ()), sample.characters)
+            if self.body.return_token_ids:
+                choice["token_ids"] = list(delta.tokens)
+            parts.append(frames.choice(choice, more))
+            sample.characters += len(text)
+        if calls:
+            parts.append(frames.choice(self._choice(index, delta={"tool_calls": calls}), more))
+        return parts
+
+    def _content(self, text: str) -> dict[str, Any]:
+        return {"delta": {"content": text}} if self.chat else {"text": text}
+
+    def _more(self) -> dict[str, Any]:
+        options = self.body.stream_options
+        continuous = options is not None and options.continuous_usage_stats
+        return {"usage": usage(self.job)} if continuous else {}
+
+    def _last(self, frames: Frames, ticket: Ticket, delta: Delta, index: int) -> bytes:
+        sample = self._sample(ticket, delta.sample)
+        reason = delta.finish_reason
+        if reason == "stop" and sample.reader is not None and sample.reader.calls:
+            reason = "tool_calls"
+        nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
+        choice = self._choice(index, **nothing)
+        choice |= {"finish_reason": reason, "stop_reason": delta.stop_reason}
+        return frames.choice(choice, costs(self.job) if delta.final is not None else None)
+
+
+def indexes(job: Job, ticket: Ticket, sample: int) -> range:
+    """Return the numbers of the choices that a sample gives."""
+    first = ticket.index * ticket.samples * job.copies + sample * job.copies
+    return range(first, first + job.copies)
+
+
+async def collected(job: Job, request: Request, take: Any) -> None:
+    """Call `take(ticket, delta)` for all that comes until the end; stop if the client leaves.
+
+    Raises:
+        Problem: The request failed.
+    """
+    job.task = asyncio.current_task()
+    listener = asyncio.create_task(cancel_on_disconnect(job, request.receive))
+    try:
+        while job.mailbox.open:
+            for ticket, delta in await job.mailbox.take(_WAIT_SECONDS):
+                take(ticket, delta)
+    except asyncio.CancelledError:
+        if not job.gone:
+            raise
+        raise Problem("cancelled", "the client left") from None
+    finally:
+        listener.cancel()
+
+
+def check(final: Final | None) -> None:
+    """Raise the error that a request ended with, if it did.
+
+    Raises:
+        Problem: It ended with one.
+    """
+    if final is not None and final.error is not None:
+        code = _CODES.get(final.error_code or "", "invalid_value")
+        raise Problem(code, final.error, wait=1.0 if code == "no_memory" else None)
+
+
+def usage(job: Job) -> dict[str, Any]:
+    """Return the tokens of a request so far."""
+    prompt = sum(len(ticket.work.prompt) for ticket in job.tickets)
+    generated = job.copies * sum(ticket.generated for ticket in job.tickets)
+    finals = [ticket.final for ticket in job.tickets if ticket.final is not None]
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": generated,
+        "total_tokens": prompt + generated,
+        "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in finals)},
+    }
+
+
+def costs(job: Job) -> dict[str, Any]:
+    """Return times by llama.cpp's names, and what was read of the keys and values."""
+    finals = [ticket.final for ticket in job.tickets if ticket.final is not None]
+    if not finals:
+        return {}
+    prompt, decode = (
+        1e3 * sum(getattr(each, name) for each in finals)
+        for name in ("prefill_seconds", "decode_seconds")
+    )
+    cached = sum(each.cached_tokens for each in finals)
+    tokens = sum(ticket.generated for ticket in job.tickets)
+    bounds = [each.missing for each in finals if each.missing is not None]
+    return {
+        "timings": {
+            "cache_n": cached,
+            "prompt_n": sum(each.prompt_tokens for each in finals) - cached,
+            "prompt_ms": prompt,
+            "predicted_n": tokens,
+            "predicted_ms": decode,
+            "predicted_per_second": 1e3 * tokens / decode if decode else 0.0,
+            "draft_n": sum(each.drafts for each in finals),
+            "draft_n_accepted": sum(each.accepted for each in finals),
+        },
+        "suffice": {
+            "kv_rows_read": sum(each.key_rows_read for each in finals),
+            "kv_rows_held": sum(each.rows_held for each in finals),
+            "value_rows_read": sum(each.value_rows_read for each in finals),
+            "kv_bytes_read": sum(each.bytes_read for each in finals),
+            "kv_bytes_held": sum(each.bytes_held for each in finals),
+            "missing": max(bounds) if bounds else None,
+            "failovers": sum(ticket.deaths for ticket in job.tickets),
+        },
+    }

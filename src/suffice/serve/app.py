@@ -1,0 +1,194 @@
+"""The routes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.middleware.cors import CORSMiddleware
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
+
+from suffice import __version__
+from suffice.serve import chat, completion, health, messages, models, responses, tokens
+from suffice.serve.errors import Problem
+from suffice.serve.front import Front
+from suffice.serve.guard import Guard, key_of, note
+
+Route = Callable[[Front, Request, bytes, str], Awaitable[Response]]
+_NOT_HERE = {
+    "/v1/embeddings": "embeddings",
+    "/v1/rerank": "reranking",
+    "/v1/score": "scores",
+    "/v1/audio/transcriptions": "audio",
+    "/v1/audio/speech": "audio",
+    "/v1/images/generations": "images",
+    "/v1/moderations": "moderation",
+}
+_POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
+    ("/v1/chat/completions", chat.complete, chat.Chat, "Answer a conversation."),
+    ("/v1/completions", completion.complete, completion.Completion, "Continue a text."),
+    ("/v1/responses", responses.create, responses.Responses, "Answer, by the Responses API."),
+    ("/v1/messages", messages.create, messages.Messages, "Answer, by Anthropic's API."),
+    (
+        "/v1/messages/count_tokens",
+        messages.count,
+        messages.Messages,
+        "Count a request's tokens, by Anthropic's API.",
+    ),
+    ("/tokenize", tokens.tokenize, tokens.Tokenize, "Turn a text or a conversation into tokens."),
+    ("/detokenize", tokens.detokenize, tokens.Detokenize, "Turn tokens into text."),
+)
+
+
+def build(front: Front) -> ASGIApp:
+    """Return the application around a front, which has been started."""
+    app = FastAPI(
+        title="suffice",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        root_path=front.settings.root_path,
+        redirect_slashes=False,
+    )
+    for path, route, kind, text in _POSTED:
+        _add(app, front, path, route, kind, text)
+    _add_plain(app, front)
+    app.add_exception_handler(Problem, _refuse(front))
+    app.add_exception_handler(HTTPException, _unknown)
+    app.add_exception_handler(Exception, _broken)
+    if front.settings.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(front.settings.allowed_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+        )
+    return Guard(app, front)
+
+
+def _add(
+    app: FastAPI, front: Front, path: str, route: Route, kind: type[BaseModel], text: str
+) -> None:
+    """Add a route that takes a JSON body, which it reads itself."""
+
+    async def handle(request: Request) -> Response:
+        declared = request.headers.get("content-type", "application/json").partition(";")[0]
+        if declared.strip().lower() not in ("application/json", ""):
+            message = (
+                "the body must be JSON with the header 'Content-Type: application/json' "
+                f"(curl --json sends it), not {declared[:60]}"
+            )
+            raise Problem("unsupported_type", message)
+        if front.draining:
+            raise Problem("draining", "the server is shutting down", wait=5.0)
+        given = key_of(request.scope["headers"]).decode("latin-1")
+        return await route(front, request, await request.body(), given)
+
+    schema = kind.model_json_schema(ref_template="#/components/schemas/{model}")
+    app.openapi_schema = None
+    body = {"required": True, "content": {"application/json": {"schema": _inlined(schema)}}}
+    app.add_api_route(
+        path,
+        handle,
+        methods=["POST"],
+        summary=text,
+        openapi_extra={"requestBody": body},
+        response_class=Response,
+        responses={
+            200: {
+                "description": text,
+                "content": {"application/json": {}, "text/event-stream": {}},
+            },
+            "4XX": {"description": "The request is at fault.", "content": {"application/json": {}}},
+            "5XX": {"description": "The server is at fault.", "content": {"application/json": {}}},
+        },
+    )
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema whose definitions stand where they are used."""
+    definitions = schema.pop("$defs", {})
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, dict):
+            if "$ref" in value:
+                return walk(definitions[value["$ref"].rpartition("/")[2]])
+            return {key: walk(each) for key, each in value.items()}
+        return [walk(each) for each in value] if isinstance(value, list) else value
+
+    found: dict[str, Any] = walk(schema)
+    return found
+
+
+def _add_plain(app: FastAPI, front: Front) -> None:
+    """Add the routes without a body."""
+    for path, why in _NOT_HERE.items():
+        app.add_api_route(path, _absent(why), methods=["POST"], include_in_schema=False)
+
+    @app.get("/v1/models", summary="List the model.")
+    async def listed() -> Response:
+        return models.listed(front)
+
+    @app.get("/v1/models/{name:path}", summary="Describe the model.")
+    async def one(name: str) -> Response:
+        return models.one(front, name)
+
+    @app.get("/health", summary="Whether the server and its engine live.")
+    async def alive() -> Response:
+        return health.alive(front)
+
+    @app.get("/ready", summary="Whether the server takes requests.")
+    async def ready() -> Response:
+        return health.ready(front)
+
+    @app.get("/version", summary="The version.")
+    async def version() -> Response:
+        return JSONResponse({"version": __version__})
+
+    @app.get("/metrics", summary="Metrics in Prometheus's form.")
+    async def metrics() -> Response:
+        return Response(front.metrics.page(), media_type="text/plain; version=0.0.4")
+
+    @app.delete("/v1/requests/{ident}", summary="End a request.")
+    async def cancel(ident: str) -> Response:
+        if not front.cancel(ident):
+            raise Problem("not_found", f"no request '{ident[:60]}' is under way")
+        return JSONResponse({"id": ident, "cancelled": True})
+
+
+def _absent(what: str) -> Callable[[], Awaitable[Response]]:
+    async def handle() -> Response:
+        raise Problem("not_supported", f"this server generates text; it has no {what}")
+
+    return handle
+
+
+def _refuse(front: Front) -> Callable[[Request, Exception], Response]:
+    def handle(request: Request, error: Exception) -> Response:
+        assert isinstance(error, Problem)
+        front.metrics.refused(error.code)
+        headers = dict(error.headers())
+        return Response(error.encoded(), error.status, headers, "application/json")
+
+    return handle
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    problem = note(request.scope, error)
+    return Response(problem.encoded(), 500, dict(problem.headers()), "application/json")
+
+
+def _unknown(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:60]
+    if error.status_code == 405:
+        message = f"{request.method[:20]} is not allowed for {path}"
+        problem = Problem("method_not_allowed", message)
+        headers = {**problem.headers(), **(error.headers or {})}
+        return Response(problem.encoded(), 405, headers, "application/json")
+    problem = Problem("not_found", f"there is no {path}; GET /openapi.json lists what there is")
+    return Response(problem.encoded(), problem.status, dict(problem.headers()), "application/json")

@@ -1,0 +1,180 @@
+"""The engine's process: takes works from a socket, and sends what its engine gives.
+
+Two threads: the reader, which submits and cancels, and the writer, which sends what has come since
+its last message as one `Step`. The engine steps in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import importlib
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from suffice.engine.work import Delta, Grammar, Work
+from suffice.errors import Busy, Closed, InputError, one_line
+from suffice.sampling_params import SamplingParams
+from suffice.serve import wire
+from suffice.serve.hosted import Engine, Opened
+
+BEAT_SECONDS = 0.5
+
+
+class Outbox:
+    """What is to be sent. The engine's thread only appends; one thread sends."""
+
+    def __init__(self, link: socket.socket, engine: Engine) -> None:
+        self._link = link
+        self._engine = engine
+        self._deltas: collections.deque[Delta] = collections.deque()
+        self._others: collections.deque[wire.Up] = collections.deque()
+        self._wake = threading.Event()
+        self._closed = False
+
+    def delta(self, delta: Delta) -> None:
+        """Send what a step gave one sample."""
+        self._deltas.append(delta)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def send(self, message: wire.Up) -> None:
+        """Send another message."""
+        self._others.append(message)
+        self._wake.set()
+
+    def close(self) -> None:
+        """End `run`."""
+        self._closed = True
+        self._wake.set()
+
+    def run(self) -> None:
+        """Send until `close`, or until nobody reads."""
+        last_beat = 0.0
+        while not self._closed:
+            self._wake.wait(BEAT_SECONDS)
+            self._wake.clear()
+            now = time.monotonic()
+            if now - last_beat >= BEAT_SECONDS:
+                last_beat = now
+                self._others.append(self._beat(now))
+            try:
+                self._flush()
+            except OSError:
+                return
+
+    def _flush(self) -> None:
+        while self._others:
+            self._link.sendall(wire.frame(self._others.popleft()))
+        deltas = [self._deltas.popleft() for _ in range(len(self._deltas))]
+        if deltas:
+            self._link.sendall(wire.frame(wire.Step(deltas)))
+
+    def _beat(self, now: float) -> wire.Beat:
+        stats = self._engine.stats()
+        busy = stats.running or stats.waiting
+        idle = now - stats.last_step_at if busy and stats.last_step_at else 0.0
+        return wire.Beat(dataclasses.asdict(stats), max(0.0, idle))
+
+
+def serve(link: socket.socket, opened: Opened) -> None:
+    """Serve an engine over a socket until the other side closes it; then close the engine."""
+    engine = opened.engine
+    outbox = Outbox(link, engine)
+    writer = threading.Thread(target=outbox.run, name="engine-writer", daemon=True)
+    writer.start()
+    try:
+        while (body := received(link)) is not None:
+            message = wire.read_down(body)
+            if isinstance(message, wire.Submit):
+                _submit(opened, message, outbox)
+            elif isinstance(message, wire.Cancel):
+                engine.cancel(message.id)
+    finally:
+        outbox.close()
+        engine.close()
+        writer.join(timeout=2 * BEAT_SECONDS)
+
+
+def _submit(opened: Opened, message: wire.Submit, outbox: Outbox) -> None:
+    try:
+        opened.engine.submit(work_of(message, opened.compiled), outbox.delta)
+    except InputError as error:
+        outbox.send(wire.Refused(message.id, "input", one_line(error)))
+    except Busy as error:
+        outbox.send(wire.Refused(message.id, "busy", one_line(error), error.wait))
+    except Closed as error:
+        outbox.send(wire.Refused(message.id, "closed", one_line(error)))
+
+
+def work_of(message: wire.Submit, compiled: Callable[[str], Grammar]) -> Work:
+    """Return the engine's form of a request.
+
+    Raises:
+        InputError: A sampling parameter or the grammar is bad.
+    """
+    return Work(
+        id=message.id,
+        prompt=tuple(message.prompt),
+        params=SamplingParams(**message.params),
+        priority=message.priority,
+        key=message.key,
+        deadline=message.deadline,
+        attention=message.attention,
+        reuse=message.reuse,
+        known=tuple(map(tuple, message.known)),
+        grammar=None if message.grammar is None else compiled(message.grammar),
+    )
+
+
+def received(link: socket.socket) -> bytes | None:
+    """Return the next message's body; None once the other side has closed."""
+    head = _exactly(link, wire.LENGTH.size)
+    return None if head is None else _exactly(link, *wire.LENGTH.unpack(head))
+
+
+def _exactly(link: socket.socket, count: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < count:
+        try:
+            part = link.recv(min(count - len(parts), 1 << 20))
+        except OSError:
+            return None
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
+
+
+def begin(link: socket.socket) -> None:
+    """Make the engine that the first message asks for, and serve it."""
+    body = received(link)
+    if body is None:
+        return
+    start = wire.read_down(body)
+    assert isinstance(start, wire.Start), "the first message starts the engine"
+    module, _, name = start.factory.partition(":")
+    try:
+        opened: Opened = getattr(importlib.import_module(module), name)(start.options, start.limits)
+    except InputError as error:
+        link.sendall(wire.frame(wire.Failed(one_line(error), input=True)))
+        return
+    link.sendall(wire.frame(opened.facts))
+    serve(link, opened)
+
+
+def main(arguments: list[str]) -> None:
+    """Serve on the socket whose number is given; the server's process handles all signals."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    link = socket.socket(fileno=int(arguments[0]))
+    with link:
+        begin(link)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,80 @@
+"""The errors that the server answers: status, type, code and one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from suffice.errors import one_line
+
+MOST_CHARACTERS = 600  # of a message
+
+_TYPES = {
+    "invalid_api_key": (401, "authentication_error"),
+    "model_not_found": (404, "not_found_error"),
+    "not_found": (404, "not_found_error"),
+    "method_not_allowed": (405, "invalid_request_error"),
+    "timeout": (408, "timeout_error"),
+    "too_large": (413, "invalid_request_error"),
+    "unsupported_type": (415, "invalid_request_error"),
+    "too_many_requests": (429, "rate_limit_error"),
+    "cancelled": (499, "cancelled_error"),
+    "internal": (500, "server_error"),
+    "engine_lost": (500, "server_error"),
+    "not_supported": (501, "not_supported_error"),
+    "queue_full": (503, "overloaded_error"),
+    "draining": (503, "overloaded_error"),
+    "loading": (503, "overloaded_error"),
+    "no_memory": (503, "overloaded_error"),
+    "deadline": (504, "timeout_error"),
+}
+_REPEATABLE = {"engine_lost": "true", "deadline": "false", "internal": "false", "timeout": "false"}
+
+
+class Problem(Exception):  # noqa: N818 (it is what the client is told)
+    """Why a request is not answered; `code` decides the status and the type.
+
+    Attributes:
+        param: The field of the request that is to blame.
+        wait: Seconds after which the client may try again.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, param: str | None = None, wait: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status, self.type = _TYPES.get(code, (400, "invalid_request_error"))
+        self.message = one_line(message, MOST_CHARACTERS)
+        self.param = param if param is None else one_line(param, 100)
+        self.wait = wait
+
+    def body(self) -> dict[str, Any]:
+        """Return the answer's body in OpenAI's form."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def encoded(self) -> bytes:
+        """Return the body as JSON."""
+        return msgspec.json.encode(self.body())
+
+    def headers(self) -> Mapping[str, str]:
+        """Return the headers that tell clients whether and when to try again."""
+        found: dict[str, str] = {}
+        if self.wait is not None:
+            found["Retry-After"] = str(max(1, round(self.wait)))
+        if self.code in _REPEATABLE:
+            found["x-should-retry"] = _REPEATABLE[self.code]
+        if self.code == "invalid_api_key":
+            found["WWW-Authenticate"] = "Bearer"
+        if self.code == "draining":
+            found["Connection"] = "close"
+        return found

@@ -1,0 +1,250 @@
+"""The fields that requests share, those that are ignored, and those refused by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
+
+from suffice.errors import InputError, OptionError, brief, nearest, one_line
+from suffice.sampling_params import SamplingParams
+from suffice.serve.errors import Problem
+
+Body = TypeVar("Body", bound=BaseModel)
+MOST_FAULTS, MOST_SHOWN = 5, 200  # faults that an error names, and characters of each
+MOST_BIASES = 100_000
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+
+
+class FirstFault(FailFast):
+    """Ends a list's check at its first fault: a million of them must not take seconds."""
+
+    __hash__ = object.__hash__  # which a union needs
+
+
+FIRST_FAULT = FirstFault()
+Texts = Annotated[list[str], FIRST_FAULT]
+Tokens = Annotated[list[int], FIRST_FAULT]
+Objects = Annotated[list[dict[str, Any]], FIRST_FAULT]
+
+IGNORED = frozenset(
+    {
+        *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
+        *("prompt_cache_retention", "verbosity", "prediction", "obfuscation", "reasoning_effort"),
+        *("timings_per_token", "return_progress", "cache_salt"),
+    }
+)
+# Fields that would change the answer, with the values that ask for nothing.
+REFUSED: Mapping[str, tuple[Any, ...]] = {
+    "audio": (None,),
+    "modalities": (None, ["text"]),
+    "web_search_options": (None,),
+    "functions": (None, []),
+    "function_call": (None, "none"),
+    "suffix": (None, ""),
+    "best_of": (None, 1),
+    "prompt_logprobs": (None, 0),
+    "use_beam_search": (None, False),
+    "length_penalty": (None, 1.0),
+}
+
+
+class StreamOptions(BaseModel):
+    """`stream_options`."""
+
+    model_config = ConfigDict(extra="forbid")
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool = False
+
+
+class Extras(BaseModel):
+    """`suffice`: what only this server offers."""
+
+    model_config = ConfigDict(extra="forbid")
+    attention: str | None = None
+
+
+class Fields(BaseModel):
+    """The fields that all generating endpoints share."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    n: int | None = Field(None, ge=1, le=128)
+    seed: int | None = None
+    stop: str | Texts | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    stop_token_ids: Tokens | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    max_tokens: int | None = None
+    skip_special_tokens: bool | None = None
+    allowed_token_ids: Tokens | None = None
+    bad_words: Texts | None = None
+    priority: int = Field(0, ge=-(2**31), lt=2**31)
+    request_id: str | None = Field(None, max_length=128)
+    return_token_ids: bool | None = False
+    truncate_prompt_tokens: int | None = Field(None, ge=1)
+    cache_prompt: bool = True
+    suffice: Extras = Extras()
+
+
+SAMPLING = frozenset(
+    {
+        *("seed", "temperature", "top_p", "top_k", "min_p", "frequency_penalty"),
+        *("presence_penalty", "repetition_penalty", "logit_bias", "stop_token_ids", "stop"),
+        *("include_stop_str_in_output", "ignore_eos", "min_tokens", "skip_special_tokens"),
+        *("allowed_token_ids", "bad_words"),
+    }
+)
+
+
+def parsed(raw: bytes, kind: type[Body], *, allow_unknown: bool = False) -> Body:
+    """Return a request's body, checked.
+
+    Raises:
+        Problem: It is not JSON, not an object, or a field is unknown, refused or of another type.
+    """
+    return checked(read_object(raw), kind, allow_unknown=allow_unknown)
+
+
+def read_object(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object of a body.
+
+    Raises:
+        Problem: It is not JSON, or not an object.
+    """
+    try:
+        found = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        why = "is nested too deeply" if isinstance(error, RecursionError) else one_line(error, 120)
+        raise Problem("invalid_json", f"the body is not JSON: {why}") from None
+    if _LONG_NUMBER.search(raw) and _is_large(found):
+        message = "a whole number of the body does not fit into 64 bits"
+        raise Problem("invalid_value", message)
+    if not isinstance(found, dict):
+        kind = type(found).__name__
+        raise Problem("invalid_json", f"the body must be a JSON object, not {kind}")
+    return found
+
+
+def _is_large(value: Any) -> bool:
+    """Whether a number in a JSON value is beyond what messages can carry."""
+    todo = [value]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, int) and not -(2**63) <= each < 2**64:
+            return True
+        if isinstance(each, list):
+            todo += each
+        elif isinstance(each, dict):
+            todo += each.values()
+    return False
+
+
+def checked(given: dict[str, Any], kind: type[Body], *, allow_unknown: bool = False) -> Body:
+    """Return the fields of a JSON object, checked.
+
+    Raises:
+        Problem: A field is unknown, refused or of another type.
+    """
+    known = kind.model_fields
+    for name in list(given):
+        if name in known:
+            continue
+        if name in REFUSED and given[name] not in REFUSED[name]:
+            raise Problem("unsupported", f"'{name}' is not supported here", param=name)
+        if name in IGNORED or name in REFUSED or allow_unknown:
+            del given[name]
+            continue
+        near = nearest(name[:MOST_SHOWN], sorted(known))
+        raise Problem(
+            "unknown_field", f"unknown field '{one_line(name, 60)}'.{near}", param=name[:60]
+        )
+    bias = given.get("logit_bias")
+    if isinstance(bias, dict) and len(bias) > MOST_BIASES:
+        message = f"logit_bias: {len(bias)} tokens; at most {MOST_BIASES} are allowed"
+        raise Problem("invalid_value", message, param="logit_bias")
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        raise _fault(error) from None
+
+
+def _fault(error: ValidationError) -> Problem:
+    faults = error.errors(include_url=False, include_context=False, include_input=True)
+    lines = []
+    for fault in faults[:MOST_FAULTS]:
+        where = ".".join(one_line(part, 40) for part in fault["loc"])
+        given = brief(fault.get("input"))
+        message = one_line(fault["msg"], 100)
+        lines.append(f"{where or 'body'}: {message}, not {given}"[:MOST_SHOWN])
+    more = f"; {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
+    code = "unknown_field" if faults[0]["type"] == "extra_forbidden" else "invalid_value"
+    param = one_line(faults[0]["loc"][0], 60) if faults[0]["loc"] else None
+    return Problem(code, "; ".join(lines) + more, param=param)
+
+
+def sampling(
+    body: Fields, defaults: Mapping[str, Any], *, max_tokens: int | None, seed: int, **own: Any
+) -> tuple[dict[str, Any], int]:
+    """Return the sampling parameters of a request as keywords, and how often to copy the sample.
+
+    Greedy samples are all the same: one is generated and copied.
+
+    Raises:
+        Problem: A value is out of range, or two contradict each other.
+    """
+    given = {name: getattr(body, name) for name in SAMPLING}
+    values = {name: value for name, value in given.items() if value is not None}
+    if isinstance(values.get("stop"), str):
+        values["stop"] = [values["stop"]]
+    if "stop" in values:
+        values["stop"] = [each for each in values["stop"] if each]
+    bias = values.pop("logit_bias", None)
+    if bias:
+        values["logit_bias"] = {_token(name): value for name, value in bias.items()}
+    params = {"temperature": 1.0, **defaults, **values, "max_tokens": max_tokens, **own}
+    params.setdefault("seed", seed)
+    n = body.n or 1
+    copies = 1
+    try:
+        if n > 1 and SamplingParams(**params).greedy:
+            copies = n
+        else:
+            params["n"] = n
+        SamplingParams(**params)
+    except OptionError as error:
+        raise Problem("invalid_value", _said(error), param=error.option) from None
+    except InputError as error:
+        name = str(error).partition("=")[0].partition(":")[0]
+        param = name if name in SAMPLING or name == "n" else None
+        raise Problem("invalid_value", str(error), param=param) from None
+    return params, copies
+
+
+def _said(error: OptionError) -> str:
+    return f"{error.option}={one_line(repr(error.value), 60)}: {error.must}"
+
+
+def _token(name: str) -> int:
+    if not (name.isascii() and name.isdigit() and len(name) < 10):
+        shown = one_line(name, 60)
+        raise Problem(
+            "invalid_value", f"logit_bias: '{shown}' is not a token id", param="logit_bias"
+        )
+    return int(name)

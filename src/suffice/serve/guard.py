@@ -1,0 +1,117 @@
+"""What stands before every route: keys, the body's size, and errors in one form."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from suffice.serve.errors import Problem
+from suffice.serve.front import Front
+
+LOG = logging.getLogger("suffice.serve")
+OPEN_PATHS = frozenset({"/health", "/ready", "/version", "/ping"})  # need no key
+NOTED = "suffice.noted"  # in the scope: an error that is in the log
+DIRECT = "suffice.send"  # in the scope: sends to the client, past the layers of the application
+_NO_KEY = "no valid API key: send 'Authorization: Bearer KEY'"
+
+
+def key_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the API key of a request; empty if there is none."""
+    for name, value in headers:
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            return value[7:].strip()
+        if name == b"x-api-key":
+            return value.strip()
+    return b""
+
+
+class Guard:
+    """Checks the key and the body's size, and answers what no route has answered."""
+
+    def __init__(self, app: ASGIApp, front: Front) -> None:
+        self._app, self._front = app, front
+        self._keys = [key.encode() for key in front.settings.api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope[DIRECT] = send
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            self._check(scope)
+            await self._app(scope, self._limited(receive), sending)
+        except Problem as problem:
+            if not started:
+                await answer(send, problem)
+        except Exception as error:
+            if scope.get(NOTED) is not error:  # one that is noted has been answered, too
+                raise
+
+    def _check(self, scope: Scope) -> None:
+        if self._keys and scope["path"] not in OPEN_PATHS and scope["method"] != "OPTIONS":
+            given = key_of(scope["headers"])
+            if not sum(hmac.compare_digest(given, key) for key in self._keys):  # all are compared
+                raise Problem("invalid_api_key", _NO_KEY)
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if length.isdigit() and int(length[:20]) > self._front.settings.max_body_bytes:
+            raise self._too_large()
+
+    def _too_large(self) -> Problem:
+        most = self._front.settings.max_body_bytes
+        return Problem("too_large", f"the body has more than {most} bytes, the most allowed")
+
+    def _limited(self, receive: Receive) -> Receive:
+        settings, seen, ended = self._front.settings, 0, False
+        end = asyncio.get_running_loop().time() + settings.body_seconds
+
+        async def receiving() -> Message:
+            nonlocal seen, ended
+            if ended:
+                return await receive()
+            left = end - asyncio.get_running_loop().time()
+            try:
+                message = await asyncio.wait_for(receive(), max(left, 0.001))
+            except asyncio.TimeoutError:
+                seconds = settings.body_seconds
+                raise Problem("timeout", f"the body took longer than {seconds:g} seconds") from None
+            ended = message["type"] != "http.request" or not message.get("more_body", False)
+            seen += len(message.get("body", b""))
+            if seen > settings.max_body_bytes:
+                raise self._too_large()
+            return message
+
+        return receiving
+
+
+def note(scope: MutableMapping[str, Any], error: Exception) -> Problem:
+    """Log an error of the server, and return what the client is told."""
+    ident = os.urandom(6).hex()
+    LOG.error("error %s in %s", ident, scope["path"], exc_info=error)
+    scope[NOTED] = error
+    return Problem("internal", f"an error of the server, noted as {ident}")
+
+
+async def answer(send: Send, problem: Problem) -> None:
+    """Answer with an error; a connection whose body was not read is closed."""
+    headers = {"content-type": "application/json", **problem.headers()}
+    if problem.status in (408, 413):
+        headers["connection"] = "close"
+    body = problem.encoded()
+    raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    raw.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": problem.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

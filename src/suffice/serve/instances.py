@@ -1,0 +1,244 @@
+"""An engine's process: started, watched, and started again if it dies.
+
+Requests outlive it. Their tokens so far go to the next engine as known tokens, and since every
+request has a seed, their streams continue with the bits that they would have had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from suffice.errors import InputError
+from suffice.serve import wire
+from suffice.serve.errors import Problem
+from suffice.serve.pending import Observer, Ticket
+from suffice.serve.settings import Settings
+
+LOG = logging.getLogger("suffice.serve")
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a dead engine is started again
+MOST_RESTARTS, WINDOW_SECONDS = 3, 300.0  # more restarts in this time are unhealthy
+MOST_TRIES = 2  # engines that may die under a request that got no token
+_REFUSALS = {"input": "invalid_value", "busy": "queue_full", "closed": "draining"}
+
+
+@dataclass
+class Life:
+    """One life of the engine: its process and the link to it."""
+
+    process: subprocess.Popen[bytes]
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    heard: float = field(default_factory=time.monotonic)
+
+
+class Instance:
+    """Hands tickets to the engine and deltas to tickets; the event loop's thread alone uses it.
+
+    Attributes:
+        facts: Of the engine that was ready last; None before the first.
+        stats: The engine's last counts.
+        restarts: Engines that died.
+        failovers: Requests that went on in another engine.
+    """
+
+    def __init__(self, settings: Settings, observe: Observer) -> None:
+        self.facts: wire.Facts | None = None
+        self.stats: dict[str, Any] = {}
+        self.restarts = self.failovers = 0
+        self.tickets: dict[str, Ticket] = {}
+        self._settings = settings
+        self._observe = observe
+        self._life: Life | None = None
+        self._idle = 0.0
+        self._deaths: list[float] = []
+        self._task: asyncio.Task[None] | None = None
+        self._started: asyncio.Future[None] | None = None
+        # A process inherits the priority of the thread that starts it, and this one's is the first.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
+        self._starter.submit(int).result()
+
+    async def start(self) -> None:
+        """Start the engine and wait until it is ready.
+
+        Raises:
+            InputError: Its options are bad.
+            Problem: It died before it was ready.
+        """
+        self._started = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._keep())
+        await self._started
+
+    async def close(self) -> None:
+        """Stop the engine."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._starter.shutdown(wait=False)
+
+    @property
+    def ready(self) -> bool:
+        """Whether an engine is there to take requests at once."""
+        return self._life is not None
+
+    @property
+    def pid(self) -> int | None:
+        """The engine's process."""
+        return None if self._life is None else self._life.process.pid
+
+    def ailment(self) -> str | None:
+        """Return why the engine is not healthy, in a line; None if it is."""
+        now = time.monotonic()
+        lately = [each for each in self._deaths if now - each < WINDOW_SECONDS]
+        if len(lately) > MOST_RESTARTS:
+            return f"the engine died {len(lately)} times in {WINDOW_SECONDS:.0f} seconds"
+        if self._life is None:
+            return None
+        silent = now - self._life.heard
+        if silent > self._settings.heartbeat_seconds:
+            return f"the engine has said nothing for {silent:.0f} seconds"
+        if self._idle > self._settings.step_seconds:
+            return f"the engine has work and made no step for {self._idle:.0f} seconds"
+        return None
+
+    def submit(self, ticket: Ticket) -> None:
+        """Hand a ticket to the engine, or to the next one while there is none."""
+        self.tickets[ticket.work.id] = ticket
+        if self._life is not None:
+            self._life.writer.write(wire.frame(ticket.work))
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Forget a ticket and have the engine end it; do nothing if it is over."""
+        if self.tickets.pop(ticket.work.id, None) is None:
+            return
+        ticket.over = True
+        if self._life is not None:
+            self._life.writer.write(wire.frame(wire.Cancel(ticket.work.id)))
+
+    async def _keep(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            began = time.monotonic()
+            life = await self._launch()
+            try:
+                await self._listen(life)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                pass
+            except msgspec.DecodeError:
+                LOG.exception("the engine sent what is no message")
+            finally:
+                self._life = None
+                await self._end(life)
+            if self._started is not None and not self._started.done():
+                self._started.set_exception(Problem("engine_lost", "the engine did not start"))
+                return
+            self._mourn()
+            pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else pause
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _launch(self) -> Life:
+        ours, theirs = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        with theirs:
+            process = await loop.run_in_executor(self._starter, started, theirs.fileno())
+        reader, writer = await asyncio.open_connection(sock=ours)
+        start = wire.Start(
+            self._settings.engine, dict(self._settings.options), dict(self._settings.limits)
+        )
+        writer.write(wire.frame(start))
+        return Life(process, reader, writer)
+
+    async def _listen(self, life: Life) -> None:
+        size = wire.LENGTH.size
+        while True:
+            (length,) = wire.LENGTH.unpack(await life.reader.readexactly(size))
+            message = wire.read_up(await life.reader.readexactly(length))
+            life.heard = time.monotonic()
+            if isinstance(message, wire.Step):
+                self._deliver(message, life.heard)
+            elif isinstance(message, wire.Beat):
+                self.stats, self._idle = message.stats, message.idle
+            elif isinstance(message, wire.Facts):
+                self._welcome(life, message)
+            elif isinstance(message, wire.Refused):
+                self._refuse(message)
+            elif self._started is not None and not self._started.done():
+                self._started.set_exception(InputError(message.message))
+
+    def _welcome(self, life: Life, facts: wire.Facts) -> None:
+        self.facts, self._life, self._idle = facts, life, 0.0
+        if self._started is not None and not self._started.done():
+            self._started.set_result(None)
+        for ticket in self.tickets.values():
+            known = [list(tokens) for tokens in ticket.emitted]
+            work = msgspec.structs.replace(ticket.work, known=known if ticket.generated else [])
+            self.failovers += bool(self.restarts)
+            life.writer.write(wire.frame(work))
+
+    def _deliver(self, step: wire.Step, now: float) -> None:
+        for delta in step.deltas:
+            ticket = self.tickets.get(delta.id)
+            if ticket is None:  # cancelled
+                continue
+            self._observe(ticket, delta)
+            ticket.last_at = now
+            if ticket.first_at is None:
+                ticket.first_at = now
+            ticket.take(delta)
+            if ticket.over:
+                del self.tickets[delta.id]
+
+    def _refuse(self, message: wire.Refused) -> None:
+        ticket = self.tickets.pop(message.id, None)
+        if ticket is None:
+            return
+        ticket.over = True
+        wait = message.wait if message.kind != "input" else None
+        code = _REFUSALS.get(message.kind, "internal")
+        ticket.mailbox.fail(Problem(code, message.message, wait=wait))
+
+    def _mourn(self) -> None:
+        """Note that the engine died, and give up the requests that it may have died of."""
+        self.restarts += 1
+        now = time.monotonic()
+        self._deaths = [each for each in self._deaths if now - each < WINDOW_SECONDS] + [now]
+        LOG.error("the engine died; %d requests wait for the next one", len(self.tickets))
+        for ticket in list(self.tickets.values()):
+            ticket.tries += 1
+            ticket.deaths += 1
+            if ticket.tries > MOST_TRIES:
+                del self.tickets[ticket.work.id]
+                ticket.over = True
+                lost = f"the engine died {ticket.tries} times while it ran this request"
+                ticket.mailbox.fail(Problem("engine_lost", lost))
+
+    async def _end(self, life: Life | None) -> None:
+        if life is None:
+            return
+        life.writer.close()
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(life.process.wait), 5.0)
+            return
+        life.process.kill()
+        await asyncio.to_thread(life.process.wait)
+
+
+def started(link: int) -> subprocess.Popen[bytes]:
+    """Start an engine's process with its end of the link."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "suffice.serve.engine_process", str(link)],
+        pass_fds=[link],
+        stdin=subprocess.DEVNULL,
+    )

@@ -1,0 +1,270 @@
+"""`POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API, made of a chat request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from suffice.serve.answer import Reply, usage
+from suffice.serve.chat import Chat, prepared
+from suffice.serve.errors import Problem
+from suffice.serve.fields import Objects, Texts, checked, read_object
+from suffice.serve.front import Front
+from suffice.serve.stream import EventStream, event
+
+_ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_IGNORED = ("metadata", "thinking", "service_tier", "betas", "context_management", "output_config")
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class Messages(BaseModel):
+    """The fields of a request."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    model: str | None = None
+    messages: Objects = Field(min_length=1)
+    max_tokens: int = Field(4096, ge=1)
+    system: str | Objects | None = None
+    stop_sequences: Texts | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stream: bool | None = False
+    tools: Objects | None = None
+    tool_choice: dict[str, Any] | None = None
+
+
+async def create(front: Front, request: Request, raw: bytes, key: str) -> Response:
+    """Answer a request."""
+    try:
+        body = _read(front, raw)
+        reply = await prepared(front, chat_of(body), key, "msg")
+        if body.stream:
+            events = _events(reply)
+            return EventStream(front, reply.job, events, last=b"", failed=_failed)
+        try:
+            whole = await reply.gathered(request)
+        finally:
+            front.finish(reply.job)
+        return _json(_message(reply, whole))
+    except Problem as problem:
+        front.metrics.refused(problem.code)
+        return _json(_error(problem), problem.status, dict(problem.headers()))
+
+
+async def count(front: Front, request: Request, raw: bytes, key: str) -> Response:
+    """Return the number of tokens of a request."""
+    try:
+        body = chat_of(_read(front, raw))
+        front.check_model(body.model)
+        facts = {"tools": body.tools} if body.tools else {}
+        tokens = await front.text.run(
+            lambda: front.text.chat(body.messages, facts=facts), "messages"
+        )
+        return _json({"input_tokens": len(tokens)})
+    except Problem as problem:
+        return _json(_error(problem), problem.status, dict(problem.headers()))
+
+
+def _read(front: Front, raw: bytes) -> Messages:
+    given = read_object(raw)
+    for name in _IGNORED:
+        given.pop(name, None)
+    return checked(given, Messages, allow_unknown=front.settings.allow_unknown_fields)
+
+
+def chat_of(body: Messages) -> Chat:
+    """Return the chat request that a request stands for.
+
+    Raises:
+        Problem: A block or a choice is not supported.
+    """
+    messages: list[dict[str, Any]] = []
+    if body.system is not None:
+        messages.append({"role": "system", "content": _text(body.system, "system")})
+    for at, message in enumerate(body.messages):
+        messages += _converted(message, f"messages[{at}]")
+    fields: dict[str, Any] = {
+        "model": body.model,
+        "messages": messages,
+        "max_tokens": body.max_tokens,
+        "stop": body.stop_sequences,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "top_k": body.top_k,
+        "stream": body.stream,
+    }
+    if body.tools:
+        fields["tools"] = [_tool(at, tool) for at, tool in enumerate(body.tools)]
+        fields["tool_choice"], fields["parallel_tool_calls"] = _choice(body.tool_choice or {})
+    return checked(fields, Chat)
+
+
+def _tool(at: int, tool: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(tool.get("input_schema"), dict):
+        message = f"tools[{at}]: must have a name and an input_schema"
+        raise Problem("unsupported", message, param="tools")
+    own = {"name": tool.get("name"), "description": tool.get("description", "")}
+    return {"type": "function", "function": {**own, "parameters": tool["input_schema"]}}
+
+
+def _choice(given: Mapping[str, Any]) -> tuple[Any, bool]:
+    kind = given.get("type", "auto")
+    parallel = not given.get("disable_parallel_tool_use", False)
+    if kind == "tool":
+        return {"type": "function", "function": {"name": given.get("name")}}, parallel
+    if kind not in _CHOICES:
+        message = "tool_choice.type: must be auto, any, tool or none"
+        raise Problem("invalid_value", message, param="tool_choice")
+    return _CHOICES[kind], parallel
+
+
+def _text(content: Any, where: str) -> str:
+    """Return the text of a content that has no other blocks."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise Problem("invalid_value", f"{where}: must be text or a list of blocks", param=where)
+    parts = []
+    for block in content:
+        text = block.get("text") if isinstance(block, dict) else None
+        if not isinstance(text, str) or block.get("type") != "text":
+            kind = block.get("type") if isinstance(block, dict) else type(block).__name__
+            message = f"{where}: a block of type '{str(kind)[:40]}' is not supported here"
+            raise Problem("unsupported", message, param=where.partition("[")[0])
+        parts.append(text)
+    return "\n".join(parts)
+
+
+def _converted(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """Return a message as those of a chat: results of tools are messages of their own."""
+    role, content = message.get("role"), message.get("content")
+    if role not in ("user", "assistant", "system"):
+        raise Problem("invalid_value", f"{where}: role must be user or assistant", param="messages")
+    if not isinstance(content, list):
+        return [{"role": role, "content": _text(content, where)}]
+    texts, calls, found = [], [], []
+    for block in content:
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind == "tool_use":
+            function = {"name": block.get("name"), "arguments": block.get("input", {})}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        elif kind == "tool_result":
+            text = _text(block.get("content", ""), where)
+            found.append(
+                {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text}
+            )
+        elif kind not in ("thinking", "redacted_thinking"):
+            texts.append(block)
+    if texts or calls or not found:
+        own: dict[str, Any] = {"role": role, "content": _text(texts, where)}
+        found.append({**own, "tool_calls": calls} if calls else own)
+    return found
+
+
+def _message(reply: Reply, whole: Mapping[str, Any]) -> dict[str, Any]:
+    (choice,) = whole["choices"]
+    message = choice["message"]
+    content: list[dict[str, Any]] = []
+    if message["content"]:
+        content.append({"type": "text", "text": message["content"]})
+    for call in message.get("tool_calls", ()):
+        content.append(
+            {**_tool_use(call), "input": json.loads(call["function"]["arguments"] or "{}")}
+        )
+    return {
+        **_head(reply),
+        "content": content,
+        **_stopped(choice["finish_reason"], choice["stop_reason"]),
+        "usage": _usage(reply),
+    }
+
+
+def _head(reply: Reply) -> dict[str, Any]:
+    return {"id": reply.job.id, "type": "message", "role": "assistant", "model": reply.model}
+
+
+def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": {}}
+
+
+def _stopped(reason: str | None, stop: int | str | None) -> dict[str, Any]:
+    if reason == "stop" and isinstance(stop, str):
+        return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+    return {"stop_reason": _ENDS.get(reason or "", reason), "stop_sequence": None}
+
+
+def _usage(reply: Reply) -> dict[str, int]:
+    found = usage(reply.job)
+    cached = found["prompt_tokens_details"]["cached_tokens"]
+    return {
+        "input_tokens": found["prompt_tokens"] - cached,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": found["completion_tokens"],
+    }
+
+
+async def _events(reply: Reply) -> AsyncIterator[bytes]:
+    """Yield the events of a stream. A block is text, or one call."""
+    begun, text_open, index = False, False, 0
+    async for text, calls in reply.pieces():
+        parts: list[bytes] = []
+        if not begun:
+            begun = True
+            message = {**_head(reply), "content": [], **_stopped(None, None)}
+            start = {"type": "message_start", "message": {**message, "usage": _usage(reply)}}
+            parts.append(_named(start))
+        if text:
+            if not text_open:
+                parts.append(_block_start(index, {"type": "text", "text": ""}))
+                text_open = True
+            parts.append(_block_delta(index, {"type": "text_delta", "text": text}))
+        for call in calls:
+            if text_open:
+                parts.append(_block_stop(index))
+                index, text_open = index + 1, False
+            arguments = call["function"]["arguments"]
+            delta = {"type": "input_json_delta", "partial_json": arguments}
+            parts += [_block_start(index, _tool_use(call)), _block_delta(index, delta)]
+            parts.append(_block_stop(index))
+            index += 1
+        yield b"".join(parts) or _named({"type": "ping"})
+    if text_open:
+        yield _block_stop(index)
+    stopped = {"type": "message_delta", "delta": _stopped(*reply.end), "usage": _usage(reply)}
+    yield _named(stopped) + _named({"type": "message_stop"})
+
+
+def _block_start(index: int, block: Mapping[str, Any]) -> bytes:
+    return _named({"type": "content_block_start", "index": index, "content_block": block})
+
+
+def _block_delta(index: int, delta: Mapping[str, Any]) -> bytes:
+    return _named({"type": "content_block_delta", "index": index, "delta": delta})
+
+
+def _block_stop(index: int) -> bytes:
+    return _named({"type": "content_block_stop", "index": index})
+
+
+def _named(body: Mapping[str, Any]) -> bytes:
+    return event(body, body["type"])
+
+
+def _error(problem: Problem) -> dict[str, Any]:
+    return {"type": "error", **problem.body()}
+
+
+def _failed(problem: Problem) -> bytes:
+    return event(_error(problem), "error")
+
+
+def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(body), status, headers, "application/json")

@@ -1,0 +1,216 @@
+"""Prometheus metrics, by vLLM's names, and the reads of keys and values on top."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from suffice.engine.work import Delta, Final
+
+if TYPE_CHECKING:
+    from suffice.serve.pending import Ticket
+
+_SECONDS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+    *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+_BETWEEN = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.4, 0.75, 1.0, 2.5, 10.0)
+_COUNTS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
+_HISTOGRAMS = {
+    "time_to_first_token_seconds": ("Time to the first token.", _SECONDS),
+    "inter_token_latency_seconds": ("Time between tokens of a request.", _BETWEEN),
+    "request_time_per_output_token_seconds": ("Mean time per token after the first.", _BETWEEN),
+    "e2e_request_latency_seconds": ("Time of a whole request.", _SECONDS),
+    "request_queue_time_seconds": ("Time in the queue.", _SECONDS),
+    "request_inference_time_seconds": ("Time from start to end.", _SECONDS),
+    "request_prefill_time_seconds": ("Time of the prompt.", _SECONDS),
+    "request_decode_time_seconds": ("Time from the first token to the end.", _SECONDS),
+    "request_prompt_tokens": ("Tokens of a prompt.", _COUNTS),
+    "request_generation_tokens": ("Tokens generated for a request.", _COUNTS),
+    "request_params_n": ("Samples asked for.", (1, 2, 5, 10, 20)),
+    "request_params_max_tokens": ("Most tokens asked for.", _COUNTS),
+}
+_COUNTERS = {
+    "prompt_tokens": ("Prompt tokens.", ()),
+    "prompt_tokens_cached": ("Prompt tokens that were cached.", ()),
+    "generation_tokens": ("Generated tokens.", ()),
+    "request_success": ("Requests that ended, by reason.", ("finished_reason",)),
+    "admission_rejections": ("Requests refused before they ran.", ("reason",)),
+    "spec_decode_num_draft_tokens": ("Drafted tokens.", ()),
+    "spec_decode_num_accepted_tokens": ("Drafted tokens that were accepted.", ()),
+    "kv_rows_read": ("Rows of keys or values read by decode steps.", ("what",)),
+    "kv_rows_held": ("Rows that exact attention would have read.", ()),
+    "kv_bytes_read": ("Bytes of keys and values read by decode steps.", ()),
+    "kv_bytes_held": ("Bytes that exact attention would have read.", ()),
+}
+# Of the engine's counts: our name, its field, and what it is.
+_GAUGES = (
+    ("num_requests_running", "running", "Requests that run."),
+    ("num_requests_waiting", "waiting", "Requests that wait."),
+    ("kv_cache_bytes_used", "kv_bytes_used", "Bytes of live keys and values."),
+    ("retained_bytes", "prefix_bytes", "Bytes of kept prefixes."),
+    ("retained_entries", "prefix_entries", "Kept prefixes."),
+)
+_SUMS = (
+    ("prefix_cache_queries", "prefix_queries", "Prompt tokens looked up in kept prefixes."),
+    ("prefix_cache_hits", "prefix_hits", "Prompt tokens found in kept prefixes."),
+    ("num_preemptions", "preemptions", "Requests parked for lack of memory."),
+    ("engine_steps", "steps", "Steps of the engine."),
+)
+
+
+class Watched(Protocol):
+    """What gauges are read from."""
+
+    stats: dict[str, Any]
+    restarts: int
+    failovers: int
+
+
+class Metrics:
+    """The registry of one server."""
+
+    def __init__(self, prefix: str, model: str) -> None:
+        # Of each counter there would be a series more, which nobody asks for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._prefix = prefix
+        self._labels = {"model_name": model, "engine": "0"}
+        self._histograms = {
+            name: Histogram(
+                f"{prefix}:{name}",
+                text,
+                tuple(self._labels),
+                buckets=buckets,
+                registry=self.registry,
+            ).labels(**self._labels)
+            for name, (text, buckets) in _HISTOGRAMS.items()
+        }
+        self._counters = {
+            name: Counter(
+                f"{prefix}:{name}", text, (*self._labels, *labels), registry=self.registry
+            )
+            for name, (text, labels) in _COUNTERS.items()
+        }
+        for name, (_, labels) in _COUNTERS.items():
+            if not labels:  # so that they are shown as 0
+                self._counters[name].labels(**self._labels)
+        self._tokens = self._counters["generation_tokens"].labels(**self._labels)
+        self._counted = 0  # tokens since the last page
+        self._between = self._histograms["inter_token_latency_seconds"]
+        self._first = self._histograms["time_to_first_token_seconds"]
+
+    def watch(self, instance: Watched) -> None:
+        """Show an engine's counts."""
+        self.registry.register(_Counts(self._prefix, self._labels, instance))
+
+    def page(self) -> bytes:
+        """Return all metrics in Prometheus's text form."""
+        self._tokens.inc(self._counted)
+        self._counted = 0
+        return generate_latest(self.registry)
+
+    def refused(self, reason: str) -> None:
+        """Count a request that was refused."""
+        self._count("admission_rejections", 1, reason=reason)
+
+    def delta(self, ticket: Ticket, delta: Delta) -> None:
+        """Count the tokens of a delta, and the time since the last one."""
+        if not delta.tokens:
+            return
+        self._counted += len(delta.tokens)
+        now = time.monotonic()
+        if ticket.first_at is None:
+            self._first.observe(now - ticket.created)
+        else:
+            self._between.observe(now - ticket.last_at)
+
+    def finished(self, ticket: Ticket) -> None:
+        """Count a request that ended, or was ended."""
+        now, seen = time.monotonic(), self._histograms
+        reason = "abort" if ticket.final is None else ticket.reason
+        self._count("request_success", 1, finished_reason=reason)
+        seen["e2e_request_latency_seconds"].observe(now - ticket.created)
+        seen["request_prompt_tokens"].observe(len(ticket.work.prompt))
+        seen["request_generation_tokens"].observe(ticket.generated)
+        seen["request_params_n"].observe(ticket.samples)
+        if (most := ticket.work.params.get("max_tokens")) is not None:
+            seen["request_params_max_tokens"].observe(most)
+        if ticket.first_at is not None and ticket.generated > ticket.samples:
+            spent = ticket.last_at - ticket.first_at
+            steps = ticket.generated / ticket.samples - 1
+            seen["request_time_per_output_token_seconds"].observe(spent / steps)
+        self._count("prompt_tokens", len(ticket.work.prompt))
+        if ticket.final is not None:
+            self._spent(ticket.final)
+
+    def _spent(self, final: Final) -> None:
+        seen = self._histograms
+        seen["request_queue_time_seconds"].observe(final.queue_seconds)
+        seen["request_prefill_time_seconds"].observe(final.prefill_seconds)
+        seen["request_decode_time_seconds"].observe(final.decode_seconds)
+        seen["request_inference_time_seconds"].observe(final.prefill_seconds + final.decode_seconds)
+        self._count("prompt_tokens_cached", final.cached_tokens)
+        self._count("spec_decode_num_draft_tokens", final.drafts)
+        self._count("spec_decode_num_accepted_tokens", final.accepted)
+        self._count("kv_rows_read", final.key_rows_read, what="key")
+        self._count("kv_rows_read", final.value_rows_read, what="value")
+        self._count("kv_rows_held", final.rows_held)
+        self._count("kv_bytes_read", final.bytes_read)
+        self._count("kv_bytes_held", final.bytes_held)
+
+    def _count(self, name: str, by: float, **labels: str) -> None:
+        self._counters[name].labels(**self._labels, **labels).inc(by)
+
+
+class _Counts:
+    """Reads an engine's counts when Prometheus asks; sums go on when the engine is replaced."""
+
+    def __init__(self, prefix: str, labels: dict[str, str], instance: Watched) -> None:
+        self._prefix, self._labels, self._instance = prefix, labels, instance
+        self._before: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        names, values = list(self._labels), list(self._labels.values())
+        stats = self._instance.stats
+        for name, field, text in _GAUGES:
+            gauge = GaugeMetricFamily(f"{self._prefix}:{name}", text, labels=names)
+            gauge.add_metric(values, float(stats.get(field, 0)))
+            yield gauge
+        used, limit = stats.get("kv_bytes_used", 0), stats.get("kv_bytes_limit", 0)
+        share = GaugeMetricFamily(
+            f"{self._prefix}:kv_cache_usage_perc",
+            "Live bytes over the limit, 0 to 1.",
+            labels=names,
+        )
+        share.add_metric(values, used / limit if limit else 0.0)
+        yield share
+        own = {"instance_restarts": self._instance.restarts, "failovers": self._instance.failovers}
+        sums = [(name, text, self._sum(field)) for name, field, text in _SUMS]
+        sums += [
+            (name, "Engines that died, or requests that outlived one.", n)
+            for name, n in own.items()
+        ]
+        for name, text, value in sums:
+            counter = CounterMetricFamily(f"{self._prefix}:{name}", text, labels=names)
+            counter.add_metric(values, value)
+            yield counter
+
+    def _sum(self, field: str) -> float:
+        value = float(self._instance.stats.get(field, 0))
+        if value < self._last.get(field, 0.0):
+            self._before[field] = self._before.get(field, 0.0) + self._last[field]
+        self._last[field] = value
+        return self._before.get(field, 0.0) + value

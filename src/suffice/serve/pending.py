@@ -1,0 +1,141 @@
+"""Requests on their way through the engine, and the mailbox from which their answers are taken."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from suffice.engine.work import Delta, Final
+from suffice.serve import wire
+from suffice.serve.errors import Problem
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One request to the engine.
+
+    Attributes:
+        index: Its number among those of an HTTP request.
+        emitted: Tokens that each sample has given, from which another engine goes on.
+        tries: Engines that died under it since its last token; `deaths` since its start.
+        reason: Why the sample that ended last has ended.
+    """
+
+    work: wire.Submit
+    samples: int
+    index: int
+    mailbox: Mailbox
+    created: float = field(default_factory=time.monotonic)
+    emitted: list[list[int]] = field(default_factory=list)
+    final: Final | None = None
+    first_at: float | None = None
+    last_at: float = 0.0
+    tries: int = 0
+    deaths: int = 0
+    reason: str = ""
+    over: bool = False
+
+    def __post_init__(self) -> None:
+        self.emitted = [[] for _ in range(self.samples)]
+
+    @property
+    def generated(self) -> int:
+        """Number of tokens so far, of all samples."""
+        return sum(map(len, self.emitted))
+
+    def take(self, delta: Delta) -> None:
+        """Take what a step gave."""
+        self.emitted[delta.sample].extend(delta.tokens)
+        self.tries = 0
+        if delta.finish_reason is not None:
+            self.reason = delta.finish_reason
+        if delta.final is not None:
+            self.final = delta.final
+            self.over = True
+        self.mailbox.put(self, delta)
+
+
+class Mailbox:
+    """What came for the tickets of one HTTP request and was not taken yet.
+
+    A reader that lags gets the deltas of a sample merged. All calls are of the event loop's thread.
+    """
+
+    def __init__(self) -> None:
+        self.tickets: list[Ticket] = []
+        self._deltas: dict[tuple[int, int], Delta] = {}
+        self._problem: Problem | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._until = 0.0
+
+    @property
+    def open(self) -> bool:
+        """Whether there is, or will be, something to take."""
+        waiting = bool(self._deltas) or self._problem is not None
+        return waiting or any(not ticket.over for ticket in self.tickets)
+
+    def put(self, ticket: Ticket, delta: Delta) -> None:
+        """Add a delta."""
+        where = ticket.index, delta.sample
+        held = self._deltas.get(where)
+        self._deltas[where] = delta if held is None else merged(held, delta)
+        self._notify()
+
+    def fail(self, problem: Problem) -> None:
+        """End the HTTP request with an error, after what came before it."""
+        self._problem = self._problem or problem
+        self._notify()
+
+    async def take(self, seconds: float) -> list[tuple[Ticket, Delta]]:
+        """Wait for deltas and return them; an empty list if none come for some seconds.
+
+        `sweep` ends the wait, since a timer for every token would cost more than the wait itself.
+
+        Raises:
+            Problem: The request has failed; it is raised after the last delta.
+        """
+        if not self._deltas and self._problem is None:
+            self._wake = asyncio.get_running_loop().create_future()
+            self._until = time.monotonic() + seconds
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+        if self._deltas:
+            found = [(self.tickets[at], delta) for (at, _), delta in self._deltas.items()]
+            self._deltas = {}
+            return found
+        if self._problem is not None:
+            raise self._problem
+        return []
+
+    def sweep(self, now: float) -> None:
+        """End a wait whose time is up."""
+        if self._wake is not None and now >= self._until:
+            self._notify()
+
+    def _notify(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+def merged(first: Delta, then: Delta) -> Delta:
+    """Return two deltas of one sample as one."""
+    logprobs = None
+    if first.logprobs is not None or then.logprobs is not None:
+        logprobs = (first.logprobs or ()) + (then.logprobs or ())
+    return Delta(
+        first.id,
+        first.sample,
+        first.text + then.text,
+        first.tokens + then.tokens,
+        logprobs,
+        then.finish_reason,
+        then.stop_reason,
+        then.final,
+    )
+
+
+Observer = Callable[[Ticket, Delta], None]

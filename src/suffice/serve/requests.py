@@ -1,0 +1,81 @@
+"""From the fields of a request to the works that the engine gets."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from suffice.serve import wire
+from suffice.serve.errors import Problem
+from suffice.serve.fields import Fields, sampling
+from suffice.serve.front import Front, Job
+
+
+def fitted(front: Front, prompt: list[int], body: Fields, param: str) -> list[int]:
+    """Return a prompt, cut if asked for, that leaves room for what must be generated.
+
+    Raises:
+        Problem: It is empty or too long.
+    """
+    if body.truncate_prompt_tokens is not None:
+        prompt = prompt[-body.truncate_prompt_tokens :]
+    if not prompt:
+        raise Problem("invalid_value", f"{param}: the prompt is empty", param=param)
+    most = front.facts.max_model_len - max(1, body.min_tokens or 0)
+    if len(prompt) > most:
+        message = (
+            f"the prompt has {len(prompt)} tokens: must be at most {most}, so that the answer fits "
+            f"the context of {front.facts.max_model_len} tokens"
+        )
+        raise Problem("context_length_exceeded", message, param=param)
+    return prompt
+
+
+def works(
+    front: Front,
+    job: Job,
+    prompts: list[list[int]],
+    body: Fields,
+    *,
+    max_tokens: int | None,
+    grammar: str | None = None,
+    **own: Any,
+) -> list[wire.Submit]:
+    """Return the engine's requests, one for each prompt; set the job's copies.
+
+    A request without a seed gets one here, so that another engine can go on with it.
+
+    Raises:
+        Problem: A parameter is out of range, or a technique is not allowed.
+    """
+    seed = int.from_bytes(os.urandom(8), "little")
+    params, job.copies = sampling(
+        body, front.settings.default_sampling, max_tokens=max_tokens, seed=seed, **own
+    )
+    attention = _attention(front, body)
+    many = len(prompts) > 1
+    return [
+        wire.Submit(
+            id=f"{job.id}-{at}" if many else job.id,
+            prompt=prompt,
+            params=params,
+            priority=body.priority,
+            key=job.key,
+            attention=attention,
+            reuse=body.cache_prompt,
+            grammar=grammar,
+        )
+        for at, prompt in enumerate(prompts)
+    ]
+
+
+def _attention(front: Front, body: Fields) -> str | None:
+    asked = body.suffice.attention
+    if asked is None or asked == front.facts.attention:
+        return None
+    allowed = front.settings.attentions
+    if asked not in allowed:
+        listed = ", ".join((front.facts.attention, *allowed))
+        message = f"suffice.attention='{asked[:60]}': this server allows {listed}"
+        raise Problem("invalid_value", message, param="suffice.attention")
+    return asked

@@ -1,0 +1,150 @@
+"""Runs the server: listens, waits for signals, drains."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import stat
+import sys
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+import uvloop
+
+from suffice.errors import InputError, OptionError
+from suffice.serve.app import build
+from suffice.serve.errors import Problem
+from suffice.serve.front import Front
+from suffice.serve.settings import Settings
+from suffice.serve.text import Text
+
+NICE = 5  # below the engine: its cores are the scarce ones
+BACKLOG = 2048
+
+
+class Server(uvicorn.Server):
+    """A server that, told to stop, lets its requests end first; told again, it stops at once."""
+
+    def __init__(self, config: uvicorn.Config, front: Front) -> None:
+        super().__init__(config)
+        self._front = front
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Note the loop, for the signals."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop, or stop."""
+        if self._front.draining or self._loop is None:
+            self.should_exit = self.force_exit = True
+            return
+        self._front.draining = True
+        self._loop.call_soon_threadsafe(self._begin_to_stop)
+
+    def _begin_to_stop(self) -> None:
+        async def stop() -> None:
+            await self._front.drain()
+            self.should_exit = True
+
+        self._stopping = asyncio.ensure_future(stop())
+
+
+def listening(settings: Settings) -> socket.socket:
+    """Return the socket to listen on.
+
+    Raises:
+        InputError: The address cannot be used.
+    """
+    if settings.uds is not None:
+        return _on_path(Path(settings.uds))
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    found = socket.socket(family)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # A connection whose client reads nothing ends, even with bytes left to send.
+    patience = int(2000 * settings.stall_seconds)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
+    try:
+        found.bind((settings.host, settings.port))
+    except OSError as error:
+        found.close()
+        if error.errno == errno.EADDRINUSE:
+            raise OptionError(
+                "port", settings.port, "is in use: stop the other program, or choose another port"
+            ) from None
+        where = f"--host {settings.host} --port {settings.port}"
+        raise InputError(f"{where}: {error.strerror or error}") from None
+    except UnicodeError:
+        found.close()
+        raise InputError(f"--host {settings.host[:60]}: is no address") from None
+    found.listen(BACKLOG)
+    return found
+
+
+def _on_path(path: Path) -> socket.socket:
+    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+        path.unlink()  # left by a server that was killed
+    found = socket.socket(socket.AF_UNIX)
+    try:
+        found.bind(str(path))
+    except OSError as error:
+        found.close()
+        raise InputError(f"--uds {path}: {error.strerror or error}") from None
+    found.listen(BACKLOG)
+    return found
+
+
+def address(settings: Settings, listener: socket.socket) -> str:
+    """Return where clients find the server."""
+    if settings.uds is not None:
+        return f"unix:{settings.uds}"
+    host, port = listener.getsockname()[:2]
+    scheme = "https" if settings.ssl_certfile else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def serve(settings: Settings, text: Text | None = None) -> int:
+    """Serve until a signal; return the exit code.
+
+    Raises:
+        InputError: The address, the model or an option cannot be used.
+    """
+    with listening(settings) as listener:
+        front = Front(settings, text)  # starts the thread that starts engines, before `nice`
+        os.nice(NICE)
+        return uvloop.run(_serve(settings, listener, front))
+
+
+async def _serve(settings: Settings, listener: socket.socket, front: Front) -> int:
+    where = address(settings, listener)
+    try:
+        await front.start()
+    except Problem as problem:
+        print(f"suffice: error: {problem.message}", file=sys.stderr)
+        await front.close()
+        return 1
+    except BaseException:
+        await front.close()
+        raise
+    config = uvicorn.Config(
+        build(front),
+        http="httptools",
+        lifespan="off",
+        access_log=settings.access_log,
+        log_level="info" if settings.access_log else "warning",
+        ssl_keyfile=settings.ssl_keyfile,
+        ssl_certfile=settings.ssl_certfile,
+        timeout_graceful_shutdown=5,
+        server_header=False,
+    )
+    server = Server(config, front)
+    print(f"suffice serves {settings.names[0]} at {where}", file=sys.stderr, flush=True)
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        await front.close()
+    return 0

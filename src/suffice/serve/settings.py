@@ -1,0 +1,101 @@
+"""The settings of a server: one frozen value, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from suffice.errors import InputError, OptionError
+
+ENGINE = "suffice.serve.model:opened"
+_POSITIVE = (
+    "max_body_bytes",
+    "body_seconds",
+    "heartbeat_seconds",
+    "stall_seconds",
+    "step_seconds",
+    "keep_alive_seconds",
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the server listens on and what it allows.
+
+    Attributes:
+        model: As the user gave it; the first of `served_names` if there are no others.
+        options: The engine's options by name, plain values.
+        limits: Of the engine as a server's: keywords of `engine.service.Engine`.
+        attentions: Attention techniques that a request may ask for.
+        max_queue: Requests that may wait beyond those that run.
+        max_per_key: Requests of one API key at a time; 0 for no limit.
+        request_seconds: Longest time of a request; None for no limit.
+        shutdown_seconds: After a signal, how long requests may go on.
+        heartbeat_seconds: An engine that says nothing for as long is unhealthy.
+        step_seconds: An engine that has work and made no step for as long is unhealthy.
+        stall_seconds: A client that reads nothing for as long is given up.
+        engine: "module:function" that makes the engine in its process.
+        metrics_prefix: Of the metrics' names.
+        tool_parser: How the model writes tool calls; "auto" asks its chat template.
+    """
+
+    model: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    host: str = "127.0.0.1"
+    port: int = 8000
+    uds: str | None = None
+    api_keys: tuple[str, ...] = ()
+    served_names: tuple[str, ...] = ()
+    attentions: tuple[str, ...] = ()
+    max_queue: int = 256
+    max_num_seqs: int = 16
+    max_per_key: int = 0
+    request_seconds: float | None = None
+    shutdown_seconds: float = 30.0
+    keep_alive_seconds: float = 15.0
+    heartbeat_seconds: float = 10.0
+    step_seconds: float = 60.0
+    stall_seconds: float = 60.0
+    body_seconds: float = 60.0
+    max_body_bytes: int = 8 << 20
+    allow_unknown_fields: bool = False
+    default_sampling: Mapping[str, Any] = field(default_factory=dict)
+    metrics_prefix: str = "suffice"
+    tool_parser: str = "auto"
+    allowed_origins: tuple[str, ...] = ()
+    root_path: str = ""
+    ssl_keyfile: str | None = None
+    ssl_certfile: str | None = None
+    access_log: bool = True
+    engine: str = ENGINE
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65536:
+            raise OptionError("port", self.port, "must be a whole number in [0, 65535]")
+        for name in ("max_queue", "max_per_key", "shutdown_seconds"):
+            if not getattr(self, name) >= 0:
+                raise OptionError(name, getattr(self, name), "must be at least 0")
+        for name in _POSITIVE:
+            if not getattr(self, name) > 0:
+                raise OptionError(name, getattr(self, name), "must be more than 0")
+        if self.request_seconds is not None and not self.request_seconds > 0:
+            raise OptionError("request_seconds", self.request_seconds, "must be more than 0")
+        if not self.metrics_prefix.isidentifier():
+            raise OptionError(
+                "metrics_prefix", self.metrics_prefix, "must be a word such as 'suffice' or 'vllm'"
+            )
+        if any(not key.strip() or not key.isascii() for key in self.api_keys):
+            raise InputError("an API key is empty or has characters beyond ASCII")
+        if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
+            raise InputError("TLS needs both --ssl-keyfile and --ssl-certfile")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which the model is served; answers have the first."""
+        if self.served_names:
+            return self.served_names
+        short = Path(self.model).stem if self.model.endswith(".gguf") else Path(self.model).name
+        return tuple(dict.fromkeys((self.model, short))) if short else (self.model,)

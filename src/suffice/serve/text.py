@@ -1,0 +1,107 @@
+"""Text to tokens and back, in workers, so that a long prompt stops nobody's stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from suffice.engine.inputs import conversation
+from suffice.errors import InputError
+from suffice.models.tokenizer import Tokenizer
+from suffice.serve.errors import Problem
+
+Result = TypeVar("Result")
+WORKERS = 2
+
+
+def _byte_letters() -> dict[str, int]:
+    """Return the byte of each letter of byte-level vocabularies."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + at): b for at, b in enumerate(others)}
+
+
+LETTERS = _byte_letters()
+
+
+class Text:
+    """A model's tokenizer and chat template."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="text")
+        self._byte_level = "Ġ" in "".join(tokenizer.vocabulary())
+
+    def close(self) -> None:
+        """End the workers."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, work: Callable[[], Result], param: str) -> Result:
+        """Return what `work` gives in a worker.
+
+        Raises:
+            Problem: It raised `InputError`; `param` is the field to blame.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._workers, work)
+        except InputError as error:
+            raise Problem("invalid_value", str(error), param=param) from None
+
+    async def elsewhere(self, work: Callable[[], Result]) -> Result:
+        """Return what `work` gives in a worker, with its errors."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, work)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_last: bool = False,
+        facts: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Return a conversation's tokens.
+
+        Raises:
+            InputError: A message of another form, or the template refuses it.
+        """
+        text = self.tokenizer.chat_text(
+            conversation([_with_objects(message) for message in messages]),
+            add_generation_prompt=add_generation_prompt,
+            continue_last=continue_last,
+            facts=facts,
+        )
+        return self.tokenizer.encode(text, special=False)
+
+    def token_bytes(self, token: int, text: str) -> list[int]:
+        """Return a token's bytes; `text` is its text, which may be half a character."""
+        (spelled,) = self.tokenizer.spelled([token])
+        if spelled is None:
+            return list(text.encode())
+        if self._byte_level and all(letter in LETTERS for letter in spelled):
+            return [LETTERS[letter] for letter in spelled]
+        if len(spelled) == 6 and spelled.startswith("<0x") and spelled.endswith(">"):
+            return [int(spelled[3:5], 16)]
+        return list(text.encode())
+
+
+def _with_objects(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message whose tool calls have their arguments as objects, as templates take them."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [_with_object(call) for call in calls]}
+
+
+def _with_object(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}

@@ -1,0 +1,253 @@
+"""Tool calls: what models write for them, and the grammar of calls that must be made.
+
+Two forms: `hermes` (also Qwen's), <tool_call>{"name": ..., "arguments": {...}}</tool_call>, and
+`llama3`, {"name": ..., "parameters": {...}}. What cannot be parsed is content. A call is handed out
+once it is whole, since a part of one cannot be taken back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from suffice.errors import unknown
+from suffice.serve.errors import Problem
+from suffice.serve.grammar import SPACES
+
+PARSERS = ("hermes", "llama3")
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_PYTHON = "<|python_tag|>"
+_MOST_TOOLS = 128
+Call = dict[str, Any]
+
+
+class Reader(Protocol):
+    """Finds the tool calls in one sample's text, as it comes.
+
+    `calls` are those found so far, in OpenAI's form.
+    """
+
+    calls: list[Call]
+
+    def push(self, text: str, *, last: bool) -> tuple[str, list[Call]]:
+        """Return what of the text so far is content, and new calls as they are streamed."""
+        ...
+
+
+class Hermes:
+    """Calls between tags, anywhere in the text."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._held = ""
+
+    def push(self, text: str, *, last: bool) -> tuple[str, list[Call]]:
+        """See `Reader`."""
+        self._held += text
+        content, new = "", []
+        while True:
+            at = self._held.find(_OPEN)
+            if at < 0:
+                keep = 0 if last else _partial(self._held, _OPEN)
+                cut = len(self._held) - keep
+                content, self._held = content + self._held[:cut], self._held[cut:]
+                break
+            end = self._held.find(_CLOSE, at)
+            if end < 0 and not last:
+                content, self._held = content + self._held[:at], self._held[at:]
+                break
+            inner = self._held[at + len(_OPEN) : end if end >= 0 else None]
+            rest = self._held[end + len(_CLOSE) :] if end >= 0 else ""
+            found = parsed(inner, "arguments")
+            if found is None:
+                content += self._held[: len(self._held) - len(rest)]
+            else:
+                content += self._held[:at].rstrip()
+                rest = rest.lstrip()
+                new += _added(self.calls, [found])
+            self._held = rest
+        return content, new
+
+
+class Llama3:
+    """Calls that are the whole text, several of them separated by semicolons."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._held = ""
+        self._plain = False
+
+    def push(self, text: str, *, last: bool) -> tuple[str, list[Call]]:
+        """See `Reader`."""
+        if self._plain:
+            return text, []
+        self._held += text
+        start = self._held.lstrip()
+        begins = start.startswith("{") or _PYTHON.startswith(start[: len(_PYTHON)])
+        if not last and begins:
+            return "", []
+        held, self._held = self._held, ""
+        found = _listed(start.removeprefix(_PYTHON)) if begins else None
+        if not found:
+            self._plain = True
+            return held, []
+        return "", _added(self.calls, found)
+
+
+def _listed(text: str) -> list[tuple[str, str]] | None:
+    """Return the calls of a text that holds nothing else."""
+    decoder, found, at = json.JSONDecoder(), [], 0
+    while at < len(text):
+        if text[at] in " \n\t;":
+            at += 1
+            continue
+        try:
+            _, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return None
+        call = parsed(text[at:end], "parameters")
+        if call is None:
+            return None
+        found.append(call)
+        at = end
+    return found
+
+
+def parsed(text: str, field: str) -> tuple[str, str] | None:
+    """Return a call's name and its arguments as JSON; None if the text is no call."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+        return None
+    arguments = found.get(field, found.get("arguments", {}))
+    if isinstance(arguments, str):
+        return found["name"], arguments
+    if not isinstance(arguments, dict):
+        return None
+    return found["name"], json.dumps(arguments, ensure_ascii=False)
+
+
+def _added(calls: list[Call], found: Sequence[tuple[str, str]]) -> list[Call]:
+    new = []
+    for name, arguments in found:
+        call = {
+            "id": f"call_{os.urandom(12).hex()}",
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+        new.append({"index": len(calls), **call})
+        calls.append(call)
+    return new
+
+
+def _partial(text: str, mark: str) -> int:
+    """Return the length of the longest end of a text that begins a mark."""
+    most = min(len(text), len(mark) - 1)
+    return next((n for n in range(most, 0, -1) if text.endswith(mark[:n])), 0)
+
+
+def parser_of(template: Any, asked: str | None) -> str | None:
+    """Return which form a model's chat template teaches; None if it teaches none.
+
+    Raises:
+        InputError: An unknown form is asked for.
+    """
+    if asked not in (None, "auto"):
+        if asked not in PARSERS:
+            raise unknown("tool-call parser", str(asked), (*PARSERS, "auto"))
+        return asked
+    text = template if isinstance(template, str) else json.dumps(template or "")
+    if "tools" not in text:
+        return None
+    return "hermes" if _OPEN in text else "llama3" if "parameters" in text else None
+
+
+READERS = {"hermes": Hermes, "llama3": Llama3}
+
+
+class Tools:
+    """A request's tools and how they may be used.
+
+    Attributes:
+        choice: "none", "auto", "required", or the name of the one to call.
+    """
+
+    def __init__(self, given: Sequence[dict[str, Any]], choice: Any, parallel: bool) -> None:
+        """Check the fields of a request.
+
+        Raises:
+            Problem: They have another form.
+        """
+        self.given = list(given)
+        self.parallel = parallel
+        self._functions = {self._name(at, tool): tool["function"] for at, tool in enumerate(given)}
+        if len(self.given) > _MOST_TOOLS:
+            message = f"{len(self.given)} tools given; at most {_MOST_TOOLS} are allowed"
+            raise Problem("invalid_value", message, param="tools")
+        self.choice = self._choice(choice)
+
+    @staticmethod
+    def _name(at: int, tool: dict[str, Any]) -> str:
+        function = tool.get("function")
+        if tool.get("type") != "function" or not isinstance(function, dict):
+            message = f"tools[{at}]: must be {{'type': 'function', 'function': {{'name': ...}}}}"
+            raise Problem("invalid_value", message, param="tools")
+        name = function.get("name")
+        if not isinstance(name, str) or not name:
+            raise Problem("invalid_value", f"tools[{at}]: the function has no name", param="tools")
+        return name
+
+    def _choice(self, choice: Any) -> str:
+        if choice is None:
+            return "auto" if self.given else "none"
+        if isinstance(choice, dict):
+            name = (choice.get("function") or {}).get("name")
+            if name in self._functions:
+                return str(name)
+        elif choice in ("none", "auto") or (choice == "required" and self.given):
+            return str(choice)
+        known = ", ".join(["none", "auto", "required", *self._functions])[:200]
+        message = f"tool_choice: must be one of {known}, the last ones as a function's name"
+        raise Problem("invalid_value", message, param="tool_choice")
+
+    @property
+    def used(self) -> bool:
+        """Whether the model may call one."""
+        return bool(self.given) and self.choice != "none"
+
+    def grammar(self, parser: str) -> str | None:
+        """Return the grammar of answers that must call; None if they need not."""
+        if self.choice in ("none", "auto"):
+            return None
+        from llguidance import LLMatcher
+
+        names = list(self._functions) if self.choice == "required" else [self.choice]
+        field = "arguments" if parser == "hermes" else "parameters"
+        calls = [
+            {
+                "type": "object",
+                "properties": {
+                    "name": {"const": name},
+                    field: self._functions[name].get("parameters") or {"type": "object"},
+                },
+                "required": ["name", field],
+                "additionalProperties": False,
+            }
+            for name in names
+        ]
+        own = {"anyOf": calls} if len(calls) > 1 else calls[0]
+        schema = json.dumps({"x-guidance": SPACES, **own})
+        several = self.parallel and self.choice == "required"
+        if parser == "hermes":
+            start = 'start: one ("\\n" one)*' if several else "start: one"
+            tags = f'one: "{_OPEN}\\n" call "\\n{_CLOSE}"'
+            lark = f"{start}\n{tags}\ncall: %json {schema}"
+        else:
+            start = 'start: call (";" call)*' if several else "start: call"
+            lark = f"{start}\ncall: %json {schema}"
+        found: str = LLMatcher.grammar_from_lark(lark)
+        return found

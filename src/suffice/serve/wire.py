@@ -1,0 +1,112 @@
+"""Messages between the server's process and the engine's, in MessagePack.
+
+A message is preceded by its length, 4 bytes, and each direction has one kind of union. The engine
+sends one `Step` for all that a step gave, and a `Beat` at least every second.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Literal
+
+import msgspec
+
+from suffice.engine.work import Delta
+
+LENGTH = struct.Struct("<I")
+
+
+class Start(msgspec.Struct, tag="start", frozen=True):
+    """The engine's options and its limits as a server's engine; the first message."""
+
+    factory: str
+    options: dict[str, Any]
+    limits: dict[str, Any] = {}
+
+
+class Submit(msgspec.Struct, tag="submit", frozen=True, omit_defaults=True):
+    """A request; `known` are the tokens that its samples have emitted before the engine's death.
+
+    `grammar` is the grammar that the samples follow, in llguidance's JSON or Lark form.
+    """
+
+    id: str
+    prompt: list[int]
+    params: dict[str, Any]
+    priority: int = 0
+    key: str = ""
+    deadline: float | None = None
+    attention: str | None = None
+    reuse: bool = True
+    known: list[list[int]] = []
+    grammar: str | None = None
+
+
+class Cancel(msgspec.Struct, tag="cancel", frozen=True):
+    """End a request; an unknown one is no error."""
+
+    id: str
+
+
+class Facts(msgspec.Struct, tag="ready", frozen=True):
+    """What the server has to know of the model; the engine's first message."""
+
+    max_model_len: int
+    vocabulary: int
+    max_num_seqs: int
+    fingerprint: str = ""
+    weight_bytes: int = 0
+    attention: str = "exact"
+
+
+class Failed(msgspec.Struct, tag="failed", frozen=True):
+    """The engine could not start; `input` if the options are to blame."""
+
+    message: str
+    input: bool
+
+
+class Step(msgspec.Struct, tag="step", frozen=True):
+    """What requests got since the last message."""
+
+    deltas: list[Delta]
+
+
+class Refused(msgspec.Struct, tag="refused", frozen=True):
+    """A request that the engine did not take."""
+
+    id: str
+    kind: Literal["input", "busy", "closed", "bug"]
+    message: str
+    wait: float = 1.0
+
+
+class Beat(msgspec.Struct, tag="beat", frozen=True):
+    """The engine's state; `idle` are the seconds since its last step."""
+
+    stats: dict[str, Any]
+    idle: float
+
+
+Down = Start | Submit | Cancel
+Up = Facts | Failed | Step | Refused | Beat
+
+_encoder = msgspec.msgpack.Encoder()
+_down: msgspec.msgpack.Decoder[Down] = msgspec.msgpack.Decoder(Down)
+_up: msgspec.msgpack.Decoder[Up] = msgspec.msgpack.Decoder(Up)
+
+
+def frame(message: Down | Up) -> bytes:
+    """Return a message as it is sent."""
+    body = _encoder.encode(message)
+    return LENGTH.pack(len(body)) + body
+
+
+def read_down(body: bytes) -> Down:
+    """Read a message to the engine."""
+    return _down.decode(body)
+
+
+def read_up(body: bytes) -> Up:
+    """Read a message of the engine."""
+    return _up.decode(body)

@@ -1,0 +1,45 @@
+"""Fixtures of the server's tests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny
+from serving import SUPPORT, Served, served
+
+
+@pytest.fixture(scope="session")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with a tokenizer and a chat template."""
+    folder = tmp_path_factory.mktemp("words")
+    return tiny.make(folder, "llama", tokenizer=True, max_position_embeddings=1024)
+
+
+@pytest.fixture(scope="session")
+def engine_path() -> Iterator[None]:
+    """Let the engine's process find the scripted engine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(SUPPORT))
+        yield
+
+
+@pytest.fixture(scope="module")
+def server(words: Path, engine_path: None) -> Iterator[Served]:
+    """A server that the tests of a file share."""
+    with served(words) as found:
+        yield found
+
+
+@pytest.fixture
+def serving(words: Path, engine_path: None) -> Callable[..., Any]:
+    """Serve with other settings."""
+
+    def make(**settings: Any) -> contextlib.AbstractContextManager[Served]:
+        return served(words, **settings)
+
+    return make

@@ -1,0 +1,116 @@
+"""Input that no client should send: schemathesis on the API's description, and mutated bodies."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from json_mutations import mutated
+from serving import Served, served
+from suffice.serve.app import _POSTED
+
+PLANNED = (501, 503, 504)  # what the server may answer, and is no error of its own
+TALK = [{"role": "user", "content": "hi"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        "max_tokens": 3,
+        "stop": ["a"],
+        "logit_bias": {"1": 2.0},
+        "response_format": {"type": "text"},
+        "tools": [],
+        "tool_choice": "none",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "logprobs": True,
+        "top_logprobs": 2,
+        "suffice": {"attention": None},
+        "chat_template_kwargs": {"a": 1},
+    },
+    "/v1/completions": {"prompt": ["a", "b"], "max_tokens": 2, "echo": True, "logprobs": 1},
+    "/v1/responses": {
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
+        "max_output_tokens": 3,
+        "text": {"format": {"type": "text"}},
+        "stream": True,
+    },
+    "/v1/messages": {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        "system": [{"type": "text", "text": "hi"}],
+        "max_tokens": 3,
+        "stop_sequences": ["a"],
+        "tools": [],
+    },
+    "/v1/messages/count_tokens": {"messages": TALK},
+    "/tokenize": {"messages": TALK, "return_token_strs": True},
+    "/detokenize": {"tokens": [1, 2]},
+}
+
+
+@pytest.fixture(scope="module")
+def server(words: Path, engine_path: None) -> Iterator[Served]:
+    with served(words, options={"step_seconds": 0, "context": 64}) as found:
+        yield found
+
+
+def check(status: int, content: bytes) -> None:
+    assert status < 500 or status in PLANNED, content[:500]
+    if status >= 400:
+        assert len(content) <= 4096
+        error = json.loads(content)["error"]
+        assert error["message"] and "\n" not in error["message"] and error["code"]
+
+
+def test_every_body_has_mutations() -> None:
+    assert set(BODIES) == {path for path, *_ in _POSTED}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_mutated_bodies(server: Served, path: str) -> None:
+    refused = 0
+    for seed in range(60):
+        data = mutated(BODIES[path], seed).encode(errors="surrogatepass")
+        headers = {"content-type": "application/json"}
+        answer = server.client.post(path, content=data, headers=headers)
+        check(answer.status_code, answer.content)
+        refused += answer.status_code >= 400
+    assert 8 < refused < 60, "some are bad and some are not"
+    assert server.client.get("/health").status_code == 200
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="schemathesis needs Python 3.11")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_requests_by_the_description(server: Served) -> None:
+    import schemathesis
+
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    operations = [each.ok() for each in schema.get_all_operations()]
+    assert len(operations) > len(BODIES)
+    for operation in operations:
+        ask_all(operation.path, operation.as_strategy())
+
+
+def ask_all(path: str, cases: st.SearchStrategy[Any]) -> None:
+    @settings(
+        max_examples=8,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases)
+    def ask(case: Any) -> None:
+        answer = case.call()
+        if path in ("/health", "/ready", "/metrics"):
+            assert answer.status_code == 200
+        else:
+            check(answer.status_code, answer.content)
+
+    ask()

@@ -1,0 +1,151 @@
+"""`/v1/chat/completions`: chat.py, answer.py, stream.py, logprobs.py, requests.py, text.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from serving import Served, events
+
+
+def texts(found: list[Any]) -> dict[int, str]:
+    parts: dict[int, str] = {}
+    for each in found:
+        for choice in [] if each == "[DONE]" else each["choices"]:
+            text = choice["delta"].get("content") or ""
+            parts[choice["index"]] = parts.get(choice["index"], "") + text
+    return parts
+
+
+def test_a_whole_answer(server: Served) -> None:
+    answer = server.chat(max_tokens=5, seed=3)
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert body["object"] == "chat.completion" and body["model"] == "scripted"
+    (choice,) = body["choices"]
+    assert choice["message"]["role"] == "assistant" and choice["finish_reason"] == "length"
+    assert choice["message"]["content"].count("é") == 5
+    prompt = body["usage"]["prompt_tokens"]
+    assert body["usage"] == {
+        "prompt_tokens": prompt,
+        "completion_tokens": 5,
+        "total_tokens": prompt + 5,
+        "prompt_tokens_details": {"cached_tokens": prompt // 2},
+    }
+    assert body["suffice"]["kv_rows_read"] == 50 and body["suffice"]["kv_rows_held"] == 100
+    assert body["timings"]["predicted_n"] == 5
+    assert body["system_fingerprint"] == "fp_scripted"
+    assert answer.headers["x-request-id"] == body["id"]
+
+
+def test_a_stream_has_the_whole_answers_text(server: Served) -> None:
+    fields = {"max_tokens": 6, "seed": 9, "n": 2, "temperature": 1.0}
+    whole = [each["message"]["content"] for each in server.chat(**fields).json()["choices"]]
+    answer = server.chat(stream=True, stream_options={"include_usage": True}, **fields)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["x-accel-buffering"] == "no"
+    found = events(answer)
+    assert found[-1] == "[DONE]" and texts(found) == dict(enumerate(whole))
+    assert found[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert found[-2]["choices"] == [] and found[-2]["usage"]["completion_tokens"] == 12
+    ends = [each for each in found[:-2] if each["choices"][0]["finish_reason"]]
+    assert [each["choices"][0]["finish_reason"] for each in ends] == ["length"] * 2
+    assert {each["object"] for each in found[:-1]} == {"chat.completion.chunk"}
+    assert len({each["id"] for each in found[:-1]}) == 1
+
+
+def test_greedy_samples_are_copied(server: Served) -> None:
+    fields = {"max_tokens": 3, "temperature": 0, "n": 3, "seed": 1}
+    body = server.chat(**fields).json()
+    assert [each["index"] for each in body["choices"]] == [0, 1, 2]
+    assert len({each["message"]["content"] for each in body["choices"]}) == 1
+    assert body["usage"]["completion_tokens"] == 9
+    assert len(texts(events(server.chat(stream=True, **fields)))) == 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities(server: Served, stream: bool) -> None:
+    answer = server.chat(max_tokens=2, seed=4, logprobs=True, top_logprobs=2, stream=stream)
+    choices = (
+        [each["choices"][0] for each in events(answer)[:-1]] if stream else answer.json()["choices"]
+    )
+    entries = [e for each in choices if each["logprobs"] for e in each["logprobs"]["content"]]
+    assert len(entries) == 2
+    for each in entries:
+        assert each["logprob"] == -1.0 and len(each["top_logprobs"]) == 2
+        assert isinstance(each["bytes"], list)
+
+
+def test_usage_in_every_chunk(server: Served) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    found = events(server.chat(max_tokens=3, stream=True, stream_options=options))
+    counts = [each["usage"]["completion_tokens"] for each in found[:-1] if "usage" in each]
+    assert counts == sorted(counts) and counts[-1] == 3 and len(counts) >= 3
+
+
+def test_token_ids(server: Served) -> None:
+    body = server.chat(max_tokens=3, return_token_ids=True).json()
+    assert len(body["choices"][0]["token_ids"]) == 3
+
+
+def test_the_answer_may_be_begun(server: Served) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    body = {"messages": messages, "max_tokens": 1}
+    closed = server.post("/v1/chat/completions", body).json()["usage"]["prompt_tokens"]
+    body["continue_final_message"] = True
+    answer = server.post("/v1/chat/completions", body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["prompt_tokens"] < closed
+
+
+def test_ignored_fields_change_nothing(server: Served) -> None:
+    plain = server.chat(max_tokens=4, seed=5).json()["choices"]
+    more = {"user": "me", "store": True, "metadata": {"a": "b"}, "modalities": ["text"]}
+    assert server.chat(max_tokens=4, seed=5, **more).json()["choices"] == plain
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code", "param", "part"),
+    [
+        ({"temprature": 1}, 400, "unknown_field", "temprature", "Did you mean 'temperature'?"),
+        ({"temperature": "hot"}, 400, "invalid_value", "temperature", "not 'hot'"),
+        ({"temperature": -1}, 400, "invalid_value", "temperature", "at least 0"),
+        ({"top_p": 0}, 400, "invalid_value", "top_p", "(0, 1]"),
+        ({"n": 0}, 400, "invalid_value", "n", "greater than or equal to 1"),
+        ({"max_tokens": 0}, 400, "invalid_value", "max_tokens", "at least 1"),
+        ({"messages": []}, 400, "invalid_value", "messages", "at least 1 item"),
+        ({"messages": [{"role": "user"}]}, 400, "invalid_value", "messages", "content"),
+        ({"audio": {"voice": "x"}}, 400, "unsupported", "audio", "not supported"),
+        ({"model": "gpt"}, 404, "model_not_found", "model", "Served: scripted"),
+        ({"top_logprobs": 3}, 400, "invalid_value", "top_logprobs", "logprobs=true"),
+        ({"stream_options": {}}, 400, "invalid_value", "stream_options", "stream=true"),
+        ({"min_tokens": 600}, 400, "invalid_value", "min_tokens", ""),
+        ({"logit_bias": {"x": 1}}, 400, "invalid_value", "logit_bias", "'x' is not a token id"),
+        ({"suffice": {"attention": "aet"}}, 400, "invalid_value", "suffice.attention", "exact"),
+        ({"seed": -1}, 400, "invalid_value", "seed", "whole number"),
+    ],
+)
+def test_bad_fields(
+    server: Served, fields: dict[str, Any], status: int, code: str, param: str, part: str
+) -> None:
+    answer = server.chat(**{"max_tokens": 2, **fields})
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    if param != "min_tokens":
+        assert (error["code"], error["param"]) == (code, param), error
+    assert part in error["message"] and "\n" not in error["message"]
+
+
+def test_a_prompt_beyond_the_context(server: Served) -> None:
+    answer = server.chat("word " * 600)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert server.chat("word " * 600, truncate_prompt_tokens=20, max_tokens=1).status_code == 200
+
+
+def test_unknown_fields_may_be_allowed(serving: Callable[..., Any]) -> None:
+    with serving(allow_unknown_fields=True, served_names=("small",)) as server:
+        answer = server.chat(max_tokens=1, temprature=1, model="small")
+        assert answer.status_code == 200 and answer.json()["model"] == "small"

@@ -1,0 +1,254 @@
+"""Faults of engines and clients: instances.py, front.py, pending.py, engine_process.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from scripted_engine import LENGTH
+from serving import Served, events
+from suffice.errors import InputError
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Wait for a condition; fail if it does not come true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
+        time.sleep(0.01)
+
+
+def running(server: Served) -> int:
+    return int(server.front.instance.stats.get("running", 0))
+
+
+def idle(server: Served) -> bool:
+    """Whether nothing is left of any request."""
+    front = server.front
+    return not (front.jobs or front.instance.tickets or running(server))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_killed_engine_changes_no_text(serving: Callable[..., Any], stream: bool) -> None:
+    with serving(options={"step_seconds": 0.01}) as server:
+        fields = {"seed": 5, "n": 2, "max_tokens": 60, "logprobs": True}
+
+        def text() -> list[Any]:
+            answer = server.chat(stream=stream, **fields)
+            if not stream:
+                return [choice["message"]["content"] for choice in answer.json()["choices"]]
+            parts = ["", ""]
+            for each in events(answer)[:-1]:
+                for choice in each["choices"]:
+                    parts[choice["index"]] += choice["delta"].get("content") or ""
+            return parts
+
+        alone = text()
+        with ThreadPoolExecutor() as pool:
+            under_way = pool.submit(text)
+            until(lambda: any(t.generated > 10 for t in server.front.instance.tickets.values()))
+            os.kill(server.front.instance.pid or 0, signal.SIGKILL)
+            assert under_way.result() == alone
+        assert server.front.instance.restarts == 1 and server.front.instance.failovers == 1
+        page = server.client.get("/metrics").text
+        assert 'suffice:failovers_total{engine="0",model_name="scripted"} 1.0' in page
+
+
+def test_a_request_that_kills_engines_is_given_up(
+    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from suffice.serve import instances
+
+    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
+    hold = tmp_path / "hold"
+    hold.touch()
+    with serving(options={"hold": str(hold)}) as server, ThreadPoolExecutor() as pool:
+        under_way = pool.submit(server.chat)
+        instance = server.front.instance
+        for count in range(1, 4):
+            until(lambda: instance.ready and running(server))
+            os.kill(instance.pid or 0, signal.SIGKILL)
+            until(lambda count=count: instance.restarts == count)  # type: ignore[misc]
+            instance.stats = {}
+        answer = under_way.result()
+        assert answer.status_code == 500 and answer.json()["error"]["code"] == "engine_lost"
+        assert answer.headers["x-should-retry"] == "true"
+        hold.unlink()
+        assert server.chat().status_code == 200, "the next engine serves"
+
+
+def test_a_stopped_engine_is_unhealthy(serving: Callable[..., Any]) -> None:
+    with serving(heartbeat_seconds=1.2) as server:
+        pid = server.front.instance.pid or 0
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: server.client.get("/health").status_code == 503)
+        assert "said nothing" in server.client.get("/health").json()["reason"]
+        assert server.client.get("/ready").status_code == 503
+        os.kill(pid, signal.SIGCONT)
+        until(lambda: server.client.get("/health").status_code == 200)
+
+
+def test_an_engine_that_makes_no_step_is_unhealthy(
+    serving: Callable[..., Any], tmp_path: Path
+) -> None:
+    hold = tmp_path / "hold"
+    with serving(options={"hold": str(hold)}, step_seconds=0.3) as server:
+        assert server.chat(max_tokens=1).status_code == 200
+        hold.touch()
+        with ThreadPoolExecutor() as pool:
+            under_way = pool.submit(server.chat)
+            until(lambda: server.client.get("/health").status_code == 503)
+            assert "made no step" in server.client.get("/health").json()["reason"]
+            hold.unlink()
+            assert under_way.result().status_code == 200
+        until(lambda: server.client.get("/health").status_code == 200)
+
+
+@pytest.mark.parametrize("phase", ["held", "streaming", "whole"])
+def test_clients_that_leave(serving: Callable[..., Any], tmp_path: Path, phase: str) -> None:
+    hold = tmp_path / "hold"
+    with serving(options={"hold": str(hold), "step_seconds": 0.01}) as server:
+        if phase == "held":
+            hold.touch()
+        body = {"messages": HELLO, "max_tokens": 400, "stream": phase != "whole"}
+        data = json.dumps(body).encode()
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        whole = f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+        port = int(server.url.rpartition(":")[2])
+        links = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
+        for link in links:
+            link.sendall(whole)
+        until(lambda: running(server) == 5)
+        if phase == "streaming":
+            assert all(link.recv(1000) for link in links)
+        for link in links:
+            link.close()
+        until(lambda: not server.front.jobs, 5)
+        hold.unlink(missing_ok=True)
+        until(lambda: idle(server), 5)
+
+
+def test_a_client_that_leaves_before_its_body_is_whole(server: Served) -> None:
+    port = int(server.url.rpartition(":")[2])
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        link.sendall(head.encode() + b"Content-Length: 100\r\n\r\n{")
+    assert server.chat(max_tokens=1).status_code == 200
+    until(lambda: idle(server))
+
+
+def test_a_client_that_reads_nothing_is_given_up(serving: Callable[..., Any]) -> None:
+    with serving(stall_seconds=0.3, options={"context": 10**6, "step_seconds": 0}) as server:
+        body = {"messages": HELLO, "max_tokens": 500_000, "stream": True, "n": 8, "logprobs": True}
+        data = json.dumps({**body, "top_logprobs": 20}).encode()
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        port = int(server.url.rpartition(":")[2])
+        with socket.socket() as link:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            link.connect(("127.0.0.1", port))
+            link.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+            until(lambda: running(server) == 1)
+            until(lambda: idle(server))
+        assert server.chat(max_tokens=1).status_code == 200
+
+
+def test_a_deadline(serving: Callable[..., Any], tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    with serving(request_seconds=0.3, options={"hold": str(hold)}) as server:
+        hold.touch()
+        answer = server.chat()
+        assert answer.status_code == 504 and answer.json()["error"]["code"] == "deadline"
+        hold.unlink()
+        until(lambda: idle(server))
+
+
+def test_a_deadline_in_a_stream_is_an_event(serving: Callable[..., Any]) -> None:
+    with serving(request_seconds=0.5, options={"step_seconds": 0.05}) as server:
+        found = events(server.chat(stream=True, max_tokens=400))
+        assert found[-2]["error"]["code"] == "deadline" and found[-1] == "[DONE]"
+        assert len(found) > 4, "the tokens until then are kept"
+
+
+def test_the_queue_has_an_end(serving: Callable[..., Any], tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    limits = {"max_queue": 2, "max_num_seqs": 1, "max_per_key": 2}
+    with serving(options={"hold": str(hold)}, **limits) as server, ThreadPoolExecutor() as pool:
+        hold.touch()
+
+        def ask_as(key: str) -> httpx2.Response:
+            headers = {"authorization": f"Bearer {key}"}
+            return server.post(CHAT, {"messages": HELLO, "max_tokens": 1}, headers=headers)
+
+        first = [pool.submit(ask_as, "one") for _ in range(2)]
+        until(lambda: len(server.front.jobs) == 2)
+        refused = ask_as("one")
+        assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
+        first.append(pool.submit(ask_as, "two"))
+        until(lambda: len(server.front.jobs) == 3)
+        refused = ask_as("three")
+        assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["code"] == "queue_full"
+        assert server.client.get("/ready").status_code == 503
+        hold.unlink()
+        assert [each.result().status_code for each in first] == [200] * 3
+    assert server.front._keys == {}, "nothing is left of keys"
+
+
+def test_an_engine_that_is_busy(serving: Callable[..., Any]) -> None:
+    with serving(options={"max_waiting": 0}) as server:
+        answer = server.chat()
+        assert answer.status_code == 503 and answer.headers["retry-after"] == "2"
+
+
+def test_a_request_is_cancelled_by_its_id(server: Served) -> None:
+    with ThreadPoolExecutor() as pool:
+        ask = pool.submit(server.chat, max_tokens=400, request_id="mine", stream=True)
+        until(lambda: "mine" in server.front.jobs)
+        again = server.chat(request_id="mine")
+        assert again.status_code == 400 and "in use" in again.json()["error"]["message"]
+        assert server.client.delete("/v1/requests/mine").json()["cancelled"]
+        assert "cancelled" in ask.result().text
+    until(lambda: idle(server))
+
+
+def test_silence_is_filled(serving: Callable[..., Any], tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    options = {"hold": str(hold)}
+    with serving(options=options, keep_alive_seconds=0.1) as server, ThreadPoolExecutor() as pool:
+        hold.touch()
+        ask = pool.submit(server.chat, stream=True, max_tokens=1)
+        until(lambda: running(server))
+        time.sleep(1.2)
+        hold.unlink()
+        answer = ask.result()
+        assert answer.text.startswith(": keep-alive\n\n") and events(answer)[-1] == "[DONE]"
+
+
+def test_an_engine_that_does_not_start(serving: Callable[..., Any]) -> None:
+    bad = serving(options={"fail": "x"})
+    with pytest.raises(InputError, match="the model 'x' cannot be used"), bad:
+        pass
+
+
+def test_many_at_once(serving: Callable[..., Any]) -> None:
+    with serving() as server, ThreadPoolExecutor(32) as pool:
+        alone = {seed: server.chat(seed=seed).json()["choices"] for seed in range(4)}
+        asks = [pool.submit(server.chat, seed=at % 4) for at in range(100)]
+        for at, ask in enumerate(asks):
+            body = ask.result().json()
+            assert body["choices"] == alone[at % 4]
+            assert body["usage"]["completion_tokens"] == LENGTH
+        until(lambda: idle(server))

@@ -1,0 +1,144 @@
+"""Structured output: grammar.py, and constraints of sampling states."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving import Served, events, served
+from suffice.cli.options import ModelFlags
+from suffice.cli.serve import engine_options
+from suffice.engine.options import EngineOptions
+from suffice.errors import InputError
+from suffice.models.tokenizer import load_tokenizer
+from suffice.serve import grammar
+from suffice.serve.errors import Problem
+from suffice.serve.settings import ENGINE
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"age": {"type": "integer", "maximum": 99}, "kind": {"enum": ["cat", "owl"]}},
+    "required": ["age", "kind"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module", params=["plain", "drafts"])
+def real(words: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
+    """A tiny model with random weights: what it writes by itself is noise."""
+    drafts = "ngram" if request.param == "drafts" else None
+    given = EngineOptions(model=str(words), threads=1, speculative_config=drafts)
+    options = engine_options(ModelFlags(options=given), 4)
+    with served(words, engine=ENGINE, options=options, model="tiny") as found:
+        yield found
+
+
+def text(server: Served, **fields: Any) -> str:
+    answer = server.chat("hello", **{"seed": 1, "max_tokens": 90, **fields})
+    assert answer.status_code == 200, answer.text
+    (choice,) = answer.json()["choices"]
+    assert choice["finish_reason"] == "stop", choice
+    return str(choice["message"]["content"])
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_schema_is_followed(real: Served, temperature: float) -> None:
+    own = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    found = json.loads(text(real, response_format=own, temperature=temperature))
+    assert set(found) == {"age", "kind"} and found["kind"] in ("cat", "owl")
+    again = json.loads(text(real, structured_outputs={"json": SCHEMA}, temperature=temperature))
+    assert found == again
+
+
+def test_a_regex_a_choice_and_a_grammar_are_followed(real: Served) -> None:
+    assert re.fullmatch(
+        r"[a-c]{2,5}[0-9]", text(real, structured_outputs={"regex": r"[a-c]{2,5}[0-9]"})
+    )
+    choice = ['say "yes"', "né", "no\nno"]
+    assert text(real, structured_outputs={"choice": choice}) in choice
+    lark = 'start: "<" NUMBER ">"\nNUMBER: /[0-9]{3}/'
+    assert re.fullmatch(r"<\d{3}>", text(real, structured_outputs={"grammar": lark}))
+    gbnf = 'root ::= "a" ("b" | "c") "d"'
+    assert text(real, structured_outputs={"grammar": gbnf}) in ("abd", "acd")
+
+
+def test_samples_follow_it_each_by_itself(real: Served) -> None:
+    fields = {"n": 3, "structured_outputs": {"regex": "[a-z]{4}"}, "stream": True, "seed": 2}
+    parts = [""] * 3
+    for each in events(real.chat(**fields))[:-1]:
+        for choice in each["choices"]:
+            parts[choice["index"]] += choice["delta"].get("content") or ""
+    assert all(re.fullmatch("[a-z]{4}", part) for part in parts) and len(set(parts)) > 1
+
+
+def test_other_requests_stay_as_they_are(real: Served) -> None:
+    alone = real.chat(seed=7, max_tokens=20).json()["choices"]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor() as pool:
+        own = [pool.submit(text, real, structured_outputs={"regex": "[a-f]{9}"}) for _ in range(3)]
+        assert real.chat(seed=7, max_tokens=20).json()["choices"] == alone
+        assert all(re.fullmatch("[a-f]{9}", each.result()) for each in own)
+
+
+def test_completions_have_it_too(real: Served) -> None:
+    body = {"prompt": "a", "structured_outputs": {"choice": ["yes", "no"]}, "max_tokens": 20}
+    assert real.post("/v1/completions", body).json()["choices"][0]["text"] in ("yes", "no")
+
+
+def test_a_grammar_that_leaves_nothing_ends_its_request_alone(real: Served) -> None:
+    fields = {"structured_outputs": {"choice": ["zzz"]}, "allowed_token_ids": [3]}
+    answer = real.chat(**fields)
+    assert answer.status_code == 400 and "no token is left" in answer.json()["error"]["message"]
+    assert real.chat(max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_schema"}},
+        {"response_format": {"type": "xml"}},
+        {"structured_outputs": {}},
+        {"structured_outputs": {"regex": "a", "choice": ["b"]}},
+        {"structured_outputs": {"regex": "("}},
+        {"structured_outputs": {"json": "{"}},
+        {"structured_outputs": {"json": {"type": "nothing"}}},
+        {"structured_outputs": {"grammar": "start: nope"}},
+        {"structured_outputs": {"grammar": "root ::= ("}},
+        {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+        {"structured_outputs": {"json": {"enum": ["x" * 300_000]}}},
+    ],
+    ids=lambda fields: str(fields)[:40],
+)
+def test_bad_grammars(server: Served, fields: dict[str, Any]) -> None:
+    answer = server.chat(**fields)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["code"] == "invalid_schema"
+    assert len(answer.content) < 4096 and "\\n" not in answer.json()["error"]["message"]
+
+
+def test_a_check_has_an_end() -> None:
+    async def run(work: Callable[[], str]) -> str:
+        await asyncio.sleep(60)
+        return work()
+
+    with pytest.raises(Problem, match="too complex"):
+        asyncio.run(grammar.check(grammar.grammar_of("regex", "a"), run, 0.01))
+
+
+def test_grammars_are_kept_and_bad_ones_are_the_requests_fault(words: Path) -> None:
+    tokenizer = load_tokenizer(words)
+    grammars = grammar.Grammars(tokenizer, len(tokenizer.vocabulary()))
+    found = grammars.compiled(grammar.grammar_of("choice", ["a"]))
+    assert grammars.compiled(grammar.grammar_of("choice", ["a"])) is found
+    for at in range(grammar.MOST_KEPT):
+        grammars.compiled(grammar.grammar_of("choice", [f"a{at}"]))
+    assert grammars.compiled(grammar.grammar_of("choice", ["a"])) is not found
+    with pytest.raises(InputError, match="the grammar is bad"):
+        grammars.compiled("start: nope")

@@ -1,0 +1,175 @@
+"""The Responses API and Anthropic's: responses.py and messages.py, with their own clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from serving import Served, served
+from suffice.cli.options import ModelFlags
+from suffice.cli.serve import engine_options
+from suffice.engine.options import EngineOptions
+from suffice.serve.settings import ENGINE
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"zone": {"enum": ["utc", "cet"]}},
+    "required": ["zone"],
+    "additionalProperties": False,
+}
+MESSAGES: Any = [{"role": "user", "content": "hello"}]
+ANTHROPIC_TOOL: Any = {"name": "time", "description": "Time.", "input_schema": SCHEMA}
+OPENAI_TOOL: Any = {"type": "function", "name": "time", "parameters": SCHEMA, "strict": True}
+BEFORE: Any = [
+    {"role": "user", "content": [{"type": "text", "text": "What time is it?"}]},
+    {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "a", "name": "time", "input": {"zone": "utc"}}],
+    },
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "9:00"}]},
+]
+
+
+@pytest.fixture(scope="module")
+def real(words: Path) -> Iterator[Served]:
+    options = engine_options(ModelFlags(options=EngineOptions(model=str(words), threads=1)), 4)
+    chosen = {"engine": ENGINE, "options": options, "tool_parser": "hermes"}
+    with served(words, model="tiny", **chosen) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def claude(server: Served) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def gpt(server: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as found:
+        yield found
+
+
+def test_messages(claude: anthropic.Anthropic) -> None:
+    asked: Any = {"model": "scripted", "max_tokens": 5, "messages": MESSAGES}
+    whole = claude.messages.create(system="Be kind.", **asked)
+    assert whole.stop_reason == "max_tokens" and whole.usage.output_tokens == 5
+    assert whole.content[0].type == "text" and whole.content[0].text.count("é") == 5
+    with claude.messages.stream(system=[{"type": "text", "text": "Be kind."}], **asked) as stream:
+        assert "".join(stream.text_stream).count("é") == 5
+        assert stream.get_final_message().usage.output_tokens == 5
+    counted = claude.messages.count_tokens(model="scripted", messages=MESSAGES, system="Be kind.")
+    assert counted.input_tokens == whole.usage.input_tokens + (
+        whole.usage.cache_read_input_tokens or 0
+    )
+
+
+def test_tools_of_messages(real: Served) -> None:
+    with anthropic.Anthropic(base_url=real.url, api_key="none", max_retries=0) as client:
+        asked: Any = {
+            "model": "tiny",
+            "max_tokens": 300,
+            "messages": BEFORE,
+            "tools": [ANTHROPIC_TOOL],
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+        }
+        whole = client.messages.create(**asked)
+        (block,) = whole.content
+        assert whole.stop_reason == "tool_use" and block.type == "tool_use"
+        assert block.name == "time" and block.input["zone"] in ("utc", "cet")
+        with client.messages.stream(**asked) as stream:
+            (streamed,) = stream.get_final_message().content
+        assert streamed.type == "tool_use" and set(streamed.input) == {"zone"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"messages": []}, "at least 1 item"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "'image' is not"),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "must be user or assistant"),
+        ({"tools": [{"type": "bash_1", "name": "bash"}]}, "input_schema"),
+        ({"tools": [ANTHROPIC_TOOL], "tool_choice": {"type": "x"}}, "auto, any, tool or none"),
+        ({"max_tokns": 1}, "Did you mean 'max_tokens'?"),
+    ],
+)
+def test_bad_messages(server: Served, fields: dict[str, Any], part: str) -> None:
+    body = {"model": "scripted", "max_tokens": 1, "messages": MESSAGES, **fields}
+    answer = server.post("/v1/messages", body)
+    assert answer.status_code == 400 and answer.json()["type"] == "error"
+    assert part in answer.json()["error"]["message"]
+
+
+def test_anthropics_client_knows_the_errors(claude: anthropic.Anthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError):
+        claude.messages.create(model="other", max_tokens=1, messages=MESSAGES)
+
+
+def test_responses(gpt: openai.OpenAI) -> None:
+    whole = gpt.responses.create(
+        model="scripted", input="hello", instructions="Be kind.", max_output_tokens=5, temperature=0
+    )
+    assert whole.output_text.count("é") == 5 and whole.status == "incomplete"
+    assert whole.usage is not None and whole.usage.output_tokens == 5
+    kinds, text = [], ""
+    asked: Any = [{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}]
+    for each in gpt.responses.create(model="scripted", input=asked, stream=True):
+        kinds.append(each.type)
+        if each.type == "response.output_text.delta":
+            text += each.delta
+        if each.type in ("response.completed", "response.incomplete"):
+            assert each.response.output_text == text
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[-1] == "response.incomplete", "the scripted engine ends by length"
+
+
+def test_tools_and_forms_of_responses(real: Served) -> None:
+    before: Any = [
+        {"role": "user", "content": "What time is it?"},
+        {"type": "function_call", "call_id": "a", "name": "time", "arguments": '{"zone": "utc"}'},
+        {"type": "function_call_output", "call_id": "a", "output": "9:00"},
+    ]
+    with openai.OpenAI(base_url=f"{real.url}/v1", api_key="none", max_retries=0) as client:
+        asked: Any = {
+            "model": "tiny",
+            "input": before,
+            "tools": [OPENAI_TOOL],
+            "tool_choice": {"type": "function", "name": "time"},
+            "max_output_tokens": 300,
+        }
+        (item,) = client.responses.create(**asked).output
+        assert item.type == "function_call" and item.name == "time" and "zone" in item.arguments
+        kinds = [each.type for each in client.responses.create(stream=True, **asked)]
+        assert "response.function_call_arguments.done" in kinds
+        assert kinds[-1] == "response.completed"
+        form: Any = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}
+        found = client.responses.create(model="tiny", input="hello", text=form)
+        assert (
+            found.output_text.replace(" ", "").startswith('{"zone":') or "\n" in found.output_text
+        )
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"previous_response_id": "x"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"input": [{"type": "computer_call"}]}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+    ],
+)
+def test_bad_responses(server: Served, fields: dict[str, Any], param: str) -> None:
+    answer = server.post("/v1/responses", {"model": "scripted", "input": "a", **fields})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == param
+    assert answer.json()["error"]["code"] == "unsupported"

@@ -1,0 +1,181 @@
+"""The other routes: app.py, guard.py, errors.py, models.py, tokens.py, health.py, metrics.py."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from serving import Served
+from suffice import __version__
+
+CHAT = "/v1/chat/completions"
+
+
+def raw(server: Served, data: bytes, wait: float = 5.0) -> bytes:
+    """Send bytes and return the answer until the server closes or is silent."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=wait) as link:
+        link.sendall(data)
+        found = b""
+        while b"\r\n\r\n" not in found or not found.rstrip().endswith(b"}"):
+            part = link.recv(1 << 16)
+            if not part:
+                break
+            found += part
+        return found
+
+
+def test_models(server: Served) -> None:
+    (card,) = server.client.get("/v1/models").json()["data"]
+    assert card["id"] == "scripted" and card["max_model_len"] == 512
+    assert card["meta"] == {"n_vocab": 300, "n_ctx": 512, "size": 123}
+    assert server.client.get("/v1/models/scripted").json() == card
+    assert server.client.get("/v1/models/other").json()["error"]["code"] == "model_not_found"
+
+
+def test_tokens(server: Served) -> None:
+    found = server.post("/tokenize", {"prompt": "to be", "return_token_strs": True}).json()
+    assert found["count"] == len(found["tokens"]) == len(found["token_strs"])
+    assert server.post("/detokenize", {"tokens": found["tokens"]}).json() == {"prompt": "to be"}
+    messages = [{"role": "user", "content": "to be"}]
+    longer = server.post("/tokenize", {"messages": messages}).json()
+    assert longer["count"] > found["count"] and longer["max_model_len"] == 512
+    both = server.post("/tokenize", {"prompt": "a", "messages": messages})
+    assert both.status_code == 400
+    bad = server.post("/detokenize", {"tokens": [300]})
+    assert bad.status_code == 400 and "0 to 299" in bad.json()["error"]["message"]
+
+
+def test_health_and_version(server: Served) -> None:
+    assert server.client.get("/health").json() == {"status": "ok"}
+    assert server.client.get("/ready").json() == {"status": "ready"}
+    assert server.client.get("/version").json() == {"version": __version__}
+
+
+def test_metrics(server: Served) -> None:
+    assert server.chat(max_tokens=3).status_code == 200
+    page = server.client.get("/metrics").text
+    labels = '{engine="0",model_name="scripted"}'
+    values = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+    assert float(values[f"suffice:generation_tokens_total{labels}"]) >= 3
+    assert float(values[f"suffice:time_to_first_token_seconds_count{labels}"]) >= 1
+    assert float(values[f"suffice:kv_rows_held_total{labels}"]) >= 60
+    assert f"suffice:num_requests_running{labels}" in values
+    assert "_created" not in page
+
+
+def test_metrics_may_have_vllms_prefix(serving: Callable[..., Any]) -> None:
+    with serving(metrics_prefix="vllm") as server:
+        assert "vllm:num_requests_waiting" in server.client.get("/metrics").text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nothing", 404, "not_found"),
+        ("GET", CHAT, 405, "method_not_allowed"),
+        ("POST", "/v1/embeddings", 501, "not_supported"),
+        ("DELETE", "/v1/requests/none", 404, "not_found"),
+    ],
+)
+def test_unknown_routes(server: Served, method: str, path: str, status: int, code: str) -> None:
+    answer = server.client.request(method, path)
+    assert answer.status_code == status and answer.json()["error"]["code"] == code
+    assert status != 405 or answer.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        (b"", "is not JSON"),
+        (b"{", "is not JSON"),
+        (b"[1]", "must be a JSON object"),
+        (b'{"messages": NaN}', "is not JSON"),
+        (b'{"messages": "\xff"}', "is not JSON"),
+        (b'{"messages": ["\\ud800"]}', "is not JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "nested too deeply"),
+        (b'{"seed": ' + b"9" * 100_000 + b"}", ""),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_bodies_that_are_not_json(server: Served, body: bytes, part: str) -> None:
+    headers = {"content-type": "application/json"}
+    answer = server.client.post(CHAT, content=body, headers=headers)
+    assert answer.status_code == 400 and len(answer.content) < 4096
+    assert part in answer.json()["error"]["message"]
+
+
+def test_another_type_is_refused(server: Served) -> None:
+    answer = server.client.post(CHAT, content=b"{}", headers={"content-type": "text/plain"})
+    assert answer.status_code == 415 and "curl --json" in answer.json()["error"]["message"]
+
+
+def test_many_faults_make_a_short_answer(server: Served) -> None:
+    messages = [{"role": "x" * 500}] * 5000
+    answer = server.post(CHAT, {"messages": messages, "stop": [1] * 10_000, "n": "y" * 10_000})
+    assert answer.status_code == 400 and len(answer.content) < 4096
+
+
+def test_a_body_beyond_the_limit(server: Served) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    found = raw(server, head + b"Content-Length: 1000000000\r\n\r\n{")
+    assert b" 413 " in found and b"too_large" in found
+    chunks = b"".join(b"100000\r\n" + b" " * (1 << 20) + b"\r\n" for _ in range(9))
+    found = raw(server, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+    assert b" 413 " in found
+
+
+def test_a_body_that_does_not_come(serving: Callable[..., Any]) -> None:
+    with serving(body_seconds=0.2) as server:
+        head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        found = raw(server, head + b"Content-Length: 10\r\n\r\n{")
+        assert b" 408 " in found
+
+
+@pytest.fixture(scope="module")
+def locked(words: Any, engine_path: None) -> Iterator[Served]:
+    from serving import served
+
+    with served(words, api_keys=("first", "second"), allowed_origins=("https://a.example",)) as s:
+        yield s
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"authorization": "Bearer wrong"}, 401),
+        ({"authorization": "Bearer first"}, 200),
+        ({"authorization": "bearer second"}, 200),
+        ({"x-api-key": "second"}, 200),
+        ({"authorization": "Basic first"}, 401),
+    ],
+)
+def test_keys(locked: Served, headers: dict[str, str], status: int) -> None:
+    answer = locked.client.get("/v1/models", headers=headers)
+    assert answer.status_code == status
+    if status == 401:
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert answer.json()["error"]["type"] == "authentication_error"
+    assert locked.client.get("/health", headers=headers).status_code == 200
+
+
+def test_pages_of_an_allowed_origin(locked: Served) -> None:
+    headers = {"origin": "https://a.example", "access-control-request-method": "POST"}
+    answer = locked.client.options(CHAT, headers=headers)
+    assert answer.headers["access-control-allow-origin"] == "https://a.example"
+
+
+def test_an_error_of_the_server_is_one_line(server: Served, monkeypatch: Any) -> None:
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(server.front, "check_model", fail)
+    answer = server.chat()
+    assert answer.status_code == 500 and "secret" not in answer.text
+    assert answer.json()["error"]["code"] == "internal"
+    assert answer.headers["x-should-retry"] == "false"

@@ -1,0 +1,245 @@
+"""A server in a process of its own: signals, ports, flags. Tests run.py and cli/serve.py."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx2
+import pytest
+
+from commands import Cli
+from serving import ENGINE, SUPPORT, events
+from suffice.cli.commands import app
+from suffice.cli.serve import ServerFlags
+from suffice.errors import InputError
+from suffice.serve.settings import Settings
+
+CODE = """
+import sys, json
+from suffice.models.tokenizer import load_tokenizer
+from suffice.serve.run import serve
+from suffice.serve.settings import Settings
+from suffice.serve.text import Text
+folder, settings = sys.argv[1:]
+sys.exit(serve(Settings(**json.loads(settings)), Text(load_tokenizer(folder))))
+"""
+
+
+class Process:
+    def __init__(self, words: Path, **settings: Any) -> None:
+        chosen = {"model": "scripted", "engine": ENGINE, "port": 0, "access_log": False, **settings}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CODE, str(words), json.dumps(chosen)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(SUPPORT)},
+        )
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        assert " at http" in line, line + self.process.stderr.read()
+        self.url = line.split(" at ")[1].strip()
+        self.client = httpx2.Client(base_url=self.url, timeout=30)
+
+    def chat(self, **fields: Any) -> httpx2.Response:
+        body = {"messages": [{"role": "user", "content": "a"}], **fields}
+        return self.client.post("/v1/chat/completions", json=body)
+
+    def close(self) -> None:
+        self.client.close()
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def make(words: Path) -> Iterator[Any]:
+    made: list[Process] = []
+
+    def start(**settings: Any) -> Process:
+        made.append(Process(words, **settings))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+def test_a_signal_lets_requests_end(make: Any) -> None:
+    server = make(options={"step_seconds": 0.02})
+    answers: list[httpx2.Response] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(server.chat(max_tokens=60, stream=True)))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    page = ""
+    while "num_requests_running" not in page or " 8.0" not in page:
+        page = server.client.get("/metrics").text
+    server.process.send_signal(signal.SIGTERM)
+    status = 200
+    while status == 200:
+        ready = server.client.get("/ready")
+        status = ready.status_code
+    assert status == 503 and ready.json()["error"]["code"] == "draining"
+    refused = server.chat()
+    assert refused.status_code == 503 and refused.headers["connection"] == "close"
+    for thread in threads:
+        thread.join()
+    assert server.process.wait(20) == 0
+    for answer in answers:
+        found = events(answer)
+        assert found[-1] == "[DONE]" and found[-2]["choices"][0]["finish_reason"] == "length"
+
+
+def test_time_to_stop_has_an_end(make: Any) -> None:
+    server = make(options={"step_seconds": 0.05}, shutdown_seconds=0.3)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(server.chat(max_tokens=400, stream=True)))
+    thread.start()
+    while (
+        " 1.0" not in server.client.get("/metrics").text.partition("num_requests_running{")[2][:99]
+    ):
+        pass
+    server.process.send_signal(signal.SIGINT)
+    thread.join()
+    assert server.process.wait(20) == 0
+    assert events(found[0])[-2]["error"]["code"] == "draining"
+
+
+def test_a_second_signal_stops_at_once(make: Any, tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    server = make(options={"hold": str(hold)})
+
+    def ask() -> None:
+        with contextlib.suppress(httpx2.HTTPError):  # whether there is an answer is left open
+            server.chat()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while (
+        " 1.0" not in server.client.get("/metrics").text.partition("num_requests_running{")[2][:99]
+    ):
+        pass
+    began = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(25) == 0 and time.monotonic() - began < 25
+    thread.join()
+
+
+def test_no_engine_is_left_behind(make: Any) -> None:
+    server = make()
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+    task = Path(f"/proc/{server.process.pid}/task")
+    pids = [pid for each in task.iterdir() for pid in (each / "children").read_text().split()]
+    assert len(pids) == 1 and children.exists()
+    server.process.kill()
+    server.process.wait()
+    end = time.monotonic() + 20
+    while Path(f"/proc/{pids[0]}").exists() and _state(pids[0]) != "Z":
+        assert time.monotonic() < end, "the engine lives on"
+        time.sleep(0.01)
+
+
+def _state(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_a_socket_instead_of_a_port(make: Any, words: Path, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-c", CODE, str(words)),
+            json.dumps({"model": "scripted", "engine": ENGINE, "uds": str(path)}),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SUPPORT)},
+    )
+    assert process.stderr is not None
+    assert f"unix:{path}" in process.stderr.readline()
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(str(path))
+        link.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" in link.recv(1000)
+    process.terminate()
+    process.communicate()
+    assert process.returncode == 0
+
+
+def test_a_port_in_use_is_one_line(cli: Cli, checkpoint: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        found = cli("serve", "-m", str(checkpoint), "--port", port)
+    assert found.code == 2
+    line = f"--port {port}: is in use: stop the other program, or choose another port"
+    assert found.err == f"suffice: error: {line}\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        (["--port", "70000"], "--port 70000: must be a whole number in [0, 65535]"),
+        (["--shutdown-timeout", "-1"], "must be at least 0"),
+        (["--ssl-keyfile", "x"], "TLS needs both"),
+        (["--metrics-prefix", "a b"], "must be a word"),
+        (["--generation-config", "x"], "must be one of auto, openai, vllm"),
+        (["--api-key-file", "/nowhere"], "No such file"),
+        (["--attention", "none"], "unknown"),
+        (["--host", "not an address"], "--host not an address"),
+        (["-m", "nothing"], "unknown model 'nothing'"),
+    ],
+)
+def test_bad_flags_are_one_line(cli: Cli, checkpoint: Path, flags: list[str], part: str) -> None:
+    model = [] if "-m" in flags else ["-m", str(checkpoint)]
+    found = cli("serve", *model, *flags)
+    assert found.code == 2 and part in found.err and found.err.count("\n") == 1
+
+
+def test_keys_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one\n\ntwo\n")
+    assert ServerFlags(api_key=["zero"], api_key_file=file).keys() == ("zero", "one", "two")
+    file.write_text("\n")
+    with pytest.raises(InputError, match="has no key"):
+        ServerFlags(api_key_file=file).keys()
+
+
+def test_defaults_of_sampling(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.6, "eos_token_id": 2}')
+    assert ServerFlags().defaults(str(tmp_path)) == {"temperature": 0.6}
+    assert ServerFlags(generation_config="openai").defaults(str(tmp_path)) == {}
+    (tmp_path / "generation_config.json").write_text("[")
+    with pytest.raises(InputError, match="no JSON object"):
+        ServerFlags().defaults(str(tmp_path))
+
+
+def test_names() -> None:
+    assert Settings(model="smollm2-135m").names == ("smollm2-135m",)
+    assert Settings(model="/a/b.gguf").names == ("/a/b.gguf", "b")
+    assert Settings(model="org/name").names == ("org/name", "name")
+    assert Settings(model="a", served_names=("x",)).names == ("x",)
+
+
+def test_flags_have_both_spellings() -> None:
+    (program,) = [each for name, each in app.known().items() if name == "serve"]
+    parameters = program.get_params(click.Context(program))
+    names = {name for each in parameters for name in each.opts}
+    assert {"--parallel", "--max-num-seqs", "--alias", "--served-model-name", "-np"} <= names

@@ -1,0 +1,144 @@
+"""Tool calls: tools.py, and in chats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving import Served, events, served
+from suffice.cli.options import ModelFlags
+from suffice.cli.serve import engine_options
+from suffice.engine.options import EngineOptions
+from suffice.errors import InputError
+from suffice.serve.errors import Problem
+from suffice.serve.settings import ENGINE
+from suffice.serve.tools import READERS, Tools, parser_of
+
+CALL = '{"name": "time", "arguments": {"zone": "é}{"}}'
+LLAMA = CALL.replace("arguments", "parameters")
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "time",
+        "parameters": {
+            "type": "object",
+            "properties": {"zone": {"enum": ["utc", "cet"]}},
+            "required": ["zone"],
+            "additionalProperties": False,
+        },
+    },
+}
+OTHER = {"type": "function", "function": {"name": "stop"}}
+# (form, text, content, names of the calls)
+TEXTS = [
+    ("hermes", "hello <b> there", "hello <b> there", []),
+    ("hermes", f"<tool_call>\n{CALL}\n</tool_call>", "", ["time"]),
+    ("hermes", f"Let me see.\n<tool_call>{CALL}</tool_call>", "Let me see.", ["time"]),
+    ("hermes", f"<tool_call>{CALL}</tool_call>\n<tool_call>{CALL}</tool_call>", "", ["time"] * 2),
+    ("hermes", f"<tool_call>{CALL}", "", ["time"]),
+    ("hermes", "<tool_call>{oops</tool_call> x", "<tool_call>{oops</tool_call> x", []),
+    ("hermes", "<tool_call>[1]</tool_call>", "<tool_call>[1]</tool_call>", []),
+    ("hermes", "1 <tool", "1 <tool", []),
+    ("hermes", "<tool_call>" + "[" * 5000, "<tool_call>" + "[" * 5000, []),
+    ("llama3", LLAMA, "", ["time"]),
+    ("llama3", f"<|python_tag|>{LLAMA}; {LLAMA}", "", ["time", "time"]),
+    ("llama3", "{not a call}", "{not a call}", []),
+    ("llama3", f"{LLAMA} and more", f"{LLAMA} and more", []),
+    ("llama3", "plain {text}", "plain {text}", []),
+    ("llama3", "", "", []),
+]
+
+
+@pytest.mark.parametrize(("form", "text", "content", "names"), TEXTS)
+@given(cuts=st.lists(st.integers(0, 200), max_size=12))
+def test_calls_are_found_however_the_text_is_cut(
+    form: str, text: str, content: str, names: list[str], cuts: list[int]
+) -> None:
+    reader = READERS[form]()
+    shown, streamed = "", []
+    edges = sorted({0, *(cut for cut in cuts if cut < len(text))})
+    for start, end in [*pairwise(edges), (edges[-1], len(text))]:
+        piece, calls = reader.push(text[start:end], last=end == len(text))
+        shown += piece
+        streamed += calls
+    assert shown.strip() == content.strip()
+    assert [call["function"]["name"] for call in reader.calls] == names
+    assert [call["index"] for call in streamed] == list(range(len(names)))
+    for call in reader.calls:
+        assert json.loads(call["function"]["arguments"]) == {"zone": "é}{"}
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "part"),
+    [
+        ([{"type": "x"}], None, "tools[0]: must be"),
+        ([{"type": "function", "function": {}}], None, "has no name"),
+        ([TOOL], "sometimes", "must be one of none, auto, required, time"),
+        ([TOOL], {"type": "function", "function": {"name": "x"}}, "must be one of"),
+        ([], "required", "must be one of"),
+        ([TOOL] * 200, None, "at most 128"),
+    ],
+)
+def test_bad_tools(tools: list[Any], choice: Any, part: str) -> None:
+    with pytest.raises(Problem) as refused:
+        Tools(tools, choice, True)
+    assert part in refused.value.message
+
+
+def test_the_form_follows_from_the_template() -> None:
+    assert parser_of("{{ tools }} <tool_call>", "auto") == "hermes"
+    assert parser_of({"default": "{{ tools }} parameters"}, None) == "llama3"
+    assert parser_of("{{ messages }}", "auto") is None
+    assert parser_of(None, "llama3") == "llama3"
+    with pytest.raises(InputError, match="unknown tool-call parser 'herms'"):
+        parser_of(None, "herms")
+
+
+@pytest.fixture(scope="module", params=["hermes", "llama3"])
+def real(words: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
+    options = engine_options(ModelFlags(options=EngineOptions(model=str(words), threads=1)), 4)
+    chosen = {"engine": ENGINE, "options": options, "tool_parser": request.param}
+    with served(words, model="tiny", **chosen) as found:
+        yield found
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "time"}}])
+def test_a_call_can_be_required(real: Served, choice: Any) -> None:
+    fields = {"tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": False, "seed": 2}
+    answer = real.chat("hello", **fields)
+    (choice,) = answer.json()["choices"]
+    assert choice["finish_reason"] == "tool_calls", answer.text
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"]["name"] == "time" and choice["message"]["content"] is None
+    assert json.loads(call["function"]["arguments"])["zone"] in ("utc", "cet")
+    found = events(real.chat("hello", stream=True, **fields))
+    deltas = [each["choices"][0] for each in found[:-1]]
+    (streamed,) = [d["delta"]["tool_calls"] for d in deltas if "tool_calls" in d["delta"]]
+    assert streamed[0]["function"] == call["function"]
+    assert deltas[-1]["finish_reason"] == "tool_calls"
+
+
+def test_tools_may_stay_unused(real: Served) -> None:
+    (choice,) = real.chat("hello", tools=[TOOL], max_tokens=5).json()["choices"]
+    assert choice["finish_reason"] in ("length", "stop")
+    assert real.chat("hello", tools=[TOOL], tool_choice="none", max_tokens=2).status_code == 200
+
+
+def test_a_template_without_tools_refuses_them(server: Served) -> None:
+    answer = server.chat(tools=[TOOL])
+    assert answer.status_code == 400 and "takes no tools" in answer.json()["error"]["message"]
+    assert server.chat(tools=[TOOL], tool_choice="none", max_tokens=1).status_code == 200
+    assert server.chat(tools=[], max_tokens=1).status_code == 200
+
+
+def test_a_call_and_a_form_contradict_each_other(real: Served) -> None:
+    fields = {"tools": [TOOL, OTHER], "tool_choice": "required"}
+    answer = real.chat(response_format={"type": "json_object"}, **fields)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "tool_choice"

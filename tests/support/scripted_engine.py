@@ -1,0 +1,170 @@
+"""An engine without a model for tests of the server: tokens follow from prompt, seed and position.
+
+It runs in the engine's process like the real one. Its options: `step_seconds` of a step,
+`max_waiting` requests, `context`, `hold` (a file: no steps while it exists), `fail` (a word: the
+engine refuses to start with it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from suffice.engine.work import Delta, EngineStats, Final, TokenLogprob, Work
+from suffice.errors import Busy, Closed, InputError
+from suffice.serve import wire
+from suffice.serve.hosted import Opened
+
+VOCABULARY = 300
+LENGTH = 40  # tokens of an answer without a limit
+OUT_OF_MEMORY = 299  # a prompt that ends with this token finds no memory
+
+
+def token_of(prompt: tuple[int, ...], seed: int, sample: int, position: int) -> int:
+    text = f"{prompt} {seed} {sample} {position}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little") % VOCABULARY
+
+
+def text_of(token: int) -> str:
+    return f"{token:x}é "
+
+
+class Running:
+    def __init__(self, work: Work, on_delta: Callable[[Delta], None], context: int) -> None:
+        self.work, self.on_delta = work, on_delta
+        n = work.params.n
+        self.tokens = [list(known) for known in work.known] or [[] for _ in range(n)]
+        self.limit = min(work.params.max_tokens or LENGTH, context - len(work.prompt))
+        self.cancelled = False
+
+    def final(self, error: str | None = None, code: str | None = None) -> Final:
+        count = sum(map(len, self.tokens))
+        return Final(
+            prompt_tokens=len(self.work.prompt),
+            cached_tokens=len(self.work.prompt) // 2 if self.work.reuse else 0,
+            generated_tokens=count,
+            key_rows_read=10 * count,
+            rows_held=20 * count,
+            value_rows_read=5 * count,
+            bytes_read=100 * count,
+            bytes_held=200 * count,
+            error=error,
+            error_code=code,
+        )
+
+    def step(self) -> bool:
+        """Give each sample its next token; return whether the request has ended."""
+        work = self.work
+        if self.cancelled:
+            self.on_delta(Delta(work.id, 0, "", (), None, "abort", None, self.final()))
+            return True
+        if work.prompt[-1] == OUT_OF_MEMORY:
+            final = self.final("no memory is left", "no_memory")
+            self.on_delta(Delta(work.id, 0, "", (), None, "abort", None, final))
+            return True
+        live = [at for at, tokens in enumerate(self.tokens) if len(tokens) < self.limit]
+        for at in live:
+            token = token_of(work.prompt, work.params.seed or 0, at, len(self.tokens[at]))
+            self.tokens[at].append(token)
+            ended = len(self.tokens[at]) >= self.limit
+            top = work.params.logprobs
+            entry = tuple(
+                TokenLogprob(token + rank, -1.0 - rank, rank + 1, text_of(token + rank))
+                for rank in range((top or 0) + 1)
+            )
+            self.on_delta(
+                Delta(
+                    work.id,
+                    at,
+                    text_of(token),
+                    (token,),
+                    None if top is None else (entry,),
+                    "length" if ended else None,
+                    None,
+                    self.final() if ended and at == live[-1] else None,
+                )
+            )
+        return not any(len(tokens) < self.limit for tokens in self.tokens)
+
+
+class ScriptedEngine:
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.step_seconds = float(options.get("step_seconds", 0.001))
+        self.max_waiting = int(options.get("max_waiting", 1000))
+        self.vocabulary = int(options.get("vocabulary", VOCABULARY))
+        self.context = int(options.get("context", 512))
+        self.hold = Path(options["hold"]) if options.get("hold") else None
+        self.requests: dict[str, Running] = {}
+        self.lock = threading.Lock()
+        self.closed = False
+        self.steps = 0
+        self.last_step_at = time.monotonic()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def submit(self, work: Work, on_delta: Callable[[Delta], None]) -> None:
+        if self.closed:
+            raise Closed("the engine is closed")
+        if bad := [token for token in work.prompt if not 0 <= token < self.vocabulary]:
+            raise InputError(f"prompt_token_ids: {bad[0]} is not a token id")
+        with self.lock:
+            if len(self.requests) >= self.max_waiting:
+                raise Busy(f"{len(self.requests)} requests wait already", 2.5)
+            self.requests[work.id] = Running(work, on_delta, self.context)
+
+    def cancel(self, id: str) -> bool:
+        with self.lock:
+            found = self.requests.get(id)
+            if found is not None:
+                found.cancelled = True
+            return found is not None
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            running=len(self.requests),
+            kv_bytes_used=1000 * len(self.requests),
+            kv_bytes_limit=10_000,
+            steps=self.steps,
+            last_step_at=self.last_step_at,
+        )
+
+    def drain(self) -> None:
+        self.closed = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _run(self) -> None:
+        while not self.closed:
+            time.sleep(self.step_seconds)
+            if self.hold is not None and self.hold.exists():
+                continue
+            with self.lock:
+                requests = list(self.requests.values())
+            for each in requests:
+                if each.step():
+                    with self.lock:
+                        del self.requests[each.work.id]
+            self.steps += 1
+            self.last_step_at = time.monotonic()
+
+
+def compiled(text: str) -> Any:
+    raise InputError("the scripted engine follows no grammar")
+
+
+def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
+    """Make the engine, as `Settings.engine` names it."""
+    if options.get("fail"):
+        raise InputError(f"the model '{options['fail']}' cannot be used")
+    facts = wire.Facts(
+        max_model_len=int(options.get("context", 512)),
+        vocabulary=VOCABULARY,
+        max_num_seqs=16,
+        fingerprint="fp_scripted",
+        weight_bytes=123,
+    )
+    return Opened(ScriptedEngine(options), facts, compiled)

@@ -1,0 +1,103 @@
+"""Servers for tests: in a thread, with a scripted engine in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import uvicorn
+
+from suffice.models.tokenizer import load_tokenizer
+from suffice.serve.app import build
+from suffice.serve.front import Front
+from suffice.serve.run import listening
+from suffice.serve.settings import Settings
+from suffice.serve.text import Text
+
+ENGINE = "scripted_engine:opened"
+SUPPORT = Path(__file__).parent
+
+
+@dataclass
+class Served:
+    """A running server; calls of `front` belong into its loop's thread: see `run`."""
+
+    url: str
+    client: httpx2.Client
+    front: Front
+    loop: asyncio.AbstractEventLoop
+
+    def run(self, work: Any) -> Any:
+        """Return what a function gives in the server's thread."""
+
+        async def call() -> Any:
+            return work()
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(10)
+
+    def post(self, path: str, body: Any, **more: Any) -> httpx2.Response:
+        """Send a body as JSON."""
+        return self.client.post(path, json=body, **more)
+
+    def chat(self, text: str = "hello", **fields: Any) -> httpx2.Response:
+        """Send a chat request of one message."""
+        messages = [{"role": "user", "content": text}]
+        return self.post("/v1/chat/completions", {"messages": messages, **fields})
+
+
+def events(response: httpx2.Response) -> list[Any]:
+    """Return the events of a stream, parsed, with "[DONE]" as it is."""
+    found = []
+    for part in response.text.split("\n\n"):
+        for line in part.splitlines():
+            if line.startswith("data: "):
+                data = line.removeprefix("data: ")
+                found.append(data if data == "[DONE]" else json.loads(data))
+    return found
+
+
+@contextlib.contextmanager
+def served(folder: Path, **settings: Any) -> Iterator[Served]:
+    """Serve the tokenizer of a folder with a scripted engine."""
+    chosen = Settings(
+        **{"model": "scripted", "engine": ENGINE, "port": 0, "access_log": False, **settings}
+    )
+    text = Text(load_tokenizer(folder))
+    with listening(chosen) as listener:
+        port = listener.getsockname()[1]
+        front = Front(chosen, text)
+        config = uvicorn.Config(build(front), lifespan="off", log_level="warning", http="httptools")
+        server = uvicorn.Server(config)
+        loop = asyncio.new_event_loop()
+        failed: list[BaseException] = []
+
+        async def run() -> None:
+            try:
+                await front.start()
+                await server.serve(sockets=[listener])
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                await front.close()
+
+        thread = threading.Thread(target=lambda: loop.run_until_complete(run()), daemon=True)
+        thread.start()
+        try:
+            while not server.started and thread.is_alive():
+                thread.join(0.01)
+            if failed:
+                raise failed[0]
+            url = f"http://127.0.0.1:{port}"
+            with httpx2.Client(base_url=url, timeout=30) as client:
+                yield Served(url, client, front, loop)
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            loop.close()

@@ -1,12 +1,13 @@
-"""Time matmuls of codebook weights and other types, the streaming read, and counted pairs.
+"""Time matmuls of the formats of files and of other types, the streaming read, and counted pairs.
 
     python -m benchmarks.quant.matmul            two sizes of a 7B model's layers (minutes)
     SUFFICE_ISA=v3 python ...                    the same with AVX2, into a file of its own
     python -m benchmarks.quant.matmul --quick    tiny sizes, to see that it runs
 
-A ring of copies of each weight is larger than the caches, as a model's layers are. Codes have 4
-bits unless another number is given. The limits are the streaming read, and integer products of
-inputs in the L1 cache: int8 if inputs are int8, else int16. Settings take turns. Because a
+A ring of copies of each weight is larger than the caches, as a model's layers are. `codes` are
+codebook weights of 4 bits, names in capitals the types of GGUF files; inputs have 16 bits unless
+int8 is said. The limits are the streaming read, and integer products of inputs in the L1 cache:
+int8 if inputs are int8, else int16. Settings take turns. Because a
 machine's speed drifts, a ratio compares times of one round, and the median over rounds counts; for
 times the best counts. `counted` is the paper's index-based product (counters of pairs of codes, for
 4-bit activations), on one thread with a single copy in the cache: a circuit gains from it, a CPU
@@ -29,19 +30,21 @@ from benchmarks.harness.tables import markdown
 from suffice import native
 from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.outliers import outliers
+from suffice.backends.cpu.rounding import pack_groups
+from suffice.models.formats.gguf_types import CODES
 from suffice.models.pages import to_huge_pages
 from suffice.quant import QUANTS, PackedLinear
 from suffice.quant.coded import Coded, Grid
 from suffice.quant.kmeans import INT8, NARROW
 from suffice.quant.outliers import reference
-from suffice.quant.packed_codes import PackedCodes, pack_codes
+from suffice.quant.code_layout import NESTED
+from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
 
 SIZES = [(4096, 4096), (14336, 4096)]
 RANDOM = np.random.default_rng(0)
 QUICK = record.BUILD / "matmul-quick"
 RING_BYTES = 256 << 20  # of all copies of a weight, and of the streaming read
-ROWS = (1, 4, 8)
-OTHER_BITS = (2, 3, 5, 6)
+ROWS = (1, 4, 8, 32)
 
 
 def main() -> int:
@@ -52,7 +55,7 @@ def main() -> int:
     flags = parser.parse_args()
     sizes, rounds, ring = (SIZES, flags.rounds, RING_BYTES)
     if flags.quick:
-        sizes, rounds, ring = [(64, 128)], 2, 1 << 14
+        sizes, rounds, ring = [(64, 256)], 2, 1 << 14
     products: list[list[object]] = []
     for threads in sorted({1, native.cores()}):
         native.set_threads(threads)
@@ -89,6 +92,26 @@ def codes(rows: int, columns: int, group: int, a: int = 16, bits: int = 4) -> Pa
     return pack_codes(Coded(random, grid), a=a)
 
 
+def of_files(name: str, rows: int, columns: int, a: int) -> PackedCodes:
+    """Return a random weight in the codes of a type of GGUF files, for inputs of `a` bits."""
+    layout, levels = CODES[name]
+    random = np.random.default_rng(0)
+    stored = random.integers(2**layout.bits, size=(rows, columns), dtype=np.uint8)
+    groups, spans = (rows, columns // layout.group), (rows, columns // NESTED, 2)
+    # Bytes near 128 are scales near 1 if they are powers, and small whole numbers if nested.
+    bytes_of = {"nested": np.int8, "power": np.uint8}
+    scales = random.integers(100, 128, groups).astype(bytes_of.get(layout.scales, np.float16))
+    minima = None
+    if layout.minima != "none":
+        minima = random.integers(16, size=groups)
+        minima = minima.astype(np.float16 if layout.minima == "f16" else np.uint8)
+    outer = np.ones(spans, np.float16) if layout.scales == "nested" else None
+    data = pack_groups(stored, layout, scales, minima, outer)
+    return PackedCodes(
+        data, rows, columns, bias=None, layout=layout, levels=levels, most=INPUT_LEVELS[a]
+    )
+
+
 def measure(
     size: tuple[int, int], threads: int, rounds: int, ring_bytes: int
 ) -> list[list[object]]:
@@ -96,16 +119,11 @@ def measure(
     rows, columns = size
     dense = np.random.default_rng(0).standard_normal((rows, columns), np.float32)
     weights: dict[str, PackedLinear] = {
+        **{name: of_files(name, rows, columns, 16) for name in CODES},
+        **{f"{name}, int8 inputs": of_files(name, rows, columns, 8) for name in CODES},
         "codes, group 32": codes(rows, columns, 32),
         "codes, a scale a row": codes(rows, columns, columns),
-        "codes, group 32, int8 inputs": codes(rows, columns, 32, 8),
         "codes, a scale a row, int8 inputs": codes(rows, columns, columns, 8),
-        **{f"codes of {w} bits, group 32": codes(rows, columns, 32, 16, w) for w in OTHER_BITS},
-        **{
-            f"codes of {w} bits, group 32, int8 inputs": codes(rows, columns, 32, 8, w)
-            for w in OTHER_BITS
-        },
-        "int8": QUANTS.build("int8").pack(dense),
         "bfloat16": QUANTS.build("none:dtype=bfloat16").pack(dense),
     }
     rings = {name: ring(weight, ring_bytes) for name, weight in weights.items()}

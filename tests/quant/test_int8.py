@@ -48,7 +48,7 @@ def test_trials_find_better_scales_and_coarse_grids() -> None:
 def test_values_on_the_grid_are_found_again() -> None:
     codes = np.random.default_rng(2).integers(-127, 128, (30, 96))
     codes[:, ::32] = 127
-    values = (codes * np.repeat(2.0 ** np.arange(-13, 17), 96).reshape(30, 96)).astype(np.float32)
+    values = (codes * np.repeat(2.0 ** np.arange(-14, 16), 96).reshape(30, 96)).astype(np.float32)
     values[15, 32:64] /= -3
     found = decoded(*quantize_groups(values))
     assert np.allclose(found, values, rtol=2**-11)

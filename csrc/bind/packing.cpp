@@ -51,17 +51,22 @@ void py_pack(ConstBytes from, const std::string& from_type, int rows, int column
   });
 }
 
-// Rounds such a weight to int8, as panels; returns whether all scales are finite.
-bool py_round_int8(ConstBytes from, const std::string& from_type, int rows, int columns, Bytes to) {
+// Rounds such a weight to int8, as panels, with scales that `shares` give, see linear/rounding.h.
+// Returns whether all scales are finite.
+bool py_round_int8(ConstBytes from, const std::string& from_type, int rows, int columns,
+                   ConstFloats shares, Bytes to) {
   const Type dense = type_of(from_type);
   check_dense(from.size(), dense, rows, columns);
   const int panels = round_up(rows, kPanel) / kPanel;
   check_size("the packed weight", to.size(), panels * kInt8.panel_bytes(columns));
+  require(shares.size() >= 1, "at least one share");
   std::vector<char> finite(team()->size(), true);
   by_threads(panels, [&](int thread, Share mine) {
     finite[thread] =
         kernels().round_int8(reinterpret_cast<const std::byte*>(from.data()), dense, rows, columns,
-                             mine.first, mine.last, reinterpret_cast<std::byte*>(to.data()));
+                             mine.first, mine.last, shares.data(),
+                             static_cast<int>(shares.size()),
+                             reinterpret_cast<std::byte*>(to.data()));
   });
   for (const char each : finite)
     if (!each) return false;
@@ -82,12 +87,14 @@ Rounding rounding_of(int group, bool minima, const ConstFloats& levels, const Co
   by.shares = shares.data();
   by.tried = static_cast<int>(shares.size());
   by.importance = importance ? importance->data() : nullptr;
+  by.lowest = by.levels[0];
+  by.highest = by.levels[by.count - 1];
   by.even = true;
   for (int i = 1; i < by.count; i++) {
     require(by.levels[i] > by.levels[i - 1], "levels must ascend");
     by.even &= by.levels[i] == by.levels[i - 1] + 1;
   }
-  require(!minima || (by.even && by.levels[0] == 0), "with minima, levels are 0, 1, ...");
+  require(!minima || (by.even && by.lowest == 0), "with minima, levels are 0, 1, ...");
   return by;
 }
 
@@ -128,7 +135,7 @@ void bind_packing(nb::module_& m) {
   m.def("pack", &py_pack, "dense"_a.noconvert(), "type"_a, "rows"_a, "columns"_a,
         "packed"_a.noconvert(), "packed_type"_a);
   m.def("round_int8", &py_round_int8, "dense"_a.noconvert(), "type"_a, "rows"_a, "columns"_a,
-        "packed"_a.noconvert());
+        "shares"_a.noconvert(), "packed"_a.noconvert());
   m.def("round_groups", &py_round_groups, "values"_a.noconvert(), "group"_a, "levels"_a.noconvert(),
         "shares"_a.noconvert(), "importance"_a.noconvert().none(), "codes"_a.noconvert(),
         "scales"_a.noconvert(), "minima"_a.noconvert().none(), "outer"_a.noconvert());

@@ -15,6 +15,7 @@
 #include "linear.inl"
 #include "pack.inl"
 #include "round_groups.inl"
+#include "round_int8.inl"
 #include "outliers.inl"
 #include "pointwise.inl"
 #include "tile.inl"

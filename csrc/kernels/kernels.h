@@ -26,10 +26,11 @@ struct Kernels {
   void (*pack)(const std::byte* from, Type from_type, int rows, int columns, int first, int last,
                Type type, std::byte* to);
 
-  // The same in the layout kInt8: for 32 columns, scale = max |w| / 127 as float16, codes =
-  // round(w / scale), halves to even, at most 127. Returns whether all scales are finite.
+  // The same in the layout kInt8: for 32 columns, the scale of the best of `tried` shares, see
+  // linear/rounding.h, as float16; codes = round(w / scale), halves to even, at most 127. Returns
+  // whether all scales are finite.
   bool (*round_int8)(const std::byte* from, Type from_type, int rows, int columns, int first,
-                     int last, std::byte* to);
+                     int last, const float* shares, int tried, std::byte* to);
 
   // The numbers and codes of the panels [first, last) of rows, see linear/rounding.h. Returns the
   // sum of the squared errors.

@@ -6,9 +6,9 @@ struct RoundedValue {
 
 // The level nearest to x, and its number.
 SUFFICE_INLINE RoundedValue rounded_value(const Rounding& by, const vf* borders, vf x) {
-  const vf lowest = splat(by.levels[0]);
+  const vf lowest = splat(by.lowest);
   if (by.even) {
-    const vf highest = splat(by.levels[by.count - 1]);
+    const vf highest = splat(by.highest);
     const vf above = max(lowest, x);
     const vf level = round_even(above < highest ? above : highest);
     return {level, level - lowest};
@@ -34,7 +34,8 @@ struct GroupScale {
 
 SUFFICE_INLINE vf above_zero(vf x) { return x > splat(1e-30f) ? x : splat(1e-30f); }
 
-// Without minima: codes by scale s gain (sum w x l)^2 / (sum w l^2) over codes of zeros.
+// Without minima: codes by scale s gain (sum w x l)^2 / (sum w l^2) over codes of zeros. A gain is
+// more if it is so beyond its rounding: then values on the grid keep the scale of the first trial.
 inline GroupScale signed_scale(const Rounding& by, const vf* borders, const GroupValues& of) {
   vf extreme = {}, size = {};
   for (int k = 0; k < of.count; k++) {
@@ -54,8 +55,9 @@ inline GroupScale signed_scale(const Rounding& by, const vf* borders, const Grou
       square += weighted * level;
     }
     const vf fitted = product / above_zero(square), gain = product * fitted;
-    scale = gain > best ? fitted : scale;
-    best = max(best, gain);
+    const auto better = gain > best * 1.0000005f;
+    scale = better ? fitted : scale;
+    best = better ? gain : best;
   }
   return {scale, vf{}};
 }

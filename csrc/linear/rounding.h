@@ -1,4 +1,4 @@
-// How the values of a weight are rounded to codes with nested scales.
+// How the values of a weight are rounded to codes.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@ namespace suffice {
 
 // Each group of `group` columns has its own scale, and with minima a minimum of at most 0. They are
 // found by trial: of the scales that `shares` give, the one whose codes lose least with their best
-// scale (and minimum). `levels` [count] are ascending whole numbers, at most 64 of them.
+// scale (and minimum). `levels` [count] are ascending whole numbers, at most 64 of them; if `even`,
+// they are all from `lowest` to `highest` and need not be listed.
 //
 //     without minima    a scale is a share of the value of greatest magnitude
 //     with minima       levels are 0, 1, ...; a scale is the range of the values over a share
@@ -16,7 +17,8 @@ namespace suffice {
 struct Rounding {
   int group = 0;
   bool minima = false;
-  bool even = false;  // the levels are neighbouring whole numbers
+  bool even = false;
+  float lowest = 0.0f, highest = 0.0f;
   const float* levels = nullptr;
   int count = 0;
   const float* shares = nullptr;

@@ -97,7 +97,9 @@ class Linear:
 def pack(
     dense: _Uint8s, type: str, rows: int, columns: int, packed: _Uint8s, packed_type: str
 ) -> None: ...
-def round_int8(dense: _Uint8s, type: str, rows: int, columns: int, packed: _Uint8s) -> bool: ...
+def round_int8(
+    dense: _Uint8s, type: str, rows: int, columns: int, shares: _Float32s, packed: _Uint8s
+) -> bool: ...
 def round_groups(
     values: _Float32s,
     group: int,

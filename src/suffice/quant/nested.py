@@ -25,16 +25,24 @@ from suffice.quant.code_panels import Numbers
 from suffice.quant.codebook import codes_of
 from suffice.quant.coded import Grid, grouped, inverse_of, row_blocks
 
-__all__ = ["NestedGrid", "RoundGroups", "Rounded", "Rounding", "round_groups"]
+__all__ = [
+    "NestedGrid",
+    "RoundGroups",
+    "Rounded",
+    "Rounding",
+    "round_groups",
+    "signed_scale",
+]
 
 _SCALES, _MINIMA = 127, 255  # the greatest numbers in bytes
 _LEAST = np.float32(1e-30)
+_MORE = np.float32(1.0000005)  # beyond the rounding of sums: grids keep the scale of the first trial
 _NOTHING = np.float32(1e-20)  # the greatest magnitude of a group that counts as zeros
 
 
 @dataclass(frozen=True, eq=False)
 class Rounding:
-    """A nested layout, its ascending whole `levels` [2^bits] and the `shares` that are tried."""
+    """A layout, its ascending whole `levels` and the `shares` that are tried."""
 
     layout: CodeLayout
     levels: np.ndarray
@@ -81,7 +89,7 @@ def round_groups(weight: np.ndarray, by: Rounding, importance: np.ndarray | None
         if minima:
             scale[own], minimum[own] = _scale_and_minimum(parts[own], costs, by)
         else:
-            scale[own] = _signed_scale(parts[own], costs, by)
+            scale[own] = signed_scale(parts[own], costs, by)
     inner, outer = _nested(scale, by.layout, _SCALES)
     below, outer_minima = _nested(-minimum, by.layout, _MINIMA)
     scale, minimum = _spread(outer, by.layout, inner), -_spread(outer_minima, by.layout, below)
@@ -95,8 +103,8 @@ def round_groups(weight: np.ndarray, by: Rounding, importance: np.ndarray | None
     return Rounded(codes, numbers, float(np.square(error).sum(dtype=np.float64)))
 
 
-def _signed_scale(parts: np.ndarray, cost: np.ndarray, by: Rounding) -> np.ndarray:
-    """Return the best tried scales [N, G] of groups [N, G, group]."""
+def signed_scale(parts: np.ndarray, cost: np.ndarray, by: Rounding) -> np.ndarray:
+    """Return the best tried scales [N, G] of groups [N, G, group], without minima."""
     at = np.abs(parts).argmax(-1)[..., None]
     extreme = np.take_along_axis(parts, at, -1)[..., 0]
     best, scale = np.full(extreme.shape, -1, np.float32), np.zeros_like(extreme)
@@ -105,7 +113,7 @@ def _signed_scale(parts: np.ndarray, cost: np.ndarray, by: Rounding) -> np.ndarr
         levels = by.levels[codes_of(parts * inverse_of(step)[..., None], by.levels)]
         product = (cost * levels * parts).sum(-1)
         fitted = product / np.maximum((cost * levels * levels).sum(-1), _LEAST)
-        better = product * fitted > best
+        better = product * fitted > best * _MORE
         scale[better], best[better] = fitted[better], (product * fitted)[better]
     return scale
 

@@ -12,7 +12,7 @@ from suffice.quant.code_layout import NESTED, CodeLayout
 from suffice.quant.code_panels import Numbers
 from suffice.quant.coded import check_weight
 from suffice.quant.four_bit import FourBit, Nested
-from suffice.quant.int8 import INT8_LAYOUT, Int8
+from suffice.quant.int8 import INT8_LAYOUT, ROUNDING, Int8
 from suffice.quant.nested import Rounded, Rounding
 from suffice.quant.packed_codes import PackedCodes
 from suffice.quant.panels import ROWS, Allocate
@@ -37,7 +37,7 @@ def pack_int8(
     data = _panels(INT8_LAYOUT, shape, allocate)
     for first, block in blocks:
         stored, panels = block.view(np.uint8).reshape(-1), rows_of(data, first, block).reshape(-1)
-        if not core.round_int8(stored, block.dtype.name, *block.shape, panels):
+        if not core.round_int8(stored, block.dtype.name, *block.shape, ROUNDING.shares, panels):
             raise InputError("a weight needs a scale that is too large: float16 holds up to 65504")
     return quant.packed(data, *shape, bias)
 

@@ -109,8 +109,8 @@ def test_the_extension_rounds_to_int8_as_well(
         error, expected = own.unpack() - values, reference.unpack() - values
         assert np.square(error).sum() == pytest.approx(np.square(expected).sum(), rel=0.02)
         # Trials that lose nearly the same may be ranked otherwise, most of all in short groups.
-        whole = (error == expected)[:, : size[1] // 32 * 32]
-        assert np.count_nonzero(whole) >= 0.95 * whole.size
+        whole = size[1] // 32 * 32
+        assert (error == expected)[:, :whole].sum() >= 0.95 * size[0] * whole
 
 
 def test_halves_round_to_even(each_isa: str) -> None:

@@ -45,7 +45,7 @@ def load(folder: Path, **options: Any) -> LLM:
 
 
 def works(llm: LLM, seed: int) -> list[Work]:
-    """Requests of which many begin alike, some go on from others' beginnings, and some are long."""
+    """Requests that often begin alike, and are short and long."""
     chance = random.Random(seed)
     words = llm.tokenizer.encode("To be, or not to be, that is the question 0123456789. " * 9)
     found = []

@@ -89,9 +89,9 @@ class LLM:
 
         `prompts` is a text, a list of token ids, {"prompt": text}, {"prompt_token_ids": ids}, or a
         list of these. `use_tqdm` shows a progress bar if standard error is a terminal. A request
-        that runs out of memory ends with finish reason "abort" and a line in `error`; the others
-        continue. An interruption (Ctrl-C) ends all requests, frees their memory and is raised
-        again; use `stream` to keep partial results.
+        that finds no memory waits for it; one that does not fit alone ends with finish reason
+        "abort" and a line in `error`. An interruption (Ctrl-C) ends all requests, frees their
+        memory and is raised again; use `stream` to keep partial results.
 
         Raises:
             InputError: A bad prompt or parameter; nothing has been run.

@@ -65,6 +65,8 @@ class Memory:
         )
         lengths = (len(request.tokens) + len(sample.tokens) for sample in request.running)
         needed = sum(map(self._runner.bytes_of, lengths)) - held
+        if request.preemptions:  # it waits until those who run can grow, or it would soon be back
+            needed += len(self._scheduler.samples()) * self._runner.bytes_of(0)
         return needed <= limit - used + self.retained.bytes - held
 
     def start(self, request: Request) -> None:
@@ -193,9 +195,9 @@ class Memory:
             sequence = self._detached(sample)
             if sequence is None:
                 continue
-            # A session's cache has another state than a prompt leaves, so it is not kept.
-            if request.kept is not None or not sample.tokens:
-                self._runner.close(sequence)
+            whole = sequence.cache.length >= len(request.tokens) and sample.tokens
+            if request.kept is not None or not whole:
+                self._leave(request, sample, sequence)
                 continue
             tokens = self._shared_tokens(request, sample, sequence)
             entry = self.retained.add(tokens, sequence, wanted=True)
@@ -211,7 +213,12 @@ class Memory:
             return
         if request.kept is not None and sample is request.samples[0]:
             self._keep(request, sample, sequence)
-        elif self._shares(request):
+        else:
+            self._leave(request, sample, sequence)
+
+    def _leave(self, request: Request, sample: Sample, sequence: RunnerSequence) -> None:
+        """Keep a sequence for others that begin alike, or free it."""
+        if request.kept is None and self._shares(request):
             self.retained.add(self._shared_tokens(request, sample, sequence), sequence)
         else:
             self._runner.close(sequence)

@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-EXCUSED = {
-}
+EXCUSED = {}
 FILE = re.compile(r"\b(\w+)\.py\b")
 
 

@@ -28,7 +28,7 @@ class Prompt:
 
     cache: KVCache
     logits: np.ndarray
-    watches: dict[Policy, QueryObserver | None]
+    observers: dict[Policy, QueryObserver | None]
 
 
 class Shown(KeepAll):
@@ -36,16 +36,16 @@ class Shown(KeepAll):
 
     def __init__(self, policies: Sequence[Policy]) -> None:
         self.policies = tuple(dict.fromkeys(map(watching, policies)))
-        self.watches: dict[Policy, QueryObserver | None] = {}
+        self.observers: dict[Policy, QueryObserver | None] = {}
 
     def watch(self, cache: KVCache, windows: Windows, scale: float) -> Any:
         """Return an observer that passes queries on to each policy's observer."""
-        self.watches = {each: each.watch(cache, windows, scale) for each in self.policies}
+        self.observers = {each: each.watch(cache, windows, scale) for each in self.policies}
         return self
 
     def add(self, layer: int, q: np.ndarray, end: int) -> None:
         """Pass queries on; see `QueryObserver`."""
-        for watch in self.watches.values():
+        for watch in self.observers.values():
             if watch is not None:
                 watch.add(layer, q, end)
 
@@ -72,7 +72,7 @@ class Prompts:
         if key not in self._found:
             sequence = self._runner.open("shared", len(tokens))
             logits = self._runner.prefill(sequence, list(tokens))
-            self._found[key] = Prompt(sequence.cache, logits, self._shown.watches)
+            self._found[key] = Prompt(sequence.cache, logits, self._shown.observers)
         return self._found[key]
 
     def forget(self) -> None:
@@ -96,7 +96,7 @@ class Sharing(Runner):
         for layer in range(cache.layers):
             cache.append(layer, prompt.cache.keys(layer), prompt.cache.values(layer))
         cache.advance(len(tokens))
-        policy.after_prompt(cache, self.windows, prompt.watches[watching(policy)])
+        policy.after_prompt(cache, self.windows, prompt.observers[watching(policy)])
         return prompt.logits
 
 

@@ -41,7 +41,7 @@ class Memory:
         tokens = tuple(request.tokens[:-1])
         if self._shares(request) and not request.parked:
             _, ready = self.retained.find(tokens)
-            if self.retained.coming(tokens) >= ready + self.retained.least:
+            if self.retained.coming(tokens) >= max(ready + 1, self.retained.least):
                 return "later"
         while not self._has_room(request):
             victim = self._scheduler.who_gives_way(below=request.priority)

@@ -38,6 +38,7 @@ CORE = {  # who may make objects of the extension
     "suffice.backends.cpu.linear",
     "suffice.backends.cpu.outliers",
     "suffice.backends.cpu.packing",
+    "suffice.backends.cpu.rounding",
     "suffice.backends.cpu.rules",
     "suffice.cache.kv",
     "suffice.engine.runner",

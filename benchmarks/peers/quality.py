@@ -1,4 +1,4 @@
-"""Measures the perplexity of the settings that speed.py times, over the file's own float weights.
+"""Measures the perplexity of the settings that speed.py times, and of 4bit, over float weights.
 
     python -m benchmarks.peers.quality --data-dir DIR            8 windows of 1024 (ten minutes)
     python -m benchmarks.peers.quality --data-dir DIR --quick    2 windows of 64, into build/
@@ -33,6 +33,7 @@ SETTINGS = {
     "bf16": OURS["bf16"],
     "int8, bf16 cache": OURS["int8"] | {"kv": "bfloat16"},
     "int8": OURS["int8"],
+    "4bit, bf16 cache": {"dtype": "auto", "quantization": "4bit", "kv": "bfloat16"},
     "4-bit": OURS["4-bit"],
 }
 HEAD = ["setting", "weights", "keys and values", "perplexity", "ratio", "KL mean", "same token"]

@@ -133,7 +133,7 @@ inline void nest(const Rounding& by, GroupScale* found, int groups, int row, int
   }
 }
 
-// W rows of `columns` columns, of which `rows` exist, and the places of their results.
+// W rows of `columns` columns, and the places of their results; only `rows` of them exist.
 struct RowsToRound {
   const float* values;
   int rows, columns;

@@ -1,6 +1,6 @@
 // Dense weights as int8 codes with a float16 scale for 32 columns, in kInt8's layout.
 
-// Up to 32 columns of W rows, of which `rows` exist.
+// Up to 32 columns of W rows; only `rows` of them exist.
 template <Type From>
 SUFFICE_INLINE void load_unit(const std::byte* from, size_t stride, int rows, int count,
                               GroupValues& to) {

@@ -94,23 +94,6 @@ class Linear:
     ) -> None: ...
     def count_pairs(self, x: _Uint8s, x_levels: _Float32s, y: _Float32s) -> None: ...
 
-def pack(
-    dense: _Uint8s, type: str, rows: int, columns: int, packed: _Uint8s, packed_type: str
-) -> None: ...
-def round_int8(
-    dense: _Uint8s, type: str, rows: int, columns: int, shares: _Float32s, packed: _Uint8s
-) -> bool: ...
-def round_groups(
-    values: _Float32s,
-    group: int,
-    levels: _Float32s,
-    shares: _Float32s,
-    importance: _Float32s | None,
-    codes: _Uint8s,
-    scales: _Uint8s,
-    minima: _Uint8s | None,
-    outer: _Uint8s,
-) -> float: ...
 def outliers(values: _Float32s, found: _Int32s) -> None: ...
 
 class Arena:
@@ -262,6 +245,24 @@ class Model:
     ) -> tuple[Counts, list[tuple[int, int, int, int, int, float]]]: ...
     def leave_out(self, recent: int, sinks: int, skipped: Sequence[int]) -> None: ...
     def set_rules(self, rules: Sequence[AttentionRule]) -> None: ...
+
+def pack(
+    dense: _Uint8s, type: str, rows: int, columns: int, packed: _Uint8s, packed_type: str
+) -> None: ...
+def round_int8(
+    dense: _Uint8s, type: str, rows: int, columns: int, shares: _Float32s, packed: _Uint8s
+) -> bool: ...
+def round_groups(
+    values: _Float32s,
+    group: int,
+    levels: _Float32s,
+    shares: _Float32s,
+    importance: _Float32s | None,
+    codes: _Uint8s,
+    scales: _Uint8s,
+    minima: _Uint8s | None,
+    outer: _Uint8s,
+) -> float: ...
 
 class Reads:
     @property

@@ -35,7 +35,7 @@ def test_values_are_near_and_the_loss_is_theirs(form: Rounding) -> None:
     found = round_groups(weight, form, None)
     error = decoded(found, form) - weight
     assert found.lost == pytest.approx(np.square(error).sum(), rel=1e-4)
-    # A normal value costs about this share of its square with codes of so many bits.
+    # A normal value costs about this share of its square with codes of these bits.
     share = found.lost / np.square(weight).sum()
     assert share < {4: 0.0055, 5: 0.0015, 6: 0.0004}[form.layout.bits]
     assert np.abs(error).max() < 1

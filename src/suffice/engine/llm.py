@@ -249,7 +249,7 @@ def _warn_of_codes(config: Config) -> None:
     if quant is not None and quant.coded_bits is not None:
         warnings.warn(
             f"{quant.coded_bits}-bit codes chosen without a calibration text lose much quality: "
-            "int8 loses little, `suffice quantize` makes calibrated files, and "
+            "int8 and 4bit lose little, `suffice quantize` makes calibrated files, and "
             "`suffice eval perplexity --against exact` measures it",
             SufficeWarning,
             stacklevel=5,

@@ -36,7 +36,7 @@ __all__ = [
 
 _SCALES, _MINIMA = 127, 255  # the greatest numbers in bytes
 _LEAST = np.float32(1e-30)
-_MORE = np.float32(1.0000005)  # beyond the rounding of sums: grids keep the scale of the first trial
+_MORE = np.float32(1.0000005)  # more than sums are rounded by: a grid keeps its first scale
 _NOTHING = np.float32(1e-20)  # the greatest magnitude of a group that counts as zeros
 
 

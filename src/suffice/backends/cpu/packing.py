@@ -68,30 +68,6 @@ class Codes(Protocol):
         ...
 
 
-class Codes(Protocol):
-    """A matrix [N, K] in codes that has not been read; see `models.checkpoint.UnreadCodes`."""
-
-    @property
-    def layout(self) -> CodeLayout:
-        """The layout of its panels."""
-        ...
-
-    @property
-    def levels(self) -> np.ndarray:
-        """Its levels plus 128, uint8 [2^bits]."""
-        ...
-
-    @property
-    def order(self) -> np.ndarray | None:
-        """The inputs that its columns multiply, int32 [K]; None: in order."""
-        ...
-
-    @property
-    def fill(self) -> Callable[[np.ndarray], None]:
-        """Writes its panels uint8 [N/16, bytes]."""
-        ...
-
-
 class Stored(Protocol):
     """A matrix [N, K] of a file that has not been read; see `models.checkpoint.Weight`."""
 
@@ -213,5 +189,6 @@ def _floats(
     for first, block in blocks:
         panels = rows_of(data, first, block).view(np.uint8).reshape(-1)
         stored = block.view(np.uint8).reshape(-1)
-        core.pack(stored, block.dtype.name, *block.shape, panels, quant.dtype)
+        kind, own, width = block.dtype.name, *block.shape
+        core.pack(stored, kind, own, width, panels, quant.dtype)
     return PackedLinear(data, rows, columns, bias=float32(bias))

@@ -37,9 +37,12 @@ def pack_int8(
     data = _panels(INT8_LAYOUT, shape, allocate)
     for first, block in blocks:
         stored, panels = block.view(np.uint8).reshape(-1), rows_of(data, first, block).reshape(-1)
-        if not core.round_int8(stored, block.dtype.name, *block.shape, ROUNDING.shares, panels):
+        rows, columns = block.shape
+        kind = block.dtype.name
+        if not core.round_int8(stored, kind, rows, columns, ROUNDING.shares, panels):
             raise InputError("a weight needs a scale that is too large: float16 holds up to 65504")
-    return quant.packed(data, *shape, bias)
+    rows, columns = shape
+    return quant.packed(data, rows, columns, bias)
 
 
 def pack_nested(
@@ -92,7 +95,7 @@ def round_natively(
 
 
 def rows_of(data: np.ndarray, first: int, block: np.ndarray) -> np.ndarray:
-    """Return the panels of a block of rows, the first of which begins a panel."""
+    """Return the panels of a block of rows whose first begins a panel."""
     return data[first // ROWS : -(-(first + len(block)) // ROWS)]
 
 

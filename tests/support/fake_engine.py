@@ -75,7 +75,8 @@ class FakeSequence:
         self.name, self.limit = name, limit
         self.cache = FakeCache()
         self.reads = Reads()
-        self.prompt = False
+        self.prompt = False  # one is being run
+        self.prompt_ends = 0
         self.tentative: list[int] = []
 
 
@@ -124,6 +125,7 @@ class FakeRunner:
         assert rows > 0, "the last token is always run"
         self._take(sequence, sequence.cache.length + rows)
         sequence.prompt = True
+        sequence.prompt_ends = sequence.cache.length + rows
 
     def populate(self, sequence: FakeSequence) -> bool:
         assert sequence.prompt
@@ -146,7 +148,8 @@ class FakeRunner:
         assert sequence.cache.bytes >= sequence.cache.length + len(tokens), "not reserved"
         self.prefilled.append(list(tokens))
         sequence.cache.tokens += tokens
-        return self.rule(sequence.cache.tokens)
+        wanted = len(sequence.cache.tokens) >= sequence.prompt_ends
+        return self.rule(sequence.cache.tokens) if wanted else np.empty(V, np.float32)
 
     def run(self, batch: list[Rows]) -> list[np.ndarray]:
         sequences = [rows.sequence for rows in batch]

@@ -34,10 +34,10 @@ from suffice.backends.cpu.rounding import pack_groups
 from suffice.models.formats.gguf_types import CODES
 from suffice.models.pages import to_huge_pages
 from suffice.quant import QUANTS, PackedLinear
+from suffice.quant.code_layout import NESTED
 from suffice.quant.coded import Coded, Grid
 from suffice.quant.kmeans import INT8, NARROW
 from suffice.quant.outliers import reference
-from suffice.quant.code_layout import NESTED
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
 
 SIZES = [(4096, 4096), (14336, 4096)]
@@ -104,7 +104,7 @@ def of_files(name: str, rows: int, columns: int, a: int) -> PackedCodes:
     minima = None
     if layout.minima != "none":
         minima = random.integers(16, size=groups)
-        minima = minima.astype(np.float16 if layout.minima == "f16" else np.uint8)
+        minima = minima.astype(np.float16 if layout.minima == "float16" else np.uint8)
     outer = np.ones(spans, np.float16) if layout.scales == "nested" else None
     data = pack_groups(stored, layout, scales, minima, outer)
     return PackedCodes(

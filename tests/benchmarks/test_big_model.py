@@ -94,7 +94,7 @@ def test_what_is_reached() -> None:
     ("asked", "complaint"),
     [
         (["--shape", "llama-2-7"], "unknown shape 'llama-2-7'. Did you mean 'llama-2-7b'?"),
-        (["--quick", "--settings", "int8"], "--settings int8: stores no codes"),
+        (["--quick", "--settings", "none"], "--settings none: stores no codes"),
         (["--quick", "--settings", "kllm"], "act_bits=4: needs a calibration"),
         (
             ["--quick", "--settings", "rtn:group=5"],

@@ -74,7 +74,7 @@ def test_int8_weights_multiply_what_they_stand_for(variant: str, checkpoints: An
     packed = TorchDecoder.from_checkpoint(open_checkpoint(checkpoints(variant)), Int8())
     dense = {
         name: NoQuant("float32").pack(weight.unpack(), weight.bias)
-        if isinstance(weight, PackedLinear)
+        if isinstance(weight, PackedLinear) and name != "embed"  # its type rounds Gemma's scale
         else weight
         for name, weight in packed.weights.items()
     }

@@ -129,9 +129,9 @@ def test_a_batch_equals_its_rows(
         assert np.array_equal(batch[i], alone[0][i])
     assert np.array_equal(batch[4], alone[1][0])
     assert np.array_equal(batch[5], alone[2][0])
-    atol = 0.05 if "int8" in (quant, kv) or "a=8" in quant else 1e-3
+    atol = 0.05 if "int8" in (quant, kv) or "act_bits=8" in quant else 1e-3
     if kv == "kmeans4":  # what rounding a value's weight leaves goes to rows that come later
-        atol = 0.2 * float(np.stack(alone[2]).std())
+        atol = 0.25 * float(np.stack(alone[2]).std())
     close = partial(np.testing.assert_allclose, rtol=0, atol=atol)
     close(batch[7], alone[2][1])
     caches[2].commit([0, 2])

@@ -101,7 +101,7 @@ def not_a_number(weights: dict[str, Any], name: str, part: str) -> None:
         ("layers.1.attn_norm", "", "layers.1.attn_norm"),
         ("layers.0.q", "bias", "layers.0.q.bias"),
         ("layers.0.down", "scales", "layers.0.down.data"),
-        ("embed", "scale", "embed.scale"),
+        ("embed", "scales", "embed.data"),
     ],
 )
 def test_entries_of_a_quantized_file_are_finite(

@@ -20,7 +20,9 @@ from suffice.engine.foreign import FOREIGN
 from suffice.engine.options import options
 from suffice.errors import InputError, SufficeWarning
 
-CODES = "-bit codes chosen without a calibration text lose much quality: int8 and 4bit lose little, "
+CODES = (
+    "-bit codes chosen without a calibration text lose much quality: int8 and 4bit lose little, "
+)
 
 
 @pytest.mark.parametrize("name", sorted(FOREIGN))

@@ -262,7 +262,7 @@ def test_types_may_have_llama_cpps_names(given: str, dtype: str) -> None:
         ModelFlags(cache_type_k=given),
         ModelFlags(EngineOptions("m", kv_cache_dtype=given), given, dtype),
     )
-    assert [one._kv_dtype() for one in flags] == [dtype, dtype]
+    assert [one.cache_dtype() for one in flags] == [dtype, dtype]
 
 
 def test_keys_and_values_may_have_a_type_each() -> None:
@@ -272,7 +272,7 @@ def test_keys_and_values_may_have_a_type_each() -> None:
         ModelFlags(cache_type_v="kmeans4"),
     )
     expected = ["int8/kmeans4", "bfloat16/kmeans4", "kmeans4"]
-    assert [one._kv_dtype() for one in flags] == expected
+    assert [one.cache_dtype() for one in flags] == expected
 
 
 def test_the_prompt_may_come_from_a_file(

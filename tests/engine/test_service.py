@@ -292,3 +292,16 @@ def test_queued_tokens_are_limited_too() -> None:
             engine.submit(Work(str(at), (3, 4, 5), LONG), Receiver())
     held.set()
     engine.close()
+
+
+def test_tokens_that_are_known_have_no_log_probabilities_here(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=9, seed=3, ignore_eos=True, logprobs=1)
+    whole, rest = Receiver(), Receiver()
+    engine.submit(Work("whole", (3, 4), params), whole)
+    whole.wait()
+    engine.submit(Work("rest", (3, 4), params, known=(whole.tokens()[:5],)), rest)
+    final = rest.wait().final
+    assert final is not None and final.error is None
+    assert whole.tokens()[:5] + rest.tokens() == whole.tokens()
+    entries = [entry for delta in rest.deltas for entry in delta.logprobs or ()]
+    assert [entry[0].token for entry in entries] == list(rest.tokens())

@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from scripted_engine import LENGTH
+from scripted_engine import FATAL, LENGTH
 from serving import Served, events
 from suffice.errors import InputError
 
@@ -33,6 +33,12 @@ def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
 
 def running(server: Served) -> int:
     return int(server.front.instance.stats.get("running", 0))
+
+
+def kill(server: Served) -> None:
+    pid = server.front.instance.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
 
 
 def idle(server: Served) -> bool:
@@ -60,7 +66,7 @@ def test_a_killed_engine_changes_no_text(serving: Callable[..., Any], stream: bo
         with ThreadPoolExecutor() as pool:
             under_way = pool.submit(text)
             until(lambda: any(t.generated > 10 for t in server.front.instance.tickets.values()))
-            os.kill(server.front.instance.pid or 0, signal.SIGKILL)
+            kill(server)
             assert under_way.result() == alone
         assert server.front.instance.restarts == 1 and server.front.instance.failovers == 1
         page = server.client.get("/metrics").text
@@ -80,7 +86,7 @@ def test_a_request_that_kills_engines_is_given_up(
         instance = server.front.instance
         for count in range(1, 4):
             until(lambda: instance.ready and running(server))
-            os.kill(instance.pid or 0, signal.SIGKILL)
+            kill(server)
             until(lambda count=count: instance.restarts == count)  # type: ignore[misc]
             instance.stats = {}
         answer = under_way.result()
@@ -92,7 +98,8 @@ def test_a_request_that_kills_engines_is_given_up(
 
 def test_a_stopped_engine_is_unhealthy(serving: Callable[..., Any]) -> None:
     with serving(heartbeat_seconds=1.2) as server:
-        pid = server.front.instance.pid or 0
+        pid = server.front.instance.pid
+        assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         until(lambda: server.client.get("/health").status_code == 503)
         assert "said nothing" in server.client.get("/health").json()["reason"]
@@ -241,6 +248,19 @@ def test_an_engine_that_does_not_start(serving: Callable[..., Any]) -> None:
     bad = serving(options={"fail": "x"})
     with pytest.raises(InputError, match="the model 'x' cannot be used"), bad:
         pass
+
+
+def test_a_failed_thread_takes_the_engine_with_it(
+    serving: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Or its requests would wait for ever: nobody else would notice."""
+    with serving() as server:
+        server.chat(max_tokens=1)
+        answer = server.chat(max_tokens=5, seed=FATAL)
+        assert answer.status_code == 500 and answer.json()["error"]["code"] == "engine_lost"
+        assert server.front.instance.restarts == 3
+        assert server.chat(max_tokens=1).status_code == 200
+    assert "a fault of the engine" in capfd.readouterr().err
 
 
 def test_many_at_once(serving: Callable[..., Any]) -> None:

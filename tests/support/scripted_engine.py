@@ -21,6 +21,7 @@ from suffice.serve.hosted import Opened
 
 VOCABULARY = 300
 LENGTH = 40  # tokens of an answer without a limit
+FATAL = 666  # a seed that ends the engine's thread
 OUT_OF_MEMORY = 299  # a prompt that ends with this token finds no memory
 
 
@@ -62,6 +63,8 @@ class Running:
         if self.cancelled:
             self.on_delta(Delta(work.id, 0, "", (), None, "abort", None, self.final()))
             return True
+        if work.params.seed == FATAL:
+            raise RuntimeError("a fault of the engine")
         if work.prompt[-1] == OUT_OF_MEMORY:
             final = self.final("no memory is left", "no_memory")
             self.on_delta(Delta(work.id, 0, "", (), None, "abort", None, final))

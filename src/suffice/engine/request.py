@@ -138,6 +138,7 @@ class Sample:
         self.stop_reason: int | str | None = None
         self.logprobs: list[dict[int, Logprob]] = []
         self.delta = ""
+        self._restored = 0  # tokens that were generated elsewhere; `logprobs` has none of them
         self._detokenizer = detokenizer
         params = request.params
         self._text = StopText(params.stops, include=params.include_stop_str_in_output)
@@ -167,6 +168,7 @@ class Sample:
         """Begin with tokens that were generated elsewhere, and whose text is known there."""
         for token in tokens:
             self.accept(token)
+        self._restored = len(tokens)
         self.take_delta()
 
     def accept(self, token: int) -> None:
@@ -201,7 +203,7 @@ class Sample:
     def output(self) -> CompletionOutput:
         """Return the sample's output so far."""
         asked = self.request.params.logprobs is not None
-        chosen = zip(self.logprobs, self.tokens, strict=False)
+        chosen = zip(self.logprobs, self.tokens[self._restored :], strict=False)
         return CompletionOutput(
             index=self.state.index,
             text=self._text.text,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import importlib
+import os
 import signal
 import socket
 import sys
@@ -23,6 +24,7 @@ from suffice.serve import wire
 from suffice.serve.hosted import Engine, Opened
 
 BEAT_SECONDS = 0.5
+DIED = 70  # exit code
 
 
 class Outbox:
@@ -167,10 +169,17 @@ def begin(link: socket.socket) -> None:
     serve(link, opened)
 
 
+def die(failed: threading.ExceptHookArgs) -> None:
+    """End the process with a thread that failed: the server starts another, which goes on."""
+    threading.__excepthook__(failed)
+    os._exit(DIED)
+
+
 def main(arguments: list[str]) -> None:
     """Serve on the socket whose number is given; the server's process handles all signals."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
+    threading.excepthook = die
     link = socket.socket(fileno=int(arguments[0]))
     with link:
         begin(link)

@@ -153,7 +153,9 @@ def packed_rows(setting: str, matrix: str, columns: int) -> PackedCodes:
     quant: Quant = QUANTS.build(setting).for_matrix(matrix)
     packed = quant.pack(random_rows(PANEL, columns))
     if not isinstance(packed, PackedCodes):
-        raise InputError(f"--settings {setting}: stores no codes; 4bit, int8, kmeans, rtn and kllm:a=16 do")
+        raise InputError(
+            f"--settings {setting}: stores no codes; 4bit, int8, kmeans, rtn and kllm:a=16 do"
+        )
     try:
         native_linear(packed)  # the core checks that the parts fit
     except ValueError as error:

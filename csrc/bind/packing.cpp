@@ -64,8 +64,7 @@ bool py_round_int8(ConstBytes from, const std::string& from_type, int rows, int 
   by_threads(panels, [&](int thread, Share mine) {
     finite[thread] =
         kernels().round_int8(reinterpret_cast<const std::byte*>(from.data()), dense, rows, columns,
-                             mine.first, mine.last, shares.data(),
-                             static_cast<int>(shares.size()),
+                             mine.first, mine.last, shares.data(), static_cast<int>(shares.size()),
                              reinterpret_cast<std::byte*>(to.data()));
   });
   for (const char each : finite)

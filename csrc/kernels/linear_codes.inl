@@ -118,8 +118,8 @@ struct PairInputs {
   }
 };
 
-// B rows times the levels of units of V / kVectors panels, `levels(v, four)`, added to their totals.
-// `scale`: see UnitBatch, of the first panel; `stretch`, `input`: those of the first row.
+// B rows times the levels of units of V / kVectors panels, `levels(v, four)`, added to their
+// totals. `scale`: see UnitBatch, of the first panel; `stretch`, `input`: those of the first row.
 template <class In, int B, int V, class F>
 SUFFICE_INLINE void add_unit(const Linear& w, const F& levels, const float* scale,
                              const InputStretch* stretch, const std::byte* input, vf (*total)[V]) {
@@ -193,8 +193,7 @@ __attribute__((noinline)) void codes_tile(const Linear& w, int panel, const Inpu
   const InputStretch* stretch = x.stretches + row;
   const Levels<Bits, Even> levels(w);
   vf total[B][kVectors] = {};
-  const auto add = [&](const std::byte* unit, const float* scale)
-                       __attribute__((always_inline)) {
+  const auto add = [&](const std::byte* unit, const float* scale) __attribute__((always_inline)) {
     const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, unit);
     add_unit<In, B, kVectors>(w, of_unit, scale, stretch, input, total);
     input += static_cast<size_t>(x.count) * kFours * In::four_bytes;
@@ -212,7 +211,9 @@ constexpr int kDecodedRows = 64;  // rows that share a lookup; their totals stay
 // Panels that share the inputs of a row, and rows that share the levels of panels, in registers.
 constexpr int kFoundPanels = SUFFICE_LEVEL == 4 ? 2 : 1;
 template <class In>
-constexpr int kFoundRows = SUFFICE_LEVEL < 4 ? 2 : In::four_bytes == kQuad ? 6 : 4;
+constexpr int kFoundRows = SUFFICE_LEVEL < 4         ? 2
+                           : In::four_bytes == kQuad ? 6
+                                                     : 4;
 
 // Units of P panels times `count` rows, with levels that were looked up, [8 fours][V].
 template <class In, int V>
@@ -242,18 +243,18 @@ void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, int 
   vf total[kDecodedRows][V] = {};
   const auto add = [&](const std::byte* const* unit, const float* scale)
                        __attribute__((always_inline)) {
-    vi found[kFours * V];
-    for (int p = 0; p < P; p++) {
-      const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, unit[p]);
+                         vi found[kFours * V];
+                         for (int p = 0; p < P; p++) {
+                           const UnitLevels<Bits, Levels<Bits, Even>> of_unit(levels, unit[p]);
 #pragma GCC unroll 8
-      for (int four = 0; four < kFours; four++)
-        for (int v = 0; v < kVectors; v++)
-          found[four * V + p * kVectors + v] = of_unit(v, four);
-    }
-    add_found<In, V>(w, found, scale, stretch, input, count, total);
-    input += static_cast<size_t>(x.count) * kFours * In::four_bytes;
-    stretch += x.count;
-  };
+                           for (int four = 0; four < kFours; four++)
+                             for (int v = 0; v < kVectors; v++)
+                               found[four * V + p * kVectors + v] = of_unit(v, four);
+                         }
+                         add_found<In, V>(w, found, scale, stretch, input, count, total);
+                         input += static_cast<size_t>(x.count) * kFours * In::four_bytes;
+                         stretch += x.count;
+                       };
   for_units_of<Bits, P>(w, panel, add);
   for (int row = 0; row < count; row++)
     for (int p = 0; p < P; p++)

@@ -12,7 +12,7 @@ struct alignas(kLineBytes) UnitBatch {
   float scale[2 * kUnitsAtOnce][kPanel];
   float minimum[2 * kUnitsAtOnce][kPanel];
 };
-constexpr int kMinimumAt = 2 * kUnitsAtOnce * kPanel;  // from a scale to its minimum
+constexpr int kMinimumAt = 2 * kUnitsAtOnce * kPanel;            // from a scale to its minimum
 constexpr int kBatchFloats = sizeof(UnitBatch) / sizeof(float);  // to the scale of the next batch
 
 // 2^(e - 128) of bytes e; below 2 these are subnormal.
@@ -90,11 +90,14 @@ SUFFICE_INLINE void store_scales(const CodeLayout& layout, const std::byte* head
   else if (layout.scales == ScaleForm::f32)
     store_wide_scales<ScaleForm::f32>(layout, header, in_span, first, count, plain, to);
   else if (layout.scales == ScaleForm::power)
-    store_scales<ScaleForm::power, MinimumForm::none>(layout, header, in_span, first, count, plain, to);
+    store_scales<ScaleForm::power, MinimumForm::none>(layout, header, in_span, first, count, plain,
+                                                      to);
   else if (layout.minima == MinimumForm::none)
-    store_scales<ScaleForm::nested, MinimumForm::none>(layout, header, in_span, first, count, plain, to);
+    store_scales<ScaleForm::nested, MinimumForm::none>(layout, header, in_span, first, count, plain,
+                                                       to);
   else
-    store_scales<ScaleForm::nested, MinimumForm::nested>(layout, header, in_span, first, count, plain, to);
+    store_scales<ScaleForm::nested, MinimumForm::nested>(layout, header, in_span, first, count,
+                                                         plain, to);
 }
 
 // Prefetch distance in bytes, into the L1 cache. With AVX2, arithmetic takes about as long as
@@ -260,8 +263,8 @@ struct UnitCodes {
     vi codes = lines[four / each] >> four % each * low & splat_bits(every_byte((1 << low) - 1));
     if constexpr (width > 0) {
       const int own = four % width;
-      codes |= shifted(fields[own], low - four + own) &
-               splat_bits(every_byte((1 << Bits) - (1 << low)));
+      codes |=
+          shifted(fields[own], low - four + own) & splat_bits(every_byte((1 << Bits) - (1 << low)));
     }
     return codes;
   }

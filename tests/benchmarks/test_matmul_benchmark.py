@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.quant.matmul import ROWS
 from suffice import native
+from suffice.models.formats.gguf_types import CODES
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,7 +19,7 @@ def test_quick_run() -> None:
     subprocess.run(script, cwd=ROOT, check=True, capture_output=True)
     folder = ROOT / "build" / "matmul-quick"
     found = json.loads((folder / "matmul.json").read_text())
-    settings = len({1, native.cores()}) * 14 * 3
+    settings = len({1, native.cores()}) * (2 * len(CODES) + 4) * len(ROWS)
     assert len(found["products"]) == settings and len(found["outliers"]) == 4
     # N - 1 and N / 2 - 1 to set up, up to 14 a pop
     size, count, _, _, comparisons = found["outliers"][2]

@@ -265,7 +265,8 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
         (
             {"method": "self", "quantization": "rtm"},
             {},
-            "unknown quant 'rtm'. Did you mean 'rtn'? Known: 4bit, file, int8, kllm, kmeans, none, rtn",
+            "unknown quant 'rtm'. Did you mean 'rtn'? Known: 4bit, file, int8, kllm, kmeans, none, "
+            "rtn",
         ),
         *(
             (

@@ -67,8 +67,8 @@ KNOWN = (
         ),
         (
             {"quantization": "int9"},
-            "unknown quant 'int9'. Did you mean 'int8'? Known: 4bit, file, int8, kllm, kmeans, none, "
-            "rtn",
+            "unknown quant 'int9'. Did you mean 'int8'? Known: 4bit, file, int8, kllm, kmeans, "
+            "none, rtn",
         ),
         (
             {"dtype": "float23"},

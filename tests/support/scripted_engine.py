@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from suffice.engine.work import Delta, EngineStats, Final, TokenLogprob, Work
+from suffice.engine.work import Delta, EngineStats, Final, Look, TokenLogprob, Work
 from suffice.errors import Busy, Closed, InputError
 from suffice.serve import wire
 from suffice.serve.hosted import Opened
 
 VOCABULARY = 300
+LAYERS, KV_HEADS, HELD = 6, 3, 60  # of the looks: rows that a token's step holds in a head
+HEADS = LAYERS * KV_HEADS
 LENGTH = 40  # tokens of an answer without a limit
 FATAL = 666  # a seed that ends the engine's thread
 OUT_OF_MEMORY = 299  # a prompt that ends with this token finds no memory
@@ -104,7 +106,7 @@ class ScriptedEngine:
         self.requests: dict[str, Running] = {}
         self.lock = threading.Lock()
         self.closed = False
-        self.steps = 0
+        self.steps = self.given = 0
         self.last_step_at = time.monotonic()
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -126,13 +128,31 @@ class ScriptedEngine:
             return found is not None
 
     def stats(self) -> EngineStats:
+        rows = HEADS * HELD * self.given
         return EngineStats(
             running=len(self.requests),
+            generated_tokens=self.given,
+            key_rows_read=rows // 2,
+            value_rows_read=rows // 4,
+            rows_held=rows,
+            kv_bytes_read=300 * self.given,
+            kv_bytes_held=800 * self.given,
+            drafts=4 * self.given,
+            accepted=3 * self.given,
             kv_bytes_used=1000 * len(self.requests),
             kv_bytes_limit=10_000,
             steps=self.steps,
             last_step_at=self.last_step_at,
         )
+
+    def look(self) -> Look:
+        """Every head holds as many rows; the first of a layer reads all, others fewer and fewer."""
+        stats = self.stats()
+        held = HELD * self.given
+        grid = range(LAYERS), range(KV_HEADS)
+        keys = [[held // (1 + head) for head in grid[1]] for _ in grid[0]]
+        values = [[held // (2 + head + layer) for head in grid[1]] for layer in grid[0]]
+        return Look(stats, keys, values, [[held] * KV_HEADS] * LAYERS, 0.004)
 
     def drain(self) -> None:
         self.closed = True
@@ -148,7 +168,10 @@ class ScriptedEngine:
             with self.lock:
                 requests = list(self.requests.values())
             for each in requests:
-                if each.step():
+                before = sum(map(len, each.tokens))
+                ended = each.step()
+                self.given += sum(map(len, each.tokens)) - before
+                if ended:
                     with self.lock:
                         del self.requests[each.work.id]
             self.steps += 1

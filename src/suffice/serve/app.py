@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from suffice import __version__
-from suffice.serve import chat, completion, health, messages, models, responses, tokens
+from suffice.serve import browser, chat, completion, health, messages, models, responses, tokens
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front
 from suffice.serve.guard import Guard, key_of, note
@@ -57,6 +57,8 @@ def build(front: Front) -> ASGIApp:
     for path, route, kind, text in _POSTED:
         _add(app, front, path, route, kind, text)
     _add_plain(app, front)
+    if front.settings.page:
+        app.router.routes.extend(browser.routes(front))
     app.add_exception_handler(Problem, _refuse(front))
     app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(Exception, _broken)

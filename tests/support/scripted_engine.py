@@ -21,7 +21,6 @@ from suffice.serve.hosted import Opened
 
 VOCABULARY = 300
 LAYERS, KV_HEADS, HELD = 6, 3, 60  # of the looks: rows that a token's step holds in a head
-HEADS = LAYERS * KV_HEADS
 LENGTH = 40  # tokens of an answer without a limit
 FATAL = 666  # a seed that ends the engine's thread
 OUT_OF_MEMORY = 299  # a prompt that ends with this token finds no memory
@@ -128,13 +127,13 @@ class ScriptedEngine:
             return found is not None
 
     def stats(self) -> EngineStats:
-        rows = HEADS * HELD * self.given
+        keys, values, held = (sum(map(sum, grid)) for grid in self._grids())
         return EngineStats(
             running=len(self.requests),
             generated_tokens=self.given,
-            key_rows_read=rows // 2,
-            value_rows_read=rows // 4,
-            rows_held=rows,
+            key_rows_read=keys,
+            value_rows_read=values,
+            rows_held=held,
             kv_bytes_read=300 * self.given,
             kv_bytes_held=800 * self.given,
             drafts=4 * self.given,
@@ -146,13 +145,17 @@ class ScriptedEngine:
         )
 
     def look(self) -> Look:
-        """Every head holds as many rows; the first of a layer reads all, others fewer and fewer."""
-        stats = self.stats()
+        return Look(self.stats(), *self._grids(), 0.004)
+
+    def _grids(self) -> list[list[list[int]]]:
+        """Key rows, value rows and rows held, [L][G]: the later a head, the less it reads."""
         held = HELD * self.given
-        grid = range(LAYERS), range(KV_HEADS)
-        keys = [[held // (1 + head) for head in grid[1]] for _ in grid[0]]
-        values = [[held // (2 + head + layer) for head in grid[1]] for layer in grid[0]]
-        return Look(stats, keys, values, [[held] * KV_HEADS] * LAYERS, 0.004)
+        grid = [[(layer, head) for head in range(KV_HEADS)] for layer in range(LAYERS)]
+        return [
+            [[held // (1 + head) for _, head in row] for row in grid],
+            [[held // (2 + head + layer) for layer, head in row] for row in grid],
+            [[held] * KV_HEADS] * LAYERS,
+        ]
 
     def drain(self) -> None:
         self.closed = True

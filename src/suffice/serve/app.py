@@ -51,7 +51,6 @@ def build(front: Front) -> ASGIApp:
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        root_path=front.settings.root_path,
         redirect_slashes=False,
     )
     for path, route, kind, text in _POSTED:

@@ -45,6 +45,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         scope[DIRECT] = send
+        scope["root_path"] = self._front.settings.root_path
         started = False
 
         async def sending(message: Message) -> None:

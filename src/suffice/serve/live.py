@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import statistics
 import time
 from collections import deque
@@ -57,6 +58,10 @@ class Live:
         else:
             self._gaps.append((now, now - ticket.last_at))
 
+    @property
+    def _last(self) -> Look | None:
+        return self._looks[-1][1] if self._looks else None
+
     async def frames(self, over: Callable[[], bool]) -> AsyncIterator[dict[str, Any]]:
         """Yield a frame for each look, at least every second, until `over`."""
         if not self.watchers:
@@ -64,12 +69,12 @@ class Live:
         self.watchers += 1
         try:
             while not over():
+                shown = self._last
                 yield self.frame()
                 await asyncio.sleep(FRAME_SECONDS)
-                try:
-                    await asyncio.wait_for(self._news.wait(), SILENT_SECONDS - FRAME_SECONDS)
-                except asyncio.TimeoutError:
-                    continue
+                if shown is self._last:
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(self._news.wait(), SILENT_SECONDS - FRAME_SECONDS)
         finally:
             self.watchers -= 1
             if not self.watchers:

@@ -143,14 +143,13 @@ class Loop:
             trace = self.runner.trace
             keys, values, held, _ = trace.rows.tolist()
             missing = [request.reads.missing for request in self.scheduler.running]
-            audited = trace.audit is not None and trace.audit.tokens
             return Look(
                 self.stats(),
                 keys,
                 values,
                 held,
                 max(missing, default=0.0) or None,
-                trace.audit.plain() if audited else None,
+                trace.audit.plain() if trace.audit and trace.audit.tokens else None,
             )
 
     def forget_prefixes(self) -> None:

@@ -179,7 +179,7 @@ def test_nothing_is_sent_or_kept_without_a_watcher(server: Served) -> None:
         server.chat(max_tokens=5)
         time.sleep(0.6)
         assert len(seen) == count and live.frame().keys() == {
-            *("ailment", "restarts", "first_seconds", "gap_seconds")
+            *("ailment", "restarts", "first_tokens", "first_seconds", "gap_seconds", "missing")
         }
     finally:
         server.front.instance.seen = take

@@ -1,8 +1,8 @@
 """An engine without a model for tests of the server: tokens follow from prompt, seed and position.
 
 It runs in the engine's process like the real one. Its options: `step_seconds` of a step,
-`max_waiting` requests, `context`, `hold` (a file: no steps while it exists), `fail` (a word: the
-engine refuses to start with it).
+`max_waiting` requests, `context`, `says` (the text of every answer), `hold` (a file: no steps while
+it exists), `fail` (a word: the engine refuses to start with it).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from suffice.serve.hosted import Opened
 VOCABULARY = 300
 LAYERS, KV_HEADS, HELD = 6, 3, 60  # of the looks: rows that a token's step holds in a head
 LENGTH = 40  # tokens of an answer without a limit
+PIECE = 7  # characters of a token, if the answer's text is given
 FATAL = 666  # a seed that ends the engine's thread
 OUT_OF_MEMORY = 299  # a prompt that ends with this token finds no memory
 
@@ -36,8 +37,10 @@ def text_of(token: int) -> str:
 
 
 class Running:
-    def __init__(self, work: Work, on_delta: Callable[[Delta], None], context: int) -> None:
-        self.work, self.on_delta = work, on_delta
+    def __init__(
+        self, work: Work, on_delta: Callable[[Delta], None], context: int, says: str
+    ) -> None:
+        self.work, self.on_delta, self.says = work, on_delta, says
         n = work.params.n
         self.tokens = [list(known) for known in work.known] or [[] for _ in range(n)]
         self.limit = min(work.params.max_tokens or LENGTH, context - len(work.prompt))
@@ -57,6 +60,10 @@ class Running:
             error=error,
             error_code=code,
         )
+
+    def text(self, token: int, position: int) -> str:
+        first = position * PIECE
+        return self.says[first : first + PIECE] if self.says else text_of(token)
 
     def step(self) -> bool:
         """Give each sample its next token; return whether the request has ended."""
@@ -84,7 +91,7 @@ class Running:
                 Delta(
                     work.id,
                     at,
-                    text_of(token),
+                    self.text(token, len(self.tokens[at]) - 1),
                     (token,),
                     None if top is None else (entry,),
                     "length" if ended else None,
@@ -101,6 +108,7 @@ class ScriptedEngine:
         self.max_waiting = int(options.get("max_waiting", 1000))
         self.vocabulary = int(options.get("vocabulary", VOCABULARY))
         self.context = int(options.get("context", 512))
+        self.says = str(options.get("says", ""))
         self.hold = Path(options["hold"]) if options.get("hold") else None
         self.requests: dict[str, Running] = {}
         self.lock = threading.Lock()
@@ -117,7 +125,7 @@ class ScriptedEngine:
         with self.lock:
             if len(self.requests) >= self.max_waiting:
                 raise Busy(f"{len(self.requests)} requests wait already", 2.5)
-            self.requests[work.id] = Running(work, on_delta, self.context)
+            self.requests[work.id] = Running(work, on_delta, self.context, self.says)
 
     def cancel(self, id: str) -> bool:
         with self.lock:

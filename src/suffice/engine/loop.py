@@ -142,7 +142,8 @@ class Loop:
         with self.lock.turn():
             trace = self.runner.trace
             keys, values, held, _ = trace.rows.tolist()
-            missing = [request.reads.missing for request in self.scheduler.running]
+            opened = [sample.sequence for sample in self.scheduler.samples()]
+            missing = [sequence.reads.missing for sequence in opened if sequence is not None]
             return Look(
                 self.stats(),
                 keys,

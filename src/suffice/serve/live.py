@@ -35,6 +35,8 @@ class Live:
         self._looks: deque[tuple[float, Look]] = deque()
         self._gaps: deque[tuple[float, float]] = deque()
         self._firsts: deque[tuple[float, float]] = deque()
+        self._missing: deque[tuple[float, float]] = deque()
+        self._first_tokens = 0
         self._news = asyncio.Event()
 
     def saw(self, look: Look) -> None:
@@ -43,17 +45,22 @@ class Live:
         if self._looks and look.stats.steps < self._looks[-1][1].stats.steps:
             self._looks.clear()  # of an engine that died
         self._looks.append((now, look))
+        if look.missing is not None:
+            self._missing.append((now, look.missing))
         while len(self._looks) > 2 and now - self._looks[1][0] >= WINDOW_SECONDS:
             self._looks.popleft()
         self._news.set()
         self._news = asyncio.Event()
 
     def delta(self, ticket: Ticket, delta: Delta) -> None:
-        """Note the time to a request's first token, or since its last one."""
+        """Note the time to a request's first token or since its last one, and what it left out."""
+        now = time.monotonic()
+        if delta.final is not None and delta.final.missing is not None:
+            self._missing.append((now, delta.final.missing))
         if not delta.tokens:
             return
-        now = time.monotonic()
         if ticket.first_at is None:
+            self._first_tokens += 1
             self._firsts.append((now, now - ticket.created))
         else:
             self._gaps.append((now, now - ticket.last_at))
@@ -79,14 +86,13 @@ class Live:
             self.watchers -= 1
             if not self.watchers:
                 self._instance.watch(False)
-                self._looks.clear()
-                self._gaps.clear()
-                self._firsts.clear()
+                for each in (self._looks, self._gaps, self._firsts, self._missing):
+                    each.clear()
 
     def frame(self) -> dict[str, Any]:
         """Return the state now, and the sums of the last second."""
         now = time.monotonic()
-        for times in (self._gaps, self._firsts):
+        for times in (self._gaps, self._firsts, self._missing):
             while times and now - times[0][0] > WINDOW_SECONDS:
                 times.popleft()
         gaps = [gap for _, gap in self._gaps]
@@ -96,7 +102,9 @@ class Live:
         return {
             "ailment": ailment,
             "restarts": self._instance.restarts,
+            "first_tokens": self._first_tokens,  # by which a reader knows those that are new
             "first_seconds": [seconds for _, seconds in self._firsts],
+            "missing": max((share for _, share in self._missing), default=None),
             "gap_seconds": [statistics.median(gaps), max(gaps)] if gaps else None,
             **(_of_looks(*self._looks[0], *self._looks[-1]) if self._looks else {}),
         }
@@ -113,7 +121,6 @@ def _of_looks(began: float, first: Look, ended: float, last: Look) -> dict[str, 
         **{name: getattr(stats, name) - getattr(first.stats, name) for name in _SUMS},
         **{name: getattr(stats, name) for name in _STATES},
         "since_start": {name: getattr(stats, name) for name in _TOTALS},
-        "missing": last.missing,
         "audit": last.audit,
     }
 

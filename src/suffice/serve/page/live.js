@@ -12,16 +12,15 @@ export class Live {
   constructor(refused) {
     this.refused = refused;
     this.bounded = false;
+    this.begun = 0;  // requests that have had their first token
     this.feed = null;  // AbortController
     this.frame = null;  // the last one in which something was read
     const chosen = (cell, aloud) => this.tell(cell, aloud);
     this.keys = new Heat(byId("keys"), chosen);
     this.values = new Heat(byId("values"), chosen);
-    this.tokens = new Spark("Tokens per second", (value) => [rate(value)]);
-    this.first = new Spark("First token", (value) => [duration(value)]);
-    this.gap = new Spark("Between tokens", (value, top) => [
-      `${duration(value)} `, element("small", {}, `up to ${duration(top)}`),
-    ]);
+    this.tokens = new Spark("Tokens per second", rate);
+    this.first = new Spark("First token", duration, 8);
+    this.gap = new Spark("Between tokens", duration);
     byId("sparks").append(this.tokens.box, this.first.box, this.gap.box);
     byId("pause").addEventListener("click", ({ currentTarget }) => {
       const paused = currentTarget.getAttribute("aria-pressed") !== "true";
@@ -85,34 +84,42 @@ export class Live {
     else this.say("on", frame.running ? "running" : "idle");
     if (frame.seconds === undefined) return;
     const [median, longest] = frame.gap_seconds ?? [null, null];
-    const firsts = frame.first_seconds;
-    this.tokens.add(frame.seconds ? frame.generated_tokens / frame.seconds : 0);
-    this.first.add(firsts.length ? firsts.at(-1) : null);
-    this.gap.add(median, longest);
+    const per = frame.seconds || 1;
+    this.tokens.add(frame.generated_tokens / per, undefined, `prompts: ${rate(frame.prompt_tokens / per)}`);
+    this.firsts(frame);
+    this.gap.add(median, longest, longest === null ? null : `longest: ${duration(longest)}`);
     this.counts(frame);
-    if (!frame.kv_bytes_held) return;  // nothing was read: what was read last stays
+    if (!frame.kv_bytes_held && this.frame) return;  // what was read last stays
     this.frame = frame;
-    this.reads(frame);
+    if (frame.kv_bytes_held) this.reads(frame);
     this.maps(frame);
     this.tell(this.keys.cell ?? this.values.cell, false);
+  }
+
+  // Add the times to first tokens that no frame had before.
+  firsts({ first_tokens: total, first_seconds: seconds }) {
+    const fresh = Math.min(Math.max(total - this.begun, 0), seconds.length);
+    this.begun = total;
+    for (const each of fresh ? seconds.slice(-fresh) : []) this.first.add(each, undefined, "by request");
   }
 
   reads(frame) {
     const share = frame.kv_bytes_read / frame.kv_bytes_held;
     byId("share").textContent = percent(share);
+    byId("unit").hidden = false;
     const meter = byId("meter");
     meter.firstElementChild.style.transform = `scaleX(${Math.min(share, 1)})`;
     meter.setAttribute("aria-label", `${percent(share)} percent of the bytes read`);
     const read = `${bytes(frame.kv_bytes_read)} of ${bytes(frame.kv_bytes_held)}`;
     byId("bytes").textContent = `${read} in ${frame.seconds.toFixed(1)} s`;
-    byId("bound").replaceChildren(...this.bound(frame));
+    byId("bound").replaceChildren(...this.bound(frame, share === 1));
     const audit = frame.audit;
     byId("audit").hidden = !audit;
     if (audit) byId("audit").textContent = audited(audit);
   }
 
-  bound({ missing }) {
-    if (!missing) return ["Nothing of a softmax was left out."];
+  bound({ missing }, all) {
+    if (!missing) return [all ? "Nothing was left out." : "There is no bound on what was left out."];
     const figure = element("strong", {}, `${percent(missing)} %`);
     return this.bounded
       ? ["Bound: at most ", figure, " of a softmax was left out."]
@@ -156,9 +163,9 @@ export class Live {
     const rows = [
       ["Running", count(frame.running)],
       ["Waiting", count(frame.waiting)],
-      ["Prompt tokens", rate(frame.prompt_tokens / per), "per second"],
       ["Live cache", bytes(frame.kv_bytes_used), limit ? `of ${bytes(limit)}` : ""],
-      ["Kept prefixes", bytes(frame.prefix_bytes), count(frame.prefix_entries)],
+      ["Kept prefixes", frame.prefix_entries ? bytes(frame.prefix_bytes) : "none",
+        frame.prefix_entries ? `in ${count(frame.prefix_entries)}` : ""],
       ["Drafts accepted", frame.drafts ? `${percent(frame.accepted / frame.drafts)} %` : "–",
         frame.drafts ? `of ${rate(frame.drafts / per)} per second` : ""],
       ["Read since start", bytes(whole.kv_bytes_read), `of ${bytes(whole.kv_bytes_held)}`],

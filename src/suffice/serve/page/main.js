@@ -5,9 +5,7 @@ import { byId, bytes, count } from "./format.js";
 import { Live } from "./live.js";
 import { asked, key, setKey } from "./server.js";
 
-const THEMES = ["", "light", "dark"];
-const NAMES = ["Auto", "Light", "Dark"];
-const SAYINGS = ["as the system has them", "light", "dark"];
+const THEMES = ["auto", "light", "dark"];
 
 const chat = new Chat(refused);
 const live = new Live(refused);
@@ -43,11 +41,10 @@ function themes() {
   const show = (at) => {
     if (at) document.documentElement.dataset.theme = THEMES[at];
     else delete document.documentElement.dataset.theme;
-    byId("theme").textContent = NAMES[at];
-    byId("theme").setAttribute("aria-label", `Colours: ${SAYINGS[at]}`);
+    byId("theme").textContent = `Theme: ${THEMES[at]}`;
     live.redraw();
   };
-  let at = Math.max(0, THEMES.indexOf(localStorage.getItem("suffice.theme") ?? ""));
+  let at = Math.max(0, THEMES.indexOf(localStorage.getItem("suffice.theme")));
   show(at);
   byId("theme").addEventListener("click", () => {
     at = (at + 1) % THEMES.length;

@@ -6,20 +6,25 @@ import { fitted } from "./heat.js";
 const POINTS = 240;  // a minute of frames
 
 export class Spark {
-  constructor(title, write) {
+  // `least` points share the width while there are fewer.
+  constructor(title, write, least = 40) {
     this.write = write;
+    this.least = least;
     this.value = element("p", {}, "–");
+    this.more = element("p", { class: "more" }, "\u00a0");
     this.canvas = element("canvas", { "aria-hidden": "true" });
-    this.box = element("div", { class: "spark" }, element("h3", {}, title), this.value, this.canvas);
+    this.box = element("div", { class: "spark" }, element("h3", {}, title), this.value, this.canvas, this.more);
     this.points = [];  // [value, top] or null where there is none
   }
 
-  // Add a value, with the largest of those that it stands for; null if there is none.
-  add(value, top = value) {
+  // Add a value, with the largest of those that it stands for; null if there is none. `more` is
+  // a line under the curve.
+  add(value, top = value, more = null) {
     this.points.push(value === null ? null : [value, top]);
     if (this.points.length > POINTS) this.points.shift();
     const last = this.points.findLast((point) => point !== null);
-    if (last) this.value.replaceChildren(...this.write(...last));
+    if (last) this.value.textContent = this.write(last[0]);
+    if (more !== null) this.more.textContent = more;
     this.draw();
   }
 
@@ -29,7 +34,8 @@ export class Spark {
     if (!known.length) return;
     const style = getComputedStyle(this.canvas);
     const most = Math.max(...known.map(([, top]) => top), 1e-9);
-    const x = (at) => width - ((this.points.length - 1 - at) * width) / (POINTS - 1);
+    const shown = Math.max(this.points.length, this.least);
+    const x = (at) => width - 3 - ((this.points.length - 1 - at) * (width - 3)) / (shown - 1);
     const y = (value) => height - 1.5 - (value / most) * (height - 4);
     const run = (which) => {
       context.beginPath();
@@ -62,7 +68,7 @@ export class Spark {
     const at = this.points.findLastIndex((point) => point !== null);
     context.fillStyle = style.getPropertyValue("accent-color");
     context.beginPath();
-    context.arc(Math.min(x(at), this.canvas.clientWidth - 3), y(this.points[at][0]), 2.5, 0, 7);
+    context.arc(x(at), y(this.points[at][0]), 2.5, 0, 7);
     context.fill();
   }
 }

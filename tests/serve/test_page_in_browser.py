@@ -17,7 +17,7 @@ from serving import Served
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-CODE = "Here:\n\n```python\nprint('<b>1</b>')\n```\nDone."
+CODE = "Here **is** `x`:\n\n```python\nprint('<b>1</b>')\n```\nDone."
 HOSTILE = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
 NONE = "\N{EN DASH}"  # stands where there is no value
 SHARE = "read 38 % of the rows"  # of the scripted engine: 10 keys and 5 values of 20
@@ -199,12 +199,13 @@ def test_export_and_clear(server: Served, opening: Callable[..., Opened], tmp_pa
 def test_an_answer_is_text_and_never_markup(
     serving: Callable[..., Any], opening: Callable[..., Opened]
 ) -> None:
-    says = f"{HOSTILE}\n```\n{HOSTILE}\n```"
+    says = f"{HOSTILE}\n```\n{HOSTILE}\n```\n**{HOSTILE}** `{HOSTILE}`"
     with serving(options={"says": says}) as server:
         opened = opening(server)
         answer = opened.ask(HOSTILE)
-        assert answer.locator(".part").inner_text() == HOSTILE
-        assert answer.locator("code").inner_text() == HOSTILE
+        assert answer.locator(".part").first.inner_text() == HOSTILE
+        assert answer.locator(".part").last.inner_text() == f"{HOSTILE} {HOSTILE}"
+        assert answer.locator("pre").inner_text() == HOSTILE
         assert HOSTILE in opened.page.locator(".message.user").inner_text()
         assert opened.page.locator("#messages :is(img, script)").count() == 0
         assert opened.page.title() == f"scripted {NONE} suffice"
@@ -213,8 +214,9 @@ def test_an_answer_is_text_and_never_markup(
 def test_fences_become_blocks(serving: Callable[..., Any], opening: Callable[..., Opened]) -> None:
     with serving(options={"says": CODE}) as server:
         answer = opening(server).ask()
-        assert answer.locator(".part").all_inner_texts() == ["Here:", "Done."]
-        assert answer.locator("code").inner_text() == "print('<b>1</b>')"
+        assert answer.locator(".part").all_inner_texts() == ["Here is x:", "Done."]
+        assert answer.locator("strong").first.inner_text() == "is"
+        assert answer.locator("pre code").inner_text() == "print('<b>1</b>')"
         assert answer.locator(".head span").inner_text() == "python"
 
 

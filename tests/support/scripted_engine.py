@@ -22,7 +22,7 @@ from suffice.serve.hosted import Opened
 VOCABULARY = 300
 LAYERS, KV_HEADS, HELD = 6, 3, 60  # of the looks: rows that a token's step holds in a head
 LENGTH = 40  # tokens of an answer without a limit
-PIECE = 7  # characters of a token, if the answer's text is given
+PIECE = 10  # characters of a token, if the answer's text is given
 FATAL = 666  # a seed that ends the engine's thread
 OUT_OF_MEMORY = 299  # a prompt that ends with this token finds no memory
 

@@ -4,7 +4,9 @@ import { count, duration, element, percent, rate } from "./format.js";
 
 const FENCE = /^ {0,3}```/;
 
-// Cut a text at its fences; a block that has not ended yet is one, too.
+const MARKED = /(\*\*[^*\n]+\*\*|`[^`\n]+`)/;
+
+// Cut a text into paragraphs and blocks of code; a block that has not ended yet is one, too.
 export function parts(text) {
   const found = [];
   let block = null;
@@ -15,12 +17,14 @@ export function parts(text) {
     lines = [];
   };
   for (const line of text.split("\n")) {
-    if (!FENCE.test(line)) {
+    if (FENCE.test(line)) {
+      end();
+      block = block === null ? line.replace(FENCE, "").trim() : null;
+    } else if (block === null && !line.trim()) {
+      end();
+    } else {
       lines.push(line);
-      continue;
     }
-    end();
-    block = block === null ? line.replace(FENCE, "").trim() : null;
   }
   end();
   return found;
@@ -43,8 +47,18 @@ function block(language) {
 
 function paragraph() {
   const made = element("div", { class: "part" });
-  made.fill = (text) => { made.textContent = text; };
+  made.fill = (text) => { made.replaceChildren(...marked(text)); };
   return made;
+}
+
+// Return a text's **strong** and `code` parts as elements, and the others as they are.
+function marked(text) {
+  return text.split(MARKED).map((each, at) => {
+    if (at % 2 === 0) return each;
+    return each[0] === "*"
+      ? element("strong", {}, each.slice(2, -2))
+      : element("code", {}, each.slice(1, -1));
+  });
 }
 
 export class Message {

@@ -7,15 +7,15 @@ const RAMPS = {
 const LABELS = 16;  // pixels under the map
 const MOST = 132;  // pixels of its height
 
-export function theme() {
+function theme() {
   const chosen = document.documentElement.dataset.theme;
   if (chosen) return chosen;
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
-// The colour of a share, between those of the ramp next to it.
-export function colour(share, ramp = RAMPS[theme()]) {
-  const at = Math.min(Math.max(share, 0), 1) * (ramp.length - 1);
+// The colour of a share. Its root is its place on the ramp: small shares are to be told apart.
+function colour(share, ramp) {
+  const at = Math.sqrt(Math.min(Math.max(share, 0), 1)) * (ramp.length - 1);
   const low = Math.min(Math.floor(at), ramp.length - 2);
   const mix = (from) => {
     const [a, b] = [ramp[low], ramp[low + 1]].map((hex) => parseInt(hex.slice(from, from + 2), 16));
@@ -138,11 +138,12 @@ export class Heat {
   }
 }
 
-// Draw the ramp of colours from 0 to 1.
+// Draw the ramp of colours; a quarter is in its middle.
 export function legend(canvas) {
   const { context, width, height } = fitted(canvas);
+  const ramp = RAMPS[theme()];
   for (let x = 0; x < width; x += 1) {
-    context.fillStyle = colour(x / (width - 1));
+    context.fillStyle = colour((x / (width - 1)) ** 2, ramp);
     context.fillRect(x, 0, 1.5, height);
   }
 }

@@ -50,3 +50,11 @@ def test_the_demo_runs_without_a_compiler_and_without_torch(
     assert one.strip() and one == two
     missing = "from importlib.util import find_spec as f; print([f('torch'), f('transformers')])"
     assert ran(installed / "python", "-c", missing, **alone).strip() == "[None, None]"
+
+
+def test_the_servers_page_is_in_the_wheel(installed: Path) -> None:
+    code = "from importlib.resources import files as f; print([p.name for p in f('{}').iterdir()])"
+    found = ran(installed / "python", "-c", code.format("suffice.serve.page"), folder=installed)
+    page = ROOT / "src" / "suffice" / "serve" / "page"
+    for each in page.glob("*.*"):
+        assert f"'{each.name}'" in found

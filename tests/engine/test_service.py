@@ -235,11 +235,11 @@ def test_stats_tell_what_runs(engine: Engine) -> None:
     assert (stats.running, stats.waiting, stats.kv_bytes_used) == (0, 0, 0)
     assert stats.steps > 0
     assert stats.last_step_at <= time.monotonic()
-    assert engine.head_reads() == {
-        "key_rows_read": [[0]],
-        "value_rows_read": [[0]],
-        "rows_held": [[0]],
-    }, "one layer and head, of a model that reads nothing"
+    look = engine.look()
+    assert look.stats == stats
+    nothing = [[0]]  # one layer and head, of a model that reads nothing
+    assert (look.key_rows, look.value_rows, look.rows_held) == (nothing, nothing, nothing)
+    assert look.missing is None and look.audit is None
 
 
 def test_a_request_goes_on_after_what_another_engine_gave(engine: Engine) -> None:

@@ -1,8 +1,8 @@
 """An engine without a model for tests of the server: tokens follow from prompt, seed and position.
 
 It runs in the engine's process like the real one. Its options: `step_seconds` of a step,
-`max_waiting` requests, `context`, `hold` (a file: no steps while it exists), `fail` (a word: the
-engine refuses to start with it).
+`max_waiting` requests, `context`, `says` (the text of every answer), `hold` (a file: no steps while
+it exists), `fail` (a word: the engine refuses to start with it).
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from suffice.engine.work import Delta, EngineStats, Final, TokenLogprob, Work
+from suffice.engine.work import Delta, EngineStats, Final, Look, TokenLogprob, Work
 from suffice.errors import Busy, Closed, InputError
 from suffice.serve import wire
 from suffice.serve.hosted import Opened
 
 VOCABULARY = 300
+LAYERS, KV_HEADS, HELD = 6, 3, 60  # of the looks: rows that a token's step holds in a head
 LENGTH = 40  # tokens of an answer without a limit
+PIECE = 10  # characters of a token, if the answer's text is given
 FATAL = 666  # a seed that ends the engine's thread
 OUT_OF_MEMORY = 299  # a prompt that ends with this token finds no memory
 
@@ -35,8 +37,10 @@ def text_of(token: int) -> str:
 
 
 class Running:
-    def __init__(self, work: Work, on_delta: Callable[[Delta], None], context: int) -> None:
-        self.work, self.on_delta = work, on_delta
+    def __init__(
+        self, work: Work, on_delta: Callable[[Delta], None], context: int, says: str
+    ) -> None:
+        self.work, self.on_delta, self.says = work, on_delta, says
         n = work.params.n
         self.tokens = [list(known) for known in work.known] or [[] for _ in range(n)]
         self.limit = min(work.params.max_tokens or LENGTH, context - len(work.prompt))
@@ -56,6 +60,10 @@ class Running:
             error=error,
             error_code=code,
         )
+
+    def text(self, token: int, position: int) -> str:
+        first = position * PIECE
+        return self.says[first : first + PIECE] if self.says else text_of(token)
 
     def step(self) -> bool:
         """Give each sample its next token; return whether the request has ended."""
@@ -83,7 +91,7 @@ class Running:
                 Delta(
                     work.id,
                     at,
-                    text_of(token),
+                    self.text(token, len(self.tokens[at]) - 1),
                     (token,),
                     None if top is None else (entry,),
                     "length" if ended else None,
@@ -100,11 +108,12 @@ class ScriptedEngine:
         self.max_waiting = int(options.get("max_waiting", 1000))
         self.vocabulary = int(options.get("vocabulary", VOCABULARY))
         self.context = int(options.get("context", 512))
+        self.says = str(options.get("says", ""))
         self.hold = Path(options["hold"]) if options.get("hold") else None
         self.requests: dict[str, Running] = {}
         self.lock = threading.Lock()
         self.closed = False
-        self.steps = 0
+        self.steps = self.given = 0
         self.last_step_at = time.monotonic()
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -116,7 +125,7 @@ class ScriptedEngine:
         with self.lock:
             if len(self.requests) >= self.max_waiting:
                 raise Busy(f"{len(self.requests)} requests wait already", 2.5)
-            self.requests[work.id] = Running(work, on_delta, self.context)
+            self.requests[work.id] = Running(work, on_delta, self.context, self.says)
 
     def cancel(self, id: str) -> bool:
         with self.lock:
@@ -126,13 +135,35 @@ class ScriptedEngine:
             return found is not None
 
     def stats(self) -> EngineStats:
+        keys, values, held = (sum(map(sum, grid)) for grid in self._grids())
         return EngineStats(
             running=len(self.requests),
+            generated_tokens=self.given,
+            key_rows_read=keys,
+            value_rows_read=values,
+            rows_held=held,
+            kv_bytes_read=300 * self.given,
+            kv_bytes_held=800 * self.given,
+            drafts=4 * self.given,
+            accepted=3 * self.given,
             kv_bytes_used=1000 * len(self.requests),
             kv_bytes_limit=10_000,
             steps=self.steps,
             last_step_at=self.last_step_at,
         )
+
+    def look(self) -> Look:
+        return Look(self.stats(), *self._grids(), 0.004)
+
+    def _grids(self) -> list[list[list[int]]]:
+        """Key rows, value rows and rows held, [L][G]: the later a head, the less it reads."""
+        held = HELD * self.given
+        grid = [[(layer, head) for head in range(KV_HEADS)] for layer in range(LAYERS)]
+        return [
+            [[held // (1 + head) for _, head in row] for row in grid],
+            [[held // (2 + head + layer) for layer, head in row] for row in grid],
+            [[held] * KV_HEADS] * LAYERS,
+        ]
 
     def drain(self) -> None:
         self.closed = True
@@ -148,7 +179,10 @@ class ScriptedEngine:
             with self.lock:
                 requests = list(self.requests.values())
             for each in requests:
-                if each.step():
+                before = sum(map(len, each.tokens))
+                ended = each.step()
+                self.given += sum(map(len, each.tokens)) - before
+                if ended:
                     with self.lock:
                         del self.requests[each.work.id]
             self.steps += 1

@@ -98,6 +98,7 @@ def served(folder: Path, **settings: Any) -> Iterator[Served]:
             with httpx2.Client(base_url=url, timeout=30) as client:
                 yield Served(url, client, front, loop)
         finally:
+            front.draining = True  # ends the feeds of pages, as a signal does
             server.should_exit = True
             thread.join(20)
             loop.close()

@@ -195,6 +195,10 @@ class ServerFlags:
             panel="Server",
         ),
     ] = ""
+    no_page: Annotated[
+        bool,
+        flag("--no-page", "--no-ui", help="Serve no page for browsers at /.", panel="Server"),
+    ] = False
     ssl_key_file: Annotated[
         str | None, flag("--ssl-keyfile", help="Key of TLS.", panel="Server")
     ] = None
@@ -304,6 +308,7 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
         tool_parser=flags.tool_call_parser,
         allowed_origins=tuple(flags.cors_origins or ()),
         root_path=flags.root_path,
+        page=not flags.no_page,
         ssl_keyfile=flags.ssl_key_file,
         ssl_certfile=flags.ssl_cert_file,
         access_log=not flags.no_access_log,

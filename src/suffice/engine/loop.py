@@ -25,7 +25,7 @@ from suffice.engine.retained import LEAST_ROWS, Retained
 from suffice.engine.scheduler import Scheduler
 from suffice.engine.steps import STEP_SECONDS, Turns
 from suffice.engine.token_log import TokenLog
-from suffice.engine.work import EngineStats
+from suffice.engine.work import EngineStats, Look
 from suffice.errors import OutOfMemory
 from suffice.speculate import NO_DRAFTS, Tree
 from suffice.speculate.budget import Budget
@@ -65,6 +65,7 @@ class Loop:
         self._tokenizer = tokenizer
         self._clock = clock
         self._prompt_tokens = self._generated_tokens = 0
+        self._checked_drafts = self._accepted_drafts = 0
 
     def add(self, request: Request) -> None:
         """Queue a request."""
@@ -132,6 +133,24 @@ class Loop:
                 kv_bytes_read=trace.kv_bytes_read,
                 kv_bytes_held=trace.kv_bytes_held,
                 weight_bytes_read=trace.weight_bytes_read,
+                drafts=self._checked_drafts,
+                accepted=self._accepted_drafts,
+            )
+
+    def look(self) -> Look:
+        """Return the state now, and what was read by layer and head; waits for a step's end."""
+        with self.lock.turn():
+            trace = self.runner.trace
+            keys, values, held, _ = trace.rows.tolist()
+            opened = [sample.sequence for sample in self.scheduler.samples()]
+            missing = [sequence.reads.missing for sequence in opened if sequence is not None]
+            return Look(
+                self.stats(),
+                keys,
+                values,
+                held,
+                max(missing, default=0.0) or None,
+                trace.audit.plain() if trace.audit and trace.audit.tokens else None,
             )
 
     def forget_prefixes(self) -> None:
@@ -234,6 +253,8 @@ class Loop:
                 continue
             self.runner.commit(sample.sequence, path)
             sample.drafts.add(drafts[at], len(path) - 1)
+            self._checked_drafts += len(drafts[at])
+            self._accepted_drafts += len(path) - 1
             self.budget.learn(sample, proposed[at], sample.tokens[-len(path) :])
             self._note(sample, len(path))
         self._write(log)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from suffice.attention import ATTENTIONS
 from suffice.engine.request import Request, Sample
 from suffice.engine.steps import STEP_SECONDS
-from suffice.engine.work import Delta, EngineStats, Final, TokenLogprob, Work
+from suffice.engine.work import Delta, EngineStats, Final, Look, TokenLogprob, Work
 from suffice.errors import Busy, Closed, InputError
 
 if TYPE_CHECKING:
@@ -171,10 +171,11 @@ class Engine:
         with self._wake:
             return self._stats
 
-    def head_reads(self) -> dict[str, list[list[int]]]:
-        """Return the rows that decode steps have read so far, by layer and key/value head."""
-        keys, values, held, _ = self._loop.runner.trace.rows.tolist()
-        return {"key_rows_read": keys, "value_rows_read": values, "rows_held": held}
+    def look(self) -> Look:
+        """Return the state and the rows read by layer and head; waits for the end of a step."""
+        look, own = self._loop.look(), self.stats()
+        stats = dataclasses.replace(look.stats, steps=own.steps, last_step_at=own.last_step_at)
+        return dataclasses.replace(look, stats=stats)
 
     def drain(self) -> None:
         """Take no more work, and return when all requests under way have ended."""

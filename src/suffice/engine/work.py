@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from suffice.sampling_params import SamplingParams
 
@@ -115,6 +115,7 @@ class EngineStats:
         prefix_queries: Prompt tokens that were looked up in the prefix store.
         prefix_hits: Those of them that were found there.
         preemptions: Requests that were parked for lack of memory.
+        drafts: Drafted tokens that were checked; `accepted` are those of them that were right.
         last_step_at: When the last step ended, on the clock of `time.monotonic`.
     """
 
@@ -137,3 +138,25 @@ class EngineStats:
     kv_bytes_read: int = 0
     kv_bytes_held: int = 0
     weight_bytes_read: int = 0
+    drafts: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True)
+class Look:
+    """A close look at an engine between two steps, for those who watch it.
+
+    Attributes:
+        key_rows: Rows that decode steps have read so far, by layer and key/value head, [L][G];
+            `value_rows` and `rows_held` likewise.
+        missing: The largest share of a softmax that a running request's steps left unread, as its
+            technique bounds or estimates it; None if nothing was left out.
+        audit: The figures of audited steps so far, see `trace.Audit.plain`; None without any.
+    """
+
+    stats: EngineStats
+    key_rows: list[list[int]]
+    value_rows: list[list[int]]
+    rows_held: list[list[int]]
+    missing: float | None = None
+    audit: dict[str, Any] | None = None

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from suffice import __version__
-from suffice.serve import chat, completion, health, messages, models, responses, tokens
+from suffice.serve import browser, chat, completion, health, messages, models, responses, tokens
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front
 from suffice.serve.guard import Guard, key_of, note
@@ -51,12 +51,13 @@ def build(front: Front) -> ASGIApp:
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        root_path=front.settings.root_path,
         redirect_slashes=False,
     )
     for path, route, kind, text in _POSTED:
         _add(app, front, path, route, kind, text)
     _add_plain(app, front)
+    if front.settings.page:
+        app.router.routes.extend(browser.routes(front))
     app.add_exception_handler(Problem, _refuse(front))
     app.add_exception_handler(HTTPException, _unknown)
     app.add_exception_handler(Exception, _broken)

@@ -22,6 +22,7 @@ from suffice.errors import Busy, Closed, InputError, one_line
 from suffice.sampling_params import SamplingParams
 from suffice.serve import wire
 from suffice.serve.hosted import Engine, Opened
+from suffice.serve.lookout import Lookout
 
 BEAT_SECONDS = 0.5
 DIED = 70  # exit code
@@ -89,6 +90,7 @@ def serve(link: socket.socket, opened: Opened) -> None:
     outbox = Outbox(link, engine)
     writer = threading.Thread(target=outbox.run, name="engine-writer", daemon=True)
     writer.start()
+    lookout = Lookout(engine.look, lambda look: outbox.send(wire.Seen(look)))
     try:
         while (body := received(link)) is not None:
             message = wire.read_down(body)
@@ -96,7 +98,10 @@ def serve(link: socket.socket, opened: Opened) -> None:
                 _submit(opened, message, outbox)
             elif isinstance(message, wire.Cancel):
                 engine.cancel(message.id)
+            elif isinstance(message, wire.Watch):
+                lookout.watch(message.on)
     finally:
+        lookout.close()
         outbox.close()
         engine.close()
         writer.join(timeout=2 * BEAT_SECONDS)

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from suffice.engine.work import Delta
 from suffice.errors import nearest
 from suffice.models.tokenizer import load_tokenizer
 from suffice.pull import resolve
 from suffice.serve import wire
 from suffice.serve.errors import Problem
 from suffice.serve.instances import Instance
+from suffice.serve.live import Live
 from suffice.serve.metrics import Metrics
 from suffice.serve.pending import Mailbox, Ticket
 from suffice.serve.settings import Settings
@@ -65,7 +67,8 @@ class Front:
     def __init__(self, settings: Settings, text: Text | None = None) -> None:
         self.settings = settings
         self.metrics = Metrics(settings.metrics_prefix, settings.names[0])
-        self.instance = Instance(settings, self.metrics.delta)
+        self.instance = Instance(settings, self._observe)
+        self.live = Live(self.instance)
         self.metrics.watch(self.instance)
         self.jobs: dict[str, Job] = {}
         self.draining = False
@@ -171,6 +174,11 @@ class Front:
             ticket = Ticket(work, int(work.params.get("n", 1)), at, job.mailbox)
             job.tickets.append(ticket)
             self.instance.submit(ticket)
+
+    def _observe(self, ticket: Ticket, delta: Delta) -> None:
+        self.metrics.delta(ticket, delta)
+        if self.live.watchers:
+            self.live.delta(ticket, delta)
 
     def finish(self, job: Job) -> None:
         """End an HTTP request, and what still runs of it."""

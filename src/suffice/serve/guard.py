@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front
+from suffice.serve.page import FILES
 
 LOG = logging.getLogger("suffice.serve")
 OPEN_PATHS = frozenset({"/health", "/ready", "/version", "/ping"})  # need no key
@@ -44,6 +45,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         scope[DIRECT] = send
+        scope["root_path"] = self._front.settings.root_path
         started = False
 
         async def sending(message: Message) -> None:
@@ -62,13 +64,18 @@ class Guard:
                 raise
 
     def _check(self, scope: Scope) -> None:
-        if self._keys and scope["path"] not in OPEN_PATHS and scope["method"] != "OPTIONS":
+        if self._keys and not self._open(scope["path"]) and scope["method"] != "OPTIONS":
             given = key_of(scope["headers"])
             if not sum(hmac.compare_digest(given, key) for key in self._keys):  # all are compared
                 raise Problem("invalid_api_key", _NO_KEY)
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > self._front.settings.max_body_bytes:
             raise self._too_large()
+
+    def _open(self, path: str) -> bool:
+        """Whether a path needs no key: it tells nothing but that the server is there."""
+        path = path.removeprefix(self._front.settings.root_path)
+        return path in OPEN_PATHS or (self._front.settings.page and path in FILES)
 
     def _too_large(self) -> Problem:
         most = self._front.settings.max_body_bytes

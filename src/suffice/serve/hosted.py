@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from suffice.engine.work import Delta, EngineStats, Grammar, Work
+from suffice.engine.work import Delta, EngineStats, Grammar, Look, Work
 from suffice.serve import wire
 
 
@@ -21,6 +21,9 @@ class Engine(Protocol):
 
     def stats(self) -> EngineStats:
         """Return the counts."""
+
+    def look(self) -> Look:
+        """Return the counts, and what was read by layer and head."""
 
     def close(self) -> None:
         """Stop."""

@@ -13,12 +13,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from suffice.engine.work import Look
 from suffice.errors import InputError
 from suffice.serve import wire
 from suffice.serve.errors import Problem
@@ -50,6 +52,7 @@ class Instance:
         stats: The engine's last counts.
         restarts: Engines that died.
         failovers: Requests that went on in another engine.
+        seen: Takes looks at the engine; see `watch`.
     """
 
     def __init__(self, settings: Settings, observe: Observer) -> None:
@@ -59,6 +62,8 @@ class Instance:
         self.tickets: dict[str, Ticket] = {}
         self._settings = settings
         self._observe = observe
+        self.seen: Callable[[Look], None] = lambda look: None
+        self._watched = False
         self._life: Life | None = None
         self._idle = 0.0
         self._deaths: list[float] = []
@@ -111,6 +116,12 @@ class Instance:
         if self._idle > self._settings.step_seconds:
             return f"the engine has work and made no step for {self._idle:.0f} seconds"
         return None
+
+    def watch(self, on: bool) -> None:
+        """Have looks at the engine sent to `seen`, or no more; this engine's and the next one's."""
+        self._watched = on
+        if self._life is not None:
+            self._life.writer.write(wire.frame(wire.Watch(on)))
 
     def submit(self, ticket: Ticket) -> None:
         """Hand a ticket to the engine, or to the next one while there is none."""
@@ -170,6 +181,8 @@ class Instance:
                 self._deliver(message, life.heard)
             elif isinstance(message, wire.Beat):
                 self.stats, self._idle = message.stats, message.idle
+            elif isinstance(message, wire.Seen):
+                self.seen(message.look)
             elif isinstance(message, wire.Facts):
                 self._welcome(life, message)
             elif isinstance(message, wire.Refused):
@@ -186,6 +199,8 @@ class Instance:
             work = msgspec.structs.replace(ticket.work, known=known if ticket.generated else [])
             self.failovers += bool(self.restarts)
             life.writer.write(wire.frame(work))
+        if self._watched:
+            self.watch(True)
 
     def _deliver(self, step: wire.Step, now: float) -> None:
         for delta in step.deltas:

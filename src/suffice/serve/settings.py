@@ -38,6 +38,7 @@ class Settings:
         stall_seconds: A client that reads nothing for as long is given up.
         engine: "module:function" that makes the engine in its process.
         metrics_prefix: Of the metrics' names.
+        page: Whether there is a page for browsers at `/`, with a live view.
         tool_parser: How the model writes tool calls; "auto" asks its chat template.
     """
 
@@ -67,6 +68,7 @@ class Settings:
     tool_parser: str = "auto"
     allowed_origins: tuple[str, ...] = ()
     root_path: str = ""
+    page: bool = True
     ssl_keyfile: str | None = None
     ssl_certfile: str | None = None
     access_log: bool = True

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from suffice.engine.work import Delta
+from suffice.engine.work import Delta, Look
 
 LENGTH = struct.Struct("<I")
 
@@ -46,6 +46,12 @@ class Cancel(msgspec.Struct, tag="cancel", frozen=True):
     """End a request; an unknown one is no error."""
 
     id: str
+
+
+class Watch(msgspec.Struct, tag="watch", frozen=True):
+    """Send looks at the engine from now on, or no more."""
+
+    on: bool
 
 
 class Facts(msgspec.Struct, tag="ready", frozen=True):
@@ -88,8 +94,14 @@ class Beat(msgspec.Struct, tag="beat", frozen=True):
     idle: float
 
 
-Down = Start | Submit | Cancel
-Up = Facts | Failed | Step | Refused | Beat
+class Seen(msgspec.Struct, tag="seen", frozen=True):
+    """A look at the engine, while somebody watches."""
+
+    look: Look
+
+
+Down = Start | Submit | Cancel | Watch
+Up = Facts | Failed | Step | Refused | Beat | Seen
 
 _encoder = msgspec.msgpack.Encoder()
 _down: msgspec.msgpack.Decoder[Down] = msgspec.msgpack.Decoder(Down)

@@ -1,0 +1,146 @@
+// A message on the page: its text with blocks of code, and what it cost.
+
+import { count, duration, element, percent, rate } from "./format.js";
+
+const FENCE = /^ {0,3}```/;
+
+const MARKED = /(\*\*[^*\n]+\*\*|`[^`\n]+`)/;
+
+// Cut a text into paragraphs and blocks of code; a block that has not ended yet is one, too.
+export function parts(text) {
+  const found = [];
+  let block = null;
+  let lines = [];
+  const end = () => {
+    const body = lines.join("\n");
+    if (block !== null || body.trim()) found.push({ block, text: block === null ? body.trim() : body });
+    lines = [];
+  };
+  for (const line of text.split("\n")) {
+    if (FENCE.test(line)) {
+      end();
+      block = block === null ? line.replace(FENCE, "").trim() : null;
+    } else if (block === null && !line.trim()) {
+      end();
+    } else {
+      lines.push(line);
+    }
+  }
+  end();
+  return found;
+}
+
+function block(language) {
+  const code = element("code");
+  const copy = element("button", { type: "button" }, "Copy");
+  copy.addEventListener("click", async () => {
+    await navigator.clipboard?.writeText(code.textContent);
+    copy.textContent = "Copied";
+    setTimeout(() => { copy.textContent = "Copy"; }, 1500);
+  });
+  const pre = element("pre", { tabindex: "0", "aria-label": `Code ${language}` }, code);
+  const head = element("div", { class: "head" }, element("span", {}, language || "code"), copy);
+  const made = element("div", { class: "block" }, head, pre);
+  made.fill = (text) => { code.textContent = text; };
+  return made;
+}
+
+function paragraph() {
+  const made = element("div", { class: "part" });
+  made.fill = (text) => { made.replaceChildren(...marked(text)); };
+  return made;
+}
+
+// Return a text's **strong** and `code` parts as elements, and the others as they are.
+function marked(text) {
+  return text.split(MARKED).map((each, at) => {
+    if (at % 2 === 0) return each;
+    return each[0] === "*"
+      ? element("strong", {}, each.slice(2, -2))
+      : element("code", {}, each.slice(1, -1));
+  });
+}
+
+export class Message {
+  constructor(role) {
+    const who = element("span", { class: "unseen" }, role === "user" ? "You: " : "Answer: ");
+    this.body = element("div", { class: "body" });
+    this.item = element("li", { class: `message ${role}` }, who, this.body);
+    this.shown = [];  // what each child of the body shows
+  }
+
+  // Show a text; parts that have not changed are left alone.
+  show(text) {
+    const found = parts(text);
+    found.forEach((part, at) => {
+      const old = this.shown[at];
+      if (old?.block === part.block && old.text === part.text) return;
+      if (!old || (old.block === null) !== (part.block === null) || old.block !== part.block) {
+        const made = part.block === null ? paragraph() : block(part.block);
+        if (old) this.body.children[at].replaceWith(made);
+        else this.body.append(made);
+      }
+      this.body.children[at].fill(part.text);
+    });
+    while (this.body.children.length > found.length) this.body.lastChild.remove();
+    this.shown = found;
+  }
+
+  running(on) {
+    this.item.classList.toggle("running", on);
+  }
+
+  fail(line) {
+    this.item.append(element("p", { class: "error", role: "alert" }, line));
+  }
+
+  cost(answer) {
+    const line = costs(answer);
+    if (line.length) this.item.append(element("div", { class: "cost" }, ...line));
+  }
+}
+
+function bars(keys, values) {
+  const made = element("span", { class: "bars", "aria-hidden": "true" });
+  for (const share of [keys, values]) {
+    const bar = element("i");
+    bar.style.setProperty("--read", `${100 * share}%`);
+    made.append(bar);
+  }
+  return made;
+}
+
+// What an answer cost, as elements of one line; `bounded` says that `missing` is never exceeded.
+export function costs({ suffice, timings, firstSeconds, tokensPerSecond, bounded, attention, stopped }) {
+  const line = [];
+  const held = suffice?.kv_rows_held;
+  if (held) {
+    const keys = suffice.kv_rows_read / held;
+    const values = suffice.value_rows_read / held;
+    const read = `read ${percent((keys + values) / 2)} % of the rows`;
+    const each = ` (keys ${percent(keys)} %, values ${percent(values)} %)`;
+    const detail = suffice.kv_rows_read === suffice.value_rows_read ? "" : each;
+    line.push(bars(keys, values), element("span", {}, element("strong", {}, read), detail));
+    line.push(element("span", {}, left(suffice, bounded, keys + values >= 2)));
+  }
+  if (attention) line.push(element("span", {}, attention));
+  if (timings) {
+    const drafts = timings.draft_n;
+    line.push(`${count(timings.predicted_n)} tokens, ${rate(timings.predicted_per_second)} per second`);
+    if (timings.cache_n) line.push(`${count(timings.cache_n)} prompt tokens were kept from before`);
+    if (drafts) line.push(`${count(timings.draft_n_accepted)} of ${count(drafts)} drafts accepted`);
+  } else if (tokensPerSecond) {
+    line.push(`${rate(tokensPerSecond)} tokens per second`);
+  }
+  if (firstSeconds !== undefined) line.push(`first token after ${duration(firstSeconds)}`);
+  if (suffice?.failovers) line.push(`outlived ${count(suffice.failovers)} engine(s)`);
+  if (stopped) line.push("stopped");
+  return line.map((each) => (typeof each === "string" ? element("span", {}, each) : each));
+}
+
+function left({ missing }, bounded, all) {
+  if (!missing) return all ? "nothing left out" : "no bound on what was left out";
+  return bounded
+    ? `bound: at most ${percent(missing)} % of a softmax left out`
+    : `estimate: up to ${percent(missing)} % of a softmax left out`;
+}

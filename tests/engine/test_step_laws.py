@@ -212,14 +212,67 @@ def test_a_hit_gives_the_bits_of_a_cold_run(
     assert_same(name, outputs(longer), outputs(fresh))
 
 
+ASKED = ("exact", "aet", "certified", "art", "certified, unbounded")  # per request
+
+
+def with_techniques(make: Make, own: str, **options: Any) -> tuple[LLM, list[Request]]:
+    """An engine of one technique, and each request with each of `ASKED` in turn."""
+    llm = make(own, "llama", "float32", **options)
+    numbers = {own: 0}
+    for name in ASKED:
+        if name not in numbers:
+            text = TECHNIQUES[name].get("attention", "exact")
+            numbers[name] = llm.runner.allow(llm.config.with_attention(text))
+    made = [
+        llm.maker.make(prompt, params, reuse=True, technique=numbers[name])
+        for prompt, params in zip(prompts(llm), PARAMS, strict=True)
+        for name in ASKED
+    ]
+    return llm, made
+
+
+def assert_each_as_alone(make: Make, made: list[Request]) -> None:
+    found = outputs(made)
+    for at, name in enumerate(ASKED):
+        assert found[at :: len(ASKED)] == alone(make, name, "llama", "float32"), name
+
+
+@pytest.mark.parametrize("own", ["exact", "aet", "certified"])
+@pytest.mark.parametrize("kept", [None, 0])
+def test_a_technique_of_a_request_gives_what_an_engine_of_it_gives(
+    make: Make, own: str, kept: int | None
+) -> None:
+    """In mixed batches, parked now and then, with hits in the store and without."""
+    llm, made = with_techniques(make, own)
+    llm.loop.retained.limit, llm.loop.retained.least = kept, 16
+
+    def park(step: int) -> None:
+        running = llm.loop.scheduler.running
+        if step % 4 == 2 and step < 60 and running:
+            llm.loop._memory.park(running[step % len(running)])
+
+    run(llm, made, 2, park)
+    assert_each_as_alone(make, made)
+    assert any(request.cached for request in made) == (kept is None)
+
+
+def test_a_technique_that_is_not_the_requests_would_show(make: Make) -> None:
+    llm, made = with_techniques(make, "exact")
+    for request in made:
+        request.technique = 0
+    run(llm, made, 2)
+    with pytest.raises(AssertionError):
+        assert_each_as_alone(make, made)
+
+
 def test_answers_are_shared_only_if_they_are_what_a_prompt_gives(make: Make) -> None:
-    shared = {name for name in TECHNIQUES if make(name, "llama", "float32").runner.shares_answers}
+    shared = {name for name in TECHNIQUES if make(name, "llama", "float32").runner.shares_answers()}
     assert shared == {"exact", "drafts", "own drafts"}
 
 
 def test_a_hit_on_other_rows_would_show(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The law bites: rows of answers under a lossy technique are not those of a prompt."""
-    monkeypatch.setattr(Runner, "shares_answers", True)
+    monkeypatch.setattr(Runner, "shares_answers", lambda self, technique=0: True)
     with pytest.raises(AssertionError):
         test_a_hit_gives_the_bits_of_a_cold_run(make, "aet", "llama", "float32")
 

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from suffice.attention import ATTENTIONS
@@ -61,6 +61,7 @@ class Engine:
         max_queued_tokens: int | None = None,
         step_ms: float = 1000 * STEP_SECONDS,
         prefix_bytes: int | None = None,
+        attentions: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the thread. The engine shares the loop with `llm`, which may be used meanwhile.
@@ -72,7 +73,11 @@ class Engine:
             step_ms: Milliseconds that a step should take at most while anybody decodes.
             prefix_bytes: Limit of the caches that are kept for later requests; 0 keeps none. None
                 is the limit of all caches (`kv_cache_bytes`), or 1 GiB if there is none.
+            attentions: Attention techniques that requests may ask for, besides the model's own.
             clock: Seconds, for deadlines.
+
+        Raises:
+            InputError: A technique that does not exist, or contradicts the model's other options.
         """
         self._loop = llm.loop
         self._loop.turns.step_seconds = step_ms / 1000
@@ -80,7 +85,10 @@ class Engine:
             prefix_bytes = llm.config.kv_cache_bytes or DEFAULT_PREFIX_BYTES
         self._loop.retained.limit = prefix_bytes
         self._maker = llm.maker
-        self._attention = ATTENTIONS.name_of(llm.config.attention)
+        self._techniques = {llm.config.attention: 0}
+        for config in map(llm.config.with_attention, attentions):
+            if config.attention not in self._techniques:
+                self._techniques[config.attention] = llm.runner.allow(config)
         self._max_queue = max_queue
         self._max_queued_tokens = max_queued_tokens
         self._clock = clock
@@ -114,16 +122,14 @@ class Engine:
             Closed: The engine takes no more work.
         """
         self._check_open()
-        if work.attention not in (None, self._attention):
-            raise InputError(
-                f"attention={work.attention}: this engine runs {self._attention} for all requests"
-            )
         request = self._maker.make(
             list(work.prompt),
             work.params,
             priority=work.priority,
             key=work.key,
             reuse=work.reuse,
+            group=work.group,
+            technique=self._technique(work.attention),
         )
         _check_known(work, request)
         if work.grammar is not None:
@@ -142,6 +148,20 @@ class Engine:
             self._inbox.append(job)
             self._wake.notify_all()
         return request
+
+    @property
+    def attentions(self) -> list[str]:
+        """The techniques that requests may ask for; the first is used if they ask for none."""
+        return [ATTENTIONS.text_of(each) for each in self._techniques]
+
+    def _technique(self, asked: str | None) -> int:
+        if asked is None:
+            return 0
+        found = self._techniques.get(ATTENTIONS.build(asked))
+        if found is None:
+            allowed = ", ".join(self.attentions)
+            raise InputError(f"attention={asked}: is not allowed; allowed are: {allowed}")
+        return found
 
     def _check_queue(self, tokens: int) -> None:
         scheduler = self._loop.scheduler

@@ -28,8 +28,9 @@ class Work:
         priority: A smaller number comes first, and is parked last when memory runs out.
         key: Requests of one key share their time with those of other keys.
         deadline: Seconds from submission after which it ends with error code "deadline".
-        attention: A technique's text; None is the engine's own.
+        attention: A technique's text, one of those that the engine allows; None is its own.
         reuse: Whether it may use, and leave, keys and values that requests share.
+        group: Keys and values are shared with requests of the same group only.
         known: Tokens that each sample has given already, elsewhere; it goes on after them.
         grammar: What the samples' texts must follow.
     """
@@ -42,6 +43,7 @@ class Work:
     deadline: float | None = None
     attention: str | None = None
     reuse: bool = True
+    group: str = ""
     known: tuple[tuple[int, ...], ...] = ()
     grammar: Grammar | None = None
 

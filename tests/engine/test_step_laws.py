@@ -20,6 +20,7 @@ from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.request import Request
 from suffice.engine.runner import Runner
+from suffice.trace import Trace
 
 LENGTHS = (131, 40, 97, 64)  # of prompts that begin alike
 PARAMS = [
@@ -251,8 +252,10 @@ def test_a_technique_of_a_request_gives_what_an_engine_of_it_gives(
         if step % 4 == 2 and step < 60 and running:
             llm.loop._memory.park(running[step % len(running)])
 
+    before = llm.runner.trace.copy()
     run(llm, made, 2, park)
     assert_each_as_alone(make, made)
+    assert_reads_add_up(llm, made, before)
     assert any(request.cached for request in made) == (kept is None)
 
 
@@ -308,17 +311,41 @@ def test_what_a_request_read_is_its_own(make: Make) -> None:
             run(llm, [request])
         before = llm.runner.trace.copy()
         run(llm, together, 2)
-        trace = llm.runner.trace.since(before)
         assert [each.reads for each in lonely] == [each.reads for each in together]
-        totals = [
-            sum(getattr(request.reads, field) for request in together)
-            for field in ("key_rows", "value_rows", "rows_held", "bytes_read", "bytes_held")
-        ]
-        assert totals == [
-            trace.key_rows_read,
-            trace.value_rows_read,
-            trace.rows_held,
-            trace.kv_bytes_read,
-            trace.kv_bytes_held,
-        ]
+        totals = assert_reads_add_up(llm, together, before)
         assert (name == "exact") == (totals[0] == totals[2])
+
+
+def assert_reads_add_up(llm: LLM, made: list[Request], before: Trace) -> list[int]:
+    trace = llm.runner.trace.since(before)
+    totals = [
+        sum(getattr(request.reads, field) for request in made)
+        for field in ("key_rows", "value_rows", "rows_held", "bytes_read", "bytes_held")
+    ]
+    assert totals == [
+        trace.key_rows_read,
+        trace.value_rows_read,
+        trace.rows_held,
+        trace.kv_bytes_read,
+        trace.kv_bytes_held,
+    ]
+    return totals
+
+
+def test_reads_add_up_with_drafts_hits_and_parked_requests(make: Make) -> None:
+    for name in ("drafts", "own drafts"):
+        llm = make(name, "llama", "float32")
+        llm.loop.retained.limit, llm.loop.retained.least = None, 16
+        made = [*requests(llm, reuse=True), *requests(llm, reuse=True)]
+
+        def park(step: int, llm: LLM = llm) -> None:
+            running = llm.loop.scheduler.running
+            if step % 4 == 2 and step < 40 and running:
+                llm.loop.retained.clear()
+                llm.loop._memory.park(running[step % len(running)])
+
+        before = llm.runner.trace.copy()
+        run(llm, made, 2, park)
+        assert_reads_add_up(llm, made, before)
+        assert sum(each.cached for each in made) and sum(each.preemptions for each in made)
+        assert sum(sample.drafts.num_draft_tokens for each in made for sample in each.samples)

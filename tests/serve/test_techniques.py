@@ -1,7 +1,8 @@
-"""A real engine: techniques by request, what answers say of their reads, and who shares prefixes."""
+"""A real engine: techniques by request, what answers say they read, and who shares prefixes."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -121,3 +122,76 @@ def test_keys_share_prefixes_if_told_to(make: Make) -> None:
         assert cached(server, "one") == 0
         assert cached(server, "two") > 60
         assert cached(server, "two", cache_salt="x") == 0
+
+
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+
+
+def body_of(path: str, **more: Any) -> dict[str, Any]:
+    talk = [{"role": "user", "content": PROMPT}]
+    given = {
+        "/v1/completions": {"prompt": PROMPT, "max_tokens": 9},
+        "/v1/responses": {"input": PROMPT, "max_output_tokens": 9},
+    }.get(path, {"messages": talk, "max_tokens": 9})
+    return {**given, **more}
+
+
+def told(server: Served, path: str, text: str, *, stream: bool) -> dict[str, Any]:
+    """What an answer says of its reads; of a stream, its last event that says anything."""
+    answer = server.post(path, body_of(path, stream=stream, **asked(text)))
+    assert answer.status_code == 200, answer.text
+    if not stream:
+        return answer.json()["suffice"]  # type: ignore[no-any-return]
+    parts = [each.get("response", each) for each in events(answer) if isinstance(each, dict)]
+    (found,) = [each["suffice"] for each in parts if each.get("suffice")]
+    return found  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_every_answer_says_what_it_read_and_what_is_guaranteed(
+    mixed: Served, path: str, stream: bool
+) -> None:
+    found = {text: told(mixed, path, text, stream=stream) for text in ("exact", *ALLOWED)}
+    assert [each["attention"] for each in found.values()] == [*found]
+    exact, none, bound, estimate = found.values()
+    assert (exact["guarantee"], exact["missing"]) == ("exact", 0.0)
+    assert exact["kv_rows_read"] == exact["value_rows_read"] == exact["kv_rows_held"] > 0
+    assert (none["guarantee"], none["missing"]) == ("none", None)
+    assert none["kv_rows_read"] < none["kv_rows_held"]
+    assert bound["guarantee"] == "bound" and 0 < bound["missing"] <= 0.7
+    assert estimate["guarantee"] == "estimate" and 0 < estimate["missing"] <= 0.7
+    assert all(each["audit"] is None for each in found.values())
+
+
+def test_what_answers_say_adds_up_to_the_engines_count(make: Make) -> None:
+    """With drafts, hits and techniques mixed."""
+    with make(allowed=ALLOWED, speculative_config="ngram:adaptive=false") as server:
+        asks = [(path, text) for path in PATHS for text in ("exact", *ALLOWED)] * 2
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda ask: told(server, *ask, stream=len(ask[0]) > 14), asks))
+        names = {
+            "kv_rows_read": "key_rows_read",
+            "value_rows_read": "value_rows_read",
+            "kv_rows_held": "rows_held",
+            "kv_bytes_read": "kv_bytes_read",
+            "kv_bytes_held": "kv_bytes_held",
+        }
+        wanted = {name: sum(each[name] for each in found) for name in names}
+        end = time.monotonic() + 10  # the engine tells its counts every half second
+        counts: dict[str, Any] = {}
+        while counts != wanted and time.monotonic() < end:
+            time.sleep(0.05)
+            stats = server.run(lambda: dict(server.front.instance.stats))
+            counts = {name: stats.get(field) for name, field in names.items()}
+        assert counts == wanted and stats["prefix_hits"] > 0
+
+
+def test_an_audit_is_told_of_each_answer(make: Make) -> None:
+    with make(ALLOWED[1], allowed=["exact"], audit=2) as server:
+        certified, exact = (
+            told(server, PATHS[0], text, stream=False)["audit"] for text in (ALLOWED[1], "exact")
+        )
+        assert certified["tokens"] in (4, 5)
+        assert 0 < certified["missing"] <= 0.7 and certified["error"] > 0
+        assert exact["missing"] == 0 and exact["error"] < 1e-5

@@ -108,6 +108,9 @@ class FakeRunner:
     def shares_answers(self, technique: int = 0) -> bool:
         return True
 
+    def guarantee(self, technique: int = 0) -> Any:
+        return "exact"
+
     def allow(self, config: Any) -> int:
         return 1
 

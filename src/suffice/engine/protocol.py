@@ -13,6 +13,7 @@ from suffice.speculate import NO_DRAFTS, DraftingSample, Tree
 from suffice.trace import Reads, Trace
 
 if TYPE_CHECKING:
+    from suffice.attention.rule import Guarantee
     from suffice.engine.config import Config
 
 
@@ -203,6 +204,10 @@ class Runner(Protocol):
     @property
     def prompts_by_technique(self) -> bool:
         """Whether a prompt's rows depend on the request's technique."""
+        ...
+
+    def guarantee(self, technique: int = 0) -> Guarantee:
+        """Return what is known of the share of a softmax that decode steps leave unread."""
         ...
 
     def allow(self, config: Config) -> int:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from suffice.attention.rule import AttentionRule
+from suffice.attention.rule import AttentionRule, Guarantee, guarantee
 from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
@@ -69,7 +69,7 @@ class Runner(ModelFacts):
         self.windows = [layer.window for layer in decoder.config.layers]
         rules = config.rules(len(model.layers), model.kv_heads)
         self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
-        self._exact = [self._reads_everything(rules)]  # of each technique that rows may name
+        self._guarantees = [self._guarantee(rules)]  # of each technique that rows may name
         self._sketched = config.attention.sketched or config.speculative_config.sketched
         self._rounding = None
         if fits_keys(types_of(config.kv_cache_dtype)[0]):
@@ -80,7 +80,7 @@ class Runner(ModelFacts):
     def use(self, rules: list[list[AttentionRule | None]]) -> None:
         """Replace the config's attention rules by others, [L][G]."""
         self._native.use(rules)
-        self._exact[0] = self._reads_everything(rules)
+        self._guarantees[0] = self._guarantee(rules)
 
     def allow(self, config: Config) -> int:
         """Let rows name the attention of a config, which differs in nothing else; its number.
@@ -89,13 +89,18 @@ class Runner(ModelFacts):
         """
         model = self.decoder.config
         rules = config.rules(len(model.layers), model.kv_heads)
-        self._exact.append(self._reads_everything(rules))
+        self._guarantees.append(self._guarantee(rules))
         self._sketched = self._sketched or config.attention.sketched
         return self._native.add_rules(rules)
 
-    def _reads_everything(self, rules: list[list[AttentionRule | None]]) -> bool:
-        exact = all(rule is None or rule.exact for layer in rules for rule in layer)
-        return exact and not self.config.softmax.coded
+    def _guarantee(self, rules: list[list[AttentionRule | None]]) -> Guarantee:
+        """Return what is known of the rows that stay unread, among all that a text has had."""
+        whole = not (self.config.softmax.coded or self.config.policy.chooses)
+        return guarantee(rules) if whole else "none"
+
+    def guarantee(self, technique: int = 0) -> Guarantee:
+        """Return what is known of the share of a softmax that decode steps leave unread."""
+        return self._guarantees[technique]
 
     @property
     def memory_bytes(self) -> tuple[int, int]:
@@ -127,7 +132,7 @@ class Runner(ModelFacts):
 
     def shares_answers(self, technique: int = 0) -> bool:
         """Whether rows of decode steps are those that a prompt would have, bit for bit."""
-        return self.shares_prompts and self._exact[technique] and not self.config.policy.chooses
+        return self.shares_prompts and self._guarantees[technique] == "exact"
 
     def open(self, request_id: str, limit: int) -> Sequence:
         """Return a new, empty sequence that may grow to `limit` rows."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from suffice.attention import ATTENTIONS
+from suffice.attention.rule import Guarantee
 from suffice.engine.request import Request, Sample
 from suffice.engine.steps import STEP_SECONDS
 from suffice.engine.work import Delta, EngineStats, Final, TokenLogprob, Work
@@ -85,10 +86,11 @@ class Engine:
             prefix_bytes = llm.config.kv_cache_bytes or DEFAULT_PREFIX_BYTES
         self._loop.retained.limit = prefix_bytes
         self._maker = llm.maker
-        self._techniques = {llm.config.attention: 0}
+        self._techniques = {llm.config.attention: 0}  # and their numbers, the runner's
         for config in map(llm.config.with_attention, attentions):
             if config.attention not in self._techniques:
                 self._techniques[config.attention] = llm.runner.allow(config)
+        self._names = {n: ATTENTIONS.text_of(each) for each, n in self._techniques.items()}
         self._max_queue = max_queue
         self._max_queued_tokens = max_queued_tokens
         self._clock = clock
@@ -152,7 +154,7 @@ class Engine:
     @property
     def attentions(self) -> list[str]:
         """The techniques that requests may ask for; the first is used if they ask for none."""
-        return [ATTENTIONS.text_of(each) for each in self._techniques]
+        return list(self._names.values())
 
     def _technique(self, asked: str | None) -> int:
         if asked is None:
@@ -263,12 +265,16 @@ class Engine:
                 with self._wake:
                     del self._jobs[job.work.id]
                     self._wake.notify_all()
-            for delta in _news(job):
+            for delta in _news(job, self._final):
                 try:
                     job.on_delta(delta)
                 except Exception:  # the receiver's own
                     _log.exception("the receiver of request %s failed", job.work.id)
                     job.cancelled = True
+
+    def _final(self, request: Request) -> Final:
+        guarantee = self._loop.runner.guarantee(request.technique)
+        return _final(request, self._names[request.technique], guarantee)
 
     def _note(self) -> None:
         stats = dataclasses.replace(
@@ -289,7 +295,7 @@ def _check_known(work: Work, request: Request) -> None:
         raise InputError(f"known: a sample has more than the {request.limit} tokens asked for")
 
 
-def _news(job: _Job) -> list[Delta]:
+def _news(job: _Job, final: Callable[[Request], Final]) -> list[Delta]:
     """Return what the samples of a job got since the last call; the last delta has the final."""
     found: list[Delta] = []
     for at, sample in enumerate(job.request.samples):
@@ -311,7 +317,7 @@ def _news(job: _Job) -> list[Delta]:
         job.sent[at] += len(new)
         job.ended[at] = sample.finish_reason is not None
     if found and job.request.finished:
-        found[-1] = dataclasses.replace(found[-1], final=_final(job.request))
+        found[-1] = dataclasses.replace(found[-1], final=final(job.request))
     return found
 
 
@@ -328,7 +334,8 @@ def _logprobs(sample: Sample, count: int) -> tuple[tuple[TokenLogprob, ...], ...
     )
 
 
-def _final(request: Request) -> Final:
+def _final(request: Request, attention: str, guarantee: Guarantee) -> Final:
+    known = {"exact": 0.0, "none": None}
     output = request.output()
     metrics, drafts = output.metrics, output.speculation
     return Final(
@@ -345,7 +352,12 @@ def _final(request: Request) -> Final:
         rows_held=request.reads.rows_held,
         bytes_read=request.reads.bytes_read,
         bytes_held=request.reads.bytes_held,
-        missing=request.reads.missing or None,
+        attention=attention,
+        guarantee=guarantee,
+        missing=known.get(guarantee, request.reads.missing),
+        audited=request.reads.audited,
+        audited_missing=request.reads.audited_missing,
+        audited_error=request.reads.audited_error,
         preemptions=request.preemptions,
         error=request.error,
         error_code=request.error_code,

@@ -216,8 +216,11 @@ class NativeModel:
         if found is not None:
             trace.audit = trace.audit or Audit(layers, heads)
             trace.audit.add(found[:, :, _counted_rows(batch)])
+        own = [Reads(*one) for one in each]
+        if found is not None:
+            _note_audits(batch, own, found)
         if reads is not None:
-            reads += [Reads(*own) for own in each]
+            reads += own
         return logits[:, : self._vocab]
 
 
@@ -229,6 +232,15 @@ def _kind(rows: StepRows) -> int:
 def _counted_rows(batch: Sequence[StepRows]) -> list[int]:
     counted = [rows.counted for rows in batch for _ in rows.tokens]
     return [at for at, each in enumerate(counted) if each]
+
+
+def _note_audits(batch: Sequence[StepRows], reads: Sequence[Reads], found: np.ndarray) -> None:
+    """Add an audited step's figures [3, L, rows, H] to the reads of each counted request."""
+    first = 0
+    for rows, own in zip(batch, reads, strict=True):
+        if rows.counted:
+            own.audit(found[:, :, first : first + len(rows.tokens)])
+        first += len(rows.tokens)
 
 
 def _show(batch: Sequence[StepRows], queries: np.ndarray) -> None:

@@ -65,7 +65,7 @@ class Extras(BaseModel):
     """`suffice`: what only this server offers."""
 
     model_config = ConfigDict(extra="forbid")
-    attention: str | None = Field(None, max_length=200)
+    attention: str | None = Field(default=None, max_length=200)
 
 
 class Fields(BaseModel):

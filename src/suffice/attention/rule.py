@@ -29,6 +29,7 @@ class AttentionRule:
 # What is known of the share of a softmax that stays unread: that it is none, a bound that always
 # holds, an estimate, or nothing.
 Guarantee = Literal["exact", "bound", "estimate", "none"]
+WHOLE: Guarantee = "exact"
 READ_ALL = AttentionRule("read_all", exact=True)
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from suffice.attention.rule import AttentionRule, Guarantee, guarantee
+from suffice.attention.rule import WHOLE, AttentionRule, Guarantee, guarantee
 from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
@@ -132,7 +132,7 @@ class Runner(ModelFacts):
 
     def shares_answers(self, technique: int = 0) -> bool:
         """Whether rows of decode steps are those that a prompt would have, bit for bit."""
-        return self.shares_prompts and self._guarantees[technique] == "exact"
+        return self.shares_prompts and self._guarantees[technique] == WHOLE
 
     def open(self, request_id: str, limit: int) -> Sequence:
         """Return a new, empty sequence that may grow to `limit` rows."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from suffice.attention.rule import AttentionRule
+from suffice.attention.rule import WHOLE, AttentionRule, Guarantee, guarantee
 from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
@@ -69,7 +69,8 @@ class Runner(ModelFacts):
         self.windows = [layer.window for layer in decoder.config.layers]
         rules = config.rules(len(model.layers), model.kv_heads)
         self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
-        self._exact = self._reads_everything(rules)
+        self._guarantees = [self._guarantee(rules)]  # of each technique that rows may name
+        self._sketched = config.attention.sketched or config.speculative_config.sketched
         self._rounding = None
         if fits_keys(types_of(config.kv_cache_dtype)[0]):
             self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
@@ -79,11 +80,27 @@ class Runner(ModelFacts):
     def use(self, rules: list[list[AttentionRule | None]]) -> None:
         """Replace the config's attention rules by others, [L][G]."""
         self._native.use(rules)
-        self._exact = self._reads_everything(rules)
+        self._guarantees[0] = self._guarantee(rules)
 
-    def _reads_everything(self, rules: list[list[AttentionRule | None]]) -> bool:
-        exact = all(rule is None or rule.exact for layer in rules for rule in layer)
-        return exact and not self.config.softmax.coded
+    def allow(self, config: Config) -> int:
+        """Let rows name the attention of a config, which differs in nothing else; its number.
+
+        No sequence may be open: those opened from now on keep what the technique needs.
+        """
+        model = self.decoder.config
+        rules = config.rules(len(model.layers), model.kv_heads)
+        self._guarantees.append(self._guarantee(rules))
+        self._sketched = self._sketched or config.attention.sketched
+        return self._native.add_rules(rules)
+
+    def _guarantee(self, rules: list[list[AttentionRule | None]]) -> Guarantee:
+        """Return what is known of the rows that stay unread, among all that a text has had."""
+        whole = not (self.config.softmax.coded or self.config.policy.chooses)
+        return guarantee(rules) if whole else "none"
+
+    def guarantee(self, technique: int = 0) -> Guarantee:
+        """Return what is known of the share of a softmax that decode steps leave unread."""
+        return self._guarantees[technique]
 
     @property
     def memory_bytes(self) -> tuple[int, int]:
@@ -109,9 +126,13 @@ class Runner(ModelFacts):
         return not (self.config.policy.evicts or self.config.policy.watches)
 
     @property
-    def shares_answers(self) -> bool:
+    def prompts_by_technique(self) -> bool:
+        """Whether a prompt's rows depend on the request's technique."""
+        return self.config.softmax.prefill
+
+    def shares_answers(self, technique: int = 0) -> bool:
         """Whether rows of decode steps are those that a prompt would have, bit for bit."""
-        return self.shares_prompts and self._exact and not self.config.policy.chooses
+        return self.shares_prompts and self._guarantees[technique] == WHOLE
 
     def open(self, request_id: str, limit: int) -> Sequence:
         """Return a new, empty sequence that may grow to `limit` rows."""
@@ -126,7 +147,7 @@ class Runner(ModelFacts):
             key_dtype=keys,
             value_dtype=values,
             arena=self.arena,
-            sketch=self.config.attention.sketched or self.config.speculative_config.sketched,
+            sketch=self._sketched,
             rounding=self._rounding,
             **dict.fromkeys(self.config.policy.keeps, True),
         )
@@ -209,15 +230,16 @@ class Runner(ModelFacts):
                 cache,
                 tokens,
                 outputs=rows.outputs,
+                technique=rows.technique,
                 exact=not self.config.softmax.prefill,
                 counted=False,
                 watch=_shown(rows.sequence.watch, cache.length + len(tokens)),
             )
         if not len(tree):
-            return StepRows(cache, tokens, outputs=rows.outputs)
+            return StepRows(cache, tokens, outputs=rows.outputs, technique=rows.technique)
         known = len(tokens)
         parents = [*range(-1, known - 1), *(parent + known for parent in tree.parents)]
-        return StepRows(cache, [*tokens, *tree.tokens], parents, rows.outputs)
+        return StepRows(cache, [*tokens, *tree.tokens], parents, rows.outputs, rows.technique)
 
     def observe(self, sequence: Sequence, tokens: list[int], watch: QueryObserver) -> None:
         """Run tokens as a prompt with exact attention, and show `watch` all queries.

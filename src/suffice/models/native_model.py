@@ -38,6 +38,7 @@ class StepRows:
     None means that each row continues the one before. `outputs` selects the rows whose logits are
     returned: the "last" row, "all" or "none".
 
+    `technique`: the number of the rules by which they attend; see `NativeModel.add_rules`.
     `exact`: attend to everything, whatever the technique, as for prompts. `counted`: the reads
     count, and are audited if the step is. `watch` receives each layer's index and the queries of
     these rows [H, T, D], rotated.
@@ -47,6 +48,7 @@ class StepRows:
     tokens: Sequence[int]
     parents: Sequence[int] | None = None
     outputs: str = "last"
+    technique: int = 0
     exact: bool = False
     counted: bool = True
     watch: Watch | None = None
@@ -68,7 +70,8 @@ class Omitted:
 class NativeModel:
     """Runs decode steps of `decoder`, whose weights it shares, for up to `positions` positions.
 
-    `rules` [L][G] select the keys and values that attention reads (None: all). `levels` [L][H] are
+    `rules` [L][G] select the keys and values that attention reads (None: all); other rules may be
+    added, and rows name theirs. `levels` [L][H] are
     the tables of a coded softmax (none: weights are e^x). `omitted` is left out of every step.
     """
 
@@ -90,6 +93,7 @@ class NativeModel:
         self._levels = levels
         self._reached = min(positions, FIRST_POSITIONS)  # covered by the tables of rotations
         self._model = self._built()
+        self._rules: list[list[core.AttentionRule]] = [[]]
         self.use(rules or [[None] * config.kv_heads for _ in config.layers])
         self._untraced = Trace(len(config.layers), config.kv_heads)
 
@@ -140,9 +144,20 @@ class NativeModel:
 
     def use(self, rules: Sequence[Sequence[AttentionRule | None]]) -> None:
         """Attend by these rules, [L][G], from now on; None: read everything."""
-        coded = coded_rules(rules, self._levels)
-        self._rules = [native_rule(rule) for layer in coded for rule in layer]
+        self._rules[0] = self._native_rules(rules)
         self._model.set_rules(self._rules)
+
+    def add_rules(self, rules: Sequence[Sequence[AttentionRule | None]]) -> int:
+        """Let rows attend by these rules, [L][G], as well; return their number."""
+        self._rules.append(self._native_rules(rules))
+        self._model.set_rules(self._rules)
+        return len(self._rules) - 1
+
+    def _native_rules(
+        self, rules: Sequence[Sequence[AttentionRule | None]]
+    ) -> list[core.AttentionRule]:
+        coded = coded_rules(rules, self._levels)
+        return [native_rule(rule) for layer in coded for rule in layer]
 
     def step(
         self,
@@ -184,6 +199,7 @@ class NativeModel:
             _ints([rows.cache.length for rows in batch]),
             _ints([len(rows.tokens) for rows in batch]),
             _ints([_kind(rows) for rows in batch]),
+            _ints([rows.technique for rows in batch]),
             _ints(tokens),
             _ints(positions),
             np.array(visible, dtype=np.uint32).view(np.int32),
@@ -200,8 +216,11 @@ class NativeModel:
         if found is not None:
             trace.audit = trace.audit or Audit(layers, heads)
             trace.audit.add(found[:, :, _counted_rows(batch)])
+        own = [Reads(*one) for one in each]
+        if found is not None:
+            _note_audits(batch, own, found)
         if reads is not None:
-            reads += [Reads(*own) for own in each]
+            reads += own
         return logits[:, : self._vocab]
 
 
@@ -213,6 +232,15 @@ def _kind(rows: StepRows) -> int:
 def _counted_rows(batch: Sequence[StepRows]) -> list[int]:
     counted = [rows.counted for rows in batch for _ in rows.tokens]
     return [at for at, each in enumerate(counted) if each]
+
+
+def _note_audits(batch: Sequence[StepRows], reads: Sequence[Reads], found: np.ndarray) -> None:
+    """Add an audited step's figures [3, L, rows, H] to the reads of each counted request."""
+    first = 0
+    for rows, own in zip(batch, reads, strict=True):
+        if rows.counted:
+            own.audit(found[:, :, first : first + len(rows.tokens)])
+        first += len(rows.tokens)
 
 
 def _show(batch: Sequence[StepRows], queries: np.ndarray) -> None:

@@ -11,7 +11,17 @@ from collections.abc import Mapping, Sequence
 
 from suffice.errors import InputError, unknown
 
-__all__ = ["EXACT", "GROUPS", "LINEAR", "SITES", "SITE_OF", "STEADY", "VOCABULARY", "chosen", "input_bits"]
+__all__ = [
+    "EXACT",
+    "GROUPS",
+    "LINEAR",
+    "SITES",
+    "SITE_OF",
+    "STEADY",
+    "VOCABULARY",
+    "chosen",
+    "input_bits",
+]
 
 SITES = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
 SITE_OF = {matrix: site for site, matrices in SITES.items() for matrix in matrices}

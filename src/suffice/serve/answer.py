@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -261,7 +262,8 @@ class Reply:
         nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
         choice = self._choice(index, **nothing)
         choice |= {"finish_reason": reason, "stop_reason": delta.stop_reason}
-        return frames.choice(choice, costs(self.job) if delta.final is not None else None)
+        whole = all(each.final is not None for each in self.job.tickets)
+        return frames.choice(choice, costs(self.job) if whole else None)
 
 
 def indexes(job: Job, ticket: Ticket, sample: int) -> range:
@@ -314,6 +316,13 @@ def usage(job: Job) -> dict[str, Any]:
     }
 
 
+def _most(values: Iterable[float | None]) -> float | None:
+    """Return the largest value; None if one is not known."""
+    found = list(values)
+    known = [each for each in found if each is not None and math.isfinite(each)]
+    return max(known) if len(known) == len(found) else None
+
+
 def costs(job: Job) -> dict[str, Any]:
     """Return times by llama.cpp's names, and what was read of the keys and values."""
     finals = [ticket.final for ticket in job.tickets if ticket.final is not None]
@@ -325,7 +334,7 @@ def costs(job: Job) -> dict[str, Any]:
     )
     cached = sum(each.cached_tokens for each in finals)
     tokens = sum(ticket.generated for ticket in job.tickets)
-    bounds = [each.missing for each in finals if each.missing is not None]
+    audited = sum(each.audited for each in finals)
     return {
         "timings": {
             "cache_n": cached,
@@ -343,7 +352,16 @@ def costs(job: Job) -> dict[str, Any]:
             "value_rows_read": sum(each.value_rows_read for each in finals),
             "kv_bytes_read": sum(each.bytes_read for each in finals),
             "kv_bytes_held": sum(each.bytes_held for each in finals),
-            "missing": max(bounds) if bounds else None,
+            "attention": finals[0].attention,
+            "guarantee": finals[0].guarantee,
+            "missing": _most(each.missing for each in finals),
+            "audit": {
+                "tokens": audited,
+                "missing": _most(each.audited_missing for each in finals),
+                "error": _most(each.audited_error for each in finals),
+            }
+            if audited
+            else None,
             "failovers": sum(ticket.deaths for ticket in job.tickets),
         },
     }

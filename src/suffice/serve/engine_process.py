@@ -133,6 +133,7 @@ def work_of(message: wire.Submit, compiled: Callable[[str], Grammar]) -> Work:
         deadline=message.deadline,
         attention=message.attention,
         reuse=message.reuse,
+        group=message.group,
         known=tuple(map(tuple, message.known)),
         grammar=None if message.grammar is None else compiled(message.grammar),
     )

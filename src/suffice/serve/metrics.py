@@ -66,6 +66,8 @@ _SUMS = (
     ("prefix_cache_hits", "prefix_hits", "Prompt tokens found in kept prefixes."),
     ("num_preemptions", "preemptions", "Requests parked for lack of memory."),
     ("engine_steps", "steps", "Steps of the engine."),
+    ("engine_key_rows_read", "key_rows_read", "Rows of keys that the engine's steps read."),
+    ("engine_value_rows_read", "value_rows_read", "Rows of values that the engine's steps read."),
 )
 
 

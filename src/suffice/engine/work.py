@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from suffice.attention.rule import Guarantee
 from suffice.sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from suffice.sampling import Constraint
-
-
-class Grammar(Protocol):
-    """A compiled grammar."""
-
-    def start(self) -> Constraint:
-        """Return the constraint of a new text."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +23,8 @@ class Work:
         reuse: Whether it may use, and leave, keys and values that requests share.
         group: Keys and values are shared with requests of the same group only.
         known: Tokens that each sample has given already, elsewhere; it goes on after them.
-        grammar: What the samples' texts must follow.
+        grammar: What the samples' texts must follow, a grammar in llguidance's form; see
+            `SamplingParams.structured_outputs` for other forms.
     """
 
     id: str
@@ -46,7 +37,7 @@ class Work:
     reuse: bool = True
     group: str = ""
     known: tuple[tuple[int, ...], ...] = ()
-    grammar: Grammar | None = None
+    grammar: str | None = None
 
 
 @dataclass(frozen=True)

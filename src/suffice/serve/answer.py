@@ -66,6 +66,16 @@ class Reply:
         self.chat, self.top, self.before = chat, top, before
         self._reader = reader
         self._samples: dict[tuple[int, int], Sample] = {}
+        self._frames = Frames(self.head(streamed=True), chat=chat)
+        self._begun: set[int] = set()  # choices whose first chunk has been made
+        options = body.stream_options
+        self._plain = not (
+            top is not None
+            or reader is not None
+            or body.return_token_ids
+            or job.copies > 1
+            or (options is not None and options.continuous_usage_stats)
+        )
 
     def head(self, *, streamed: bool) -> dict[str, Any]:
         """Return the fields that the answer, or each chunk of it, begins with."""
@@ -85,7 +95,8 @@ class Reply:
             Problem: The request failed before its first token.
         """
         if self.body.stream:
-            return EventStream(self.front, self.job, self.events())
+            quick = self.quick if self._plain else None
+            return EventStream(self.front, self.job, self.events(), quick=quick)
         try:
             whole = await self.gathered(request)
         finally:
@@ -164,10 +175,7 @@ class Reply:
     async def events(self) -> AsyncIterator[bytes]:
         """Yield the chunks of the stream, without the end mark."""
         mailbox, options = self.job.mailbox, self.body.stream_options
-        frames = Frames(self.head(streamed=True), chat=self.chat)
-        plain = self.top is None and self._reader is None and not self.body.return_token_ids
-        plain = plain and not (options and options.continuous_usage_stats)
-        seen: set[int] = set()
+        frames = self._frames
         while mailbox.open:
             batch = await mailbox.take(self.front.settings.keep_alive_seconds)
             if not batch:
@@ -176,10 +184,10 @@ class Reply:
             for ticket, delta in batch:
                 calls = self._take(ticket, delta)
                 for index in indexes(self.job, ticket, delta.sample):
-                    if index not in seen:
-                        seen.add(index)
+                    if index not in self._begun:
+                        self._begun.add(index)
                         parts += self._first(frames, index)
-                    if not plain:
+                    if not self._plain:
                         parts += self._full(frames, ticket, delta, index, calls)
                     elif delta.text:
                         parts.append(frames.text(index, delta.text))
@@ -189,6 +197,16 @@ class Reply:
                 yield b"".join(parts)
         if options and options.include_usage:
             yield frames.chunk([], {"usage": usage(self.job), **costs(self.job)})
+
+    def quick(self, ticket: Ticket, delta: Delta) -> bytes | None:
+        """Return the chunk of a delta that is neither the first nor the last of its choice.
+
+        None if it is the first; the answer must be one without anything but text.
+        """
+        index = ticket.index * ticket.samples + delta.sample
+        if index not in self._begun:
+            return None
+        return self._frames.text(index, delta.text) if delta.text else b""
 
     async def pieces(self) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
         """Yield the text and the calls of a request with one sample, as they come.

@@ -5,9 +5,9 @@
 
 First, each request runs alone, cold: on an idle server without drafts and without a limit of
 memory. Then all are sent at random times to a server with drafts and little memory, whose engine
-is killed (SIGKILL) again and again; some clients leave early. Requests have several samples, are drawn or
-greedy, follow schemas, and share beginnings. Results go to benchmarks/serve/results/exactness.json
-and exactness.md.
+is killed (SIGKILL) again and again; some clients leave early. Requests have several samples, are
+drawn or greedy, follow schemas, and share beginnings. Results go to
+benchmarks/serve/results/exactness.json and exactness.md.
 """
 
 from __future__ import annotations

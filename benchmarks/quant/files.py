@@ -8,8 +8,8 @@
 float32 with a float32 cache; llama.cpp's perplexity of the same tokens next to it. `tokens`: greedy
 answers of the default, compared with those of the file's weights as bfloat16. `speed`: tokens per
 second of the default and of the fast setting, in turn with llama.cpp's default. Files that
-`quantize_peers` makes are made if they are missing, and so is "7B Q4_K_M", random codes in the shape
-of LLaMA-2-7B, of which only the speed of decoding is measured.
+`quantize_peers` makes are made if they are missing. "7B Q4_K_M" is a file of random codes in the
+shape of LLaMA-2-7B: only its speed of decoding is measured.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def file_of(kind: str) -> Path:
     if kind in SHAPED:
         shape, type_of = SHAPED[kind]
         path = FOLDER / f"{shape}-{type_of}.gguf"
-        return path if path.exists() else shaped_file.write(path, shaped_file.SHAPES[shape], type_of)
+        return (
+            path if path.exists() else shaped_file.write(path, shaped_file.SHAPES[shape], type_of)
+        )
     if kind not in MADE:
         return Path(pull.pull(GEMMA if kind.startswith("gemma") else SMOLLM))
     path = peer_path(FOLDER, SMOLLM, LLAMA + kind)

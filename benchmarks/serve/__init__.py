@@ -1,1 +1,1 @@
-"""The server beside those of llama.cpp and vLLM, and under faults."""
+"""The server, compared with those of llama.cpp and vLLM, and under faults."""

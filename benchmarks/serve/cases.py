@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from benchmarks.serve.servers import Server, cpu_seconds
@@ -143,8 +144,9 @@ async def long_prompt(turn: Round) -> Figures:
 
 def longest_gap(chunks: Sequence[float], since: float, until: float) -> float:
     """Return the longest time, in milliseconds, between parts of a stream that touches a span."""
-    pairs = zip(chunks, chunks[1:], strict=False)
-    return 1e3 * max(then - first for first, then in pairs if then > since and first < until)
+    return 1e3 * max(
+        then - first for first, then in pairwise(chunks) if then > since and first < until
+    )
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -150,9 +150,7 @@ def decoding(scene: Scene) -> None:
 def compiling(scene: Scene) -> None:
     """Leave while a schema is checked or compiled."""
     ident = scene.ident()
-    fields = {
-        f"{ident}{at}": {"type": "string", "pattern": "^[a-z]{1,30}$"} for at in range(60)
-    }
+    fields = {f"{ident}{at}": {"type": "string", "pattern": "^[a-z]{1,30}$"} for at in range(60)}
     schema = {"type": "object", "properties": fields, "required": list(fields)}
     link = scene.stream(ident, 4, structured_outputs={"json": schema}, ignore_eos=False)
     time.sleep(scene.rng.uniform(0, 0.1))
@@ -253,9 +251,7 @@ def _held(metrics: dict[str, float]) -> dict[str, float]:
     return {name: metrics[name] for name in names if metrics[name]}
 
 
-def steps_after(
-    notes: list[Note], left: dict[str, tuple[str, float]]
-) -> dict[str, int]:
+def steps_after(notes: list[Note], left: dict[str, tuple[str, float]]) -> dict[str, int]:
     """Return how many steps ran with each request's work after its client left.
 
     The notes of a step have the number of the step before it. A request's end is noted after the

@@ -3,11 +3,11 @@
     python -m benchmarks.serve.exactness               1,000 requests (about 15 minutes)
     python -m benchmarks.serve.exactness --requests 50
 
-First, each request runs alone: on an idle server without drafts and without a limit of memory, cold.
-Then all are sent at random times to a server with drafts and little memory, whose engine is killed
-(SIGKILL) again and again; some clients leave early. Requests have several samples, are drawn or
-greedy, follow schemas, and share beginnings. Results go to benchmarks/serve/results/exactness.json
-and exactness.md.
+First, each request runs alone, cold: on an idle server without drafts and without a limit of
+memory. Then all are sent at random times to a server with drafts and little memory, whose engine
+is killed (SIGKILL) again and again; some clients leave early. Requests have several samples, are
+drawn or greedy, follow schemas, and share beginnings. Results go to
+benchmarks/serve/results/exactness.json and exactness.md.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ from suffice import native, pull
 MODEL = "smollm2-135m"
 QUEUE = ("--max-queue", "5000")
 ALONE = Kind("alone", suffice, ("--prefix-cache-bytes", "0"))
-TOGETHER = Kind(
-    "together", suffice, (*QUEUE, "--speculate", "ngram", "--kv-cache-bytes", "96MiB")
-)
+TOGETHER = Kind("together", suffice, (*QUEUE, "--speculate", "ngram", "--kv-cache-bytes", "96MiB"))
 SECONDS = 600.0
 
 
@@ -181,7 +179,7 @@ def run(plan: Plan, place: Place, flags: Sequence[str] = ()) -> dict[str, Any]:
 _WORDS = {
     "requests": "requests",
     "equal": "texts equal to those alone",
-    "clients_left": "... of which the client left, and what came by then is equal",
+    "clients_left": "... whose client left; what came by then is equal",
     "errors": "errors that a client saw",
     "structured": "with a grammar",
     "drawn": "drawn, not greedy",

@@ -62,7 +62,9 @@ class Counts:
     @property
     def unplanned(self) -> int:
         """Answers that the server should never give."""
-        return sum(n for status, n in self.statuses.items() if status >= 500 and status not in PLANNED)
+        return sum(
+            n for status, n in self.statuses.items() if status >= 500 and status not in PLANNED
+        )
 
 
 async def load(server: Server, seconds: float, sizes: Sizes, clients: int, limit: int) -> Counts:
@@ -154,7 +156,7 @@ def table(data: dict[str, Any]) -> str:
     rows: list[list[Any]] = [
         ["minutes", round(found["seconds"] / 60), ""],
         ["requests", found["requests"], ""],
-        ["... of which the client left", found["left"], ""],
+        ["... whose client left", found["left"], ""],
         ["tokens generated", round(found["generated_tokens"]), ""],
         ["requests parked for lack of memory", round(found["parked"]), ""],
         ["lost requests", len(found["lost"]), "0"],

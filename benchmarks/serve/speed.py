@@ -192,7 +192,9 @@ def arguments() -> argparse.Namespace:
     found = script.with_peers(parser)
     if found.servers is None:
         peers = ("llama", "vllm") if found.quick else ()
-        found.servers = [name for name in servers if not name.startswith(peers)] if peers else servers
+        found.servers = (
+            [name for name in servers if not name.startswith(peers)] if peers else servers
+        )
     return found
 
 

@@ -1,6 +1,6 @@
 """A server whose engine notes when requests come, get tokens and end, and in which step.
 
-    python -m benchmarks.serve.watched MODEL PORT LOG SAMPLES
+python -m benchmarks.serve.watched MODEL PORT LOG SAMPLES
 """
 
 from __future__ import annotations

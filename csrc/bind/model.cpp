@@ -187,15 +187,16 @@ PlainReads plain(const RequestReads& reads) {
 }
 
 // tokens, positions [rows]; counts [requests] rows each; kinds [requests]; techniques [requests]
-// indices of the sets of rules; visible [rows] bit masks over the request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted;
-// reads [4, layers, kv_heads], to which those of counted requests are added: key rows read, value
-// rows read, dense rows, and value rows that each query head alone would read; queries [layers,
-// watched rows, heads, size], filled; audit [3, layers, rows, heads]: see partial.h. Returns the
-// sums, and the reads of each request.
+// indices of the sets of rules; visible [rows] bit masks over the request's own rows; outputs: rows
+// whose logits [outputs, padded vocabulary] are wanted; reads [4, layers, kv_heads], to which those
+// of counted requests are added: key rows read, value rows read, dense rows, and value rows that
+// each query head alone would read; queries [layers, watched rows, heads, size], filled; audit [3,
+// layers, rows, heads]: see partial.h. Returns the sums, and the reads of each request.
 std::pair<Counts, std::vector<PlainReads>> py_step(
     PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
     ConstInts kinds, ConstInts techniques, ConstInts tokens, ConstInts positions, ConstInts visible,
-    ConstInts outputs, Floats logits, Longs reads, std::optional<Floats> queries, std::optional<Floats> audit) {
+    ConstInts outputs, Floats logits, Longs reads, std::optional<Floats> queries,
+    std::optional<Floats> audit) {
   require(self.model != nullptr, "the model is not complete");
   const ModelSpec& spec = self.model->spec();
   const size_t rows = tokens.size();
@@ -319,9 +320,9 @@ void bind_model(nb::module_& m) {
       .def("finish", &finish, "parts"_a)
       .def("step", &py_step, "caches"_a, "lengths"_a.noconvert(), "counts"_a.noconvert(),
            "kinds"_a.noconvert(), "techniques"_a.noconvert(), "tokens"_a.noconvert(),
-           "positions"_a.noconvert(), "visible"_a.noconvert(), "outputs"_a.noconvert(), "logits"_a.noconvert(),
-           "reads"_a.noconvert(), "queries"_a.noconvert().none() = nb::none(),
-           "audit"_a.noconvert().none() = nb::none())
+           "positions"_a.noconvert(), "visible"_a.noconvert(), "outputs"_a.noconvert(),
+           "logits"_a.noconvert(), "reads"_a.noconvert(),
+           "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none())
       .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
       .def("set_rules", &set_rules, "rules"_a);
 }

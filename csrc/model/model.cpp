@@ -151,8 +151,7 @@ struct Worker {
   }
 
   bool sketches(const StepRequest& request) const {
-    return !request.exact && spec.needs_sketch(request.technique) &&
-           request.cache->extras().sketch;
+    return !request.exact && spec.needs_sketch(request.technique) && request.cache->extras().sketch;
   }
 
   // Completes the sketches of the committed keys, if the step needs them.

@@ -12,16 +12,15 @@ from typing import Literal
 
 import numpy as np
 
-from suffice.attention.rule import WHOLE, AttentionRule, Guarantee, guarantee
 from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
-from suffice.engine.model_facts import ModelFacts
 from suffice.engine.protocol import Rows
+from suffice.engine.techniques import ModelWithTechniques
 from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.decoder import DecoderWeights
 from suffice.models.key_rounding import key_rounding
-from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.native_model import StepRows
 from suffice.native import core
 from suffice.policy import QueryObserver
 from suffice.speculate import DraftingSample, Proposer, Tree
@@ -44,7 +43,7 @@ class Sequence:
     reads: Reads = field(default_factory=Reads)  # by decode steps
 
 
-class Runner(ModelFacts):
+class Runner(ModelWithTechniques):
     """A model with the memory of its requests.
 
     `trace` sums the reads of all decode steps. Every `audit`-th step is audited; None for none.
@@ -57,7 +56,6 @@ class Runner(ModelFacts):
     def __init__(
         self, config: Config, decoder: DecoderWeights, sample: Callable[[], list[int]] = list
     ) -> None:
-        assert config.max_model_len is not None, "the config must be resolved"
         super().__init__(config, decoder)
         self.sample = sample
         model = decoder.config
@@ -68,40 +66,11 @@ class Runner(ModelFacts):
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
-        rules = config.rules(len(model.layers), model.kv_heads)
-        self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
-        self._guarantees = [self._guarantee(rules)]  # of each technique that rows may name
-        self._sketched = config.attention.sketched or config.speculative_config.sketched
         self._rounding = None
         if fits_keys(types_of(config.kv_cache_dtype)[0]):
-            self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
+            self._rounding = key_rounding(self._native, model, self.context, sample())
         self.growth = machine.fitted_to_kernel(config.growth)
         self.proposer: Proposer = NoDrafts()
-
-    def use(self, rules: list[list[AttentionRule | None]]) -> None:
-        """Replace the config's attention rules by others, [L][G]."""
-        self._native.use(rules)
-        self._guarantees[0] = self._guarantee(rules)
-
-    def allow(self, config: Config) -> int:
-        """Let rows name the attention of a config, which differs in nothing else; its number.
-
-        No sequence may be open: those opened from now on keep what the technique needs.
-        """
-        model = self.decoder.config
-        rules = config.rules(len(model.layers), model.kv_heads)
-        self._guarantees.append(self._guarantee(rules))
-        self._sketched = self._sketched or config.attention.sketched
-        return self._native.add_rules(rules)
-
-    def _guarantee(self, rules: list[list[AttentionRule | None]]) -> Guarantee:
-        """Return what is known of the rows that stay unread, among all that a text has had."""
-        whole = not (self.config.softmax.coded or self.config.policy.chooses)
-        return guarantee(rules) if whole else "none"
-
-    def guarantee(self, technique: int = 0) -> Guarantee:
-        """Return what is known of the share of a softmax that decode steps leave unread."""
-        return self._guarantees[technique]
 
     @property
     def memory_bytes(self) -> tuple[int, int]:
@@ -118,23 +87,6 @@ class Runner(ModelFacts):
     def known_rows(self) -> int:
         """The largest number of known tokens of a sequence in a decode step."""
         return 1 if self.config.policy.one_by_one else KNOWN_ROWS
-
-    @property
-    def shares_prompts(self) -> bool:
-        """Whether a prompt's rows serve other prompts that begin alike, bit for bit.
-
-        Not if the policy chooses by the queries of the whole prompt, or evicts.
-        """
-        return not (self.config.policy.evicts or self.config.policy.watches)
-
-    @property
-    def prompts_by_technique(self) -> bool:
-        """Whether a prompt's rows depend on the request's technique."""
-        return self.config.softmax.prefill
-
-    def shares_answers(self, technique: int = 0) -> bool:
-        """Whether rows of decode steps are those that a prompt would have, bit for bit."""
-        return self.shares_prompts and self._guarantees[technique] == WHOLE
 
     def open(self, request_id: str, limit: int) -> Sequence:
         """Return a new, empty sequence that may grow to `limit` rows."""

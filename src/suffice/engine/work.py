@@ -19,7 +19,7 @@ class Work:
         priority: A smaller number comes first, and is parked last when memory runs out.
         key: Requests of one key share their time with those of other keys.
         deadline: Seconds from submission after which it ends with error code "deadline".
-        attention: A technique's text, one of those that the engine allows; None is its own.
+        attention: The text of a technique that the engine allows; None is its own.
         reuse: Whether it may use, and leave, keys and values that requests share.
         group: Keys and values are shared with requests of the same group only.
         known: Tokens that each sample has given already, elsewhere; it goes on after them.

@@ -180,9 +180,8 @@ class NativeModel:
             InputError: More rows than a cache has spare, or several beyond the trained positions
                 of a dynamic rotation (see `rope.check_call`).
         """
-        for rows in batch:
-            if rows.parents is None:
-                check_call(self._config, rows.cache.length, len(rows.tokens))
+        for rows in (rows for rows in batch if rows.parents is None):
+            check_call(self._config, rows.cache.length, len(rows.tokens))
         watched = sum(len(rows.tokens) for rows in batch if rows.watch is not None)
         pieces = [piece for rows in batch for piece in _pieces(rows)]
         tokens, positions, visible, outputs = _drafted(batch)
@@ -192,10 +191,7 @@ class NativeModel:
         layers, heads = len(self._config.layers), self._config.heads
         shape = layers, watched, heads, self._config.head_size
         queries = np.empty(shape, np.float32) if watched else None
-        found = None
-        if audit:
-            found = np.zeros((3, layers, len(tokens), heads), np.float32)
-            found[2] = np.nan
+        found = _unaudited(layers, len(tokens), heads) if audit else None
         counts, each = self._model.step(
             [piece.rows.cache.native for piece in pieces],
             _ints([piece.rows.cache.length + piece.first for piece in pieces]),
@@ -215,16 +211,22 @@ class NativeModel:
             _show(batch, queries)
         if any(rows.counted for rows in batch):
             trace.add(counts, steps=1)
-        if found is not None:
-            trace.audit = trace.audit or Audit(layers, heads)
-            trace.audit.add(found[:, :, _counted_rows(batch)])
         firsts = zip(pieces, each, strict=True)
         own = [Reads(*one) for piece, one in firsts if piece.first == 0]
         if found is not None:
+            trace.audit = trace.audit or Audit(layers, heads)
+            trace.audit.add(found[:, :, _counted_rows(batch)])
             _note_audits(batch, own, found)
         if reads is not None:
-            reads += own
+            reads.extend(own)
         return logits[:, : self._vocab]
+
+
+def _unaudited(layers: int, rows: int, heads: int) -> np.ndarray:
+    """Return what the core's audit fills: [3, L, T, H]."""
+    found = np.zeros((3, layers, rows, heads), np.float32)
+    found[2] = np.nan
+    return found
 
 
 @dataclass(frozen=True)

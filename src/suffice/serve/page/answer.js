@@ -110,9 +110,9 @@ function bars(keys, values) {
   return made;
 }
 
-// What an answer cost, as elements of one line; `bounded` says that `missing` is never exceeded.
+// What an answer cost, as elements; `bounded` says that `missing` is never exceeded.
 export function costs({ suffice, timings, firstSeconds, tokensPerSecond, bounded, attention, stopped }) {
-  const line = [];
+  const found = [];
   const held = suffice?.kv_rows_held;
   if (held) {
     const keys = suffice.kv_rows_read / held;
@@ -120,22 +120,24 @@ export function costs({ suffice, timings, firstSeconds, tokensPerSecond, bounded
     const read = `read ${percent((keys + values) / 2)} % of the rows`;
     const each = ` (keys ${percent(keys)} %, values ${percent(values)} %)`;
     const detail = suffice.kv_rows_read === suffice.value_rows_read ? "" : each;
-    line.push(bars(keys, values), element("span", {}, element("strong", {}, read), detail));
-    line.push(element("span", {}, left(suffice, bounded, keys + values >= 2)));
+    found.push(bars(keys, values), element("span", {}, element("strong", {}, read), detail));
+    found.push(element("span", {}, left(suffice, bounded, keys + values >= 2)));
   }
-  if (attention) line.push(element("span", {}, attention));
+  const details = [];
+  if (stopped) details.push("stopped");
   if (timings) {
     const drafts = timings.draft_n;
-    line.push(`${count(timings.predicted_n)} tokens, ${rate(timings.predicted_per_second)} per second`);
-    if (timings.cache_n) line.push(`${count(timings.cache_n)} prompt tokens were kept from before`);
-    if (drafts) line.push(`${count(timings.draft_n_accepted)} of ${count(drafts)} drafts accepted`);
+    details.push(`${count(timings.predicted_n)} tokens, ${rate(timings.predicted_per_second)} per second`);
+    if (timings.cache_n) details.push(`${count(timings.cache_n)} prompt tokens cached`);
+    if (drafts) details.push(`${count(timings.draft_n_accepted)} of ${count(drafts)} drafts accepted`);
   } else if (tokensPerSecond) {
-    line.push(`${rate(tokensPerSecond)} tokens per second`);
+    details.push(`${rate(tokensPerSecond)} tokens per second`);
   }
-  if (firstSeconds !== undefined) line.push(`first token after ${duration(firstSeconds)}`);
-  if (suffice?.failovers) line.push(`outlived ${count(suffice.failovers)} engine(s)`);
-  if (stopped) line.push("stopped");
-  return line.map((each) => (typeof each === "string" ? element("span", {}, each) : each));
+  if (firstSeconds !== undefined) details.push(`first token after ${duration(firstSeconds)}`);
+  if (suffice?.failovers) details.push(`outlived ${count(suffice.failovers)} engine(s)`);
+  if (attention) details.push(attention);
+  if (details.length) found.push(element("span", { class: "details" }, details.join(" \u00b7 ")));
+  return found;
 }
 
 function left({ missing }, bounded, all) {

@@ -6,6 +6,12 @@ export function count(value) {
   return plain.format(value);
 }
 
+const brief = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+
+export function short(value) {
+  return brief.format(value);
+}
+
 export function rate(value) {
   return value >= 100 || value === 0 ? plain.format(value) : value.toFixed(1);
 }
@@ -28,12 +34,12 @@ export function bytes(value) {
     left /= 1000;
     at += 1;
   }
-  return `${at && left < 100 ? left.toFixed(1) : left.toFixed(0)} ${units[at]}`;
+  return `${at && left < 100 ? left.toFixed(1) : left.toFixed(0)}\u00a0${units[at]}`;
 }
 
 export function duration(seconds) {
-  if (seconds < 0.0995) return `${(1000 * seconds).toFixed(1)} ms`;
-  return seconds < 1 ? `${(1000 * seconds).toFixed(0)} ms` : `${seconds.toFixed(1)} s`;
+  if (seconds < 0.0995) return `${(1000 * seconds).toFixed(1)}\u00a0ms`;
+  return seconds < 1 ? `${(1000 * seconds).toFixed(0)}\u00a0ms` : `${seconds.toFixed(1)}\u00a0s`;
 }
 
 // Make an element; children that are strings become text, never markup.

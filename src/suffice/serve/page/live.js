@@ -1,6 +1,6 @@
 // The live view: reads the feed while the page is seen, and shows its frames.
 
-import { byId, bytes, count, duration, element, percent, rate } from "./format.js";
+import { byId, bytes, count, duration, element, percent, rate, short } from "./format.js";
 import { Heat, legend } from "./heat.js";
 import { events } from "./server.js";
 import { Spark } from "./spark.js";
@@ -85,7 +85,7 @@ export class Live {
     if (frame.seconds === undefined) return;
     const [median, longest] = frame.gap_seconds ?? [null, null];
     const per = frame.seconds || 1;
-    this.tokens.add(frame.generated_tokens / per, undefined, `prompts: ${rate(frame.prompt_tokens / per)}`);
+    this.tokens.add(frame.generated_tokens / per, undefined, `${rate(frame.prompt_tokens / per)} of prompts`);
     this.firsts(frame);
     this.gap.add(median, longest, longest === null ? null : `longest: ${duration(longest)}`);
     this.counts(frame);
@@ -135,8 +135,9 @@ export class Live {
     const sum = (rows) => rows.flat().reduce((a, b) => a + b, 0);
     const size = `${held.length} layers, ${held[0].length} heads`;
     for (const [name, rows] of [["keys", keys], ["values", values]]) {
-      const text = `${name} read: ${percent(sum(rows) / sum(held))} % of those held; ${size}`;
-      byId(name).setAttribute("aria-label", text);
+      const part = `${sum(held) ? percent(sum(rows) / sum(held)) : 0} %`;
+      byId(name).setAttribute("aria-label", `${name} read: ${part} of those held; ${size}`);
+      byId(`${name}-share`).textContent = `${part} of ${short(sum(held))} rows held`;
     }
   }
 
@@ -163,11 +164,11 @@ export class Live {
     const rows = [
       ["Running", count(frame.running)],
       ["Waiting", count(frame.waiting)],
-      ["Live cache", bytes(frame.kv_bytes_used), limit ? `of ${bytes(limit)}` : ""],
+      ["Caches", bytes(frame.kv_bytes_used), limit ? `of ${bytes(limit)}` : ""],
       ["Kept prefixes", frame.prefix_entries ? bytes(frame.prefix_bytes) : "none",
         frame.prefix_entries ? `in ${count(frame.prefix_entries)}` : ""],
       ["Drafts accepted", frame.drafts ? `${percent(frame.accepted / frame.drafts)} %` : "–",
-        frame.drafts ? `of ${rate(frame.drafts / per)} per second` : ""],
+        frame.drafts ? `of ${rate(frame.drafts / per)} per s` : ""],
       ["Read since start", bytes(whole.kv_bytes_read), `of ${bytes(whole.kv_bytes_held)}`],
       ["Weights read", bytes(frame.weight_bytes_read / per), "per second"],
       ["Engine restarts", count(frame.restarts)],

@@ -1,4 +1,4 @@
-"""Clients that mean harm, and a machine that runs out of things: guard.py, fields.py, instances.py."""
+"""Clients that mean harm, and a machine that runs out: guard.py, fields.py, instances.py."""
 
 from __future__ import annotations
 
@@ -167,7 +167,9 @@ def few_files() -> Iterator[Callable[[], None]]:
     taken: list[int] = []
 
     def take() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, before[1]))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 20, before[1])
+        )
         try:
             while True:
                 taken.append(os.open("/dev/null", os.O_RDONLY))

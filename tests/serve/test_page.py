@@ -78,7 +78,9 @@ def test_other_files_are_not_there(server: Served, path: str) -> None:
 
 def test_what_the_page_shows_of_the_server(serving: Callable[..., Any]) -> None:
     settings = {
-        "attentions": ("certified:eps=0.1", "certified:eps=0.1,bounded=false"),
+        "options": {
+            "attentions": ("exact", "certified:eps=0.1", "certified:eps=0.1,bounded=false")
+        },
         "default_sampling": {"temperature": 0.3, "top_k": 20, "repetition_penalty": 1.1},
     }
     with serving(**settings) as server:

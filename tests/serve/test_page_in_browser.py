@@ -143,7 +143,8 @@ def test_stop_ends_the_work(
 def test_fields_reach_the_server(
     serving: Callable[..., Any], opening: Callable[..., Opened]
 ) -> None:
-    with serving(attentions=("certified:eps=0.1",), default_sampling={"top_k": 7}) as server:
+    options = {"attentions": ("exact", "certified:eps=0.1")}
+    with serving(options=options, default_sampling={"top_k": 7}) as server:
         opened = opening(server)
         page = opened.page
         page.click("#settings-button")
@@ -358,7 +359,11 @@ def test_accessibility(
 ) -> None:
     slow = 0.5 if state == "running" else 0.001
     with serving(
-        options={"says": CODE, "step_seconds": slow}, attentions=("certified:eps=0.1",)
+        options={
+            "says": CODE,
+            "step_seconds": slow,
+            "attentions": ("exact", "certified:eps=0.1"),
+        }
     ) as server:
         opened = opening(server, color_scheme=scheme)
         page = opened.page

@@ -199,5 +199,6 @@ def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
         max_num_seqs=16,
         fingerprint="fp_scripted",
         weight_bytes=123,
+        attentions=tuple(options.get("attentions", ("exact",))),
     )
     return Opened(ScriptedEngine(options), facts)

@@ -76,9 +76,13 @@ class Watched(Protocol):
     """What gauges are read from."""
 
     stats: dict[str, Any]
-    past: Mapping[str, float]
     restarts: int
     failovers: int
+
+    @property
+    def past(self) -> Mapping[str, float]:
+        """Counts of engines that died."""
+        ...
 
 
 class Metrics:

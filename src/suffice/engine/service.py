@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from suffice.attention import ATTENTIONS
 from suffice.attention.rule import Guarantee
+from suffice.engine.pace import Pace
 from suffice.engine.request import Request, Sample
 from suffice.engine.steps import STEP_SECONDS
 from suffice.engine.work import Delta, EngineStats, Final, Look, TokenLogprob, Work
@@ -100,6 +101,7 @@ class Engine:
         self._closing = self._draining = False
         self._settled = True  # the thread has nothing left to do or to tell
         self._stats = EngineStats()
+        self._pace = Pace(clock())
         self._thread = threading.Thread(target=self._run, name="suffice-engine", daemon=True)
         self._thread.start()
 
@@ -189,12 +191,18 @@ class Engine:
     def stats(self) -> EngineStats:
         """Return the state after the last step."""
         with self._wake:
-            return self._stats
+            speed = self._pace.per_second(self._stats.generated_tokens, self._clock())
+            return dataclasses.replace(self._stats, tokens_per_second=speed)
 
     def look(self) -> Look:
         """Return the state and the rows read by layer and head; waits for the end of a step."""
         look, own = self._loop.look(), self.stats()
-        stats = dataclasses.replace(look.stats, steps=own.steps, last_step_at=own.last_step_at)
+        stats = dataclasses.replace(
+            look.stats,
+            steps=own.steps,
+            last_step_at=own.last_step_at,
+            tokens_per_second=own.tokens_per_second,
+        )
         return dataclasses.replace(look, stats=stats)
 
     def drain(self) -> None:
@@ -281,6 +289,7 @@ class Engine:
         )
         with self._wake:
             self._stats = stats
+            self._pace.note(stats.generated_tokens, stats.last_step_at)
             self._settled = not self._jobs
             self._wake.notify_all()
 

@@ -116,8 +116,9 @@ class EngineStats:
         kv_bytes_limit: 0 if there is none.
         prefix_queries: Prompt tokens that were looked up in the prefix store.
         prefix_hits: Those of them that were found there.
-        preemptions: Requests that were parked for lack of memory.
+        preemptions: Requests that were parked, for memory or for more urgent ones.
         drafts: Drafted tokens that were checked; `accepted` are those of them that were right.
+        tokens_per_second: Generated tokens a second, of the last five seconds.
         last_step_at: When the last step ended, on the clock of `time.monotonic`.
     """
 
@@ -134,6 +135,7 @@ class EngineStats:
     last_step_at: float = 0.0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    tokens_per_second: float = 0.0
     key_rows_read: int = 0
     value_rows_read: int = 0
     rows_held: int = 0

@@ -23,7 +23,7 @@ class StructuredOutputsParams:
     Attributes:
         json: A JSON schema: a mapping, its text, or True for any JSON.
         regex: A regular expression for the whole text.
-        choice: The texts to choose from.
+        choice: Texts of which one is chosen.
         grammar: A grammar in Lark's form or in llama.cpp's (GBNF).
         json_object: True for any JSON object.
 

@@ -318,10 +318,6 @@ class Tokenizer(Protocol):
         """Return a conversation as text; `continue_last` leaves the last message open."""
         ...
 
-    def stored(self) -> tuple[Mapping[str, Any], str]:
-        """Return facts about it, and the whole of it in the form of Hugging Face's JSON files."""
-        ...
-
     def stream(self, *, skip_special: bool) -> Detokenizer:
         """Return a detokenizer for a new text."""
         ...

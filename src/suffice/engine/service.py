@@ -134,9 +134,11 @@ class Engine:
             reuse=work.reuse,
             group=work.group,
             technique=self._technique(work.attention),
-            grammar=work.grammar,
         )
         _check_known(work, request)
+        if work.grammar is not None:
+            for sample in request.samples:
+                sample.state.constraint = work.grammar.start()
         for sample, tokens in zip(request.samples, work.known, strict=False):
             sample.restore(tokens)
         job = _Job(work, request, on_delta, self._clock())

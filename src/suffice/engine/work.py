@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from suffice.attention.rule import Guarantee
 from suffice.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from suffice.sampling import Constraint
+
+
+class Grammar(Protocol):
+    """A compiled grammar."""
+
+    def start(self) -> Constraint:
+        """Return the constraint of a new text."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +33,7 @@ class Work:
         reuse: Whether it may use, and leave, keys and values that requests share.
         group: Keys and values are shared with requests of the same group only.
         known: Tokens that each sample has given already, elsewhere; it goes on after them.
-        grammar: What the samples' texts must follow, a grammar in llguidance's form; see
-            `SamplingParams.structured_outputs` for other forms.
+        grammar: What the samples' texts must follow.
     """
 
     id: str
@@ -37,7 +46,7 @@ class Work:
     reuse: bool = True
     group: str = ""
     known: tuple[tuple[int, ...], ...] = ()
-    grammar: str | None = None
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from suffice.engine.config import Config
@@ -11,7 +11,9 @@ from suffice.engine.llm import LLM
 from suffice.engine.load import load
 from suffice.engine.options import EngineOptions
 from suffice.engine.service import Engine
+from suffice.engine.work import Grammar
 from suffice.models.files import fingerprint, locate
+from suffice.models.tokenizer import Tokenizer
 from suffice.serve import wire
 from suffice.serve.hosted import Opened
 
@@ -38,4 +40,19 @@ def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
         weight_bytes=runner.weight_bytes,
         attentions=tuple(engine.attentions),
     )
-    return Opened(engine, facts)
+    return Opened(engine, facts, _grammars(tokenizer, runner.vocabulary))
+
+
+def _grammars(tokenizer: Tokenizer, vocabulary: int) -> Callable[[str], Grammar]:
+    """Return what compiles grammars; llguidance is imported for the first one."""
+    made: list[Any] = []
+
+    def compiled(text: str) -> Grammar:
+        if not made:
+            from suffice.serve.grammar import Grammars
+
+            made.append(Grammars(tokenizer, vocabulary))
+        found: Grammar = made[0].compiled(text)
+        return found
+
+    return compiled

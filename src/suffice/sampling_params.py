@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from suffice.errors import InputError, OptionError, check_text
+from suffice.errors import InputError, OptionError, check_text, unknown
 
 GREEDY_BELOW = 1e-5
+STRUCTURES = ("json", "regex", "choice", "grammar", "json_object")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,9 @@ class SamplingParams:
         allowed_token_ids: Only these tokens may be generated.
         bad_words: Words that must not be generated. Only the tokenizer's own encodings, with and
             without a leading space, are prevented; other token sequences for a word are not.
+        structured_outputs: What the text must follow, as a mapping with one of the fields "json" (a
+            schema), "regex", "choice" (a list of texts), "grammar" (Lark or GBNF) and "json_object"
+            (True). It needs llguidance, which comes with `suffice[serve]`.
 
     Raises:
         InputError: A value is out of range, or two contradict each other.
@@ -74,6 +78,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] | None = None
+    structured_outputs: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -111,6 +116,7 @@ class SamplingParams:
         if self.allowed_token_ids == ():
             raise InputError("allowed_token_ids=[]: must hold at least one token id, or be None")
         object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
+        _check_structure(self.structured_outputs)
 
     def _check_together(self) -> None:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -206,3 +212,28 @@ def _bias(value: Any) -> dict[int, float] | None:
         if not rule.allows(bias):
             raise InputError(f"logit_bias of token {token}: {bias!r} must be {rule.text}")
     return {int(token): float(bias) for token, bias in value.items()}
+
+
+def _check_structure(value: Any) -> None:
+    if value is None:
+        return
+    known = ", ".join(STRUCTURES)
+    if not isinstance(value, Mapping) or len(value) != 1:
+        raise OptionError(
+            "structured_outputs", value, f"must map one of {known} to its value", ", or be None"
+        )
+    ((kind, own),) = value.items()
+    if kind not in STRUCTURES:
+        raise unknown("field of structured_outputs", str(kind), STRUCTURES)
+    rule, text = _STRUCTURES[kind]
+    if not rule(own):
+        raise InputError(f"structured_outputs: {kind}={own!r}: must be {text}")
+
+
+_STRUCTURES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "json": (lambda value: isinstance(value, Mapping | str | bool), "a JSON schema"),
+    "regex": (lambda value: isinstance(value, str), "a regular expression"),
+    "choice": (lambda value: bool(_texts("choice", value)), "a list of texts"),
+    "grammar": (lambda value: isinstance(value, str), "a grammar in Lark or GBNF"),
+    "json_object": (lambda value: value is True, "True"),
+}

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from suffice.engine import structured
 from suffice.engine.config import Config
 from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import CachedPrefix, Request, Sample
@@ -151,6 +152,7 @@ class RequestMaker:
         self._tokenizer = tokenizer
         self._vocabulary = runner.vocabulary
         self._longest = runner.longest_prompt
+        self.grammars = structured.Grammars(tokenizer, runner.vocabulary)
         self._count = 0
         self._counting = threading.Lock()
         self._seed = int.from_bytes(os.urandom(8), "little") if config.seed is None else config.seed
@@ -194,6 +196,10 @@ class RequestMaker:
         request = Request(str(number), text, tokens, params, limit=limit, kept=kept, **traits)
         seed = self._seed_of(number) if params.seed is None else params.seed
         request.samples = [self._sample(request, seed, index) for index in range(params.n)]
+        if params.structured_outputs is not None:
+            grammar = self.grammars.compiled(structured.text_of(params.structured_outputs))
+            for sample in request.samples:
+                sample.state.constraint = grammar.start()
         return request
 
     def _sample(self, request: Request, seed: int, index: int) -> Sample:

@@ -296,6 +296,10 @@ class Tokenizer(Protocol):
         """Whether `chat` can be used."""
         ...
 
+    def stored(self) -> tuple[dict[str, Any], str]:
+        """Return facts such as special tokens, and the tokenizer's JSON."""
+        ...
+
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the tokens of a text; `special` adds the special tokens the model expects."""
         ...

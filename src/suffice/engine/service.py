@@ -137,6 +137,8 @@ class Engine:
         )
         _check_known(work, request)
         if work.grammar is not None:
+            if work.params.structured_outputs is not None:
+                raise InputError("grammar and structured_outputs contradict each other: give one")
             for sample in request.samples:
                 sample.state.constraint = work.grammar.start()
         for sample, tokens in zip(request.samples, work.known, strict=False):

@@ -12,9 +12,9 @@ import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from suffice.engine.structured import SPACES
 from suffice.errors import unknown
 from suffice.serve.errors import Problem
-from suffice.serve.grammar import SPACES
 
 PARSERS = ("hermes", "llama3")
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"

@@ -1,0 +1,168 @@
+"""Structured output: a JSON schema, regex, choice or grammar that a text must follow.
+
+llguidance compiles it for the model's tokens and says, before each token, which may follow.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suffice.errors import InputError, one_line
+
+LONGEST = 1 << 18  # characters of a grammar
+MOST_KEPT = 64  # compiled grammars
+# Between the parts of JSON: nothing, a space, or a line break with an indent. Without a bound a
+# small model may write spaces until its tokens are used up.
+SPACES = {"whitespace_pattern": "|[ ]|\\n[ ]{0,16}"}
+_EXTRA = "pip install 'suffice[serve]'"
+
+
+class TokenTexts(Protocol):
+    """What a tokenizer has to say for grammars."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """The tokens that end a text."""
+        ...
+
+    def stored(self) -> tuple[Any, str]:
+        """Return facts of no concern here, and the tokenizer's JSON."""
+        ...
+
+
+def check_installed() -> None:
+    """Require llguidance.
+
+    Raises:
+        InputError: It is not installed.
+    """
+    try:
+        import llguidance  # noqa: F401
+    except ImportError:
+        raise InputError(f"structured_outputs needs llguidance: {_EXTRA}") from None
+
+
+def text_of(given: Mapping[str, Any]) -> str:
+    """Return llguidance's grammar of `SamplingParams.structured_outputs`, which has one field.
+
+    Raises:
+        InputError: The field's value is no schema or grammar, or llguidance is not installed.
+    """
+    check_installed()
+    ((kind, value),) = given.items()
+    return grammar_of(kind, value)
+
+
+def grammar_of(kind: str, value: Any) -> str:
+    """Return llguidance's grammar for the value of a field of `structured_outputs`.
+
+    Raises:
+        InputError: The value is no schema or grammar, or too long.
+    """
+    from llguidance import LLMatcher
+    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+
+    try:
+        if kind == "json_object":
+            found: str = LLMatcher.grammar_from_json_schema('{"type": "object"}', SPACES)
+        elif kind == "json":
+            text = value if isinstance(value, str) else json.dumps(value)
+            found = LLMatcher.grammar_from_json_schema(text, SPACES)
+        elif kind == "regex":
+            found = LLMatcher.grammar_from_regex(value)
+        elif kind == "choice":
+            texts = " | ".join(json.dumps(each, ensure_ascii=False) for each in value)
+            found = LLMatcher.grammar_from_lark(f"start: {texts}")
+        else:
+            found = LLMatcher.grammar_from_lark(any_to_lark(value))
+    except (ValueError, TypeError, GbnfToLarkError, RecursionError) as error:
+        raise InputError(f"{kind}: {one_line(error, 200)}") from None
+    if len(found) > LONGEST:
+        raise InputError(
+            f"{kind}: the grammar has {len(found)} characters; at most {LONGEST} are allowed"
+        )
+    return found
+
+
+def fault(grammar: str) -> str:
+    """Return why a grammar is bad; empty if it is not."""
+    from llguidance import LLMatcher
+
+    bad, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+    return str(messages[0]) if bad else ""
+
+
+class Following:
+    """The state of one text that follows a grammar."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+
+    def fill(self, words: NDArray[np.uint32]) -> None:
+        """Write which tokens may come next; see `sampling.Constraint`."""
+        if self._matcher.is_error():
+            words[:] = 0
+            return
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+
+    def advance(self, token: int) -> None:
+        """Go on to the state after a token; what comes after the end changes nothing."""
+        if not self._matcher.is_stopped():
+            self._matcher.consume_token(token)
+
+
+class Compiled:
+    """A grammar for one model's tokens."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+
+    def start(self) -> Following:
+        """Return the state of a new text."""
+        return Following(self._matcher.deep_copy())
+
+
+class Grammars:
+    """Compiles grammars for a tokenizer, and keeps the last ones."""
+
+    def __init__(self, tokenizer: TokenTexts, vocabulary: int) -> None:
+        self._tokenizer, self._vocabulary = tokenizer, vocabulary
+        self._tokens: Any = None
+        self._kept: OrderedDict[str, Compiled] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def compiled(self, grammar: str) -> Compiled:
+        """Return a grammar for the model's tokens.
+
+        Raises:
+            InputError: It is bad, too large, or llguidance is not installed.
+        """
+        with self._lock:
+            if (found := self._kept.get(grammar)) is not None:
+                self._kept.move_to_end(grammar)
+                return found
+            found = Compiled(self._matcher(grammar))
+            self._kept[grammar] = found
+            if len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+            return found
+
+    def _matcher(self, grammar: str) -> Any:
+        check_installed()
+        from llguidance import LLMatcher, LLTokenizer
+
+        if self._tokens is None:
+            _, text = self._tokenizer.stored()
+            ends = sorted(self._tokenizer.eos_ids)
+            self._tokens = LLTokenizer(text, n_vocab=self._vocabulary, eos_token=ends)
+        matcher = LLMatcher(self._tokens, grammar, log_level=0)
+        if matcher.is_error():
+            raise InputError(f"the grammar is bad: {one_line(matcher.get_error(), 200)}")
+        return matcher

@@ -15,23 +15,16 @@ WORDS = (
     *("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world"),
     *("school", "state", "family", "student", "group", "country", "problem", "hand", "part"),
 )
+NUMBERS = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 0, "maximum": 999},
+    "minItems": 2,
+    "maxItems": 6,
+}
 FORMS: tuple[dict[str, Any], ...] = (
     {"structured_outputs": {"regex": "([a-z]{3} ){4,9}"}},
     {"structured_outputs": {"choice": ["yes", "no", "perhaps"]}},
-    {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {
-                "name": "numbers",
-                "schema": {
-                    "type": "array",
-                    "items": {"type": "integer", "minimum": 0, "maximum": 999},
-                    "minItems": 2,
-                    "maxItems": 6,
-                },
-            },
-        }
-    },
+    {"structured_outputs": {"json": NUMBERS}},
 )
 
 

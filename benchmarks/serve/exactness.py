@@ -36,7 +36,7 @@ from suffice import native, pull
 MODEL = "smollm2-135m"
 QUEUE = ("--max-queue", "5000")
 ALONE = Kind("alone", suffice, ("--prefix-cache-bytes", "0"))
-TOGETHER = Kind("together", suffice, (*QUEUE, "--speculate", "ngram", "--kv-cache-bytes", "96MiB"))
+TOGETHER = Kind("together", suffice, (*QUEUE, "--speculate", "ngram", "--kv-cache-bytes", "48MiB"))
 SECONDS = 600.0
 
 
@@ -185,7 +185,7 @@ _WORDS = {
     "drawn": "drawn, not greedy",
     "kills": "engines killed",
     "failovers": "requests that went on in the next engine",
-    "parked": "requests parked for lack of memory, in the last engine and those before",
+    "parked": "requests parked for lack of memory",
     "prefix_tokens_found": "prompt tokens found in kept prefixes",
     "drafts_accepted": "drafted tokens accepted",
     "bytes_left": "bytes of keys and values left at the end, beyond kept prefixes",

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -50,7 +51,7 @@ class Instance:
 
     Attributes:
         facts: Of the engine that was ready last; None before the first.
-        stats: The engine's last counts.
+        stats: The engine's last counts; `past` are the sums of those that engines died with.
         restarts: Engines that died.
         failovers: Requests that went on in another engine.
         seen: Takes looks at the engine; see `watch`.
@@ -59,6 +60,7 @@ class Instance:
     def __init__(self, settings: Settings, observe: Observer) -> None:
         self.facts: wire.Facts | None = None
         self.stats: dict[str, Any] = {}
+        self.past: Counter[str] = Counter()
         self.restarts = self.failovers = 0
         self.tickets: dict[str, Ticket] = {}
         self._settings = settings
@@ -143,9 +145,12 @@ class Instance:
         pause = FIRST_PAUSE
         while True:
             began = time.monotonic()
-            life = await self._launch()
+            life = None
             try:
+                life = await self._launch()
                 await life.link.ended
+            except OSError as error:  # no file descriptor, no memory for a process
+                LOG.error("the engine cannot be started: %s", error)
             except msgspec.DecodeError:
                 LOG.exception("the engine sent what is no message")
             finally:
@@ -162,9 +167,13 @@ class Instance:
     async def _launch(self) -> Life:
         ours, theirs = socket.socketpair()
         loop = asyncio.get_running_loop()
-        with theirs:
-            process = await loop.run_in_executor(self._starter, started, theirs.fileno())
-        writer, link = await loop.create_connection(lambda: Link(self._take), sock=ours)
+        try:
+            with theirs:
+                process = await loop.run_in_executor(self._starter, started, theirs.fileno())
+            writer, link = await loop.create_connection(lambda: Link(self._take), sock=ours)
+        except OSError:
+            ours.close()
+            raise
         start = wire.Start(
             self._settings.engine, dict(self._settings.options), dict(self._settings.limits)
         )
@@ -227,6 +236,8 @@ class Instance:
     def _mourn(self) -> None:
         """Note that the engine died, and give up the requests that it may have died of."""
         self.restarts += 1
+        self.past.update(self.stats)
+        self.stats = {}
         now = time.monotonic()
         self._deaths = [each for each in self._deaths if now - each < WINDOW_SECONDS] + [now]
         LOG.error("the engine died; %d requests wait for the next one", len(self.tickets))

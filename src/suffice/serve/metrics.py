@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client import (
@@ -76,6 +76,7 @@ class Watched(Protocol):
     """What gauges are read from."""
 
     stats: dict[str, Any]
+    past: Mapping[str, float]
     restarts: int
     failovers: int
 
@@ -189,8 +190,6 @@ class _Counts:
 
     def __init__(self, prefix: str, labels: dict[str, str], instance: Watched) -> None:
         self._prefix, self._labels, self._instance = prefix, labels, instance
-        self._before: dict[str, float] = {}
-        self._last: dict[str, float] = {}
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -220,8 +219,4 @@ class _Counts:
             yield counter
 
     def _sum(self, field: str) -> float:
-        value = float(self._instance.stats.get(field, 0))
-        if value < self._last.get(field, 0.0):
-            self._before[field] = self._before.get(field, 0.0) + self._last[field]
-        self._last[field] = value
-        return self._before.get(field, 0.0) + value
+        return float(self._instance.past.get(field, 0) + self._instance.stats.get(field, 0))

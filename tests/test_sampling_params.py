@@ -62,10 +62,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"prompt_logprobs": 1},
         "prompt_logprobs=1: must be None: log probabilities of the prompt are not supported",
     ),
-    (
-        {"structured_outputs": {}},
-        "structured_outputs: give one of json, regex, choice, grammar, json_object, not none",
-    ),
     ({"logit_bias": [3]}, "logit_bias=[3]: must map token ids to numbers, or be None"),
     (
         {"logit_bias": {"3": 1}},
@@ -81,6 +77,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "allowed_token_ids: True is not a token id (a whole number of at least 0)",
     ),
     ({"bad_words": "word"}, "bad_words='word': must be a list of strings, or None"),
+    (
+        {"structured_outputs": "json"},
+        "structured_outputs='json': must map one of json, regex, choice, grammar, json_object to its value, or be None",
+    ),  # noqa: E501
     ({"min_tokens": 20}, "min_tokens=20: must not be more than max_tokens=16"),
     (
         {"n": 4, "temperature": 0},

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suffice.engine.admission import estimated_wait, in_order, note_start, who_gives_way
+from suffice.engine.admission import below, estimated_wait, in_order, note_start, who_gives_way
 from suffice.engine.fairness import OUTPUT_WEIGHT, FairShare
 
 
@@ -59,9 +59,15 @@ def test_nobody_is_overtaken_more_often_than_allowed() -> None:
 def test_the_newest_of_the_lowest_priority_gives_way() -> None:
     running = [Asking(1, 1), Asking(2, 0), Asking(3, 1), Asking(4, 0)]
     assert who_gives_way(running) is running[2]
-    assert who_gives_way(running, below=0) is running[2]
-    assert who_gives_way(running, below=1) is None
+    assert who_gives_way(below(0, running)) is running[2]
+    assert below(1, running) == []
     assert who_gives_way([]) is None
+
+
+def test_who_was_overtaken_often_is_not_parked_for_others() -> None:
+    old, new = Asking(1, 5, overtaken=32), Asking(2, 5, overtaken=31)
+    assert below(0, [old, new]) == [new]
+    assert who_gives_way([old, new]) is new
 
 
 def test_the_wait_follows_from_the_last_starts() -> None:

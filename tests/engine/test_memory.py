@@ -96,6 +96,57 @@ def test_a_more_urgent_request_parks_another() -> None:
     )
 
 
+def test_an_urgent_request_takes_the_place_of_the_newest_of_the_lowest_priority() -> None:
+    llm = engine(10**6, prefix=None, most=3)
+    calm = [llm.maker.make([3, 4 + at], params(at, 12), priority=1 + at % 2) for at in range(3)]
+    for request in calm:
+        llm.loop.add(request)
+    for _ in range(3):
+        llm.loop.step()
+    urgent = [llm.maker.make([5, 6], params(7, 4), priority=0)]
+    urgent.append(llm.maker.make([6, 5], params(8, 4, n=2), priority=1))
+    for request in urgent:
+        llm.loop.add(request)
+    llm.loop.step()
+    assert llm.loop.scheduler.running == [calm[0], calm[2], urgent[0]], "it needs one place"
+    assert [request.preemptions for request in calm] == [0, 1, 0]
+    finish(llm, [], [])
+    while not all(request.finished for request in [*calm, *urgent]):
+        assert len(llm.loop.scheduler.samples()) <= 3
+        llm.loop.step()
+    for request in (*calm, *urgent):
+        (alone,) = fake_llm().generate([request.tokens], request.params)
+        assert request.output().outputs == alone.outputs
+    assert calm[0].preemptions == 0, "nobody has a higher priority and no place"
+    assert runner_of(llm).prefilled.count([3, 5]) == 1, "its cache was still there"
+
+
+def test_nobody_is_parked_in_vain() -> None:
+    """Four samples need all places, of which one has no lower priority."""
+    llm = engine(10**6, most=4)
+    held = [llm.maker.make([3, 4], params(at, 20), priority=at) for at in range(3)]
+    wide = llm.maker.make([5, 6], params(9, 4, n=4), priority=0)
+    for request in (*held, wide):
+        llm.loop.add(request)
+        llm.loop.step()
+    assert llm.loop.scheduler.running == held
+    assert llm.loop.stats().preemptions == 0
+
+
+def test_urgent_requests_without_end_starve_nobody() -> None:
+    llm = engine(10**6, prefix=None, most=1)
+    calm = llm.maker.make([3, 4], params(0, 9), priority=5)
+    llm.loop.add(calm)
+    llm.loop.step()
+    for at in range(60):
+        llm.loop.add(llm.maker.make([5, 6], params(at, 2), priority=0))
+        llm.loop.step()
+        if calm.finished:
+            break
+        llm.loop.step()
+    assert calm.finished and calm.preemptions == 1 and at >= 30
+
+
 def test_a_parked_request_whose_cache_is_still_there_runs_nothing_again() -> None:
     llm = engine(100, prefix=None)
     request = llm.maker.make([3, 4, 5], params(0, 9))

@@ -69,7 +69,7 @@ def test_what_is_no_message_ends_the_link_with_an_error() -> None:
         link.data_received(wire.LENGTH.pack(2) + b"xy")
         await link.ended
 
-    with pytest.raises(Exception, match=r"MessagePack|Expected"):
+    with pytest.raises(Exception, match="Expected"):
         asyncio.run(run())
 
 

@@ -189,6 +189,10 @@ class ScriptedEngine:
             self.last_step_at = time.monotonic()
 
 
+def compiled(text: str) -> Any:
+    raise InputError("the scripted engine follows no grammar")
+
+
 def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
     """Make the engine, as `Settings.engine` names it."""
     if options.get("fail"):
@@ -201,4 +205,4 @@ def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
         weight_bytes=123,
         attentions=tuple(options.get("attentions", ("exact",))),
     )
-    return Opened(ScriptedEngine(options), facts)
+    return Opened(ScriptedEngine(options), facts, compiled)

@@ -48,13 +48,17 @@ def note_start(started: Candidate, waiting: Iterable[Candidate]) -> None:
             other.overtaken += 1
 
 
-def who_gives_way(running: Iterable[C], below: int | None = None) -> C | None:
-    """Return the newest request of the lowest priority.
+def below(priority: int, running: Iterable[C], most: int = MAX_OVERTAKES) -> list[C]:
+    """Return who may be parked so that a request of a priority can start.
 
-    With `below`, only requests of a lower priority than that count. None if there is nobody.
+    Not whom `most` others overtook: parked again and again, it would never end.
     """
-    found = [each for each in running if below is None or each.priority > below]
-    return max(found, key=lambda each: (each.priority, each.arrival), default=None)
+    return [each for each in running if each.priority > priority and each.overtaken < most]
+
+
+def who_gives_way(running: Iterable[C]) -> C | None:
+    """Return the newest request of the lowest priority; None if there is nobody."""
+    return max(running, key=lambda each: (each.priority, each.arrival), default=None)
 
 
 def estimated_wait(ahead: int, started: Sequence[float]) -> float:

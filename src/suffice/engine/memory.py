@@ -37,7 +37,10 @@ class Memory:
         self._rows = rows
 
     def fits(self, request: Request) -> Answer:
-        """Say whether a request may start; requests of a lower priority are parked for it."""
+        """Say whether a request may start; requests of a lower priority are parked for it.
+
+        They give way for memory, and for places among those that decode together.
+        """
         tokens = tuple(request.tokens[:-1])
         if self._shares(request) and not request.parked:
             _, ready = self.retained.find(tokens, self._group(request))
@@ -46,9 +49,13 @@ class Memory:
             ):
                 return "later"
         while not self._has_room(request):
-            victim = self._scheduler.who_gives_way(below=request.priority)
+            victim = self._scheduler.who_gives_way(to=request)
             if victim is None:
                 return "no" if self._scheduler.running else "yes"
+            self.park(victim)
+        while self._scheduler.lacking(request):
+            victim = self._scheduler.who_gives_way(to=request)
+            assert victim is not None, "the scheduler has counted them"
             self.park(victim)
         return "yes"
 

@@ -296,6 +296,10 @@ class Tokenizer(Protocol):
         """Whether `chat` can be used."""
         ...
 
+    def stored(self) -> tuple[dict[str, Any], str]:
+        """Return facts such as special tokens, and the tokenizer's JSON."""
+        ...
+
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the tokens of a text; `special` adds the special tokens the model expects."""
         ...
@@ -316,10 +320,6 @@ class Tokenizer(Protocol):
         continue_last: bool = False,
     ) -> str:
         """Return a conversation as text; `continue_last` leaves the last message open."""
-        ...
-
-    def stored(self) -> tuple[Mapping[str, Any], str]:
-        """Return facts about it, and the whole of it in the form of Hugging Face's JSON files."""
         ...
 
     def stream(self, *, skip_special: bool) -> Detokenizer:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
-from suffice.engine.admission import estimated_wait, in_order, note_start, who_gives_way
+from suffice.engine.admission import below, estimated_wait, in_order, note_start, who_gives_way
 from suffice.engine.fairness import FairShare
 from suffice.engine.request import Request, Sample
 
@@ -59,11 +59,12 @@ class Scheduler:
     def admit(self, fits: Callable[[Request], Answer] = lambda request: "yes") -> Request | None:
         """Return the next request to start, and count it as running; None if it does not fit.
 
-        `fits` says whether there is memory for a request: "no" makes all wait, "later" only this
-        one, until another's prompt, whose beginning it shares, has been run.
+        `fits` makes room for a request and says whether there is: "no" makes all wait, "later" only
+        this one, until another's prompt, whose beginning it shares, has been run. It is asked only
+        if there would be places enough without the requests of a lower priority.
         """
         for request in in_order(self._waiting, self.shares.served):
-            if len(self.samples()) + len(request.running) > self.max_num_seqs:
+            if self.lacking(request) > sum(len(each.running) for each in self._lower(request)):
                 return None
             answer = fits(request)
             if answer == "no":
@@ -81,9 +82,19 @@ class Scheduler:
         self._running.remove(request)
         self._waiting.append(request)
 
-    def who_gives_way(self, below: int | None = None) -> Request | None:
-        """Return who is parked first when memory runs out; see `admission.who_gives_way`."""
-        return who_gives_way(self._running, below)
+    def lacking(self, request: Request) -> int:
+        """Return how many of the places that a request needs are taken by others."""
+        return max(0, len(self.samples()) + len(request.running) - self.max_num_seqs)
+
+    def who_gives_way(self, to: Request | None = None) -> Request | None:
+        """Return who is parked first: for a waiting request of a higher priority, or for memory.
+
+        See `admission`. None if there is nobody.
+        """
+        return who_gives_way(self._running if to is None else self._lower(to))
+
+    def _lower(self, request: Request) -> list[Request]:
+        return below(request.priority, self._running)
 
     def samples(self) -> list[Sample]:
         """Return the samples of the requests that run, oldest request first."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from suffice.attention import ATTENTIONS
 from suffice.attention.rule import Guarantee
+from suffice.engine.pace import Pace
 from suffice.engine.request import Request, Sample
 from suffice.engine.steps import STEP_SECONDS
 from suffice.engine.work import Delta, EngineStats, Final, Look, TokenLogprob, Work
@@ -100,6 +101,7 @@ class Engine:
         self._closing = self._draining = False
         self._settled = True  # the thread has nothing left to do or to tell
         self._stats = EngineStats()
+        self._pace = Pace(clock())
         self._thread = threading.Thread(target=self._run, name="suffice-engine", daemon=True)
         self._thread.start()
 
@@ -132,9 +134,13 @@ class Engine:
             reuse=work.reuse,
             group=work.group,
             technique=self._technique(work.attention),
-            grammar=work.grammar,
         )
         _check_known(work, request)
+        if work.grammar is not None:
+            if work.params.structured_outputs is not None:
+                raise InputError("grammar and structured_outputs contradict each other: give one")
+            for sample in request.samples:
+                sample.state.constraint = work.grammar.start()
         for sample, tokens in zip(request.samples, work.known, strict=False):
             sample.restore(tokens)
         job = _Job(work, request, on_delta, self._clock())
@@ -189,12 +195,18 @@ class Engine:
     def stats(self) -> EngineStats:
         """Return the state after the last step."""
         with self._wake:
-            return self._stats
+            speed = self._pace.per_second(self._stats.generated_tokens, self._clock())
+            return dataclasses.replace(self._stats, tokens_per_second=speed)
 
     def look(self) -> Look:
         """Return the state and the rows read by layer and head; waits for the end of a step."""
         look, own = self._loop.look(), self.stats()
-        stats = dataclasses.replace(look.stats, steps=own.steps, last_step_at=own.last_step_at)
+        stats = dataclasses.replace(
+            look.stats,
+            steps=own.steps,
+            last_step_at=own.last_step_at,
+            tokens_per_second=own.tokens_per_second,
+        )
         return dataclasses.replace(look, stats=stats)
 
     def drain(self) -> None:
@@ -281,6 +293,7 @@ class Engine:
         )
         with self._wake:
             self._stats = stats
+            self._pace.note(stats.generated_tokens, stats.last_step_at)
             self._settled = not self._jobs
             self._wake.notify_all()
 

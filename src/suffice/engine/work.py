@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from suffice.attention.rule import Guarantee
 from suffice.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from suffice.sampling import Constraint
+
+
+class Grammar(Protocol):
+    """A compiled grammar."""
+
+    def start(self) -> Constraint:
+        """Return the constraint of a new text."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +33,7 @@ class Work:
         reuse: Whether it may use, and leave, keys and values that requests share.
         group: Keys and values are shared with requests of the same group only.
         known: Tokens that each sample has given already, elsewhere; it goes on after them.
-        grammar: What the samples' texts must follow, a grammar in llguidance's form; see
-            `SamplingParams.structured_outputs` for other forms.
+        grammar: What the samples' texts must follow.
     """
 
     id: str
@@ -37,7 +46,7 @@ class Work:
     reuse: bool = True
     group: str = ""
     known: tuple[tuple[int, ...], ...] = ()
-    grammar: str | None = None
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True)
@@ -116,8 +125,9 @@ class EngineStats:
         kv_bytes_limit: 0 if there is none.
         prefix_queries: Prompt tokens that were looked up in the prefix store.
         prefix_hits: Those of them that were found there.
-        preemptions: Requests that were parked for lack of memory.
+        preemptions: Requests that were parked, for memory or for more urgent ones.
         drafts: Drafted tokens that were checked; `accepted` are those of them that were right.
+        tokens_per_second: Generated tokens a second, of the last five seconds.
         last_step_at: When the last step ended, on the clock of `time.monotonic`.
     """
 
@@ -134,6 +144,7 @@ class EngineStats:
     last_step_at: float = 0.0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    tokens_per_second: float = 0.0
     key_rows_read: int = 0
     value_rows_read: int = 0
     rows_held: int = 0

@@ -15,8 +15,9 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 
-from suffice.engine.work import Delta, Work
+from suffice.engine.work import Delta, Grammar, Work
 from suffice.errors import Busy, Closed, InputError, one_line
 from suffice.sampling_params import SamplingParams
 from suffice.serve import wire
@@ -108,7 +109,7 @@ def serve(link: socket.socket, opened: Opened) -> None:
 
 def _submit(opened: Opened, message: wire.Submit, outbox: Outbox) -> None:
     try:
-        opened.engine.submit(work_of(message), outbox.delta)
+        opened.engine.submit(work_of(message, opened.compiled), outbox.delta)
     except InputError as error:
         outbox.send(wire.Refused(message.id, "input", one_line(error)))
     except Busy as error:
@@ -117,11 +118,11 @@ def _submit(opened: Opened, message: wire.Submit, outbox: Outbox) -> None:
         outbox.send(wire.Refused(message.id, "closed", one_line(error)))
 
 
-def work_of(message: wire.Submit) -> Work:
+def work_of(message: wire.Submit, compiled: Callable[[str], Grammar]) -> Work:
     """Return the engine's form of a request.
 
     Raises:
-        InputError: A sampling parameter is bad.
+        InputError: A sampling parameter or the grammar is bad.
     """
     return Work(
         id=message.id,
@@ -134,7 +135,7 @@ def work_of(message: wire.Submit) -> Work:
         reuse=message.reuse,
         group=message.group,
         known=tuple(map(tuple, message.known)),
-        grammar=message.grammar,
+        grammar=None if message.grammar is None else compiled(message.grammar),
     )
 
 

@@ -1,4 +1,4 @@
-"""Structured output: a request's JSON schema, regex, choice or grammar, checked.
+"""Structured output: a request's JSON schema, regex, choice or grammar as llguidance's grammar.
 
 The server checks a grammar in a worker, with limits; the engine's process compiles it for the
 model's tokens. A grammar that is bad or too large is the request's fault and stops nothing else.
@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from suffice.errors import InputError
-from suffice.sampling.grammar import fault, grammar_of
-from suffice.sampling_params import StructuredOutputsParams
+from suffice.engine import structured
+from suffice.errors import InputError, one_line
+from suffice.sampling_params import STRUCTURES
 from suffice.serve.errors import Problem
 from suffice.serve.fields import Texts
 
@@ -35,9 +35,16 @@ class Structured(BaseModel):
         """Return llguidance's grammar.
 
         Raises:
-            Problem: None or several fields are given, or the one given is bad.
+            Problem: None or several fields are given.
         """
-        return text_of("structured_outputs", **self.model_dump(by_alias=True, exclude_none=True))
+        given = {name: getattr(self, "schema_" if name == "json" else name) for name in STRUCTURES}
+        chosen = {name: value for name, value in given.items() if value not in (None, False)}
+        if len(chosen) != 1:
+            known = ", ".join(STRUCTURES)
+            message = f"structured_outputs: give one of {known}, not {len(chosen)}"
+            raise Problem("invalid_schema", message, param="structured_outputs")
+        ((name, value),) = chosen.items()
+        return grammar_of(name, value)
 
 
 def of_format(given: Mapping[str, Any] | None) -> str | None:
@@ -49,7 +56,7 @@ def of_format(given: Mapping[str, Any] | None) -> str | None:
     if given is None or given.get("type") == "text":
         return None
     if given.get("type") == "json_object":
-        return text_of("response_format", json_object=True)
+        return grammar_of("json_object", True)
     own = given.get("json_schema")
     if given.get("type") != "json_schema" or not isinstance(own, dict):
         message = (
@@ -57,19 +64,19 @@ def of_format(given: Mapping[str, Any] | None) -> str | None:
             "{'type': 'json_schema', 'json_schema': {'name': ..., 'schema': {...}}}"
         )
         raise Problem("invalid_schema", message, param="response_format")
-    return text_of("response_format", json=own.get("schema", {}))
+    return grammar_of("json", own.get("schema", {}))
 
 
-def text_of(param: str, **asked: Any) -> str:
-    """Return llguidance's grammar for the fields of `StructuredOutputsParams`.
+def grammar_of(kind: str, value: Any) -> str:
+    """Return llguidance's grammar for the value of a field of `structured_outputs`.
 
     Raises:
-        Problem: They are not one, or no schema, or too long; `param` is the request's field.
+        Problem: The value is no schema, or too long.
     """
     try:
-        return grammar_of(StructuredOutputsParams(**asked))
+        return structured.grammar_of(kind, value)
     except InputError as error:
-        raise Problem("invalid_schema", str(error), param=param) from None
+        raise Problem("invalid_schema", str(error)) from None
 
 
 async def check(
@@ -81,8 +88,8 @@ async def check(
         Problem: It is bad, or takes too long.
     """
     try:
-        found = await asyncio.wait_for(run(lambda: fault(grammar)), seconds)
+        fault = await asyncio.wait_for(run(lambda: structured.fault(grammar)), seconds)
     except asyncio.TimeoutError:
-        found = f"its check takes longer than {seconds:g} seconds: it is too complex"
-    if found:
-        raise Problem("invalid_schema", f"the grammar is bad: {found}")
+        fault = f"its check takes longer than {seconds:g} seconds: it is too complex"
+    if fault:
+        raise Problem("invalid_schema", f"the grammar is bad: {one_line(fault, 200)}")

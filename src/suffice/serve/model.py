@@ -29,7 +29,8 @@ def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
     config, runner, tokenizer = load(config)
     assert config.max_model_len is not None, "the config is resolved"
     stamp = f"{fingerprint(locate(config.model))} {asked}".encode()
-    engine = Engine(LLM.from_parts(config, runner, tokenizer), max_queue=MOST_WAITING, **limits)
+    llm = LLM.from_parts(config, runner, tokenizer)
+    engine = Engine(llm, max_queue=MOST_WAITING, **limits)
     facts = wire.Facts(
         max_model_len=config.max_model_len,
         vocabulary=runner.vocabulary,
@@ -38,4 +39,4 @@ def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
         weight_bytes=runner.weight_bytes,
         attentions=tuple(engine.attentions),
     )
-    return Opened(engine, facts)
+    return Opened(engine, facts, llm.maker.grammars.compiled)

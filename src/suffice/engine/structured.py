@@ -1,7 +1,6 @@
-"""Structured output: JSON schemas, regexes, choices and grammars, as llguidance follows them.
+"""Structured output: a JSON schema, regex, choice or grammar that a text must follow.
 
-A grammar is compiled once for a model's tokens; each text that follows it has a state of its own.
-llguidance is imported for the first grammar: other requests do without it.
+llguidance compiles it for the model's tokens and says, before each token, which may follow.
 """
 
 from __future__ import annotations
@@ -9,63 +8,82 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from suffice.errors import InputError, one_line
-from suffice.sampling_params import StructuredOutputsParams
 
 LONGEST = 1 << 18  # characters of a grammar
 MOST_KEPT = 64  # compiled grammars
-MOST_SHOWN = 200  # characters of a fault
 # Between the parts of JSON: nothing, a space, or a line break with an indent. Without a bound a
 # small model may write spaces until its tokens are used up.
 SPACES = {"whitespace_pattern": "|[ ]|\\n[ ]{0,16}"}
+_EXTRA = "pip install 'suffice[serve]'"
 
 
-def library() -> Any:
-    """Return llguidance.
+class TokenTexts(Protocol):
+    """What a tokenizer has to say for grammars."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """The tokens that end a text."""
+        ...
+
+    def stored(self) -> tuple[Any, str]:
+        """Return facts of no concern here, and the tokenizer's JSON."""
+        ...
+
+
+def check_installed() -> None:
+    """Require llguidance.
 
     Raises:
         InputError: It is not installed.
     """
     try:
-        import llguidance
-    except ImportError as error:
-        raise InputError(
-            "structured output needs llguidance: pip install 'suffice[grammar]'"
-        ) from error
-    return llguidance
+        import llguidance  # noqa: F401
+    except ImportError:
+        raise InputError(f"structured_outputs needs llguidance: {_EXTRA}") from None
 
 
-def grammar_of(asked: StructuredOutputsParams) -> str:
-    """Return llguidance's grammar for what a request asks for.
+def text_of(given: Mapping[str, Any]) -> str:
+    """Return llguidance's grammar of `SamplingParams.structured_outputs`, which has one field.
 
     Raises:
-        InputError: It is no schema or no grammar, or too long; or llguidance is not installed.
+        InputError: The field's value is no schema or grammar, or llguidance is not installed.
     """
-    matcher = library().LLMatcher
+    check_installed()
+    ((kind, value),) = given.items()
+    return grammar_of(kind, value)
+
+
+def grammar_of(kind: str, value: Any) -> str:
+    """Return llguidance's grammar for the value of a field of `structured_outputs`.
+
+    Raises:
+        InputError: The value is no schema or grammar, or too long.
+    """
+    from llguidance import LLMatcher
     from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
-    kind, value = asked.chosen
     try:
         if kind == "json_object":
-            found: str = matcher.grammar_from_json_schema('{"type": "object"}', SPACES)
+            found: str = LLMatcher.grammar_from_json_schema('{"type": "object"}', SPACES)
         elif kind == "json":
             text = value if isinstance(value, str) else json.dumps(value)
-            found = matcher.grammar_from_json_schema(text, SPACES)
+            found = LLMatcher.grammar_from_json_schema(text, SPACES)
         elif kind == "regex":
-            found = matcher.grammar_from_regex(value)
+            found = LLMatcher.grammar_from_regex(value)
         elif kind == "choice":
             texts = " | ".join(json.dumps(each, ensure_ascii=False) for each in value)
-            found = matcher.grammar_from_lark(f"start: {texts}")
+            found = LLMatcher.grammar_from_lark(f"start: {texts}")
         else:
-            found = matcher.grammar_from_lark(any_to_lark(value))
+            found = LLMatcher.grammar_from_lark(any_to_lark(value))
     except (ValueError, TypeError, GbnfToLarkError, RecursionError) as error:
-        raise InputError(f"{kind}: {one_line(error, MOST_SHOWN)}") from None
+        raise InputError(f"{kind}: {one_line(error, 200)}") from None
     if len(found) > LONGEST:
         raise InputError(
             f"{kind}: the grammar has {len(found)} characters; at most {LONGEST} are allowed"
@@ -74,13 +92,11 @@ def grammar_of(asked: StructuredOutputsParams) -> str:
 
 
 def fault(grammar: str) -> str:
-    """Return why a grammar is bad, whatever the model; empty if it is not.
+    """Return why a grammar is bad; empty if it is not."""
+    from llguidance import LLMatcher
 
-    Raises:
-        InputError: llguidance is not installed.
-    """
-    bad, messages = library().LLMatcher.validate_grammar_with_warnings(grammar)
-    return one_line(messages[0], MOST_SHOWN) if bad else ""
+    bad, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+    return str(messages[0]) if bad else ""
 
 
 class Following:
@@ -114,17 +130,16 @@ class Compiled:
 
 
 class Grammars:
-    """Compiles grammars for the tokens of a model, and keeps the last ones; for several threads."""
+    """Compiles grammars for a tokenizer, and keeps the last ones."""
 
-    def __init__(self, stored: Callable[[], str], ends: frozenset[int], vocabulary: int) -> None:
-        """Take what returns the tokenizer's JSON, the tokens that end a text, and their number."""
-        self._stored, self._ends, self._vocabulary = stored, sorted(ends), vocabulary
+    def __init__(self, tokenizer: TokenTexts, vocabulary: int) -> None:
+        self._tokenizer, self._vocabulary = tokenizer, vocabulary
         self._tokens: Any = None
         self._kept: OrderedDict[str, Compiled] = OrderedDict()
         self._lock = threading.Lock()
 
     def compiled(self, grammar: str) -> Compiled:
-        """Return one of llguidance's grammars for the model's tokens.
+        """Return a grammar for the model's tokens.
 
         Raises:
             InputError: It is bad, too large, or llguidance is not installed.
@@ -140,12 +155,14 @@ class Grammars:
             return found
 
     def _matcher(self, grammar: str) -> Any:
-        found = library()
+        check_installed()
+        from llguidance import LLMatcher, LLTokenizer
+
         if self._tokens is None:
-            self._tokens = found.LLTokenizer(
-                self._stored(), n_vocab=self._vocabulary, eos_token=self._ends
-            )
-        matcher = found.LLMatcher(self._tokens, grammar, log_level=0)
+            _, text = self._tokenizer.stored()
+            ends = sorted(self._tokenizer.eos_ids)
+            self._tokens = LLTokenizer(text, n_vocab=self._vocabulary, eos_token=ends)
+        matcher = LLMatcher(self._tokens, grammar, log_level=0)
         if matcher.is_error():
-            raise InputError(f"the grammar is bad: {one_line(matcher.get_error(), MOST_SHOWN)}")
+            raise InputError(f"the grammar is bad: {one_line(matcher.get_error(), 200)}")
         return matcher

@@ -9,10 +9,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from test_faults import kill, until
+from test_stopping import Process
 
 from scripted_engine import KV_HEADS, LAYERS
 from serving import Served
@@ -258,3 +260,17 @@ def test_a_lookout_looks_while_it_is_told_to() -> None:
     lookout.watch(True)
     until(lambda: len(looks) > count)
     lookout.close()
+
+
+def test_a_watched_server_stops_at_a_signal(words: Path) -> None:
+    process = Process(words)
+    try:
+        with process.client.stream("GET", "/live") as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            process.process.send_signal(signal.SIGTERM)
+            for _ in lines:  # until its end, which is clean
+                pass
+        assert process.process.wait(10) == 0
+    finally:
+        process.close()

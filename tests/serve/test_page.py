@@ -18,6 +18,9 @@ from test_stopping import Process
 
 from scripted_engine import KV_HEADS, LAYERS
 from serving import Served
+from suffice.cli.options import ModelFlags
+from suffice.cli.serve import ServerFlags, settings
+from suffice.engine.options import EngineOptions
 from suffice.serve.lookout import Lookout
 from suffice.serve.page import FILES
 
@@ -79,11 +82,11 @@ def test_other_files_are_not_there(server: Served, path: str) -> None:
 
 
 def test_what_the_page_shows_of_the_server(serving: Callable[..., Any]) -> None:
-    settings = {
+    options = {
         "attentions": ("certified:eps=0.1", "certified:eps=0.1,bounded=false"),
         "default_sampling": {"temperature": 0.3, "top_k": 20, "repetition_penalty": 1.1},
     }
-    with serving(**settings) as server:
+    with serving(**options) as server:
         found = server.client.get("/page/server").json()
     assert found["model"] == "scripted" and found["max_model_len"] == 512
     assert found["sampling"] == {"temperature": 0.3, "top_k": 20}
@@ -111,6 +114,12 @@ def test_a_server_may_have_no_page(serving: Callable[..., Any]) -> None:
         for path in (*FILES, "/live", "/page/server"):
             assert server.client.get(path).status_code == 401
             assert server.client.get(path, headers=headers).status_code == 404
+
+
+def test_the_flag_for_no_page(checkpoint: Path) -> None:
+    model = ModelFlags(options=EngineOptions(model=str(checkpoint)))
+    assert settings(ServerFlags(), model).page
+    assert not settings(ServerFlags(no_page=True), model).page
 
 
 def test_the_page_under_the_path_of_a_proxy(serving: Callable[..., Any]) -> None:

@@ -220,13 +220,15 @@ def test_the_next_engine_is_watched_too(serving: Callable[..., Any]) -> None:
         feed = streamed(server)
         until(lambda: "key_rows" in next(feed))
         server.chat(max_tokens=5)
+        until(lambda: next(feed)["since_start"]["rows_held"] > 0)
         kill(server)
 
         def back() -> bool:
             frame = next(feed)
-            return frame["restarts"] == 1 and frame["ailment"] is None and "steps" in frame
+            return frame["restarts"] == 1 and frame["ailment"] is None and "since_start" in frame
 
         until(back)
+        until(lambda: next(feed)["since_start"]["rows_held"] == 0)
         frame = next(feed)
         assert all(value >= 0 for row in frame["key_rows"] for value in row)
         feed.close()
@@ -238,6 +240,7 @@ def test_a_silent_engine_is_told_of(serving: Callable[..., Any]) -> None:
         pid = server.front.instance.pid
         os.kill(pid, signal.SIGSTOP)
         until(lambda: "has said nothing" in (next(feed)["ailment"] or ""))
+        until(lambda: "key_rows" not in next(feed))
         os.kill(pid, signal.SIGCONT)
         until(lambda: next(feed)["ailment"] is None)
         feed.close()

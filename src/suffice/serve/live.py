@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FRAME_SECONDS = 0.25  # between two frames, at least
 SILENT_SECONDS = 1.0  # a frame is sent although the engine says nothing
 WINDOW_SECONDS = 1.0  # that a frame sums up
+OLD_SECONDS = 3.0  # a look that is older is shown no more
 
 
 class Live:
@@ -95,6 +96,8 @@ class Live:
         for times in (self._gaps, self._firsts, self._missing):
             while times and now - times[0][0] > WINDOW_SECONDS:
                 times.popleft()
+        if self._looks and now - self._looks[-1][0] > OLD_SECONDS:
+            self._looks.clear()
         gaps = [gap for _, gap in self._gaps]
         ailment = self._instance.ailment()
         if not self._instance.ready:

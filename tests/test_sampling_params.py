@@ -62,6 +62,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"prompt_logprobs": 1},
         "prompt_logprobs=1: must be None: log probabilities of the prompt are not supported",
     ),
+    (
+        {"structured_outputs": {}},
+        "structured_outputs: give one of json, regex, choice, grammar, json_object, not none",
+    ),
     ({"logit_bias": [3]}, "logit_bias=[3]: must map token ids to numbers, or be None"),
     (
         {"logit_bias": {"3": 1}},

@@ -22,7 +22,13 @@ from suffice_hw.kllm.design import MODELS, Shape
 
 SHAPES = {name: MODELS[name] for name in ("llama-2-7b", "mistral-7b")}
 TINY = Shape("tiny", layers=2, width=64, hidden=96, heads=4, kv_heads=2, vocabulary=320)
-SPREAD = {"Q4_0": 4.61, "Q8_0": 73.9}  # standard deviation of an even code, by the type of a file
+# The standard deviation of weights of random codes whose scale is 1, by the type of a block; nested
+# scales are random, too.
+SPREAD = {"Q4_0": 4.61, "Q8_0": 73.9, "Q4_K": 258.0, "Q6_K": 1366.0}
+SCALE_AT = {"Q6_K": 208}  # bytes before the scale of a block; else 0
+MINIMA = {"Q4_K": 7.5}  # the scale of the minima, over the scale: the mean of the codes
+MIXED = "Q4_K_M"
+TYPES = ("Q4_0", "Q8_0", MIXED)  # of files
 CONTEXT = 4096
 PROMPT = "H"  # one token
 SPARE_BYTES = 2 << 30  # of the disk, for others
@@ -46,19 +52,41 @@ def weight_count(shape: Shape) -> int:
     return sum(map(math.prod, tensors(shape).values()))
 
 
+def types(shape: Shape, kind: str) -> dict[str, str]:
+    """Return the type of each tensor in a file of type `kind`.
+
+    Q4_K_M is Q4_K, with Q6_K for the head and, in a half of the layers (the first and the last
+    eighth, and of those between every third), for the values and the way down.
+    """
+    found = {name: kind if len(size) == 2 else "F32" for name, size in tensors(shape).items()}
+    if kind != MIXED:
+        return found
+    eighth = shape.layers // 8
+    for name in (name for name in found if found[name] == MIXED):
+        part = name.split(".")
+        layer = int(part[1]) if part[0] == "blk" else -1
+        better = layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
+        mixed = part[0] == "output" or (better and part[-2] in ("attn_v", "ffn_down"))
+        found[name] = "Q6_K" if mixed else "Q4_K"
+    return found
+
+
 def tensor_bytes(kind: str, size: tuple[int, ...]) -> int:
-    """Return the bytes of a tensor: blocks for a matrix, float32 for a norm."""
+    """Return the bytes of a tensor of a type of block, or of floats."""
     values, block = _block(kind)
-    return 4 * size[0] if len(size) == 1 else math.prod(size) // values * block
+    return math.prod(size) // values * block
 
 
 def data_bytes(shape: Shape, kind: str) -> int:
     """Return the bytes of all tensors of a file."""
-    return sum(tensor_bytes(kind, size) for size in tensors(shape).values())
+    type_of = types(shape, kind)
+    return sum(tensor_bytes(type_of[name], size) for name, size in tensors(shape).items())
 
 
 def write(path: Path, shape: Shape, kind: str) -> Path:
-    """Write a file whose matrices have type `kind`, Q4_0 or Q8_0, and return its path.
+    """Write a file whose matrices have type `kind`, and return its path.
+
+    Q4_0, Q8_0 and Q4_K_M are types; of the last, widths must be multiples of 256.
 
     Raises:
         InputError: The disk has no room.
@@ -75,16 +103,18 @@ def write(path: Path, shape: Shape, kind: str) -> Path:
         writer = gguf.GGUFWriter(part, "llama")
         _add_sizes(writer, shape)
         _add_tokenizer(writer, shape.vocabulary)
+        type_of = types(shape, kind)
         for name, size in tensors(shape).items():
-            stored = gguf.GGMLQuantizationType[kind if len(size) == 2 else "F32"]
-            counted = tensor_bytes(kind, size)
+            stored = gguf.GGMLQuantizationType[type_of[name]]
+            counted = tensor_bytes(type_of[name], size)
             writer.add_tensor_info(name, size, np.dtype(np.float32), counted, stored)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        for size in tensors(shape).values():
+        for name, size in tensors(shape).items():
             norm = len(size) == 1
-            writer.write_tensor_data(np.ones(size, "f4") if norm else _blocks(kind, size, random))
+            data = np.ones(size, "f4") if norm else _blocks(type_of[name], size, random)
+            writer.write_tensor_data(data)
         writer.close()
     return path
 
@@ -99,9 +129,17 @@ def _blocks(kind: str, size: tuple[int, ...], random: np.random.Generator) -> np
     """Return a matrix [N, K] as blocks of random codes, scaled to a variance of 1 / K."""
     _, block = _block(kind)
     data = random.integers(0, 256, tensor_bytes(kind, size), np.uint8).reshape(-1, block)
-    scale = np.float16(size[1] ** -0.5 / SPREAD[kind])
-    data[:, :2] = np.frombuffer(scale.tobytes(), np.uint8)
+    scale = size[1] ** -0.5 / SPREAD[kind]
+    at = SCALE_AT.get(kind, 0)
+    data[:, at : at + 2] = _bytes_of(scale)
+    if kind in MINIMA:
+        data[:, at + 2 : at + 4] = _bytes_of(scale * MINIMA[kind])
     return data
+
+
+def _bytes_of(value: float) -> np.ndarray:
+    """Return the two bytes of a float16."""
+    return np.frombuffer(np.float16(value).tobytes(), np.uint8)
 
 
 def _add_sizes(writer: gguf.GGUFWriter, shape: Shape) -> None:

@@ -264,7 +264,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peer-python", type=Path, help=f"of an environment that has {PEER}")
     parser.add_argument("--wheel", type=Path, help="to install; default: made of this tree")
     parser.add_argument("--shape", default="llama-2-7b", help=", ".join(shaped_file.SHAPES))
-    parser.add_argument("--kinds", nargs="+", choices=shaped_file.SPREAD, default=["Q4_0", "Q8_0"])
+    parser.add_argument("--kinds", nargs="+", choices=shaped_file.TYPES, default=["Q4_0", "Q8_0"])
     parser.add_argument("--weights", nargs="+", choices=WEIGHTS, default=list(WEIGHTS))
     parser.add_argument("--keep", action="store_true", help="keep the files of the shape")
     parser.add_argument("--quick", action="store_true", help="a tiny model, results in build/")

@@ -8,7 +8,8 @@
 float32 with a float32 cache; llama.cpp's perplexity of the same tokens next to it. `tokens`: greedy
 answers of the default, compared with those of the file's weights as bfloat16. `speed`: tokens per
 second of the default and of the fast setting, in turn with llama.cpp's default. Files that
-`quantize_peers` makes are made if they are missing.
+`quantize_peers` makes are made if they are missing. "7B Q4_K_M" is a file of random codes in the
+shape of LLaMA-2-7B: only its speed of decoding is measured.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.attention.quality import compared, kept
-from benchmarks.harness import record, script
+from benchmarks.harness import record, script, shaped_file
 from benchmarks.peers import install
 from benchmarks.peers.client import Worker, engine_module
 from benchmarks.peers.install import BUILD, PACKAGES
@@ -45,7 +46,8 @@ from suffice.models.tokenizer import Tokenizer
 NAME = "files"
 SMOLLM, GEMMA = "smollm2-135m", "gemma3-270m"
 MADE = ("Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "IQ4_NL")  # by quantize_peers
-TYPES = ("Q4_1", "gemma Q4_K_M", *MADE)
+SHAPED = {"7B Q4_K_M": ("llama-2-7b", "Q4_K_M")}  # the shape, and the type of the file
+TYPES = ("Q4_1", "gemma Q4_K_M", *MADE, *SHAPED)
 PARTS = ("quality", "tokens", "speed")
 FOLDER = record.BUILD / "quantized"
 PROMPTS, ANSWER = 32, 64  # greedy answers, and tokens of each
@@ -66,6 +68,12 @@ def file_of(kind: str) -> Path:
     Raises:
         InputError: It cannot be made.
     """
+    if kind in SHAPED:
+        shape, type_of = SHAPED[kind]
+        path = FOLDER / f"{shape}-{type_of}.gguf"
+        return (
+            path if path.exists() else shaped_file.write(path, shaped_file.SHAPES[shape], type_of)
+        )
     if kind not in MADE:
         return Path(pull.pull(GEMMA if kind.startswith("gemma") else SMOLLM))
     path = peer_path(FOLDER, SMOLLM, LLAMA + kind)
@@ -159,8 +167,11 @@ def cases(quick: bool) -> dict[str, Case]:
 
 
 def speed(path: Path, flags: argparse.Namespace) -> dict[str, Any]:
-    """Return the rounds of each setting and case."""
+    """Return the rounds of each setting and case; of a model of 7B's shape only the first case."""
     found: dict[str, Any] = {}
+    timed = cases(flags.quick)
+    if path.name.startswith(tuple(shaped_file.SHAPES)):
+        timed = {"decode-0": Case(depth=0, count=16)}
     for name, (quantization, kv) in SPEED.items():
         given = {"gguf": str(path), "rows": ROWS, "threads": flags.threads, "whole": False}
         given |= {"dtype": "auto", "quantization": quantization, "kv": kv}
@@ -171,7 +182,7 @@ def speed(path: Path, flags: argparse.Namespace) -> dict[str, Any]:
                 Worker(Path(sys.executable), engine_module("suffice"), given, dict(os.environ), log)
             )
             workers.append(llama(path, flags))
-            found[name] = duel(*workers, cases(flags.quick), flags.rounds, lambda what: None)
+            found[name] = duel(*workers, timed, flags.rounds, lambda what: None)
             found[name]["about"] = workers[0].about
         finally:
             for worker in workers:
@@ -195,6 +206,8 @@ def run(flags: argparse.Namespace) -> str:
         path = file_of(kind)
         known.setdefault(kind, {})["bytes"] = path.stat().st_size
         for part in flags.parts:
+            if kind in SHAPED and part != "speed":
+                continue
             print(f"{kind}: {part}", file=sys.stderr)
             known[kind][part] = MEASURES[part](path, flags)
             files = {each: known[each] for each in TYPES if each in known}

@@ -72,7 +72,8 @@ def speed(data: dict[str, Any], name: str) -> str:
     for kind, found in data["files"].items():
         cases = found.get("speed", {}).get(name)
         if cases:
-            rows.append([kind, *(cell(cases[case]) for case in CASES), roof(cases["decode-0"])])
+            of_cases = [cell(cases[case]) if case in cases else "-" for case in CASES]
+            rows.append([kind, *of_cases, roof(cases["decode-0"])])
     if not rows:
         return ""
     about = (

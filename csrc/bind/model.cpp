@@ -127,13 +127,16 @@ Counts counts_into(const Longs& reads, size_t heads) {
   return counts;
 }
 
-void check_request(const ModelSpec& spec, const KVCache& cache, int length, int count, bool exact) {
+void check_request(const ModelSpec& spec, const KVCache& cache, int length, int count, bool exact,
+                   int technique) {
+  require(technique >= 0 && technique < static_cast<int>(spec.rules.size()),
+          "there is no technique " + std::to_string(technique));
   require(count >= 1 && count <= 32, "1 to 32 rows per request, not " + std::to_string(count));
   require(cache.layers() == static_cast<int>(spec.layers.size()) &&
               cache.heads() == spec.kv_heads && cache.size() == spec.head_size,
           "the cache was made for another model");
   check_tokens(cache, length, count);
-  require(exact || !spec.needs_sketch() || cache.extras().sketch,
+  require(exact || !spec.needs_sketch(technique) || cache.extras().sketch,
           "the cache has no sketch of its keys");
   require(exact || count == 1 || !cache.extras().masses,
           "a cache that sums row masses takes one token at a time, not " + std::to_string(count));
@@ -162,13 +165,14 @@ void check_tokens(const ModelSpec& spec, const ConstInts& tokens, const ConstInt
 enum Kind : int { kExact = 1, kCounted = 2, kWatched = 4 };
 
 StepRequest request_of(const ModelSpec& spec, KVCache* cache, int length, int first_row, int count,
-                       int kind) {
+                       int kind, int technique) {
   const bool exact = kind & kExact;
-  check_request(spec, *cache, length, count, exact);
+  check_request(spec, *cache, length, count, exact, technique);
   return {.cache = cache,
           .length = length,
           .first_row = first_row,
           .count = count,
+          .technique = technique,
           .exact = exact,
           .counted = (kind & kCounted) != 0,
           .watched = (kind & kWatched) != 0};
@@ -182,24 +186,25 @@ PlainReads plain(const RequestReads& reads) {
           reads.bytes_read, reads.bytes_held, reads.missing};
 }
 
-// tokens, positions [rows]; counts [requests] rows each; kinds [requests]; visible [rows] bit masks
-// over the request's own rows; outputs: rows whose logits [outputs, padded vocabulary] are wanted;
-// reads [4, layers, kv_heads], to which those of counted requests are added: key rows read, value
-// rows read, dense rows, and value rows that each query head alone would read; queries [layers,
-// watched rows, heads, size], filled; audit [3, layers, rows, heads]: see partial.h. Returns the
-// sums, and the reads of each request.
+// tokens, positions [rows]; counts [requests] rows each; kinds [requests]; techniques [requests]
+// indices of the sets of rules; visible [rows] bit masks over the request's own rows; outputs: rows
+// whose logits [outputs, padded vocabulary] are wanted; reads [4, layers, kv_heads], to which those
+// of counted requests are added: key rows read, value rows read, dense rows, and value rows that
+// each query head alone would read; queries [layers, watched rows, heads, size], filled; audit [3,
+// layers, rows, heads]: see partial.h. Returns the sums, and the reads of each request.
 std::pair<Counts, std::vector<PlainReads>> py_step(
     PyModel& self, std::vector<KVCache*> caches, ConstInts lengths, ConstInts counts,
-    ConstInts kinds, ConstInts tokens, ConstInts positions, ConstInts visible, ConstInts outputs,
-    Floats logits, Longs reads, std::optional<Floats> queries, std::optional<Floats> audit) {
+    ConstInts kinds, ConstInts techniques, ConstInts tokens, ConstInts positions, ConstInts visible,
+    ConstInts outputs, Floats logits, Longs reads, std::optional<Floats> queries,
+    std::optional<Floats> audit) {
   require(self.model != nullptr, "the model is not complete");
-  const ModelSpec& spec = self.spec;
+  const ModelSpec& spec = self.model->spec();
   const size_t rows = tokens.size();
   require(rows > 0 && positions.size() == rows && visible.size() == rows,
           "tokens, positions and visible need the same, positive, length");
   require(lengths.size() == caches.size() && counts.size() == caches.size() &&
-              kinds.size() == caches.size(),
-          "one length, one count and one kind per cache");
+              kinds.size() == caches.size() && techniques.size() == caches.size(),
+          "one length, one count, one kind and one technique per cache");
   const int padded = round_up(spec.vocabulary, kPanel);
   require(logits.ndim() == 2 && logits.shape(0) == outputs.size() &&
               logits.shape(1) == static_cast<size_t>(padded),
@@ -213,7 +218,8 @@ std::pair<Counts, std::vector<PlainReads>> py_step(
   for (size_t i = 0; i < caches.size(); i++) {
     const int count = counts.data()[i];
     step.requests.push_back(request_of(spec, caches[i], lengths.data()[i],
-                                       static_cast<int>(first_row), count, kinds.data()[i]));
+                                       static_cast<int>(first_row), count, kinds.data()[i],
+                                       techniques.data()[i]));
     first_row += count;
     if (step.requests.back().watched) step.watched_rows += count;
   }
@@ -255,11 +261,14 @@ void leave_out(PyModel& self, int recent, int sinks, const std::vector<int>& ski
   self.model->leave_out(recent, sinks, skipped);
 }
 
-void set_rules(PyModel& self, std::vector<AttentionRule> rules) {
+void set_rules(PyModel& self, std::vector<std::vector<AttentionRule>> rules) {
   require(self.model != nullptr, "the model is not complete");
-  require(rules.size() == self.spec.layers.size() * self.spec.kv_heads,
-          "one rule for each layer and key/value head");
-  for (const AttentionRule& rule : rules) check_rule(rule, self.spec.heads / self.spec.kv_heads);
+  for (const std::vector<AttentionRule>& own : rules) {
+    require(own.size() == self.spec.layers.size() * self.spec.kv_heads,
+            "one rule for each layer and key/value head");
+    for (const AttentionRule& rule : own) check_rule(rule, self.spec.heads / self.spec.kv_heads);
+  }
+  require(!rules.empty(), "at least one technique");
   self.model->set_rules(std::move(rules));
 }
 
@@ -310,10 +319,10 @@ void bind_model(nb::module_& m) {
       .def("add_layer", &add_layer, "parts"_a, "window"_a, "rope"_a)
       .def("finish", &finish, "parts"_a)
       .def("step", &py_step, "caches"_a, "lengths"_a.noconvert(), "counts"_a.noconvert(),
-           "kinds"_a.noconvert(), "tokens"_a.noconvert(), "positions"_a.noconvert(),
-           "visible"_a.noconvert(), "outputs"_a.noconvert(), "logits"_a.noconvert(),
-           "reads"_a.noconvert(), "queries"_a.noconvert().none() = nb::none(),
-           "audit"_a.noconvert().none() = nb::none())
+           "kinds"_a.noconvert(), "techniques"_a.noconvert(), "tokens"_a.noconvert(),
+           "positions"_a.noconvert(), "visible"_a.noconvert(), "outputs"_a.noconvert(),
+           "logits"_a.noconvert(), "reads"_a.noconvert(),
+           "queries"_a.noconvert().none() = nb::none(), "audit"_a.noconvert().none() = nb::none())
       .def("leave_out", &leave_out, "recent"_a, "sinks"_a, "skipped"_a)
       .def("set_rules", &set_rules, "rules"_a);
 }

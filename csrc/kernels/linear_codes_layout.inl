@@ -104,10 +104,14 @@ SUFFICE_INLINE void store_scales(const CodeLayout& layout, const std::byte* head
 // reading and must not wait for it.
 constexpr int kAheadCodes = 8192;
 
-template <int bytes>
-SUFFICE_INLINE void fetch_lines(const std::byte* from) {
-#pragma GCC unroll 8
-  for (int at = 0; at < bytes; at += kLineBytes) fetch_near(from + at + kAheadCodes);
+// Fetches lines by one instruction that goes from each to the next: cores find their own streams by
+// the instruction, and unrolled, each of its copies leaves lines out.
+SUFFICE_INLINE void fetch_lines(const std::byte* from, int bytes) {
+#pragma GCC unroll 1
+  for (int at = 0; at < bytes; at += kLineBytes) {
+    fetch_near(from + at + kAheadCodes);
+    asm volatile("");  // keeps it a loop
+  }
 }
 
 // Goes through the units of a panel.
@@ -152,8 +156,7 @@ class PanelUnits {
   SUFFICE_INLINE void start_span() {
     header_ = next_;
     next_ += header_bytes_;
-#pragma GCC unroll 1
-    for (int at = 0; at < header_bytes_; at += kLineBytes) fetch_near(header_ + at + kAheadCodes);
+    fetch_lines(header_, header_bytes_);
   }
 
   // Stores for each of some units the scale and the minimum of its group.
@@ -196,7 +199,7 @@ SUFFICE_INLINE void for_units_of(const Linear& w, int panel, F f, bool plain = f
       const std::byte* of_panels[P];
       for (int p = 0; p < P; p++) {
         of_panels[p] = batch[p].unit[i];
-        fetch_lines<static_cast<int>(unit_bytes(Bits))>(of_panels[p]);
+        fetch_lines(of_panels[p], static_cast<int>(unit_bytes(Bits)));
       }
       f(of_panels, scale);
     }

@@ -150,11 +150,17 @@ struct Worker {
     }
   }
 
+  bool sketches(const StepRequest& request) const {
+    return !request.exact && spec.needs_sketch(request.technique) && request.cache->extras().sketch;
+  }
+
   // Completes the sketches of the committed keys, if the step needs them.
   void sketch() {
-    if (!selects || !spec.needs_sketch() || !step.requests[0].cache->extras().sketch) return;
+    if (std::none_of(step.requests.begin(), step.requests.end(),
+                     [&](const StepRequest& request) { return sketches(request); }))
+      return;
     for (const StepRequest& request : step.requests) {
-      if (request.exact) continue;
+      if (!sketches(request)) continue;
       const int heads = request.cache->layers() * request.cache->heads();
       const Share mine = share(heads, thread, team.size());
       for (int i = mine.first; i < mine.last; i++) {
@@ -167,7 +173,7 @@ struct Worker {
     team.barrier();
     if (thread > 0) return;
     for (const StepRequest& request : step.requests)
-      for (int layer = 0; layer < request.cache->layers() && !request.exact; layer++)
+      for (int layer = 0; sketches(request) && layer < request.cache->layers(); layer++)
         request.cache->set_sketched(
             layer, std::max(request.cache->sketched(layer), request.length / kSketchRows));
   }

@@ -50,12 +50,14 @@ struct ModelSpec {
   int position_rows = 0;
   Norm final_norm;
   std::vector<Layer> layers;
-  std::vector<AttentionRule> rules;  // [layers][kv_heads], empty: everything is read
+  // Of each technique that requests may name: [layers][kv_heads], empty: everything is read.
+  std::vector<std::vector<AttentionRule>> rules;
   std::vector<Rope> ropes;
 
-  // Whether a rule needs sketches of the keys.
-  bool needs_sketch() const {
-    return std::any_of(rules.begin(), rules.end(),
+  // Whether a technique needs sketches of the keys.
+  bool needs_sketch(int technique) const {
+    const std::vector<AttentionRule>& own = rules[technique];
+    return std::any_of(own.begin(), own.end(),
                        [](const AttentionRule& rule) { return rule.needs_sketch(); });
   }
 };
@@ -66,6 +68,7 @@ struct StepRequest {
   int length = 0;
   int first_row = 0;
   int count = 0;
+  int technique = 0;     // index into ModelSpec::rules
   bool exact = false;    // attends to everything, as prompts do: the rules do not apply
   bool counted = true;   // its reads are counted, and audited if the step is
   bool watched = false;  // its queries are handed out
@@ -100,7 +103,7 @@ class Model {
   explicit Model(ModelSpec spec);
   ~Model();
   const ModelSpec& spec() const { return spec_; }
-  void set_rules(std::vector<AttentionRule> rules) { spec_.rules = std::move(rules); }
+  void set_rules(std::vector<std::vector<AttentionRule>> rules) { spec_.rules = std::move(rules); }
   // From now on tokens see the last `recent` keys (0: all) and the first `sinks` of every layer,
   // unless the layer's own window is narrower. Skipped layers do nothing and store no keys.
   void leave_out(int recent, int sinks, const std::vector<int>& skipped);

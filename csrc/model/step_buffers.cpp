@@ -85,7 +85,8 @@ void StepBuffers::plan(const ModelSpec& spec, const Step& step, int layer, int t
   for (const StepRequest& request : step.requests) {
     KVCache& cache = *request.cache;
     const Bounds bounds = bounds_in(spec.layers[layer], layer, request);
-    const bool exact = request.exact, by_rule = !spec.rules.empty() && !exact;
+    const std::vector<AttentionRule>& rules = spec.rules[request.technique];
+    const bool exact = request.exact, by_rule = !rules.empty() && !exact;
     const bool audited = step.audit && request.counted;
     for (int g = 0; g < spec.kv_heads; g++, index++) {
       Traversal& traversal = traversals[index];
@@ -100,7 +101,7 @@ void StepBuffers::plan(const ModelSpec& spec, const Step& step, int layer, int t
       traversal.audit = audited ? audit_of(spec, step, layer, request.first_row, g) : Audit{};
       if (exact) traversal.state->drafts.clear();
       if (exact) traversal.sums->drafts.clear();
-      traversal.rule = by_rule ? &spec.rules[layer * spec.kv_heads + g] : nullptr;
+      traversal.rule = by_rule ? &rules[layer * spec.kv_heads + g] : nullptr;
     }
   }
   attention.plan(traversals, thread_count);

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from suffice.engine.config import Config
     from suffice.engine.llm import LLM
     from suffice.engine.request import CompletionOutput, RequestOutput
-    from suffice.sampling_params import SamplingParams
+    from suffice.sampling_params import SamplingParams, StructuredOutputsParams
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Config",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
 ]
 
@@ -33,6 +34,7 @@ _MODULES = {
     "Config": "suffice.engine.config",
     "RequestOutput": "suffice.engine.request",
     "SamplingParams": "suffice.sampling_params",
+    "StructuredOutputsParams": "suffice.sampling_params",
 }
 
 

@@ -234,6 +234,7 @@ class Model:
         lengths: _Int32s,
         counts: _Int32s,
         kinds: _Int32s,
+        techniques: _Int32s,
         tokens: _Int32s,
         positions: _Int32s,
         visible: _Int32s,
@@ -244,7 +245,7 @@ class Model:
         audit: _Float32s | None = None,
     ) -> tuple[Counts, list[tuple[int, int, int, int, int, float]]]: ...
     def leave_out(self, recent: int, sinks: int, skipped: Sequence[int]) -> None: ...
-    def set_rules(self, rules: Sequence[AttentionRule]) -> None: ...
+    def set_rules(self, rules: Sequence[Sequence[AttentionRule]]) -> None: ...
 
 def pack(
     dense: _Uint8s, type: str, rows: int, columns: int, packed: _Uint8s, packed_type: str

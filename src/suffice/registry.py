@@ -104,6 +104,17 @@ class Table:
         path = f"{type(technique).__module__}:{type(technique).__qualname__}"
         return next(name for name, entry in self.entries.items() if entry == path)
 
+    def text_of(self, technique: object) -> str:
+        """Return a technique as `build` takes it: its name, and the fields that are no default."""
+        fields: Any = dataclasses.fields(technique)  # type: ignore[arg-type]
+        own = {each.name: getattr(technique, each.name) for each in fields if each.init}
+        given = [
+            f"{each.name}={str(own[each.name]).lower()}"
+            for each in fields
+            if each.init and own[each.name] != each.default
+        ]
+        return ":".join(filter(None, (self.name_of(technique), ",".join(given))))
+
 
 def spelling(
     *, old: str = "", alone: bool = False, words: Mapping[str, Any] | None = None

@@ -11,9 +11,87 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from suffice.errors import InputError, OptionError, check_text
+from suffice.errors import InputError, OptionError, check_text, unknown
 
 GREEDY_BELOW = 1e-5
+
+
+@dataclass(frozen=True)
+class StructuredOutputsParams:
+    """The form that a text must have; exactly one of these is given.
+
+    Attributes:
+        json: A JSON schema: a mapping, its text, or True for any JSON.
+        regex: A regular expression for the whole text.
+        choice: The texts to choose from.
+        grammar: A grammar in Lark's form or in llama.cpp's (GBNF).
+        json_object: True for any JSON object.
+
+    Raises:
+        InputError: None or several are given, or one is of another type.
+    """
+
+    json: str | Mapping[str, Any] | bool | None = None
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in _FORMS if getattr(self, name) not in (None, False)]
+        if self.json is False:
+            raise InputError("structured_outputs: json=False is a schema that nothing fulfils")
+        if len(given) != 1:
+            raise InputError(
+                f"structured_outputs: give one of {', '.join(_FORMS)}, not {len(given) or 'none'}"
+            )
+        for name, (kinds, must) in _FORMS.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kinds):
+                raise OptionError(f"structured_outputs: {name}", value, f"must be {must}")
+        if self.choice is not None:
+            object.__setattr__(self, "choice", _texts("structured_outputs: choice", self.choice))
+            if not self.choice:
+                raise InputError("structured_outputs: choice: must hold at least one text")
+        for name in ("json", "regex", "grammar"):
+            if isinstance(text := getattr(self, name), str):
+                check_text(f"structured_outputs: {name}", text)
+
+    @classmethod
+    def of(cls, given: Any) -> StructuredOutputsParams:
+        """Return the form that a mapping of the attributes describes.
+
+        Raises:
+            InputError: It is no mapping, has other keys, or see the class.
+        """
+        if isinstance(given, cls):
+            return given
+        if not isinstance(given, Mapping):
+            raise OptionError(
+                "structured_outputs",
+                given,
+                "must be a StructuredOutputsParams, or a mapping such as {'json': schema}",
+                ", or None",
+            )
+        for name in given:
+            if name not in _FORMS:
+                raise unknown("kind of structured output", str(name), _FORMS)
+        return cls(**given)
+
+    @property
+    def chosen(self) -> tuple[str, Any]:
+        """The name of the attribute that is given, and its value."""
+        values = ((name, getattr(self, name)) for name in _FORMS)
+        return next((name, value) for name, value in values if value not in (None, False))
+
+
+_FORMS: dict[str, tuple[Any, str]] = {
+    "json": ((str, Mapping, bool), "a JSON schema: a mapping or a text"),
+    "regex": (str, "a text"),
+    "choice": (Sequence, "a list of texts"),
+    "grammar": (str, "a text"),
+    "json_object": (bool, "True"),
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +126,8 @@ class SamplingParams:
         allowed_token_ids: Only these tokens may be generated.
         bad_words: Words that must not be generated. Only the tokenizer's own encodings, with and
             without a leading space, are prevented; other token sequences for a word are not.
+        structured_outputs: The form that the text must have, such as that of a JSON schema: a
+            `StructuredOutputsParams`, or a mapping of its attributes.
 
     Raises:
         InputError: A value is out of range, or two contradict each other.
@@ -74,6 +154,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] | None = None
+    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -90,6 +171,12 @@ class SamplingParams:
         """Whether any penalty changes the logits of earlier tokens."""
         penalties = (self.presence_penalty, self.frequency_penalty, self.repetition_penalty)
         return penalties != (0, 0, 1)
+
+    @property
+    def form(self) -> StructuredOutputsParams | None:
+        """The form that the text must have."""
+        assert not isinstance(self.structured_outputs, Mapping), "it was made one when checked"
+        return self.structured_outputs
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -111,6 +198,9 @@ class SamplingParams:
         if self.allowed_token_ids == ():
             raise InputError("allowed_token_ids=[]: must hold at least one token id, or be None")
         object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
+        if self.structured_outputs is not None:
+            form = StructuredOutputsParams.of(self.structured_outputs)
+            object.__setattr__(self, "structured_outputs", form)
 
     def _check_together(self) -> None:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:

@@ -30,6 +30,14 @@ class Reads:
     bytes_read: int = 0
     bytes_held: int = 0
     missing: float = 0.0
+    audited: int = 0  # tokens; the figures below are the largest of their queries
+    audited_missing: float = 0.0
+    audited_error: float = 0.0
+
+    def audit(self, found: np.ndarray) -> None:
+        """Note the queries of an audited step: `missing`, `error`, `bound` [3, L, T, H]."""
+        self.audited = found.shape[2]
+        self.audited_missing, self.audited_error = map(float, found[:2].max((1, 2, 3)))
 
     def add(self, other: Reads) -> None:
         """Add the reads of another step."""
@@ -39,6 +47,9 @@ class Reads:
         self.bytes_read += other.bytes_read
         self.bytes_held += other.bytes_held
         self.missing = max(self.missing, other.missing)
+        self.audited += other.audited
+        self.audited_missing = max(self.audited_missing, other.audited_missing)
+        self.audited_error = max(self.audited_error, other.audited_error)
 
 
 _OCTAVES, _STEPS, _TOP = 24, 8, 4  # histogram from 2^-20 to 2^4, eight bins per factor of 2

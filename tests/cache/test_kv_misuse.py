@@ -38,6 +38,7 @@ from suffice.errors import InputError
         ),
         (lambda c: c.advance(1), "2 tentative rows: commit or roll back first"),
         (lambda c: c.append(0, *[rows(1, 3)[0][0]] * 2), "2 tentative rows: commit or roll back"),
+        (lambda c: c.draft([-1] * 31, 99), "31 drafts do not fit: 3 rows are spare"),
         (lambda c: c.draft([2]), "draft 0: parent 2 must be a tentative row before it"),
         (lambda c: c.truncate(14), "cannot truncate to 14 rows: 11 are committed"),
         (lambda c: c.truncate(-1), "cannot truncate to -1 rows: 11 are committed"),

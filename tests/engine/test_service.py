@@ -275,7 +275,7 @@ def test_a_second_request_uses_what_the_first_left() -> None:
 
 
 def test_another_technique_than_the_engines_is_refused(engine: Engine) -> None:
-    with pytest.raises(InputError, match="attention=aet: this engine runs exact for all requests"):
+    with pytest.raises(InputError, match="attention=aet: is not allowed; allowed are: exact"):
         engine.submit(Work("a", (3,), LONG, attention="aet"), Receiver())
 
 

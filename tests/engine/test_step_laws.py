@@ -20,6 +20,7 @@ from suffice.engine.config import Config
 from suffice.engine.load import load
 from suffice.engine.request import Request
 from suffice.engine.runner import Runner
+from suffice.trace import Trace
 
 LENGTHS = (131, 40, 97, 64)  # of prompts that begin alike
 PARAMS = [
@@ -212,14 +213,69 @@ def test_a_hit_gives_the_bits_of_a_cold_run(
     assert_same(name, outputs(longer), outputs(fresh))
 
 
+ASKED = ("exact", "aet", "certified", "art", "certified, unbounded")  # per request
+
+
+def with_techniques(make: Make, own: str, **options: Any) -> tuple[LLM, list[Request]]:
+    """An engine of one technique, and each request with each of `ASKED` in turn."""
+    llm = make(own, "llama", "float32", **options)
+    numbers = {own: 0}
+    for name in ASKED:
+        if name not in numbers:
+            text = TECHNIQUES[name].get("attention", "exact")
+            numbers[name] = llm.runner.allow(llm.config.with_attention(text))
+    made = [
+        llm.maker.make(prompt, params, reuse=True, technique=numbers[name])
+        for prompt, params in zip(prompts(llm), PARAMS, strict=True)
+        for name in ASKED
+    ]
+    return llm, made
+
+
+def assert_each_as_alone(make: Make, made: list[Request]) -> None:
+    found = outputs(made)
+    for at, name in enumerate(ASKED):
+        assert found[at :: len(ASKED)] == alone(make, name, "llama", "float32"), name
+
+
+@pytest.mark.parametrize("own", ["exact", "aet", "certified"])
+@pytest.mark.parametrize("kept", [None, 0])
+def test_a_technique_of_a_request_gives_what_an_engine_of_it_gives(
+    make: Make, own: str, kept: int | None
+) -> None:
+    """In mixed batches, parked now and then, with hits in the store and without."""
+    llm, made = with_techniques(make, own)
+    llm.loop.retained.limit, llm.loop.retained.least = kept, 16
+
+    def park(step: int) -> None:
+        running = llm.loop.scheduler.running
+        if step % 4 == 2 and step < 60 and running:
+            llm.loop._memory.park(running[step % len(running)])
+
+    before = llm.runner.trace.copy()
+    run(llm, made, 2, park)
+    assert_each_as_alone(make, made)
+    assert_reads_add_up(llm, made, before)
+    assert any(request.cached for request in made) == (kept is None)
+
+
+def test_a_technique_that_is_not_the_requests_would_show(make: Make) -> None:
+    llm, made = with_techniques(make, "exact")
+    for request in made:
+        request.technique = 0
+    run(llm, made, 2)
+    with pytest.raises(AssertionError):
+        assert_each_as_alone(make, made)
+
+
 def test_answers_are_shared_only_if_they_are_what_a_prompt_gives(make: Make) -> None:
-    shared = {name for name in TECHNIQUES if make(name, "llama", "float32").runner.shares_answers}
+    shared = {name for name in TECHNIQUES if make(name, "llama", "float32").runner.shares_answers()}
     assert shared == {"exact", "drafts", "own drafts"}
 
 
 def test_a_hit_on_other_rows_would_show(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The law bites: rows of answers under a lossy technique are not those of a prompt."""
-    monkeypatch.setattr(Runner, "shares_answers", True)
+    monkeypatch.setattr(Runner, "shares_answers", lambda self, technique=0: True)
     with pytest.raises(AssertionError):
         test_a_hit_gives_the_bits_of_a_cold_run(make, "aet", "llama", "float32")
 
@@ -255,17 +311,41 @@ def test_what_a_request_read_is_its_own(make: Make) -> None:
             run(llm, [request])
         before = llm.runner.trace.copy()
         run(llm, together, 2)
-        trace = llm.runner.trace.since(before)
         assert [each.reads for each in lonely] == [each.reads for each in together]
-        totals = [
-            sum(getattr(request.reads, field) for request in together)
-            for field in ("key_rows", "value_rows", "rows_held", "bytes_read", "bytes_held")
-        ]
-        assert totals == [
-            trace.key_rows_read,
-            trace.value_rows_read,
-            trace.rows_held,
-            trace.kv_bytes_read,
-            trace.kv_bytes_held,
-        ]
+        totals = assert_reads_add_up(llm, together, before)
         assert (name == "exact") == (totals[0] == totals[2])
+
+
+def assert_reads_add_up(llm: LLM, made: list[Request], before: Trace) -> list[int]:
+    trace = llm.runner.trace.since(before)
+    totals = [
+        sum(getattr(request.reads, field) for request in made)
+        for field in ("key_rows", "value_rows", "rows_held", "bytes_read", "bytes_held")
+    ]
+    assert totals == [
+        trace.key_rows_read,
+        trace.value_rows_read,
+        trace.rows_held,
+        trace.kv_bytes_read,
+        trace.kv_bytes_held,
+    ]
+    return totals
+
+
+def test_reads_add_up_with_drafts_hits_and_parked_requests(make: Make) -> None:
+    for name in ("drafts", "own drafts"):
+        llm = make(name, "llama", "float32")
+        llm.loop.retained.limit, llm.loop.retained.least = None, 16
+        made = [*requests(llm, reuse=True), *requests(llm, reuse=True)]
+
+        def park(step: int, llm: LLM = llm) -> None:
+            running = llm.loop.scheduler.running
+            if step % 4 == 2 and step < 40 and running:
+                llm.loop.retained.clear()
+                llm.loop._memory.park(running[step % len(running)])
+
+        before = llm.runner.trace.copy()
+        run(llm, made, 2, park)
+        assert_reads_add_up(llm, made, before)
+        assert sum(each.cached for each in made) and sum(each.preemptions for each in made)
+        assert sum(sample.drafts.num_draft_tokens for each in made for sample in each.samples)

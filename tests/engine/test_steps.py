@@ -42,6 +42,17 @@ def test_a_step_takes_as_many_tiles_as_fit_into_its_time() -> None:
     assert served(turns(0.010, 0.020 / TILE), [Asking(1000)], 4) == [[30]]
 
 
+def test_who_decodes_waits_for_half_a_call_if_a_whole_one_takes_too_long() -> None:
+    made: Turns[Asking] = Turns(64)
+    for _ in range(30):
+        made.times.learn(4, 64, 0.064)
+    calls = [[count for _, count in parts] for parts in made.rounds([Asking(1000)], 4)]
+    assert calls == [[32]]
+    assert [parts[0][1] for parts in made.rounds([Asking(1000)], 0)] == [64]
+    made.step_seconds = 0.100
+    assert [parts[0][1] for parts in made.rounds([Asking(1000)], 4)] == [64, 32]
+
+
 def test_there_is_at_least_one_tile_however_long_a_step_takes() -> None:
     assert served(turns(0.100, 0.100), [Asking(1000)], 4) == [[30]]
     assert served(Turns(TILE), [Asking(1000)], 4) == [[30]], "nothing is known yet"

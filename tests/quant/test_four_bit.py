@@ -74,7 +74,8 @@ def test_codes_of_a_file_stay_if_they_are_few(layout: CodeLayout, matrix: str, s
     stored = InAFile(layout)
     packed = pack_stored(FourBit(8).for_matrix(matrix), stored, normal(32), np.empty)
     assert isinstance(packed, PackedCodes)
-    assert packed.most == 127 and packed.bias is not None
+    assert packed.most == (127 if matrix in ("q", "k", "v", "o", "gate", "up") else 32639)
+    assert packed.bias is not None
     if stays:
         assert packed.layout == layout and (packed.data == 1).all()
     else:

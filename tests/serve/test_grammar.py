@@ -15,8 +15,6 @@ from serving import Served, events, served
 from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
 from suffice.engine.options import EngineOptions
-from suffice.errors import InputError
-from suffice.models.tokenizer import load_tokenizer
 from suffice.serve import grammar
 from suffice.serve.errors import Problem
 from suffice.serve.settings import ENGINE
@@ -129,16 +127,4 @@ def test_a_check_has_an_end() -> None:
         return work()
 
     with pytest.raises(Problem, match="too complex"):
-        asyncio.run(grammar.check(grammar.grammar_of("regex", "a"), run, 0.01))
-
-
-def test_grammars_are_kept_and_bad_ones_are_the_requests_fault(words: Path) -> None:
-    tokenizer = load_tokenizer(words)
-    grammars = grammar.Grammars(tokenizer, len(tokenizer.vocabulary()))
-    found = grammars.compiled(grammar.grammar_of("choice", ["a"]))
-    assert grammars.compiled(grammar.grammar_of("choice", ["a"])) is found
-    for at in range(grammar.MOST_KEPT):
-        grammars.compiled(grammar.grammar_of("choice", [f"a{at}"]))
-    assert grammars.compiled(grammar.grammar_of("choice", ["a"])) is not found
-    with pytest.raises(InputError, match="the grammar is bad"):
-        grammars.compiled("start: nope")
+        asyncio.run(grammar.check(grammar.text_of("regex", regex="a"), run, 0.01))

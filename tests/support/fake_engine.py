@@ -91,7 +91,7 @@ class FakeRunner:
     tile_rows = 30
     known_rows = 30
     shares_prompts = True
-    shares_answers = True
+    prompts_by_technique = False
 
     def __init__(self, rule: Rule, memory: int = 10**9) -> None:
         self.rule, self.memory = rule, memory
@@ -104,6 +104,15 @@ class FakeRunner:
         self.most_drafts = 0
         self.limit = memory
         self.trace = Trace(1, 1)
+
+    def shares_answers(self, technique: int = 0) -> bool:
+        return True
+
+    def guarantee(self, technique: int = 0) -> Any:
+        return "exact"
+
+    def allow(self, config: Any) -> int:
+        return 1
 
     @property
     def memory_bytes(self) -> tuple[int, int]:

@@ -189,10 +189,6 @@ class ScriptedEngine:
             self.last_step_at = time.monotonic()
 
 
-def compiled(text: str) -> Any:
-    raise InputError("the scripted engine follows no grammar")
-
-
 def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
     """Make the engine, as `Settings.engine` names it."""
     if options.get("fail"):
@@ -204,4 +200,4 @@ def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
         fingerprint="fp_scripted",
         weight_bytes=123,
     )
-    return Opened(ScriptedEngine(options), facts, compiled)
+    return Opened(ScriptedEngine(options), facts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from suffice.attention.levels import Levels, of_group
 
@@ -25,7 +26,26 @@ class AttentionRule:
     softmax_tables: tuple[Levels, ...] = ()
 
 
+# What is known of the share of a softmax that stays unread: that it is none, a bound that always
+# holds, an estimate, or nothing.
+Guarantee = Literal["exact", "bound", "estimate", "none"]
+WHOLE: Guarantee = "exact"
 READ_ALL = AttentionRule("read_all", exact=True)
+
+
+def guarantee(rules: Sequence[Sequence[AttentionRule | None]]) -> Guarantee:
+    """Return what is known of what rules [L][G] leave unread: the least of all heads."""
+    found = {_guarantee(rule) for layer in rules for rule in layer}
+    order: tuple[Guarantee, ...] = ("none", "estimate", "bound", "exact")
+    return next(each for each in order if each in found)
+
+
+def _guarantee(rule: AttentionRule | None) -> Guarantee:
+    if rule is None or rule.exact:
+        return "exact"
+    if rule.softmax_tables or "bounded" not in rule.parameters:
+        return "none"
+    return "bound" if rule.parameters["bounded"] else "estimate"
 
 
 def coded_rule(rule: AttentionRule | None, levels: Sequence[Levels] | None) -> AttentionRule | None:

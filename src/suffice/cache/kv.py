@@ -215,8 +215,8 @@ class KVCache:
         for layer in range(self.layers):
             self.native.store(layer, first, _floats(k[layer]), _floats(v[layer]))
 
-    def draft(self, parents: list[int]) -> list[int]:
-        """Turn spare rows into tentative rows, which a decode step will write.
+    def draft(self, parents: list[int], most: int = MAX_TENTATIVE) -> list[int]:
+        """Turn spare rows into tentative rows, at most `most`, which a decode step will write.
 
         Returns, for each draft, the bit mask of the tentative rows that it sees: itself and its
         ancestors.
@@ -226,10 +226,9 @@ class KVCache:
                 child.
         """
         _require_whole("parents", parents)
-        if len(parents) > self.room(len(parents)):
-            raise InputError(
-                f"{len(parents)} drafts do not fit: {self.room(len(parents))} rows are spare"
-            )
+        room = min(self.spare, most - self.tentative)
+        if len(parents) > room:
+            raise InputError(f"{len(parents)} drafts do not fit: {room} rows are spare")
         for i, parent in enumerate(parents):
             if not -1 <= parent < self.tentative + i:
                 raise InputError(f"draft {i}: parent {parent} must be a tentative row before it")

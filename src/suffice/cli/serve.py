@@ -106,6 +106,15 @@ class ServerFlags:
             panel="Server",
         ),
     ] = None
+    share_prefixes: Annotated[
+        bool,
+        flag(
+            "--share-prefixes",
+            help="Share kept caches between API keys; the time to the first token then tells "
+            "whether others sent the same beginning.",
+            panel="Server",
+        ),
+    ] = False
     max_per_key: Annotated[
         int,
         flag(
@@ -148,7 +157,8 @@ class ServerFlags:
         list[str] | None,
         flag(
             "--allow-attention",
-            help="An attention technique that requests may ask for; may be repeated.",
+            help="An attention technique that requests may ask for, such as certified:eps=0.1; "
+            "may be repeated.",
             panel="Server",
             metavar="TECHNIQUE",
         ),
@@ -228,6 +238,7 @@ class ServerFlags:
             "step_ms": self.step_ms,
             "max_queued_tokens": whole(1, none=True)("max_queued_tokens", self.max_queued_tokens),
             "prefix_bytes": 0 if kept == "0" else size("prefix_cache_bytes", kept),
+            "attentions": list(self.allow_attention or ()),
         }
 
     def keys(self) -> tuple[str, ...]:
@@ -283,7 +294,9 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
     from suffice.serve.settings import Settings
     from suffice.serve.tools import parser_of
 
-    model.config()  # refuses bad options
+    config = model.config()  # refuses bad options
+    for text in flags.allow_attention or ():
+        config.with_attention(text)
     parser_of(None, flags.tool_call_parser)
     path = resolve(model.model)
     return Settings(
@@ -295,7 +308,7 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
         uds=flags.uds,
         api_keys=flags.keys(),
         served_names=tuple(flags.alias or ()),
-        attentions=tuple(flags.allow_attention or ()),
+        share_prefixes=flags.share_prefixes,
         max_queue=flags.max_queue,
         max_num_seqs=flags.parallel,
         max_per_key=flags.max_per_key,

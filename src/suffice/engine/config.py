@@ -175,6 +175,22 @@ class Config(EngineOptions):
                 f"context of {context} tokens holds a prompt and a token before them"
             )
 
+    def with_attention(self, text: str) -> Config:
+        """Return the config with another attention technique, without audits if they say nothing.
+
+        Raises:
+            InputError: There is no such technique, or it contradicts another option.
+        """
+        attention = ATTENTIONS.build(text)
+        calibration = self.calibration
+        if not (attention.calibrated or self.softmax.coded):
+            calibration = None
+        elif calibration is None:
+            calibration = _stored_with(self.model)
+        found = dataclasses.replace(self, attention=attention, calibration=calibration, audit=None)
+        found._check_together()
+        return dataclasses.replace(found, audit=self.audit) if found.leaves_out else found
+
     @property
     def leaves_out(self) -> bool:
         """Whether decode steps approximate attention to the rows that the cache holds."""

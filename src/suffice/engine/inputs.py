@@ -15,6 +15,7 @@ from suffice.engine.protocol import Runner, Tokenizer
 from suffice.engine.request import CachedPrefix, Request, Sample
 from suffice.errors import InputError, OptionError, check_text, unknown
 from suffice.sampling import SamplingState
+from suffice.sampling.grammar import Compiled, Grammars, grammar_of
 from suffice.sampling_params import SamplingParams
 
 _KEYS = ("prompt", "prompt_token_ids")
@@ -151,6 +152,9 @@ class RequestMaker:
         self._tokenizer = tokenizer
         self._vocabulary = runner.vocabulary
         self._longest = runner.longest_prompt
+        self._grammars = Grammars(
+            lambda: tokenizer.stored()[1], tokenizer.eos_ids, runner.vocabulary
+        )
         self._count = 0
         self._counting = threading.Lock()
         self._seed = int.from_bytes(os.urandom(8), "little") if config.seed is None else config.seed
@@ -160,13 +164,16 @@ class RequestMaker:
         prompt: Any,
         params: SamplingParams,
         kept: CachedPrefix | None = None,
+        grammar: str | None = None,
         **traits: Any,
     ) -> Request:
         """Return the request for one prompt; `traits` are further arguments of `Request`.
 
+        `grammar` is one of llguidance's, for a request without `structured_outputs`.
+
         Raises:
             InputError: A prompt that is empty, not text or too long for the context; ids outside
-                the vocabulary; or more tokens or samples than there is room for.
+                the vocabulary; more tokens or samples than there is room for; or a bad grammar.
         """
         self._check_params(params)
         text, tokens = self.tokens(prompt)
@@ -189,14 +196,23 @@ class RequestMaker:
                 f"must not be more than {room}, the tokens that the prompt leaves in the context",
             )
         limit = min(params.max_tokens or room, room)
+        form = self._form(params, grammar)
         with self._counting:
             number, self._count = self._count, self._count + 1
         request = Request(str(number), text, tokens, params, limit=limit, kept=kept, **traits)
         seed = self._seed_of(number) if params.seed is None else params.seed
-        request.samples = [self._sample(request, seed, index) for index in range(params.n)]
+        request.samples = [self._sample(request, seed, index, form) for index in range(params.n)]
         return request
 
-    def _sample(self, request: Request, seed: int, index: int) -> Sample:
+    def _form(self, params: SamplingParams, grammar: str | None) -> Compiled | None:
+        """Return the grammar that a request's samples follow."""
+        if params.form is not None:
+            if grammar is not None:
+                raise InputError("structured_outputs and a grammar contradict each other: give one")
+            grammar = grammar_of(params.form)
+        return None if grammar is None else self._grammars.compiled(grammar)
+
+    def _sample(self, request: Request, seed: int, index: int, form: Compiled | None) -> Sample:
         params = request.params
         eos = frozenset() if params.ignore_eos else self._tokenizer.eos_ids
         state = SamplingState(
@@ -206,6 +222,7 @@ class RequestMaker:
             prompt=request.tokens,
             stop_ids=eos | frozenset(params.stop_token_ids or ()),
             bad_words=self._bad_words(params),
+            constraint=None if form is None else form.start(),
         )
         return Sample(
             request, state, self._tokenizer.stream(skip_special=params.skip_special_tokens)

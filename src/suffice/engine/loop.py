@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,10 +199,13 @@ class Loop:
         proposed, drafts = self._drafts(samples, [room for _, room in ready])
         began = self._clock()
         rows = [
-            Rows(sample.sequence, [sample.tokens[-1]], drafts=tree)
-            for sample, tree in zip(samples, drafts, strict=True)
+            Rows(s.sequence, [s.tokens[-1]], drafts=tree, technique=s.request.technique)
+            for s, tree in zip(samples, drafts, strict=True)
         ]
-        rows += [Rows(s.sequence, s.next_known(1 + room), "none") for s, room in behind]
+        rows += [
+            Rows(s.sequence, s.next_known(1 + room), "none", technique=s.request.technique)
+            for s, room in behind
+        ]
         rows += [self._part(request, count) for request, count in parts]
         if not rows:
             return 0
@@ -226,7 +230,8 @@ class Loop:
         first = sequence.cache.length
         asked = count == request.left and not all(sample.tokens for sample in request.running)
         tokens = request.tokens[first : first + count]
-        return Rows(sequence, tokens, "last" if asked else "none", prompt=True)
+        outputs: Literal["last", "none"] = "last" if asked else "none"
+        return Rows(sequence, tokens, outputs, prompt=True, technique=request.technique)
 
     def _drafts(self, samples: list[Sample], room: list[int]) -> tuple[list[Tree], list[Tree]]:
         """Return the drafts that were made for each sample, and those that are to be checked."""

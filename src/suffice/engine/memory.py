@@ -40,8 +40,10 @@ class Memory:
         """Say whether a request may start; requests of a lower priority are parked for it."""
         tokens = tuple(request.tokens[:-1])
         if self._shares(request) and not request.parked:
-            _, ready = self.retained.find(tokens)
-            if self.retained.coming(tokens) >= max(ready + 1, self.retained.least):
+            _, ready = self.retained.find(tokens, self._group(request))
+            if self.retained.coming(tokens, self._group(request)) >= max(
+                ready + 1, self.retained.least
+            ):
                 return "later"
         while not self._has_room(request):
             victim = self._scheduler.who_gives_way(below=request.priority)
@@ -53,6 +55,11 @@ class Memory:
     def _shares(self, request: Request) -> bool:
         """Whether a request may use rows of others, and they of it."""
         return request.reuse and self.retained.enabled and self._runner.shares_prompts
+
+    def _group(self, request: Request) -> str:
+        """Return the name of the caches that a request may use and leave."""
+        technique = request.technique if self._runner.prompts_by_technique else 0
+        return f"{technique}:{request.group}"
 
     def _has_room(self, request: Request) -> bool:
         used, limit = self._runner.memory_bytes
@@ -84,7 +91,9 @@ class Memory:
         self._get(lambda: self._runner.begin(leader.sequence, left), request)
         if self._shares(request):
             tokens = tuple(request.tokens)
-            request.source = self.retained.add_running(tokens, leader.sequence)
+            request.source = self.retained.add_running(
+                tokens, leader.sequence, self._group(request)
+            )
 
     def _restored(self, request: Request) -> bool:
         """Give a parked request its caches back; False if one of them is gone."""
@@ -111,7 +120,7 @@ class Memory:
             return found
         if self._shares(request):
             tokens = tuple(request.tokens[:-1])
-            entry, rows = self.retained.find(tokens)
+            entry, rows = self.retained.find(tokens, self._group(request))
             self.retained.queries += len(request.tokens)
             if entry is not None and (copied := self._reused(entry, rows, request)) is not None:
                 self.retained.hits += rows
@@ -200,7 +209,7 @@ class Memory:
                 self._leave(request, sample, sequence)
                 continue
             tokens = self._shared_tokens(request, sample, sequence)
-            entry = self.retained.add(tokens, sequence, wanted=True)
+            entry = self.retained.add(tokens, sequence, self._group(request), wanted=True)
             if entry is not None:
                 request.parked[sample] = entry
         self._scheduler.put_back(request)
@@ -219,7 +228,8 @@ class Memory:
     def _leave(self, request: Request, sample: Sample, sequence: RunnerSequence) -> None:
         """Keep a sequence for others that begin alike, or free it."""
         if request.kept is None and self._shares(request):
-            self.retained.add(self._shared_tokens(request, sample, sequence), sequence)
+            tokens = self._shared_tokens(request, sample, sequence)
+            self.retained.add(tokens, sequence, self._group(request))
         else:
             self._runner.close(sequence)
 
@@ -245,7 +255,7 @@ class Memory:
         if not self._shares(request):
             return ()
         tokens = request.tokens
-        if self._runner.shares_answers:
+        if self._runner.shares_answers(request.technique):
             tokens = tokens + sample.tokens
         return tuple(tokens[: sequence.cache.length])
 

@@ -31,6 +31,9 @@ class PrefixTree(Generic[T]):
         self._root: _Node[T] = _Node((), None)
         self._nodes: dict[int, _Node[T]] = {}
 
+    def __len__(self) -> int:
+        return len(self._nodes)
+
     def add(self, tokens: Tokens, item: T) -> None:
         """Add an item."""
         node, at = self._root, 0

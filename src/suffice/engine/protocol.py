@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from suffice.speculate import NO_DRAFTS, DraftingSample, Tree
 from suffice.trace import Reads, Trace
+
+if TYPE_CHECKING:
+    from suffice.attention.rule import Guarantee
+    from suffice.engine.config import Config
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,8 @@ class Rows:
     """Tokens of one sequence that a step runs, and drafts that continue the last of them.
 
     `outputs`: the rows whose logits are wanted. `prompt`: a part of a prompt; others are decode
-    steps, in which techniques leave out what they may, and which are counted.
+    steps, in which techniques leave out what they may, and which are counted. `technique`: the
+    number of the attention technique; 0 is the engine's own.
     """
 
     sequence: Any
@@ -26,6 +31,7 @@ class Rows:
     outputs: Literal["none", "last", "all"] = "all"
     drafts: Tree = NO_DRAFTS
     prompt: bool = False
+    technique: int = 0
 
     @property
     def count(self) -> int:
@@ -191,9 +197,21 @@ class Runner(Protocol):
         """Whether a prompt's rows serve other prompts that begin alike, bit for bit."""
         ...
 
-    @property
-    def shares_answers(self) -> bool:
+    def shares_answers(self, technique: int = 0) -> bool:
         """Whether rows of decode steps are those that a prompt would have, bit for bit."""
+        ...
+
+    @property
+    def prompts_by_technique(self) -> bool:
+        """Whether a prompt's rows depend on the request's technique."""
+        ...
+
+    def guarantee(self, technique: int = 0) -> Guarantee:
+        """Return what is known of the share of a softmax that decode steps leave unread."""
+        ...
+
+    def allow(self, config: Config) -> int:
+        """Let rows name the attention of a config, which differs in nothing else; its number."""
         ...
 
     def commit(self, sequence: Any, path: list[int]) -> None:
@@ -298,6 +316,10 @@ class Tokenizer(Protocol):
         continue_last: bool = False,
     ) -> str:
         """Return a conversation as text; `continue_last` leaves the last message open."""
+        ...
+
+    def stored(self) -> tuple[Mapping[str, Any], str]:
+        """Return facts about it, and the whole of it in the form of Hugging Face's JSON files."""
         ...
 
     def stream(self, *, skip_special: bool) -> Detokenizer:

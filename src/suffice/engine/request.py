@@ -230,6 +230,8 @@ class Request:
         priority: int = 0,
         key: str = "",
         reuse: bool = False,
+        technique: int = 0,
+        group: str = "",
     ) -> None:
         self.id = request_id
         self.prompt = prompt
@@ -240,6 +242,8 @@ class Request:
         self.priority = priority
         self.key = key
         self.reuse = reuse
+        self.technique = technique  # of attention, by the runner's number
+        self.group = group  # whose kept keys and values it may use
         self.arrival = self.overtaken = self.preemptions = 0
         self.samples: list[Sample] = []
         self.parked: dict[Sample, Entry] = {}  # caches to go on with, if they are still there

@@ -1,6 +1,8 @@
 """Caches that outlive their requests, found by the tokens they hold. No tensors here.
 
 Running requests are in the store too, as sources: others may copy the beginning of their prompt.
+Caches of one group are never found by requests of another, whose time to the first token would
+otherwise tell them what others asked.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ class Entry:
 
     tokens: Tokens
     sequence: Any
+    group: str = ""
     running: bool = False
     wanted: bool = False
 
@@ -47,7 +50,7 @@ class Retained:
         self.least = least
         self.queries = self.hits = 0  # tokens
         self._close = close
-        self._tree: PrefixTree[Entry] = PrefixTree()
+        self._trees: dict[str, PrefixTree[Entry]] = {}  # by group
         self._idle: dict[int, Entry] = {}  # by id, least recently used first
 
     @property
@@ -63,42 +66,52 @@ class Retained:
     def __len__(self) -> int:
         return len(self._idle)
 
-    def find(self, tokens: Tokens) -> tuple[Entry | None, int]:
+    def find(self, tokens: Tokens, group: str = "") -> tuple[Entry | None, int]:
         """Return the entry with most rows for a prompt that begins so, and how many; None, 0."""
         best: Entry | None = None
         rows = 0
-        for entry, common in self._tree.matches(tokens):
+        for entry, common in self._matches(tokens, group):
             if common <= rows:
                 break
             if min(common, entry.ready) > rows:
                 best, rows = entry, min(common, entry.ready)
         return (best, rows) if rows >= self.least else (None, 0)
 
-    def coming(self, tokens: Tokens) -> int:
+    def coming(self, tokens: Tokens, group: str = "") -> int:
         """Return how many rows of a prompt that begins so a running request is about to have."""
         found = (
             common
-            for entry, common in self._tree.matches(tokens)
+            for entry, common in self._matches(tokens, group)
             if entry.running and entry.ready < common
         )
         return next(found, 0)
 
-    def add_running(self, tokens: Tokens, sequence: Any) -> Entry:
+    def _matches(self, tokens: Tokens, group: str) -> Iterator[tuple[Entry, int]]:
+        tree = self._trees.get(group)
+        return iter(()) if tree is None else tree.matches(tokens)
+
+    def _plant(self, entry: Entry) -> None:
+        self._trees.setdefault(entry.group, PrefixTree()).add(entry.tokens, entry)
+
+    def add_running(self, tokens: Tokens, sequence: Any, group: str = "") -> Entry:
         """Let other requests copy from a running one, whose prompt is `tokens`."""
-        entry = Entry(tokens, sequence, running=True)
-        self._tree.add(tokens, entry)
+        entry = Entry(tokens, sequence, group, running=True)
+        self._plant(entry)
         return entry
 
-    def add(self, tokens: Tokens, sequence: Any, *, wanted: bool = False) -> Entry | None:
+    def add(
+        self, tokens: Tokens, sequence: Any, group: str = "", *, wanted: bool = False
+    ) -> Entry | None:
         """Keep a cache that is free now; return None if it was closed instead."""
         if not self.enabled or (len(tokens) < self.least and not wanted):
             self._close(sequence)
             return None
-        entry = Entry(tokens, sequence, wanted=wanted)
-        for shorter in list(self._tree.beginnings(tokens)):
-            if not shorter.running and not shorter.wanted:
-                self._drop(shorter)
-        self._tree.add(tokens, entry)
+        entry = Entry(tokens, sequence, group, wanted=wanted)
+        if (tree := self._trees.get(group)) is not None:
+            for shorter in list(tree.beginnings(tokens)):
+                if not shorter.running and not shorter.wanted:
+                    self._drop(shorter)
+        self._plant(entry)
         self._idle[id(entry)] = entry
         while self.limit is not None and self.bytes > self.limit:
             self.drop_oldest()
@@ -116,7 +129,10 @@ class Retained:
     def take(self, entry: Entry) -> Any:
         """Remove an entry and return its sequence, which is the caller's now."""
         self._idle.pop(id(entry), None)
-        self._tree.remove(entry)
+        tree = self._trees[entry.group]
+        tree.remove(entry)
+        if not len(tree):
+            del self._trees[entry.group]
         return entry.sequence
 
     def drop_oldest(self, but: Entry | None = None) -> bool:

@@ -12,16 +12,15 @@ from typing import Literal
 
 import numpy as np
 
-from suffice.attention.rule import AttentionRule
 from suffice.cache import fits_keys, machine, row_bytes, types_of, with_defaults
 from suffice.cache.kv import KVCache
 from suffice.engine.config import Config
-from suffice.engine.model_facts import ModelFacts
 from suffice.engine.protocol import Rows
+from suffice.engine.techniques import ModelWithTechniques
 from suffice.errors import OutOfMemory, SufficeWarning
 from suffice.models.decoder import DecoderWeights
 from suffice.models.key_rounding import key_rounding
-from suffice.models.native_model import NativeModel, StepRows
+from suffice.models.native_model import StepRows
 from suffice.native import core
 from suffice.policy import QueryObserver
 from suffice.speculate import DraftingSample, Proposer, Tree
@@ -30,7 +29,8 @@ from suffice.trace import Reads, Trace
 
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
 POPULATED_BYTES = 8 << 20  # of new memory in a step: some milliseconds
-CHUNK_ROWS = 30  # most tokens of a prompt's step: whole tiles of the 6 rows that share an AVX2 load
+PROMPT_ROWS = 64  # most tokens of prompts in a step: as many as share a lookup of codes
+KNOWN_ROWS = 30  # where a technique may apply: whole tiles of the 6 rows that share an AVX2 load
 
 
 @dataclass(eq=False)
@@ -43,7 +43,7 @@ class Sequence:
     reads: Reads = field(default_factory=Reads)  # by decode steps
 
 
-class Runner(ModelFacts):
+class Runner(ModelWithTechniques):
     """A model with the memory of its requests.
 
     `trace` sums the reads of all decode steps. Every `audit`-th step is audited; None for none.
@@ -56,7 +56,6 @@ class Runner(ModelFacts):
     def __init__(
         self, config: Config, decoder: DecoderWeights, sample: Callable[[], list[int]] = list
     ) -> None:
-        assert config.max_model_len is not None, "the config must be resolved"
         super().__init__(config, decoder)
         self.sample = sample
         model = decoder.config
@@ -67,23 +66,11 @@ class Runner(ModelFacts):
         self.audit = config.audit
         self.arena = core.Arena(config.kv_cache_bytes or 0)
         self.windows = [layer.window for layer in decoder.config.layers]
-        rules = config.rules(len(model.layers), model.kv_heads)
-        self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
-        self._exact = self._reads_everything(rules)
         self._rounding = None
         if fits_keys(types_of(config.kv_cache_dtype)[0]):
-            self._rounding = key_rounding(self._native, model, config.max_model_len, sample())
+            self._rounding = key_rounding(self._native, model, self.context, sample())
         self.growth = machine.fitted_to_kernel(config.growth)
         self.proposer: Proposer = NoDrafts()
-
-    def use(self, rules: list[list[AttentionRule | None]]) -> None:
-        """Replace the config's attention rules by others, [L][G]."""
-        self._native.use(rules)
-        self._exact = self._reads_everything(rules)
-
-    def _reads_everything(self, rules: list[list[AttentionRule | None]]) -> bool:
-        exact = all(rule is None or rule.exact for layer in rules for rule in layer)
-        return exact and not self.config.softmax.coded
 
     @property
     def memory_bytes(self) -> tuple[int, int]:
@@ -93,25 +80,13 @@ class Runner(ModelFacts):
     @property
     def tile_rows(self) -> int:
         """The largest number of a prompt's tokens in a step."""
-        return min(CHUNK_ROWS, self.config.prefill_chunk)
+        most = KNOWN_ROWS if self.config.softmax.prefill else PROMPT_ROWS
+        return min(most, self.config.prefill_chunk)
 
     @property
     def known_rows(self) -> int:
         """The largest number of known tokens of a sequence in a decode step."""
-        return 1 if self.config.policy.one_by_one else CHUNK_ROWS
-
-    @property
-    def shares_prompts(self) -> bool:
-        """Whether a prompt's rows serve other prompts that begin alike, bit for bit.
-
-        Not if the policy chooses by the queries of the whole prompt, or evicts.
-        """
-        return not (self.config.policy.evicts or self.config.policy.watches)
-
-    @property
-    def shares_answers(self) -> bool:
-        """Whether rows of decode steps are those that a prompt would have, bit for bit."""
-        return self.shares_prompts and self._exact and not self.config.policy.chooses
+        return 1 if self.config.policy.one_by_one else KNOWN_ROWS
 
     def open(self, request_id: str, limit: int) -> Sequence:
         """Return a new, empty sequence that may grow to `limit` rows."""
@@ -126,7 +101,7 @@ class Runner(ModelFacts):
             key_dtype=keys,
             value_dtype=values,
             arena=self.arena,
-            sketch=self.config.attention.sketched or self.config.speculative_config.sketched,
+            sketch=self._sketched,
             rounding=self._rounding,
             **dict.fromkeys(self.config.policy.keeps, True),
         )
@@ -147,8 +122,7 @@ class Runner(ModelFacts):
             self.run([Rows(sequence, chunk, "none", prompt=True)])
         (logits,) = self.run([Rows(sequence, last, "last", prompt=True)])
         self.end(sequence)
-        row: np.ndarray = logits[0]
-        return row
+        return np.asarray(logits[0])
 
     def begin(self, sequence: Sequence, rows: int) -> None:
         """Reserve memory for the `rows` tokens of a prompt, which `run` runs in parts.
@@ -209,15 +183,16 @@ class Runner(ModelFacts):
                 cache,
                 tokens,
                 outputs=rows.outputs,
+                technique=rows.technique,
                 exact=not self.config.softmax.prefill,
                 counted=False,
                 watch=_shown(rows.sequence.watch, cache.length + len(tokens)),
             )
         if not len(tree):
-            return StepRows(cache, tokens, outputs=rows.outputs)
+            return StepRows(cache, tokens, outputs=rows.outputs, technique=rows.technique)
         known = len(tokens)
         parents = [*range(-1, known - 1), *(parent + known for parent in tree.parents)]
-        return StepRows(cache, [*tokens, *tree.tokens], parents, rows.outputs)
+        return StepRows(cache, [*tokens, *tree.tokens], parents, rows.outputs, rows.technique)
 
     def observe(self, sequence: Sequence, tokens: list[int], watch: QueryObserver) -> None:
         """Run tokens as a prompt with exact attention, and show `watch` all queries.
@@ -344,8 +319,7 @@ class Runner(ModelFacts):
         Returns the logits after each token, sequence by sequence, float32 [rows, V]. They equal the
         logits of single steps bit for bit.
         """
-        policy = self.config.policy
-        if policy.one_by_one and max(map(len, chains)) > 1:
+        if self.config.policy.one_by_one and max(map(len, chains)) > 1:
             return self._advance_singly(sequences, chains)
         logits = self.run(
             [Rows(sequence, chain) for sequence, chain in zip(sequences, chains, strict=True)]

@@ -10,10 +10,11 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from suffice.attention import ATTENTIONS
+from suffice.attention.rule import Guarantee
 from suffice.engine.request import Request, Sample
 from suffice.engine.steps import STEP_SECONDS
 from suffice.engine.work import Delta, EngineStats, Final, Look, TokenLogprob, Work
@@ -61,6 +62,7 @@ class Engine:
         max_queued_tokens: int | None = None,
         step_ms: float = 1000 * STEP_SECONDS,
         prefix_bytes: int | None = None,
+        attentions: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the thread. The engine shares the loop with `llm`, which may be used meanwhile.
@@ -72,7 +74,11 @@ class Engine:
             step_ms: Milliseconds that a step should take at most while anybody decodes.
             prefix_bytes: Limit of the caches that are kept for later requests; 0 keeps none. None
                 is the limit of all caches (`kv_cache_bytes`), or 1 GiB if there is none.
+            attentions: Attention techniques that requests may ask for, besides the model's own.
             clock: Seconds, for deadlines.
+
+        Raises:
+            InputError: A technique that does not exist, or contradicts the model's other options.
         """
         self._loop = llm.loop
         self._loop.turns.step_seconds = step_ms / 1000
@@ -80,7 +86,11 @@ class Engine:
             prefix_bytes = llm.config.kv_cache_bytes or DEFAULT_PREFIX_BYTES
         self._loop.retained.limit = prefix_bytes
         self._maker = llm.maker
-        self._attention = ATTENTIONS.name_of(llm.config.attention)
+        self._techniques = {llm.config.attention: 0}  # and their numbers, the runner's
+        for config in map(llm.config.with_attention, attentions):
+            if config.attention not in self._techniques:
+                self._techniques[config.attention] = llm.runner.allow(config)
+        self._names = {n: ATTENTIONS.text_of(each) for each, n in self._techniques.items()}
         self._max_queue = max_queue
         self._max_queued_tokens = max_queued_tokens
         self._clock = clock
@@ -114,21 +124,17 @@ class Engine:
             Closed: The engine takes no more work.
         """
         self._check_open()
-        if work.attention not in (None, self._attention):
-            raise InputError(
-                f"attention={work.attention}: this engine runs {self._attention} for all requests"
-            )
         request = self._maker.make(
             list(work.prompt),
             work.params,
             priority=work.priority,
             key=work.key,
             reuse=work.reuse,
+            group=work.group,
+            technique=self._technique(work.attention),
+            grammar=work.grammar,
         )
         _check_known(work, request)
-        if work.grammar is not None:
-            for sample in request.samples:
-                sample.state.constraint = work.grammar.start()
         for sample, tokens in zip(request.samples, work.known, strict=False):
             sample.restore(tokens)
         job = _Job(work, request, on_delta, self._clock())
@@ -142,6 +148,20 @@ class Engine:
             self._inbox.append(job)
             self._wake.notify_all()
         return request
+
+    @property
+    def attentions(self) -> list[str]:
+        """The techniques that requests may ask for; the first is used if they ask for none."""
+        return list(self._names.values())
+
+    def _technique(self, asked: str | None) -> int:
+        if asked is None:
+            return 0
+        found = self._techniques.get(ATTENTIONS.build(asked))
+        if found is None:
+            allowed = ", ".join(self.attentions)
+            raise InputError(f"attention={asked}: is not allowed; allowed are: {allowed}")
+        return found
 
     def _check_queue(self, tokens: int) -> None:
         scheduler = self._loop.scheduler
@@ -244,12 +264,16 @@ class Engine:
                 with self._wake:
                     del self._jobs[job.work.id]
                     self._wake.notify_all()
-            for delta in _news(job):
+            for delta in _news(job, self._final):
                 try:
                     job.on_delta(delta)
                 except Exception:  # the receiver's own
                     _log.exception("the receiver of request %s failed", job.work.id)
                     job.cancelled = True
+
+    def _final(self, request: Request) -> Final:
+        guarantee = self._loop.runner.guarantee(request.technique)
+        return _final(request, self._names[request.technique], guarantee)
 
     def _note(self) -> None:
         stats = dataclasses.replace(
@@ -270,7 +294,7 @@ def _check_known(work: Work, request: Request) -> None:
         raise InputError(f"known: a sample has more than the {request.limit} tokens asked for")
 
 
-def _news(job: _Job) -> list[Delta]:
+def _news(job: _Job, final: Callable[[Request], Final]) -> list[Delta]:
     """Return what the samples of a job got since the last call; the last delta has the final."""
     found: list[Delta] = []
     for at, sample in enumerate(job.request.samples):
@@ -292,7 +316,7 @@ def _news(job: _Job) -> list[Delta]:
         job.sent[at] += len(new)
         job.ended[at] = sample.finish_reason is not None
     if found and job.request.finished:
-        found[-1] = dataclasses.replace(found[-1], final=_final(job.request))
+        found[-1] = dataclasses.replace(found[-1], final=final(job.request))
     return found
 
 
@@ -309,7 +333,8 @@ def _logprobs(sample: Sample, count: int) -> tuple[tuple[TokenLogprob, ...], ...
     )
 
 
-def _final(request: Request) -> Final:
+def _final(request: Request, attention: str, guarantee: Guarantee) -> Final:
+    known = {"exact": 0.0, "none": None}
     output = request.output()
     metrics, drafts = output.metrics, output.speculation
     return Final(
@@ -326,7 +351,12 @@ def _final(request: Request) -> Final:
         rows_held=request.reads.rows_held,
         bytes_read=request.reads.bytes_read,
         bytes_held=request.reads.bytes_held,
-        missing=request.reads.missing or None,
+        attention=attention,
+        guarantee=guarantee,
+        missing=known.get(guarantee, request.reads.missing),
+        audited=request.reads.audited,
+        audited_missing=request.reads.audited_missing,
+        audited_error=request.reads.audited_error,
         preemptions=request.preemptions,
         error=request.error,
         error_code=request.error_code,

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 STEP_SECONDS = 0.040
 MOST_PROMPTS = 4  # that take turns; others wait
+LEAST_TOKENS = 32  # of prompts in a step, however long it takes
 _RATE = 0.2  # weight of a new time
 _SLOWEST = 3.0  # longest believed time, over the expected one; more is other load
 
@@ -81,11 +82,14 @@ class Turns(Generic[P]):
         active = prompts[:MOST_PROMPTS]
         left = {id(prompt): prompt.left for prompt in active}
         rounds: list[list[tuple[P, int]]] = []
-        while len(rounds) < self._calls(samples) and any(left.values()):
+        room = self._room(samples)
+        while room and any(left.values()):
+            size = min(self._tile, room)
+            room -= size
             first, *others = self._in_turn([each for each in active if left[id(each)]], left)
-            parts = [(first, min(left[id(first)], self._tile))]
+            parts = [(first, min(left[id(first)], size))]
             for other in others:
-                if sum(count for _, count in parts) + left[id(other)] <= self._tile:
+                if sum(count for _, count in parts) + left[id(other)] <= size:
                     parts.append((other, left[id(other)]))
             for prompt, count in parts:
                 left[id(prompt)] -= count
@@ -94,12 +98,16 @@ class Turns(Generic[P]):
             rounds.append(parts)
         return rounds
 
-    def _calls(self, samples: int) -> int:
-        """Return how many full calls are expected to fit into the step; at least one."""
+    def _room(self, samples: int) -> int:
+        """Return how many tokens are expected to fit into the step; at least some.
+
+        While nobody decodes there are at least those of a call.
+        """
+        least = min(self._tile, LEAST_TOKENS) if samples else self._tile
         if not self.times.token:
-            return 1
+            return least
         free = self.step_seconds - self.times.plain(samples)
-        return max(int(free / (self.times.token * self._tile)), 1)
+        return least * max(int(free / (self.times.token * least)), 1)
 
     def _in_turn(self, prompts: list[P], left: Mapping[int, int]) -> list[P]:
         """Return the prompts that still have tokens, whose turn it is first."""

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
+from suffice.attention.rule import Guarantee
 from suffice.sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from suffice.sampling import Constraint
-
-
-class Grammar(Protocol):
-    """A compiled grammar."""
-
-    def start(self) -> Constraint:
-        """Return the constraint of a new text."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +19,12 @@ class Work:
         priority: A smaller number comes first, and is parked last when memory runs out.
         key: Requests of one key share their time with those of other keys.
         deadline: Seconds from submission after which it ends with error code "deadline".
-        attention: A technique's text; None is the engine's own.
+        attention: The text of a technique that the engine allows; None is its own.
         reuse: Whether it may use, and leave, keys and values that requests share.
+        group: Keys and values are shared with requests of the same group only.
         known: Tokens that each sample has given already, elsewhere; it goes on after them.
-        grammar: What the samples' texts must follow.
+        grammar: What the samples' texts must follow, a grammar in llguidance's form; see
+            `SamplingParams.structured_outputs` for other forms.
     """
 
     id: str
@@ -42,8 +35,9 @@ class Work:
     deadline: float | None = None
     attention: str | None = None
     reuse: bool = True
+    group: str = ""
     known: tuple[tuple[int, ...], ...] = ()
-    grammar: Grammar | None = None
+    grammar: str | None = None
 
 
 @dataclass(frozen=True)
@@ -61,8 +55,11 @@ class Final:
     """What a request cost, and why it failed if it did.
 
     Rows and bytes are those of decode steps, over all samples: a row is one token's key or value in
-    one layer and head. `missing` is the largest share of a softmax that its steps left unread, as
-    the technique bounds or estimates it; None if nothing was left out.
+    one layer and head. `missing` is the largest share of a softmax that its steps left unread: 0
+    with the guarantee "exact", bounded or estimated by the technique with "bound" and "estimate",
+    None with "none". `audited` tokens were also attended to everything; `audited_missing` is the
+    largest share that was missing (NaN where it is not defined), `audited_error` the largest error
+    of an output over the output.
 
     `error_code` is "too_large" (more memory than there is), "deadline", "invalid" (no token could
     be chosen) or "internal".
@@ -81,7 +78,12 @@ class Final:
     value_rows_read: int = 0
     bytes_read: int = 0
     bytes_held: int = 0
+    attention: str = "exact"
+    guarantee: Guarantee = "exact"
     missing: float | None = None
+    audited: int = 0
+    audited_missing: float = 0.0
+    audited_error: float = 0.0
     preemptions: int = 0
     error: str | None = None
     error_code: str | None = None

@@ -70,9 +70,18 @@ class Exchange:
     error: str | None = None
 
 
-async def exchange(target: Target, path: str, body: Mapping[str, Any], seconds: float) -> Exchange:
-    """Send a request that streams, and read all of its answer."""
-    found = Exchange(time.perf_counter())
+async def exchange(
+    target: Target,
+    path: str,
+    body: Mapping[str, Any],
+    seconds: float,
+    into: Exchange | None = None,
+) -> Exchange:
+    """Send a request that streams, and read all of its answer.
+
+    `into` is filled meanwhile, for a caller who watches it; it is what is returned.
+    """
+    found = Exchange(time.perf_counter()) if into is None else into
     try:
         await asyncio.wait_for(_exchanged(target, path, body, found), seconds)
     except asyncio.TimeoutError:
@@ -89,6 +98,19 @@ async def get(target: Target, path: str) -> Any:
     Raises:
         InputError: There is no answer, or another.
     """
+    found = await text(target, path)
+    try:
+        return json.loads(found)
+    except ValueError as error:
+        raise InputError(f"{target.host}:{target.port}{path}: {one_line(error)}") from None
+
+
+async def text(target: Target, path: str) -> str:
+    """Return the text that a GET answers.
+
+    Raises:
+        InputError: There is no answer, or its status is not 200.
+    """
     where = f"{target.host}:{target.port}{target.prefix}{path}"
     try:
         async with _connected(target) as (reader, writer):
@@ -97,7 +119,7 @@ async def get(target: Target, path: str) -> Any:
             data = b"".join([part async for part in _body(reader, headers)])
         if status != 200:
             raise InputError(f"{where} answers {status}: {one_line(data.decode(errors='replace'))}")
-        return json.loads(data)
+        return data.decode()
     except (OSError, ValueError, LookupError, *_CUT) as error:
         if isinstance(error, InputError):
             raise

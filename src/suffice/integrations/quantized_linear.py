@@ -105,8 +105,8 @@ def quantize(
         )
     if any(method.for_matrix(matrix) != method for matrix in SITE_OF):
         raise InputError(
-            f"quant {quant!r}: layers of a transformers model have no sites; leave them out or "
-            "use `suffice quantize` and st.load_quantized"
+            f"quant {quant!r}: layers of a transformers model have no sites; give sites=linear "
+            "or use `suffice quantize` and st.load_quantized"
         )
     _check(model)
     head = model.get_output_embeddings()

@@ -14,7 +14,7 @@ from suffice.attention.levels import Levels
 from suffice.attention.rule import AttentionRule, coded_rules
 from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.rules import native_rule
-from suffice.cache.kv import KVCache
+from suffice.cache.kv import MAX_TENTATIVE, KVCache
 from suffice.models.config import ACTIVATIONS
 from suffice.models.decoder import DecoderWeights, Watch
 from suffice.models.rope import check_call
@@ -38,7 +38,9 @@ class StepRows:
     None means that each row continues the one before. `outputs` selects the rows whose logits are
     returned: the "last" row, "all" or "none".
 
-    `exact`: attend to everything, whatever the technique, as for prompts. `counted`: the reads
+    `technique`: the number of the rules by which they attend; see `NativeModel.add_rules`.
+    `exact`: attend to everything, whatever the technique, as for prompts; then there may be more
+    rows than drafts, unless they have parents or are counted. `counted`: the reads
     count, and are audited if the step is. `watch` receives each layer's index and the queries of
     these rows [H, T, D], rotated.
     """
@@ -47,6 +49,7 @@ class StepRows:
     tokens: Sequence[int]
     parents: Sequence[int] | None = None
     outputs: str = "last"
+    technique: int = 0
     exact: bool = False
     counted: bool = True
     watch: Watch | None = None
@@ -68,7 +71,8 @@ class Omitted:
 class NativeModel:
     """Runs decode steps of `decoder`, whose weights it shares, for up to `positions` positions.
 
-    `rules` [L][G] select the keys and values that attention reads (None: all). `levels` [L][H] are
+    `rules` [L][G] select the keys and values that attention reads (None: all); other rules may be
+    added, and rows name theirs. `levels` [L][H] are
     the tables of a coded softmax (none: weights are e^x). `omitted` is left out of every step.
     """
 
@@ -90,6 +94,7 @@ class NativeModel:
         self._levels = levels
         self._reached = min(positions, FIRST_POSITIONS)  # covered by the tables of rotations
         self._model = self._built()
+        self._rules: list[list[core.AttentionRule]] = [[]]
         self.use(rules or [[None] * config.kv_heads for _ in config.layers])
         self._untraced = Trace(len(config.layers), config.kv_heads)
 
@@ -140,9 +145,20 @@ class NativeModel:
 
     def use(self, rules: Sequence[Sequence[AttentionRule | None]]) -> None:
         """Attend by these rules, [L][G], from now on; None: read everything."""
-        coded = coded_rules(rules, self._levels)
-        self._rules = [native_rule(rule) for layer in coded for rule in layer]
+        self._rules[0] = self._native_rules(rules)
         self._model.set_rules(self._rules)
+
+    def add_rules(self, rules: Sequence[Sequence[AttentionRule | None]]) -> int:
+        """Let rows attend by these rules, [L][G], as well; return their number."""
+        self._rules.append(self._native_rules(rules))
+        self._model.set_rules(self._rules)
+        return len(self._rules) - 1
+
+    def _native_rules(
+        self, rules: Sequence[Sequence[AttentionRule | None]]
+    ) -> list[core.AttentionRule]:
+        coded = coded_rules(rules, self._levels)
+        return [native_rule(rule) for layer in coded for rule in layer]
 
     def step(
         self,
@@ -164,10 +180,10 @@ class NativeModel:
             InputError: More rows than a cache has spare, or several beyond the trained positions
                 of a dynamic rotation (see `rope.check_call`).
         """
-        for rows in batch:
-            if rows.parents is None:
-                check_call(self._config, rows.cache.length, len(rows.tokens))
+        for rows in (rows for rows in batch if rows.parents is None):
+            check_call(self._config, rows.cache.length, len(rows.tokens))
         watched = sum(len(rows.tokens) for rows in batch if rows.watch is not None)
+        pieces = [piece for rows in batch for piece in _pieces(rows)]
         tokens, positions, visible, outputs = _drafted(batch)
         self._reach(max(positions, default=0) + 1)
         logits = np.empty((len(outputs), self._padded), np.float32)
@@ -175,15 +191,13 @@ class NativeModel:
         layers, heads = len(self._config.layers), self._config.heads
         shape = layers, watched, heads, self._config.head_size
         queries = np.empty(shape, np.float32) if watched else None
-        found = None
-        if audit:
-            found = np.zeros((3, layers, len(tokens), heads), np.float32)
-            found[2] = np.nan
+        found = _unaudited(layers, len(tokens), heads) if audit else None
         counts, each = self._model.step(
-            [rows.cache.native for rows in batch],
-            _ints([rows.cache.length for rows in batch]),
-            _ints([len(rows.tokens) for rows in batch]),
-            _ints([_kind(rows) for rows in batch]),
+            [piece.rows.cache.native for piece in pieces],
+            _ints([piece.rows.cache.length + piece.first for piece in pieces]),
+            _ints([piece.count for piece in pieces]),
+            _ints([_kind(piece.rows) for piece in pieces]),
+            _ints([piece.rows.technique for piece in pieces]),
             _ints(tokens),
             _ints(positions),
             np.array(visible, dtype=np.uint32).view(np.int32),
@@ -197,12 +211,46 @@ class NativeModel:
             _show(batch, queries)
         if any(rows.counted for rows in batch):
             trace.add(counts, steps=1)
+        firsts = zip(pieces, each, strict=True)
+        own = [Reads(*one) for piece, one in firsts if piece.first == 0]
         if found is not None:
             trace.audit = trace.audit or Audit(layers, heads)
             trace.audit.add(found[:, :, _counted_rows(batch)])
+            _note_audits(batch, own, found)
         if reads is not None:
-            reads += [Reads(*own) for own in each]
+            reads.extend(own)
         return logits[:, : self._vocab]
+
+
+def _unaudited(layers: int, rows: int, heads: int) -> np.ndarray:
+    """Return what the core's audit fills: [3, L, T, H]."""
+    found = np.zeros((3, layers, rows, heads), np.float32)
+    found[2] = np.nan
+    return found
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of a request's rows for which the core keeps masks of what they see.
+
+    Rows of earlier pieces are committed rows to it.
+    """
+
+    rows: StepRows
+    first: int
+    count: int
+
+
+def _pieces(rows: StepRows) -> list[_Piece]:
+    count, most = len(rows.tokens), MAX_TENTATIVE
+    starts = range(0, max(count, 1), most)
+    return [_Piece(rows, first, min(most, count - first)) for first in starts]
+
+
+def _most(rows: StepRows) -> int:
+    """Return how many rows may be tentative at once: of a part of a prompt, any number."""
+    prompt = rows.exact and not rows.counted and rows.parents is None
+    return max(len(rows.tokens), MAX_TENTATIVE) if prompt else MAX_TENTATIVE
 
 
 def _kind(rows: StepRows) -> int:
@@ -213,6 +261,15 @@ def _kind(rows: StepRows) -> int:
 def _counted_rows(batch: Sequence[StepRows]) -> list[int]:
     counted = [rows.counted for rows in batch for _ in rows.tokens]
     return [at for at, each in enumerate(counted) if each]
+
+
+def _note_audits(batch: Sequence[StepRows], reads: Sequence[Reads], found: np.ndarray) -> None:
+    """Add an audited step's figures [3, L, rows, H] to the reads of each counted request."""
+    first = 0
+    for rows, own in zip(batch, reads, strict=True):
+        if rows.counted:
+            own.audit(found[:, :, first : first + len(rows.tokens)])
+        first += len(rows.tokens)
 
 
 def _show(batch: Sequence[StepRows], queries: np.ndarray) -> None:
@@ -236,7 +293,8 @@ def _drafted(batch: Sequence[StepRows]) -> tuple[list[int], list[int], list[int]
     for rows in batch:
         count, length = len(rows.tokens), rows.cache.length
         parents = range(-1, count - 1) if rows.parents is None else rows.parents
-        visible += rows.cache.draft(list(parents))
+        masks = rows.cache.draft(list(parents), _most(rows))
+        visible += [mask >> row // MAX_TENTATIVE * MAX_TENTATIVE for row, mask in enumerate(masks)]
         depths: list[int] = []
         for parent in parents:
             depths.append(depths[parent] + 1 if parent >= 0 else 0)

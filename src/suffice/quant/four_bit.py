@@ -16,6 +16,8 @@ Cost     4.625 bits per weight for 4 bits, 5.625 for 5, 6.625 for 6; about 5 in 
 Native   csrc/kernels/linear_codes.inl, csrc/kernels/round_groups.inl
 Options
     act_bits    bits of inputs: 16 or 8
+    sites       matrices whose inputs have 8 bits; the others have 16. The default leaves out `down`
+                (its inputs cost most of what 8 bits cost), and linear is all of a layer
     compensate  GPTQ's error compensation with the text of `suffice quantize`
 """
 
@@ -36,7 +38,7 @@ from suffice.quant.coded import Coded, check_weight
 from suffice.quant.nested import NestedGrid, RoundGroups, Rounding, round_groups
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
 from suffice.quant.panels import Allocate, float32
-from suffice.quant.sites import SITE_OF
+from suffice.quant.sites import SITE_OF, STEADY, input_bits
 
 __all__ = ["FourBit", "Nested", "signed", "with_minima"]
 
@@ -150,7 +152,8 @@ class Nested:
 
 @dataclass(frozen=True)
 class FourBit:
-    """Weights of 4 to 6 bits by the kind of matrix, and inputs of `act_bits` bits, 16 or 8."""
+    """Weights of 4 to 6 bits by the kind of matrix, and inputs of `act_bits` bits, 16 or 8, at
+    `sites`, such as `qkv+down`, and of 16 elsewhere."""
 
     dtype: ClassVar[None] = None
     calibrates: ClassVar[bool] = True
@@ -159,10 +162,12 @@ class FourBit:
 
     act_bits: int = 16
     compensate: bool = True
+    sites: str = STEADY
 
     def __post_init__(self) -> None:
         if self.act_bits not in INPUT_LEVELS:
             raise InputError(f"4bit: act_bits={self.act_bits}; allowed: 8, 16")
+        input_bits("4bit", self.act_bits, self.sites, "")  # refuses unknown sites
 
     @property
     def coded_bits(self) -> None:
@@ -171,7 +176,8 @@ class FourBit:
     def for_matrix(self, matrix: str) -> Nested:
         """Return the method for a matrix, by its name."""
         bits = BITS.get(matrix, 4) if matrix in SITE_OF else MORE_BITS
-        return Nested(bits, self.act_bits, self.compensate)
+        act_bits = input_bits("4bit", self.act_bits, self.sites, matrix)
+        return Nested(bits, act_bits, self.compensate)
 
     def pack(
         self, weight: np.ndarray, bias: np.ndarray | None = None, allocate: Allocate = np.empty

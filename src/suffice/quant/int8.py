@@ -11,8 +11,9 @@ Bound    the squared error of a group is at most that of the scale max |w| / 127
 Cost     8.5 bits per weight and step.
 Native   csrc/kernels/linear_codes.inl, csrc/kernels/round_int8.inl
 Options
-    act_bits  bits of the inputs of layers: 16, whose rounding cannot be measured, or 8; the head's
-              have 16
+    act_bits  bits of inputs: 16, whose rounding cannot be measured, or 8
+    sites     matrices whose inputs have 8 bits; the others have 16. The default leaves out `down`
+              (its inputs cost most of what 8 bits cost), and linear is all of a layer
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from suffice.quant.coded import grouped, halves, inverse_of, row_blocks
 from suffice.quant.nested import Rounding, signed_scale
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes
 from suffice.quant.panels import Allocate, float32
-from suffice.quant.sites import VOCABULARY
+from suffice.quant.sites import STEADY, input_bits
 
 __all__ = ["INT8_LAYOUT", "ROUNDING", "Int8", "quantize_groups"]
 
@@ -45,28 +46,32 @@ ROUNDING = Rounding(
 
 @dataclass(frozen=True)
 class Int8:
-    """Int8 weights, and inputs of `act_bits` bits, 16 or 8, in groups of 32."""
+    """Int8 weights, and inputs of `act_bits` bits, 16 or 8, at `sites`, such as `qkv+down`, and of
+    16 elsewhere; in groups of 32."""
 
     dtype: ClassVar[None] = None
     calibrates: ClassVar[bool] = False
     hadamard: ClassVar[bool] = False
 
     act_bits: int = 16
+    sites: str = STEADY
 
     def __post_init__(self) -> None:
         if self.act_bits not in INPUT_LEVELS:
             raise InputError(f"int8: act_bits={self.act_bits}; allowed: 8, 16")
+        input_bits("int8", self.act_bits, self.sites, "")  # refuses unknown sites
 
     @property
     def coded_bits(self) -> None:
         """Bits of codes that `pack` chooses: it chooses none."""
 
     def for_matrix(self, matrix: str) -> Int8:
-        """Return the method for a matrix, by its name: the head's inputs have 16 bits.
+        """Return the method for a matrix, by its name: `act_bits` are the bits of its inputs.
 
-        A step computes few rows of the head, and rounding them would show in every logit.
+        The head's have 16: a step computes few of its rows, and rounding would show in every logit.
         """
-        return Int8(16) if matrix in VOCABULARY else self
+        bits = input_bits("int8", self.act_bits, self.sites, matrix)
+        return self if bits == self.act_bits else Int8(bits)
 
     def pack(
         self, weight: np.ndarray, bias: np.ndarray | None = None, allocate: Allocate = np.empty

@@ -66,7 +66,7 @@ from suffice.quant.hadamard import block_of, rotate
 from suffice.quant.int8 import Int8
 from suffice.quant.packed_codes import INPUT_LEVELS, PackedCodes, pack_codes
 from suffice.quant.panels import Allocate
-from suffice.quant.sites import GROUPS, LINEAR, SITE_OF, VOCABULARY, chosen
+from suffice.quant.sites import EXACT, GROUPS, LINEAR, SITE_OF, VOCABULARY, chosen
 from suffice.quant.sums import row_sums
 from suffice.registry import spelling
 
@@ -76,7 +76,6 @@ BITS = (2, 6)
 LEVELS = ("int8", "float32")
 INT8 = 127
 NARROW = 63  # the greatest centroid for which products with 8-bit inputs fit 16 bits
-EXACT = 16  # bits of inputs that count as exact
 CODED_INPUTS = (3, 4)  # bits of inputs that have a codebook
 OUTLIERS = 0.01  # share of a token's inputs, half of them at each end
 

@@ -11,13 +11,26 @@ from collections.abc import Mapping, Sequence
 
 from suffice.errors import InputError, unknown
 
-__all__ = ["GROUPS", "LINEAR", "SITES", "SITE_OF", "VOCABULARY", "chosen"]
+__all__ = [
+    "EXACT",
+    "GROUPS",
+    "LINEAR",
+    "SITES",
+    "SITE_OF",
+    "STEADY",
+    "VOCABULARY",
+    "chosen",
+    "input_bits",
+]
 
 SITES = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
 SITE_OF = {matrix: site for site, matrices in SITES.items() for matrix in matrices}
 VOCABULARY = ("embed", "head")  # the matrices outside the layers, whose rows are tokens
 LINEAR = "linear"  # the inputs of all matrices of a layer
 GROUPS = {LINEAR: tuple(SITES)}
+# Sites whose inputs have few outliers: those of `down` are products of two matrices' outputs.
+STEADY = "qkv+o+gate_up"
+EXACT = 16  # bits of inputs that count as exact
 
 
 def chosen(text: str, groups: Mapping[str, Sequence[str]] = GROUPS) -> tuple[str, ...]:
@@ -37,3 +50,15 @@ def chosen(text: str, groups: Mapping[str, Sequence[str]] = GROUPS) -> tuple[str
             raise InputError(f"sites={text}: '{name}' is given twice")
         found.update(groups.get(name, (name,)))
     return tuple(site for site in known if site in found)
+
+
+def input_bits(method: str, act_bits: int, sites: str, matrix: str) -> int:
+    """Return the bits of a matrix's inputs, by its name: `act_bits` at the `sites`, else 16.
+
+    Raises:
+        InputError: `sites` are given where all inputs have 16 bits, or cannot be read.
+    """
+    found = chosen(sites)
+    if act_bits == EXACT and sites != STEADY:
+        raise InputError(f"{method}: sites={sites} goes with act_bits=8, not {act_bits}")
+    return act_bits if SITE_OF.get(matrix) in found else EXACT

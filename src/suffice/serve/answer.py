@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +66,16 @@ class Reply:
         self.chat, self.top, self.before = chat, top, before
         self._reader = reader
         self._samples: dict[tuple[int, int], Sample] = {}
+        self._frames = Frames(self.head(streamed=True), chat=chat)
+        self._begun: set[int] = set()  # choices whose first chunk has been made
+        options = body.stream_options
+        self._plain = not (
+            top is not None
+            or reader is not None
+            or body.return_token_ids
+            or job.copies > 1
+            or (options is not None and options.continuous_usage_stats)
+        )
 
     def head(self, *, streamed: bool) -> dict[str, Any]:
         """Return the fields that the answer, or each chunk of it, begins with."""
@@ -84,7 +95,8 @@ class Reply:
             Problem: The request failed before its first token.
         """
         if self.body.stream:
-            return EventStream(self.front, self.job, self.events())
+            quick = self.quick if self._plain else None
+            return EventStream(self.front, self.job, self.events(), quick=quick)
         try:
             whole = await self.gathered(request)
         finally:
@@ -163,10 +175,7 @@ class Reply:
     async def events(self) -> AsyncIterator[bytes]:
         """Yield the chunks of the stream, without the end mark."""
         mailbox, options = self.job.mailbox, self.body.stream_options
-        frames = Frames(self.head(streamed=True), chat=self.chat)
-        plain = self.top is None and self._reader is None and not self.body.return_token_ids
-        plain = plain and not (options and options.continuous_usage_stats)
-        seen: set[int] = set()
+        frames = self._frames
         while mailbox.open:
             batch = await mailbox.take(self.front.settings.keep_alive_seconds)
             if not batch:
@@ -175,10 +184,10 @@ class Reply:
             for ticket, delta in batch:
                 calls = self._take(ticket, delta)
                 for index in indexes(self.job, ticket, delta.sample):
-                    if index not in seen:
-                        seen.add(index)
+                    if index not in self._begun:
+                        self._begun.add(index)
                         parts += self._first(frames, index)
-                    if not plain:
+                    if not self._plain:
                         parts += self._full(frames, ticket, delta, index, calls)
                     elif delta.text:
                         parts.append(frames.text(index, delta.text))
@@ -188,6 +197,16 @@ class Reply:
                 yield b"".join(parts)
         if options and options.include_usage:
             yield frames.chunk([], {"usage": usage(self.job), **costs(self.job)})
+
+    def quick(self, ticket: Ticket, delta: Delta) -> bytes | None:
+        """Return the chunk of a delta that is neither the first nor the last of its choice.
+
+        None if it is the first; the answer must be one without anything but text.
+        """
+        index = ticket.index * ticket.samples + delta.sample
+        if index not in self._begun:
+            return None
+        return self._frames.text(index, delta.text) if delta.text else b""
 
     async def pieces(self) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
         """Yield the text and the calls of a request with one sample, as they come.
@@ -261,7 +280,8 @@ class Reply:
         nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
         choice = self._choice(index, **nothing)
         choice |= {"finish_reason": reason, "stop_reason": delta.stop_reason}
-        return frames.choice(choice, costs(self.job) if delta.final is not None else None)
+        whole = all(each.final is not None for each in self.job.tickets)
+        return frames.choice(choice, costs(self.job) if whole else None)
 
 
 def indexes(job: Job, ticket: Ticket, sample: int) -> range:
@@ -314,6 +334,13 @@ def usage(job: Job) -> dict[str, Any]:
     }
 
 
+def _most(values: Iterable[float | None]) -> float | None:
+    """Return the largest value; None if one is not known."""
+    found = list(values)
+    known = [each for each in found if each is not None and math.isfinite(each)]
+    return max(known) if len(known) == len(found) else None
+
+
 def costs(job: Job) -> dict[str, Any]:
     """Return times by llama.cpp's names, and what was read of the keys and values."""
     finals = [ticket.final for ticket in job.tickets if ticket.final is not None]
@@ -325,7 +352,7 @@ def costs(job: Job) -> dict[str, Any]:
     )
     cached = sum(each.cached_tokens for each in finals)
     tokens = sum(ticket.generated for ticket in job.tickets)
-    bounds = [each.missing for each in finals if each.missing is not None]
+    audited = sum(each.audited for each in finals)
     return {
         "timings": {
             "cache_n": cached,
@@ -343,7 +370,16 @@ def costs(job: Job) -> dict[str, Any]:
             "value_rows_read": sum(each.value_rows_read for each in finals),
             "kv_bytes_read": sum(each.bytes_read for each in finals),
             "kv_bytes_held": sum(each.bytes_held for each in finals),
-            "missing": max(bounds) if bounds else None,
+            "attention": finals[0].attention,
+            "guarantee": finals[0].guarantee,
+            "missing": _most(each.missing for each in finals),
+            "audit": {
+                "tokens": audited,
+                "missing": _most(each.audited_missing for each in finals),
+                "error": _most(each.audited_error for each in finals),
+            }
+            if audited
+            else None,
             "failovers": sum(ticket.deaths for ticket in job.tickets),
         },
     }

@@ -64,8 +64,6 @@ def sent(request: Request, file: File) -> Response:
 def server(front: Front) -> Response:
     """Return what the page shows of the server, and the values that its fields begin with."""
     settings, facts = front.settings, front.facts
-    own = settings.options.get("attention") or facts.attention
-    named = dict.fromkeys((str(own), *settings.attentions))
     return JSONResponse(
         {
             "model": settings.names[0],
@@ -74,7 +72,7 @@ def server(front: Front) -> Response:
             "max_num_seqs": facts.max_num_seqs,
             "weight_bytes": facts.weight_bytes,
             # the first is the server's own
-            "attentions": [{"name": name, "bounded": _bounded(name)} for name in named],
+            "attentions": [{"name": name, "bounded": _bounded(name)} for name in facts.attentions],
             "sampling": _defaults(settings.default_sampling),
         },
         headers={"cache-control": "no-store"},

@@ -15,9 +15,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 
-from suffice.engine.work import Delta, Grammar, Work
+from suffice.engine.work import Delta, Work
 from suffice.errors import Busy, Closed, InputError, one_line
 from suffice.sampling_params import SamplingParams
 from suffice.serve import wire
@@ -109,7 +108,7 @@ def serve(link: socket.socket, opened: Opened) -> None:
 
 def _submit(opened: Opened, message: wire.Submit, outbox: Outbox) -> None:
     try:
-        opened.engine.submit(work_of(message, opened.compiled), outbox.delta)
+        opened.engine.submit(work_of(message), outbox.delta)
     except InputError as error:
         outbox.send(wire.Refused(message.id, "input", one_line(error)))
     except Busy as error:
@@ -118,11 +117,11 @@ def _submit(opened: Opened, message: wire.Submit, outbox: Outbox) -> None:
         outbox.send(wire.Refused(message.id, "closed", one_line(error)))
 
 
-def work_of(message: wire.Submit, compiled: Callable[[str], Grammar]) -> Work:
+def work_of(message: wire.Submit) -> Work:
     """Return the engine's form of a request.
 
     Raises:
-        InputError: A sampling parameter or the grammar is bad.
+        InputError: A sampling parameter is bad.
     """
     return Work(
         id=message.id,
@@ -133,8 +132,9 @@ def work_of(message: wire.Submit, compiled: Callable[[str], Grammar]) -> Work:
         deadline=message.deadline,
         attention=message.attention,
         reuse=message.reuse,
+        group=message.group,
         known=tuple(map(tuple, message.known)),
-        grammar=None if message.grammar is None else compiled(message.grammar),
+        grammar=message.grammar,
     )
 
 

@@ -34,7 +34,7 @@ IGNORED = frozenset(
     {
         *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
         *("prompt_cache_retention", "verbosity", "prediction", "obfuscation", "reasoning_effort"),
-        *("timings_per_token", "return_progress", "cache_salt"),
+        *("timings_per_token", "return_progress"),
     }
 )
 # Fields that would change the answer, with the values that ask for nothing.
@@ -65,7 +65,7 @@ class Extras(BaseModel):
     """`suffice`: what only this server offers."""
 
     model_config = ConfigDict(extra="forbid")
-    attention: str | None = None
+    attention: str | None = Field(default=None, max_length=200)
 
 
 class Fields(BaseModel):
@@ -100,6 +100,7 @@ class Fields(BaseModel):
     return_token_ids: bool | None = False
     truncate_prompt_tokens: int | None = Field(None, ge=1)
     cache_prompt: bool = True
+    cache_salt: str | None = Field(None, max_length=256)
     suffice: Extras = Extras()
 
 

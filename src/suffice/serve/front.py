@@ -175,8 +175,8 @@ class Front:
             job.tickets.append(ticket)
             self.instance.submit(ticket)
 
-    def _observe(self, ticket: Ticket, delta: Delta) -> None:
-        self.metrics.delta(ticket, delta)
+    def _observe(self, ticket: Ticket, delta: Delta, now: float) -> None:
+        self.metrics.delta(ticket, delta, now)
         if self.live.watchers:
             self.live.delta(ticket, delta)
 

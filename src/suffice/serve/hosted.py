@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from suffice.engine.work import Delta, EngineStats, Grammar, Look, Work
+from suffice.engine.work import Delta, EngineStats, Look, Work
 from suffice.serve import wire
 
 
@@ -31,8 +31,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Opened:
-    """An engine as its process serves it; `compiled` makes grammars for its tokens."""
+    """An engine as its process serves it."""
 
     engine: Engine
     facts: wire.Facts
-    compiled: Callable[[str], Grammar]

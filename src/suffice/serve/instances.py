@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from suffice.engine.work import Look
 from suffice.errors import InputError
 from suffice.serve import wire
 from suffice.serve.errors import Problem
+from suffice.serve.link import Link
 from suffice.serve.pending import Observer, Ticket
 from suffice.serve.settings import Settings
 
@@ -39,8 +41,8 @@ class Life:
     """One life of the engine: its process and the link to it."""
 
     process: subprocess.Popen[bytes]
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    link: Link
+    writer: asyncio.WriteTransport
     heard: float = field(default_factory=time.monotonic)
 
 
@@ -49,7 +51,7 @@ class Instance:
 
     Attributes:
         facts: Of the engine that was ready last; None before the first.
-        stats: The engine's last counts.
+        stats: The engine's last counts; `past` are the sums of those that engines died with.
         restarts: Engines that died.
         failovers: Requests that went on in another engine.
         seen: Takes looks at the engine; see `watch`.
@@ -58,13 +60,15 @@ class Instance:
     def __init__(self, settings: Settings, observe: Observer) -> None:
         self.facts: wire.Facts | None = None
         self.stats: dict[str, Any] = {}
+        self.past: Counter[str] = Counter()
         self.restarts = self.failovers = 0
         self.tickets: dict[str, Ticket] = {}
         self._settings = settings
         self._observe = observe
         self.seen: Callable[[Look], None] = lambda look: None
         self._watched = False
-        self._life: Life | None = None
+        self._life: Life | None = None  # once it is ready
+        self._newest: Life | None = None
         self._idle = 0.0
         self._deaths: list[float] = []
         self._task: asyncio.Task[None] | None = None
@@ -141,11 +145,12 @@ class Instance:
         pause = FIRST_PAUSE
         while True:
             began = time.monotonic()
-            life = await self._launch()
+            life = None
             try:
-                await self._listen(life)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                pass
+                life = await self._launch()
+                await life.link.ended
+            except OSError as error:  # no file descriptor, no memory for a process
+                LOG.error("the engine cannot be started: %s", error)
             except msgspec.DecodeError:
                 LOG.exception("the engine sent what is no message")
             finally:
@@ -162,33 +167,37 @@ class Instance:
     async def _launch(self) -> Life:
         ours, theirs = socket.socketpair()
         loop = asyncio.get_running_loop()
-        with theirs:
-            process = await loop.run_in_executor(self._starter, started, theirs.fileno())
-        reader, writer = await asyncio.open_connection(sock=ours)
+        try:
+            with theirs:
+                process = await loop.run_in_executor(self._starter, started, theirs.fileno())
+            writer, link = await loop.create_connection(lambda: Link(self._take), sock=ours)
+        except OSError:
+            ours.close()
+            raise
         start = wire.Start(
             self._settings.engine, dict(self._settings.options), dict(self._settings.limits)
         )
         writer.write(wire.frame(start))
-        return Life(process, reader, writer)
+        self._newest = Life(process, link, writer)
+        return self._newest
 
-    async def _listen(self, life: Life) -> None:
-        size = wire.LENGTH.size
-        while True:
-            (length,) = wire.LENGTH.unpack(await life.reader.readexactly(size))
-            message = wire.read_up(await life.reader.readexactly(length))
-            life.heard = time.monotonic()
-            if isinstance(message, wire.Step):
-                self._deliver(message, life.heard)
-            elif isinstance(message, wire.Beat):
-                self.stats, self._idle = message.stats, message.idle
-            elif isinstance(message, wire.Seen):
-                self.seen(message.look)
-            elif isinstance(message, wire.Facts):
-                self._welcome(life, message)
-            elif isinstance(message, wire.Refused):
-                self._refuse(message)
-            elif self._started is not None and not self._started.done():
-                self._started.set_exception(InputError(message.message))
+    def _take(self, message: wire.Up) -> None:
+        """Take a message of the newest engine; those before it have ended."""
+        life = self._newest
+        assert life is not None, "an engine that speaks has been launched"
+        life.heard = time.monotonic()
+        if isinstance(message, wire.Step):
+            self._deliver(message, life.heard)
+        elif isinstance(message, wire.Beat):
+            self.stats, self._idle = message.stats, message.idle
+        elif isinstance(message, wire.Seen):
+            self.seen(message.look)
+        elif isinstance(message, wire.Facts):
+            self._welcome(life, message)
+        elif isinstance(message, wire.Refused):
+            self._refuse(message)
+        elif self._started is not None and not self._started.done():
+            self._started.set_exception(InputError(message.message))
 
     def _welcome(self, life: Life, facts: wire.Facts) -> None:
         self.facts, self._life, self._idle = facts, life, 0.0
@@ -207,7 +216,7 @@ class Instance:
             ticket = self.tickets.get(delta.id)
             if ticket is None:  # cancelled
                 continue
-            self._observe(ticket, delta)
+            self._observe(ticket, delta, now)
             ticket.last_at = now
             if ticket.first_at is None:
                 ticket.first_at = now
@@ -227,6 +236,8 @@ class Instance:
     def _mourn(self) -> None:
         """Note that the engine died, and give up the requests that it may have died of."""
         self.restarts += 1
+        self.past.update(self.stats)
+        self.stats = {}
         now = time.monotonic()
         self._deaths = [each for each in self._deaths if now - each < WINDOW_SECONDS] + [now]
         LOG.error("the engine died; %d requests wait for the next one", len(self.tickets))

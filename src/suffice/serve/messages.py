@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from suffice.serve.answer import Reply, usage
+from suffice.serve.answer import Reply, costs, usage
 from suffice.serve.chat import Chat, prepared
 from suffice.serve.errors import Problem
-from suffice.serve.fields import Objects, Texts, checked, read_object
+from suffice.serve.fields import Extras, Objects, Texts, checked, read_object
 from suffice.serve.front import Front
 from suffice.serve.stream import EventStream, event
 
@@ -38,6 +38,7 @@ class Messages(BaseModel):
     stream: bool | None = False
     tools: Objects | None = None
     tool_choice: dict[str, Any] | None = None
+    suffice: Extras = Extras()
 
 
 async def create(front: Front, request: Request, raw: bytes, key: str) -> Response:
@@ -99,6 +100,7 @@ def chat_of(body: Messages) -> Chat:
         "top_p": body.top_p,
         "top_k": body.top_k,
         "stream": body.stream,
+        "suffice": body.suffice.model_dump(),
     }
     if body.tools:
         fields["tools"] = [_tool(at, tool) for at, tool in enumerate(body.tools)]
@@ -183,6 +185,7 @@ def _message(reply: Reply, whole: Mapping[str, Any]) -> dict[str, Any]:
         "content": content,
         **_stopped(choice["finish_reason"], choice["stop_reason"]),
         "usage": _usage(reply),
+        **costs(reply.job),
     }
 
 
@@ -239,6 +242,7 @@ async def _events(reply: Reply) -> AsyncIterator[bytes]:
     if text_open:
         yield _block_stop(index)
     stopped = {"type": "message_delta", "delta": _stopped(*reply.end), "usage": _usage(reply)}
+    stopped |= costs(reply.job)
     yield _named(stopped) + _named({"type": "message_stop"})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client import (
@@ -25,6 +25,7 @@ _SECONDS = (
     *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
 _BETWEEN = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.4, 0.75, 1.0, 2.5, 10.0)
+MOST_GAPS = 256
 _COUNTS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
 _HISTOGRAMS = {
     "time_to_first_token_seconds": ("Time to the first token.", _SECONDS),
@@ -66,6 +67,8 @@ _SUMS = (
     ("prefix_cache_hits", "prefix_hits", "Prompt tokens found in kept prefixes."),
     ("num_preemptions", "preemptions", "Requests parked for lack of memory."),
     ("engine_steps", "steps", "Steps of the engine."),
+    ("engine_key_rows_read", "key_rows_read", "Rows of keys that the engine's steps read."),
+    ("engine_value_rows_read", "value_rows_read", "Rows of values that the engine's steps read."),
 )
 
 
@@ -73,6 +76,7 @@ class Watched(Protocol):
     """What gauges are read from."""
 
     stats: dict[str, Any]
+    past: Mapping[str, float]
     restarts: int
     failovers: int
 
@@ -107,6 +111,7 @@ class Metrics:
                 self._counters[name].labels(**self._labels)
         self._tokens = self._counters["generation_tokens"].labels(**self._labels)
         self._counted = 0  # tokens since the last page
+        self._gaps: list[float] = []  # between tokens, not counted yet: many at once cost less
         self._between = self._histograms["inter_token_latency_seconds"]
         self._first = self._histograms["time_to_first_token_seconds"]
 
@@ -118,22 +123,29 @@ class Metrics:
         """Return all metrics in Prometheus's text form."""
         self._tokens.inc(self._counted)
         self._counted = 0
+        self._count_gaps()
         return generate_latest(self.registry)
 
     def refused(self, reason: str) -> None:
         """Count a request that was refused."""
         self._count("admission_rejections", 1, reason=reason)
 
-    def delta(self, ticket: Ticket, delta: Delta) -> None:
-        """Count the tokens of a delta, and the time since the last one."""
+    def delta(self, ticket: Ticket, delta: Delta, now: float) -> None:
+        """Count the tokens of a delta that came now, and the time since the last one."""
         if not delta.tokens:
             return
         self._counted += len(delta.tokens)
-        now = time.monotonic()
         if ticket.first_at is None:
             self._first.observe(now - ticket.created)
-        else:
-            self._between.observe(now - ticket.last_at)
+            return
+        self._gaps.append(now - ticket.last_at)
+        if len(self._gaps) >= MOST_GAPS:
+            self._count_gaps()
+
+    def _count_gaps(self) -> None:
+        gaps, self._gaps = self._gaps, []
+        for each in gaps:
+            self._between.observe(each)
 
     def finished(self, ticket: Ticket) -> None:
         """Count a request that ended, or was ended."""
@@ -178,8 +190,6 @@ class _Counts:
 
     def __init__(self, prefix: str, labels: dict[str, str], instance: Watched) -> None:
         self._prefix, self._labels, self._instance = prefix, labels, instance
-        self._before: dict[str, float] = {}
-        self._last: dict[str, float] = {}
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -209,8 +219,4 @@ class _Counts:
             yield counter
 
     def _sum(self, field: str) -> float:
-        value = float(self._instance.stats.get(field, 0))
-        if value < self._last.get(field, 0.0):
-            self._before[field] = self._before.get(field, 0.0) + self._last[field]
-        self._last[field] = value
-        return self._before.get(field, 0.0) + value
+        return float(self._instance.past.get(field, 0) + self._instance.stats.get(field, 0))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from suffice.attention import ATTENTIONS
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.engine.load import load
 from suffice.engine.options import EngineOptions
 from suffice.engine.service import Engine
-from suffice.engine.work import Grammar
 from suffice.models.files import fingerprint, locate
-from suffice.models.tokenizer import Tokenizer
 from suffice.serve import wire
 from suffice.serve.hosted import Opened
 
@@ -32,28 +29,13 @@ def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
     config, runner, tokenizer = load(config)
     assert config.max_model_len is not None, "the config is resolved"
     stamp = f"{fingerprint(locate(config.model))} {asked}".encode()
+    engine = Engine(LLM.from_parts(config, runner, tokenizer), max_queue=MOST_WAITING, **limits)
     facts = wire.Facts(
         max_model_len=config.max_model_len,
         vocabulary=runner.vocabulary,
         max_num_seqs=config.max_num_seqs,
         fingerprint=f"fp_{hashlib.blake2b(stamp, digest_size=6).hexdigest()}",
         weight_bytes=runner.weight_bytes,
-        attention=ATTENTIONS.name_of(config.attention),
+        attentions=tuple(engine.attentions),
     )
-    engine = Engine(LLM.from_parts(config, runner, tokenizer), max_queue=MOST_WAITING, **limits)
-    return Opened(engine, facts, _grammars(tokenizer, runner.vocabulary))
-
-
-def _grammars(tokenizer: Tokenizer, vocabulary: int) -> Callable[[str], Grammar]:
-    """Return what compiles grammars; llguidance is imported for the first one."""
-    made: list[Any] = []
-
-    def compiled(text: str) -> Grammar:
-        if not made:
-            from suffice.serve.grammar import Grammars
-
-            made.append(Grammars(tokenizer, vocabulary))
-        found: Grammar = made[0].compiled(text)
-        return found
-
-    return compiled
+    return Opened(engine, facts)

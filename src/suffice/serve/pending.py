@@ -68,7 +68,11 @@ class Mailbox:
         self._deltas: dict[tuple[int, int], Delta] = {}
         self._problem: Problem | None = None
         self._wake: asyncio.Future[None] | None = None
-        self._until = 0.0
+        self._seconds = self._until = 0.0
+        self._moved = False
+        # Is offered each delta while a reader waits, and returns whether it wrote it: to wake a
+        # task for every token would cost more than the writing.
+        self.sink: Callable[[Ticket, Delta], bool] | None = None
 
     @property
     def open(self) -> bool:
@@ -77,7 +81,17 @@ class Mailbox:
         return waiting or any(not ticket.over for ticket in self.tickets)
 
     def put(self, ticket: Ticket, delta: Delta) -> None:
-        """Add a delta."""
+        """Add a delta, or hand it to the sink."""
+        if (
+            self.sink is not None
+            and delta.finish_reason is None
+            and not self._deltas
+            and self._wake is not None
+            and not self._wake.done()
+            and self.sink(ticket, delta)
+        ):
+            self._moved = True
+            return
         where = ticket.index, delta.sample
         held = self._deltas.get(where)
         self._deltas[where] = delta if held is None else merged(held, delta)
@@ -98,7 +112,7 @@ class Mailbox:
         """
         if not self._deltas and self._problem is None:
             self._wake = asyncio.get_running_loop().create_future()
-            self._until = time.monotonic() + seconds
+            self._seconds, self._until = seconds, time.monotonic() + seconds
             try:
                 await self._wake
             finally:
@@ -113,6 +127,8 @@ class Mailbox:
 
     def sweep(self, now: float) -> None:
         """End a wait whose time is up."""
+        if self._moved:
+            self._moved, self._until = False, now + self._seconds
         if self._wake is not None and now >= self._until:
             self._notify()
 
@@ -138,4 +154,4 @@ def merged(first: Delta, then: Delta) -> Delta:
     )
 
 
-Observer = Callable[[Ticket, Delta], None]
+Observer = Callable[[Ticket, Delta, float], None]  # the last: when it came

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from suffice.attention import ATTENTIONS
+from suffice.errors import InputError
 from suffice.serve import wire
 from suffice.serve.errors import Problem
 from suffice.serve.fields import Fields, sampling
@@ -63,19 +65,31 @@ def works(
             key=job.key,
             attention=attention,
             reuse=body.cache_prompt,
+            group=_group(front, job, body),
             grammar=grammar,
         )
         for at, prompt in enumerate(prompts)
     ]
 
 
-def _attention(front: Front, body: Fields) -> str | None:
-    asked = body.suffice.attention
-    if asked is None or asked == front.facts.attention:
-        return None
-    allowed = front.settings.attentions
-    if asked not in allowed:
-        listed = ", ".join((front.facts.attention, *allowed))
-        message = f"suffice.attention='{asked[:60]}': this server allows {listed}"
+def _attention(front: Front, body: Fields) -> str:
+    """Return the technique that a request asks for, as the engine calls it."""
+    asked, own = body.suffice.attention, front.facts.attentions[0]
+    if asked is None:
+        return own
+    allowed = {ATTENTIONS.build(each): each for each in front.facts.attentions}
+    why = f"suffice.attention='{asked[:60]}'"
+    try:
+        found = allowed.get(ATTENTIONS.build(asked))
+    except InputError as error:
+        found, why = None, f"suffice.attention: {error}"
+    if found is None:
+        message = f"{why}: this server allows {', '.join(allowed.values())}"
         raise Problem("invalid_value", message, param="suffice.attention")
-    return asked
+    return found
+
+
+def _group(front: Front, job: Job, body: Fields) -> str:
+    """Return whose kept keys and values a request may use: those of its API key and salt."""
+    key = "" if front.settings.share_prefixes else job.key
+    return f"{key}\n{body.cache_salt or ''}"

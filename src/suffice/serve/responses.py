@@ -14,7 +14,7 @@ from starlette.responses import Response
 from suffice.serve.answer import Reply, costs, usage
 from suffice.serve.chat import Chat, prepared
 from suffice.serve.errors import Problem
-from suffice.serve.fields import Objects, checked, read_object
+from suffice.serve.fields import Extras, Objects, checked, read_object
 from suffice.serve.front import Front
 from suffice.serve.stream import KEEP_ALIVE, EventStream, event
 
@@ -44,6 +44,7 @@ class Responses(BaseModel):
     tools: Objects | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = True
+    suffice: Extras = Extras()
 
 
 async def create(front: Front, request: Request, raw: bytes, key: str) -> Response:
@@ -97,6 +98,7 @@ def chat_of(body: Responses) -> Chat:
         "stream": body.stream,
         "response_format": _format((body.text or {}).get("format")),
         "parallel_tool_calls": body.parallel_tool_calls,
+        "suffice": body.suffice.model_dump(),
     }
     if body.tools:
         fields["tools"] = [_tool(at, tool) for at, tool in enumerate(body.tools)]

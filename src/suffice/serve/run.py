@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import socket
 import stat
@@ -123,6 +124,8 @@ async def _serve(settings: Settings, listener: socket.socket, front: Front) -> i
     where = address(settings, listener)
     try:
         await front.start()
+        gc.collect()
+        gc.freeze()  # what lives as long as the server need not be searched for garbage
     except Problem as problem:
         print(f"suffice: error: {problem.message}", file=sys.stderr)
         await front.close()

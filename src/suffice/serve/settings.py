@@ -28,7 +28,7 @@ class Settings:
         model: As the user gave it; the first of `served_names` if there are no others.
         options: The engine's options by name, plain values.
         limits: Of the engine as a server's: keywords of `engine.service.Engine`.
-        attentions: Attention techniques that a request may ask for.
+        share_prefixes: Whether keys and values of common beginnings are shared between API keys.
         max_queue: Requests that may wait beyond those that run.
         max_per_key: Requests of one API key at a time; 0 for no limit.
         request_seconds: Longest time of a request; None for no limit.
@@ -50,7 +50,7 @@ class Settings:
     uds: str | None = None
     api_keys: tuple[str, ...] = ()
     served_names: tuple[str, ...] = ()
-    attentions: tuple[str, ...] = ()
+    share_prefixes: bool = False
     max_queue: int = 256
     max_num_seqs: int = 16
     max_per_key: int = 0

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from suffice.engine.work import Delta
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front, Job
 from suffice.serve.guard import DIRECT
+from suffice.serve.pending import Ticket
 
 BODY = "http.response.body"
 DONE = b"data: [DONE]\n\n"
@@ -62,6 +65,8 @@ class EventStream(Response):
     """Sends events as they come; ends the request's work if the client leaves or reads nothing.
 
     The status is sent with the first event, so that a request that fails before it has a status.
+    `quick` makes the event of a delta that is like those before it: most are, and they are written
+    as they come, without waking a task. For others it returns None.
     """
 
     def __init__(
@@ -71,9 +76,12 @@ class EventStream(Response):
         events: AsyncIterator[bytes],
         last: bytes = DONE,
         failed: Callable[[Problem], bytes] = lambda problem: event(problem.body()),
+        quick: Callable[[Ticket, Delta], bytes | None] | None = None,
     ) -> None:
         self._front, self._job, self._events, self._last = front, job, events, last
-        self._failed = failed
+        self._failed, self._quick = failed, quick
+        self._direct: Send | None = None
+        self._blocked: asyncio.Future[None] | None = None  # a write of `_push` that goes on
         self.status_code = 200
         self.background = None
         self._started = False
@@ -83,16 +91,13 @@ class EventStream(Response):
         job = self._job
         job.task = asyncio.current_task()
         listener = asyncio.create_task(cancel_on_disconnect(job, receive))
-        direct = scope[DIRECT]
+        self._direct = scope[DIRECT]
+        if self._quick is not None:
+            job.mailbox.sink = self._push
         try:
             try:
                 async for part in self._events:
-                    if self._started:  # the path of every token
-                        job.writing_since = time.monotonic()
-                        await direct({"type": BODY, "body": part, "more_body": True})
-                        job.writing_since = None
-                    else:
-                        await self._send(send, part)
+                    await self._send(self._direct if self._started else send, part)
             except Problem as problem:
                 if not self._started:
                     raise
@@ -105,10 +110,34 @@ class EventStream(Response):
             if not job.gone:
                 raise
         finally:
+            job.mailbox.sink = None
             listener.cancel()
+            if self._blocked is not None:
+                self._blocked.cancel()
             self._front.finish(job)
 
+    def _push(self, ticket: Ticket, delta: Delta) -> bool:
+        """Write the event of a delta at once; return False if the task has to."""
+        if self._blocked is not None or not self._started:
+            return False
+        assert self._quick is not None and self._direct is not None
+        part = self._quick(ticket, delta)
+        if part:
+            write = self._direct({"type": BODY, "body": part, "more_body": True})
+            if (wait := begun(write)) is not None:
+                self._job.writing_since = time.monotonic()
+                self._blocked = asyncio.ensure_future(wait)
+                self._blocked.add_done_callback(self._unblock)
+        return part is not None
+
+    def _unblock(self, write: asyncio.Future[None]) -> None:
+        self._blocked = self._job.writing_since = None
+        if not write.cancelled() and write.exception() is not None:
+            self._job.abandon()
+
     async def _send(self, send: Send, part: bytes) -> None:
+        if self._blocked is not None:
+            await self._blocked
         job = self._job
         job.writing_since = time.monotonic()
         if not self._started:
@@ -118,6 +147,25 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": raw})
         await send({"type": BODY, "body": part, "more_body": True})
         job.writing_since = None
+
+
+def begun(work: Awaitable[None]) -> Coroutine[Any, Any, None] | None:
+    """Run a coroutine until it waits for something; return the rest of it, None if it has ended."""
+    steps = work.__await__()
+    try:
+        first = next(steps)
+    except StopIteration:
+        return None
+
+    @types.coroutine
+    def others() -> Generator[Any, Any, None]:
+        yield first
+        yield from steps
+
+    async def rest() -> None:
+        await others()
+
+    return rest()
 
 
 async def cancel_on_disconnect(job: Job, receive: Receive) -> None:

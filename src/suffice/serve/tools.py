@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from suffice.errors import unknown
+from suffice.sampling.grammar import SPACES, library
 from suffice.serve.errors import Problem
-from suffice.serve.grammar import SPACES
 
 PARSERS = ("hermes", "llama3")
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -223,8 +223,6 @@ class Tools:
         """Return the grammar of answers that must call; None if they need not."""
         if self.choice in ("none", "auto"):
             return None
-        from llguidance import LLMatcher
-
         names = list(self._functions) if self.choice == "required" else [self.choice]
         field = "arguments" if parser == "hermes" else "parameters"
         calls = [
@@ -249,5 +247,5 @@ class Tools:
         else:
             start = 'start: call (";" call)*' if several else "start: call"
             lark = f"{start}\ncall: %json {schema}"
-        found: str = LLMatcher.grammar_from_lark(lark)
+        found: str = library().LLMatcher.grammar_from_lark(lark)
         return found

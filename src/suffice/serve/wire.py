@@ -38,6 +38,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, omit_defaults=True):
     deadline: float | None = None
     attention: str | None = None
     reuse: bool = True
+    group: str = ""
     known: list[list[int]] = []
     grammar: str | None = None
 
@@ -62,7 +63,7 @@ class Facts(msgspec.Struct, tag="ready", frozen=True):
     max_num_seqs: int
     fingerprint: str = ""
     weight_bytes: int = 0
-    attention: str = "exact"
+    attentions: tuple[str, ...] = ("exact",)  # the first is the engine's own
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):

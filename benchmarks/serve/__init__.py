@@ -1,0 +1,1 @@
+"""The server, compared with those of llama.cpp and vLLM, and under faults."""

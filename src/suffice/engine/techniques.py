@@ -1,0 +1,69 @@
+"""A model with the attention techniques that its rows may name."""
+
+from __future__ import annotations
+
+from suffice.attention.rule import WHOLE, AttentionRule, Guarantee, guarantee
+from suffice.engine.config import Config
+from suffice.engine.model_facts import ModelFacts
+from suffice.models.decoder import DecoderWeights
+from suffice.models.native_model import NativeModel
+
+
+class ModelWithTechniques(ModelFacts):
+    """The native model of a config, whose technique has number 0, and of others that are allowed.
+
+    It says what each technique guarantees, and whose rows of keys and values others may share.
+    """
+
+    def __init__(self, config: Config, decoder: DecoderWeights) -> None:
+        super().__init__(config, decoder)
+        assert config.max_model_len is not None, "the config must be resolved"
+        rules = self._rules(config)
+        self._native = NativeModel(decoder, config.max_model_len, rules, config.levels())
+        self._guarantees = [self._guarantee(rules)]
+        self._sketched = config.attention.sketched or config.speculative_config.sketched
+
+    def _rules(self, config: Config) -> list[list[AttentionRule | None]]:
+        model = self.decoder.config
+        return config.rules(len(model.layers), model.kv_heads)
+
+    def use(self, rules: list[list[AttentionRule | None]]) -> None:
+        """Replace the config's attention rules by others, [L][G]."""
+        self._native.use(rules)
+        self._guarantees[0] = self._guarantee(rules)
+
+    def allow(self, config: Config) -> int:
+        """Let rows name the attention of a config, which differs in nothing else; its number.
+
+        No sequence may be open: those opened from now on keep what the technique needs.
+        """
+        rules = self._rules(config)
+        self._guarantees.append(self._guarantee(rules))
+        self._sketched = self._sketched or config.attention.sketched
+        return self._native.add_rules(rules)
+
+    def _guarantee(self, rules: list[list[AttentionRule | None]]) -> Guarantee:
+        """Return what is known of the rows that stay unread, among all that a text has had."""
+        whole = not (self.config.softmax.coded or self.config.policy.chooses)
+        return guarantee(rules) if whole else "none"
+
+    def guarantee(self, technique: int = 0) -> Guarantee:
+        """Return what is known of the share of a softmax that decode steps leave unread."""
+        return self._guarantees[technique]
+
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether a prompt's rows serve other prompts that begin alike, bit for bit.
+
+        Not if the policy chooses by the queries of the whole prompt, or evicts.
+        """
+        return not (self.config.policy.evicts or self.config.policy.watches)
+
+    @property
+    def prompts_by_technique(self) -> bool:
+        """Whether a prompt's rows depend on the request's technique."""
+        return self.config.softmax.prefill
+
+    def shares_answers(self, technique: int = 0) -> bool:
+        """Whether rows of decode steps are those that a prompt would have, bit for bit."""
+        return self.shares_prompts and self._guarantees[technique] == WHOLE

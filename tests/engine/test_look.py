@@ -65,7 +65,9 @@ def test_a_look_adds_up(checkpoint: Path, audit: int | None) -> None:
     assert look.stats.drafts == sum(final.drafts for final in finals) > 0
     assert look.stats.accepted == sum(final.accepted for final in finals)
     largest = max(final.missing or 0 for final in finals)
-    seen = [each.missing for waits in waiting for each in waits.looks if each.missing is not None]
-    assert 0 < max(seen) <= largest and look.missing is None, "nothing runs any more"
+    looks = [each for waits in waiting for each in waits.looks]
+    assert {each.guarantee for each in looks} <= {"estimate", None}
+    assert 0 < max(each.missing for each in looks) <= largest
+    assert look.guarantee is None, "nothing runs any more"
     assert (look.audit is None) == (audit is None)
     assert audit is None or {"error", "missing", "tokens"} <= set(look.audit or {})

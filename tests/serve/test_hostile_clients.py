@@ -167,7 +167,9 @@ def few_files() -> Iterator[Callable[[], None]]:
     taken: list[int] = []
 
     def take() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, before[1]))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, before[1])
+        )
         try:
             while True:
                 taken.append(os.open("/dev/null", os.O_RDONLY))

@@ -68,7 +68,7 @@ def test_a_case_gives_the_figures_of_its_bars(
 ) -> None:
     monkeypatch.setattr(serving_load, "_FIRST_ID", 10)
     monkeypatch.setattr(serving_load, "_LAST_ID", 200)
-    sizes = cases.Sizes(8, 40, 32, 200, 120, 10, 96, 8, 64, 100, 60)
+    sizes = cases.Sizes(8, 100, 32, 200, 120, 10, 96, 8, 64, 100, 60)
     found = asyncio.run(speed._awaited(speed.CASES[case][0], Round(server, sizes, 1)))
     assert all(value >= 0 for value in found.values())
     for bar in bars.BARS:

@@ -51,7 +51,11 @@ SCRIPTS = (
     Script("serve.exactness", "1,000 texts under faults, against the same alone", "15 minutes"),
     Script("serve.disconnects", "what runs on after clients have left", "15 minutes"),
     Script("serve.soak", "32 clients for long: lost requests, memory", "an hour"),
-    Script("serve.crosscheck", "`suffice bench serve` beside `vllm bench serve`", "5 minutes"),
+    Script(
+        "serve.crosscheck",
+        "`suffice bench serve` and `vllm bench serve` on one server",
+        "5 minutes",
+    ),
     Script("hw.scrooge", "the Scrooge accelerator on a real model's logits", "minutes"),
     Script("hw.validate", "accelerator models against published figures", "30 seconds"),
     Script("redraw", "write stored results' tables again, after a change of words", "seconds"),

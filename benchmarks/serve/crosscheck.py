@@ -102,7 +102,7 @@ def table(data: dict[str, Any]) -> str:
         f"ratio is of the medians. {REQUESTS} requests of {INPUT} random tokens, {OUTPUT} to "
         f"generate, {STREAMS} at a time, to `suffice serve` with {data['model']}."
     )
-    return f"## The client beside vLLM's\n\n{markdown(head, rows)}\n\n{note}"
+    return f"## The client next to vLLM's\n\n{markdown(head, rows)}\n\n{note}"
 
 
 def main() -> int:

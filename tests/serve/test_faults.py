@@ -36,7 +36,7 @@ def running(server: Served) -> int:
 
 
 def kill(server: Served) -> None:
-    pid = server.front.instance.pid
+    pid = server.front.instance.members[0].pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
 
@@ -83,7 +83,7 @@ def test_a_request_that_kills_engines_is_given_up(
     hold.touch()
     with serving(options={"hold": str(hold)}) as server, ThreadPoolExecutor() as pool:
         under_way = pool.submit(server.chat)
-        instance = server.front.instance
+        (instance,) = server.front.instance.members
         for count in range(1, 4):
             until(lambda: instance.ready and running(server))
             kill(server)
@@ -98,7 +98,7 @@ def test_a_request_that_kills_engines_is_given_up(
 
 def test_a_stopped_engine_is_unhealthy(serving: Callable[..., Any]) -> None:
     with serving(heartbeat_seconds=1.2) as server:
-        pid = server.front.instance.pid
+        pid = server.front.instance.members[0].pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         until(lambda: server.client.get("/health").status_code == 503)

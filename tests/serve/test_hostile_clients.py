@@ -189,7 +189,7 @@ def test_an_engine_is_started_again_once_there_are_files(
 
     monkeypatch.setattr(instances, "FIRST_PAUSE", 0.05)
     with serving() as server:
-        instance = server.front.instance
+        (instance,) = server.front.instance.members
         assert server.chat(max_tokens=1).status_code == 200
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)
         few_files()
@@ -225,7 +225,7 @@ def real(words: Path) -> Iterator[Served]:
 
 def test_a_real_engine_that_is_stopped_is_unhealthy_and_goes_on(real: Served) -> None:
     alone = real.chat(seed=1, max_tokens=200, ignore_eos=True).json()["choices"]
-    pid = real.front.instance.pid
+    pid = real.front.instance.members[0].pid
     assert pid is not None
     with ThreadPoolExecutor() as pool:
         under_way = pool.submit(real.chat, seed=1, max_tokens=200, ignore_eos=True)

@@ -244,7 +244,7 @@ def test_the_next_engine_is_watched_too(serving: Callable[..., Any]) -> None:
 def test_a_silent_engine_is_told_of(serving: Callable[..., Any]) -> None:
     with serving(heartbeat_seconds=0.2) as server:
         feed = streamed(server)
-        pid = server.front.instance.pid
+        pid = server.front.instance.members[0].pid
         os.kill(pid, signal.SIGSTOP)
         until(lambda: "has said nothing" in (next(feed)["ailment"] or ""))
         until(lambda: "key_rows" not in next(feed))

@@ -69,6 +69,16 @@ class ServerFlags:
             **WHOLE,
         ),
     ] = 16
+    instances: Annotated[
+        int,
+        flag(
+            "--instances",
+            "--data-parallel-size",
+            help="Engines, each with a share of the cores and with weights of its own.",
+            panel="Server",
+            **WHOLE,
+        ),
+    ] = 1
     max_queue: Annotated[
         int,
         flag(
@@ -309,6 +319,7 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
         api_keys=flags.keys(),
         served_names=tuple(flags.alias or ()),
         share_prefixes=flags.share_prefixes,
+        instances=flags.instances,
         max_queue=flags.max_queue,
         max_num_seqs=flags.parallel,
         max_per_key=flags.max_per_key,

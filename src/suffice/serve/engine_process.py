@@ -228,6 +228,8 @@ def begin(link: socket.socket) -> None:
         return
     start = wire.read_down(body)
     assert isinstance(start, wire.Start), "the first message starts the engine"
+    if start.cpus:  # before anything is loaded, so that memory lies next to them
+        os.sched_setaffinity(0, start.cpus)
     module, _, name = start.factory.partition(":")
     try:
         opened: Opened = getattr(importlib.import_module(module), name)(start.options, start.limits)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from suffice.models.tokenizer import load_tokenizer
 from suffice.pull import resolve
 from suffice.serve import wire
 from suffice.serve.errors import Problem
-from suffice.serve.instances import Instance
+from suffice.serve.fleet import Fleet
 from suffice.serve.live import Live
 from suffice.serve.metrics import Metrics
 from suffice.serve.pending import Mailbox, Ticket
@@ -67,14 +67,15 @@ class Front:
     def __init__(self, settings: Settings, text: Text | None = None) -> None:
         self.settings = settings
         self.metrics = Metrics(settings.metrics_prefix, settings.names[0])
-        self.instance = Instance(settings, self._observe)
+        self.instance = Fleet(settings, self._observe)
         self.live = Live(self.instance)
-        self.metrics.watch(self.instance)
+        self.metrics.watch(self.instance.members)
         self.jobs: dict[str, Job] = {}
         self.draining = False
         self._text = text
         self._keys: Counter[str] = Counter()
         self._sweeper: asyncio.Task[None] | None = None
+        self.lost: Callable[[str], None] = lambda why: None  # is told that no engine will come
         self._mean_seconds = 1.0  # of the last requests, for estimates of a wait
 
     @property
@@ -154,19 +155,24 @@ class Front:
         if settings.max_per_key and self._keys[key] >= settings.max_per_key:
             message = f"this key has {settings.max_per_key} requests already, the most allowed"
             raise Problem("too_many_requests", message, wait=self.wait())
-        if len(self.jobs) >= settings.max_queue + settings.max_num_seqs:
+        if self.full:
             message = f"{len(self.jobs)} requests run or wait already, the most allowed"
             raise Problem("queue_full", message, wait=self.wait())
 
     @property
+    def places(self) -> int:
+        """Samples that decode together, in all engines."""
+        return self.settings.max_num_seqs * self.settings.instances
+
+    @property
     def full(self) -> bool:
         """Whether the queue is full."""
-        return len(self.jobs) >= self.settings.max_queue + self.settings.max_num_seqs
+        return len(self.jobs) >= self.settings.max_queue + self.places
 
     def wait(self) -> float:
         """Return the estimated seconds until a request ends and the queue moves."""
-        waiting = max(1, len(self.jobs) - self.settings.max_num_seqs + 1)
-        return min(LONGEST_WAIT, waiting * self._mean_seconds / self.settings.max_num_seqs)
+        waiting = max(1, len(self.jobs) - self.places + 1)
+        return min(LONGEST_WAIT, waiting * self._mean_seconds / self.places)
 
     def submit(self, job: Job, works: Sequence[wire.Submit]) -> None:
         """Hand the works of an HTTP request to the engine."""
@@ -221,11 +227,21 @@ class Front:
                 break
             await asyncio.sleep(0.02)
 
+    def _give_up(self) -> None:
+        """End all requests: no engine will run them."""
+        self.draining = True
+        why = "the engine died again and again before it was ready"
+        for job in list(self.jobs.values()):
+            self._fail(job, Problem("engine_lost", why))
+        self.lost(why)
+
     async def _sweep(self) -> None:
         """End waits; give up clients that read nothing, and requests whose time is up."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
+            if self.instance.hopeless and not self.draining:
+                self._give_up()
             for job in list(self.jobs.values()):
                 job.mailbox.sweep(now)
                 since = job.writing_since

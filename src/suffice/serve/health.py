@@ -25,10 +25,9 @@ def ready(front: Front) -> Response:
     if front.draining:
         raise Problem("draining", "the server is shutting down", wait=5.0)
     if not front.instance.ready:
-        raise Problem("loading", "the engine is being started", wait=1.0)
+        ailment = front.instance.ailment()
+        wait = 5.0 if ailment else 1.0
+        raise Problem("loading", ailment or "the engine is being started", wait=wait)
     if front.full:
         raise Problem("queue_full", "the queue is full", wait=front.wait())
-    ailment = front.instance.ailment()
-    if ailment is not None:
-        raise Problem("loading", ailment, wait=5.0)
     return JSONResponse({"status": "ready"})

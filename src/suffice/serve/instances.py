@@ -1,7 +1,7 @@
 """An engine's process: started, watched, and started again if it dies.
 
-Requests outlive it. Their tokens so far go to the next engine as known tokens, and since every
-request has a seed, their streams continue with the bits that they would have had.
+Requests outlive it. Their tokens so far go to the next engine, or to another one, as known tokens;
+since every request has a seed, their streams continue with the bits that they would have had.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import msgspec
 from suffice.engine.work import Look
 from suffice.errors import InputError
 from suffice.serve import wire
+from suffice.serve.cores import Share
 from suffice.serve.errors import Problem
 from suffice.serve.link import Link
 from suffice.serve.pending import Observer, Ticket
@@ -31,7 +32,8 @@ from suffice.serve.settings import Settings
 
 LOG = logging.getLogger("suffice.serve")
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a dead engine is started again
-MOST_RESTARTS, WINDOW_SECONDS = 3, 300.0  # more restarts in this time are unhealthy
+MOST_DEATHS, WINDOW_SECONDS = 3, 300.0  # more engines that died in this time without a token
+MOST_STILLBORN = 4  # engines in a row that died before they were ready
 MOST_TRIES = 2  # engines that may die under a request that got no token
 _REFUSALS = {"input": "invalid_value", "busy": "queue_full", "closed": "draining"}
 
@@ -44,6 +46,8 @@ class Life:
     link: Link
     writer: asyncio.WriteTransport
     heard: float = field(default_factory=time.monotonic)
+    ready: bool = False  # was, once
+    gave: bool = False  # a token
 
 
 class Instance:
@@ -56,9 +60,11 @@ class Instance:
         restarts: Engines that died.
         failovers: Requests that went on in another engine.
         seen: Takes looks at the engine; see `watch`.
+        left: Takes the tickets of an engine that died; those that it leaves wait for the next.
+        back: Is called when an engine is ready.
     """
 
-    def __init__(self, settings: Settings, observe: Observer) -> None:
+    def __init__(self, settings: Settings, observe: Observer, share: Share | None = None) -> None:
         self.facts: wire.Facts | None = None
         self.stats: dict[str, Any] = {}
         self.past: Counter[str] = Counter()
@@ -67,6 +73,10 @@ class Instance:
         self._settings = settings
         self._observe = observe
         self.seen: Callable[[Look], None] = lambda look: None
+        self.left: Callable[[list[Ticket]], None] = lambda tickets: None
+        self.back: Callable[[], None] = lambda: None
+        self._share = share
+        self._stillborn = 0
         self._watched = False
         self._life: Life | None = None  # once it is ready
         self._newest: Life | None = None
@@ -103,6 +113,16 @@ class Instance:
         return self._life is not None
 
     @property
+    def usable(self) -> bool:
+        """Whether an engine is there and healthy."""
+        return self.ready and self.ailment() is None
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether engines die again and again before they are ready."""
+        return self._stillborn >= MOST_STILLBORN
+
+    @property
     def pid(self) -> int | None:
         """The engine's process."""
         return None if self._life is None else self._life.process.pid
@@ -111,8 +131,9 @@ class Instance:
         """Return why the engine is not healthy, in a line; None if it is."""
         now = time.monotonic()
         lately = [each for each in self._deaths if now - each < WINDOW_SECONDS]
-        if len(lately) > MOST_RESTARTS:
-            return f"the engine died {len(lately)} times in {WINDOW_SECONDS:.0f} seconds"
+        if len(lately) > MOST_DEATHS:
+            seconds = f"{WINDOW_SECONDS:.0f} seconds"
+            return f"the engine died {len(lately)} times in {seconds} without a token between"
         if self._life is None:
             return None
         silent = now - self._life.heard
@@ -142,6 +163,15 @@ class Instance:
         if self._life is not None:
             self._life.writer.write(wire.frame(wire.Cancel(ticket.work.id)))
 
+    def go_on(self, ticket: Ticket) -> None:
+        """Hand a ticket to the engine that another engine has begun, from the tokens it gave."""
+        self.tickets[ticket.work.id] = ticket
+        if self._life is not None:
+            known = [list(tokens) for tokens in ticket.emitted]
+            work = msgspec.structs.replace(ticket.work, known=known if ticket.generated else [])
+            self.failovers += ticket.deaths > 0
+            self._life.writer.write(wire.frame(work))
+
     async def _keep(self) -> None:
         pause = FIRST_PAUSE
         while True:
@@ -152,15 +182,15 @@ class Instance:
                 await life.link.ended
             except OSError as error:  # no file descriptor, no memory for a process
                 LOG.error("the engine cannot be started: %s", error)
-            except msgspec.DecodeError:
-                LOG.exception("the engine sent what is no message")
+            except Exception:
+                LOG.exception("the engine's message could not be taken")
             finally:
                 self._life = None
                 await self._end(life)
             if self._started is not None and not self._started.done():
                 self._started.set_exception(Problem("engine_lost", "the engine did not start"))
                 return
-            self._mourn()
+            self._mourn(life)
             pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else pause
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -175,12 +205,16 @@ class Instance:
         except OSError:
             ours.close()
             raise
-        start = wire.Start(
-            self._settings.engine, dict(self._settings.options), dict(self._settings.limits)
-        )
-        writer.write(wire.frame(start))
+        writer.write(wire.frame(self._first_message()))
         self._newest = Life(process, link, writer)
         return self._newest
+
+    def _first_message(self) -> wire.Start:
+        settings, share, options = self._settings, self._share, dict(self._settings.options)
+        if share is not None:
+            options["threads"] = options.get("threads") or share.threads
+        cpus = () if share is None else share.cpus
+        return wire.Start(settings.engine, options, dict(settings.limits), cpus)
 
     def _take(self, message: wire.Up) -> None:
         """Take a message of the newest engine; those before it have ended."""
@@ -188,6 +222,7 @@ class Instance:
         assert life is not None, "an engine that speaks has been launched"
         life.heard = time.monotonic()
         if isinstance(message, wire.Step):
+            life.gave = life.gave or any(delta.tokens for delta in message.deltas)
             self._deliver(message, life.heard)
         elif isinstance(message, wire.Beat):
             self.stats, self._idle = message.stats, message.idle
@@ -201,16 +236,15 @@ class Instance:
             self._started.set_exception(InputError(message.message))
 
     def _welcome(self, life: Life, facts: wire.Facts) -> None:
-        self.facts, self._life, self._idle = facts, life, 0.0
+        self.facts, self._life, self._idle, self._stillborn = facts, life, 0.0, 0
+        life.ready = True
         if self._started is not None and not self._started.done():
             self._started.set_result(None)
         for ticket in self.tickets.values():
-            known = [list(tokens) for tokens in ticket.emitted]
-            work = msgspec.structs.replace(ticket.work, known=known if ticket.generated else [])
-            self.failovers += bool(self.restarts)
-            life.writer.write(wire.frame(work))
+            self.go_on(ticket)
         if self._watched:
             self.watch(True)
+        self.back()
 
     def _deliver(self, step: wire.Step, now: float) -> None:
         for delta in step.deltas:
@@ -234,14 +268,18 @@ class Instance:
         code = _REFUSALS.get(message.kind, "internal")
         ticket.mailbox.fail(Problem(code, message.message, wait=wait))
 
-    def _mourn(self) -> None:
+    def _mourn(self, life: Life | None) -> None:
         """Note that the engine died, and give up the requests that it may have died of."""
         self.restarts += 1
         self.past.update(self.stats)
         self.stats = {}
         now = time.monotonic()
         self._deaths = [each for each in self._deaths if now - each < WINDOW_SECONDS] + [now]
-        LOG.error("the engine died; %d requests wait for the next one", len(self.tickets))
+        if life is not None and life.gave:  # who gets on with its work may die as often as it does
+            self._deaths.clear()
+        if life is not None and not life.ready:
+            self._stillborn += 1
+        LOG.error("the engine died; %d requests go on in another one", len(self.tickets))
         for ticket in list(self.tickets.values()):
             ticket.tries += 1
             ticket.deaths += 1
@@ -250,6 +288,7 @@ class Instance:
                 ticket.over = True
                 lost = f"the engine died {ticket.tries} times while it ran this request"
                 ticket.mailbox.fail(Problem("engine_lost", lost))
+        self.left(list(self.tickets.values()))
 
     async def _end(self, life: Life | None) -> None:
         if life is None:

@@ -14,7 +14,7 @@ from suffice.attention.rule import Guarantee, weakest
 from suffice.engine.work import Delta, EngineStats, Look
 
 if TYPE_CHECKING:
-    from suffice.serve.instances import Instance
+    from suffice.serve.fleet import Fleet
     from suffice.serve.pending import Ticket
 
 FRAME_SECONDS = 0.25  # between two frames, at least
@@ -30,7 +30,7 @@ class Live:
         watchers: How many watch; without any, the engine sends nothing and nothing is kept.
     """
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Fleet) -> None:
         self.watchers = 0
         self._instance = instance
         self._instance.seen = self.saw
@@ -101,7 +101,7 @@ class Live:
             self._looks.clear()
         gaps = [gap for _, gap in self._gaps]
         ailment = self._instance.ailment()
-        if not self._instance.ready:
+        if ailment is None and not self._instance.ready:
             ailment = "the engine is being started"
         return {
             "ailment": ailment,

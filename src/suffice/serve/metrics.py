@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client import (
@@ -81,8 +81,7 @@ class Watched(Protocol):
 
     @property
     def past(self) -> Mapping[str, float]:
-        """Counts of engines that died."""
-        ...
+        """The sums of the counts that engines died with."""
 
 
 class Metrics:
@@ -119,9 +118,9 @@ class Metrics:
         self._between = self._histograms["inter_token_latency_seconds"]
         self._first = self._histograms["time_to_first_token_seconds"]
 
-    def watch(self, instance: Watched) -> None:
-        """Show an engine's counts."""
-        self.registry.register(_Counts(self._prefix, self._labels, instance))
+    def watch(self, instances: Sequence[Watched]) -> None:
+        """Show the counts of engines, each under its number."""
+        self.registry.register(_Counts(self._prefix, self._labels, instances))
 
     def page(self) -> bytes:
         """Return all metrics in Prometheus's text form."""
@@ -190,37 +189,44 @@ class Metrics:
 
 
 class _Counts:
-    """Reads an engine's counts when Prometheus asks; sums go on when the engine is replaced."""
+    """Reads engines' counts when Prometheus asks; sums go on when an engine is replaced."""
 
-    def __init__(self, prefix: str, labels: dict[str, str], instance: Watched) -> None:
-        self._prefix, self._labels, self._instance = prefix, labels, instance
+    def __init__(self, prefix: str, labels: dict[str, str], instances: Sequence[Watched]) -> None:
+        self._prefix, self._instances = prefix, instances
+        self._names = list(labels)
+        self._values = [
+            list({**labels, "engine": str(at)}.values()) for at in range(len(instances))
+        ]
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
-        names, values = list(self._labels), list(self._labels.values())
-        stats = self._instance.stats
+        stats = [instance.stats for instance in self._instances]
         for name, field, text in _GAUGES:
-            gauge = GaugeMetricFamily(f"{self._prefix}:{name}", text, labels=names)
-            gauge.add_metric(values, float(stats.get(field, 0)))
-            yield gauge
-        used, limit = stats.get("kv_bytes_used", 0), stats.get("kv_bytes_limit", 0)
-        share = GaugeMetricFamily(
-            f"{self._prefix}:kv_cache_usage_perc",
-            "Live bytes over the limit, 0 to 1.",
-            labels=names,
-        )
-        share.add_metric(values, used / limit if limit else 0.0)
-        yield share
-        own = {"instance_restarts": self._instance.restarts, "failovers": self._instance.failovers}
-        sums = [(name, text, self._sum(field)) for name, field, text in _SUMS]
-        sums += [
-            (name, "Engines that died, or requests that outlived one.", n)
-            for name, n in own.items()
+            yield self._gauge(name, text, [float(each.get(field, 0)) for each in stats])
+        shares = [
+            each.get("kv_bytes_used", 0) / (each.get("kv_bytes_limit", 0) or float("inf"))
+            for each in stats
         ]
-        for name, text, value in sums:
-            counter = CounterMetricFamily(f"{self._prefix}:{name}", text, labels=names)
-            counter.add_metric(values, value)
-            yield counter
+        yield self._gauge("kv_cache_usage_perc", "Live bytes over the limit, 0 to 1.", shares)
+        for name, field, text in _SUMS:
+            yield self._counter(name, text, [self._sum(at, field) for at in range(len(stats))])
+        deaths = [float(instance.restarts) for instance in self._instances]
+        yield self._counter("instance_restarts", "Engines that died.", deaths)
+        moves = [float(instance.failovers) for instance in self._instances]
+        yield self._counter("failovers", "Requests that outlived an engine.", moves)
 
-    def _sum(self, field: str) -> float:
-        return float(self._instance.past.get(field, 0) + self._instance.stats.get(field, 0))
+    def _gauge(self, name: str, text: str, values: Sequence[float]) -> Metric:
+        gauge = GaugeMetricFamily(f"{self._prefix}:{name}", text, labels=self._names)
+        for labels, value in zip(self._values, values, strict=True):
+            gauge.add_metric(labels, value)
+        return gauge
+
+    def _counter(self, name: str, text: str, values: Sequence[float]) -> Metric:
+        counter = CounterMetricFamily(f"{self._prefix}:{name}", text, labels=self._names)
+        for labels, value in zip(self._values, values, strict=True):
+            counter.add_metric(labels, value)
+        return counter
+
+    def _sum(self, at: int, field: str) -> float:
+        instance = self._instances[at]
+        return float(instance.past.get(field, 0) + instance.stats.get(field, 0))

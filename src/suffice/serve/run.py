@@ -34,6 +34,8 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._front = front
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.failed = False
+        front.lost = self.give_up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Note the loop, for the signals."""
@@ -47,6 +49,12 @@ class Server(uvicorn.Server):
             return
         self._front.draining = True
         self._loop.call_soon_threadsafe(self._begin_to_stop)
+
+    def give_up(self, why: str) -> None:
+        """Stop, since no engine will come; the exit code is 1."""
+        print(f"suffice: error: {why}", file=sys.stderr, flush=True)
+        self.failed = True
+        self._begin_to_stop()
 
     def _begin_to_stop(self) -> None:
         async def stop() -> None:
@@ -151,4 +159,4 @@ async def _serve(settings: Settings, listener: socket.socket, front: Front) -> i
         await server.serve(sockets=[listener])
     finally:
         await front.close()
-    return 0
+    return int(server.failed)

@@ -29,6 +29,7 @@ class Settings:
         options: The engine's options by name, plain values.
         limits: Of the engine as a server's: keywords of `engine.service.Engine`.
         share_prefixes: Whether keys and values of common beginnings are shared between API keys.
+        instances: How many engines share the requests; `options` and `limits` are of each.
         max_queue: Requests that may wait beyond those that run.
         max_per_key: Requests of one API key at a time; 0 for no limit.
         request_seconds: Longest time of a request; None for no limit.
@@ -51,6 +52,7 @@ class Settings:
     api_keys: tuple[str, ...] = ()
     served_names: tuple[str, ...] = ()
     share_prefixes: bool = False
+    instances: int = 1
     max_queue: int = 256
     max_num_seqs: int = 16
     max_per_key: int = 0
@@ -77,6 +79,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise OptionError("port", self.port, "must be a whole number in [0, 65535]")
+        if self.instances < 1:
+            raise OptionError("instances", self.instances, "must be at least 1")
         for name in ("max_queue", "max_per_key", "shutdown_seconds"):
             if not getattr(self, name) >= 0:
                 raise OptionError(name, getattr(self, name), "must be at least 0")

@@ -17,11 +17,15 @@ LENGTH = struct.Struct("<I")
 
 
 class Start(msgspec.Struct, tag="start", frozen=True):
-    """The engine's options and its limits as a server's engine; the first message."""
+    """The engine's options and its limits as a server's engine; the first message.
+
+    `cpus` are the processors that it may use; empty for all.
+    """
 
     factory: str
     options: dict[str, Any]
     limits: dict[str, Any] = {}
+    cpus: tuple[int, ...] = ()
 
 
 class Submit(msgspec.Struct, tag="submit", frozen=True, omit_defaults=True):

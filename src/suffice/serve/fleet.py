@@ -1,0 +1,201 @@
+"""The engines of a server: one, or several that share its requests.
+
+When an engine dies, its requests go on in another one that is there, or else in the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from suffice.engine.work import EngineStats, Look
+from suffice.serve import wire
+from suffice.serve.cores import shares
+from suffice.serve.instances import Instance
+from suffice.serve.pending import Observer, Ticket
+from suffice.serve.router import Load, Router
+from suffice.serve.settings import Settings
+
+
+class Fleet:
+    """Instances behind one face; the event loop's thread alone uses it.
+
+    Attributes:
+        members: The instances.
+        seen: Takes looks at all engines together; see `watch`.
+    """
+
+    def __init__(self, settings: Settings, observe: Observer) -> None:
+        """Prepare the instances.
+
+        Raises:
+            OptionError: There are fewer cores than instances.
+        """
+        own = shares(settings.instances)
+        self.members = [Instance(settings, self._observed, share) for share in own]
+        self.seen: Callable[[Look], None] = lambda look: None
+        self._observe = observe
+        self._router = Router(len(self.members))
+        self._looks: dict[int, Look] = {}
+        for at, member in enumerate(self.members):
+            member.seen = partial(self._saw, at)
+            member.left = partial(self._moved, at)
+            member.back = partial(self._filled, at)
+
+    async def start(self) -> None:
+        """Start the engines and wait until all are ready.
+
+        Raises:
+            InputError: Their options are bad.
+            Problem: One died before it was ready.
+        """
+        await asyncio.gather(*(member.start() for member in self.members))
+
+    async def close(self) -> None:
+        """Stop the engines."""
+        await asyncio.gather(*(member.close() for member in self.members))
+
+    @property
+    def facts(self) -> wire.Facts | None:
+        """What the engines, which are all alike, said of their model; None before the first."""
+        return next((member.facts for member in self.members if member.facts is not None), None)
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """The sums of the engines' last counts."""
+        return summed(member.stats for member in self.members)
+
+    @property
+    def restarts(self) -> int:
+        """Engines that died."""
+        return sum(member.restarts for member in self.members)
+
+    @property
+    def failovers(self) -> int:
+        """Requests that went on in another engine."""
+        return sum(member.failovers for member in self.members)
+
+    @property
+    def tickets(self) -> dict[str, Ticket]:
+        """What is under way, by id."""
+        return {name: each for member in self.members for name, each in member.tickets.items()}
+
+    @property
+    def ready(self) -> bool:
+        """Whether an engine is there to take requests at once."""
+        return any(member.usable for member in self.members)
+
+    def ailment(self) -> str | None:
+        """Return why an engine is not healthy, in a line; None if all are."""
+        for at, member in enumerate(self.members):
+            if (found := member.ailment()) is not None:
+                return found if len(self.members) == 1 else f"engine {at}: {found}"
+        return None
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no engine is there, and all died several times before they were ready."""
+        return all(member.hopeless for member in self.members)
+
+    def watch(self, on: bool) -> None:
+        """Have looks at the engines sent to `seen`, or no more."""
+        self._looks.clear()
+        for member in self.members:
+            member.watch(on)
+
+    def submit(self, ticket: Ticket) -> None:
+        """Hand a ticket to the engine that will begin it first, or to the next one to come."""
+        self.members[self._choice(ticket)].submit(ticket)
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Forget a ticket and have its engine end it; do nothing if it is over."""
+        for member in self.members:
+            member.cancel(ticket)
+
+    def _choice(self, ticket: Ticket) -> int:
+        if len(self.members) == 1:
+            return 0
+        open_ = [member.usable for member in self.members]
+        loads = [
+            load_of(member.tickets.values()) if free or not any(open_) else None
+            for member, free in zip(self.members, open_, strict=True)
+        ]
+        return self._router.choose(ticket.work, loads)
+
+    def _observed(self, ticket: Ticket, delta: Any, now: float) -> None:
+        self._observe(ticket, delta, now)
+        if delta.final is not None and len(self.members) > 1:
+            for at, member in enumerate(self.members):
+                if ticket.work.id in member.tickets:
+                    self._router.keep(at, ticket.work, [*ticket.emitted[0], *delta.tokens])
+
+    def _moved(self, at: int, tickets: list[Ticket]) -> None:
+        """Let the tickets of an engine that died go on in others, if any is there."""
+        self._router.forget(at)
+        self._looks.pop(at, None)
+        if self.ready:
+            self._move(self.members[at], tickets)
+
+    def _filled(self, at: int) -> None:
+        """Give an engine that is ready what waits for others that are not."""
+        for member in self.members:
+            if not member.ready:
+                self._move(member, list(member.tickets.values()))
+
+    def _move(self, source: Instance, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            target = self.members[self._choice(ticket)]
+            if target is not source:
+                del source.tickets[ticket.work.id]
+                target.go_on(ticket)
+
+    def _saw(self, at: int, look: Look) -> None:
+        self._looks[at] = look
+        self.seen(together(list(self._looks.values())))
+
+
+def load_of(tickets: Iterable[Ticket]) -> Load:
+    """Return what an engine has to do for some tickets."""
+    prompts = running = 0
+    for ticket in tickets:
+        if ticket.first_at is None:
+            prompts += len(ticket.work.prompt)
+        else:
+            running += ticket.samples
+    return Load(prompts, running)
+
+
+def summed(counts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the sums of counts by name; of times, the latest."""
+    found: dict[str, Any] = {}
+    for each in counts:
+        for name, value in each.items():
+            held = found.get(name, 0)
+            found[name] = max(held, value) if name == "last_step_at" else held + value
+    return found
+
+
+def together(looks: list[Look]) -> Look:
+    """Return looks at several engines as one: counts and grids are added up.
+
+    The audit is that of the engine that audited most: percentiles cannot be added.
+    """
+    if len(looks) == 1:
+        return looks[0]
+
+    def grid(name: str) -> list[list[int]]:
+        rows = zip(*(getattr(look, name) for look in looks), strict=True)
+        return [[sum(cells) for cells in zip(*row, strict=True)] for row in rows]
+
+    audits = [look.audit for look in looks if look.audit is not None]
+    return Look(
+        EngineStats(**summed(dataclasses.asdict(look.stats) for look in looks)),
+        grid("key_rows"),
+        grid("value_rows"),
+        grid("rows_held"),
+        max((look.missing for look in looks if look.missing is not None), default=None),
+        max(audits, key=lambda audit: int(audit["tokens"]), default=None),
+    )

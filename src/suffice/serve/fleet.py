@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from suffice.attention.rule import weakest
 from suffice.engine.work import EngineStats, Look
 from suffice.serve import wire
 from suffice.serve.cores import shares
@@ -191,11 +192,13 @@ def together(looks: list[Look]) -> Look:
         return [[sum(cells) for cells in zip(*row, strict=True)] for row in rows]
 
     audits = [look.audit for look in looks if look.audit is not None]
+    known = {look.guarantee for look in looks if look.guarantee is not None}
     return Look(
         EngineStats(**summed(dataclasses.asdict(look.stats) for look in looks)),
         grid("key_rows"),
         grid("value_rows"),
         grid("rows_held"),
-        max((look.missing for look in looks if look.missing is not None), default=None),
+        weakest(known) if known else None,
+        max(look.missing for look in looks),
         max(audits, key=lambda audit: int(audit["tokens"]), default=None),
     )

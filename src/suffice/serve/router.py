@@ -14,7 +14,7 @@ from suffice.serve import wire
 
 BLOCK = 64  # tokens; beginnings are compared by blocks
 MOST_BLOCKS = 1 << 16  # remembered for an engine: beginnings of 4 million tokens
-RUNNING_COST = 32  # a sample that decodes slows a prompt as much as so many tokens of it
+RUNNING_COST = 32  # tokens of a prompt: a sample that decodes slows it as much
 
 
 @dataclass(frozen=True)

@@ -144,8 +144,10 @@ def report(data: dict[str, Any]) -> str:
         + (f". Not measured: {kind['error']}" if "error" in kind else "")
         for name, kind in data["servers"].items()
     ]
+    counts = sorted({len(turns) for turns in data["cases"].values()}) or [0]
+    rounds = f"{counts[0]} rounds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} rounds"
     note = (
-        f"Median (least to greatest) of {data['rounds']} rounds, in which the servers take turns; "
+        f"Median (least to greatest) of {rounds}, in which the servers take turns; "
         f"ratios are of one round. {data['model']}, {data['threads']} threads, the client included,"
         f" {data['machine']['cpu']}, {data['machine']['isa']}. One row alone: `{COMMAND} CASE`."
     )

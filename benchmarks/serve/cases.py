@@ -212,7 +212,8 @@ async def schema(turn: Round) -> Figures:
     sizes = turn.sizes
     form = {"type": "json_schema", "json_schema": {"name": "people", "schema": SCHEMA}}
     found = {}
-    order = [("on", (("response_format", form),)), ("off", ())]
+    cold = ("cache_prompt", False)  # or the second of both would find the prompts of the first
+    order = [("on", (("response_format", form), cold)), ("off", (cold,))]
     for name, extra in order if turn.number % 2 else order[::-1]:
         load = turn.load(8, dataset="multi-turn", turns=1, input_len=sizes.prompt,
                          output_len=sizes.output, extra=extra)  # fmt: skip

@@ -146,7 +146,8 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 found = turn(fleet, names, case, sizes, number)
                 if number:
                     turns.append(found)
-            data["cases"][case] = turns
+            before = data["cases"].get(case, []) if options.add else []
+            data["cases"][case] = before + turns
             data["errors"] = {
                 name: why for name, why in data["errors"].items() if name not in names
             } | fleet.errors
@@ -173,7 +174,6 @@ def write(folder: Path, options: argparse.Namespace, found: dict[str, Any]) -> N
     data = record.facts() | {
         "model": f"{MODEL} (Q4_1 file; vLLM: its weights in bfloat16)",
         "threads": options.threads,
-        "rounds": options.rounds,
         "quick": options.quick,
         "servers": servers,
         "errors": found["errors"],
@@ -187,6 +187,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
     servers = [*KINDS, GENERATE]
     parser.add_argument("--servers", nargs="+", choices=servers, metavar="SERVER")
+    parser.add_argument("--add", action="store_true", help="keep earlier rounds of the cases")
     parser.add_argument("--install", action="store_true", help="install the servers and stop")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, results in build/")
     found = script.with_peers(parser)

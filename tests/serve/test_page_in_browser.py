@@ -16,6 +16,7 @@ from serving import Served
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
+PATIENCE = 60_000  # milliseconds: a machine may be busy
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 CODE = "Here **is** `x`:\n\n```python\nprint('<b>1</b>')\n```\nDone."
 HOSTILE = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
@@ -30,6 +31,7 @@ def browser() -> Iterator[Any]:
     path = named or next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.skip("there is no Chromium: install it, or name it as SUFFICE_CHROMIUM")
+    playwright.expect.set_options(timeout=PATIENCE)
     with playwright.sync_playwright() as started:
         found = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield found
@@ -44,7 +46,7 @@ class Opened:
         self.page = context.new_page()
         self.requests: list[Any] = []
         self.complaints: list[str] = []
-        self.page.set_default_timeout(15_000)
+        self.page.set_default_timeout(PATIENCE)
         self.page.on("request", lambda request: self.requests.append(request))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on(

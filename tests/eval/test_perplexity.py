@@ -216,7 +216,10 @@ def test_the_command_line_says_all_that_is_known(cli: Cli, checkpoint: Path, tex
     record = json.loads(ran.out)
     assert ran.code == 0 and record["kind"] == "perplexity" and not record["interrupted"]
     assert record["schema"] == 1 and record["machine"]["cpu"] and record["versions"]["numpy"]
-    assert record["config"]["quant"] == "Int8(act_bits=16)" and len(record["config"]["hash"]) == 16
+    assert (
+        record["config"]["quant"] == "Int8(act_bits=16, sites='qkv+o+gate_up')"
+        and len(record["config"]["hash"]) == 16
+    )
     assert str(checkpoint) not in ran.out and text not in ran.out, (
         "a path says where somebody works"
     )

@@ -125,7 +125,10 @@ def test_a_real_engine(cli: Cli, checkpoint: Path) -> None:
     asked = ("--tasks", "niah_single_1,niah_single_2", "-m", str(checkpoint), "--quant", "int8")
     record = json.loads(cli(*ARGUMENTS, *asked, "-o", "json").out)
     assert record["result"]["mean"]["score"] == 0, "its weights are random"
-    assert record["config"]["quant"] == "Int8(act_bits=16)" and record["reads"]["steps"] > 0
+    assert (
+        record["config"]["quant"] == "Int8(act_bits=16, sites='qkv+o+gate_up')"
+        and record["reads"]["steps"] > 0
+    )
     for answer in record["result"]["answers"]:
         assert 1350 < answer["prompt_tokens"] + NEW_TOKENS <= 1500
         assert answer["text"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from suffice.engine.work import Delta, EngineStats, Work
+from suffice.engine.work import Delta, EngineStats, Look, Work
 from suffice.serve import model
 from suffice.serve.hosted import Engine, Opened
 from suffice.serve.settings import Settings
@@ -37,6 +37,12 @@ class Watched:
 
     def stats(self) -> EngineStats:
         return self._engine.stats()
+
+    def look(self) -> Look:
+        return self._engine.look()
+
+    def drain(self) -> None:
+        self._engine.drain()
 
     def close(self) -> None:
         self._engine.close()

@@ -73,7 +73,6 @@ class ServerFlags:
         int,
         flag(
             "--instances",
-            "--data-parallel-size",
             help="Engines, each with a share of the cores and with weights of its own.",
             panel="Server",
             **WHOLE,

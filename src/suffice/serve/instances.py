@@ -146,22 +146,24 @@ class Instance:
     def watch(self, on: bool) -> None:
         """Have looks at the engine sent to `seen`, or no more; this engine's and the next one's."""
         self._watched = on
-        if self._life is not None:
-            self._life.writer.write(wire.frame(wire.Watch(on)))
+        self._tell(wire.Watch(on))
 
     def submit(self, ticket: Ticket) -> None:
         """Hand a ticket to the engine, or to the next one while there is none."""
         self.tickets[ticket.work.id] = ticket
-        if self._life is not None:
-            self._life.writer.write(wire.frame(ticket.work))
+        self._tell(ticket.work)
 
     def cancel(self, ticket: Ticket) -> None:
         """Forget a ticket and have the engine end it; do nothing if it is over."""
         if self.tickets.pop(ticket.work.id, None) is None:
             return
         ticket.over = True
-        if self._life is not None:
-            self._life.writer.write(wire.frame(wire.Cancel(ticket.work.id)))
+        self._tell(wire.Cancel(ticket.work.id))
+
+    def _tell(self, message: wire.Down) -> None:
+        """Send a message, unless the link has just ended: the next engine gets all that is open."""
+        if self._life is not None and not self._life.writer.is_closing():
+            self._life.writer.write(wire.frame(message))
 
     def go_on(self, ticket: Ticket) -> None:
         """Hand a ticket to the engine that another engine has begun, from the tokens it gave."""
@@ -170,7 +172,7 @@ class Instance:
             known = [list(tokens) for tokens in ticket.emitted]
             work = msgspec.structs.replace(ticket.work, known=known if ticket.generated else [])
             self.failovers += ticket.deaths > 0
-            self._life.writer.write(wire.frame(work))
+            self._tell(work)
 
     async def _keep(self) -> None:
         pause = FIRST_PAUSE

@@ -143,7 +143,7 @@ def told(server: Served, path: str, text: str, *, stream: bool) -> dict[str, Any
     if not stream:
         return answer.json()["suffice"]  # type: ignore[no-any-return]
     parts = [each.get("response", each) for each in events(answer) if isinstance(each, dict)]
-    (found,) = [each["suffice"] for each in parts if each.get("suffice")]
+    *_, found = [each["suffice"] for each in parts if each.get("suffice")]
     return found  # type: ignore[no-any-return]
 
 

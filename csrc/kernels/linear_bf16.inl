@@ -3,11 +3,6 @@
 #if SUFFICE_BF16
 constexpr bool kRoundsInputs = true;
 
-// total + both products of each lane's pairs, in float32.
-SUFFICE_INLINE vf dot_bf16(vf total, vi a, vi b) {
-  return _mm512_dpbf16_ps(total, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
-}
-
 // P panels, `apart` panels from one to the next, times the B rows of a block of inputs. Every (row,
 // output) has one accumulator that runs over K in order, so the result does not depend on P or B.
 template <int P, int B>
@@ -64,8 +59,7 @@ inline void round_rows(const float* values, int stride, int first, int last, int
     uint32_t* to = rounded + static_cast<size_t>(start) * steps + (row - start);
     for (int step = 0; step < steps; step += kPanel / 2, from += kPanel) {
       uint32_t pairs[kPanel / 2];
-      const __m256bh halves = _mm512_cvtneps_pbh(load(from));
-      std::memcpy(pairs, &halves, sizeof pairs);
+      store_bf16(load(from), pairs);
       const int left = steps - step < kPanel / 2 ? steps - step : kPanel / 2;
       for (int i = 0; i < left; i++, to += rows) *to = pairs[i];
     }

@@ -44,7 +44,7 @@ SIZES = [(4096, 4096), (14336, 4096)]
 RANDOM = np.random.default_rng(0)
 QUICK = record.BUILD / "matmul-quick"
 RING_BYTES = 256 << 20  # of all copies of a weight, and of the streaming read
-ROWS = (1, 4, 8, 32)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def main() -> int:

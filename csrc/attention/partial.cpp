@@ -44,12 +44,18 @@ void merge(const std::vector<Partial>& parts, int count, int size, float* const*
   for (int q = 0; q < count; q++) {
     const Total total = total_of(parts, q);
     const float inverse = total.sum > 0 ? 1.0f / total.sum : 0.0f;
-    float* output = outputs[q];
+    float* const output = outputs[q];
+    if (parts.size() == 1) {
+      const float* const only = parts[0].output + q * size;
+      for (int d = 0; d < size; d++) output[d] = only[d] * inverse;
+      continue;
+    }
     std::fill_n(output, size, 0.0f);
     for (const Partial& part : parts) {
       if (part.sum[q] == 0) continue;
       const float factor = std::exp2(part.peak[q] - total.peak);
-      for (int d = 0; d < size; d++) output[d] += part.output[q * size + d] * factor;
+      const float* const from = part.output + q * size;
+      for (int d = 0; d < size; d++) output[d] += from[d] * factor;
     }
     for (int d = 0; d < size; d++) output[d] *= inverse;
   }

@@ -152,6 +152,9 @@ void py_linear(const PyLinear& w, ConstFloats x, Floats y) {
   nb::gil_scoped_release release;
   InputBuffers buffers;
   buffers.prepare(count, stride);
+  InputScratch scratch;
+  buffers.reserve(w.linear);
+  buffers.fill(values.data(), stride, w.linear, 0, count, count, scratch);
   const Inputs inputs = buffers.of(values.data(), stride, w.linear, count);
   const auto threads = team();
   threads->run([&](int thread) {

@@ -240,8 +240,11 @@ struct Running {
 
   // Adds all values of the tile.
   void add_tile(const Tile& tile) {
-    if constexpr (has_scales(VT))
-      for (int q = 0; q < count; q++) fold_value_scales<VT>(head, tile, weights, q);
+    for (int q = 0; q < count; q++)
+      if constexpr (has_scales(VT))
+        fold_value_scales<VT>(head, tile, weights, q);
+      else if constexpr (kBf16Pairs<VT>)
+        weights.round(q, tile.blocks * kPanel);
     add<VT>(head, tile, weights, count, state.output);
   }
 

@@ -28,7 +28,20 @@ SUFFICE_INLINE vi multiply_add(vi a, vi b, vi total) {
 #endif
 }
 
-// The float32, or the pair of int16, at `from`, in every lane.
+// Types that are multiplied as pairs of bfloat16, with what multiplies them rounded to bfloat16.
+template <Type T>
+constexpr bool kBf16Pairs = SUFFICE_BF16 && T == Type::bf16;
+
+// total + both products of each lane's pairs of bfloat16.
+SUFFICE_INLINE vf dot_bf16(vf total, vi a, vi b) {
+#if SUFFICE_BF16
+  return _mm512_dpbf16_ps(total, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+#else
+  return second_bf16(a) * second_bf16(b) + (first_bf16(a) * first_bf16(b) + total);
+#endif
+}
+
+// The float32, or the pair of 16 bits, at `from`, in every lane.
 template <class V>
 SUFFICE_INLINE V broadcast(const void* from) {
   std::conditional_t<std::is_same_v<V, vf>, float, int32_t> value;

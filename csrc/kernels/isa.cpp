@@ -13,6 +13,9 @@
 namespace suffice {
 
 #if SUFFICE_X86
+namespace v4_bf16 {
+extern const Kernels table;
+}
 namespace v4 {
 extern const Kernels table;
 }
@@ -32,9 +35,7 @@ namespace {
 // Best first.
 const Kernels* const kTables[] = {
 #if SUFFICE_X86
-    &v4::table,
-    &v3_vnni::table,
-    &v3::table,
+    &v4_bf16::table, &v4::table, &v3_vnni::table, &v3::table,
 #endif
     &base::table,
 };
@@ -50,10 +51,11 @@ bool has_avx_vnni() {
 
 bool runs_here([[maybe_unused]] const char* name) {
 #if SUFFICE_X86
-  if (!std::strcmp(name, "v4"))
+  if (!std::strncmp(name, "v4", 2))
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma");
+           __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma") &&
+           (!std::strcmp(name, "v4") || __builtin_cpu_supports("avx512bf16"));
   if (!std::strncmp(name, "v3", 2))
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __builtin_cpu_supports("f16c") && (!std::strcmp(name, "v3") || has_avx_vnni());

@@ -1,6 +1,6 @@
 // Every kernel for one instruction set. Compiled once for each: SUFFICE_ISA is its name,
 // SUFFICE_ISA_LEVEL 0, 3 or 4, SUFFICE_ISA_VNNI 1 if it adds products of bytes, or of pairs, to
-// sums.
+// sums, SUFFICE_ISA_BF16 1 if it also adds products of pairs of bfloat16 to sums.
 //
 // A pragma below the library's headers chooses the instruction set, not a compiler option: so no
 // inline function of the library is compiled for it, which the linker could give to other code.
@@ -21,8 +21,12 @@
 // From here on files have their half of kernels; see attention/techniques/all.inl.
 #define SUFFICE_LEVEL SUFFICE_ISA_LEVEL
 #define SUFFICE_VNNI SUFFICE_ISA_VNNI
+#define SUFFICE_BF16 SUFFICE_ISA_BF16
 
-#if SUFFICE_LEVEL == 4
+#if SUFFICE_LEVEL == 4 && SUFFICE_BF16
+#pragma GCC target( \
+    "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
+#elif SUFFICE_LEVEL == 4
 #pragma GCC target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 #elif SUFFICE_LEVEL == 3 && SUFFICE_VNNI
 #pragma GCC target("avx2,fma,f16c,bmi,bmi2,avxvnni")
@@ -54,6 +58,8 @@ constexpr Kernels table{
     .quantize_for_codes = quantize_for_codes,
     .takes_bytes = kTakesBytes,
     .takes_pairs = kTakesPairs,
+    .round_rows = round_rows,
+    .rounds_inputs = kRoundsInputs,
     .rotate = rotate,
     .select_outliers = select_outliers,
     .replace_by_levels = replace_by_levels,

@@ -37,17 +37,25 @@ struct Kernels {
   double (*round_groups)(const Rounding& by, const float* values, int rows, int columns, int first,
                          int last, const RoundedGroups& to);
 
-  // codes = round(values / scale), scale = max |values| / 127, for each of `count` rows, in the
-  // layout of `Inputs`. `scratch` [stride].
-  void (*quantize_rows)(const float* values, int stride, int count, int columns, int8_t* codes,
-                        float* scales, int32_t* code_sums, int8_t* scratch);
+  // codes = round(values / scale), scale = max |values| / 127, for the rows [first, last) of
+  // `count`, in the layout of `Inputs`. `scratch` [stride].
+  void (*quantize_rows)(const float* values, int stride, int first, int last, int count,
+                        int columns, int8_t* codes, float* scales, int32_t* code_sums,
+                        int8_t* scratch);
 
   // For weights in few bits: integers round(values / scale), scale = max |values| / most for each
-  // 32 columns of a row, in the layout of `Inputs`; as bytes if `takes_bytes`, as pairs if
-  // `takes_pairs`.
-  void (*quantize_for_codes)(const float* values, int stride, int count, int columns, int most,
-                             int8_t* bytes, int16_t* pairs, InputStretch* stretches);
+  // 32 columns of a row, for the rows [first, last) of `count`, in the layout of `Inputs`; as bytes
+  // if `takes_bytes`, as pairs if `takes_pairs`.
+  void (*quantize_for_codes)(const float* values, int stride, int first, int last, int count,
+                             int columns, int most, int8_t* bytes, int16_t* pairs,
+                             InputStretch* stretches);
   bool takes_bytes, takes_pairs;
+
+  // For bfloat16 weights, if `rounds_inputs`: the rows [first, last) of `count` as bfloat16, in the
+  // layout of `Inputs`.
+  void (*round_rows)(const float* values, int stride, int first, int last, int count, int columns,
+                     uint32_t* rounded);
+  bool rounds_inputs;
 
   // Rotates blocks of values in place.
   void (*rotate)(float* values, int stride, int count, int columns, const Rotation& by);

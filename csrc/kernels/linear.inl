@@ -1,25 +1,5 @@
 // y = W x for a few rows of x, reading each weight once from memory.
 
-// Prefetch distance in bytes of a stream. With AVX2, prefetching helps only where arithmetic takes
-// about as long as reading: the core's own prefetchers would run the two one after the other. Where
-// arithmetic takes less, they do better alone.
-constexpr int kAhead = SUFFICE_LEVEL == 4 ? 4096 : 2048;
-
-// Weights that a tile prefetches, for its first panel: one line for each line used, `step` bytes
-// apart.
-struct Ahead {
-  const std::byte* line;
-  int step = kLineBytes;
-};
-
-template <Type T, int B>
-SUFFICE_INLINE void fetch_weights(const std::byte* line) {
-  if constexpr (SUFFICE_LEVEL == 4)
-    fetch_near(line);
-  else if constexpr (B >= 3 && B * weight_pair(T) >= 6)
-    fetch(line);
-}
-
 // The columns of a line; `scale` is for 8-bit floats.
 template <Type T>
 SUFFICE_INLINE void columns_of(const std::byte* line, const vf* scale, vf (*columns)[kVectors]) {
@@ -157,6 +137,8 @@ void linear_of(const Linear& w, int first, int last, const Inputs& x, float* y, 
 inline void linear(const Linear& w, int first, int last, const Inputs& x, float* y, int y_stride) {
   if (w.type == Type::f32)
     linear_of<Type::f32>(w, first, last, x, y, y_stride);
+  else if (kRoundsInputs && w.type == Type::bf16)
+    linear_of_rounded(w, first, last, x, y, y_stride);
   else if (w.type == Type::bf16)
     linear_of<Type::bf16>(w, first, last, x, y, y_stride);
   else if (w.type == Type::f8)
@@ -226,10 +208,11 @@ inline void unpack(const Linear& w, int first, int last, float* to, int stride) 
 }
 
 // `stride` is a multiple of 16 and values beyond `columns` are 0, so whole vectors are read.
-inline void quantize_rows(const float* values, int stride, int count, int columns, int8_t* codes,
-                          float* scales, int32_t* code_sums, int8_t* scratch) {
+inline void quantize_rows(const float* values, int stride, int first, int last, int count,
+                          int columns, int8_t* codes, float* scales, int32_t* code_sums,
+                          int8_t* scratch) {
   const int size = round_up(columns, kPanel);
-  for (int row = 0; row < count; row++) {
+  for (int row = first; row < last; row++) {
     const float* from = values + static_cast<size_t>(row) * stride;
     int8_t* to = count == 1 ? codes : scratch;
     scales[row] = max_magnitude(from, size) / 127.0f;

@@ -67,11 +67,12 @@ SUFFICE_INLINE void store_bytes(const int16_t*, bool, int8_t*) {}  // not kTakes
 
 // `stride` is a multiple of 16 and values beyond `columns` are 0. The last 32 columns may end
 // beyond that: these inputs are 0.
-inline void quantize_for_codes(const float* values, int stride, int count, int columns, int most,
-                               int8_t* bytes, int16_t* pairs, InputStretch* stretches) {
+inline void quantize_for_codes(const float* values, int stride, int first, int last, int count,
+                               int columns, int most, int8_t* bytes, int16_t* pairs,
+                               InputStretch* stretches) {
   const bool high = most > kMaxByte;
   const int size = round_up(columns, kPanel);
-  for (int row = 0; row < count; row++)
+  for (int row = first; row < last; row++)
     for (int k = 0; k < columns; k += kUnit) {
       const float* from = values + static_cast<size_t>(row) * stride + k;
       float last[kUnit] = {};

@@ -1,18 +1,19 @@
 // Queries times the keys of a tile.
 
 // Query rows in the form that the products take: float32; pairs of int16 for int8 keys; rotated and
-// in int8 for keys in codes.
+// in int8 for keys in codes; bfloat16 for keys multiplied in such pairs.
 struct Queries {
   const float* const* values;  // [count] -> [D]
-  int16_t* codes;              // [count][D]; int8 rows have the same spacing as int16 ones
+  int16_t* codes;              // [count][D]; int8 rows have the same spacing as those of 16 bits
   float* scales;               // [count]
   int32_t* offsets;            // [count], for int8 rows
   float* means;                // [count]: their products with the mean key
 
   template <Type T>
   const std::byte* row(int i, int size) const {
-    const void* elements = has_scales(T) ? static_cast<const void*>(codes + i * size) : values[i];
-    return static_cast<const std::byte*>(elements);
+    if constexpr (has_scales(T) || kBf16Pairs<T>)
+      return reinterpret_cast<const std::byte*>(codes + i * size);
+    return reinterpret_cast<const std::byte*>(values[i]);
   }
 
   template <Type T>
@@ -24,6 +25,8 @@ struct Queries {
                                       max_magnitude(values[q], size), codes + q * size);
       else if constexpr (T == Type::kmeans4)
         quantize_for_codes(head, q);
+      else if constexpr (kBf16Pairs<T>)
+        for (int i = 0; i < size; i += W) store_bf16(load(values[q] + i), codes + q * size + i);
   }
 
   void quantize_for_codes(const KVHead& head, int q) const {
@@ -59,6 +62,19 @@ SUFFICE_INLINE void add_line(const std::byte* const* keys, int at, const std::by
   }
 }
 
+// For pairs of bfloat16: a line has two elements of 16 keys, one after the other.
+template <int Q, int U>
+SUFFICE_INLINE void add_line_of_pairs(const std::byte* const* keys, int at,
+                                      const std::byte* const* query, vf (*total)[Q][kVectors]) {
+  vi key[U][kVectors];
+  for (int u = 0; u < U; u++)
+    zip_halves<1>(keys[u] + at, keys[u] + at + kLineBytes / 2, key[u]);
+  for (int q = 0; q < Q; q++)
+    for (int u = 0; u < U; u++)
+      for (int v = 0; v < kVectors; v++)
+        total[u][q][v] = dot_bf16(total[u][q][v], key[u][v], broadcast<vi>(query[q]));
+}
+
 // For keys in codes: 8 elements of 16 keys.
 template <int Q, int U>
 SUFFICE_INLINE void add_line_of_codes(const std::byte* const* keys, int at,
@@ -87,7 +103,9 @@ template <Type T, int Q, int U>
 SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block,
                                  const Queries& queries, int first, float* scores) {
   using Sum = std::conditional_t<has_scales(T), vi, vf>;
-  constexpr int line_query = T == Type::kmeans4 ? 8 : 4 * kLineBytes / (kPanel * key_run(T));
+  constexpr int line_query = T == Type::kmeans4 ? 8
+                             : kBf16Pairs<T>    ? 4
+                                                : 4 * kLineBytes / (kPanel * key_run(T));
   const int bytes = static_cast<int>(kPanel * elements_bytes(T, head.size));
   const std::byte* query[Q];
   for (int q = 0; q < Q; q++) query[q] = queries.template row<T>(first + q, head.size);
@@ -102,6 +120,8 @@ SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block
     for (int u = 0; u < U; u++) fetch(next[u] + at);
     if constexpr (T == Type::kmeans4)
       add_line_of_codes<Q, U>(keys, at, query, total);
+    else if constexpr (kBf16Pairs<T>)
+      add_line_of_pairs<Q, U>(keys, at, query, total);
     else
       add_line<T, Q, U>(keys, at, query, total);
     for (int q = 0; q < Q; q++) query[q] += line_query;

@@ -221,6 +221,17 @@ SUFFICE_INLINE vf load_bf16(const uint16_t* from) {
 #endif
 }
 
+// Stores W values rounded to bfloat16, halves to even.
+SUFFICE_INLINE void store_bf16(vf value, void* to) {
+#if SUFFICE_BF16
+  const __m256bh halves = _mm512_cvtneps_pbh(value);
+#else
+  uint16_t halves[W];
+  for (int i = 0; i < W; i++) halves[i] = to_bf16(value[i]);
+#endif
+  std::memcpy(to, &halves, sizeof halves);
+}
+
 // W float16 values as float32.
 SUFFICE_INLINE vf load_f16(const uint16_t* from) {
 #if SUFFICE_LEVEL == 4
@@ -360,6 +371,30 @@ SUFFICE_INLINE void zip_rows(const std::byte* a, const std::byte* b, vi* to) {
       part[2 * j + 1] = y[i * W + j];
     }
     to[i] = reinterpret_cast<vi>(part);
+  }
+#endif
+}
+
+// Pairs (a[i], b[i]) of 16 `Units` values of 16 bits of two rows.
+template <int Units>
+SUFFICE_INLINE void zip_halves(const std::byte* a, const std::byte* b, vi* to) {
+#if SUFFICE_LEVEL == 4
+  alignas(64) static constexpr int16_t order[2][32] = {
+      {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+       8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
+      {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+       24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
+  const auto row = [](const std::byte* from) __attribute__((always_inline)) {
+    if constexpr (Units == 2) return reinterpret_cast<__m512i>(load_bits(from));
+    return _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  };
+  for (int u = 0; u < Units; u++)
+    to[u] = reinterpret_cast<vi>(
+        _mm512_permutex2var_epi16(row(a), _mm512_load_si512(order[u]), row(b)));
+#else
+  for (int i = 0; i < Units * kPanel; i++) {
+    std::memcpy(reinterpret_cast<std::byte*>(to) + 4 * i, a + 2 * i, 2);
+    std::memcpy(reinterpret_cast<std::byte*>(to) + 4 * i + 2, b + 2 * i, 2);
   }
 #endif
 }

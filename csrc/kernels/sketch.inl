@@ -115,7 +115,7 @@ inline void estimate(const KVHead& head, const float* const* queries, int begin,
   constexpr int max_queries = 16;  // at a time
   vf largest[max_queries];
   float peak[max_queries], slopes[max_queries];
-  alignas(64) float rounded[max_queries][kMaxSize];  // as products with keys in codes use them
+  alignas(64) float rounded[max_queries][kMaxSize];  // as products with the keys use them
   for (int start = 0; start < to.count; start += max_queries) {
     const int left = to.count - start, count = left < max_queries ? left : max_queries;
     Estimates part = to;
@@ -125,10 +125,11 @@ inline void estimate(const KVHead& head, const float* const* queries, int begin,
     const float* of_rows[max_queries];
     for (int q = 0; q < count; q++) {
       of_rows[q] = queries[start + q];
-      if (head.key_type == Type::kmeans4) {
-        round_query(head, of_rows[q], rounded[q]);
-        of_rows[q] = rounded[q];
-      }
+      if (head.key_type == Type::kmeans4) round_query(head, of_rows[q], rounded[q]);
+      const bool in_pairs = kBf16Pairs<Type::bf16> && head.key_type == Type::bf16;
+      for (int d = 0; in_pairs && d < head.size; d++)
+        rounded[q][d] = from_bf16(to_bf16(of_rows[q][d]));
+      if (in_pairs || head.key_type == Type::kmeans4) of_rows[q] = rounded[q];
       largest[q] = splat(-kInfinity);
       peak[q] = kLowest;
       vf square = {};

@@ -1,15 +1,15 @@
 // Weights times the values of a tile, added to the output.
 
 // Weights of a tile's keys: float32; for int8 values also times the values' scales in int16; for
-// values in codes likewise in bytes.
+// values in codes likewise in bytes; for values multiplied in pairs also in bfloat16.
 struct Weights {
   float* values;   // [count][kTileRows]
-  int16_t* codes;  // [count][kTileRows]; rows of bytes have the same spacing as int16 ones
+  int16_t* codes;  // [count][kTileRows]; rows of bytes have the same spacing as those of 16 bits
   float* units;    // [count]: the value of one unit of the codes
 
-  template <Type T>
+  template <Type T, bool Pairs>
   SUFFICE_INLINE const void* at(int q, int place) const {
-    if constexpr (!has_scales(T)) return values + q * kTileRows + place;
+    if constexpr (!has_scales(T) && !Pairs) return values + q * kTileRows + place;
     const int16_t* row = codes + q * kTileRows;
     if constexpr (T == Type::kmeans4) return reinterpret_cast<const uint8_t*>(row) + place;
     return row + place;
@@ -24,6 +24,12 @@ struct Weights {
       units[q] = quantize_weights(folded, vectors, greatest, reinterpret_cast<uint8_t*>(row));
     else
       units[q] = quantize_to_int16(folded, vectors, greatest, row);
+  }
+
+  // Rounds the weights of `size` keys to bfloat16.
+  SUFFICE_INLINE void round(int q, int size) const {
+    for (int i = 0; i < size; i += W)
+      store_bf16(load(values + q * kTileRows + i), codes + q * kTileRows + i);
   }
 
   template <Type T>
@@ -46,14 +52,15 @@ void fold_value_scales(const KVHead& head, const Tile& tile, const Weights& weig
 
 // Sums of Q query rows (from `first` on) for 16 U of their elements from 16 `unit` on, held in
 // registers from `begin` to `end`. Outputs have the element order in which values of this type
-// load.
-template <Type T, int Q, int U>
+// load. `Pairs`: as products of bfloat16.
+template <Type T, int Q, int U, bool Pairs = false>
 struct WeightedSums {
   static constexpr bool integers = has_scales(T);
   // Rows of values that are added at once.
-  static constexpr int rows = T == Type::kmeans4 ? 4 : integers ? 2 : 1;
+  static constexpr int rows = T == Type::kmeans4 ? 4 : integers || Pairs ? 2 : 1;
   static constexpr int unit_bytes = elements_bytes(T, kPanel);
   using Sum = std::conditional_t<integers, vi, vf>;
+  using Taken = std::conditional_t<integers || Pairs, vi, vf>;
 
   Sum total[Q][U][kVectors] = {};
 
@@ -72,8 +79,9 @@ struct WeightedSums {
   // Adds the values [rows] times the weights at `place` of the tile, of query rows from `first` on.
   SUFFICE_INLINE void add(const std::byte* const* values, const Weights& weights, int first,
                           int place) {
-    Sum loaded[U][kVectors];
-    constexpr int together = T == Type::kmeans4 ? 2 : 1;  // units of 16 elements, if there are
+    Taken loaded[U][kVectors];
+    // Units of 16 elements, if there are.
+    constexpr int together = T == Type::kmeans4 || Pairs ? 2 : 1;
     for (int u = 0; u < U; u += u + together <= U ? together : 1) {
       const std::byte* from[rows];
       for (int i = 0; i < rows; i++) from[i] = values[i] + u * unit_bytes;
@@ -84,16 +92,23 @@ struct WeightedSums {
           zip_levels(from, loaded[u]);
       } else if constexpr (integers) {
         zip_rows(from[0], from[1], loaded[u]);
+      } else if constexpr (Pairs) {
+        if (u + together <= U)
+          zip_halves<2>(from[0], from[1], loaded[u]);
+        else
+          zip_halves<1>(from[0], from[1], loaded[u]);
       } else {
         load_sixteen<T>(from[0], loaded[u]);
       }
     }
     for (int q = 0; q < Q; q++) {
-      const Sum weight = broadcast<Sum>(weights.template at<T>(first + q, place));
+      const Taken weight = broadcast<Taken>(weights.template at<T, Pairs>(first + q, place));
       for (int u = 0; u < U; u++)
         for (int v = 0; v < kVectors; v++)
           if constexpr (T == Type::kmeans4)
             total[q][u][v] = add_quads(total[q][u][v], weight, loaded[u][v]);
+          else if constexpr (Pairs)
+            total[q][u][v] = dot_bf16(total[q][u][v], weight, loaded[u][v]);
           else
             total[q][u][v] = multiply_add(loaded[u][v], weight, total[q][u][v]);
     }
@@ -112,11 +127,14 @@ struct WeightedSums {
   }
 };
 
+// Takes the place of a row that does not exist, whose memory might not be finite.
+alignas(kLineBytes) constexpr std::byte kNoValues[2 * kMaxSize] = {};
+
 // Adds the values of a tile to Q query rows.
 template <Type T, int Q, int U>
 SUFFICE_INLINE void add_values(const KVHead& head, const Tile& tile, int first, int unit,
                                const Weights& weights, float* output) {
-  using Sums = WeightedSums<T, Q, U>;
+  using Sums = WeightedSums<T, Q, U, kBf16Pairs<T>>;
   constexpr int line_rows = kLineBytes / Sums::unit_bytes;
   const int row_bytes = static_cast<int>(elements_bytes(T, head.size));
   float* to = output + first * head.size + unit * kPanel;
@@ -129,7 +147,9 @@ SUFFICE_INLINE void add_values(const KVHead& head, const Tile& tile, int first, 
     const std::byte* next = tile.next_values[block] + unit * kPanel * Sums::unit_bytes;
     const auto add = [&](int row) __attribute__((always_inline)) {
       const std::byte* row_values[Sums::rows];
-      for (int i = 0; i < Sums::rows; i++) row_values[i] = values + (row + i) * row_bytes;
+      for (int i = 0; i < Sums::rows; i++)
+        row_values[i] =
+            kBf16Pairs<T> && row + i >= end ? kNoValues : values + (row + i) * row_bytes;
       sums.add(row_values, weights, first, block * kPanel + row);
     };
     if (end == kPanel) {

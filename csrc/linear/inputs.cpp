@@ -1,17 +1,28 @@
 #include "linear/inputs.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace suffice {
 
 namespace {
 
-bool takes_floats(const Linear& w) { return w.type != Type::i8 && w.type != Type::codebook; }
+bool takes_rounded(const Linear& w) { return w.type == Type::bf16 && kernels().rounds_inputs; }
+
+// Whatever the instruction set, which may be changed once a model is built.
+bool takes_floats(const Linear& w) { return w.type == Type::f32 || w.type == Type::f8; }
+
+bool takes_changed(const Linear& w) {
+  return w.type == Type::codebook && (w.order || w.rotation.block || w.inputs.count);
+}
 
 bool same_order(const Linear& a, const Linear& b) {
   if (!a.order || !b.order) return a.order == b.order;
   return a.columns == b.columns && std::equal(a.order, a.order + a.columns, b.order);
+}
+
+template <class T>
+void grow(std::vector<T>& values, size_t size) {
+  if (values.size() < size) values.resize(size);
 }
 
 }  // namespace
@@ -24,46 +35,67 @@ bool same_inputs(const Linear& a, const Linear& b) {
 
 void InputBuffers::prepare(int rows, int stride) {
   rows_ = rows;
-  stride_ = round_up(stride, kUnit);
-  row_.resize(stride_);
-  scales_.resize(rows);
-  code_sums_.resize(rows);
+  stride_ = round_up(stride, kUnit);  // units of codes may need a few floats more
+  grow(scales_, rows);
+  grow(code_sums_, rows);
 }
 
-Inputs InputBuffers::of(const float* values, int stride, const Linear& w, int count) {
+void InputBuffers::reserve(const Linear& w) {
   const size_t elements = static_cast<size_t>(rows_) * stride_;
-  if (w.type == Type::i8) {
-    codes_.resize(elements);
-    kernels().quantize_rows(values, stride, count, w.columns, codes_.data(), scales_.data(),
-                            code_sums_.data(), row_.data());
+  if (w.type == Type::i8) grow(codes_, elements);
+  if (takes_rounded(w)) grow(rounded_, elements / 2);
+  if (takes_changed(w)) grow(changed_, elements);
+  if (w.type != Type::codebook) return;
+  if (kernels().takes_bytes) grow(bytes_, w.max_code > kMaxByte ? 2 * elements : elements);
+  if (kernels().takes_pairs) grow(pairs_, elements);
+  grow(stretches_, elements / kUnit);
+}
+
+void InputBuffers::fill(const float* values, int stride, const Linear& w, int first, int last,
+                        int count, InputScratch& scratch) {
+  if (takes_rounded(w)) {
+    kernels().round_rows(values, stride, first, last, count, w.columns, rounded_.data());
+  } else if (w.type == Type::i8) {
+    grow(scratch.row, stride_);
+    kernels().quantize_rows(values, stride, first, last, count, w.columns, codes_.data(),
+                            scales_.data(), code_sums_.data(), scratch.row.data());
   } else if (w.type == Type::codebook) {
-    if (kernels().takes_bytes) bytes_.resize(w.max_code > kMaxByte ? 2 * elements : elements);
-    if (kernels().takes_pairs) pairs_.resize(elements);
-    stretches_.resize(elements / kUnit);
-    if (w.order || w.rotation.block || w.inputs.count) values = changed(values, stride, w, count);
-    kernels().quantize_for_codes(values, stride, count, w.columns, w.max_code, bytes_.data(),
-                                 pairs_.data(), stretches_.data());
+    if (takes_changed(w)) change(values, stride, w, first, last, scratch);
+    kernels().quantize_for_codes(takes_changed(w) ? changed_.data() : values, stride, first, last,
+                                 count, w.columns, w.max_code, bytes_.data(), pairs_.data(),
+                                 stretches_.data());
   }
-  return {values,        codes_.data(), scales_.data(),    code_sums_.data(),
-          bytes_.data(), pairs_.data(), stretches_.data(), stride,
+}
+
+Inputs InputBuffers::of(const float* values, int stride, const Linear& w, int count) const {
+  return {takes_changed(w) ? changed_.data() : values,
+          codes_.data(),
+          scales_.data(),
+          code_sums_.data(),
+          bytes_.data(),
+          pairs_.data(),
+          stretches_.data(),
+          rounded_.data(),
+          stride,
           count};
 }
 
-const float* InputBuffers::changed(const float* values, int stride, const Linear& w, int count) {
-  const size_t size = static_cast<size_t>(count) * stride;
-  changed_.resize(static_cast<size_t>(rows_) * stride_);
-  std::memcpy(changed_.data(), values, size * sizeof(float));
+void InputBuffers::change(const float* values, int stride, const Linear& w, int first, int last,
+                          InputScratch& scratch) {
+  const size_t begin = static_cast<size_t>(first) * stride,
+               end = static_cast<size_t>(last) * stride;
+  float* const own = changed_.data() + begin;
+  std::copy(values + begin, values + end, own);
   if (w.order)
-    for (size_t row = 0; row < size; row += stride)
+    for (size_t row = begin; row < end; row += stride)
       for (int k = 0; k < w.columns; k++) changed_[row + k] = values[row + w.order[k]];
-  if (w.rotation.block) kernels().rotate(changed_.data(), stride, count, w.columns, w.rotation);
+  if (w.rotation.block) kernels().rotate(own, stride, last - first, w.columns, w.rotation);
   if (w.inputs.count) {
-    places_.resize(2 * w.inputs.outliers);
-    scratch_.resize(outlier_scratch(w.columns) + places_.size());
-    kernels().replace_by_levels(changed_.data(), stride, count, w.columns, w.inputs, places_.data(),
-                                scratch_.data());
+    grow(scratch.places, 2 * w.inputs.outliers);
+    grow(scratch.floats, outlier_scratch(w.columns) + 2 * w.inputs.outliers);
+    kernels().replace_by_levels(own, stride, last - first, w.columns, w.inputs,
+                                scratch.places.data(), scratch.floats.data());
   }
-  return changed_.data();
 }
 
 }  // namespace suffice

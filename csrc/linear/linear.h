@@ -104,6 +104,7 @@ struct alignas(32) InputStretch {
 // `columns` to the next multiple of 8. Quantized weights take a quantized copy: 4 columns of each
 // row (32 for codes), then the next of each, so that a matmul of several rows reads one stream.
 constexpr int kQuad = 4;
+constexpr int kRoundedRows = 8;  // of bfloat16 inputs, in registers together
 
 struct Inputs {
   const float* values = nullptr;
@@ -113,6 +114,8 @@ struct Inputs {
   const int8_t* bytes = nullptr;       // [columns / 4][count][1 or 2][4]: low bytes, high bytes
   const int16_t* pairs = nullptr;      // [columns / 4][count][4]
   const InputStretch* stretches = nullptr;  // [columns / 32][count]
+  // [blocks of 8 rows][columns / 2][rows of the block] of bfloat16 weights: pairs of bfloat16.
+  const uint32_t* rounded = nullptr;
   int stride = 0;
   int count = 0;
 };

@@ -22,8 +22,9 @@ void rotate(float* head, int size, const float* cos, const float* sin) {
   }
 }
 
-// The work of one thread. Each thread has its own copy of the residual stream and adds the shared
-// outputs to it after a barrier, so no thread waits for another to normalise.
+// The work of one thread. With few rows, each thread has its own copy of the residual stream and
+// adds the shared outputs to it after a barrier, so no thread waits for another to normalise. With
+// many, there is one copy, each thread prepares some rows of it, and waits for the others.
 struct Worker {
   const ModelSpec& spec;
   const Step& step;
@@ -33,6 +34,7 @@ struct Worker {
   int rows;
   bool selects;  // the rules apply to some request
   ThreadBuffers& buffers;
+  RowBuffers& prepared;
   std::vector<float>&residual, &normal;
 
   Worker(const ModelSpec& spec, const Step& step, StepBuffers& shared, Team& team, int thread)
@@ -44,14 +46,34 @@ struct Worker {
         rows(shared.rows),
         selects(step.selects()),
         buffers(shared.threads[thread]),
-        residual(buffers.residual),
-        normal(buffers.normal) {
-    buffers.prepare(rows, shared.width, spec.head_size,
-                    std::max({shared.width, shared.query_width, shared.mlp_width}));
+        prepared(shared.threads[shared.split ? 0 : thread].rows),
+        residual(prepared.residual),
+        normal(prepared.normal) {
+    if (!shared.split) prepared.prepare(rows, shared.width, shared.input_stride());
+    buffers.key.assign(static_cast<size_t>(rows) * spec.head_size, 0.0f);
+    buffers.value.assign(buffers.key.size(), 0.0f);
+  }
+
+  // Of `count` rows, those that this thread prepares.
+  Share own(int count) const {
+    return shared.split ? share(count, thread, team.size()) : Share{0, count};
+  }
+
+  // Returns once all rows are prepared.
+  void await_rows() {
+    if (shared.split) team.barrier();
+  }
+
+  void fill(InputBuffers& to, const float* values, int stride, const Linear& w, int count) {
+    const Share mine = own(count);
+    if (!shared.split) to.reserve(w);
+    to.fill(values, stride, w, mine.first, mine.last, count, buffers.input_scratch);
   }
 
   Inputs inputs(const float* values, int stride, const Linear& w, int count) {
-    return buffers.inputs.of(values, stride, w, count);
+    fill(prepared.inputs, values, stride, w, count);
+    await_rows();
+    return prepared.inputs.of(values, stride, w, count);
   }
 
   void multiply(const Linear& w, const Inputs& x, float* y, int stride) {
@@ -59,21 +81,34 @@ struct Worker {
     kernels().linear(w, mine.first, mine.last, x, y, stride);
   }
 
-  // y = norm(x) row by row; a norm without weight copies.
-  void normalize(const Norm& norm, const float* x, float* y, int count) {
-    for (int row = 0; row < count; row++) {
+  // y = norm(x) of a row; a norm without weight copies.
+  void normalize_row(const Norm& norm, const float* x, float* y) {
+    if (norm.weight)
+      kernels().normalize(x, spec.width, norm.weight, norm.bias, spec.layer_norm, spec.norm_eps, y);
+    else if (x != y)
+      std::memcpy(y, x, spec.width * sizeof(float));
+  }
+
+  void normalize(const Norm& norm, const float* x, float* y) {
+    const Share mine = own(rows);
+    for (int row = mine.first; row < mine.last; row++) {
       const size_t start = static_cast<size_t>(row) * shared.width;
-      if (norm.weight)
-        kernels().normalize(x + start, spec.width, norm.weight, norm.bias, spec.layer_norm,
-                            spec.norm_eps, y + start);
-      else if (x != y)
-        std::memcpy(y + start, x + start, spec.width * sizeof(float));
+      normalize_row(norm, x + start, y + start);
     }
+  }
+
+  // Copies rows of the shared output.
+  void take_output(std::vector<float>& to, int count) {
+    const Share mine = own(count);
+    const float* from = shared.output.data();
+    const size_t width = shared.width;
+    std::copy(from + mine.first * width, from + mine.last * width, to.data() + mine.first * width);
   }
 
   void embed() {
     const bool project = spec.project_in.data;
-    for (int row = 0; row < rows; row++) {
+    const Share mine = own(rows);
+    for (int row = mine.first; row < mine.last; row++) {
       float* to = (project ? normal : residual).data() + static_cast<size_t>(row) * shared.width;
       kernels().unpack_row(spec.embedding, step.tokens[row], to);
       for (int i = 0; i < spec.embedding_width; i++) to[i] *= spec.embedding_scale;
@@ -82,11 +117,11 @@ struct Worker {
       multiply(spec.project_in, inputs(normal.data(), shared.width, spec.project_in, rows),
                shared.output.data(), shared.width);
       team.barrier();
-      std::copy(shared.output.begin(), shared.output.end(), residual.begin());
+      take_output(residual, rows);
       team.barrier();
     }
     if (!spec.positions) return;
-    for (int row = 0; row < rows; row++) {
+    for (int row = mine.first; row < mine.last; row++) {
       const float* from = spec.positions + static_cast<size_t>(step.positions[row]) * spec.width;
       float* to = residual.data() + static_cast<size_t>(row) * shared.width;
       for (int i = 0; i < spec.width; i++) to[i] += from[i];
@@ -137,11 +172,13 @@ struct Worker {
   // share of the cost.
   void project(const Layer& layer, int index) {
     const float* from = normal.data();
+    if (layer.k_own) fill(prepared.second_inputs, from, shared.width, layer.k, rows);
+    if (layer.v_own) fill(prepared.third_inputs, from, shared.width, layer.v, rows);
     const Inputs x = inputs(from, shared.width, layer.q, rows);
     const Inputs of_k =
-        layer.k_own ? buffers.second_inputs.of(from, shared.width, layer.k, rows) : x;
+        layer.k_own ? prepared.second_inputs.of(from, shared.width, layer.k, rows) : x;
     const Inputs of_v =
-        layer.v_own ? buffers.third_inputs.of(from, shared.width, layer.v, rows) : x;
+        layer.v_own ? prepared.third_inputs.of(from, shared.width, layer.v, rows) : x;
     const Share mine = share(spec.heads + 2 * spec.kv_heads, thread, team.size());
     for (int h = mine.first; h < std::min(mine.last, spec.heads); h++) project_query(layer, x, h);
     for (int g = 0; g < spec.kv_heads; g++) {
@@ -210,10 +247,11 @@ struct Worker {
 
   void mlp(const Layer& layer) {
     const bool gated = layer.gate.data;
-    const Inputs x = inputs(normal.data(), shared.width, layer.up, rows);
+    const float* from = normal.data();
+    if (layer.gate_own) fill(prepared.second_inputs, from, shared.width, layer.gate, rows);
+    const Inputs x = inputs(from, shared.width, layer.up, rows);
     const Inputs of_gate =
-        layer.gate_own ? buffers.second_inputs.of(normal.data(), shared.width, layer.gate, rows)
-                       : x;
+        layer.gate_own ? prepared.second_inputs.of(from, shared.width, layer.gate, rows) : x;
     const Share mine = share(layer.up.panels(), thread, team.size());
     const int stride = shared.mlp_width, first = mine.first * kPanel;
     float* up = shared.up.data();
@@ -235,17 +273,19 @@ struct Worker {
   void add(const Norm& after, const Norm& whole) {
     float* output = shared.output.data();
     if (spec.placement == Placement::sandwich) {
-      normalize(after, output, normal.data(), rows);
+      normalize(after, output, normal.data());
       output = normal.data();
     }
-    for (size_t i = 0; i < residual.size(); i++) residual[i] += output[i];
-    if (spec.placement == Placement::post) normalize(whole, residual.data(), residual.data(), rows);
+    const Share mine = own(rows);
+    const size_t width = shared.width;
+    for (size_t i = mine.first * width; i < mine.last * width; i++) residual[i] += output[i];
+    if (spec.placement == Placement::post) normalize(whole, residual.data(), residual.data());
   }
 
   void layer(int index) {
     const Layer& layer = spec.layers[index];
     const bool post = spec.placement == Placement::post;
-    normalize(post ? Norm{} : layer.attention_norm, residual.data(), normal.data(), rows);
+    normalize(post ? Norm{} : layer.attention_norm, residual.data(), normal.data());
     if (thread == 0) shared.plan(spec, step, index, team.size());
     project(layer, index);
     team.barrier();
@@ -256,24 +296,25 @@ struct Worker {
              shared.output.data(), shared.width);
     team.barrier();
     add(layer.post_attention_norm, layer.attention_norm);
-    normalize(post ? Norm{} : layer.mlp_norm, residual.data(), normal.data(), rows);
+    normalize(post ? Norm{} : layer.mlp_norm, residual.data(), normal.data());
     mlp(layer);
     add(layer.post_mlp_norm, layer.mlp_norm);
   }
 
   void logits() {
     const int count = static_cast<int>(step.outputs.size());
-    for (int i = 0; i < count; i++)
-      std::memmove(residual.data() + static_cast<size_t>(i) * shared.width,
-                   residual.data() + static_cast<size_t>(step.outputs[i]) * shared.width,
-                   shared.width * sizeof(float));
-    normalize(spec.final_norm, residual.data(), normal.data(), count);
+    await_rows();
+    const Share mine = own(count);
+    for (int i = mine.first; i < mine.last; i++)
+      normalize_row(spec.final_norm,
+                    residual.data() + static_cast<size_t>(step.outputs[i]) * shared.width,
+                    normal.data() + static_cast<size_t>(i) * shared.width);
     if (spec.project_out.data) {
       team.barrier();  // all threads have added the last layer's output
       multiply(spec.project_out, inputs(normal.data(), shared.width, spec.project_out, count),
                shared.output.data(), shared.width);
       team.barrier();
-      std::copy(shared.output.begin(), shared.output.end(), normal.begin());
+      take_output(normal, count);
     }
     multiply(spec.head, inputs(normal.data(), shared.width, spec.head, count), step.logits,
              round_up(spec.vocabulary, kPanel));

@@ -21,13 +21,20 @@ Bounds bounds_in(const Layer& layer, int index, const StepRequest& request) {
 
 }  // namespace
 
-void ThreadBuffers::prepare(int rows, int width, int head_size, int stride) {
+void RowBuffers::prepare(int rows, int width, int stride) {
   // Zero, because matmuls read inputs up to a multiple of 8 columns.
   residual.assign(static_cast<size_t>(rows) * width, 0.0f);
   normal.assign(residual.size(), 0.0f);
-  key.assign(static_cast<size_t>(rows) * head_size, 0.0f);
-  value.assign(key.size(), 0.0f);
   for (InputBuffers* each : {&inputs, &second_inputs, &third_inputs}) each->prepare(rows, stride);
+}
+
+void RowBuffers::reserve(const ModelSpec& spec) {
+  for (const Layer& layer : spec.layers) {
+    for (const Linear* w : {&layer.q, &layer.o, &layer.up, &layer.down}) inputs.reserve(*w);
+    for (const Linear* w : {&layer.k, &layer.gate}) second_inputs.reserve(*w);
+    third_inputs.reserve(layer.v);
+  }
+  for (const Linear* w : {&spec.project_in, &spec.project_out, &spec.head}) inputs.reserve(*w);
 }
 
 void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_count) {
@@ -42,9 +49,16 @@ void StepBuffers::prepare(const ModelSpec& spec, const Step& step, int thread_co
   up.assign(gate.size(), 0.0f);
   reads.assign(spec.layers.size() * step.requests.size() * spec.kv_heads, Reads{});
   if (static_cast<int>(threads.size()) < thread_count) threads.resize(thread_count);
+  split = thread_count > 1 && rows >= kSharedRows;
+  if (split) {
+    threads[0].rows.prepare(rows, width, input_stride());
+    threads[0].rows.reserve(spec);
+  }
   for (const Layer& layer : spec.layers) window_of(layer.window);
   for (Window& window : windows_) lay_out(spec, step, window);
 }
+
+int StepBuffers::input_stride() const { return std::max({width, query_width, mlp_width}); }
 
 StepBuffers::Window& StepBuffers::window_of(int window) {
   for (Window& known : windows_)

@@ -10,16 +10,28 @@
 
 namespace suffice {
 
-// Buffers of one thread, aligned so that threads share no cache line.
-struct alignas(64) ThreadBuffers {
+// The residual stream, and the inputs of matrices.
+struct RowBuffers {
   std::vector<float> residual, normal;  // [rows][width]
-  std::vector<float> key, value;        // [rows][head size]
   InputBuffers inputs, second_inputs, third_inputs;
-  Scratch scratch;
 
   // `stride`: that of the widest inputs of a matrix.
-  void prepare(int rows, int width, int head_size, int stride);
+  void prepare(int rows, int width, int stride);
+  // Allocates the inputs of all matrices.
+  void reserve(const ModelSpec& spec);
 };
+
+// Buffers of one thread, aligned so that threads share no cache line.
+struct alignas(64) ThreadBuffers {
+  RowBuffers rows;
+  std::vector<float> key, value;  // [rows][head size]
+  Scratch scratch;
+  InputScratch input_scratch;
+};
+
+// From this number of rows on, each thread normalises and quantizes some of them for all, at the
+// price of four barriers in a layer. Below that each does it for itself.
+constexpr int kSharedRows = 16;
 
 // Buffers that all threads share.
 class StepBuffers {
@@ -31,10 +43,12 @@ class StepBuffers {
   std::vector<float> gate, up;                    // [rows][mlp_width]
   std::vector<Reads> reads;                       // [layers][requests][kv_heads]
   std::vector<ThreadBuffers> threads;
+  bool split = false;  // the threads share the row buffers of the first
   Attention attention;
 
   // Called by one thread, before the others start.
   void prepare(const ModelSpec& spec, const Step& step, int threads);
+  int input_stride() const;  // that of the widest inputs of a matrix
   // Plans the attention of a layer, by one thread.
   void plan(const ModelSpec& spec, const Step& step, int layer, int threads);
 

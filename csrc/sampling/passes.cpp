@@ -42,7 +42,7 @@ namespace suffice {
 
 const Passes& passes() {
 #if defined(__x86_64__)
-  if (!std::strcmp(kernels().name, "v4")) return v4::table;
+  if (!std::strncmp(kernels().name, "v4", 2)) return v4::table;
   if (!std::strncmp(kernels().name, "v3", 2)) return v3::table;
 #endif
   return base::table;

@@ -1,8 +1,8 @@
 """The only importer of the compiled core: instruction sets, threads and bandwidth.
 
-`SUFFICE_ISA` forces an instruction set (base, v3 = AVX2, v3_vnni = AVX2 with VNNI, v4 = AVX-512)
-and fails if the CPU lacks it. The number of threads defaults to the cores that CPU affinity and the
-cgroup's quota allow.
+`SUFFICE_ISA` forces an instruction set (base, v3 = AVX2, v3_vnni = AVX2 with VNNI, v4 = AVX-512,
+v4_bf16 = AVX-512 with BF16) and fails if the CPU lacks it. The number of threads defaults to the
+cores that CPU affinity and the cgroup's quota allow.
 
 While decoding, the core receives NumPy arrays, never torch tensors. Accessing a tensor runs Python
 code of torch, and an interrupt (Ctrl-C) that arrives there would be lost.
@@ -18,7 +18,7 @@ from suffice.errors import InputError, OptionError
 __all__ = ["ISAS", "PANEL", "core", "cores", "isa", "isas", "set_threads", "threads", "use_isa"]
 
 PANEL: int = core.PANEL
-ISAS = ("v4", "v3_vnni", "v3", "base")
+ISAS = ("v4_bf16", "v4", "v3_vnni", "v3", "base")
 
 
 def isas() -> list[str]:

@@ -17,6 +17,7 @@
 #define SUFFICE_X86 0
 #define SUFFICE_LEVEL 0
 #define SUFFICE_VNNI 0
+#define SUFFICE_BF16 0
 #define SUFFICE_NAME "base"
 namespace suffice {
 namespace {

@@ -62,7 +62,7 @@ def reference(
     dtype: type = np.float64,
     window: int | None = None,
 ) -> Attended:
-    q, k, v = (each.astype(dtype) for each in (as_multiplied(q, cache), *held(cache)))
+    q, k, v = (each.astype(dtype) for each in (as_multiplied(q, cache, SCALE), *held(cache)))
     visible = visible_of(cache, q.shape[1], window)
     found: Attended = ATTENTIONS.build(attention).reference(
         q, k, v, scale=SCALE, visible=visible, levels=[levels] * len(q)
@@ -75,7 +75,7 @@ def certain(
 ) -> np.ndarray:
     """Return the heads and tokens without a score within `margin` of a border, bool [H, T]."""
     keys = np.repeat(held(cache)[0].astype(np.float64), len(q) // int(cache.native.heads), 0)
-    scores = SCALE * as_multiplied(q, cache).astype(np.float64) @ keys.swapaxes(1, 2)
+    scores = SCALE * as_multiplied(q, cache, SCALE).astype(np.float64) @ keys.swapaxes(1, 2)
     scores = np.where(visible_of(cache, q.shape[1], window), scores, -np.inf)
     x = scores - scores.max(-1, keepdims=True)
     return np.abs(x[..., None] - np.array(levels.borders)).min((2, 3)) > margin

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from caches import as_multiplied, empty_cache
+from caches import as_multiplied, empty_cache, in_pairs
 from oracle import assert_matches, max_error
 from suffice.cache import KV_DTYPES
 from suffice.cache.kv import KVCache
@@ -63,9 +63,11 @@ def reference(
 
 
 def check(cache: KVCache, actual: torch.Tensor, q: torch.Tensor, mask: torch.Tensor) -> None:
-    q = torch.from_numpy(as_multiplied(q.numpy(), cache))
+    q = torch.from_numpy(as_multiplied(q.numpy(), cache, 1 / math.sqrt(q.shape[2])))
     exact = reference(cache, q, mask, torch.float64)
-    if cache.native.value_type == "kmeans4":  # weights are rounded to 8 bits
+    if in_pairs(cache.native.value_type):  # weights are rounded to bfloat16
+        assert_matches(actual, exact, reference(cache, q, mask, torch.bfloat16))
+    elif cache.native.value_type == "kmeans4":  # weights are rounded to 8 bits
         assert max_error(actual, exact) < 2e-2 * exact.abs().max()
     elif cache.native.key_type == "kmeans4":
         # a query whose element is between two whole numbers may be rounded to either
@@ -95,6 +97,32 @@ def test_attention(each_isa: str, keys: str, values: str, shape: tuple[int, ...]
     for i in range(count):  # bit for bit what decoding row by row gives
         alone = attend(cache, q[i : i + 1].contiguous(), length + i)
         assert torch.equal(alone[0], together[i])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_bfloat16_loses_at_most_twice_what_pytorch_does(
+    each_isa: str, shape: tuple[int, ...]
+) -> None:
+    """Queries and weights are rounded to bfloat16 where the processor multiplies pairs of it."""
+    torch.manual_seed(7)
+    groups, heads, size, length, count = shape
+    cache = filled(groups, size, length + count, "bfloat16", "bfloat16")
+    q = torch.randn(count, heads, size)
+    mask = torch.ones(count, length + count, dtype=torch.bool).tril(length)
+    exact = reference(cache, q, mask, torch.float64)
+    assert_matches(attend(cache, q, length), exact, reference(cache, q, mask, torch.bfloat16))
+
+
+def test_rows_that_do_not_exist_may_hold_anything(each_isa: str) -> None:
+    """The last row of an odd number is multiplied with none, whatever the memory behind it has."""
+    torch.manual_seed(8)
+    cache = filled(1, 64, 64, "bfloat16", "bfloat16")
+    q = torch.randn(1, 2, 64)
+    clean = {length: attend(cache, q, length) for length in range(16, 24)}
+    for length in range(23, 15, -1):
+        behind = torch.full((1, 64 - length - 1, 64), float("inf")).numpy()
+        cache.native.store(0, length + 1, behind, behind)
+        assert torch.equal(attend(cache, q, length), clean[length])
 
 
 @pytest.mark.parametrize("dtype", KV_DTYPES)

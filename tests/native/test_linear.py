@@ -3,6 +3,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,13 +40,27 @@ def expected(packed: PackedLinear, x: np.ndarray, dtype: type) -> np.ndarray:
 def test_product_and_batch_invariance(each_isa: str, kind: str, size: tuple[int, int]) -> None:
     rows, columns = size
     packed = QUANTS.build(kind).pack(normal(rows, columns), normal(rows, seed=1))
-    x = normal(20, columns, seed=2)
+    x = normal(35, columns, seed=2)
     whole = multiply(packed, x)
+    taken = x
+    if each_isa == "v4_bf16" and kind == "none:dtype=bfloat16":
+        taken = x.astype(ml_dtypes.bfloat16).astype(np.float32)
     assert_matches(
-        whole, expected(packed, x, np.float64), expected(packed, x, np.float32), factor=4
+        whole, expected(packed, taken, np.float64), expected(packed, taken, np.float32), factor=4
     )
-    for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16):
+    for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 32):
         assert np.array_equal(multiply(packed, x[:count]), whole[:count]), f"{count} rows differ"
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_bfloat16_loses_no_more_than_pytorch_does(each_isa: str, size: tuple[int, int]) -> None:
+    """Inputs are rounded to bfloat16 where the processor multiplies pairs of it; outputs never."""
+    rows, columns = size
+    packed, x = QUANTS.build("none:dtype=bfloat16").pack(normal(*size)), normal(9, columns, seed=2)
+    weight = torch.from_numpy(packed.unpack())
+    plain = torch.from_numpy(x).bfloat16() @ weight.bfloat16().T
+    exact = torch.from_numpy(x).double() @ weight.double().T
+    assert_matches(torch.from_numpy(multiply(packed, x)), exact, plain.float(), factor=1)
 
 
 @given(

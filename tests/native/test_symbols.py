@@ -11,9 +11,9 @@ import subprocess
 
 import pytest
 
-from suffice import _native
+from suffice import _native, native
 
-NAMESPACES = ("suffice::base::", "suffice::v3::", "suffice::v3_vnni::", "suffice::v4::")
+NAMESPACES = tuple(f"suffice::{isa}::" for isa in native.ISAS)
 
 
 def shared(listing: str) -> list[str]:

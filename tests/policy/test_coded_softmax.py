@@ -22,7 +22,7 @@ from test_policy_laws import (
 )
 
 import policy_models
-from caches import held
+from caches import as_multiplied, held
 from oracle import max_error
 from rows import SCALE, Rows
 from suffice.attention.calibration import Calibration, LayerInputs
@@ -182,7 +182,8 @@ def test_quest(name: str, dtype: str, budget: int, each_isa: str) -> None:
             blocks = policy.select(own, k[group], budget // 16)
             chosen.append([r for b in blocks for r in range(16 * b, min(16 * b + 16, token + 1))])
         picked = [np.stack([own[g, chosen[g]] for g in range(2)]) for own in (k, v)]
-        wanted = compare(levels, rows.q[:, token], *picked, out)
+        q = as_multiplied(rows.q[:, token], cache, SCALE)
+        wanted = compare(levels, q, *picked, out)
         read = len(chosen[0])
         for own in reads:
             assert (own.key_rows, own.dense_rows) == (read, token + 1)

@@ -5,12 +5,15 @@ Keys in 4-bit codes are rounded as if their model had been looked at, unless a t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
+from suffice import native
 from suffice.cache import GROWTHS
 from suffice.cache.kv import KVCache
 from suffice.models.decoder import DecoderWeights
@@ -109,12 +112,23 @@ def held(cache: KVCache, layer: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return cache.keys(layer), cache.values(layer)
 
 
-def as_multiplied(q: np.ndarray, cache: KVCache) -> np.ndarray:
+def in_pairs(dtype: str) -> bool:
+    """Return whether keys or values of a type are multiplied in pairs of bfloat16, and with them
+    queries and weights rounded to bfloat16."""
+    return dtype == "bfloat16" and native.isa() == "v4_bf16"
+
+
+def as_multiplied(q: np.ndarray, cache: KVCache, scale: float) -> np.ndarray:
     """Return queries [..., D] as products with this cache's keys take them.
 
-    For keys in 4-bit codes, of `Rounding`, they are scaled, rotated and rounded to int8; for others
-    they are as they are.
+    For keys in 4-bit codes, of `Rounding`, they are scaled, rotated and rounded to int8; for keys
+    that are multiplied in pairs, rounded to bfloat16 in units of log2(e) `scale`; for others they
+    are as they are.
     """
+    if in_pairs(cache.native.key_type):
+        units = q.astype(np.float32) * np.float32(scale) * np.float32(math.log2(math.e))
+        rounded = units.astype(ml_dtypes.bfloat16).astype(np.float64)
+        return np.asarray(rounded / (np.float64(np.float32(scale)) * math.log2(math.e)))
     if cache.native.key_type != "kmeans4":
         return q
     scales = channel_scales(q.shape[-1])

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from suffice.models.formats.quantized_file import Quantized
     from suffice.models.storage import StoredMatrix
 
-ISA_NAMES = {"v4": "AVX-512", "v3_vnni": "AVX2 with VNNI", "v3": "AVX2", "base": "plain loops"}
+ISA_NAMES = {
+    "v4_bf16": "AVX-512 with BF16",
+    "v4": "AVX-512",
+    "v3_vnni": "AVX2 with VNNI",
+    "v3": "AVX2",
+    "base": "plain loops",
+}
 _BYTES = (("float32", 4), ("bfloat16", 2), ("int8", 1))
 _KV_TYPES = ("float32", "bfloat16", "int8", "kmeans4")
 

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 STEP_SECONDS = 0.040
 MOST_PROMPTS = 4  # that take turns; others wait
 LEAST_TOKENS = 32  # of prompts in a step, however long it takes
-UNIT = 8  # a call takes a multiple of so many tokens; with fewer, weights are unpacked for few
+UNIT = 8  # a step takes a multiple of this many tokens of prompts
 _RATE = 0.2  # weight of a new time
 _SLOWEST = 3.0  # longest believed time, over the expected one; more is other load
 

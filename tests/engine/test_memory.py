@@ -77,6 +77,25 @@ def test_the_newest_gives_way_and_goes_on_after_the_others() -> None:
     assert llm.loop.stats().preemptions == made[1].preemptions
 
 
+def test_a_step_maps_little_memory_and_the_shortest_prompts_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("suffice.engine.loop.POPULATED_BYTES", 8)
+    llm = engine(10**6)
+    runner = runner_of(llm)
+    runner.maps_in_parts = True
+    made = [llm.maker.make([size % 10 + 2] * size, params(size, 2)) for size in (20, 9, 4, 3)]
+    for request in made:
+        llm.loop.add(request)
+    steps = []
+    while not made[0].finished:
+        before = len(runner.populated)
+        llm.loop.step()
+        steps.append(runner.populated[before:])
+    assert steps[:5] == [[3, 4], [9], [9], [20], [20]]
+    assert made[2].finished and runner.prefilled[0] == [6] * 4, "they run meanwhile"
+
+
 def test_a_more_urgent_request_parks_another() -> None:
     llm = engine(13)
     calm = llm.maker.make([3, 4], params(0, 9), priority=1)

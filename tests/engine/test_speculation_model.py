@@ -164,9 +164,9 @@ def test_the_cache_grows_by_what_a_step_gives(folder: Path) -> None:
     rows = {}
     for tokens_per_step in (1.0, 4.0):
         sequence = runner.open("a", 128)
-        runner.prefill(sequence, [5] * 64)
+        runner.prefill(sequence, [5] * 63)  # and room for the first token after them
         before = sequence.cache.capacity
-        runner.reserve(sequence, drafts=6, tokens_per_step=tokens_per_step)
+        runner.reserve(sequence, rows=2, drafts=5, tokens_per_step=tokens_per_step)
         rows[tokens_per_step] = sequence.cache.capacity - before
     assert rows == {1.0: 32, 4.0: 64}
 

@@ -42,12 +42,13 @@ def test_a_step_takes_as_many_tiles_as_fit_into_its_time() -> None:
     assert served(turns(0.010, 0.020 / TILE), [Asking(1000)], 4) == [[30]]
 
 
-def test_who_decodes_waits_for_half_a_call_if_a_whole_one_takes_too_long() -> None:
+def test_who_decodes_waits_for_a_part_of_a_call_if_a_whole_one_takes_too_long() -> None:
     made: Turns[Asking] = Turns(64)
     for _ in range(30):
         made.times.learn(4, 64, 0.064)
-    calls = [[count for _, count in parts] for parts in made.rounds([Asking(1000)], 4)]
-    assert calls == [[32]]
+    for step, tokens in ((0.041, 40), (0.047, 40), (0.020, 32)):
+        made.step_seconds = step
+        assert [parts[0][1] for parts in made.rounds([Asking(1000)], 4)] == [tokens]
     assert [parts[0][1] for parts in made.rounds([Asking(1000)], 0)] == [64]
     made.step_seconds = 0.100
     assert [parts[0][1] for parts in made.rounds([Asking(1000)], 4)] == [64, 32]

@@ -78,6 +78,7 @@ class FakeSequence:
         self.prompt = False  # one is being run
         self.prompt_ends = 0
         self.tentative: list[int] = []
+        self.unmapped = 0  # rows of the prompt's memory
 
 
 class FakeRunner:
@@ -92,6 +93,7 @@ class FakeRunner:
     known_rows = 30
     shares_prompts = True
     prompts_by_technique = False
+    maps_in_parts = False  # otherwise memory is mapped as soon as it is reserved
 
     def __init__(self, rule: Rule, memory: int = 10**9) -> None:
         self.rule, self.memory = rule, memory
@@ -99,6 +101,7 @@ class FakeRunner:
         self.batches: list[int] = []
         self.prefilled: list[list[int]] = []
         self.replayed: list[list[int]] = []
+        self.populated: list[int] = []  # rows of the prompts whose memory was mapped, in order
         self.interrupt_after: int | None = None
         self.proposer: Proposer = NoDrafts()
         self.most_drafts = 0
@@ -135,10 +138,14 @@ class FakeRunner:
         self._take(sequence, sequence.cache.length + rows)
         sequence.prompt = True
         sequence.prompt_ends = sequence.cache.length + rows
+        sequence.unmapped = rows if self.maps_in_parts else 0
 
-    def populate(self, sequence: FakeSequence) -> bool:
+    def populate(self, sequence: FakeSequence, size: int) -> bool:
         assert sequence.prompt
-        return True
+        if size and sequence.unmapped:
+            self.populated.append(sequence.prompt_ends)
+            sequence.unmapped = max(sequence.unmapped - size, 0)
+        return sequence.unmapped == 0
 
     def end(self, sequence: FakeSequence) -> None:
         assert sequence.prompt, "no prompt is being run"

@@ -33,6 +33,7 @@ from suffice.speculate import NO_DRAFTS, Tree
 from suffice.speculate.budget import Budget
 
 Part = tuple[Request, int]  # of a prompt: how many tokens
+POPULATED_BYTES = 8 << 20  # of new memory in a step: some milliseconds
 
 
 class Loop:
@@ -84,13 +85,12 @@ class Loop:
         """
         with self.lock.turn(), deferred():
             self._admit()
-            began = self._clock()
             prompts = [request for request in self.scheduler.running if request.left]
             going = self._reserved()
             decoding = len([sample for sample, _ in going if not sample.behind])
             prompts = [request for request in prompts if request.held]
-            if decoding:  # whose next token would wait for all the memory of a new prompt
-                prompts = [each for each in prompts if self.runner.populate(each.leader.sequence)]
+            prompts = self._populated(prompts)
+            began = self._clock()
             first, *rest = self.turns.rounds(prompts, decoding) or [[]]
             ran = self._run(going, first)
             for parts in rest:
@@ -98,6 +98,20 @@ class Loop:
             if going or prompts:
                 self.turns.times.learn(len(going), ran, self._clock() - began)
             self.scheduler.retire()
+
+    def _populated(self, prompts: list[Request]) -> list[Request]:
+        """Map a part of the memory that prompts lack, the shortest first; return who lacks none."""
+        lacking = {
+            id(each): each for each in prompts if not self.runner.populate(each.leader.sequence, 0)
+        }
+        room = POPULATED_BYTES
+        for each in sorted(lacking.values(), key=lambda request: request.left):
+            if room <= 0:
+                break
+            if self.runner.populate(each.leader.sequence, room):
+                del lacking[id(each)]
+            room -= self.runner.bytes_of(each.left)
+        return [each for each in prompts if id(each) not in lacking]
 
     def abort(self, request: Request, error: str | None = None, code: str | None = None) -> None:
         """End a request and free its memory; do nothing if it has finished.

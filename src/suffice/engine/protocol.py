@@ -155,8 +155,8 @@ class Runner(Protocol):
         """
         ...
 
-    def populate(self, sequence: Any) -> bool:
-        """Map a part of the memory that `begin` reserved; return whether all is mapped."""
+    def populate(self, sequence: Any, size: int) -> bool:
+        """Map `size` more bytes of what `begin` reserved; return whether all is mapped."""
         ...
 
     def run(self, batch: abc.Sequence[Rows]) -> list[np.ndarray]:

@@ -28,7 +28,6 @@ from suffice.speculate.none import NoDrafts
 from suffice.trace import Reads, Trace
 
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
-POPULATED_BYTES = 8 << 20  # of new memory in a step: some milliseconds
 PROMPT_ROWS = 64  # most tokens of prompts in a step: as many as share a lookup of codes
 KNOWN_ROWS = 30  # where a technique may apply: whole tiles of the 6 rows that share an AVX2 load
 
@@ -135,16 +134,17 @@ class Runner(ModelWithTechniques):
         """
         cache = sequence.cache
         self._watch_length(cache.length + rows)
-        cache.reserve(rows)
+        # The first row after the prompt is the answer's: growing for it would copy the prompt.
+        cache.reserve(min(rows + 1, cache.limit - cache.length))
         scale = self.decoder.config.attention_scale
         sequence.watch = self.config.policy.watch(cache, self.windows, scale)
 
-    def populate(self, sequence: Sequence) -> bool:
-        """Map a part of the memory that `begin` reserved; return whether all is mapped.
+    def populate(self, sequence: Sequence, size: int) -> bool:
+        """Map `size` more bytes of what `begin` reserved; return whether all is mapped.
 
         New memory is zeroed at its first use: all of a long prompt's would be in its first part.
         """
-        return sequence.cache.populate(POPULATED_BYTES)
+        return sequence.cache.populate(size)
 
     def end(self, sequence: Sequence) -> None:
         """End a prompt: the policy chooses among its tokens.

@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 STEP_SECONDS = 0.040
 MOST_PROMPTS = 4  # that take turns; others wait
 LEAST_TOKENS = 32  # of prompts in a step, however long it takes
+UNIT = 8  # a step takes a multiple of this many tokens of prompts
 _RATE = 0.2  # weight of a new time
 _SLOWEST = 3.0  # longest believed time, over the expected one; more is other load
 
@@ -106,8 +107,9 @@ class Turns(Generic[P]):
         least = min(self._tile, LEAST_TOKENS) if samples else self._tile
         if not self.times.token:
             return least
-        free = self.step_seconds - self.times.plain(samples)
-        return least * max(int(free / (self.times.token * least)), 1)
+        fit = int((self.step_seconds - self.times.plain(samples)) / self.times.token)
+        unit = least if fit > self._tile else UNIT
+        return max(fit // unit * unit, least)
 
     def _in_turn(self, prompts: list[P], left: Mapping[int, int]) -> list[P]:
         """Return the prompts that still have tokens, whose turn it is first."""

@@ -129,11 +129,11 @@ def measure(
     rings = {name: ring(weight, ring_bytes) for name, weight in weights.items()}
     taken: dict[tuple[str, int], list[float]] = {}
     roofs: list[float] = []
-    peaks: dict[bool, list[float]] = {True: [], False: []}
+    peaks: dict[str, list[float]] = {"int8": [], "int16": []}
     for _ in range(rounds):
         roofs.append(native.read_bandwidth(ring_bytes, threads, 1))
-        for narrow, rates in peaks.items():
-            rates.append(native.product_rate(narrow, threads, 1))
+        for kind, rates in peaks.items():
+            rates.append(native.product_rate(kind, threads, 1))
         for name, copies in rings.items():
             for count in ROWS:
                 took = seconds(copies, normal(count, columns))
@@ -142,7 +142,7 @@ def measure(
     for (name, count), times in taken.items():
         size_of = weights[name].bytes
         of_roof = [size_of / took / roof for took, roof in zip(times, roofs, strict=True)]
-        peak = peaks["int8" in name]
+        peak = peaks["int8" if "int8" in name else "int16"]
         products = [
             rows * columns * count / took / at for took, at in zip(times, peak, strict=True)
         ]

@@ -54,7 +54,12 @@ void bind_machine(nb::module_& m) {
       "thread"_a, "Raises MemoryError in a thread of the team, to test how it is passed on.");
   m.def("read_bandwidth", &read_bandwidth, "bytes"_a, "threads"_a, "repeats"_a,
         nb::call_guard<nb::gil_scoped_release>());
-  m.def("product_rate", &product_rate, "narrow"_a, "threads"_a, "repeats"_a,
+  nb::enum_<Products>(m, "Products", "What is multiplied.")
+      .value("float32", Products::f32)
+      .value("bfloat16", Products::bf16)
+      .value("int16", Products::i16)
+      .value("int8", Products::i8);
+  m.def("product_rate", &product_rate, "of"_a, "threads"_a, "repeats"_a,
         nb::call_guard<nb::gil_scoped_release>());
   m.def("copy_bandwidth", &copy_bandwidth, "bytes"_a, "threads"_a, "repeats"_a,
         nb::call_guard<nb::gil_scoped_release>());

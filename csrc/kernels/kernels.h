@@ -9,6 +9,8 @@
 
 namespace suffice {
 
+enum class Products { f32, bf16, i16, i8 };  // what is multiplied, in pairs or fours if narrow
+
 struct Kernels {
   const char* name;
 
@@ -150,9 +152,9 @@ struct Kernels {
 
   // Reads memory in 1, 2 or 4 parallel streams with almost no arithmetic: the memory roof.
   int32_t (*read_memory)(const std::byte* from, size_t bytes, int streams);
-  // Multiplies inputs from the L1 cache, int8 if `narrow` or int16, at the highest rate; mixes the
-  // products into `sum` and returns their number.
-  size_t (*multiply_cached)(const std::byte* inputs, size_t bytes, bool narrow, int32_t* sum);
+  // Multiplies inputs from the L1 cache at the highest rate; mixes the products into `sum` and
+  // returns their number.
+  size_t (*multiply_cached)(const std::byte* inputs, size_t bytes, Products of, int32_t* sum);
 };
 
 enum Activation : int { kSilu = 0, kGeluTanh = 1, kGelu = 2, kRelu = 3 };

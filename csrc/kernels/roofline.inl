@@ -24,25 +24,45 @@ inline int32_t read_memory(const std::byte* from, size_t bytes, int streams) {
 // Independent sums that hide the latency of a product.
 constexpr int kProductChains = 10;
 
+// Adds the products of a vector and the 4 bytes at `input`, in every lane, to `total`.
+template <Products of>
+SUFFICE_INLINE vi add_products(vi total, vi part, const std::byte* input) {
+  const vi taken = broadcast<vi>(input);
+  if constexpr (of == Products::i8) return add_quads(total, part, taken);
+  if constexpr (of == Products::i16) return multiply_add(part, taken, total);
+  const vf sum = as_float(total);
+  if constexpr (of == Products::bf16) return as_bits(dot_bf16(sum, part, taken));
+  return as_bits(multiply_add(as_float(part), as_float(taken), sum));
+}
+
 // Multiplies a vector with each 4 bytes of inputs, broadcast to every lane; mixes the products into
 // `sum` and returns their number.
-template <bool narrow>
+template <Products of>
 size_t multiply_all(const std::byte* inputs, size_t bytes, int32_t* sum) {
   constexpr size_t step = kProductChains * kQuad;
+  constexpr int each = of == Products::i8 ? 4 : of == Products::f32 ? 1 : 2;  // of a lane
   const vi part = load_bits(inputs);
   vi total[kProductChains] = {};
   size_t at = 0;
   for (; at + step <= bytes; at += step)
 #pragma GCC unroll 10
-    for (int i = 0; i < kProductChains; i++) {
-      const vi taken = broadcast<vi>(inputs + at + i * kQuad);
-      total[i] = narrow ? add_quads(total[i], part, taken) : multiply_add(part, taken, total[i]);
-    }
+    for (int i = 0; i < kProductChains; i++)
+      total[i] = add_products<of>(total[i], part, inputs + at + i * kQuad);
   for (int i = 0; i < kProductChains; i++)
     for (int lane = 0; lane < W; lane++) *sum ^= total[i][lane];
-  return at / kQuad * W * (narrow ? 4 : 2);
+  return at / kQuad * W * each;
 }
 
-inline size_t multiply_cached(const std::byte* inputs, size_t bytes, bool narrow, int32_t* sum) {
-  return narrow ? multiply_all<true>(inputs, bytes, sum) : multiply_all<false>(inputs, bytes, sum);
+inline size_t multiply_cached(const std::byte* inputs, size_t bytes, Products of, int32_t* sum) {
+  switch (of) {
+    case Products::f32:
+      return multiply_all<Products::f32>(inputs, bytes, sum);
+    case Products::bf16:
+      return multiply_all<Products::bf16>(inputs, bytes, sum);
+    case Products::i16:
+      return multiply_all<Products::i16>(inputs, bytes, sum);
+    case Products::i8:
+      return multiply_all<Products::i8>(inputs, bytes, sum);
+  }
+  return 0;
 }

@@ -66,7 +66,7 @@ double copy_bandwidth(size_t bytes, int threads, int repeats) {
   return rate;
 }
 
-double product_rate(bool narrow, int threads, int repeats) {
+double product_rate(Products of, int threads, int repeats) {
   constexpr size_t cached = 16 << 10;  // bytes of inputs, for each thread
   constexpr int passes = 4000;
   Team team(threads);
@@ -80,7 +80,7 @@ double product_rate(bool narrow, int threads, int repeats) {
       size_t count = 0;
       int32_t sum = 0;
       for (int pass = 0; pass < passes; pass++)
-        count += kernels().multiply_cached(inputs[thread].data(), cached, narrow, &sum);
+        count += kernels().multiply_cached(inputs[thread].data(), cached, of, &sum);
       products[thread] = count;
       sink = sum;
     });

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "attention/attention_rule.h"
+#include "kernels/kernels.h"
 
 namespace suffice {
 
@@ -11,8 +11,8 @@ namespace suffice {
 double read_bandwidth(size_t bytes, int threads, int repeats);
 double copy_bandwidth(size_t bytes, int threads, int repeats);
 
-// Multiply-adds per second, int8 if `narrow` or int16: best of `repeats`, with `threads` threads.
-double product_rate(bool narrow, int threads, int repeats);
+// Multiply-adds per second on values in the L1 cache: best of `repeats`, with `threads` threads.
+double product_rate(Products of, int threads, int repeats);
 
 // Seconds of the softmax alone for scores [tiles][count][kTileRows], least of `repeats` passes; by
 // codes if `tables` [count] is not null.

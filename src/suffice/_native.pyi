@@ -35,7 +35,16 @@ def fail_in_thread(thread: int) -> None:
     """
 
 def read_bandwidth(bytes: int, threads: int, repeats: int) -> float: ...
-def product_rate(narrow: bool, threads: int, repeats: int) -> float: ...
+
+class Products(enum.Enum):
+    """What is multiplied."""
+
+    float32 = 0
+    bfloat16 = 1
+    int16 = 2
+    int8 = 3
+
+def product_rate(of: Products, threads: int, repeats: int) -> float: ...
 def copy_bandwidth(bytes: int, threads: int, repeats: int) -> float: ...
 def block_types() -> list[tuple[str, int, int, int]]:
     """Name, number in GGUF files, values and bytes of each type of blocks."""

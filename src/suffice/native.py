@@ -74,12 +74,13 @@ def copy_bandwidth(size_bytes: int, threads: int, repeats: int = 5) -> float:
     return float(core.copy_bandwidth(size_bytes, threads, repeats))
 
 
-def product_rate(narrow: bool, threads: int, repeats: int = 5) -> float:
+def product_rate(of: str, threads: int, repeats: int = 5) -> float:
     """Return the multiply-adds per second on values in the L1 cache, best of `repeats`.
 
-    Values are int8 if `narrow`, else int16.
+    `of` is "float32", "bfloat16", "int16" or "int8": what is multiplied. Where the instruction set
+    has no products of it, this is the rate of what takes their place.
     """
-    return float(core.product_rate(narrow, threads, repeats))
+    return float(core.product_rate(core.Products[of], threads, repeats))
 
 
 if _forced := os.environ.get("SUFFICE_ISA"):

@@ -25,6 +25,9 @@ SCRIPTS = (
     Script("peers.quality", "the perplexity of the settings of peers.speed", "10 minutes"),
     Script("peers.headline", "the README's table, from the results of these two", "at once"),
     Script("peers.start", "a first token, imports, environments: seconds and memory", "30 minutes"),
+    Script(
+        "engine.rows", "linear layers of 1 to 128 rows against the machine's limits", "2 minutes"
+    ),
     Script("engine.sampling", "streams and batches of drawn tokens, over bare steps", "5 minutes"),
     Script("attention.quality", "techniques: perplexity, KL divergence, bytes read", "20 minutes"),
     Script("attention.ruler", "RULER's needles under every technique and policy", "hours"),

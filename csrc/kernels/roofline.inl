@@ -21,8 +21,8 @@ inline int32_t read_memory(const std::byte* from, size_t bytes, int streams) {
   return streams == 2 ? read_streams<2>(from, bytes) : read_streams<4>(from, bytes);
 }
 
-// Independent sums that hide the latency of a product.
-constexpr int kProductChains = 10;
+// Independent sums that hide the latency of a product; as many as registers hold.
+constexpr int kProductChains = SUFFICE_LEVEL == 4 ? 20 : 10;
 
 // Adds the products of a vector and the 4 bytes at `input`, in every lane, to `total`.
 template <Products of>
@@ -45,7 +45,7 @@ size_t multiply_all(const std::byte* inputs, size_t bytes, int32_t* sum) {
   vi total[kProductChains] = {};
   size_t at = 0;
   for (; at + step <= bytes; at += step)
-#pragma GCC unroll 10
+#pragma GCC unroll 20
     for (int i = 0; i < kProductChains; i++)
       total[i] = add_products<of>(total[i], part, inputs + at + i * kQuad);
   for (int i = 0; i < kProductChains; i++)

@@ -1,0 +1,144 @@
+"""Time linear layers of 1 to 128 rows against the machine's limits.
+
+    python -m benchmarks.engine.rows            layers of SmolLM2 and of a 7B model (2 minutes)
+    SUFFICE_ISA=v3 python ...                   the same with AVX2, into a file of its own
+    python -m benchmarks.engine.rows --quick    tiny sizes, to see that it runs
+
+A layer must at least read its weights once from memory, and multiply each with each row. The
+streaming read and the rate of products on the L1 cache are measured in every round, and a layer's
+fraction is the longer of the two times that they allow over its own: the median of rounds. Weights
+lie in a ring of copies that is larger than the caches, as a model's do. Inputs are float32 and
+rounded by the layer itself, which is part of its time. Codes of a file take inputs of 16 bits, two
+products of bytes for each weight, or of 8 bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.harness import record
+from benchmarks.harness.tables import markdown
+from benchmarks.quant.matmul import normal, of_files, ring, seconds
+from suffice import native
+from suffice.quant import QUANTS, PackedLinear
+
+SHAPES = ((3072, 576), (576, 1536), (4096, 4096), (14336, 4096))
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+RING_BYTES = 256 << 20
+QUICK = record.BUILD / "rows-quick"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to store weights; `products` of a type are taken for each weight and row."""
+
+    name: str
+    type: str
+    products: int
+
+    def packed(self, rows: int, columns: int) -> PackedLinear:
+        """Return a random weight."""
+        if self.name.startswith("Q4_1"):
+            return of_files("Q4_1", rows, columns, 8 if self.products == 1 else 16)
+        dense = np.random.default_rng(0).standard_normal((rows, columns), np.float32)
+        return QUANTS.build("int8" if self.type == "int8" else "none:dtype=bfloat16").pack(dense)
+
+
+KINDS = (
+    Kind("bfloat16", "bfloat16", 1),
+    Kind("int8", "int8", 1),
+    Kind("Q4_1, inputs of 16 bits", "int8", 2),
+    Kind("Q4_1, inputs of 8 bits", "int8", 1),
+)
+
+
+def main() -> int:
+    """Measure, print the table and store it."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, default=5)
+    flags = parser.parse_args()
+    shapes, rounds, size = SHAPES, flags.rounds, RING_BYTES
+    if flags.quick:
+        shapes, rounds, size = ((64, 256),), 2, 1 << 14
+    lines = []
+    for threads in sorted({1, native.cores()}):
+        native.set_threads(threads)
+        for shape in track(
+            shapes, f"{threads} threads", console=Console(stderr=True), transient=True
+        ):
+            lines += measure(shape, threads, rounds, size)
+    text = f"## Linear layers by rows, {native.isa()}\n\n" + markdown(
+        ["N x K", "threads", "weights", *(f"{rows} rows" for rows in ROWS), "8, 32 over 1"],
+        [line(each) for each in lines],
+    )
+    text += "\n\nMicroseconds, and the fraction of what the machine's limits allow."
+    folder = QUICK if flags.quick else record.results(__file__)
+    name = "rows" if flags.quick else record.name_of("rows")
+    record.write(folder, name, record.facts() | {"rounds": rounds, "layers": lines}, text)
+    print(text)
+    return 0
+
+
+def measure(
+    shape: tuple[int, int], threads: int, rounds: int, ring_bytes: int
+) -> list[dict[str, object]]:
+    """Return, for each kind of weight, the figures of its layer by rows."""
+    n, k = shape
+    rings = {kind: ring(kind.packed(n, k), ring_bytes) for kind in KINDS}
+    taken: dict[tuple[Kind, int], list[float]] = {}
+    limits: dict[tuple[Kind, int], list[float]] = {}
+    for _ in range(rounds + 1):  # the first does not count
+        roof = native.read_bandwidth(ring_bytes, threads, 1)
+        peaks = {name: native.product_rate(name, threads, 1) for name in ("bfloat16", "int8")}
+        for kind, copies in rings.items():
+            for rows in ROWS:
+                taken.setdefault((kind, rows), []).append(seconds(copies, normal(rows, k)))
+                products = n * k * rows * kind.products / peaks[kind.type]
+                limits.setdefault((kind, rows), []).append(max(copies[0].bytes / roof, products))
+    found = []
+    for kind, copies in rings.items():
+        times = {rows: taken[kind, rows][1:] for rows in ROWS}
+        fractions = {
+            rows: [limit / time for limit, time in zip(limits[kind, rows][1:], own, strict=True)]
+            for rows, own in times.items()
+        }
+        over = {
+            rows: [many / one for many, one in zip(times[rows], times[1], strict=True)]
+            for rows in ROWS
+        }
+        found.append(
+            {
+                "shape": shape,
+                "threads": threads,
+                "weights": kind.name,
+                "bytes": copies[0].bytes,
+                "seconds": {rows: statistics.median(own) for rows, own in times.items()},
+                "fraction": {rows: statistics.median(own) for rows, own in fractions.items()},
+                "over_one": {rows: statistics.median(own) for rows, own in over.items()},
+            }
+        )
+    return found
+
+
+def line(each: dict[str, object]) -> list[object]:
+    """Return the line of the table of a layer."""
+    shape, times, fractions, over = (
+        each[name] for name in ("shape", "seconds", "fraction", "over_one")
+    )
+    assert isinstance(shape, tuple)
+    assert isinstance(times, dict) and isinstance(fractions, dict) and isinstance(over, dict)
+    cells = [f"{1e6 * times[rows]:.0f}, {fractions[rows]:.2f}" for rows in ROWS]
+    last = f"{over[8]:.2f}, {over[32]:.2f}"
+    return [f"{shape[0]} x {shape[1]}", each["threads"], each["weights"], *cells, last]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

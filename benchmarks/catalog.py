@@ -45,6 +45,17 @@ SCRIPTS = (
         "quant.rotated_model", "SmolLM2 with weights off the grid, for quant.quality", "seconds"
     ),
     Script("speculate.speed", "speculative decoding by category of Spec-Bench", "an hour"),
+    Script(
+        "serve.speed", "suffice's server, vLLM's and llama.cpp's, by the same client", "an hour"
+    ),
+    Script("serve.exactness", "1,000 texts under faults, against the same alone", "15 minutes"),
+    Script("serve.disconnects", "what runs on after clients have left", "15 minutes"),
+    Script("serve.soak", "32 clients for long: lost requests, memory", "an hour"),
+    Script(
+        "serve.crosscheck",
+        "`suffice bench serve` and `vllm bench serve` on one server",
+        "5 minutes",
+    ),
     Script("hw.scrooge", "the Scrooge accelerator on a real model's logits", "minutes"),
     Script("hw.validate", "accelerator models against published figures", "30 seconds"),
     Script("redraw", "write stored results' tables again, after a change of words", "seconds"),

@@ -17,6 +17,7 @@ from benchmarks.harness.tables import CellStore
 from benchmarks.peers import report, start_report
 from benchmarks.quant import quality_table as quant_table
 from benchmarks.quant import tasks
+from benchmarks.serve import bars, crosscheck, disconnects, exactness, soak
 from benchmarks.speculate import speed
 
 Draw = Callable[[Path, dict[str, Any]], str]
@@ -44,6 +45,11 @@ DRAWN: dict[str, Draw] = {
     "peers/results/start.json": lambda _, data: start_report.report(data),
     "quant/results/quality_*.json": of_cells(quant_table.table),
     "quant/results/tasks_*.json": of_cells(tasks.table),
+    "serve/results/speed.json": lambda _, data: bars.report(data),
+    "serve/results/crosscheck.json": lambda _, data: crosscheck.table(data),
+    "serve/results/disconnects.json": lambda _, data: disconnects.table(data),
+    "serve/results/exactness.json": lambda _, data: exactness.table(data),
+    "serve/results/soak.json": lambda _, data: soak.table(data),
     "speculate/results/speed_*.json": of_cells(speed.table),
     "speculate/results/peers_*.json": of_cells(speed.table),
 }

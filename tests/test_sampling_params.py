@@ -79,8 +79,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"bad_words": "word"}, "bad_words='word': must be a list of strings, or None"),
     (
         {"structured_outputs": "json"},
-        "structured_outputs='json': must map one of json, regex, choice, grammar, json_object to its value, or be None",
-    ),  # noqa: E501
+        "structured_outputs='json': must map one of json, regex, choice, grammar, json_object to "
+        "its value, or be None",
+    ),
     ({"min_tokens": 20}, "min_tokens=20: must not be more than max_tokens=16"),
     (
         {"n": 4, "temperature": 0},

@@ -193,7 +193,7 @@ def stage(place: Place, sizes: Sizes, seed: int) -> Iterator[Scene]:
         log.touch()
 
         def command(own: Place) -> list[str]:
-            module = [sys.executable, "-m", "benchmarks.serve.watched"]
+            module = [sys.executable, "-m", "benchmarks.serve.engines.watched"]
             return [*module, str(own.gguf), str(own.port), str(log), str(SAMPLES)]
 
         server = Server("watched", place, Kind("watched", command))

@@ -83,7 +83,7 @@ KINDS = {
     "certified": Kind(
         "suffice, certified",
         suffice,
-        (*_DEEP, "--attention", "certified:bounded=false,eps=0.3,v=0.002"),
+        (*_DEEP, "--attention", "certified:bounded=false,eps=0.3,values=0.002"),
     ),
     "llama": Kind("llama-server", _llama, _LLAMA),
     "llama-tuned": Kind("llama-server, -b 64", _llama, (*_LLAMA, "-b", "64")),

@@ -100,7 +100,7 @@ class Fleet:
         if self._worker is None:
             options = {"gguf": str(self._place.gguf), "threads": self._place.threads}
             log = LOG / "serve-generate.log"
-            module = "benchmarks.serve.generate"
+            module = "benchmarks.serve.engines.generate"
             self._worker = Worker(Path(sys.executable), module, options, dict(os.environ), log)
         load = serving_load.Load(requests=8, input_len=sizes.prompt, seed=1000 * number)
         prompts = [talk.turns[0] for talk in serving_load.conversations(load)]

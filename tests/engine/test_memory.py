@@ -122,7 +122,7 @@ def test_an_urgent_request_takes_the_place_of_the_newest_of_the_lowest_priority(
 
 
 def test_nobody_is_parked_in_vain() -> None:
-    """Four samples need all places, of which one has no lower priority."""
+    """Four samples need all places, and one place has no lower priority."""
     llm = engine(10**6, most=4)
     held = [llm.maker.make([3, 4], params(at, 20), priority=at) for at in range(3)]
     wide = llm.maker.make([5, 6], params(9, 4, n=4), priority=0)

@@ -1,4 +1,4 @@
-"""Clients that mean harm, and a machine that runs out of things: guard.py, fields.py, instances.py."""
+"""Clients that mean harm, and a machine that runs out: guard.py, fields.py, instances.py."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def few_files() -> Iterator[Callable[[], None]]:
 
     def take() -> None:
         resource.setrlimit(
-            resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, before[1])
+            resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 20, before[1])
         )
         try:
             while True:

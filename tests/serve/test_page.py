@@ -9,13 +9,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from test_faults import kill, until
+from test_stopping import Process
 
 from scripted_engine import KV_HEADS, LAYERS
 from serving import Served
+from suffice.cli.options import ModelFlags
+from suffice.cli.serve import ServerFlags, settings
+from suffice.engine.options import EngineOptions
 from suffice.serve.lookout import Lookout
 from suffice.serve.page import FILES
 
@@ -77,19 +82,15 @@ def test_other_files_are_not_there(server: Served, path: str) -> None:
 
 
 def test_what_the_page_shows_of_the_server(serving: Callable[..., Any]) -> None:
-    settings = {
-        "attentions": ("certified:eps=0.1", "certified:eps=0.1,bounded=false"),
+    options = {
+        "limits": {"attentions": ["certified:eps=0.1"]},
         "default_sampling": {"temperature": 0.3, "top_k": 20, "repetition_penalty": 1.1},
     }
-    with serving(**settings) as server:
+    with serving(**options) as server:
         found = server.client.get("/page/server").json()
     assert found["model"] == "scripted" and found["max_model_len"] == 512
     assert found["sampling"] == {"temperature": 0.3, "top_k": 20}
-    assert found["attentions"] == [
-        {"name": "exact", "bounded": False},
-        {"name": "certified:eps=0.1", "bounded": True},
-        {"name": "certified:eps=0.1,bounded=false", "bounded": False},
-    ]
+    assert found["attentions"] == ["exact", "certified:eps=0.1"]
 
 
 def test_keys_guard_the_feed_and_not_the_files(serving: Callable[..., Any]) -> None:
@@ -109,6 +110,12 @@ def test_a_server_may_have_no_page(serving: Callable[..., Any]) -> None:
         for path in (*FILES, "/live", "/page/server"):
             assert server.client.get(path).status_code == 401
             assert server.client.get(path, headers=headers).status_code == 404
+
+
+def test_the_flag_for_no_page(checkpoint: Path) -> None:
+    model = ModelFlags(options=EngineOptions(model=str(checkpoint)))
+    assert settings(ServerFlags(), model).page
+    assert not settings(ServerFlags(no_page=True), model).page
 
 
 def test_the_page_under_the_path_of_a_proxy(serving: Callable[..., Any]) -> None:
@@ -134,7 +141,10 @@ def test_frames(serving: Callable[..., Any]) -> None:
         assert held > 0 and abs(last["key_rows"][0][1] - held // 2) <= 1
         assert last["value_rows"][2][1] < last["key_rows"][2][1] < held
         assert last["generated_tokens"] > 0 and last["kv_bytes_read"] > 0
-        assert 0.2 < last["seconds"] < 3 and last["missing"] == 0.004
+        assert 0.2 < last["seconds"] < 3 and (last["guarantee"], last["missing"]) == (
+            "estimate",
+            0.004,
+        )
         assert last["gap_seconds"][0] <= last["gap_seconds"][1]
         totals = last["since_start"]
         assert 0 < totals["key_rows_read"] < totals["rows_held"]
@@ -179,7 +189,15 @@ def test_nothing_is_sent_or_kept_without_a_watcher(server: Served) -> None:
         server.chat(max_tokens=5)
         time.sleep(0.6)
         assert len(seen) == count and live.frame().keys() == {
-            *("ailment", "restarts", "first_tokens", "first_seconds", "gap_seconds", "missing")
+            *(
+                "ailment",
+                "restarts",
+                "first_tokens",
+                "first_seconds",
+                "gap_seconds",
+                "guarantee",
+                "missing",
+            )
         }
     finally:
         server.front.instance.seen = take
@@ -209,13 +227,15 @@ def test_the_next_engine_is_watched_too(serving: Callable[..., Any]) -> None:
         feed = streamed(server)
         until(lambda: "key_rows" in next(feed))
         server.chat(max_tokens=5)
+        until(lambda: next(feed)["since_start"]["rows_held"] > 0)
         kill(server)
 
         def back() -> bool:
             frame = next(feed)
-            return frame["restarts"] == 1 and frame["ailment"] is None and "steps" in frame
+            return frame["restarts"] == 1 and frame["ailment"] is None and "since_start" in frame
 
         until(back)
+        until(lambda: next(feed)["since_start"]["rows_held"] == 0)
         frame = next(feed)
         assert all(value >= 0 for row in frame["key_rows"] for value in row)
         feed.close()
@@ -227,6 +247,7 @@ def test_a_silent_engine_is_told_of(serving: Callable[..., Any]) -> None:
         pid = server.front.instance.members[0].pid
         os.kill(pid, signal.SIGSTOP)
         until(lambda: "has said nothing" in (next(feed)["ailment"] or ""))
+        until(lambda: "key_rows" not in next(feed))
         os.kill(pid, signal.SIGCONT)
         until(lambda: next(feed)["ailment"] is None)
         feed.close()
@@ -258,3 +279,17 @@ def test_a_lookout_looks_while_it_is_told_to() -> None:
     lookout.watch(True)
     until(lambda: len(looks) > count)
     lookout.close()
+
+
+def test_a_watched_server_stops_at_a_signal(words: Path) -> None:
+    process = Process(words)
+    try:
+        with process.client.stream("GET", "/live") as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            process.process.send_signal(signal.SIGTERM)
+            for _ in lines:  # until its end, which is clean
+                pass
+        assert process.process.wait(10) == 0
+    finally:
+        process.close()

@@ -143,7 +143,9 @@ def test_stop_ends_the_work(
 def test_fields_reach_the_server(
     serving: Callable[..., Any], opening: Callable[..., Opened]
 ) -> None:
-    with serving(attentions=("certified:eps=0.1",), default_sampling={"top_k": 7}) as server:
+    with serving(
+        limits={"attentions": ["certified:eps=0.1"]}, default_sampling={"top_k": 7}
+    ) as server:
         opened = opening(server)
         page = opened.page
         page.click("#settings-button")
@@ -153,7 +155,7 @@ def test_fields_reach_the_server(
             page.fill(f"#{name}", str(value))
         page.fill("#system", "Be brief.")
         page.select_option("#attention", "certified:eps=0.1")
-        opened.ask("first")
+        playwright.expect(opened.ask("first")).to_contain_text("certified:eps=0.1")
         opened.ask("second")
         (first, second) = opened.bodies
         assert first.items() >= values.items() and first["stream"] is True
@@ -358,7 +360,7 @@ def test_accessibility(
 ) -> None:
     slow = 0.5 if state == "running" else 0.001
     with serving(
-        options={"says": CODE, "step_seconds": slow}, attentions=("certified:eps=0.1",)
+        options={"says": CODE, "step_seconds": slow}, limits={"attentions": ["certified:eps=0.1"]}
     ) as server:
         opened = opening(server, color_scheme=scheme)
         page = opened.page

@@ -57,6 +57,9 @@ class Running:
             value_rows_read=5 * count,
             bytes_read=100 * count,
             bytes_held=200 * count,
+            attention=self.work.attention or "exact",
+            guarantee="estimate",
+            missing=0.004,
             error=error,
             error_code=code,
         )
@@ -153,7 +156,7 @@ class ScriptedEngine:
         )
 
     def look(self) -> Look:
-        return Look(self.stats(), *self._grids(), 0.004)
+        return Look(self.stats(), *self._grids(), "estimate", 0.004)
 
     def _grids(self) -> list[list[list[int]]]:
         """Key rows, value rows and rows held, [L][G]: the later a head, the less it reads."""
@@ -203,5 +206,6 @@ def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
         max_num_seqs=16,
         fingerprint="fp_scripted",
         weight_bytes=123,
+        attentions=("exact", *limits.get("attentions", ())),
     )
     return Opened(ScriptedEngine(options), facts, compiled)

@@ -17,6 +17,7 @@ import uvicorn
 from suffice.models.tokenizer import load_tokenizer
 from suffice.serve.app import build
 from suffice.serve.front import Front
+from suffice.serve.http import Protocol
 from suffice.serve.run import listening
 from suffice.serve.settings import Settings
 from suffice.serve.text import Text
@@ -73,7 +74,7 @@ def served(folder: Path, **settings: Any) -> Iterator[Served]:
     with listening(chosen) as listener:
         port = listener.getsockname()[1]
         front = Front(chosen, text)
-        config = uvicorn.Config(build(front), lifespan="off", log_level="warning", http="httptools")
+        config = uvicorn.Config(build(front), lifespan="off", log_level="warning", http=Protocol)
         server = uvicorn.Server(config)
         loop = asyncio.new_event_loop()
         failed: list[BaseException] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -35,9 +35,13 @@ READ_ALL = AttentionRule("read_all", exact=True)
 
 def guarantee(rules: Sequence[Sequence[AttentionRule | None]]) -> Guarantee:
     """Return what is known of what rules [L][G] leave unread: the least of all heads."""
-    found = {_guarantee(rule) for layer in rules for rule in layer}
-    order: tuple[Guarantee, ...] = ("none", "estimate", "bound", "exact")
-    return next(each for each in order if each in found)
+    return weakest({_guarantee(rule) for layer in rules for rule in layer})
+
+
+def weakest(found: Collection[Guarantee]) -> Guarantee:
+    """Return the guarantee that all of some have; "exact" if there are none."""
+    order: tuple[Guarantee, ...] = ("none", "estimate", "bound")
+    return next((each for each in order if each in found), WHOLE)
 
 
 def _guarantee(rule: AttentionRule | None) -> Guarantee:

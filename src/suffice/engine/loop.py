@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suffice import sampling
+from suffice.attention.rule import weakest
 from suffice.engine.accepting import Accepting
 from suffice.engine.fair_lock import FairLock
 from suffice.engine.interrupts import deferred
@@ -145,12 +146,15 @@ class Loop:
             keys, values, held, _ = trace.rows.tolist()
             opened = [sample.sequence for sample in self.scheduler.samples()]
             missing = [sequence.reads.missing for sequence in opened if sequence is not None]
+            running = self.scheduler.running
+            known = {self.runner.guarantee(request.technique) for request in running}
             return Look(
                 self.stats(),
                 keys,
                 values,
                 held,
-                max(missing, default=0.0) or None,
+                weakest(known) if known else None,
+                max(missing, default=0.0),
                 trace.audit.plain() if trace.audit and trace.audit.tokens else None,
             )
 

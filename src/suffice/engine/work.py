@@ -162,8 +162,9 @@ class Look:
     Attributes:
         key_rows: Rows that decode steps have read so far, by layer and key/value head, [L][G];
             `value_rows` and `rows_held` likewise.
-        missing: The largest share of a softmax that a running request's steps left unread, as its
-            technique bounds or estimates it; None if nothing was left out.
+        guarantee: What is known of what the running requests left out, the weakest; None if none
+            runs.
+        missing: The largest share of a softmax that their steps left unread, by that guarantee.
         audit: The figures of audited steps so far, see `trace.Audit.plain`; None without any.
     """
 
@@ -171,5 +172,6 @@ class Look:
     key_rows: list[list[int]]
     value_rows: list[list[int]]
     rows_held: list[list[int]]
-    missing: float | None = None
+    guarantee: Guarantee | None = None
+    missing: float = 0.0
     audit: dict[str, Any] | None = None

@@ -10,7 +10,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from suffice import __version__
-from suffice.attention import ATTENTIONS
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front
 from suffice.serve.page import FILES, File
@@ -72,16 +71,11 @@ def server(front: Front) -> Response:
             "max_num_seqs": facts.max_num_seqs,
             "weight_bytes": facts.weight_bytes,
             # the first is the server's own
-            "attentions": [{"name": name, "bounded": _bounded(name)} for name in facts.attentions],
+            "attentions": facts.attentions,
             "sampling": _defaults(settings.default_sampling),
         },
         headers={"cache-control": "no-store"},
     )
-
-
-def _bounded(technique: str) -> bool:
-    """Whether a technique never leaves out more than it says; others estimate it."""
-    return bool(getattr(ATTENTIONS.build(technique), "bounded", False))
 
 
 def _defaults(given: Any) -> dict[str, Any]:

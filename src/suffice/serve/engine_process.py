@@ -1,7 +1,8 @@
 """The engine's process: takes works from a socket, and sends what its engine gives.
 
-Two threads: the reader, which submits and cancels, and the writer, which sends what has come since
-its last message as one `Step`. The engine steps in a thread of its own.
+Three threads: the reader, which submits and cancels, one that compiles grammars, for which no other
+request waits, and the writer, which sends what has come since its last message as one `Step`. The
+engine steps in a thread of its own.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
-from suffice.engine.work import Delta, Grammar, Work
+from suffice.engine.work import Delta, Final, Grammar, Work
 from suffice.errors import Busy, Closed, InputError, one_line
 from suffice.sampling_params import SamplingParams
 from suffice.serve import wire
@@ -91,31 +94,91 @@ def serve(link: socket.socket, opened: Opened) -> None:
     writer = threading.Thread(target=outbox.run, name="engine-writer", daemon=True)
     writer.start()
     lookout = Lookout(engine.look, lambda look: outbox.send(wire.Seen(look)))
+    compiling = Compiling(opened, outbox)
     try:
         while (body := received(link)) is not None:
             message = wire.read_down(body)
-            if isinstance(message, wire.Submit):
+            if isinstance(message, wire.Submit) and message.grammar is not None:
+                compiling.add(message)
+            elif isinstance(message, wire.Submit):
                 _submit(opened, message, outbox)
-            elif isinstance(message, wire.Cancel):
+            elif isinstance(message, wire.Cancel) and not compiling.cancel(message.id):
                 engine.cancel(message.id)
             elif isinstance(message, wire.Watch):
                 lookout.watch(message.on)
     finally:
         lookout.close()
+        compiling.close()
         outbox.close()
         engine.close()
         writer.join(timeout=2 * BEAT_SECONDS)
 
 
+class Compiling:
+    """Submits requests with a grammar once it is compiled; a cancelled one ends at once."""
+
+    def __init__(self, opened: Opened, outbox: Outbox) -> None:
+        self._opened, self._outbox = opened, outbox
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="engine-grammars")
+        self._waiting: dict[str, wire.Submit] = {}
+        self._lock = threading.Lock()
+
+    def add(self, message: wire.Submit) -> None:
+        """Compile a request's grammar, then submit it."""
+        with self._lock:
+            self._waiting[message.id] = message
+        self._pool.submit(self._run, message)
+
+    def cancel(self, id: str) -> bool:
+        """End a request whose grammar is not compiled yet; return whether there was one."""
+        with self._lock:
+            message = self._waiting.pop(id, None)
+        if message is None:
+            return False
+        final = Final(len(message.prompt), 0, sum(map(len, message.known)))
+        self._outbox.delta(Delta(id, 0, "", (), None, "abort", None, final))
+        return True
+
+    def close(self) -> None:
+        """Compile no more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, message: wire.Submit) -> None:
+        if message.id not in self._waiting:
+            return
+        try:
+            work = work_of(message, self._opened.compiled)
+        except InputError as error:
+            with self._lock:
+                if self._waiting.pop(message.id, None) is not None:
+                    self._outbox.send(wire.Refused(message.id, "input", one_line(error)))
+            return
+        except BaseException:
+            traceback.print_exc()
+            os._exit(DIED)  # the pool would hide it, and the request would wait for ever
+        with self._lock:  # a cancellation comes before this or finds the request in the engine
+            if self._waiting.pop(message.id, None) is not None:
+                _hand(self._opened, work, self._outbox)
+
+
 def _submit(opened: Opened, message: wire.Submit, outbox: Outbox) -> None:
     try:
-        opened.engine.submit(work_of(message, opened.compiled), outbox.delta)
+        work = work_of(message, opened.compiled)
     except InputError as error:
         outbox.send(wire.Refused(message.id, "input", one_line(error)))
+        return
+    _hand(opened, work, outbox)
+
+
+def _hand(opened: Opened, work: Work, outbox: Outbox) -> None:
+    try:
+        opened.engine.submit(work, outbox.delta)
+    except InputError as error:
+        outbox.send(wire.Refused(work.id, "input", one_line(error)))
     except Busy as error:
-        outbox.send(wire.Refused(message.id, "busy", one_line(error), error.wait))
+        outbox.send(wire.Refused(work.id, "busy", one_line(error), error.wait))
     except Closed as error:
-        outbox.send(wire.Refused(message.id, "closed", one_line(error)))
+        outbox.send(wire.Refused(work.id, "closed", one_line(error)))
 
 
 def work_of(message: wire.Submit, compiled: Callable[[str], Grammar]) -> Work:

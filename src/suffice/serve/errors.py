@@ -20,6 +20,7 @@ _TYPES = {
     "too_large": (413, "invalid_request_error"),
     "unsupported_type": (415, "invalid_request_error"),
     "too_many_requests": (429, "rate_limit_error"),
+    "headers_too_large": (431, "invalid_request_error"),
     "cancelled": (499, "cancelled_error"),
     "internal": (500, "server_error"),
     "engine_lost": (500, "server_error"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import os
@@ -13,12 +14,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front
+from suffice.serve.http import MOST_HEADER_BYTES, headers_too_large
 from suffice.serve.page import FILES
 
 LOG = logging.getLogger("suffice.serve")
 OPEN_PATHS = frozenset({"/health", "/ready", "/version", "/ping"})  # need no key
 NOTED = "suffice.noted"  # in the scope: an error that is in the log
 DIRECT = "suffice.send"  # in the scope: sends to the client, past the layers of the application
+PATIENCE = 1.0  # seconds
 _NO_KEY = "no valid API key: send 'Authorization: Bearer KEY'"
 
 
@@ -58,6 +61,8 @@ class Guard:
             await self._app(scope, self._limited(receive), sending)
         except Problem as problem:
             if not started:
+                if problem.code == "too_large":
+                    await discarded(receive)
                 await answer(send, problem)
         except Exception as error:
             if scope.get(NOTED) is not error:  # one that is noted has been answered, too
@@ -68,6 +73,8 @@ class Guard:
             given = key_of(scope["headers"])
             if not sum(hmac.compare_digest(given, key) for key in self._keys):  # all are compared
                 raise Problem("invalid_api_key", _NO_KEY)
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
+            raise headers_too_large()
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > self._front.settings.max_body_bytes:
             raise self._too_large()
@@ -112,10 +119,23 @@ def note(scope: MutableMapping[str, Any], error: Exception) -> Problem:
     return Problem("internal", f"an error of the server, noted as {ident}")
 
 
+async def discarded(receive: Receive) -> None:
+    """Read what a client still sends, for a while: closing now would lose the answer on its way."""
+
+    async def rest() -> None:
+        more = True
+        while more:
+            message = await receive()
+            more = message["type"] == "http.request" and message.get("more_body", False)
+
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(rest(), PATIENCE)
+
+
 async def answer(send: Send, problem: Problem) -> None:
     """Answer with an error; a connection whose body was not read is closed."""
     headers = {"content-type": "application/json", **problem.headers()}
-    if problem.status in (408, 413):
+    if problem.status in (408, 413, 431):
         headers["connection"] = "close"
     body = problem.encoded()
     raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]

@@ -55,7 +55,8 @@ class Instance:
 
     Attributes:
         facts: Of the engine that was ready last; None before the first.
-        stats: The engine's last counts; `past` are the sums of those that engines died with.
+        stats: The engine's last counts.
+        past: The sums of the last counts of engines that died.
         restarts: Engines that died.
         failovers: Requests that went on in another engine.
         seen: Takes looks at the engine; see `watch`.

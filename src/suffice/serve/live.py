@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
+from suffice.attention.rule import Guarantee, weakest
 from suffice.engine.work import Delta, EngineStats, Look
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 FRAME_SECONDS = 0.25  # between two frames, at least
 SILENT_SECONDS = 1.0  # a frame is sent although the engine says nothing
 WINDOW_SECONDS = 1.0  # that a frame sums up
+OLD_SECONDS = 3.0  # a look that is older is shown no more
 
 
 class Live:
@@ -35,7 +37,7 @@ class Live:
         self._looks: deque[tuple[float, Look]] = deque()
         self._gaps: deque[tuple[float, float]] = deque()
         self._firsts: deque[tuple[float, float]] = deque()
-        self._missing: deque[tuple[float, float]] = deque()
+        self._known: deque[tuple[float, tuple[Guarantee, float]]] = deque()
         self._first_tokens = 0
         self._news = asyncio.Event()
 
@@ -45,8 +47,8 @@ class Live:
         if self._looks and look.stats.steps < self._looks[-1][1].stats.steps:
             self._looks.clear()  # of an engine that died
         self._looks.append((now, look))
-        if look.missing is not None:
-            self._missing.append((now, look.missing))
+        if look.guarantee is not None:
+            self._known.append((now, (look.guarantee, look.missing)))
         while len(self._looks) > 2 and now - self._looks[1][0] >= WINDOW_SECONDS:
             self._looks.popleft()
         self._news.set()
@@ -55,8 +57,8 @@ class Live:
     def delta(self, ticket: Ticket, delta: Delta) -> None:
         """Note the time to a request's first token or since its last one, and what it left out."""
         now = time.monotonic()
-        if delta.final is not None and delta.final.missing is not None:
-            self._missing.append((now, delta.final.missing))
+        if (final := delta.final) is not None:
+            self._known.append((now, (final.guarantee, final.missing or 0.0)))
         if not delta.tokens:
             return
         if ticket.first_at is None:
@@ -86,15 +88,17 @@ class Live:
             self.watchers -= 1
             if not self.watchers:
                 self._instance.watch(False)
-                for each in (self._looks, self._gaps, self._firsts, self._missing):
+                for each in (self._looks, self._gaps, self._firsts, self._known):
                     each.clear()
 
     def frame(self) -> dict[str, Any]:
         """Return the state now, and the sums of the last second."""
         now = time.monotonic()
-        for times in (self._gaps, self._firsts, self._missing):
+        for times in (self._gaps, self._firsts, self._known):
             while times and now - times[0][0] > WINDOW_SECONDS:
                 times.popleft()
+        if self._looks and now - self._looks[-1][0] > OLD_SECONDS:
+            self._looks.clear()
         gaps = [gap for _, gap in self._gaps]
         ailment = self._instance.ailment()
         if ailment is None and not self._instance.ready:
@@ -104,7 +108,8 @@ class Live:
             "restarts": self._instance.restarts,
             "first_tokens": self._first_tokens,  # by which a reader knows those that are new
             "first_seconds": [seconds for _, seconds in self._firsts],
-            "missing": max((share for _, share in self._missing), default=None),
+            "guarantee": weakest({guarantee for _, (guarantee, _) in self._known}),
+            "missing": max((missing for _, (_, missing) in self._known), default=0.0),
             "gap_seconds": [statistics.median(gaps), max(gaps)] if gaps else None,
             **(_of_looks(*self._looks[0], *self._looks[-1]) if self._looks else {}),
         }

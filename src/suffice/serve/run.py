@@ -19,6 +19,7 @@ from suffice.errors import InputError, OptionError
 from suffice.serve.app import build
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front
+from suffice.serve.http import Protocol
 from suffice.serve.settings import Settings
 from suffice.serve.text import Text
 
@@ -143,7 +144,7 @@ async def _serve(settings: Settings, listener: socket.socket, front: Front) -> i
         raise
     config = uvicorn.Config(
         build(front),
-        http="httptools",
+        http=Protocol,
         lifespan="off",
         access_log=settings.access_log,
         log_level="info" if settings.access_log else "warning",

@@ -110,8 +110,8 @@ function bars(keys, values) {
   return made;
 }
 
-// What an answer cost, as elements; `bounded` says that `missing` is never exceeded.
-export function costs({ suffice, timings, firstSeconds, tokensPerSecond, bounded, attention, stopped }) {
+// What an answer cost, as elements; `many` says that the server offers several techniques.
+export function costs({ suffice, timings, firstSeconds, tokensPerSecond, many, stopped }) {
   const found = [];
   const held = suffice?.kv_rows_held;
   if (held) {
@@ -121,7 +121,7 @@ export function costs({ suffice, timings, firstSeconds, tokensPerSecond, bounded
     const each = ` (keys ${percent(keys)} %, values ${percent(values)} %)`;
     const detail = suffice.kv_rows_read === suffice.value_rows_read ? "" : each;
     found.push(bars(keys, values), element("span", {}, element("strong", {}, read), detail));
-    found.push(element("span", {}, left(suffice, bounded, keys + values >= 2)));
+    found.push(element("span", {}, left(suffice)));
   }
   const details = [];
   if (stopped) details.push("stopped");
@@ -135,14 +135,19 @@ export function costs({ suffice, timings, firstSeconds, tokensPerSecond, bounded
   }
   if (firstSeconds !== undefined) details.push(`first token after ${duration(firstSeconds)}`);
   if (suffice?.failovers) details.push(`outlived ${count(suffice.failovers)} engine(s)`);
-  if (attention) details.push(attention);
+  if (suffice?.audit) details.push(audited(suffice.audit));
+  if (many && suffice) details.push(suffice.attention);
   if (details.length) found.push(element("span", { class: "details" }, details.join(" \u00b7 ")));
   return found;
 }
 
-function left({ missing }, bounded, all) {
-  if (!missing) return all ? "nothing left out" : "no bound on what was left out";
-  return bounded
-    ? `bound: at most ${percent(missing)} % of a softmax left out`
-    : `estimate: up to ${percent(missing)} % of a softmax left out`;
+function left({ guarantee, missing }) {
+  if (guarantee === "exact") return "nothing left out";
+  if (guarantee === "none" || missing === null) return "nothing is known of what was left out";
+  const most = `${percent(missing)} % of a softmax left out`;
+  return guarantee === "bound" ? `bound: at most ${most}` : `estimate: up to ${most}`;
+}
+
+function audited({ tokens, error }) {
+  return `audit of ${count(tokens)}: output off by at most ${percent(error)} %`;
 }

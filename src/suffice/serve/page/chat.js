@@ -51,7 +51,7 @@ export class Chat {
     this.about = about;
     for (const [name, value] of Object.entries(about.sampling)) byId(name).placeholder = value;
     const choice = byId("attention");
-    const names = about.attentions.map(({ name }) => name);
+    const names = about.attentions;
     choice.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
     byId("attention-field").hidden = names.length < 2;
   }
@@ -130,7 +130,7 @@ export class Chat {
       else this.failed(entry, error);
     }
     draw.now();
-    this.finish(entry, fields);
+    this.finish(entry);
     spoken.end(entry.error ?? entry.content);
   }
 
@@ -147,14 +147,11 @@ export class Chat {
     if (low) scroller.scrollTop = scroller.scrollHeight;
   }
 
-  finish(entry, fields) {
+  finish(entry) {
     this.running = null;
     entry.message.running(false);
-    const named = fields.suffice?.attention ?? this.about?.attentions[0].name;
-    const own = this.about?.attentions.find(({ name }) => name === named);
-    if (this.about?.attentions.length > 1) entry.attention = named;
     if (entry.error) entry.message.fail(entry.error);
-    else entry.message.cost({ ...entry, bounded: own?.bounded });
+    else entry.message.cost({ ...entry, many: this.about?.attentions.length > 1 });
     if (entry.error && !entry.content) {  // the question may be asked again
       this.entries.pop();
       const question = this.entries.pop();

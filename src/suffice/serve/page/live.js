@@ -11,7 +11,6 @@ const LONGEST_PAUSE = 10000;  // milliseconds before the feed is asked for again
 export class Live {
   constructor(refused) {
     this.refused = refused;
-    this.bounded = false;
     this.begun = 0;  // requests that have had their first token
     this.feed = null;  // AbortController
     this.frame = null;  // the last one in which something was read
@@ -29,10 +28,6 @@ export class Live {
     });
     document.addEventListener("visibilitychange", () => this.watch());
     new ResizeObserver(() => this.redraw()).observe(byId("keys"));
-  }
-
-  know(about) {
-    this.bounded = about.attentions[0].bounded;
   }
 
   get wanted() {
@@ -112,18 +107,10 @@ export class Live {
     meter.setAttribute("aria-label", `${percent(share)} percent of the bytes read`);
     const read = `${bytes(frame.kv_bytes_read)} of ${bytes(frame.kv_bytes_held)}`;
     byId("bytes").textContent = `${read} in ${frame.seconds.toFixed(1)} s`;
-    byId("bound").replaceChildren(...this.bound(frame, share === 1));
+    byId("bound").replaceChildren(...bound(frame));
     const audit = frame.audit;
     byId("audit").hidden = !audit;
     if (audit) byId("audit").textContent = audited(audit);
-  }
-
-  bound({ missing }, all) {
-    if (!missing) return [all ? "Nothing was left out." : "There is no bound on what was left out."];
-    const figure = element("strong", {}, `${percent(missing)} %`);
-    return this.bounded
-      ? ["Bound: at most ", figure, " of a softmax was left out."]
-      : ["Estimate: up to ", figure, " of a softmax was left out."];
   }
 
   maps({ key_rows: keys, value_rows: values, rows_held: held }) {
@@ -189,4 +176,11 @@ function audited({ missing, error, tokens }) {
   const off = `output off by ${percent(error.mean)} %`;
   const part = missing ? `${percent(missing.mean)} % left out on average, ` : "";
   return `Audit of ${count(tokens)} tokens: ${part}${off}.`;
+}
+
+function bound({ guarantee, missing }) {
+  if (guarantee === "exact") return ["Nothing of a softmax was left out."];
+  if (guarantee === "none") return ["Nothing is known of what was left out of a softmax."];
+  const saying = guarantee === "bound" ? "Bound: at most " : "Estimate: up to ";
+  return [saying, element("strong", {}, `${percent(missing)} %`), " of a softmax was left out."];
 }

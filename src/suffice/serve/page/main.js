@@ -60,10 +60,9 @@ async function begin() {
     byId("model").textContent = about.model;
     document.title = `${about.model} – suffice`;
     const size = about.weight_bytes ? `${bytes(about.weight_bytes)}, ` : "";
-    const own = about.attentions[0].name;
+    const own = about.attentions[0];
     byId("facts").textContent = `${size}${own} attention, ${count(about.max_model_len)} tokens of context`;
     chat.know(about);
-    live.know(about);
     live.watch();
   } catch (error) {
     refused(error);

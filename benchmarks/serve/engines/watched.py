@@ -1,6 +1,6 @@
 """A server whose engine notes when requests come, get tokens and end, and in which step.
 
-python -m benchmarks.serve.watched MODEL PORT LOG SAMPLES
+python -m benchmarks.serve.engines.watched MODEL PORT LOG SAMPLES
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def settings(folder: str, port: int, log: str, samples: int) -> Settings:
         port=port,
         max_num_seqs=samples,
         access_log=False,
-        engine="benchmarks.serve.watched:opened",
+        engine="benchmarks.serve.engines.watched:opened",
     )
 
 

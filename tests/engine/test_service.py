@@ -305,3 +305,25 @@ def test_tokens_that_are_known_have_no_log_probabilities_here(engine: Engine) ->
     assert whole.tokens()[:5] + rest.tokens() == whole.tokens()
     entries = [entry for delta in rest.deltas for entry in delta.logprobs or ()]
     assert [entry[0].token for entry in entries] == list(rest.tokens())
+
+
+def test_tokens_a_second_are_those_of_the_last_seconds() -> None:
+    now = [100.0]
+
+    def timed(history: list[int]) -> Any:
+        now[0] += 0.25
+        return mixed(history)
+
+    engine = Engine(fake_llm(timed), clock=lambda: now[0])
+    seen: list[float] = []
+    receiver = Receiver()
+
+    def note(delta: Delta) -> None:
+        seen.append(engine.stats().tokens_per_second)
+        receiver(delta)
+
+    engine.submit(Work("a", (3, 4), LONG), note)
+    receiver.wait()
+    engine.drain()
+    assert seen[-1] == pytest.approx(4.0) and engine.stats().tokens_per_second == 0
+    engine.close()

@@ -45,6 +45,11 @@ class Memory:
                 ready + 1, self.retained.least
             ):
                 return "later"
+        while self._scheduler.lacks(request) > 0:
+            victim = self._scheduler.who_makes_place(request)
+            if victim is None:
+                return "no"
+            self.park(victim)
         while not self._has_room(request):
             victim = self._scheduler.who_gives_way(below=request.priority)
             if victim is None:

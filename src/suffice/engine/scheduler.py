@@ -7,7 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
-from suffice.engine.admission import estimated_wait, in_order, note_start, who_gives_way
+from suffice.engine.admission import (
+    MAX_OVERTAKES,
+    estimated_wait,
+    in_order,
+    note_start,
+    who_gives_way,
+)
 from suffice.engine.fairness import FairShare
 from suffice.engine.request import Request, Sample
 
@@ -59,14 +65,15 @@ class Scheduler:
     def admit(self, fits: Callable[[Request], Answer] = lambda request: "yes") -> Request | None:
         """Return the next request to start, and count it as running; None if it does not fit.
 
-        `fits` says whether there is memory for a request: "no" makes all wait, "later" only this
-        one, until another's prompt, whose beginning it shares, has been run.
+        `fits` says whether there is memory for a request, and parks those who give way to it: "no"
+        makes all wait, "later" only this one, until another's prompt, whose beginning it shares,
+        has been run.
         """
         for request in in_order(self._waiting, self.shares.served):
-            if len(self.samples()) + len(request.running) > self.max_num_seqs:
+            if self.lacks(request) > sum(len(each.running) for each in self._below(request)):
                 return None
             answer = fits(request)
-            if answer == "no":
+            if answer == "no" or (answer == "yes" and self.lacks(request) > 0):
                 return None
             if answer == "yes":
                 self._waiting.remove(request)
@@ -75,6 +82,22 @@ class Scheduler:
                 self._starts.append(self._clock())
                 return request
         return None
+
+    def lacks(self, request: Request) -> int:
+        """Return how many more samples must end or be parked before a request can start."""
+        return len(self.samples()) + len(request.running) - self.max_num_seqs
+
+    def who_makes_place(self, request: Request) -> Request | None:
+        """Return who is parked first so that a request of a higher priority can start."""
+        return who_gives_way(self._below(request))
+
+    def _below(self, request: Request) -> list[Request]:
+        """Return who runs with a lower priority, without those whom enough have overtaken."""
+        return [
+            each
+            for each in self._running
+            if each.priority > request.priority and each.overtaken < MAX_OVERTAKES
+        ]
 
     def put_back(self, request: Request) -> None:
         """Let a request that was admitted wait again; it keeps its place in the order."""

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Busy", "Closed", "Delta", "Engine", "EngineStats", "Final", "TokenLogprob", "Work"]
 
 DEFAULT_PREFIX_BYTES = 1 << 30
+SPEED_SECONDS = 3.0  # over which tokens a second are counted
 
 _log = logging.getLogger(__name__)
 
@@ -100,6 +102,7 @@ class Engine:
         self._closing = self._draining = False
         self._settled = True  # the thread has nothing left to do or to tell
         self._stats = EngineStats()
+        self._counted: deque[tuple[float, int]] = deque()  # times, and tokens generated until then
         self._thread = threading.Thread(target=self._run, name="suffice-engine", daemon=True)
         self._thread.start()
 
@@ -279,13 +282,28 @@ class Engine:
         return _final(request, self._names[request.technique], guarantee)
 
     def _note(self) -> None:
+        stats, now = self._loop.stats(), self._clock()
         stats = dataclasses.replace(
-            self._loop.stats(), last_step_at=self._clock(), steps=self._stats.steps + 1
+            stats,
+            last_step_at=now,
+            steps=self._stats.steps + 1,
+            tokens_per_second=self._speed(stats, now),
         )
         with self._wake:
             self._stats = stats
             self._settled = not self._jobs
             self._wake.notify_all()
+
+    def _speed(self, stats: EngineStats, now: float) -> float:
+        """Return the tokens a second of the last seconds."""
+        if not (stats.running or stats.waiting):
+            self._counted.clear()
+            return 0.0
+        self._counted.append((now, stats.generated_tokens))
+        while now - self._counted[0][0] > SPEED_SECONDS:
+            self._counted.popleft()
+        began, before = self._counted[0]
+        return (stats.generated_tokens - before) / (now - began) if now > began else 0.0
 
 
 def _check_known(work: Work, request: Request) -> None:

@@ -126,6 +126,7 @@ class EngineStats:
         prefix_queries: Prompt tokens that were looked up in the prefix store.
         prefix_hits: Those of them that were found there.
         preemptions: Requests that were parked for lack of memory.
+        tokens_per_second: Generated in the last seconds; 0 if nothing runs.
         last_step_at: When the last step ended, on the clock of `time.monotonic`.
     """
 
@@ -140,6 +141,7 @@ class EngineStats:
     preemptions: int = 0
     steps: int = 0
     last_step_at: float = 0.0
+    tokens_per_second: float = 0.0
     prompt_tokens: int = 0
     generated_tokens: int = 0
     key_rows_read: int = 0

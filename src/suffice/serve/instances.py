@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +29,7 @@ from suffice.serve.settings import Settings
 
 LOG = logging.getLogger("suffice.serve")
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a dead engine is started again
-MOST_RESTARTS, WINDOW_SECONDS = 3, 300.0  # more restarts in this time are unhealthy
+MOST_AT_ONCE = 5  # engines in a row that may die before they are ready, or soon and idle
 MOST_TRIES = 2  # engines that may die under a request that got no token
 _REFUSALS = {"input": "invalid_value", "busy": "queue_full", "closed": "draining"}
 
@@ -63,7 +64,9 @@ class Instance:
         self._life: Life | None = None  # once it is ready
         self._newest: Life | None = None
         self._idle = 0.0
-        self._deaths: list[float] = []
+        self._at_once = 0
+        self._gone = ""  # why no engine is started any more
+        self.lost: Callable[[str], None] = LOG.error  # is told if no engine can be kept alive
         self._task: asyncio.Task[None] | None = None
         self._started: asyncio.Future[None] | None = None
         # A process inherits the priority of the thread that starts it, and this one's is the first.
@@ -102,9 +105,8 @@ class Instance:
     def ailment(self) -> str | None:
         """Return why the engine is not healthy, in a line; None if it is."""
         now = time.monotonic()
-        lately = [each for each in self._deaths if now - each < WINDOW_SECONDS]
-        if len(lately) > MOST_RESTARTS:
-            return f"the engine died {len(lately)} times in {WINDOW_SECONDS:.0f} seconds"
+        if self._at_once > 1 and self._life is None:
+            return f"{self._at_once} engines died without a request"
         if self._life is None:
             return None
         silent = now - self._life.heard
@@ -117,7 +119,9 @@ class Instance:
     def submit(self, ticket: Ticket) -> None:
         """Hand a ticket to the engine, or to the next one while there is none."""
         self.tickets[ticket.work.id] = ticket
-        if self._life is not None:
+        if self._gone:
+            self._lose(ticket, self._gone)
+        elif self._life is not None:
             self._life.writer.write(wire.frame(ticket.work))
 
     def cancel(self, ticket: Ticket) -> None:
@@ -138,13 +142,19 @@ class Instance:
             except msgspec.DecodeError:
                 LOG.exception("the engine sent what is no message")
             finally:
+                lived = time.monotonic() - began
+                idle = not self.tickets and lived < LONGEST_PAUSE
+                self._at_once = self._at_once + 1 if self._life is None or idle else 0
                 self._life = None
                 await self._end(life)
             if self._started is not None and not self._started.done():
                 self._started.set_exception(Problem("engine_lost", "the engine did not start"))
                 return
             self._mourn()
-            pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else pause
+            if self._at_once >= MOST_AT_ONCE:
+                self._give_up(life.process.returncode)
+                return
+            pause = pause if self._at_once else FIRST_PAUSE
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -212,17 +222,29 @@ class Instance:
     def _mourn(self) -> None:
         """Note that the engine died, and give up the requests that it may have died of."""
         self.restarts += 1
-        now = time.monotonic()
-        self._deaths = [each for each in self._deaths if now - each < WINDOW_SECONDS] + [now]
         LOG.error("the engine died; %d requests wait for the next one", len(self.tickets))
         for ticket in list(self.tickets.values()):
             ticket.tries += 1
             ticket.deaths += 1
             if ticket.tries > MOST_TRIES:
-                del self.tickets[ticket.work.id]
-                ticket.over = True
-                lost = f"the engine died {ticket.tries} times while it ran this request"
-                ticket.mailbox.fail(Problem("engine_lost", lost))
+                self._lose(
+                    ticket, f"the engine died {ticket.tries} times while it ran this request"
+                )
+
+    def _give_up(self, code: int | None) -> None:
+        """Start no more engines."""
+        why = (
+            f"{self._at_once} engines in a row died at once (exit code {code}): see the lines above"
+        )
+        self._gone = why
+        for ticket in list(self.tickets.values()):
+            self._lose(ticket, why)
+        self.lost(why)
+
+    def _lose(self, ticket: Ticket, why: str) -> None:
+        del self.tickets[ticket.work.id]
+        ticket.over = True
+        ticket.mailbox.fail(Problem("engine_lost", why))
 
     async def _end(self, life: Life | None) -> None:
         if life is None:

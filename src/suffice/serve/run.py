@@ -33,12 +33,18 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, front: Front) -> None:
         super().__init__(config)
         self._front = front
+        self.lost = False  # its engines
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Note the loop, for the signals."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+
+    def give_up(self, why: str) -> None:
+        """Stop, since there is no engine to go on with."""
+        print(f"suffice: error: {why}", file=sys.stderr, flush=True)
+        self._front.draining = self.lost = self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop, or stop."""
@@ -146,9 +152,10 @@ async def _serve(settings: Settings, listener: socket.socket, front: Front) -> i
         server_header=False,
     )
     server = Server(config, front)
+    front.instance.lost = server.give_up
     print(f"suffice serves {settings.names[0]} at {where}", file=sys.stderr, flush=True)
     try:
         await server.serve(sockets=[listener])
     finally:
         await front.close()
-    return 0
+    return 1 if server.lost else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_faults import until
 
 from serving import ENGINE as SCRIPTED
 from serving import Served
@@ -22,10 +24,9 @@ from suffice.serve.pending import Mailbox, Ticket
 from suffice.serve.router import Load
 from suffice.serve.settings import Settings
 from suffice.serve.wire import Submit
-from test_faults import until
 
 pytestmark = pytest.mark.skipif(native.cores() < 2, reason="two engines need two cores")
-LONG = "word " * 400
+LONG = "hello " * 400
 
 
 def kill(server: Served, at: int) -> None:
@@ -54,10 +55,11 @@ def test_requests_of_an_engine_that_died_go_on_in_the_other(
 ) -> None:
     monkeypatch.setattr(instances, "FIRST_PAUSE", 3600)  # none is started again
     monkeypatch.setattr(instances, "LONGEST_PAUSE", 3600)
-    with serving(instances=2, options={"step_seconds": 0.02}) as server, ThreadPoolExecutor() as pool:
+    options = {"step_seconds": 0.02}
+    with serving(instances=2, options=options) as server, ThreadPoolExecutor() as pool:
         alone = [text(server, seed) for seed in range(6)]
         asks = [pool.submit(text, server, seed) for seed in range(6)]
-        until(lambda: under_way(server) == [3, 3] and min(generated(server)) > 20)
+        until(lambda: under_way(server) == [3, 3] and min(generated(server)) > 2)
         kill(server, 0)
         assert [ask.result() for ask in asks] == alone
         fleet = server.front.instance
@@ -74,15 +76,22 @@ def test_requests_of_an_engine_that_died_go_on_in_the_other(
 def test_what_waits_for_an_engine_goes_to_the_first_that_comes(
     serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    launch, allowed = instances.Instance._launch, list[Any]()
+
+    async def launched(instance: instances.Instance) -> Any:
+        while instance not in allowed:
+            await asyncio.sleep(0.01)
+        return await launch(instance)
+
     with serving(instances=2) as server, ThreadPoolExecutor() as pool:
         alone = text(server, 5)
-        monkeypatch.setattr(instances, "FIRST_PAUSE", 3600)
-        kill(server, 0)
-        until(lambda: not server.front.instance.members[0].ready)
-        monkeypatch.setattr(instances, "FIRST_PAUSE", 1.0)
-        kill(server, 1)
+        monkeypatch.setattr(instances.Instance, "_launch", launched)
+        for at in (0, 1):
+            kill(server, at)
         until(lambda: not server.front.instance.ready)
         asks = [pool.submit(text, server, 5) for _ in range(4)]
+        until(lambda: len(server.front.instance.tickets) == 4)
+        allowed.append(server.front.instance.members[1])
         assert [ask.result() for ask in asks] == [alone] * 4
         assert [member.ready for member in server.front.instance.members] == [False, True]
 
@@ -94,9 +103,10 @@ def test_a_beginning_draws_requests_to_one_engine(serving: Callable[..., Any]) -
     with serving(instances=2, options={"context": 4096}) as server:
         text(server, 0, max_tokens=1)  # the other begins the next, of all that are alike
         for seed in range(5):
-            asked = [{"role": "user", "content": LONG + str(seed)}]
+            asked = [{"role": "user", "content": LONG + "hello " * seed}]
             body = {"messages": asked, "max_tokens": 20, "seed": seed}
-            assert server.post("/v1/chat/completions", body).status_code == 200
+            answer = server.post("/v1/chat/completions", body)
+            assert answer.status_code == 200, answer.text
         until(lambda: steps_of(1) == 100)
         assert steps_of(0) == 1
 
@@ -116,7 +126,9 @@ def test_an_engine_that_is_stopped_gets_no_requests(serving: Callable[..., Any])
         until(lambda: server.client.get("/health").status_code == 200)
 
 
-def test_a_cancelled_request_ends_wherever_it_runs(serving: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_cancelled_request_ends_wherever_it_runs(
+    serving: Callable[..., Any], tmp_path: Path
+) -> None:
     hold = tmp_path / "hold"
     hold.touch()
     with serving(instances=2, options={"hold": str(hold)}) as server, ThreadPoolExecutor() as pool:

@@ -157,6 +157,9 @@ class ScriptedEngine:
             last_step_at=self.last_step_at,
         )
 
+    def step_tokens(self) -> list[int]:
+        return []
+
     def look(self) -> Look:
         return Look(self.stats(), *self._grids(), "estimate", 0.004)
 

@@ -59,6 +59,7 @@ class Instance:
         failovers: Requests that went on in another engine.
         gone: Why no engine can be kept alive; None if one can.
         seen: Takes looks at the engine; see `watch`.
+        stepped: Takes the numbers of tokens that the engine's steps ran.
         left: Takes the tickets of an engine that died; those that it leaves wait for the next.
         back: Is called when an engine is ready.
     """
@@ -72,6 +73,7 @@ class Instance:
         self._settings = settings
         self._observe = observe
         self.seen: Callable[[Look], None] = lambda look: None
+        self.stepped: Callable[[list[int]], None] = lambda tokens: None
         self.left: Callable[[list[Ticket]], None] = lambda tickets: None
         self.back: Callable[[], None] = lambda: None
         self._share = share
@@ -221,6 +223,7 @@ class Instance:
             self._deliver(message, life.heard)
         elif isinstance(message, wire.Beat):
             self.stats, self._idle = message.stats, message.idle
+            self.stepped(message.step_tokens)
         elif isinstance(message, wire.Seen):
             self.seen(message.look)
         elif isinstance(message, wire.Facts):
@@ -278,15 +281,25 @@ class Instance:
         self.past.update(self.stats)
         self.stats = {}
         LOG.error("the engine died; %d requests go on in another one", len(self.tickets))
-        for ticket in list(self.tickets.values()):
-            ticket.tries += 1
+        for ticket in self.tickets.values():
             ticket.deaths += 1
+        for ticket in self._running():
+            ticket.tries += 1
             if ticket.tries > MOST_TRIES:
                 del self.tickets[ticket.work.id]
                 ticket.over = True
                 lost = f"the engine died {ticket.tries} times while it ran this request"
                 ticket.mailbox.fail(Problem("engine_lost", lost))
         self.left(list(self.tickets.values()))
+
+    def _running(self) -> list[Ticket]:
+        """Return the tickets that have places by their priority and their order; others wait."""
+        found, taken = [], 0
+        for ticket in sorted(self.tickets.values(), key=lambda each: each.work.priority):
+            if taken < self._settings.max_num_seqs:
+                found.append(ticket)
+            taken += ticket.samples
+        return found
 
     async def _end(self, life: Life | None) -> None:
         if life is None:

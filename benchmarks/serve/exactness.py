@@ -171,7 +171,7 @@ def run(plan: Plan, place: Place, flags: Sequence[str] = ()) -> dict[str, Any]:
         "parked": metrics["num_preemptions_total"],
         "prefix_tokens_found": metrics["prefix_cache_hits_total"],
         "drafts_accepted": metrics["spec_decode_num_accepted_tokens_total"],
-        "bytes_left": metrics["kv_cache_bytes_used"] - metrics["retained_bytes"],
+        "bytes_left": metrics["kv_cache_bytes_used"],
         "seconds": seconds,
     }
 

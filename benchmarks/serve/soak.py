@@ -145,7 +145,7 @@ def run(
         "generated_tokens": metrics["generation_tokens_total"],
         "engine_lived": same,
         "under_way": metrics["num_requests_running"] + metrics["num_requests_waiting"],
-        "bytes_left": metrics["kv_cache_bytes_used"] - metrics["retained_bytes"],
+        "bytes_left": metrics["kv_cache_bytes_used"],
     }
 
 

@@ -148,6 +148,7 @@ class Trace:
         self.sketch_bytes_read = 0  # included in kv_bytes_read
         self.kv_bytes_held = 0
         self.weight_bytes_read = 0
+        self.growth_bytes_copied = 0  # of keys and values, when caches grew
         self.missing = 0.0
         self.cached = (0, 0)
         self.plain_row_bytes = 0

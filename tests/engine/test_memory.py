@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fake_engine import FakeRunner, fake_llm, runner_of
 from suffice import LLM, SamplingParams
+from suffice.engine.admission import MAX_OVERTAKES
 from suffice.engine.request import Request
 from suffice.errors import OutOfMemory
 
@@ -264,3 +265,47 @@ def test_a_policy_that_finds_no_memory_waits_too(monkeypatch: pytest.MonkeyPatch
         fake_llm().generate([[3, 4, 5, 6]], params(0, 9))[0].outputs[0].token_ids
     )
     assert runner_of(llm).open_sequences == []
+
+
+def with_priority(llm: Any, seed: int, priority: int, n: int = 1) -> Request:
+    params = SamplingParams(n=n, seed=seed, max_tokens=9, ignore_eos=True)
+    made: Request = llm.maker.make([3, seed], params, priority=priority)
+    llm.loop.add(made)
+    return made
+
+
+def test_a_higher_priority_takes_the_place_of_the_newest_of_the_lowest() -> None:
+    llm = fake_llm(max_num_seqs=2)
+    low = [with_priority(llm, seed, 5) for seed in (1, 2)]
+    for _ in range(3):
+        llm.loop.step()
+    equal, high = with_priority(llm, 3, 5), with_priority(llm, 4, 0)
+    llm.loop.step()
+    assert llm.loop.scheduler.running == [low[0], high]
+    assert (low[1].preemptions, equal.begun) == (1, False)
+    made = [*low, equal, high]
+    while not llm.loop.scheduler.idle:
+        llm.loop.step()
+    alone = [fake_llm().generate([[3, seed]], each.params)[0] for seed, each in enumerate(made, 1)]
+    assert [r.output().outputs for r in made] == [each.outputs for each in alone]
+    assert sum(each.preemptions for each in made) == 1
+
+
+def test_nobody_is_parked_for_a_request_that_would_not_start_even_so() -> None:
+    llm = fake_llm(max_num_seqs=3)
+    with_priority(llm, 1, 0)
+    low = with_priority(llm, 2, 5)
+    llm.loop.step()
+    wide = with_priority(llm, 3, 1, n=3)
+    llm.loop.step()
+    assert (low.preemptions, wide.begun) == (0, False)
+
+
+def test_who_was_overtaken_often_keeps_its_place() -> None:
+    llm = fake_llm(max_num_seqs=1)
+    low = with_priority(llm, 1, 5)
+    llm.loop.step()
+    low.overtaken = MAX_OVERTAKES
+    high = with_priority(llm, 2, 0)
+    llm.loop.step()
+    assert (low.preemptions, high.begun) == (0, False)

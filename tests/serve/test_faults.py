@@ -18,6 +18,7 @@ import pytest
 from scripted_engine import FATAL, LENGTH
 from serving import Served, events
 from suffice.errors import InputError
+from suffice.serve import instances
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -272,3 +273,31 @@ def test_many_at_once(serving: Callable[..., Any]) -> None:
             assert body["choices"] == alone[at % 4]
             assert body["usage"]["completion_tokens"] == LENGTH
         until(lambda: idle(server))
+
+
+def test_engines_that_die_at_once_are_given_up(
+    serving: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
+    dies, told = tmp_path / "dies", list[str]()
+    with serving(options={"dies": str(dies), "step_seconds": 0.01}) as server:
+        (instance,) = server.front.instance.members
+        server.front.lost = told.append
+        for _ in range(instances.MOST_AT_ONCE + 1):  # those that had work do not count
+            before = instance.restarts
+            with ThreadPoolExecutor() as pool:
+                answer = pool.submit(server.chat, max_tokens=100, seed=1)
+                until(lambda: any(each.generated > 2 for each in [*instance.tickets.values()]))
+                kill(server)
+                assert answer.result().status_code == 200
+            assert instance.restarts == before + 1
+        assert not told and server.client.get("/health").status_code == 200
+        dies.touch()
+        with ThreadPoolExecutor() as pool:
+            kill(server)
+            until(lambda: instance.restarts > before + 1)
+            answer = pool.submit(server.chat)
+            until(lambda: told)
+            assert answer.result().json()["error"]["code"] == "engine_lost"
+        assert told == ["5 engines in a row died at once (exit code 70): see the lines above"]
+        assert server.client.get("/health").status_code == 503

@@ -1,63 +1,167 @@
-"""Several engines behind one server: fleet.py."""
+"""Several engines behind one server: fleet.py, and instances.py with several."""
 
 from __future__ import annotations
 
-import dataclasses
+import asyncio
 import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+from test_faults import until
 
+from serving import ENGINE as SCRIPTED
+from serving import Served
+from suffice import native
 from suffice.engine.work import EngineStats, Look
-from suffice.native import cores
-from suffice.serve.fleet import summed, together
+from suffice.errors import InputError
+from suffice.serve import instances
+from suffice.serve.fleet import load_of, summed, together
+from suffice.serve.pending import Mailbox, Ticket
+from suffice.serve.router import Load
+from suffice.serve.settings import Settings
+from suffice.serve.wire import Submit
 
-LOOKS = [
-    Look(EngineStats(running=1, steps=5, last_step_at=3.0), [[1, 2]], [[3, 4]], [[9, 9]], "exact"),
-    Look(
-        EngineStats(running=2, steps=7, last_step_at=2.0),
-        [[10, 20]],
-        [[30, 40]],
-        [[90, 90]],
-        "estimate",
-        0.25,
-        {"tokens": 4},
-    ),
-]
+pytestmark = pytest.mark.skipif(native.cores() < 2, reason="two engines need two cores")
+LONG = "hello " * 400
 
 
-def test_looks_at_engines_add_up() -> None:
-    found = together(LOOKS)
-    assert found.key_rows == [[11, 22]] and found.value_rows == [[33, 44]]
-    assert found.rows_held == [[99, 99]]
-    assert (found.guarantee, found.missing, found.audit) == ("estimate", 0.25, {"tokens": 4})
-    assert (found.stats.running, found.stats.steps) == (3, 12)
-    assert together(LOOKS[:1]) is LOOKS[0]
+def kill(server: Served, at: int) -> None:
+    pid = server.front.instance.members[at].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
 
 
-def test_counts_add_up_and_times_are_the_latest() -> None:
-    found = summed(dataclasses.asdict(look.stats) for look in LOOKS)
-    assert (found["steps"], found["last_step_at"]) == (12, 3.0)
+def under_way(server: Served) -> list[int]:
+    return [len(member.tickets) for member in server.front.instance.members]
 
 
-@pytest.mark.skipif(cores() < 2, reason="two engines need two cores")
-def test_two_engines_share_requests_and_one_takes_over(serving: Callable[..., Any]) -> None:
-    with serving(instances=2, options={"step_seconds": 0.02}) as server:
-        members = server.front.instance.members
+def generated(server: Served) -> list[int]:
+    members = server.front.instance.members
+    return [sum(each.generated for each in [*member.tickets.values()]) for member in members]
 
-        def ask(at: int) -> str:
-            answer = server.chat("hello there", max_tokens=40, seed=at)
+
+def text(server: Served, seed: int, **fields: Any) -> str:
+    answer = server.chat(seed=seed, **{"max_tokens": 150, **fields})
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def test_requests_of_an_engine_that_died_go_on_in_the_other(
+    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "FIRST_PAUSE", 3600)  # none is started again
+    monkeypatch.setattr(instances, "LONGEST_PAUSE", 3600)
+    options = {"step_seconds": 0.02}
+    with serving(instances=2, options=options) as server, ThreadPoolExecutor() as pool:
+        alone = [text(server, seed) for seed in range(6)]
+        asks = [pool.submit(text, server, seed) for seed in range(6)]
+        until(lambda: under_way(server) == [3, 3] and min(generated(server)) > 2)
+        kill(server, 0)
+        assert [ask.result() for ask in asks] == alone
+        fleet = server.front.instance
+        assert (fleet.restarts, fleet.failovers) == (1, 3)
+        assert [member.ready for member in fleet.members] == [False, True]
+        assert server.client.get("/ready").status_code == 200
+        page = server.client.get("/metrics").text
+        assert 'suffice:instance_restarts_total{engine="0",model_name="scripted"} 1.0' in page
+        assert 'suffice:failovers_total{engine="1",model_name="scripted"} 3.0' in page
+        assert 'suffice:num_requests_running{engine="1",model_name="scripted"}' in page
+        assert text(server, 1) == alone[1], "new requests go to the other, too"
+
+
+def test_what_waits_for_an_engine_goes_to_the_first_that_comes(
+    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, allowed = instances.Instance._launch, list[Any]()
+
+    async def launched(instance: instances.Instance) -> Any:
+        while instance not in allowed:
+            await asyncio.sleep(0.01)
+        return await launch(instance)
+
+    with serving(instances=2) as server, ThreadPoolExecutor() as pool:
+        alone = text(server, 5)
+        monkeypatch.setattr(instances.Instance, "_launch", launched)
+        for at in (0, 1):
+            kill(server, at)
+        until(lambda: not server.front.instance.ready)
+        asks = [pool.submit(text, server, 5) for _ in range(4)]
+        until(lambda: len(server.front.instance.tickets) == 4)
+        allowed.append(server.front.instance.members[1])
+        assert [ask.result() for ask in asks] == [alone] * 4
+        assert [member.ready for member in server.front.instance.members] == [False, True]
+
+
+def test_a_beginning_draws_requests_to_one_engine(serving: Callable[..., Any]) -> None:
+    def steps_of(at: int) -> int:
+        return int(server.front.instance.members[at].stats.get("generated_tokens", 0))
+
+    with serving(instances=2, options={"context": 4096}) as server:
+        text(server, 0, max_tokens=1)  # the other begins the next, of all that are alike
+        for seed in range(5):
+            asked = [{"role": "user", "content": LONG + "hello " * seed}]
+            body = {"messages": asked, "max_tokens": 20, "seed": seed}
+            answer = server.post("/v1/chat/completions", body)
             assert answer.status_code == 200, answer.text
-            return str(answer.json()["choices"][0]["message"]["content"])
+        until(lambda: steps_of(1) == 100)
+        assert steps_of(0) == 1
 
-        alone = [ask(at) for at in range(4)]
-        with ThreadPoolExecutor() as pool:
-            asks = [pool.submit(ask, at) for at in range(4)]
-            while not all(member.tickets for member in members):
-                assert not all(each.done() for each in asks), "one engine had all requests"
-            os.kill(members[0].pid or 0, signal.SIGKILL)
-            assert [each.result() for each in asks] == alone
-        assert members[0].restarts == 1 and members[1].restarts == 0
+
+def test_an_engine_that_is_stopped_gets_no_requests(serving: Callable[..., Any]) -> None:
+    with serving(instances=2, heartbeat_seconds=1.2) as server:
+        pid = server.front.instance.members[0].pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until(lambda: server.client.get("/health").status_code == 503)
+            assert server.client.get("/health").json()["reason"].startswith("engine 0: the engine")
+            assert server.client.get("/ready").status_code == 200
+            for seed in range(4):
+                text(server, seed, max_tokens=3)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        until(lambda: server.client.get("/health").status_code == 200)
+
+
+def test_a_cancelled_request_ends_wherever_it_runs(
+    serving: Callable[..., Any], tmp_path: Path
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    with serving(instances=2, options={"hold": str(hold)}) as server, ThreadPoolExecutor() as pool:
+        asks = [pool.submit(server.chat, request_id=f"r{at}") for at in range(4)]
+        until(lambda: under_way(server) == [2, 2])
+        for at in range(4):
+            assert server.client.delete(f"/v1/requests/r{at}").status_code == 200
+        assert [ask.result().status_code for ask in asks] == [499] * 4
+        assert under_way(server) == [0, 0]
+
+
+def test_there_are_no_more_engines_than_cores() -> None:
+    from suffice.serve.front import Front
+
+    with pytest.raises(InputError, match="instances=9999: must be at most"):
+        Front(Settings("m", engine=SCRIPTED, instances=9999))
+    with pytest.raises(InputError, match="instances=0: must be at least 1"):
+        Settings("m", instances=0)
+
+
+def test_sums() -> None:
+    assert summed([{"a": 1, "last_step_at": 5.0}, {"a": 2, "b": 3, "last_step_at": 4.0}]) == {
+        "a": 3,
+        "b": 3,
+        "last_step_at": 5.0,
+    }
+    first = Look(EngineStats(steps=2), [[1, 2]], [[3, 4]], [[5, 6]], "bound", 0.1, {"tokens": 3})
+    other = Look(EngineStats(steps=3), [[1, 1]], [[1, 1]], [[1, 1]], "exact", 0.0, {"tokens": 9})
+    found = together([first, other])
+    assert (found.stats.steps, found.key_rows, found.value_rows) == (5, [[2, 3]], [[4, 5]])
+    assert (found.rows_held, found.guarantee, found.missing) == ([[6, 7]], "bound", 0.1)
+    assert found.audit == {"tokens": 9} and together([first]) is first
+    waiting = Ticket(Submit("a", [1] * 7, {}), 1, 0, Mailbox())
+    runs = Ticket(Submit("b", [1] * 5, {}), 3, 0, Mailbox())
+    runs.first_at = 1.0
+    assert load_of([waiting, runs]) == Load(7, 3)

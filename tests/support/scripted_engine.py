@@ -2,12 +2,14 @@
 
 It runs in the engine's process like the real one. Its options: `step_seconds` of a step,
 `max_waiting` requests, `context`, `says` (the text of every answer), `hold` (a file: no steps while
-it exists), `fail` (a word: the engine refuses to start with it).
+it exists), `fail` (a word: the engine refuses to start with it), `dies` (a file: the
+engine's process ends while it exists).
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -155,6 +157,9 @@ class ScriptedEngine:
             last_step_at=self.last_step_at,
         )
 
+    def step_tokens(self) -> list[int]:
+        return []
+
     def look(self) -> Look:
         return Look(self.stats(), *self._grids(), "estimate", 0.004)
 
@@ -198,6 +203,8 @@ def compiled(text: str) -> Any:
 
 def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
     """Make the engine, as `Settings.engine` names it."""
+    if options.get("dies") and Path(options["dies"]).exists():
+        os._exit(70)
     if options.get("fail"):
         raise InputError(f"the model '{options['fail']}' cannot be used")
     facts = wire.Facts(

@@ -14,11 +14,15 @@ from typing import Any
 import httpx2
 import uvicorn
 
+from suffice.cli.options import ModelFlags
+from suffice.cli.serve import engine_options
+from suffice.engine.options import EngineOptions
 from suffice.models.tokenizer import load_tokenizer
 from suffice.serve.app import build
 from suffice.serve.front import Front
 from suffice.serve.http import Protocol
 from suffice.serve.run import listening
+from suffice.serve.settings import ENGINE as REAL_ENGINE
 from suffice.serve.settings import Settings
 from suffice.serve.text import Text
 
@@ -103,3 +107,17 @@ def served(folder: Path, **settings: Any) -> Iterator[Served]:
             server.should_exit = True
             thread.join(20)
             loop.close()
+
+
+def real(folder: Path, **options: Any) -> contextlib.AbstractContextManager[Served]:
+    """Serve a model of a folder with the real engine, on one thread."""
+    given = EngineOptions(model=str(folder), threads=1, **options)
+    found = engine_options(ModelFlags(options=given), 8)
+    return served(
+        folder,
+        engine=REAL_ENGINE,
+        options=found,
+        model="tiny",
+        max_num_seqs=8,
+        heartbeat_seconds=1.2,
+    )

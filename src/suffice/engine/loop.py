@@ -134,6 +134,7 @@ class Loop:
             return EngineStats(
                 running=len(self.scheduler.running),
                 waiting=self.scheduler.waiting,
+                deferred=self.scheduler.deferred,
                 kv_bytes_used=used,
                 kv_bytes_limit=limit,
                 prefix_bytes=self.retained.bytes,
@@ -142,6 +143,8 @@ class Loop:
                 prefix_queries=self.retained.queries,
                 preemptions=self._memory.preemptions,
                 prompt_tokens=self._prompt_tokens,
+                prompt_rows_copied=self._memory.rows_copied,
+                growth_bytes_copied=trace.growth_bytes_copied,
                 generated_tokens=self._generated_tokens,
                 key_rows_read=trace.key_rows_read,
                 value_rows_read=trace.value_rows_read,

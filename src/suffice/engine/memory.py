@@ -32,6 +32,7 @@ class Memory:
     def __init__(self, runner: Runner, scheduler: Scheduler, retained: Retained, rows: int) -> None:
         self.retained = retained
         self.preemptions = 0
+        self.rows_copied = 0  # of the beginnings of prompts
         self._runner = runner
         self._scheduler = scheduler
         self._rows = rows
@@ -148,6 +149,7 @@ class Memory:
             while True:
                 try:
                     sequence = self._runner.fork(entry.sequence, rows, spare)
+                    self.rows_copied += rows
                     break
                 except OutOfMemory:
                     if not self.retained.drop_oldest(but=entry):

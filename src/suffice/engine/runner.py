@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections import abc
 from collections.abc import Callable, Iterator
@@ -135,7 +134,7 @@ class Runner(ModelWithTechniques):
         cache = sequence.cache
         self._watch_length(cache.length + rows)
         # The first row after the prompt is the answer's: growing for it would copy the prompt.
-        cache.reserve(min(rows + 1, cache.limit - cache.length))
+        self._grow(cache, min(rows + 1, cache.limit - cache.length))
         scale = self.decoder.config.attention_scale
         sequence.watch = self.config.policy.watch(cache, self.windows, scale)
 
@@ -286,12 +285,16 @@ class Runner(ModelWithTechniques):
         # Beyond the longest prompt, several tokens would be rotated differently from single ones.
         return min(self.longest_prompt, cache.limit) - cache.length
 
-    def _grow(self, cache: KVCache, rows: int, drafts: int) -> None:
-        if drafts > 0:
-            with contextlib.suppress(OutOfMemory):  # then grow without drafts
-                cache.reserve(rows + drafts)
-                return
-        cache.reserve(rows)
+    def _grow(self, cache: KVCache, rows: int, drafts: int = 0) -> None:
+        held, before = cache.bytes, cache.capacity
+        try:
+            cache.reserve(rows + max(drafts, 0))
+        except OutOfMemory:
+            if drafts <= 0:
+                raise
+            cache.reserve(rows)  # grow without drafts
+        if cache.capacity > before > 0:
+            self.trace.growth_bytes_copied += held * cache.length // before
 
     def propose(self, samples: abc.Sequence[DraftingSample], most: list[int]) -> list[Tree]:
         """Return drafts for each sample, at most `most` tokens, for which memory is reserved."""

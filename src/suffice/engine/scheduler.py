@@ -18,7 +18,8 @@ _KNOWN_STARTS = 16  # from which the waiting time is estimated
 class Scheduler:
     """Requests start in the order of `admission`: a request waits until all its samples fit.
 
-    Of equal requests, none overtakes another.
+    Of equal requests, none overtakes another. `deferred` counts the requests
+    that wait for another's prompt, which begins as theirs, and not for places or memory.
     """
 
     def __init__(self, max_num_seqs: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,6 +29,7 @@ class Scheduler:
         self._waiting: list[Request] = []
         self._running: list[Request] = []
         self._arrivals = 0
+        self.deferred = 0
         self._starts: deque[float] = deque(maxlen=_KNOWN_STARTS)
 
     @property
@@ -63,12 +65,15 @@ class Scheduler:
         this one, until another's prompt, whose beginning it shares, has been run. It is asked only
         if there would be places enough without the requests of a lower priority.
         """
+        self.deferred = 0
         for request in in_order(self._waiting, self.shares.served):
             if self.lacking(request) > sum(len(each.running) for each in self._lower(request)):
                 return None
             answer = fits(request)
             if answer == "no":
                 return None
+            if answer == "later":
+                self.deferred += 1
             if answer == "yes":
                 self._waiting.remove(request)
                 note_start(request, self._waiting)

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Busy", "Closed", "Delta", "Engine", "EngineStats", "Final", "TokenLogprob", "Work"]
 
 DEFAULT_PREFIX_BYTES = 1 << 30
+_KEPT_STEPS = 1 << 14  # whose tokens nobody has asked for yet
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +103,7 @@ class Engine:
         self._closing = self._draining = False
         self._settled = True  # the thread has nothing left to do or to tell
         self._stats = EngineStats()
+        self._step_tokens: deque[int] = deque(maxlen=_KEPT_STEPS)
         self._pace = Pace(clock())
         self._thread = threading.Thread(target=self._run, name="suffice-engine", daemon=True)
         self._thread.start()
@@ -198,6 +201,13 @@ class Engine:
             speed = self._pace.per_second(self._stats.generated_tokens, self._clock())
             return dataclasses.replace(self._stats, tokens_per_second=speed)
 
+    def step_tokens(self) -> list[int]:
+        """Return the tokens of each step since the last call, of prompts and answers."""
+        with self._wake:
+            found = [tokens for tokens in self._step_tokens if tokens]
+            self._step_tokens.clear()
+            return found
+
     def look(self) -> Look:
         """Return the state and the rows read by layer and head; waits for the end of a step."""
         look, own = self._loop.look(), self.stats()
@@ -292,6 +302,7 @@ class Engine:
             self._loop.stats(), last_step_at=self._clock(), steps=self._stats.steps + 1
         )
         with self._wake:
+            self._step_tokens.append(stats.tokens_run - self._stats.tokens_run)
             self._stats = stats
             self._pace.note(stats.generated_tokens, stats.last_step_at)
             self._settled = not self._jobs
@@ -358,6 +369,8 @@ def _final(request: Request, attention: str, guarantee: Guarantee) -> Final:
         prefill_seconds=metrics.prefill_seconds,
         decode_seconds=metrics.decode_seconds,
         drafts=drafts.num_draft_tokens,
+        draft_steps=drafts.num_drafts,
+        accepted_at=tuple(drafts.num_accepted_tokens_per_pos),
         accepted=drafts.num_accepted_tokens,
         key_rows_read=request.reads.key_rows,
         value_rows_read=request.reads.value_rows,

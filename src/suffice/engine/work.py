@@ -70,6 +70,9 @@ class Final:
     largest share that was missing (NaN where it is not defined), `audited_error` the largest error
     of an output over the output.
 
+    `draft_steps` are those that had drafts to check, `accepted_at` the accepted drafts by their
+    position in the step.
+
     `error_code` is "too_large" (more memory than there is), "deadline", "invalid" (no token could
     be chosen) or "internal".
     """
@@ -81,6 +84,8 @@ class Final:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     drafts: int = 0
+    draft_steps: int = 0
+    accepted_at: tuple[int, ...] = ()
     accepted: int = 0
     key_rows_read: int = 0
     rows_held: int = 0
@@ -126,6 +131,9 @@ class EngineStats:
         prefix_queries: Prompt tokens that were looked up in the prefix store.
         prefix_hits: Those of them that were found there.
         preemptions: Requests that were parked, for memory or for more urgent ones.
+        deferred: Those of the waiting requests that wait for another's prompt, which begins alike.
+        prompt_rows_copied: Tokens whose keys and values were copied from another cache, not run.
+        growth_bytes_copied: Bytes of keys and values that were copied when caches grew.
         drafts: Drafted tokens that were checked; `accepted` are those of them that were right.
         tokens_per_second: Generated tokens a second, of the last five seconds.
         last_step_at: When the last step ended, on the clock of `time.monotonic`.
@@ -133,6 +141,7 @@ class EngineStats:
 
     running: int = 0
     waiting: int = 0
+    deferred: int = 0
     kv_bytes_used: int = 0
     kv_bytes_limit: int = 0
     prefix_bytes: int = 0
@@ -143,6 +152,8 @@ class EngineStats:
     steps: int = 0
     last_step_at: float = 0.0
     prompt_tokens: int = 0
+    prompt_rows_copied: int = 0
+    growth_bytes_copied: int = 0
     generated_tokens: int = 0
     tokens_per_second: float = 0.0
     key_rows_read: int = 0
@@ -153,6 +164,11 @@ class EngineStats:
     weight_bytes_read: int = 0
     drafts: int = 0
     accepted: int = 0
+
+    @property
+    def tokens_run(self) -> int:
+        """The tokens of prompts that were run, and those that were generated."""
+        return self.prompt_tokens + self.generated_tokens
 
 
 @dataclass(frozen=True)

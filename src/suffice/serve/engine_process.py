@@ -84,7 +84,7 @@ class Outbox:
         stats = self._engine.stats()
         busy = stats.running or stats.waiting
         idle = now - stats.last_step_at if busy and stats.last_step_at else 0.0
-        return wire.Beat(dataclasses.asdict(stats), max(0.0, idle))
+        return wire.Beat(dataclasses.asdict(stats), max(0.0, idle), self._engine.step_tokens())
 
 
 def serve(link: socket.socket, opened: Opened) -> None:

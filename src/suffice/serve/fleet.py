@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from suffice.attention.rule import weakest
-from suffice.engine.work import EngineStats, Look
+from suffice.engine.work import Delta, EngineStats, Look
 from suffice.serve import wire
 from suffice.serve.cores import shares
 from suffice.serve.instances import Instance
@@ -97,9 +97,10 @@ class Fleet:
         return None
 
     @property
-    def hopeless(self) -> bool:
-        """Whether no engine is there, and all died several times before they were ready."""
-        return all(member.hopeless for member in self.members)
+    def gone(self) -> str | None:
+        """Why no engine can be kept alive; None if one can."""
+        reasons = [member.gone for member in self.members]
+        return reasons[0] if all(reasons) else None
 
     def watch(self, on: bool) -> None:
         """Have looks at the engines sent to `seen`, or no more."""
@@ -126,7 +127,7 @@ class Fleet:
         ]
         return self._router.choose(ticket.work, loads)
 
-    def _observed(self, ticket: Ticket, delta: Any, now: float) -> None:
+    def _observed(self, ticket: Ticket, delta: Delta, now: float) -> None:
         self._observe(ticket, delta, now)
         if delta.final is not None and len(self.members) > 1:
             for at, member in enumerate(self.members):
@@ -198,7 +199,7 @@ def together(looks: list[Look]) -> Look:
         grid("key_rows"),
         grid("value_rows"),
         grid("rows_held"),
-        weakest(known) if known else None,
-        max(look.missing for look in looks),
-        max(audits, key=lambda audit: int(audit["tokens"]), default=None),
+        guarantee=weakest(known) if known else None,
+        missing=max(look.missing for look in looks),
+        audit=max(audits, key=lambda audit: int(audit["tokens"]), default=None),
     )

@@ -227,10 +227,9 @@ class Front:
                 break
             await asyncio.sleep(0.02)
 
-    def _give_up(self) -> None:
+    def _give_up(self, why: str) -> None:
         """End all requests: no engine will run them."""
         self.draining = True
-        why = "the engine died again and again before it was ready"
         for job in list(self.jobs.values()):
             self._fail(job, Problem("engine_lost", why))
         self.lost(why)
@@ -240,8 +239,8 @@ class Front:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
-            if self.instance.hopeless and not self.draining:
-                self._give_up()
+            if (why := self.instance.gone) is not None and not self.draining:
+                self._give_up(why)
             for job in list(self.jobs.values()):
                 job.mailbox.sweep(now)
                 since = job.writing_since

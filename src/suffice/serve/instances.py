@@ -32,8 +32,7 @@ from suffice.serve.settings import Settings
 
 LOG = logging.getLogger("suffice.serve")
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a dead engine is started again
-MOST_DEATHS, WINDOW_SECONDS = 3, 300.0  # more engines that died in this time without a token
-MOST_STILLBORN = 4  # engines in a row that died before they were ready
+MOST_AT_ONCE = 5  # engines in a row that may die before they are ready, or soon and idle
 MOST_TRIES = 2  # engines that may die under a request that got no token
 _REFUSALS = {"input": "invalid_value", "busy": "queue_full", "closed": "draining"}
 
@@ -47,7 +46,6 @@ class Life:
     writer: asyncio.WriteTransport
     heard: float = field(default_factory=time.monotonic)
     ready: bool = False  # was, once
-    gave: bool = False  # a token
 
 
 class Instance:
@@ -59,7 +57,9 @@ class Instance:
         past: The sums of the last counts of engines that died.
         restarts: Engines that died.
         failovers: Requests that went on in another engine.
+        gone: Why no engine can be kept alive; None if one can.
         seen: Takes looks at the engine; see `watch`.
+        stepped: Takes the numbers of tokens that the engine's steps ran.
         left: Takes the tickets of an engine that died; those that it leaves wait for the next.
         back: Is called when an engine is ready.
     """
@@ -73,15 +73,16 @@ class Instance:
         self._settings = settings
         self._observe = observe
         self.seen: Callable[[Look], None] = lambda look: None
+        self.stepped: Callable[[list[int]], None] = lambda tokens: None
         self.left: Callable[[list[Ticket]], None] = lambda tickets: None
         self.back: Callable[[], None] = lambda: None
         self._share = share
-        self._stillborn = 0
+        self.gone: str | None = None
+        self._at_once = 0
         self._watched = False
         self._life: Life | None = None  # once it is ready
         self._newest: Life | None = None
         self._idle = 0.0
-        self._deaths: list[float] = []
         self._task: asyncio.Task[None] | None = None
         self._started: asyncio.Future[None] | None = None
         # A process inherits the priority of the thread that starts it, and this one's is the first.
@@ -118,11 +119,6 @@ class Instance:
         return self.ready and self.ailment() is None
 
     @property
-    def hopeless(self) -> bool:
-        """Whether engines die again and again before they are ready."""
-        return self._stillborn >= MOST_STILLBORN
-
-    @property
     def pid(self) -> int | None:
         """The engine's process."""
         return None if self._life is None else self._life.process.pid
@@ -130,12 +126,9 @@ class Instance:
     def ailment(self) -> str | None:
         """Return why the engine is not healthy, in a line; None if it is."""
         now = time.monotonic()
-        lately = [each for each in self._deaths if now - each < WINDOW_SECONDS]
-        if len(lately) > MOST_DEATHS:
-            seconds = f"{WINDOW_SECONDS:.0f} seconds"
-            return f"the engine died {len(lately)} times in {seconds} without a token between"
         if self._life is None:
-            return None
+            many = self._at_once > 1
+            return f"{self._at_once} engines died without a request" if many else None
         silent = now - self._life.heard
         if silent > self._settings.heartbeat_seconds:
             return f"the engine has said nothing for {silent:.0f} seconds"
@@ -189,11 +182,14 @@ class Instance:
             finally:
                 self._life = None
                 await self._end(life)
+            lived = time.monotonic() - began
             if self._started is not None and not self._started.done():
                 self._started.set_exception(Problem("engine_lost", "the engine did not start"))
                 return
-            self._mourn(life)
-            pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else pause
+            if life is not None:
+                self._note_death(life, soon=lived < LONGEST_PAUSE)
+            self._mourn()
+            pause = pause if self._at_once else FIRST_PAUSE
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -224,10 +220,10 @@ class Instance:
         assert life is not None, "an engine that speaks has been launched"
         life.heard = time.monotonic()
         if isinstance(message, wire.Step):
-            life.gave = life.gave or any(delta.tokens for delta in message.deltas)
             self._deliver(message, life.heard)
         elif isinstance(message, wire.Beat):
             self.stats, self._idle = message.stats, message.idle
+            self.stepped(message.step_tokens)
         elif isinstance(message, wire.Seen):
             self.seen(message.look)
         elif isinstance(message, wire.Facts):
@@ -238,8 +234,8 @@ class Instance:
             self._started.set_exception(InputError(message.message))
 
     def _welcome(self, life: Life, facts: wire.Facts) -> None:
-        self.facts, self._life, self._idle, self._stillborn = facts, life, 0.0, 0
-        life.ready = True
+        self.facts, self._life, self._idle = facts, life, 0.0
+        life.ready, self.gone = True, None
         if self._started is not None and not self._started.done():
             self._started.set_result(None)
         for ticket in self.tickets.values():
@@ -270,27 +266,40 @@ class Instance:
         code = _REFUSALS.get(message.kind, "internal")
         ticket.mailbox.fail(Problem(code, message.message, wait=wait))
 
-    def _mourn(self, life: Life | None) -> None:
+    def _note_death(self, life: Life, soon: bool) -> None:
+        """Count engines that died of themselves; those that had work may die ever so often."""
+        of_itself = not life.ready or (soon and not self.tickets)
+        self._at_once = self._at_once + 1 if of_itself else 0
+        if self._at_once >= MOST_AT_ONCE:
+            code = life.process.returncode
+            died = f"{self._at_once} engines in a row died at once (exit code {code})"
+            self.gone = f"{died}: see the lines above"
+
+    def _mourn(self) -> None:
         """Note that the engine died, and give up the requests that it may have died of."""
         self.restarts += 1
         self.past.update(self.stats)
         self.stats = {}
-        now = time.monotonic()
-        self._deaths = [each for each in self._deaths if now - each < WINDOW_SECONDS] + [now]
-        if life is not None and life.gave:  # who gets on with its work may die as often as it does
-            self._deaths.clear()
-        if life is not None and not life.ready:
-            self._stillborn += 1
         LOG.error("the engine died; %d requests go on in another one", len(self.tickets))
-        for ticket in list(self.tickets.values()):
-            ticket.tries += 1
+        for ticket in self.tickets.values():
             ticket.deaths += 1
+        for ticket in self._running():
+            ticket.tries += 1
             if ticket.tries > MOST_TRIES:
                 del self.tickets[ticket.work.id]
                 ticket.over = True
                 lost = f"the engine died {ticket.tries} times while it ran this request"
                 ticket.mailbox.fail(Problem("engine_lost", lost))
         self.left(list(self.tickets.values()))
+
+    def _running(self) -> list[Ticket]:
+        """Return the tickets that have places by their priority and their order; others wait."""
+        found, taken = [], 0
+        for ticket in sorted(self.tickets.values(), key=lambda each: each.work.priority):
+            if taken < self._settings.max_num_seqs:
+                found.append(ticket)
+            taken += ticket.samples
+        return found
 
     async def _end(self, life: Life | None) -> None:
         if life is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     disable_created_metrics,
     generate_latest,
@@ -40,15 +41,21 @@ _HISTOGRAMS = {
     "request_generation_tokens": ("Tokens generated for a request.", _COUNTS),
     "request_params_n": ("Samples asked for.", (1, 2, 5, 10, 20)),
     "request_params_max_tokens": ("Most tokens asked for.", _COUNTS),
+    "request_prefill_kv_computed_tokens": ("Prompt tokens that were not cached.", _COUNTS),
+    "request_num_preemptions": ("How often a request was parked.", (0, 1, 2, 5, 10, 20, 50)),
+    "iteration_tokens_total": ("Tokens of a step, of prompts and answers.", _COUNTS),
 }
 _COUNTERS = {
     "prompt_tokens": ("Prompt tokens.", ()),
     "prompt_tokens_cached": ("Prompt tokens that were cached.", ()),
+    "prompt_tokens_by_source": ("Prompt tokens, run or cached.", ("source",)),
     "generation_tokens": ("Generated tokens.", ()),
     "request_success": ("Requests that ended, by reason.", ("finished_reason",)),
     "admission_rejections": ("Requests refused before they ran.", ("reason",)),
+    "spec_decode_num_drafts": ("Steps of a sample that had drafts to check.", ()),
     "spec_decode_num_draft_tokens": ("Drafted tokens.", ()),
     "spec_decode_num_accepted_tokens": ("Drafted tokens that were accepted.", ()),
+    "spec_decode_num_accepted_tokens_per_pos": ("The same, by position.", ("position",)),
     "kv_rows_read": ("Rows of keys or values read by decode steps.", ("what",)),
     "kv_rows_held": ("Rows that exact attention would have read.", ()),
     "kv_bytes_read": ("Bytes of keys and values read by decode steps.", ()),
@@ -58,7 +65,6 @@ _COUNTERS = {
 _GAUGES = (
     ("num_requests_running", "running", "Requests that run."),
     ("num_requests_waiting", "waiting", "Requests that wait."),
-    ("kv_cache_bytes_used", "kv_bytes_used", "Bytes of live keys and values."),
     ("retained_bytes", "prefix_bytes", "Bytes of kept prefixes."),
     ("retained_entries", "prefix_entries", "Kept prefixes."),
 )
@@ -67,6 +73,9 @@ _SUMS = (
     ("prefix_cache_hits", "prefix_hits", "Prompt tokens found in kept prefixes."),
     ("num_preemptions", "preemptions", "Requests parked for lack of memory."),
     ("engine_steps", "steps", "Steps of the engine."),
+    ("prompt_rows_copied", "prompt_rows_copied", "Prompt tokens copied from other caches."),
+    ("growth_copies_bytes", "growth_bytes_copied", "Bytes copied when caches grew."),
+    ("weight_bytes_read", "weight_bytes_read", "Bytes of weights that decode steps read."),
     ("engine_key_rows_read", "key_rows_read", "Rows of keys that the engine's steps read."),
     ("engine_value_rows_read", "value_rows_read", "Rows of values that the engine's steps read."),
 )
@@ -76,6 +85,7 @@ class Watched(Protocol):
     """What gauges are read from."""
 
     stats: dict[str, Any]
+    stepped: Callable[[list[int]], None]
     restarts: int
     failovers: int
 
@@ -117,9 +127,17 @@ class Metrics:
         self._gaps: list[float] = []  # between tokens, not counted yet: many at once cost less
         self._between = self._histograms["inter_token_latency_seconds"]
         self._first = self._histograms["time_to_first_token_seconds"]
+        self._bound = 0.0
+        text = "Largest share of a softmax that was left unread, where attention bounds it."
+        bound = Gauge(
+            f"{prefix}:missing_bound_max", text, tuple(self._labels), registry=self.registry
+        )
+        bound.labels(**self._labels).set_function(lambda: self._bound)
 
     def watch(self, instances: Sequence[Watched]) -> None:
         """Show the counts of engines, each under its number."""
+        for each in instances:
+            each.stepped = self.steps
         self.registry.register(_Counts(self._prefix, self._labels, instances))
 
     def page(self) -> bytes:
@@ -128,6 +146,11 @@ class Metrics:
         self._counted = 0
         self._count_gaps()
         return generate_latest(self.registry)
+
+    def steps(self, tokens: Sequence[int]) -> None:
+        """Count steps by the tokens that they ran."""
+        for each in tokens:
+            self._histograms["iteration_tokens_total"].observe(each)
 
     def refused(self, reason: str) -> None:
         """Count a request that was refused."""
@@ -175,7 +198,18 @@ class Metrics:
         seen["request_prefill_time_seconds"].observe(final.prefill_seconds)
         seen["request_decode_time_seconds"].observe(final.decode_seconds)
         seen["request_inference_time_seconds"].observe(final.prefill_seconds + final.decode_seconds)
+        computed = final.prompt_tokens - final.cached_tokens
+        seen["request_prefill_kv_computed_tokens"].observe(computed)
+        seen["request_num_preemptions"].observe(final.preemptions)
         self._count("prompt_tokens_cached", final.cached_tokens)
+        self._count("prompt_tokens_by_source", computed, source="local_compute")
+        self._count("prompt_tokens_by_source", final.cached_tokens, source="local_cache_hit")
+        self._count("spec_decode_num_drafts", final.draft_steps)
+        for position, accepted in enumerate(final.accepted_at):
+            at = str(position)
+            self._count("spec_decode_num_accepted_tokens_per_pos", accepted, position=at)
+        if final.guarantee == "bound" and final.missing is not None:
+            self._bound = max(self._bound, final.missing)
         self._count("spec_decode_num_draft_tokens", final.drafts)
         self._count("spec_decode_num_accepted_tokens", final.accepted)
         self._count("kv_rows_read", final.key_rows_read, what="key")
@@ -203,17 +237,31 @@ class _Counts:
         stats = [instance.stats for instance in self._instances]
         for name, field, text in _GAUGES:
             yield self._gauge(name, text, [float(each.get(field, 0)) for each in stats])
-        shares = [
-            each.get("kv_bytes_used", 0) / (each.get("kv_bytes_limit", 0) or float("inf"))
-            for each in stats
-        ]
+        live = [each.get("kv_bytes_used", 0) - each.get("prefix_bytes", 0) for each in stats]
+        yield self._gauge("kv_cache_bytes_used", "Bytes of live keys and values.", live)
+        limits = [each.get("kv_bytes_limit", 0) or float("inf") for each in stats]
+        shares = [used / limit for used, limit in zip(live, limits, strict=True)]
         yield self._gauge("kv_cache_usage_perc", "Live bytes over the limit, 0 to 1.", shares)
+        yield self._waiting(stats)
         for name, field, text in _SUMS:
             yield self._counter(name, text, [self._sum(at, field) for at in range(len(stats))])
         deaths = [float(instance.restarts) for instance in self._instances]
         yield self._counter("instance_restarts", "Engines that died.", deaths)
         moves = [float(instance.failovers) for instance in self._instances]
         yield self._counter("failovers", "Requests that outlived an engine.", moves)
+
+    def _waiting(self, stats: Sequence[Mapping[str, float]]) -> Metric:
+        """Return who waits, for places or memory or for another's prompt that begins alike."""
+        name, text = (
+            f"{self._prefix}:num_requests_waiting_by_reason",
+            "Requests that wait, and why.",
+        )
+        gauge = GaugeMetricFamily(name, text, labels=[*self._names, "reason"])
+        for labels, each in zip(self._values, stats, strict=True):
+            deferred = each.get("deferred", 0)
+            gauge.add_metric([*labels, "capacity"], each.get("waiting", 0) - deferred)
+            gauge.add_metric([*labels, "deferred"], deferred)
+        return gauge
 
     def _gauge(self, name: str, text: str, values: Sequence[float]) -> Metric:
         gauge = GaugeMetricFamily(f"{self._prefix}:{name}", text, labels=self._names)

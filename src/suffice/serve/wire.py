@@ -93,10 +93,14 @@ class Refused(msgspec.Struct, tag="refused", frozen=True):
 
 
 class Beat(msgspec.Struct, tag="beat", frozen=True):
-    """The engine's state; `idle` are the seconds since its last step."""
+    """The engine's state; `idle` are the seconds since its last step.
+
+    `step_tokens` are the tokens of each step since the last message of this kind.
+    """
 
     stats: dict[str, Any]
     idle: float
+    step_tokens: list[int] = []
 
 
 class Seen(msgspec.Struct, tag="seen", frozen=True):

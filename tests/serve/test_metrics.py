@@ -1,0 +1,139 @@
+"""Figures of /metrics on known requests: metrics.py, and the counts of engines behind it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from serving import Served, real
+from suffice.engine.work import EngineStats, Final
+from suffice.serve import wire
+from suffice.serve.instances import Instance
+from suffice.serve.metrics import Metrics
+from suffice.serve.pending import Ticket
+from suffice.serve.settings import Settings
+
+
+class Page:
+    """Reads a page of metrics: sums over the labels that are not asked for."""
+
+    def __init__(self, page: bytes | str) -> None:
+        text = page if isinstance(page, str) else page.decode()
+        self.values: Counter[tuple[str, str]] = Counter()
+        for line in text.splitlines():
+            if not line.startswith("#"):
+                name, labels, value = re.fullmatch(r"\w+:(\w+)\{(.*)\} (\S+)", line).groups()  # type: ignore[union-attr]
+                self.values[name, labels] = float(value)
+
+    def __call__(self, name: str, **labels: str) -> float:
+        asked = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(
+            value
+            for (found, have), value in self.values.items()
+            if found == name and all(each in have for each in asked)
+        )
+
+
+def ticket(final: Final) -> Ticket:
+    work = wire.Submit("a", [1] * final.prompt_tokens, {"max_tokens": 8})
+    made = Ticket(work, 1, 0, None)  # type: ignore[arg-type]
+    made.final, made.reason = final, "stop"
+    return made
+
+
+def test_what_requests_cost() -> None:
+    metrics = Metrics("suffice", "m")
+    first = Final(
+        100, 40, 8, drafts=12, draft_steps=3, accepted=4, accepted_at=(3, 1), preemptions=1
+    )
+    bounded = Final(10, 0, 8, drafts=4, draft_steps=1, accepted=1, accepted_at=(1,))
+    for final in (first, bounded):
+        metrics.finished(ticket(final))
+    page = Page(metrics.page())
+    assert page("prompt_tokens_total") == 110
+    assert page("prompt_tokens_by_source_total", source="local_compute") == 70
+    assert page("prompt_tokens_by_source_total", source="local_cache_hit") == 40
+    assert page("request_prefill_kv_computed_tokens_sum") == 70
+    assert page("request_num_preemptions_sum") == 1
+    assert page("request_num_preemptions_bucket", le="0.0") == 1
+    assert page("spec_decode_num_drafts_total") == 4
+    assert page("spec_decode_num_accepted_tokens_per_pos_total", position="0") == 4
+    assert page("spec_decode_num_accepted_tokens_per_pos_total", position="1") == 1
+    assert page("missing_bound_max") == 0
+
+
+def test_only_what_is_bounded_counts_as_a_bound() -> None:
+    metrics = Metrics("suffice", "m")
+    for guarantee, missing in (("bound", 0.02), ("bound", 0.01), ("estimate", 0.5), ("none", None)):
+        metrics.finished(ticket(Final(1, 0, 1, guarantee=guarantee, missing=missing)))  # type: ignore[arg-type]
+    assert Page(metrics.page())("missing_bound_max") == 0.02
+
+
+def test_what_engines_count() -> None:
+    """Counts of engines that died stay in sums; live bytes leave out kept prefixes."""
+    past = Counter({"weight_bytes_read": 5, "growth_bytes_copied": 1, "prompt_rows_copied": 2})
+    stats = EngineStats(
+        waiting=5,
+        deferred=2,
+        kv_bytes_used=900,
+        kv_bytes_limit=1000,
+        prefix_bytes=400,
+        weight_bytes_read=7,
+        growth_bytes_copied=10,
+        prompt_rows_copied=64,
+    )
+    engine = SimpleNamespace(stats=vars(stats), past=past, restarts=1, failovers=0, stepped=None)
+    metrics = Metrics("suffice", "m")
+    metrics.watch([engine])
+    engine.stepped([8, 64, 64])
+    page = Page(metrics.page())
+    assert page("num_requests_waiting") == 5
+    assert page("num_requests_waiting_by_reason", reason="deferred") == 2
+    assert page("num_requests_waiting_by_reason", reason="capacity") == 3
+    assert page("kv_cache_bytes_used") == 500 and page("kv_cache_usage_perc") == 0.5
+    assert page("weight_bytes_read_total") == 12
+    assert page("growth_copies_bytes_total") == 11
+    assert page("prompt_rows_copied_total") == 66
+    assert page("iteration_tokens_total_count") == 3
+    assert page("iteration_tokens_total_sum") == 136
+
+
+def settled(server: Served) -> Page:
+    """Return the metrics once the engine has told its last counts."""
+    end, page = time.monotonic() + 20, Page(server.client.get("/metrics").text)
+    while page("iteration_tokens_total_sum") != page("generation_tokens_total") + page(
+        "prompt_tokens_by_source_total", source="local_compute"
+    ):
+        assert time.monotonic() < end, "the steps' tokens are not those of the requests"
+        time.sleep(0.05)
+        page = Page(server.client.get("/metrics").text)
+    return page
+
+
+def test_a_real_engine(words: Path) -> None:
+    with real(words, growth="step:rows=64") as server:
+        fields: dict[str, Any] = {"max_tokens": 70, "ignore_eos": True, "n": 2, "seed": 1}
+        prompt = list(range(3, 83))
+        for tail in ([3], [4, 5]):
+            body = {"prompt": prompt + tail, **fields}
+            assert server.post("/v1/completions", body).status_code == 200
+        page = settled(server)
+        assert page("prompt_tokens_by_source_total", source="local_compute") == 81 + 2
+        assert page("prompt_tokens_by_source_total", source="local_cache_hit") == 80
+        assert page("prompt_rows_copied_total") in (0, 80), "taken over or copied"
+        assert page("generation_tokens_total") == 280
+        assert page("weight_bytes_read_total") > 0 and page("growth_copies_bytes_total") > 0
+
+
+def test_only_requests_with_a_place_are_blamed() -> None:
+    instance = Instance(Settings(model="m", max_num_seqs=3), lambda *given: None)
+    for at, (samples, priority) in enumerate([(2, 1), (2, 1), (1, 1), (1, 0)]):
+        work = wire.Submit(str(at), [1], {}, priority=priority)
+        instance.tickets[str(at)] = Ticket(work, samples, 0, None)  # type: ignore[arg-type]
+    instance._mourn()
+    assert [each.tries for each in instance.tickets.values()] == [1, 0, 0, 1]
+    assert [each.deaths for each in instance.tickets.values()] == [1, 1, 1, 1]

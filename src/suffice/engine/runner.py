@@ -79,12 +79,9 @@ class Runner(ModelWithTechniques):
 
     @property
     def tile_rows(self) -> int:
-        """The largest number of a prompt's tokens in a step.
-
-        More rows share a lookup of codes; floats are as fast with fewer.
-        """
-        few = self.config.softmax.prefill or "codes" not in self.runs_as
-        return min(KNOWN_ROWS if few else PROMPT_ROWS, self.config.prefill_chunk)
+        """The largest number of a prompt's tokens in a step."""
+        most = KNOWN_ROWS if self.config.softmax.prefill else PROMPT_ROWS
+        return min(most, self.config.prefill_chunk)
 
     @property
     def known_rows(self) -> int:

@@ -32,6 +32,8 @@ SUFFICE_INLINE vi load_bits(const void* from) {
 SUFFICE_INLINE void fetch(const void* from) { __builtin_prefetch(from, 0, 2); }       // into L2
 SUFFICE_INLINE void fetch_near(const void* from) { __builtin_prefetch(from, 0, 3); }  // into L1
 
+SUFFICE_INLINE void fetch_to_write(void* to) { __builtin_prefetch(to, 1, 3); }
+
 SUFFICE_INLINE void fetch_row(const void* from, int bytes) {
   for (int line = 0; line < bytes; line += kLineBytes)
     fetch(static_cast<const std::byte*>(from) + line);

@@ -29,7 +29,7 @@ from suffice.trace import Reads, Trace
 
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
 POPULATED_BYTES = 8 << 20  # of new memory in a step: some milliseconds
-PROMPT_ROWS = 64  # most tokens of prompts in a step: as many as share a lookup of codes
+PROMPT_ROWS = 128  # most tokens of prompts in a step: as many as share a lookup of codes
 KNOWN_ROWS = 30  # where a technique may apply: whole tiles of the 6 rows that share an AVX2 load
 
 

@@ -25,13 +25,13 @@
 
 #if SUFFICE_LEVEL == 4 && SUFFICE_BF16
 #pragma GCC target( \
-    "avx2,fma,f16c,bmi,bmi2,prfchw,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
+    "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
 #elif SUFFICE_LEVEL == 4
-#pragma GCC target("avx2,fma,f16c,bmi,bmi2,prfchw,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 #elif SUFFICE_LEVEL == 3 && SUFFICE_VNNI
-#pragma GCC target("avx2,fma,f16c,bmi,bmi2,prfchw,avxvnni")
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2,avxvnni")
 #elif SUFFICE_LEVEL == 3
-#pragma GCC target("avx2,fma,f16c,bmi,bmi2,prfchw")
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2")
 #endif
 
 #define SUFFICE_TEXT(name) #name

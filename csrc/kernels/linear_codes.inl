@@ -242,10 +242,7 @@ void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, int 
   const Levels<Bits, Even> levels(w);
   vf total[kDecodedRows][V];
   for (int row = 0; row < count; row++)
-    for (int p = 0; p < P; p++) {
-      for (int v = 0; v < kVectors; v++) total[row][p * kVectors + v] = vf{};
-      fetch_to_write(y + static_cast<size_t>(first + row) * y_stride + (panel + p) * kPanel);
-    }
+    for (int v = 0; v < V; v++) total[row][v] = vf{};
   const auto add = [&](const std::byte* const* unit, const float* scale)
                        __attribute__((always_inline)) {
                          vi found[kFours * V];

@@ -76,8 +76,6 @@ inline void quantize_for_codes(const float* values, int stride, int first, int l
   for (int k = 0; k < columns; k += kUnit)
     for (int row = first; row < last; row++) {
       const float* from = values + static_cast<size_t>(row) * stride + k;
-      fetch_near(from + kUnit);  // other threads have written some of them
-      fetch_near(from + kUnit + kPanel);
       float last[kUnit];
       if (size - k < kUnit) {
         std::memset(last, 0, sizeof last);

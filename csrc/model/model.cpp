@@ -75,9 +75,8 @@ struct Worker {
       return f(mine.first, mine.last);
     }
     const int each = panels_at_once(w, team.size());
-    shared.queue.take(thread, team.size(), [&](int item) {
-      f(item * each, std::min((item + 1) * each, w.panels()));
-    });
+    shared.queue.take(thread, team.size(),
+                      [&](int item) { f(item * each, std::min((item + 1) * each, w.panels())); });
   }
 
   void fill(InputBuffers& to, const float* values, int stride, const Linear& w, int count) {
@@ -93,7 +92,7 @@ struct Worker {
     return prepared.inputs.of(values, stride, w, count);
   }
 
-  // Multiplies rows that every thread has, or of which it prepares its own.
+  // Multiplies rows; with many, once each thread has prepared its own of them.
   void multiply(const Linear& w, const float* values, int values_stride, int count, float* y,
                 int stride) {
     const Inputs x = inputs(values, values_stride, w, count, items_of(w, team.size()));

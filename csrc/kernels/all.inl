@@ -1,6 +1,7 @@
 // Included by isa_table.cpp inside the namespace of its instruction set.
 // clang-format off: each file uses those before it
 #include "simd.inl"
+#include "simd_narrow.inl"
 #include "dot.inl"
 #include "register_blocking.inl"
 #include "rotate.inl"

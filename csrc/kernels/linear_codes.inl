@@ -207,7 +207,7 @@ __attribute__((noinline)) void codes_tile(const Linear& w, int panel, const Inpu
 // From this number of rows on, levels are looked up once for all rows instead of once per tile.
 constexpr int kDecodeRows = SUFFICE_LEVEL == 4 ? 17 : 3;
 constexpr int kDirectRows = SUFFICE_LEVEL == 4 ? 8 : kDecodeRows - 1;  // in registers, up to then
-constexpr int kDecodedRows = 64;  // rows that share a lookup; their totals stay in the L1 cache
+constexpr int kDecodedRows = 128;  // rows that share a lookup; their totals stay in the L1 cache
 // Panels that share the inputs of a row, and rows that share the levels of panels, in registers.
 constexpr int kFoundPanels = SUFFICE_LEVEL == 4 ? 2 : 1;
 template <class In>
@@ -240,7 +240,9 @@ void decoded_panels(const Linear& w, int panel, const Inputs& x, int first, int 
   const std::byte* input = In::of(x) + first * kFours * In::four_bytes;
   const InputStretch* stretch = x.stretches + first;
   const Levels<Bits, Even> levels(w);
-  vf total[kDecodedRows][V] = {};
+  vf total[kDecodedRows][V];
+  for (int row = 0; row < count; row++)
+    for (int v = 0; v < V; v++) total[row][v] = vf{};
   const auto add = [&](const std::byte* const* unit, const float* scale)
                        __attribute__((always_inline)) {
                          vi found[kFours * V];

@@ -72,11 +72,13 @@ inline void quantize_for_codes(const float* values, int stride, int first, int l
                                InputStretch* stretches) {
   const bool high = most > kMaxByte;
   const int size = round_up(columns, kPanel);
-  for (int row = first; row < last; row++)
-    for (int k = 0; k < columns; k += kUnit) {
+  // Rows are the inner loop: what is written is then adjacent, and no power of two apart.
+  for (int k = 0; k < columns; k += kUnit)
+    for (int row = first; row < last; row++) {
       const float* from = values + static_cast<size_t>(row) * stride + k;
-      float last[kUnit] = {};
+      float last[kUnit];
       if (size - k < kUnit) {
+        std::memset(last, 0, sizeof last);
         std::memcpy(last, from, kPanel * sizeof(float));
         from = last;
       }

@@ -67,8 +67,7 @@ template <int Q, int U>
 SUFFICE_INLINE void add_line_of_pairs(const std::byte* const* keys, int at,
                                       const std::byte* const* query, vf (*total)[Q][kVectors]) {
   vi key[U][kVectors];
-  for (int u = 0; u < U; u++)
-    zip_halves<1>(keys[u] + at, keys[u] + at + kLineBytes / 2, key[u]);
+  for (int u = 0; u < U; u++) zip_halves<1>(keys[u] + at, keys[u] + at + kLineBytes / 2, key[u]);
   for (int q = 0; q < Q; q++)
     for (int u = 0; u < U; u++)
       for (int v = 0; v < kVectors; v++)

@@ -59,9 +59,24 @@ struct Worker {
     return shared.split ? share(count, thread, team.size()) : Share{0, count};
   }
 
-  // Returns once all rows are prepared.
-  void await_rows() {
-    if (shared.split) team.barrier();
+  // Returns once all rows are prepared; `items` of work on them may then be taken.
+  void await_rows(int items) {
+    if (!shared.split) return;
+    if (thread == 0) shared.queue.begin(items, team.size());
+    team.barrier();
+  }
+
+  // Calls f(first, last) for this thread's panels of a matrix; of prepared rows also for those that
+  // other threads are late with.
+  template <class F>
+  void take_panels(const Linear& w, F f) {
+    if (!shared.split) {
+      const Share mine = share(w.panels(), thread, team.size());
+      return f(mine.first, mine.last);
+    }
+    const int each = panels_at_once(w, team.size());
+    shared.queue.take(thread, team.size(),
+                      [&](int item) { f(item * each, std::min((item + 1) * each, w.panels())); });
   }
 
   void fill(InputBuffers& to, const float* values, int stride, const Linear& w, int count) {
@@ -70,15 +85,18 @@ struct Worker {
     to.fill(values, stride, w, mine.first, mine.last, count, buffers.input_scratch);
   }
 
-  Inputs inputs(const float* values, int stride, const Linear& w, int count) {
+  // The inputs of `w`, for `items` of work.
+  Inputs inputs(const float* values, int stride, const Linear& w, int count, int items) {
     fill(prepared.inputs, values, stride, w, count);
-    await_rows();
+    await_rows(items);
     return prepared.inputs.of(values, stride, w, count);
   }
 
-  void multiply(const Linear& w, const Inputs& x, float* y, int stride) {
-    const Share mine = share(w.panels(), thread, team.size());
-    kernels().linear(w, mine.first, mine.last, x, y, stride);
+  // Multiplies rows; with many, once each thread has prepared its own of them.
+  void multiply(const Linear& w, const float* values, int values_stride, int count, float* y,
+                int stride) {
+    const Inputs x = inputs(values, values_stride, w, count, items_of(w, team.size()));
+    take_panels(w, [&](int first, int last) { kernels().linear(w, first, last, x, y, stride); });
   }
 
   // y = norm(x) of a row; a norm without weight copies.
@@ -114,8 +132,8 @@ struct Worker {
       for (int i = 0; i < spec.embedding_width; i++) to[i] *= spec.embedding_scale;
     }
     if (project) {
-      multiply(spec.project_in, inputs(normal.data(), shared.width, spec.project_in, rows),
-               shared.output.data(), shared.width);
+      multiply(spec.project_in, normal.data(), shared.width, rows, shared.output.data(),
+               shared.width);
       team.barrier();
       take_output(residual, rows);
       team.barrier();
@@ -168,17 +186,24 @@ struct Worker {
     rotate(head, spec.head_size, rope.cos + start, rope.sin + start);
   }
 
-  // Query heads cost one matmul, key/value heads two: each thread takes the units that start in its
-  // share of the cost.
+  // Query heads cost one matmul, key/value heads two, so these come first where threads take what
+  // is left; otherwise each takes the units that start in its share of the cost.
   void project(const Layer& layer, int index) {
     const float* from = normal.data();
     if (layer.k_own) fill(prepared.second_inputs, from, shared.width, layer.k, rows);
     if (layer.v_own) fill(prepared.third_inputs, from, shared.width, layer.v, rows);
-    const Inputs x = inputs(from, shared.width, layer.q, rows);
+    const Inputs x = inputs(from, shared.width, layer.q, rows, spec.heads + spec.kv_heads);
     const Inputs of_k =
         layer.k_own ? prepared.second_inputs.of(from, shared.width, layer.k, rows) : x;
     const Inputs of_v =
         layer.v_own ? prepared.third_inputs.of(from, shared.width, layer.v, rows) : x;
+    if (shared.split)
+      return shared.queue.take(thread, team.size(), [&](int item) {
+        if (item < spec.kv_heads)
+          project_key_value(layer, index, of_k, of_v, item);
+        else
+          project_query(layer, x, item - spec.kv_heads);
+      });
     const Share mine = share(spec.heads + 2 * spec.kv_heads, thread, team.size());
     for (int h = mine.first; h < std::min(mine.last, spec.heads); h++) project_query(layer, x, h);
     for (int g = 0; g < spec.kv_heads; g++) {
@@ -249,23 +274,23 @@ struct Worker {
     const bool gated = layer.gate.data;
     const float* from = normal.data();
     if (layer.gate_own) fill(prepared.second_inputs, from, shared.width, layer.gate, rows);
-    const Inputs x = inputs(from, shared.width, layer.up, rows);
+    const Inputs x = inputs(from, shared.width, layer.up, rows, items_of(layer.up, team.size()));
     const Inputs of_gate =
         layer.gate_own ? prepared.second_inputs.of(from, shared.width, layer.gate, rows) : x;
-    const Share mine = share(layer.up.panels(), thread, team.size());
-    const int stride = shared.mlp_width, first = mine.first * kPanel;
+    const int stride = shared.mlp_width;
     float* up = shared.up.data();
     float* gate = gated ? shared.gate.data() : up;
-    kernels().linear(layer.up, mine.first, mine.last, x, up, stride);
-    if (gated) kernels().linear(layer.gate, mine.first, mine.last, of_gate, gate, stride);
-    for (int row = 0; row < rows; row++) {
-      const size_t start = static_cast<size_t>(row) * stride + first;
-      kernels().activate(spec.activation, gate + start, gated ? up + start : nullptr,
-                         (mine.last - mine.first) * kPanel);
-    }
+    take_panels(layer.up, [&](int first, int last) {
+      kernels().linear(layer.up, first, last, x, up, stride);
+      if (gated) kernels().linear(layer.gate, first, last, of_gate, gate, stride);
+      for (int row = 0; row < rows; row++) {
+        const size_t start = static_cast<size_t>(row) * stride + first * kPanel;
+        kernels().activate(spec.activation, gate + start, gated ? up + start : nullptr,
+                           (last - first) * kPanel);
+      }
+    });
     team.barrier();
-    multiply(layer.down, inputs(gate, stride, layer.down, rows), shared.output.data(),
-             shared.width);
+    multiply(layer.down, gate, stride, rows, shared.output.data(), shared.width);
     team.barrier();
   }
 
@@ -292,8 +317,8 @@ struct Worker {
     if (step.queries && thread == 0) hand_out(index);
     shared.attention.work(buffers.scratch, team, thread);
     team.barrier();
-    multiply(layer.o, inputs(shared.attended.data(), shared.query_width, layer.o, rows),
-             shared.output.data(), shared.width);
+    multiply(layer.o, shared.attended.data(), shared.query_width, rows, shared.output.data(),
+             shared.width);
     team.barrier();
     add(layer.post_attention_norm, layer.attention_norm);
     normalize(post ? Norm{} : layer.mlp_norm, residual.data(), normal.data());
@@ -303,7 +328,7 @@ struct Worker {
 
   void logits() {
     const int count = static_cast<int>(step.outputs.size());
-    await_rows();
+    if (shared.split) team.barrier();  // all rows of the last layer are added
     const Share mine = own(count);
     for (int i = mine.first; i < mine.last; i++)
       normalize_row(spec.final_norm,
@@ -311,12 +336,12 @@ struct Worker {
                     normal.data() + static_cast<size_t>(i) * shared.width);
     if (spec.project_out.data) {
       team.barrier();  // all threads have added the last layer's output
-      multiply(spec.project_out, inputs(normal.data(), shared.width, spec.project_out, count),
-               shared.output.data(), shared.width);
+      multiply(spec.project_out, normal.data(), shared.width, count, shared.output.data(),
+               shared.width);
       team.barrier();
       take_output(normal, count);
     }
-    multiply(spec.head, inputs(normal.data(), shared.width, spec.head, count), step.logits,
+    multiply(spec.head, normal.data(), shared.width, count, step.logits,
              round_up(spec.vocabulary, kPanel));
   }
 };

@@ -33,6 +33,18 @@ struct alignas(64) ThreadBuffers {
 // price of four barriers in a layer. Below that each does it for itself.
 constexpr int kSharedRows = 16;
 
+// Panels of a matrix that a thread takes together where threads take what others are late with:
+// pairs, but several such items for each thread.
+constexpr int kItems = 8;
+inline int panels_at_once(const Linear& w, int threads) {
+  const int each = w.panels() / (kItems * threads);
+  return each > 1 ? each / 2 * 2 : 1;
+}
+inline int items_of(const Linear& w, int threads) {
+  const int each = panels_at_once(w, threads);
+  return (w.panels() + each - 1) / each;
+}
+
 // Buffers that all threads share.
 class StepBuffers {
  public:
@@ -44,6 +56,7 @@ class StepBuffers {
   std::vector<Reads> reads;                       // [layers][requests][kv_heads]
   std::vector<ThreadBuffers> threads;
   bool split = false;  // the threads share the row buffers of the first
+  WorkQueue queue;     // of products of many rows
   Attention attention;
 
   // Called by one thread, before the others start.

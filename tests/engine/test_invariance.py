@@ -105,6 +105,19 @@ def test_so_with_techniques_that_leave_something_out(folder: Path, attention: st
     assert read.kv_bytes_read < read.kv_bytes_held == many.runner.trace.kv_bytes_held
 
 
+@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"quantization": "int8"}], ids=str)
+def test_a_prompt_does_not_depend_on_threads_or_on_its_parts(
+    folder: Path, options: dict[str, Any]
+) -> None:
+    """Threads share the preparation of many rows and take each other's products."""
+    found, most = [], min(2, native.cores())
+    for threads, chunk in ((1, 5), (1, 128), (most, 128), (most, 40)):
+        llm = load(folder, threads=threads, prefill_chunk=chunk, **options)
+        prompt = llm.tokenizer.encode(PROMPTS[1] * 90)[:100]
+        found.append(llm.generate([prompt], PARAMS[0])[0].outputs)
+    assert all(outputs == found[0] for outputs in found)
+
+
 def test_samples_of_one_prompt_are_those_of_separate_requests(folder: Path) -> None:
     llm = load(folder)
     params = SamplingParams(n=3, seed=4, max_tokens=10, ignore_eos=True, logprobs=0)

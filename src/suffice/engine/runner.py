@@ -27,7 +27,7 @@ from suffice.speculate.none import NoDrafts
 from suffice.trace import Reads, Trace
 
 Outputs = Literal["none", "last", "all"]  # whose logits are wanted
-PROMPT_ROWS = 64  # most tokens of prompts in a step: as many as share a lookup of codes
+PROMPT_ROWS = 128  # most tokens of prompts in a step: as many as share a lookup of codes
 KNOWN_ROWS = 30  # where a technique may apply: whole tiles of the 6 rows that share an AVX2 load
 
 
@@ -77,12 +77,9 @@ class Runner(ModelWithTechniques):
 
     @property
     def tile_rows(self) -> int:
-        """The largest number of a prompt's tokens in a step.
-
-        More rows share a lookup of codes; floats are as fast with fewer.
-        """
-        few = self.config.softmax.prefill or "codes" not in self.runs_as
-        return min(KNOWN_ROWS if few else PROMPT_ROWS, self.config.prefill_chunk)
+        """The largest number of a prompt's tokens in a step."""
+        most = KNOWN_ROWS if self.config.softmax.prefill else PROMPT_ROWS
+        return min(most, self.config.prefill_chunk)
 
     @property
     def known_rows(self) -> int:

@@ -301,3 +301,23 @@ def test_engines_that_die_at_once_are_given_up(
             assert answer.result().json()["error"]["code"] == "engine_lost"
         assert told == ["5 engines in a row died at once (exit code 70): see the lines above"]
         assert server.client.get("/health").status_code == 503
+
+
+def test_a_server_that_stops_while_an_engine_starts_leaves_no_process(
+    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's process is there before anybody knows it."""
+    begun: list[Any] = []
+    start = instances.started
+
+    def slow(link: int) -> Any:
+        begun.append(start(link))
+        time.sleep(0.5)
+        return begun[-1]
+
+    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
+    with serving() as server:
+        monkeypatch.setattr(instances, "started", slow)
+        kill(server)
+        until(lambda: begun)
+    assert [process.poll() is not None for process in begun] == [True]

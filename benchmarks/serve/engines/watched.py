@@ -38,6 +38,9 @@ class Watched:
     def stats(self) -> EngineStats:
         return self._engine.stats()
 
+    def step_tokens(self) -> list[int]:
+        return self._engine.step_tokens()
+
     def look(self) -> Look:
         return self._engine.look()
 

@@ -24,7 +24,6 @@ class Engine(Protocol):
 
     def step_tokens(self) -> list[int]:
         """Return the tokens of each step since the last call."""
-        ...
 
     def look(self) -> Look:
         """Return the counts, and what was read by layer and head."""

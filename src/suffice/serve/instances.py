@@ -196,13 +196,19 @@ class Instance:
     async def _launch(self) -> Life:
         ours, theirs = socket.socketpair()
         loop = asyncio.get_running_loop()
+        starting = loop.run_in_executor(self._starter, started, theirs.fileno())
         try:
-            with theirs:
-                process = await loop.run_in_executor(self._starter, started, theirs.fileno())
+            process = await asyncio.shield(starting)
             writer, link = await loop.create_connection(lambda: Link(self._take), sock=ours)
-        except OSError:
+        except BaseException:  # also if the server stops meanwhile: no process may be left
             ours.close()
+            with contextlib.suppress(OSError):
+                process = await starting
+                process.kill()
+                await asyncio.to_thread(process.wait)
             raise
+        finally:
+            theirs.close()
         writer.write(wire.frame(self._first_message()))
         self._newest = Life(process, link, writer)
         return self._newest

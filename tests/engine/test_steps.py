@@ -54,6 +54,14 @@ def test_who_decodes_waits_for_a_part_of_a_call_if_a_whole_one_takes_too_long() 
     assert [parts[0][1] for parts in made.rounds([Asking(1000)], 4)] == [64, 32]
 
 
+def test_a_call_of_a_slow_model_is_shorter() -> None:
+    made: Turns[Asking] = Turns(128)
+    for each, tokens in ((0.001, 128), (0.005, 80), (0.1, 32)):
+        made.times = Times()
+        made.times.learn(0, 128, 128 * each)
+        assert [parts[0][1] for parts in made.rounds([Asking(1000)], 0)] == [tokens]
+
+
 def test_there_is_at_least_one_tile_however_long_a_step_takes() -> None:
     assert served(turns(0.100, 0.100), [Asking(1000)], 4) == [[30]]
     assert served(Turns(TILE), [Asking(1000)], 4) == [[30]], "nothing is known yet"

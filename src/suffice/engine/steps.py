@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 STEP_SECONDS = 0.040
 MOST_PROMPTS = 4  # that take turns; others wait
 LEAST_TOKENS = 32  # of prompts in a step, however long it takes
+CALL_SECONDS = 0.4  # of a call while nobody decodes: who comes meanwhile waits for it
 UNIT = 8  # a step takes a multiple of this many tokens of prompts
 _RATE = 0.2  # weight of a new time
 _SLOWEST = 3.0  # longest believed time, over the expected one; more is other load
@@ -102,11 +103,14 @@ class Turns(Generic[P]):
     def _room(self, samples: int) -> int:
         """Return how many tokens are expected to fit into the step; at least some.
 
-        While nobody decodes there are at least those of a call.
+        While nobody decodes there are at least those of a call, unless it takes very long.
         """
-        least = min(self._tile, LEAST_TOKENS) if samples else self._tile
+        least = min(self._tile, LEAST_TOKENS)
         if not self.times.token:
-            return least
+            return least if samples else self._tile
+        if not samples:
+            most = int(CALL_SECONDS / self.times.token) // UNIT * UNIT
+            least = max(least, min(self._tile, most))
         fit = int((self.step_seconds - self.times.plain(samples)) / self.times.token)
         unit = least if fit > self._tile else UNIT
         return max(fit // unit * unit, least)

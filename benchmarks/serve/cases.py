@@ -235,9 +235,9 @@ async def deep(turn: Round) -> Figures:
     found = await turn.send(load)
     await asyncio.sleep(SETTLE_SECONDS)
     after = await asyncio.to_thread(turn.server.metrics)
-    rows = {name: after[name] - before[name] for name in after if "rows_read" in name}
+    rows = {name: after[name] - before.get(name, 0.0) for name in after if "rows_read" in name}
     engine = rows["engine_key_rows_read_total"] + rows["engine_value_rows_read_total"]
-    held = after["kv_rows_held_total"] - before["kv_rows_held_total"]
+    held = after["kv_rows_held_total"] - before.get("kv_rows_held_total", 0.0)
     return {
         "tokens_per_second": sum(1e3 / serving_report.times(each)["tpot"] for each in found),
         "rows_differ": abs(rows["kv_rows_read_total"] - engine),

@@ -18,6 +18,7 @@ from suffice import _native
 STUB = Path(__file__).parent.parent / "src" / "suffice" / "_native.pyi"
 HEAD = """\
 # Written by tools/stubs.py from the built extension, whose csrc/bind checks every argument.
+import enum
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 

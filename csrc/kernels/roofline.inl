@@ -55,14 +55,10 @@ size_t multiply_all(const std::byte* inputs, size_t bytes, int32_t* sum) {
 
 inline size_t multiply_cached(const std::byte* inputs, size_t bytes, Products of, int32_t* sum) {
   switch (of) {
-    case Products::f32:
-      return multiply_all<Products::f32>(inputs, bytes, sum);
-    case Products::bf16:
-      return multiply_all<Products::bf16>(inputs, bytes, sum);
-    case Products::i16:
-      return multiply_all<Products::i16>(inputs, bytes, sum);
-    case Products::i8:
-      return multiply_all<Products::i8>(inputs, bytes, sum);
+    case Products::f32: return multiply_all<Products::f32>(inputs, bytes, sum);
+    case Products::bf16: return multiply_all<Products::bf16>(inputs, bytes, sum);
+    case Products::i16: return multiply_all<Products::i16>(inputs, bytes, sum);
+    case Products::i8: return multiply_all<Products::i8>(inputs, bytes, sum);
   }
   return 0;
 }

@@ -1,4 +1,5 @@
 # Written by tools/stubs.py from the built extension, whose csrc/bind checks every argument.
+import enum
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -40,8 +41,11 @@ class Products(enum.Enum):
     """What is multiplied."""
 
     float32 = 0
+
     bfloat16 = 1
+
     int16 = 2
+
     int8 = 3
 
 def product_rate(of: Products, threads: int, repeats: int) -> float: ...

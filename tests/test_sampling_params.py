@@ -30,7 +30,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"top_p": 1.5}, "top_p=1.5: must be a number in (0, 1]"),
     (
         {"top_k": -2},
-        "top_k=-2: must be a whole number of at least 1, or 0 or -1 for all tokens",
+        "top_k=-2: must be a whole number from 1 to 2**31 - 1, or 0 or -1 for all tokens",
     ),
     ({"min_p": -0.1}, "min_p=-0.1: must be a number in [0, 1]"),
     ({"min_p": 1.1}, "min_p=1.1: must be a number in [0, 1]"),

@@ -163,7 +163,9 @@ _RULES = {
     "repetition_penalty": _number("a number in [0.01, 100]", lambda v: 0.01 <= v <= 100),
     "temperature": _number("a number of at least 0", lambda v: v >= 0),
     "top_p": _number("a number in (0, 1]", lambda v: 0 < v <= 1),
-    "top_k": _integer("a whole number of at least 1, or 0 or -1 for all tokens", lambda v: v >= -1),
+    "top_k": _integer(
+        "a whole number from 1 to 2**31 - 1, or 0 or -1 for all tokens", lambda v: -1 <= v < 2**31
+    ),
     "min_p": _number("a number in [0, 1]", lambda v: 0 <= v <= 1),
     "seed": _integer("a whole number in [0, 2**64)", lambda v: 0 <= v < 2**64, none=True),
     "ignore_eos": _SWITCH,

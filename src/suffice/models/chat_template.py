@@ -52,12 +52,12 @@ class ChatTemplate:
         if not messages:
             raise InputError("the conversation is empty: give at least one message")
         try:
-            talk = [_message(message) for message in messages]
+            talk, plain = [_message(message) for message in messages], _plain(facts or {})
         except RecursionError:
             raise InputError("the conversation is nested too deeply") from None
         last = _mark(talk[-1]) if continue_last else ""
         own = {**self._special, "messages": talk, "add_generation_prompt": add_generation_prompt}
-        asked = {"tools": None, "documents": None, **_plain(facts or {}), **own}
+        asked = {"tools": None, "documents": None, **plain, **own}
         with self._lock:
             text = self._rendered(source, asked)
         return _cut(text, last) if continue_last else text

@@ -155,8 +155,9 @@ def _add_plain(app: FastAPI, front: Front) -> None:
         return Response(front.metrics.page(), media_type="text/plain; version=0.0.4")
 
     @app.delete("/v1/requests/{ident}", summary="End a request.")
-    async def cancel(ident: str) -> Response:
-        if not front.cancel(ident):
+    async def cancel(ident: str, request: Request) -> Response:
+        key = key_of(request.scope["headers"]).decode("latin-1")
+        if not front.cancel(ident, key):
             raise Problem("not_found", f"no request '{ident[:60]}' is under way")
         return JSONResponse({"id": ident, "cancelled": True})
 

@@ -8,6 +8,7 @@ engine steps in a thread of its own.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -234,7 +235,8 @@ def begin(link: socket.socket) -> None:
     try:
         opened: Opened = getattr(importlib.import_module(module), name)(start.options, start.limits)
     except InputError as error:
-        link.sendall(wire.frame(wire.Failed(one_line(error), input=True)))
+        with contextlib.suppress(OSError):  # the server may have found the fault itself, and ended
+            link.sendall(wire.frame(wire.Failed(one_line(error), input=True)))
         return
     link.sendall(wire.frame(opened.facts))
     serve(link, opened)

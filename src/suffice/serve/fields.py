@@ -96,7 +96,7 @@ class Fields(BaseModel):
     allowed_token_ids: Tokens | None = None
     bad_words: Texts | None = None
     priority: int = Field(0, ge=-(2**31), lt=2**31)
-    request_id: str | None = Field(None, max_length=128)
+    request_id: str | None = Field(None, pattern=r"^[!-~]{1,128}$")
     return_token_ids: bool | None = False
     truncate_prompt_tokens: int | None = Field(None, ge=1)
     cache_prompt: bool = True

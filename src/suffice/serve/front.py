@@ -200,10 +200,10 @@ class Front:
             self.metrics.finished(ticket)
         self._mean_seconds += 0.1 * (time.monotonic() - job.created - self._mean_seconds)
 
-    def cancel(self, ident: str) -> bool:
-        """End a request by its id; return whether there was one."""
+    def cancel(self, ident: str, key: str = "") -> bool:
+        """End a request by its id; return whether there was one of this API key."""
         job = self.jobs.get(ident)
-        if job is None:
+        if job is None or (self.settings.api_keys and job.key != key):
             return False
         self._fail(job, Problem("cancelled", "the request was cancelled"))
         return True

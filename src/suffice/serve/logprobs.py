@@ -8,7 +8,7 @@ from typing import Any
 from suffice.engine.work import TokenLogprob
 from suffice.serve.text import Text
 
-Entry = Sequence[TokenLogprob]  # of one position: the chosen token, then the most likely ones
+Entry = Sequence[TokenLogprob]  # of one position: the chosen token, then other likely ones
 
 
 def of_chat(text: Text, entries: Iterable[Entry], top: int) -> dict[str, Any]:
@@ -16,10 +16,10 @@ def of_chat(text: Text, entries: Iterable[Entry], top: int) -> dict[str, Any]:
     return {
         "content": [
             {
-                **_token(text, chosen),
-                "top_logprobs": [_token(text, each) for each in likely[:top]],
+                **_token(text, entry[0]),
+                "top_logprobs": [_token(text, each) for each in _likely(entry, top)],
             }
-            for chosen, *likely in entries
+            for entry in entries
         ],
         "refusal": None,
     }
@@ -33,13 +33,21 @@ def of_completion(entries: Iterable[Entry], top: int, offset: int) -> dict[str, 
         "top_logprobs": [],
         "text_offset": [],
     }
-    for chosen, *likely in entries:
+    for entry in entries:
+        chosen = entry[0]
         found["tokens"].append(chosen.text)
         found["token_logprobs"].append(chosen.logprob)
-        found["top_logprobs"].append({each.text: each.logprob for each in [*likely[:top], chosen]})
+        found["top_logprobs"].append(
+            {each.text: each.logprob for each in [*_likely(entry, top), chosen]}
+        )
         found["text_offset"].append(offset)
         offset += len(chosen.text)
     return found
+
+
+def _likely(entry: Entry, top: int) -> Sequence[TokenLogprob]:
+    """Return the most likely tokens in order; the chosen one is there if it is one of them."""
+    return sorted(entry, key=lambda each: each.rank)[:top]
 
 
 def _token(text: Text, each: TokenLogprob) -> dict[str, Any]:

@@ -25,7 +25,7 @@ for chosen in (
 ):
     with st.enable(model, **chosen) as enabled:
         cache = enabled.new_cache()
-        tokens = model.generate(**inputs, **plain, past_key_values=cache)
+        tokens = model.generate(**inputs, **plain, cache=cache)
     alike = (tokens == expected).float().mean()
     read, held = enabled.trace.key_fraction, cache.bytes >> 10
     print(f"{alike:4.0%} of the tokens, {read:4.0%} of K read, {held:3} KiB held: {chosen}")

@@ -15,5 +15,5 @@ plain = {"max_new_tokens": 60, "do_sample": False, "pad_token_id": 0, "eos_token
 expected = model.generate(prompt, **plain)
 for growth in ("iterative", "bmc:rows=32", "double", "upfront"):
     cache = GrowingCache(model.config, growth=growth)
-    tokens = model.generate(prompt, past_key_values=cache, **plain)
+    tokens = model.generate(prompt, cache=cache, **plain)
     print(f"{growth:12} same tokens: {torch.equal(tokens, expected)}, {cache.capacity} rows held")

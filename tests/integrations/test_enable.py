@@ -24,7 +24,7 @@ import suffice.integrations.transformers as st
 import tiny
 from batches import GREEDY, NEW_TOKENS, PADDING, generate, prompts
 from golden import model_file
-from hf_reference import load
+from hf_reference import as_cache, cache_of, load
 from suffice import LLM, SamplingParams
 from suffice.errors import InputError
 
@@ -101,7 +101,7 @@ def test_padding_is_not_stored(models: Callable[[str], Any]) -> None:
     model = models("llama")
     with st.enable(model) as enabled:
         cache = enabled.new_cache()
-        generate(model, past_key_values=cache, max_new_tokens=2)
+        generate(model, **as_cache(cache), max_new_tokens=2)
     lengths = [each.length + each.tentative for each in cache.requests.caches]
     assert lengths == [27 + 1 - padding for padding in PADDING]
     assert cache.get_seq_length() == 28 and cache.bytes > 0
@@ -123,7 +123,7 @@ def test_drafts_change_nothing_not_even_what_was_learnt(
     with st.enable(model, attention=attention) as enabled:
         plain = generate(model, 1)
         cache = enabled.new_cache()
-        drafted = generate(model, 1, assistant_model=assistant, past_key_values=cache)
+        drafted = generate(model, 1, assistant_model=assistant, **as_cache(cache))
     assert torch.equal(drafted, plain)
     assert cache.trace is not None and cache.trace.steps < NEW_TOKENS - 1, "none was accepted"
     assert cache.trace.rows_held > 0
@@ -155,10 +155,10 @@ def test_a_chunk_after_a_prompt_gives_the_logits_of_transformers(
 
     def run() -> torch.Tensor:
         with torch.no_grad():
-            past = model(**first).past_key_values
-            middle = model(more, attention_mask=whole, past_key_values=past)
-            after = model(tail, attention_mask=whole_after, past_key_values=past)
-        assert type(past) is type(middle.past_key_values)
+            past = cache_of(model(**first))
+            middle = model(more, attention_mask=whole, **as_cache(past))
+            after = model(tail, attention_mask=whole_after, **as_cache(past))
+        assert type(past) is type(cache_of(middle))
         return torch.cat([middle.logits * mask[:, :, None], after.logits], 1)
 
     expected = run()
@@ -182,7 +182,7 @@ def test_undone_the_model_is_as_it_was(models: Callable[[str], Any]) -> None:
     assert not any(part._forward_pre_hooks for part in model.modules())
     with torch.no_grad():
         output = model(**prompts(3))
-    assert torch.equal(output.logits, logits) and isinstance(output.past_key_values, DynamicCache)
+    assert torch.equal(output.logits, logits) and isinstance(cache_of(output), DynamicCache)
 
 
 def test_an_exception_undoes_too(models: Callable[[str], Any]) -> None:
@@ -235,19 +235,21 @@ def test_uses_that_cannot_be_honoured_are_refused(models: Callable[[str], Any]) 
     with st.enable(model, limit=40) as enabled, torch.no_grad():
         with pytest.raises(InputError, match=r"^use_cache=False: an enabled model decodes with"):
             generate(model, use_cache=False)
-        with pytest.raises(InputError, match=r"^past_key_values is a DynamicCache: an enabled mod"):
-            generate(model, past_key_values=DynamicCache())
+        with pytest.raises(
+            InputError, match=r"^(cache|past_key_values) is a DynamicCache: "
+        ):
+            generate(model, **as_cache(DynamicCache()))
         with pytest.raises(InputError, match=r"^41 tokens exceed the context length of 40$"):
             generate(model, 1)
-        past = model(**one).past_key_values
+        past = cache_of(model(**one))
         with pytest.raises(InputError, match=r"^crop\(1\): give a number from -27 to 0$"):
             past.crop(1)
         holes = torch.ones(1, 1, 1, 28, dtype=torch.bool)
         holes[..., 3] = False
         with pytest.raises(InputError, match=r"^attention_mask hides other tokens than padding"):
-            model(one["input_ids"][:, :1], attention_mask=holes, past_key_values=past)
+            model(one["input_ids"][:, :1], attention_mask=holes, **as_cache(past))
         with pytest.raises(InputError, match=r"^a batch of 2: the cache holds 1 requests$"):
-            model(torch.ones(2, 1, dtype=torch.long), past_key_values=past)
+            model(torch.ones(2, 1, dtype=torch.long), **as_cache(past))
         past = enabled.new_cache()
         with pytest.raises(InputError, match=r"^attention_mask of shape \[1, 1, 2, 2\] and torch."):
             model(one["input_ids"][:, :2], attention_mask=torch.zeros(1, 1, 2, 2))

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import suffice.integrations.transformers as st
 import tiny
 from batches import GREEDY, generate, prompts
-from hf_reference import load
+from hf_reference import as_cache, cache_of, load
 from suffice.attention import calibration
 from suffice.errors import InputError
 
@@ -36,7 +36,7 @@ def small(checkpoints: Callable[[str], Path]) -> Any:
 
 def step(model: Any, tokens: torch.Tensor, past: Any) -> torch.Tensor:
     with torch.no_grad():
-        logits: torch.Tensor = model(tokens, past_key_values=past).logits
+        logits: torch.Tensor = model(tokens, **as_cache(past)).logits
     return logits
 
 
@@ -73,7 +73,7 @@ def test_policies_that_go_on_evicting_need_no_more_memory_for_more_tokens(
 ) -> None:
     with st.enable(model, policy=policy) as enabled:
         cache = enabled.new_cache()
-        generate(model, 2, 90, max_new_tokens=100, past_key_values=cache)
+        generate(model, 2, 90, max_new_tokens=100, **as_cache(cache))
         before = cache.bytes
         assert cache.get_seq_length() == 189
         later = torch.full((2, 1), 7)
@@ -92,14 +92,14 @@ def test_a_prompt_that_builds_on_evicted_tokens_is_refused(policy: str, small: A
     )
     with st.enable(small, policy=policy):
         with torch.no_grad():
-            past = small(**prompts(2, 60)).past_key_values
+            past = cache_of(small(**prompts(2, 60)))
         with pytest.raises(InputError, match=message):
             step(small, torch.full((2, 40), 5), past)
         expected = step(small, torch.full((2, 1), 5), past)
         for more in (1, 40):  # one token, too, is another prompt
             longer = torch.full((2, 61 + more), 5)
             with pytest.raises(InputError, match=message):
-                small.generate(longer, past_key_values=past, **GREEDY)
+                small.generate(longer, **as_cache(past), **GREEDY)
     assert bool(torch.isfinite(expected).all()), "the cache is as it was"
 
 
@@ -107,12 +107,12 @@ def test_a_prompt_that_builds_on_evicted_tokens_is_refused(policy: str, small: A
 def test_with_keep_a_second_prompt_loses_nothing(policy: str, small: Any) -> None:
     def run() -> torch.Tensor:
         with torch.no_grad():
-            past = small(**prompts(3, 30)).past_key_values
+            past = cache_of(small(**prompts(3, 30)))
             mask = torch.cat([prompts(3, 30)["attention_mask"], torch.ones(3, 40).long()], 1)
             more = torch.randint(3, 200, (3, 40), generator=torch.Generator().manual_seed(2))
-            second = small(more, attention_mask=mask, past_key_values=past).logits
+            second = small(more, attention_mask=mask, **as_cache(past)).logits
             mask = torch.cat([mask, torch.ones(3, 1).long()], 1)
-            after = small(more[:, :1], attention_mask=mask, past_key_values=past).logits
+            after = small(more[:, :1], attention_mask=mask, **as_cache(past)).logits
         return torch.cat([second, after], 1)
 
     expected = run()
@@ -226,7 +226,7 @@ def test_uses_that_a_policy_cannot_honour_are_refused(small: Any) -> None:
             ),
             torch.no_grad(),
         ):
-            small(torch.tensor([[5]]), attention_mask=near, past_key_values=past)
+            small(torch.tensor([[5]]), attention_mask=near, **as_cache(past))
     with st.enable(small, policy="quest:budget=48"):
         drafted = generate(small, 1, 60, prompt_lookup_num_tokens=3)
         assert torch.equal(drafted, generate(small, 1, 60))

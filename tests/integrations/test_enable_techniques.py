@@ -14,6 +14,7 @@ import torch
 import suffice.integrations.transformers as st
 import tiny
 from batches import GREEDY, PADDING, generate, prompts
+from hf_reference import as_cache
 from suffice import LLM, SamplingParams
 from suffice.attention import calibration
 from suffice.models.files import fingerprint
@@ -210,12 +211,12 @@ def test_a_padded_request_has_its_own_budget_and_the_tokens_it_has_alone(
     model = models(family)
     with st.enable(model, policy=policy) as enabled:
         cache = enabled.new_cache()
-        together = generate(model, 3, LENGTH, past_key_values=cache)
+        together = generate(model, 3, LENGTH, **as_cache(cache))
         held = [each.held(each.layers - 2) for each in cache.requests.caches]
         for row, padding in enumerate(PADDING):
             prompt = prompts(3, LENGTH)["input_ids"][row : row + 1, padding:]
             cache = enabled.new_cache()
-            alone = model.generate(prompt, max_new_tokens=30, past_key_values=cache, **GREEDY)
+            alone = model.generate(prompt, max_new_tokens=30, **as_cache(cache), **GREEDY)
             assert torch.equal(together[row, padding:], alone[0])
             assert held[row] == cache.requests.caches[0].held(cache.requests.layers - 2)
 

@@ -17,6 +17,7 @@ from transformers.models.mistral import MistralConfig
 from transformers.models.opt import OPTConfig
 from transformers.models.qwen2 import Qwen2Config
 
+from hf_reference import as_cache
 from suffice.cache.bmc import BMC
 from suffice.errors import InputError, OutOfMemory
 from suffice.integrations.growing_cache import GrowingCache, GrowingLayer, reused_masks
@@ -72,7 +73,7 @@ def prompts(batch: int) -> dict[str, torch.Tensor]:
 
 def generate(model: Any, past: Any, batch: int, **options: Any) -> torch.Tensor:
     options = {"max_new_tokens": NEW_TOKENS, "do_sample": False} | options
-    result: torch.Tensor = model.generate(**prompts(batch), past_key_values=past, **options)
+    result: torch.Tensor = model.generate(**prompts(batch), **as_cache(past), **options)
     return result
 
 
@@ -161,8 +162,8 @@ def test_one_token_at_a_time_without_a_mask(attention: str) -> None:
     for token in prompts(1)["input_ids"][0]:
         step = token.view(1, 1)
         with torch.no_grad():
-            actual = model(step, past_key_values=ours).logits
-            wanted = model(step, past_key_values=theirs).logits
+            actual = model(step, **as_cache(ours)).logits
+            wanted = model(step, **as_cache(theirs)).logits
         torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -183,8 +184,8 @@ def test_the_comparison_bites() -> None:
     exact = DynamicCache(config=model.config)
     with torch.no_grad():
         for _ in range(3):
-            actual = model(step, past_key_values=past).logits
-            wanted = model(step, past_key_values=exact).logits
+            actual = model(step, **as_cache(past)).logits
+            wanted = model(step, **as_cache(exact)).logits
     assert not torch.allclose(actual, wanted, rtol=1e-3)
 
 

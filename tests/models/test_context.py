@@ -69,9 +69,9 @@ def by_native(decoder: TorchDecoder, chunks: list[list[int]]) -> torch.Tensor:
 def prompt_and_steps(model: Any, prompt: int) -> torch.Tensor:
     """Logits [T, V] of transformers: the first tokens in one call, the rest one by one."""
     first = model(TOKENS[None, :prompt], use_cache=True)
-    cache, rows = first.past_key_values, [first.logits[0]]
+    cache, rows = hf_reference.cache_of(first), [first.logits[0]]
     for token in TOKENS[prompt:]:
-        rows.append(model(token.view(1, 1), past_key_values=cache).logits[0])
+        rows.append(model(token.view(1, 1), **hf_reference.as_cache(cache)).logits[0])
     return torch.cat(rows)
 
 

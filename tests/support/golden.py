@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from hf_reference import as_cache, cache_of
+
 FOLDER = Path(__file__).parent
 MODELS = Path("~/.cache/suffice/models").expanduser()
 NAMES = ("smollm2-135m", "gemma3-270m")
@@ -45,8 +47,8 @@ def generate(model: Any, tokens: list[int]) -> tuple[list[int], float]:
     ids, cache = torch.tensor([tokens]), None
     found, lead = [], float("inf")
     for _ in range(COUNT):
-        output = model(ids, past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        output = model(ids, **as_cache(cache), use_cache=True)
+        cache = cache_of(output)
         best = output.logits[0, -1].topk(2)
         lead = min(lead, (best.values[0] - best.values[1]).item())
         found.append(int(best.indices[0]))

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from suffice.integrations.checks import cache_argument
+
 
 def load(folder: Path, dtype: torch.dtype, **options: Any) -> Any:
     """Load a checkpoint in transformers; float64 computes the norms in float64 as well."""
@@ -24,6 +26,20 @@ def load(folder: Path, dtype: torch.dtype, **options: Any) -> Any:
     return model
 
 
+def as_cache(cache: Any) -> dict[str, Any]:
+    """Return the argument that gives a cache to a model, by its name in this transformers."""
+    from transformers import LlamaForCausalLM
+
+    name = cache_argument(LlamaForCausalLM.forward)
+    assert name
+    return {name: cache}
+
+
+def cache_of(output: Any) -> Any:
+    """Return the cache that a model's pass returned."""
+    return output["cache"] if "cache" in output else output["past_key_values"]
+
+
 @torch.no_grad()
 def logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
     """Return the logits [T, V] of one pass over tokens [T]."""
@@ -35,8 +51,8 @@ def stepwise_logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
     """Return the logits [T, V] of decoding the tokens one by one."""
     cache, rows = None, []
     for token in tokens:
-        output = model(token.view(1, 1), past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        output = model(token.view(1, 1), **as_cache(cache), use_cache=True)
+        cache = cache_of(output)
         rows.append(output.logits[0, -1])
     return torch.stack(rows)
 

@@ -101,7 +101,7 @@ class Transformers:
 
     def _run(self, tokens: torch.Tensor, cache: Any) -> torch.Tensor:
         """Append tokens [B, T] to the cache and return the next ones [B, 1]."""
-        result = self.model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        result = self.model(tokens, cache=cache, use_cache=True, logits_to_keep=1)
         next_token: torch.Tensor = result.logits[:, -1].argmax(-1, keepdim=True)
         return next_token
 

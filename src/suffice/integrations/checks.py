@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -21,6 +23,23 @@ _NOT_WHOLE = (
     "prompt_lookup_num_tokens",
     "prefill_chunk_size",
 )
+
+# What transformers calls the argument that takes a cache: since 5.24, and before.
+_CACHE_ARGUMENTS = ("cache", "past_key_values")
+
+
+def cache_argument(function: Callable[..., Any]) -> str | None:
+    """Return the name of a function's argument that takes a cache; None: it has none."""
+    known = inspect.signature(function).parameters
+    return next((name for name in _CACHE_ARGUMENTS if name in known), None)
+
+
+def given_cache(arguments: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the cache among the arguments of a call and the name it was given by."""
+    for name in _CACHE_ARGUMENTS:
+        if arguments.get(name) is not None:
+            return name, arguments[name]
+    return _CACHE_ARGUMENTS[0], None
 
 
 def check_model(model: Any) -> None:

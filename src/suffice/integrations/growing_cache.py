@@ -1,7 +1,7 @@
 """suffice's cache growth for any transformers model with SDPA or eager attention.
 
     cache = GrowingCache(model.config, growth="bmc")
-    model.generate(**inputs, past_key_values=cache)
+    model.generate(**inputs, cache=cache)  # before transformers 5.24: past_key_values=cache
 
 Keys and values live in tensors with spare rows and are written in place. The growth policy decides
 when larger tensors replace them. Spare rows are kept out of the result in one of two ways:
@@ -39,6 +39,7 @@ from transformers.masking_utils import create_masks_for_generate
 
 from suffice.cache import GROWTHS, Growth, with_defaults
 from suffice.errors import InputError, OutOfMemory, unknown
+from suffice.integrations.checks import given_cache
 
 __all__ = ["GrowingCache", "GrowingLayer", "reused_masks"]
 
@@ -307,7 +308,7 @@ def reused_masks(model: Any) -> Iterator[None]:
 
 def _reusing(original: Callable[..., Any]) -> Callable[..., Any]:
     def masks(**given: Any) -> Any:
-        cache, inputs = given["past_key_values"], given["inputs_embeds"]
+        (_, cache), inputs = given_cache(given), given["inputs_embeds"]
         types = set(getattr(given["config"].get_text_config(), "layer_types", None) or ())
         windowed = getattr(given["config"].get_text_config(), "sliding_window", None)
         if (

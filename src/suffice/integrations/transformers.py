@@ -57,10 +57,12 @@ from suffice.cache import Growth, machine
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.integrations.checks import (
+    cache_argument,
     check_asked,
     check_calibration,
     check_generate,
     check_model,
+    given_cache,
 )
 from suffice.integrations.growing_cache import (
     GrowingCache,
@@ -171,7 +173,7 @@ class Enabled:
         self._hooks = [
             part.register_forward_pre_hook(_give_cache(part, self), with_kwargs=True)
             for part in parts
-            if "past_key_values" in inspect.signature(part.forward).parameters
+            if cache_argument(part.forward)
         ]
         model.generate = self._generating(model.generate)
         vars(model)["_suffice"] = self
@@ -224,9 +226,10 @@ class Enabled:
         def with_cache(*given: Any, **options: Any) -> Any:
             defaults = options.get("generation_config") or self.model.generation_config
             check_generate(self._settings.config, options, defaults)
-            cache = options.get("past_key_values")
+            _, cache = given_cache(options)
             if cache is None:
-                options["past_key_values"] = self.new_cache()
+                name = cache_argument(self.model.prepare_inputs_for_generation)
+                options[name] = self.new_cache()
             elif cache.get_seq_length():
                 self._settings.config.check_session()
             return generate(*given, **options)
@@ -242,23 +245,24 @@ def _enabled(model: Any) -> Enabled | None:
 def _give_cache(part: Any, enabled: Enabled) -> Any:
     """Return a hook that gives a cache to calls without one, and refuses other caches."""
     names = list(inspect.signature(part.forward).parameters)
+    own = cache_argument(part.forward)
 
     def hook(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         arguments = dict(zip(names, given, strict=False)) | named
-        past = arguments.get("past_key_values")
+        name, past = given_cache(arguments)
         if past is not None and not isinstance(past, NativeCache):
             raise InputError(
-                f"past_key_values is a {type(past).__name__}: an enabled model takes none or "
+                f"{name} is a {type(past).__name__}: an enabled model takes none or "
                 "that of enabled.new_cache()"
             )
         asked = arguments.get("use_cache")
         uses = getattr(module.config, "use_cache", True) if asked is None else asked
         if past is not None or uses is False or module.training:
             return given, named
-        at = names.index("past_key_values")
+        at = names.index(own)
         if at < len(given):
             return (*given[:at], enabled.new_cache(), *given[at + 1 :]), named
-        return given, named | {"past_key_values": enabled.new_cache()}
+        return given, named | {own: enabled.new_cache()}
 
     return hook
 

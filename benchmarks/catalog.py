@@ -22,6 +22,7 @@ class Script(NamedTuple):
 
 SCRIPTS = (
     Script("peers.speed", "decode, batch and prompt speed of suffice and its peers", "an hour"),
+    Script("peers.batches", "prompts and batches of suffice and its peers", "30 minutes"),
     Script("peers.quality", "the perplexity of the settings of peers.speed", "10 minutes"),
     Script("peers.headline", "the README's table, from the results of these two", "at once"),
     Script("peers.start", "a first token, imports, environments: seconds and memory", "30 minutes"),

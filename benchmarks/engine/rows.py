@@ -8,8 +8,8 @@ A layer must at least read its weights once from memory, and multiply each with 
 streaming read and the rate of products on the L1 cache are measured in every round, and a layer's
 fraction is the longer of the two times that they allow over its own: the median of rounds. Weights
 lie in a ring of copies that is larger than the caches, as a model's do. Inputs are float32 and
-rounded by the layer itself, which is part of its time. Codes of a file take inputs of 16 bits, two
-products of bytes for each weight, or of 8 bits.
+rounded by the layer itself, which is part of its time. int8 weights and codes of a file take inputs
+of 16 bits, two products of bytes for each weight, or of 8 bits.
 """
 
 from __future__ import annotations
@@ -48,12 +48,14 @@ class Kind:
         if self.name.startswith("Q4_1"):
             return of_files("Q4_1", rows, columns, 8 if self.products == 1 else 16)
         dense = np.random.default_rng(0).standard_normal((rows, columns), np.float32)
-        return QUANTS.build("int8" if self.type == "int8" else "none:dtype=bfloat16").pack(dense)
+        int8 = f"int8:act_bits={8 if self.products == 1 else 16},sites=linear"
+        return QUANTS.build(int8 if self.type == "int8" else "none:dtype=bfloat16").pack(dense)
 
 
 KINDS = (
     Kind("bfloat16", "bfloat16", 1),
-    Kind("int8", "int8", 1),
+    Kind("int8, inputs of 16 bits", "int8", 2),
+    Kind("int8, inputs of 8 bits", "int8", 1),
     Kind("Q4_1, inputs of 16 bits", "int8", 2),
     Kind("Q4_1, inputs of 8 bits", "int8", 1),
 )

@@ -25,14 +25,17 @@ inline int32_t read_memory(const std::byte* from, size_t bytes, int streams) {
 constexpr int kProductChains = SUFFICE_LEVEL == 4 ? 20 : 10;
 
 // Adds the products of a vector and the 4 bytes at `input`, in every lane, to `total`.
-template <Products of>
-SUFFICE_INLINE vi add_products(vi total, vi part, const std::byte* input) {
+template <Products of, class Sum>
+SUFFICE_INLINE Sum add_products(Sum total, vi part, const std::byte* input) {
   const vi taken = broadcast<vi>(input);
-  if constexpr (of == Products::i8) return add_quads(total, part, taken);
-  if constexpr (of == Products::i16) return multiply_add(part, taken, total);
-  const vf sum = as_float(total);
-  if constexpr (of == Products::bf16) return as_bits(dot_bf16(sum, part, taken));
-  return as_bits(multiply_add(as_float(part), as_float(taken), sum));
+  if constexpr (of == Products::i8)
+    return add_quads(total, part, taken);
+  else if constexpr (of == Products::i16)
+    return multiply_add(part, taken, total);
+  else if constexpr (of == Products::bf16)
+    return dot_bf16(total, part, taken);
+  else
+    return multiply_add(as_float(part), as_float(taken), total);
 }
 
 // Multiplies a vector with each 4 bytes of inputs, broadcast to every lane; mixes the products into
@@ -41,15 +44,21 @@ template <Products of>
 size_t multiply_all(const std::byte* inputs, size_t bytes, int32_t* sum) {
   constexpr size_t step = kProductChains * kQuad;
   constexpr int each = of == Products::i8 ? 4 : of == Products::f32 ? 1 : 2;  // of a lane
+  constexpr bool integers = of == Products::i8 || of == Products::i16;
   const vi part = load_bits(inputs);
-  vi total[kProductChains] = {};
+  std::conditional_t<integers, vi, vf> total[kProductChains] = {};
   size_t at = 0;
   for (; at + step <= bytes; at += step)
 #pragma GCC unroll 20
     for (int i = 0; i < kProductChains; i++)
       total[i] = add_products<of>(total[i], part, inputs + at + i * kQuad);
   for (int i = 0; i < kProductChains; i++)
-    for (int lane = 0; lane < W; lane++) *sum ^= total[i][lane];
+    for (int lane = 0; lane < W; lane++) {
+      int32_t bits;
+      const auto value = total[i][lane];
+      std::memcpy(&bits, &value, sizeof bits);
+      *sum ^= bits;
+    }
   return at / kQuad * W * each;
 }
 

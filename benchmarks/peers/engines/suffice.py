@@ -25,6 +25,7 @@ class Suffice:
             kv_cache_dtype=options["kv"],
             threads=options["threads"],
             max_model_len=options["rows"],
+            max_num_seqs=options.get("sequences", 8),
         )
         self.runner = self.llm.runner
         self._kept: dict[int, tuple[list[list[int]], list[Any], list[int]]] = {}
@@ -114,6 +115,15 @@ class Whole(Suffice):
         seconds = outputs[-1].metrics.decode_seconds
         tokens = list(outputs[0].outputs[0].token_ids)
         return {"seconds": seconds, "tokens": tokens} | self._bytes(before)
+
+    def generate(
+        self, prompts: list[list[int]], count: int, sampling: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Time `LLM.generate` of new prompts: `count` tokens of each, drawn by `sampling`."""
+        params = SamplingParams(max_tokens=count, ignore_eos=True, **sampling)
+        began = time.perf_counter()
+        self.llm.generate(prompts, params, use_tqdm=False)
+        return {"seconds": time.perf_counter() - began}
 
 
 def build(options: dict[str, Any]) -> Suffice:

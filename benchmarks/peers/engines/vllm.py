@@ -20,7 +20,7 @@ class VLLM:
             model=options["model"],
             dtype=options["dtype"],
             max_model_len=options["rows"],
-            max_num_seqs=8,
+            max_num_seqs=options.get("sequences", 8),
             max_num_batched_tokens=options["rows"],
             block_size=128,
             enable_prefix_caching=True,
@@ -68,6 +68,18 @@ class VLLM:
                 if late != 1:
                     raise SystemExit(f"a prompt waited until another had {late} tokens")
         return {"seconds": time.perf_counter() - began, "tokens": tokens[mine[0]]}
+
+    def generate(
+        self, prompts: list[list[int]], count: int, sampling: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Time `LLM.generate` of new prompts: `count` tokens of each, drawn by `sampling`."""
+        from vllm import SamplingParams
+
+        params = SamplingParams(max_tokens=count, ignore_eos=True, detokenize=False, **sampling)
+        given = [{"prompt_token_ids": prompt} for prompt in prompts]
+        began = time.perf_counter()
+        self.llm.generate(given, params, use_tqdm=False)
+        return {"seconds": time.perf_counter() - began}
 
     def look_up(self, tokens: list[int], count: int, drafts: int) -> dict[str, Any]:
         """Decode up to `count` tokens greedily, with the drafts that option `speculative` sets.

@@ -235,9 +235,7 @@ def test_uses_that_cannot_be_honoured_are_refused(models: Callable[[str], Any]) 
     with st.enable(model, limit=40) as enabled, torch.no_grad():
         with pytest.raises(InputError, match=r"^use_cache=False: an enabled model decodes with"):
             generate(model, use_cache=False)
-        with pytest.raises(
-            InputError, match=r"^(cache|past_key_values) is a DynamicCache: "
-        ):
+        with pytest.raises(InputError, match=r"^(cache|past_key_values) is a DynamicCache: "):
             generate(model, **as_cache(DynamicCache()))
         with pytest.raises(InputError, match=r"^41 tokens exceed the context length of 40$"):
             generate(model, 1)

@@ -241,6 +241,7 @@ def test_what_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         f"{tmp_path / 'x.bin'} is not a model: give a directory, a .gguf file, one of "
         "`suffice quantize` (.safetensors) or a hub id"
     )
+    assert refusal("/dev/null").startswith("/dev/null is not a model: ")
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     assert refusal(tmp_path) == (
         f"{tmp_path} has no config.json; did you mean the file {tmp_path / 'm.gguf'}?"

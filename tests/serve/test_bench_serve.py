@@ -177,7 +177,7 @@ def test_the_command(cli: Cli, quick: Served) -> None:
         (["--goodput", "speed:1"], "must be like ttft:500"),
         (["--dataset-name", "randm"], "Did you mean 'random'?"),
         (["--dataset-name", "spec-bench"], "needs a file"),
-        (["--num-prompts", "0"], "must be at least 1"),
+        (["--num-prompts", "0"], "--num-prompts 0: must be at least 1"),
         (["--extra-body", "["], "must be a JSON object"),
         (["--request-rate", "0"], "must be more than 0"),
         (["-o", "xml"], "unknown output 'xml'"),

@@ -106,6 +106,15 @@ def test_ignored_fields_change_nothing(server: Served) -> None:
     assert server.chat(max_tokens=4, seed=5, **more).json()["choices"] == plain
 
 
+def test_a_null_is_as_if_it_were_not_given(server: Served) -> None:
+    plain = server.chat(max_tokens=4, seed=5).json()["choices"]
+    names = ("suffice", "priority", "cache_prompt", "add_generation_prompt", "top_p", "tools")
+    nulls = server.chat(max_tokens=4, seed=5, **dict.fromkeys(names))
+    assert nulls.status_code == 200, nulls.text
+    assert nulls.json()["choices"] == plain
+    assert server.post("/v1/chat/completions", {"messages": None}).status_code == 400
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "code", "param", "part"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -17,8 +18,10 @@ from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
 from suffice.engine.options import EngineOptions
 from suffice.errors import InputError
+from suffice.models.tokenizer import load_tokenizer
 from suffice.serve.errors import Problem
 from suffice.serve.settings import ENGINE
+from suffice.serve.text import Text
 from suffice.serve.tools import READERS, Tools, parser_of
 
 CALL = '{"name": "time", "arguments": {"zone": "é}{"}}'
@@ -123,6 +126,21 @@ def test_a_call_can_be_required(real: Served, choice: Any) -> None:
     (streamed,) = [d["delta"]["tool_calls"] for d in deltas if "tool_calls" in d["delta"]]
     assert streamed[0]["function"] == call["function"]
     assert deltas[-1]["finish_reason"] == "tool_calls"
+
+
+def test_a_call_without_content_suits_a_template_that_adds_it(words: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(words, tmp_path / "model"))
+    for file in folder.glob("chat_template*"):
+        file.unlink()
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["chat_template"] = "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    text = Text(load_tokenizer(folder))
+    call = {"type": "function", "id": "1", "function": {"name": "time", "arguments": "{}"}}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    assert text.chat([said]) == text.chat([said | {"content": ""}])
+    with pytest.raises(InputError, match="content"):
+        text.chat([{"role": "assistant", "content": None}])
 
 
 def test_tools_may_stay_unused(real: Served) -> None:

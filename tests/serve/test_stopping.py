@@ -199,6 +199,8 @@ def test_a_port_in_use_is_one_line(cli: Cli, checkpoint: Path) -> None:
         (["--port", "70000"], "--port 70000: must be a whole number in [0, 65535]"),
         (["--shutdown-timeout", "-1"], "must be at least 0"),
         (["--ssl-keyfile", "x"], "TLS needs both"),
+        (["--ssl-keyfile", "/no", "--ssl-certfile", "/nowhere"], "/nowhere: No such file"),
+        (["--ssl-keyfile", __file__, "--ssl-certfile", __file__], f"--ssl-certfile {__file__}: "),
         (["--metrics-prefix", "a b"], "must be a word"),
         (["--generation-config", "x"], "must be one of auto, openai, vllm"),
         (["--api-key-file", "/nowhere"], "No such file"),

@@ -250,6 +250,26 @@ class ServerFlags:
             "attentions": list(self.allow_attention or ()),
         }
 
+    def check_tls(self) -> None:
+        """Check that TLS can use the key and the certificate, if both are given.
+
+        Raises:
+            InputError: It cannot.
+        """
+        if self.ssl_cert_file is None or self.ssl_key_file is None:
+            return
+        import ssl
+
+        try:
+            for path in (self.ssl_cert_file, self.ssl_key_file):
+                Path(path).open("rb").close()
+            ssl.create_default_context().load_cert_chain(self.ssl_cert_file, self.ssl_key_file)
+        except ssl.SSLError as error:
+            reason = error.reason or "not a certificate and its key in PEM's form"
+            raise InputError(f"--ssl-certfile {self.ssl_cert_file}: {reason}") from None
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}; TLS needs this file") from None
+
     def keys(self) -> tuple[str, ...]:
         """Return the API keys of the flags and of the file.
 
@@ -307,6 +327,7 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
     for text in flags.allow_attention or ():
         config.with_attention(text)
     parser_of(None, flags.tool_call_parser)
+    flags.check_tls()
     path = resolve(model.model)
     return Settings(
         model=model.model,

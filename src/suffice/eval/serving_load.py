@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from suffice.errors import InputError
+from suffice.errors import InputError, OptionError
 from suffice.eval.serving_client import Exchange, Target, exchange
 
 DATASETS = ("random", "shared-prefix", "multi-turn", "spec-bench")
@@ -61,13 +61,13 @@ class Load:
             raise unknown("data set", self.dataset, DATASETS)
         for name in ("requests", "input_len", "output_len", "prefixes", "turns"):
             if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)}: must be at least 1")
+                raise OptionError(name, getattr(self, name), "must be at least 1")
         if not 0 <= self.range_ratio < 1:
-            raise InputError(f"range_ratio={self.range_ratio}: must be in [0, 1)")
+            raise OptionError("range_ratio", self.range_ratio, "must be in [0, 1)")
         if self.rate is not None and not self.rate > 0:
-            raise InputError(f"rate={self.rate}: must be more than 0")
+            raise OptionError("rate", self.rate, "must be more than 0")
         if self.concurrency is not None and self.concurrency < 1:
-            raise InputError(f"concurrency={self.concurrency}: must be at least 1")
+            raise OptionError("concurrency", self.concurrency, "must be at least 1")
         if (self.dataset == "spec-bench") != (self.file is not None):
             raise InputError("the data set spec-bench, and it alone, needs a file: --dataset-path")
 

@@ -36,8 +36,8 @@ def locate(model: str | Path) -> Path:
         raise InputError(f"model '{shown(str(path))}' cannot be opened: {reason}") from None
     if path.is_dir():
         return _checked_folder(path)
-    if path.is_file():
-        if path.suffix not in (".gguf", _SUFFIX):
+    if path.exists():
+        if not path.is_file() or path.suffix not in (".gguf", _SUFFIX):
             raise InputError(
                 f"{path} is not a model: give a directory, a .gguf file, one of `suffice quantize` "
                 "(.safetensors) or a hub id"

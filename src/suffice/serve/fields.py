@@ -158,7 +158,7 @@ def _is_large(value: Any) -> bool:
 
 
 def checked(given: dict[str, Any], kind: type[Body], *, allow_unknown: bool = False) -> Body:
-    """Return the fields of a JSON object, checked.
+    """Return the fields of a JSON object, checked; one that is null is as if it were not given.
 
     Raises:
         Problem: A field is unknown, refused or of another type.
@@ -180,6 +180,7 @@ def checked(given: dict[str, Any], kind: type[Body], *, allow_unknown: bool = Fa
     if isinstance(bias, dict) and len(bias) > MOST_BIASES:
         message = f"logit_bias: {len(bias)} tokens; at most {MOST_BIASES} are allowed"
         raise Problem("invalid_value", message, param="logit_bias")
+    given = {name: value for name, value in given.items() if value is not None}
     try:
         return kind.model_validate(given)
     except ValidationError as error:

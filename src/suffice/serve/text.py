@@ -89,11 +89,19 @@ class Text:
 
 
 def _with_objects(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message whose tool calls have their arguments as objects, as templates take them."""
+    """Return a message with its tool calls as templates take them: their arguments are objects.
+
+    Calls without a content get an empty one, which many templates add to a text.
+    """
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message
-    return {**message, "tool_calls": [_with_object(call) for call in calls]}
+    content = message.get("content")
+    return {
+        **message,
+        "content": "" if content is None else content,
+        "tool_calls": [_with_object(call) for call in calls],
+    }
 
 
 def _with_object(call: Any) -> Any:

@@ -54,6 +54,7 @@ SCRIPTS = (
     ),
     Script("serve.exactness", "1,000 texts under faults, against the same alone", "15 minutes"),
     Script("serve.disconnects", "what runs on after clients have left", "15 minutes"),
+    Script("serve.batch", "a batch killed ten times: what runs twice, what differs", "20 minutes"),
     Script("serve.soak", "32 clients for long: lost requests, memory", "an hour"),
     Script(
         "serve.crosscheck",

@@ -218,6 +218,14 @@ app.add_command(
 )
 app.add_command(
     Program(
+        "batch",
+        "suffice.cli.batch:run",
+        help="Answer a file of requests, in OpenAI's batch format.",
+        more=foreign_flags,
+    )
+)
+app.add_command(
+    Program(
         "calibrate",
         "suffice.cli.calibrate:run",
         help="Calibrate attention or softmax techniques for a model on a text.",

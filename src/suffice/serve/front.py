@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from suffice.errors import nearest
 from suffice.models.tokenizer import load_tokenizer
 from suffice.pull import resolve
 from suffice.serve import wire
+from suffice.serve.chance import drawn
 from suffice.serve.errors import Problem
 from suffice.serve.fleet import Fleet
 from suffice.serve.live import Live
@@ -135,7 +135,7 @@ class Front:
             Problem: The queue is full, or the key has too many requests.
         """
         self._admit(key)
-        ident = asked or f"{prefix}-{os.urandom(12).hex()}"
+        ident = asked or f"{prefix}-{drawn(12).hex()}"
         if ident in self.jobs:
             message = f"request_id '{ident}' is in use"
             raise Problem("invalid_value", message, param="request_id")

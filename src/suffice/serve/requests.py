@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from suffice.attention import ATTENTIONS
 from suffice.errors import InputError
 from suffice.serve import wire
+from suffice.serve.chance import drawn
 from suffice.serve.errors import Problem
 from suffice.serve.fields import Fields, sampling
 from suffice.serve.front import Front, Job
@@ -50,7 +50,7 @@ def works(
     Raises:
         Problem: A parameter is out of range, or a technique is not allowed.
     """
-    seed = int.from_bytes(os.urandom(8), "little")
+    seed = int.from_bytes(drawn(8), "little")
     params, job.copies = sampling(
         body, front.settings.default_sampling, max_tokens=max_tokens, seed=seed, **own
     )

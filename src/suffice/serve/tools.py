@@ -8,12 +8,12 @@ once it is whole, since a part of one cannot be taken back.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from suffice.engine.structured import SPACES
 from suffice.errors import unknown
+from suffice.serve.chance import drawn
 from suffice.serve.errors import Problem
 
 PARSERS = ("hermes", "llama3")
@@ -135,7 +135,7 @@ def _added(calls: list[Call], found: Sequence[tuple[str, str]]) -> list[Call]:
     new = []
     for name, arguments in found:
         call = {
-            "id": f"call_{os.urandom(12).hex()}",
+            "id": f"call_{drawn(12).hex()}",
             "type": "function",
             "function": {"name": name, "arguments": arguments},
         }

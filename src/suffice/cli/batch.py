@@ -1,0 +1,152 @@
+"""`suffice batch`: answers a file of requests in OpenAI's batch format."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from suffice.cli.flags import WHOLE, flag
+from suffice.cli.options import ModelFlags
+from suffice.cli.serve import engine_options
+from suffice.errors import InputError
+from suffice.progress import EVERY, counting_bar
+
+if TYPE_CHECKING:
+    from suffice.serve.batch import Counts
+
+_EXTRA = "pip install 'suffice[serve]'"
+
+
+@dataclass(frozen=True)
+class BatchFlags:
+    """The files, and how many requests run at a time."""
+
+    requests: Annotated[
+        Path | None,
+        flag(
+            "-i",
+            "--input",
+            "--input-file",
+            help="Requests in OpenAI's batch format, one JSON object per line.",
+            environment=False,
+            metavar="FILE",
+        ),
+    ] = None
+    results: Annotated[
+        Path | None,
+        flag(
+            "-o",
+            "--output",
+            "--output-file",
+            help="Results; a file that is there is gone on with.",
+            environment=False,
+            metavar="FILE",
+        ),
+    ] = None
+    parallel: Annotated[
+        int,
+        flag(
+            "-np",
+            "--parallel",
+            "--max-num-seqs",
+            help="Most samples that decode together.",
+            metavar="N",
+            **WHOLE,
+        ),
+    ] = 32
+    instances: Annotated[
+        int,
+        flag(
+            "--instances",
+            help="Engines, each with a share of the cores and with weights of its own.",
+            metavar="N",
+            **WHOLE,
+        ),
+    ] = 1
+    allow_unknown_fields: Annotated[
+        bool, flag("--allow-unknown-fields", help="Ignore unknown fields of requests.")
+    ] = False
+
+
+def run(*, flags: BatchFlags, model: ModelFlags) -> None:
+    """Answer a file of requests. After an interruption, the same command goes on.
+
+    Raises:
+        InputError: A file, a flag or the model cannot be used.
+    """
+    try:
+        from suffice.serve import batch
+        from suffice.serve.batch_file import Requests, Results
+    except ImportError as error:
+        raise InputError(f"`suffice batch` needs {error.name}: {_EXTRA}") from None
+    if flags.requests is None or flags.results is None:
+        raise InputError("give -i FILE, the requests, and -o FILE, the results")
+    settings = _settings(flags, model)
+    requests = Requests(flags.requests)
+    began = time.monotonic()
+    with Results(flags.results, requests) as results, _shown(len(requests.entries)) as tell:
+        try:
+            counts = batch.run(settings, requests, results, tell)
+        except KeyboardInterrupt:
+            left = len(results.todo)
+            done = len(requests.entries) - left
+            print(
+                f"interrupted: {done} of {done + left} done; the same command goes on",
+                file=sys.stderr,
+            )
+            raise
+    print(summary(counts, time.monotonic() - began), file=sys.stderr)
+
+
+def _settings(flags: BatchFlags, model: ModelFlags) -> Any:
+    from suffice.pull import resolve
+    from suffice.serve.settings import Settings
+
+    model.config()  # refuses bad options
+    resolve(model.model)
+    return Settings(
+        model=model.model,
+        options=engine_options(model, flags.parallel),
+        instances=flags.instances,
+        max_num_seqs=flags.parallel,
+        allow_unknown_fields=flags.allow_unknown_fields,
+        share_prefixes=True,
+        page=False,
+        access_log=False,
+    )
+
+
+@contextlib.contextmanager
+def _shown(total: int) -> Iterator[Callable[[Counts], None]]:
+    """Show how far a run is; a terminal gets a bar, a log a line from time to time."""
+    if sys.stderr.isatty():
+        with counting_bar() as bar:
+            line = bar.add_task("requests", total=total)
+            yield lambda counts: bar.update(line, completed=counts.done)
+        return
+    shown = time.monotonic()
+
+    def tell(counts: Counts) -> None:
+        nonlocal shown
+        if time.monotonic() - shown >= EVERY:
+            shown = time.monotonic()
+            print(f"requests: {counts.done} of {total}", file=sys.stderr, flush=True)
+
+    yield tell
+
+
+def summary(counts: Counts, seconds: float) -> str:
+    """Return a run's summary in a line."""
+    parts = [f"{counts.total} requests: {counts.answered} answered"]
+    if counts.refused:
+        parts.append(f"{counts.refused} refused, see their results")
+    if counts.before:
+        parts.append(f"{counts.before} done before")
+    if counts.tokens:
+        parts.append(f"{counts.tokens:,} tokens, {counts.tokens / seconds:,.0f} tok/s")
+    return ", ".join(parts)

@@ -1,0 +1,195 @@
+"""`suffice batch`: answers a file of requests with the server's own routes, without a socket.
+
+A result depends on its request alone. Ids, and seeds that are not given, follow from the request;
+what differs from run to run (times, and what was taken from caches) is left out of the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.types import ASGIApp, Message
+
+from suffice.errors import InputError
+from suffice.serve.app import build
+from suffice.serve.batch_file import Entry, Requests, Results
+from suffice.serve.chance import named
+from suffice.serve.errors import Problem
+from suffice.serve.front import Front
+from suffice.serve.settings import Settings
+
+AHEAD = 2  # requests under way for each place, so that none is empty
+LONGEST_PAUSE = 5.0  # seconds before a request that found no memory is tried again
+# Of an answer: what differs from run to run.
+_VARYING = ("created", "created_at", "timings", "suffice")
+_JSON = ((b"content-type", b"application/json"),)
+
+Tell = Callable[["Counts"], None]
+
+
+@dataclass
+class Counts:
+    """What has become of the requests of a run.
+
+    Attributes:
+        before: Results that were there.
+        refused: Requests that were answered with an error.
+        tokens: Tokens generated.
+    """
+
+    total: int
+    before: int
+    answered: int = 0
+    refused: int = 0
+    tokens: int = 0
+
+    @property
+    def done(self) -> int:
+        """Requests that have a result."""
+        return self.before + self.answered + self.refused
+
+
+def run(settings: Settings, requests: Requests, results: Results, tell: Tell) -> Counts:
+    """Answer the requests that have no result yet; `tell` gets the counts after each.
+
+    Raises:
+        InputError: The model cannot be used, or the results are another model's.
+        KeyboardInterrupt: What is done is in the file; a second run goes on.
+    """
+    todo = results.todo
+    counts = Counts(len(requests.entries), len(requests.entries) - len(todo))
+    for entry in todo:
+        if entry.fault:
+            results.add(entry, None, {"code": "invalid_line", "message": entry.fault})
+            counts.refused += 1
+    todo = [entry for entry in todo if not entry.fault]
+    if todo:
+        asyncio.run(_Batch(settings, requests, results, counts, tell).answer(todo))
+    results.finish()
+    return counts
+
+
+class _Batch:
+    def __init__(
+        self, settings: Settings, requests: Requests, results: Results, counts: Counts, tell: Tell
+    ) -> None:
+        self._front = Front(settings)
+        self._app = build(self._front)
+        self._requests, self._results = requests, results
+        self._counts, self._tell = counts, tell
+
+    async def answer(self, todo: list[Entry]) -> None:
+        """Answer requests, some at a time."""
+        try:
+            await self._start()
+            queue = iter(todo)  # which the workers share
+            with self._requests.path.open("rb") as file:
+                work = [self._work(file, queue) for _ in range(AHEAD * self._front.places)]
+                await _all(work)
+        finally:
+            await self._front.close()
+
+    async def _start(self) -> None:
+        try:
+            await self._front.start()
+        except Problem as problem:
+            raise InputError(problem.message) from None
+        found, own = self._results.fingerprint(), self._front.facts.fingerprint
+        if found not in (None, own):
+            raise InputError(
+                f"{self._results.path}: its results are of another model or setting ({found}, not "
+                f"{own}): give another file, or remove it"
+            )
+
+    async def _work(self, file: Any, queue: Any) -> None:
+        for entry in queue:
+            url, body = self._requests.read(file, entry)
+            status, found = await self._asked(url, body, entry.id)
+            response = {"status_code": status, "request_id": entry.id, "body": _lasting(found)}
+            self._results.add(entry, response, None)
+            if status == 200:
+                self._counts.answered += 1
+                usage = found.get("usage") or {}
+                self._counts.tokens += usage.get("completion_tokens", usage.get("output_tokens", 0))
+            else:
+                self._counts.refused += 1
+            self._tell(self._counts)
+
+    async def _asked(self, url: str, body: Any, name: str) -> tuple[int, dict[str, Any]]:
+        """Return the status and the body of an answer; wait while there is no memory for it."""
+        if body.get("stream"):
+            problem = Problem("invalid_value", "stream=true: a batch has no streams", param="stream")
+            return problem.status, problem.body()
+        raw, pause = msgspec.json.encode(body), 0.05
+        while True:
+            with named(name):
+                status, answer = await posted(self._app, url, raw)
+            if status != 503:
+                return status, msgspec.json.decode(answer)
+            if (why := self._front.instance.gone) is not None:
+                raise InputError(why)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+async def _all(work: list[Any]) -> None:
+    """Run coroutines; if one fails, end the others."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _lasting(body: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer without what differs from run to run."""
+    found = {name: value for name, value in body.items() if name not in _VARYING}
+    if isinstance(usage := found.get("usage"), dict):
+        found["usage"] = {
+            name: value
+            for name, value in usage.items()
+            if not isinstance(value, dict) and not name.startswith("cache_")
+        }
+    return found
+
+
+async def posted(app: ASGIApp, path: str, body: bytes) -> tuple[int, bytes]:
+    """Return the status and the body that an application answers to a posted JSON body."""
+    status, parts, given = 500, [], False
+
+    async def receive() -> Message:
+        nonlocal given
+        if given:
+            await asyncio.Event().wait()  # the client stays
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        else:
+            parts.append(message.get("body", b""))
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [*_JSON, (b"content-length", str(len(body)).encode())],
+        "client": None,
+        "server": None,
+    }
+    await app(scope, receive, send)
+    return status, b"".join(parts)

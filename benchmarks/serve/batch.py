@@ -53,7 +53,8 @@ def requests(count: int) -> list[dict[str, Any]]:
 
 def started(source: Path, target: Path) -> subprocess.Popen[bytes]:
     """Start a run in a group of processes of its own."""
-    command = [sys.executable, "-m", "suffice", "batch", "-m", MODEL, "-np", str(PARALLEL)]
+    program = [sys.executable, "-c", "from suffice.cli import main; main()"]
+    command = [*program, "batch", "-m", MODEL, "-np", str(PARALLEL)]
     files = ["-i", str(source), "-o", str(target)]
     return subprocess.Popen([*command, *files], start_new_session=True)
 

@@ -83,6 +83,7 @@ def test_a_step_maps_little_memory_and_the_shortest_prompts_first(
 ) -> None:
     monkeypatch.setattr("suffice.engine.loop.POPULATED_BYTES", 8)
     llm = engine(10**6)
+    llm.loop.turns.step_seconds = 0.04  # as in a server; `LLM` alone maps what it needs at once
     runner = runner_of(llm)
     runner.maps_in_parts = True
     made = [llm.maker.make([size % 10 + 2] * size, params(size, 2)) for size in (20, 9, 4, 3)]

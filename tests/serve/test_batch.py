@@ -85,7 +85,7 @@ def test_the_bytes_do_not_depend_on_what_runs_beside(batch: Folder) -> None:
     called = request("call", tools=[tool], tool_choice="none", n=2, temperature=1.0)
     requests = [*several(8), *drawn, called]
     batch.run(requests, "together.jsonl", "-np", "8")
-    batch.run(requests, "alone.jsonl", "-np", "1")
+    batch.run(requests, "alone.jsonl", "-np", "2")  # the least for n=2
     batch.run(requests[::-1], "two.jsonl", "--instances", "2", "-np", "2")
     together = (batch.folder / "together.jsonl").read_bytes()
     assert (batch.folder / "alone.jsonl").read_bytes() == together
@@ -177,7 +177,8 @@ def test_files_that_cannot_be_used(batch: Folder, words: Path) -> None:
 
 def started(batch: Folder, target: Path) -> subprocess.Popen[bytes]:
     """Start a run and return once some results are there."""
-    command = [sys.executable, "-m", "suffice", "batch", "-m", str(batch.model), "-np", "2"]
+    program = [sys.executable, "-c", "from suffice.cli import main; main()"]
+    command = [*program, "batch", "-m", str(batch.model), "-np", "2"]
     files = ["-i", str(batch.folder / "in.jsonl"), "-o", str(target)]
     process = subprocess.Popen([*command, *files], stderr=subprocess.PIPE)
     end = time.monotonic() + 60

@@ -55,7 +55,6 @@ class BatchFlags:
             "--parallel",
             "--max-num-seqs",
             help="Most samples that decode together.",
-            metavar="N",
             **WHOLE,
         ),
     ] = 32
@@ -64,7 +63,6 @@ class BatchFlags:
         flag(
             "--instances",
             help="Engines, each with a share of the cores and with weights of its own.",
-            metavar="N",
             **WHOLE,
         ),
     ] = 1

@@ -77,6 +77,7 @@ class LLM:
             self.budget,
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,
+            step_seconds=None,
         )
 
     def generate(

@@ -8,6 +8,7 @@ requests of all threads.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -40,7 +41,7 @@ class Loop:
     """Drives a runner through the scheduler's requests.
 
     `lock` is held while requests, the runner or the tokenizer are used. While anybody decodes,
-    prompts take what is left of `step_seconds`. `prefix_bytes` limits the caches that are kept for
+    prompts take what is left of `step_seconds` (None: see `Turns`). `prefix_bytes` limits the caches that are kept for
     later requests (None: by the runner's limit alone), `least_prefix` is the shortest kept.
     """
 
@@ -52,7 +53,7 @@ class Loop:
         *,
         max_num_seqs: int,
         max_model_len: int,
-        step_seconds: float = STEP_SECONDS,
+        step_seconds: float | None = STEP_SECONDS,
         prefix_bytes: int | None = 0,
         least_prefix: int = LEAST_ROWS,
         clock: Callable[[], float] = time.perf_counter,
@@ -104,7 +105,7 @@ class Loop:
         lacking = {
             id(each): each for each in prompts if not self.runner.populate(each.leader.sequence, 0)
         }
-        room = POPULATED_BYTES
+        room = sys.maxsize if self.turns.step_seconds is None else POPULATED_BYTES
         for each in sorted(lacking.values(), key=lambda request: request.left):
             if room <= 0:
                 break

@@ -66,9 +66,11 @@ class Turns(Generic[P]):
 
     Every second turn goes to who has the fewest tokens left, so that a short prompt is soon through
     among long ones; the others go round. `tile` is how many tokens of prompts a call runs at most.
+    Without `step_seconds` nobody watches the time of a step: it has one call of a whole tile, whose
+    products are the fastest, and who decodes takes part in it.
     """
 
-    def __init__(self, tile: int, step_seconds: float = STEP_SECONDS) -> None:
+    def __init__(self, tile: int, step_seconds: float | None = STEP_SECONDS) -> None:
         self.times = Times()
         self.step_seconds = step_seconds
         self._tile = tile
@@ -81,7 +83,7 @@ class Turns(Generic[P]):
         `prompts` are in order of arrival, `samples` those that decode. There is at least one call.
         Prompts that end in what a call has left share it with the one whose turn it is.
         """
-        active = prompts[:MOST_PROMPTS]
+        active = prompts[: None if self.step_seconds is None else MOST_PROMPTS]
         left = {id(prompt): prompt.left for prompt in active}
         rounds: list[list[tuple[P, int]]] = []
         room = self._room(samples)
@@ -105,6 +107,8 @@ class Turns(Generic[P]):
 
         While nobody decodes there are at least those of a call, unless it takes very long.
         """
+        if self.step_seconds is None:
+            return self._tile
         least = min(self._tile, LEAST_TOKENS)
         if not self.times.token:
             return least if samples else self._tile

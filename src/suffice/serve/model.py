@@ -15,6 +15,8 @@ from suffice.models.files import fingerprint, locate
 from suffice.serve import wire
 from suffice.serve.hosted import Opened
 
+# Options that change no text: the fingerprint is the same whatever they are.
+_SAME_TEXT = ("threads", "max_num_seqs", "kv_cache_bytes")
 MOST_WAITING = 8192  # the server limits requests; one may have many prompts
 
 
@@ -25,7 +27,8 @@ def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
         InputError: The model or an option cannot be used.
     """
     config = Config.built(EngineOptions(**options))
-    asked = repr(config)
+    named = {name: value for name, value in options.items() if name not in _SAME_TEXT}
+    asked = repr(Config.built(EngineOptions(**named)))
     config, runner, tokenizer = load(config)
     assert config.max_model_len is not None, "the config is resolved"
     stamp = f"{fingerprint(locate(config.model))} {asked}".encode()

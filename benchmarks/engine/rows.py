@@ -48,7 +48,7 @@ class Kind:
         if self.name.startswith("Q4_1"):
             return of_files("Q4_1", rows, columns, 8 if self.products == 1 else 16)
         dense = np.random.default_rng(0).standard_normal((rows, columns), np.float32)
-        int8 = f"int8:act_bits={8 if self.products == 1 else 16},sites=linear"
+        int8 = "int8:act_bits=8,sites=linear" if self.products == 1 else "int8"
         return QUANTS.build(int8 if self.type == "int8" else "none:dtype=bfloat16").pack(dense)
 
 

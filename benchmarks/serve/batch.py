@@ -29,7 +29,18 @@ from benchmarks.harness.tables import markdown
 MODEL = "smollm2-135m"
 PARALLEL = 32
 SHARED = "You answer in one short sentence, without any greeting. " * 12
-WORDS = "river stone cloud engine market garden winter number letter signal".split()
+WORDS = [
+    "river",
+    "stone",
+    "cloud",
+    "engine",
+    "market",
+    "garden",
+    "winter",
+    "number",
+    "letter",
+    "signal",
+]
 COUNT = (8, 24)  # new tokens
 FIRST_SECONDS = 4.0  # a run that is killed answers for this long at least
 

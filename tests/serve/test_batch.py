@@ -1,4 +1,7 @@
-"""`suffice batch`: files of requests, resumed after interruptions, the same bytes in every run."""
+"""`suffice batch`: files of requests, resumed after interruptions, the same bytes in every run.
+
+Tests batch.py, batch_file.py and chance.py.
+"""
 
 from __future__ import annotations
 

@@ -229,6 +229,7 @@ class Enabled:
             _, cache = given_cache(options)
             if cache is None:
                 name = cache_argument(self.model.prepare_inputs_for_generation)
+                assert name, "a decoder takes a cache"
                 options[name] = self.new_cache()
             elif cache.get_seq_length():
                 self._settings.config.check_session()
@@ -246,6 +247,7 @@ def _give_cache(part: Any, enabled: Enabled) -> Any:
     """Return a hook that gives a cache to calls without one, and refuses other caches."""
     names = list(inspect.signature(part.forward).parameters)
     own = cache_argument(part.forward)
+    assert own, "other parts have no hook"
 
     def hook(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         arguments = dict(zip(names, given, strict=False)) | named

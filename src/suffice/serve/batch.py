@@ -122,7 +122,9 @@ class _Batch:
     async def _asked(self, url: str, body: Any, name: str) -> tuple[int, dict[str, Any]]:
         """Return the status and the body of an answer; wait while there is no memory for it."""
         if body.get("stream"):
-            problem = Problem("invalid_value", "stream=true: a batch has no streams", param="stream")
+            problem = Problem(
+                "invalid_value", "stream=true: a batch has no streams", param="stream"
+            )
             return problem.status, problem.body()
         raw, pause = msgspec.json.encode(body), 0.05
         while True:

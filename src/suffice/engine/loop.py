@@ -41,9 +41,9 @@ class Loop:
     """Drives a runner through the scheduler's requests.
 
     `lock` is held while requests, the runner or the tokenizer are used. While anybody decodes,
-    prompts take what is left of `step_seconds` (None: see `Turns`). `prefix_bytes` limits the caches
-    that are kept for later requests (None: by the runner's limit alone), `least_prefix` is the
-    shortest kept.
+    prompts take what is left of `step_seconds` (None: see `Turns`). `prefix_bytes` limits the
+    caches that are kept for later requests (None: by the runner's limit alone), `least_prefix` is
+    the shortest kept.
     """
 
     def __init__(

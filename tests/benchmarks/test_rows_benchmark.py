@@ -34,13 +34,14 @@ def test_the_longer_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows.native, "product_rate", lambda *given: 1e9)
     monkeypatch.setattr(rows, "seconds", lambda copies, x: 1e-3 * len(x))
     found = {each["weights"]: each for each in rows.measure((64, 256), 1, 2, 1)}
-    size = found["int8"]["bytes"]
+    int8 = found["int8, inputs of 8 bits"]
+    size = int8["bytes"]
     assert isinstance(size, int) and size > 64 * 256
-    assert found["int8"]["fraction"] == {
+    assert int8["fraction"] == {
         count: pytest.approx(max(size / 1e9, 64 * 256 * count / 1e9) / (1e-3 * count))
         for count in rows.ROWS
     }
     twice, once = (found[f"Q4_1, inputs of {bits} bits"]["fraction"] for bits in (16, 8))
     assert isinstance(twice, dict) and isinstance(once, dict)
     assert twice[128] == pytest.approx(2 * once[128])
-    assert found["int8"]["over_one"] == {count: pytest.approx(count) for count in rows.ROWS}
+    assert int8["over_one"] == {count: pytest.approx(count) for count in rows.ROWS}

@@ -164,4 +164,4 @@ def test_sums() -> None:
     waiting = Ticket(Submit("a", [1] * 7, {}), 1, 0, Mailbox())
     runs = Ticket(Submit("b", [1] * 5, {}), 3, 0, Mailbox())
     runs.first_at = 1.0
-    assert load_of([waiting, runs]) == Load(7, 3)
+    assert load_of([waiting, runs]) == Load(7, 4)

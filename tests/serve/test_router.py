@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from suffice.serve import router
-from suffice.serve.router import BLOCK, RUNNING_COST, Load, Router
+from suffice.serve.router import BLOCK, SAMPLE_COST, Load, Router
 from suffice.serve.wire import Submit
 
 IDLE = Load()
@@ -33,7 +33,7 @@ def test_the_beginning_draws_a_request_to_who_keeps_it() -> None:
 
 def test_an_answer_is_a_beginning_too() -> None:
     chooses = Router(2)
-    first = chooses.choose(work(LONG[:BLOCK]), [Load(running=9), IDLE])
+    first = chooses.choose(work(LONG[:BLOCK]), [Load(samples=9), IDLE])
     chooses.keep(first, work(LONG[:BLOCK]), LONG[BLOCK:])
     assert first == 1 and chooses.choose(work(LONG), [IDLE] * 2) == 1
 
@@ -44,7 +44,7 @@ def test_much_to_do_outweighs_a_beginning() -> None:
     held = 10 * BLOCK
     assert chooses.choose(work(LONG), [Load(prompts=held - 1), IDLE]) == 0
     assert chooses.choose(work(LONG), [Load(prompts=held + 1), IDLE]) == 1
-    assert chooses.choose(work([3]), [Load(running=2), Load(prompts=2 * RUNNING_COST - 1)]) == 1
+    assert chooses.choose(work([3]), [Load(samples=2), Load(prompts=2 * SAMPLE_COST - 1)]) == 1
 
 
 @pytest.mark.parametrize("fields", [{"group": "b"}, {"attention": "x"}, {"reuse": False}])

@@ -161,13 +161,9 @@ class Fleet:
 
 def load_of(tickets: Iterable[Ticket]) -> Load:
     """Return what an engine has to do for some tickets."""
-    prompts = running = 0
-    for ticket in tickets:
-        if ticket.first_at is None:
-            prompts += len(ticket.work.prompt)
-        else:
-            running += ticket.samples
-    return Load(prompts, running)
+    found = list(tickets)
+    waiting = (ticket.work.prompt for ticket in found if ticket.first_at is None)
+    return Load(sum(map(len, waiting)), sum(ticket.samples for ticket in found))
 
 
 def summed(counts: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -14,15 +14,20 @@ from suffice.serve import wire
 
 BLOCK = 64  # tokens; beginnings are compared by blocks
 MOST_BLOCKS = 1 << 16  # remembered for an engine: beginnings of 4 million tokens
-RUNNING_COST = 32  # tokens of a prompt: a sample that decodes slows it as much
+SAMPLE_COST = 32  # tokens of a prompt: a sample that decodes slows it as much
 
 
 @dataclass(frozen=True)
 class Load:
-    """What an engine has to do: tokens of prompts before their first token, and samples after."""
+    """What an engine has to do.
+
+    Attributes:
+        prompts: Tokens of prompts that have no first token yet.
+        samples: Samples that decode, or will once their prompt has run.
+    """
 
     prompts: int = 0
-    running: int = 0
+    samples: int = 0
 
 
 class Router:
@@ -43,7 +48,7 @@ class Router:
             load = loads[at]
             assert load is not None, "only those that take requests are compared"
             left = len(work.prompt) - self._kept(at, blocks)
-            return load.prompts + left + RUNNING_COST * load.running, self._chosen[at]
+            return load.prompts + left + SAMPLE_COST * load.samples, self._chosen[at]
 
         found = min((at for at, load in enumerate(loads) if load is not None), key=cost)
         self._chosen[found] += 1

@@ -9,7 +9,6 @@
 namespace suffice {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
 
 size_t aligned(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
@@ -32,9 +31,18 @@ std::byte* Arena::map(size_t bytes) {
   if (data == MAP_FAILED)
     throw OutOfMemory("the system has no memory for " + std::to_string(bytes) +
                       " more bytes of KV cache (" + std::to_string(used_) + " in use)");
-  if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);
+  if (bytes >= kHugePageBytes) madvise(data, bytes, MADV_HUGEPAGE);
   used_ += bytes;
   return static_cast<std::byte*>(data);
+}
+
+std::byte* Arena::remap(std::byte* data, size_t bytes, size_t new_bytes) {
+  void* moved = mremap(data, bytes, new_bytes, MREMAP_MAYMOVE);
+  if (moved == MAP_FAILED)
+    throw OutOfMemory("the system has no memory for " + std::to_string(new_bytes - bytes) +
+                      " more bytes of KV cache (" + std::to_string(used_) + " in use)");
+  used_ += new_bytes - bytes;
+  return static_cast<std::byte*>(moved);
 }
 
 void Arena::unmap(std::byte* data, size_t bytes) {
@@ -95,43 +103,42 @@ int KVCache::capacity() const {
   return least;
 }
 
-KVCache::Layout KVCache::layout(int rows) const {
-  Layout offsets;
-  offsets.rows = round_up(rows, kPanel);
-  const size_t held = static_cast<size_t>(heads_) * offsets.rows;
-  const size_t scales = held * sizeof(float);
-  offsets.values = aligned(held * elements_bytes(key_type_, size_), kLineBytes);
-  offsets.key_scales =
-      aligned(offsets.values + held * elements_bytes(value_type_, size_), kLineBytes);
-  offsets.value_scales =
-      offsets.key_scales + (has_scales(key_type_) ? aligned(scales, kLineBytes) : 0);
-  offsets.sketch =
-      offsets.value_scales + (has_scales(value_type_) ? aligned(scales, kLineBytes) : 0);
-  const size_t sketches =
-      extras_.sketch ? heads_ * (offsets.rows / kSketchRows) * sketch_bytes(size_) : 0;
-  offsets.boxes = offsets.sketch + sketches;
-  offsets.masses =
-      offsets.boxes + (extras_.boxes ? heads_ * (offsets.rows / kPanel) * box_bytes(size_) : 0);
-  offsets.total = aligned(offsets.masses + (extras_.masses ? scales : 0), Arena::page_bytes());
-  return offsets;
+KVCache::Sizes KVCache::sizes(int rows) const {
+  const size_t blocks = round_up(rows, kPanel) / kPanel, scales = rows * sizeof(float);
+  Sizes found{};
+  found[kKeys] = blocks * kPanel * elements_bytes(key_type_, size_);
+  found[kValues] = rows * elements_bytes(value_type_, size_);
+  if (has_scales(key_type_)) found[kKeyScales] = scales;
+  if (has_scales(value_type_)) found[kValueScales] = scales;
+  if (extras_.sketch) found[kSketch] = rows / kSketchRows * sketch_bytes(size_);
+  if (extras_.boxes) found[kBoxes] = blocks * box_bytes(size_);
+  if (extras_.masses) found[kMasses] = scales;
+  return found;
 }
 
-KVHead KVCache::head_in(std::byte* memory, const Layout& offsets, int head) const {
-  const size_t first = static_cast<size_t>(head) * offsets.rows;
+KVCache::Layout KVCache::layout(int rows) const {
+  const Sizes strides = sizes(round_up(rows, kPanel));
+  Layout found;
+  size_t end = 0;
+  for (int i = 0; i < kArrays; i++) {
+    found.arrays[i] = {aligned(end, kLineBytes), strides[i]};
+    end = found.arrays[i].at + heads_ * strides[i];
+  }
+  found.total = aligned(end, Arena::page_bytes());
+  return found;
+}
+
+KVHead KVCache::head_in(std::byte* memory, const Layout& layout, int head) const {
+  const auto array = [&](int kind) { return layout.arrays[kind].of(memory, head); };
+  const auto floats = [&](int kind) { return reinterpret_cast<float*>(array(kind)); };
   KVHead result;
-  result.keys = memory + first * elements_bytes(key_type_, size_);
-  result.values = memory + offsets.values + first * elements_bytes(value_type_, size_);
-  if (has_scales(key_type_))
-    result.key_scales = reinterpret_cast<float*>(memory + offsets.key_scales) + first;
-  if (has_scales(value_type_))
-    result.value_scales = reinterpret_cast<float*>(memory + offsets.value_scales) + first;
-  if (extras_.sketch)
-    result.sketch =
-        memory + offsets.sketch + head * (offsets.rows / kSketchRows) * sketch_bytes(size_);
-  if (extras_.boxes)
-    result.boxes = reinterpret_cast<float*>(memory + offsets.boxes +
-                                            head * (offsets.rows / kPanel) * box_bytes(size_));
-  if (extras_.masses) result.masses = reinterpret_cast<float*>(memory + offsets.masses) + first;
+  result.keys = array(kKeys);
+  result.values = array(kValues);
+  result.key_scales = floats(kKeyScales);
+  result.value_scales = floats(kValueScales);
+  result.sketch = array(kSketch);
+  result.boxes = floats(kBoxes);
+  result.masses = floats(kMasses);
   result.size = size_;
   result.key_type = key_type_;
   result.value_type = value_type_;
@@ -166,47 +173,6 @@ size_t KVCache::row_bytes() const {
   const size_t mass = extras_.masses ? sizeof(float) : 0;
   return static_cast<size_t>(layers_) * heads_ *
          (key_bytes() + value_bytes() + sketch + box + mass);
-}
-
-void KVCache::copy_rows(const KVHead& from, const KVHead& to, int keep) const {
-  const int blocks = round_up(keep, kPanel) / kPanel;
-  std::memcpy(to.keys, from.keys, blocks * kPanel * elements_bytes(key_type_, size_));
-  std::memcpy(to.values, from.values, keep * elements_bytes(value_type_, size_));
-  if (from.sketch) std::memcpy(to.sketch, from.sketch, keep / kSketchRows * sketch_bytes(size_));
-  if (from.boxes) std::memcpy(to.boxes, from.boxes, blocks * box_bytes(size_));
-  for (const auto row : {&KVHead::key_scales, &KVHead::value_scales, &KVHead::masses})
-    if (from.*row) std::memcpy(to.*row, from.*row, keep * sizeof(float));
-}
-
-void KVCache::resize(int capacity, int keep) {
-  size_t needed = 0;
-  for (int layer = 0; layer < layers_; layer++) needed += layout(capacity - removed_[layer]).total;
-  // Map first, touch later: untouched pages cost nothing, so old and new memory coexist for one
-  // layer at a time only.
-  size_t copied = 0;
-  for (int layer = 0; layer < layers_ && keep > 0; layer++)
-    copied = std::max(copied, layout(rows_[layer]).total);
-  arena_->require(needed + copied, bytes());
-  populated_ = 0;
-  std::vector<std::byte*> fresh;
-  try {
-    for (int layer = 0; layer < layers_; layer++)
-      fresh.push_back(arena_->map(layout(capacity - removed_[layer]).total));
-  } catch (const OutOfMemory&) {
-    for (size_t layer = 0; layer < fresh.size(); layer++)
-      arena_->unmap(fresh[layer], layout(capacity - removed_[layer]).total);
-    throw;
-  }
-  for (int layer = 0; layer < layers_; layer++) {
-    const int rows = capacity - removed_[layer];
-    const Layout old_at = layout(rows_[layer]), new_at = layout(rows);
-    for (int h = 0; h < heads_ && keep > 0; h++)
-      copy_rows(head_in(memory_[layer], old_at, h), head_in(fresh[layer], new_at, h),
-                keep - removed_[layer]);
-    arena_->unmap(memory_[layer], old_at.total);
-    memory_[layer] = fresh[layer];
-    rows_[layer] = rows;
-  }
 }
 
 bool KVCache::populate(size_t bytes) {
@@ -281,12 +247,8 @@ std::unique_ptr<KVCache> KVCache::copy(int keep, int capacity) const {
   other->removed_ = removed_;
   if (capacity == 0) return other;
   other->resize(capacity, 0);
-  for (int layer = 0; layer < layers_; layer++) {
-    const Layout from = layout(rows_[layer]), to = layout(other->rows_[layer]);
-    for (int h = 0; h < heads_; h++)
-      copy_rows(head_in(memory_[layer], from, h), head_in(other->memory_[layer], to, h),
-                keep - removed_[layer]);
-  }
+  for (int layer = 0; layer < layers_; layer++)
+    copy_rows(layer, other->memory_[layer], layout(other->rows_[layer]), keep - removed_[layer]);
   return other;
 }
 

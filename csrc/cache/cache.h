@@ -1,6 +1,7 @@
 // The keys and values of one request: page-aligned memory per layer, grown by reallocation.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,8 @@ struct OutOfMemory : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
 // Counts the memory of all caches to the byte and enforces a limit (0: none).
 class Arena {
  public:
@@ -25,6 +28,8 @@ class Arena {
   // Throws OutOfMemory if `more` bytes would exceed the limit after `freed` bytes are freed.
   void require(size_t more, size_t freed) const;
   std::byte* map(size_t bytes);  // zeroed, page-aligned; throws OutOfMemory
+  // Extends or cuts memory, perhaps at another address; throws OutOfMemory. What is new is zero.
+  std::byte* remap(std::byte* data, size_t bytes, size_t new_bytes);
   void unmap(std::byte* data, size_t bytes);
   size_t used() const { return used_; }
   size_t limit() const { return limit_; }
@@ -91,8 +96,8 @@ class KVCache {
   int64_t value_bytes() const;
   size_t row_bytes() const;  // of one token in all layers and heads, scales included
 
-  // Allocates memory for `capacity` tokens (rounded up to whole panels) and copies the rows of
-  // `keep` tokens, one layer at a time. On OutOfMemory the cache is unchanged.
+  // Allocates memory for `capacity` tokens (rounded up to whole panels) and keeps the rows of `keep`
+  // tokens; the others are zero. On OutOfMemory the cache is unchanged.
   void resize(int capacity, int keep);
 
   // Has the system map pages of about `bytes` bytes more, layer by layer, before they are used.
@@ -133,14 +138,27 @@ class KVCache {
   std::unique_ptr<KVCache> copy(int keep, int capacity) const;
 
  private:
-  struct Layout {
-    // offsets in a layer's memory
-    size_t values, key_scales, value_scales, sketch, boxes, masses, total;
-    int rows;
+  // A kind of data in a layer's memory: where it begins, and the bytes of a head; 0: it has none.
+  struct Array {
+    size_t at = 0, stride = 0;
+    std::byte* of(std::byte* memory, int head) const {
+      return stride ? memory + at + head * stride : nullptr;
+    }
   };
+  enum { kKeys, kValues, kKeyScales, kValueScales, kSketch, kBoxes, kMasses, kArrays };
+  struct Layout {
+    Array arrays[kArrays];  // in the order of their places
+    size_t total;
+  };
+  using Sizes = std::array<size_t, kArrays>;
+  Sizes sizes(int rows) const;  // the bytes of a head's first `rows` rows, of each kind
   Layout layout(int rows) const;
-  KVHead head_in(std::byte* memory, const Layout& offsets, int head) const;
-  void copy_rows(const KVHead& from, const KVHead& to, int keep) const;
+  KVHead head_in(std::byte* memory, const Layout& layout, int head) const;
+  void copy_rows(int layer, std::byte* to, const Layout& layout, int keep) const;
+  bool grows_in_place(int capacity, int keep) const;
+  void extend(int capacity);
+  void replace(int capacity, int keep, size_t needed);
+  void spread(int layer, const Layout& from, const Layout& to, int keep);
   int dead_rows(int layer, int length) const;
   int first_kept(int layer) const { return round_up(eligible_[layer].sinks, kPanel); }
 

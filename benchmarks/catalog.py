@@ -39,6 +39,8 @@ SCRIPTS = (
     Script("attention.exaq_tail", "a coded softmax's tail at long context", "10 minutes"),
     Script("attention.sketch", "the residuals of key sketches", "a minute"),
     Script("growth.bmc", "growth of the cache: the BMC paper's figures and tables", "30 minutes"),
+    Script("growth.engine", "growth policies in the engine, plain decoding", "15 minutes"),
+    Script("growth.caches", "GrowingCache and transformers' own caches", "15 minutes"),
     Script("quant.quality", "low-bit weights and activations: perplexity", "hours"),
     Script("quant.tasks", "low-bit weights: accuracy on PIQA", "30 minutes"),
     Script("quant.matmul", "matmuls of codebook weights, outside the CPU caches", "3 minutes"),

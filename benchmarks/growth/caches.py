@@ -176,9 +176,7 @@ def generate(model: Any, ids: torch.Tensor, cache: Any, tokens: int) -> torch.Te
     return found[:, ids.shape[1] :]
 
 
-def equal_tokens(
-    model: Any, kinds: dict[str, Callable[[], Any]], size: Size
-) -> dict[str, str]:
+def equal_tokens(model: Any, kinds: dict[str, Callable[[], Any]], size: Size) -> dict[str, str]:
     """Return how many requests' tokens equal those of the first cache, by cache."""
     ids = torch.randint(WORD, size.vocabulary, (size.batch, 8))
     tokens = {name: generate(model, ids, make(), 16) for name, make in kinds.items()}

@@ -66,7 +66,7 @@ CASES = (
     Case(SHAPED, 8, 2048),
     Case(SHAPED, 1, 4096),
 )
-TINY = (Case("smollm2-135m", 1, 64), Case("smollm2-135m", 2, 64))
+TINY = (Case("tiny", 1, 64), Case("tiny", 2, 64))
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,14 @@ def main() -> int:
 
 def model_path(name: str) -> str | Path:
     """Return a model, made if it is of a shape only."""
-    if name != SHAPED:
+    shapes = {
+        SHAPED: dataclasses.replace(MODELS["llama-2-7b"], layers=LAYERS),
+        "tiny": shaped_file.TINY,
+    }
+    if name not in shapes:
         return pull.resolve(name)
-    path = record.BUILD / "shaped" / f"llama-2-7b-{LAYERS}-Q4_0.gguf"
-    shape = dataclasses.replace(MODELS["llama-2-7b"], layers=LAYERS)
-    return path if path.exists() else shaped_file.write(path, shape, "Q4_0")
+    path = record.BUILD / "shaped" / f"{name.replace(' ', '-')}-Q4_0.gguf"
+    return path if path.exists() else shaped_file.write(path, shapes[name], "Q4_0")
 
 
 def capacities(growth: Growth, rows: int) -> list[int]:

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suffice.cache.cost import (
+    COPY_SHARE,
     GrowthCosts,
     attention_seconds,
     best_allocations,
+    kernel_rows,
     nearest_power_of_two,
     spare_rows,
 )
@@ -129,3 +131,36 @@ def test_spare_rows_is_a_power_of_two_within_the_limit(limit: int, allocations: 
     rows = spare_rows(limit, allocations)
     assert 1 <= rows <= limit
     assert rows == limit or rows & (rows - 1) == 0
+
+
+def seconds_times_bytes(rows: int, limit: int, copy_cost: float) -> float:
+    """Decode `limit` rows with growths of `rows`, and add up what is moved, read and held."""
+    capacity = moved = read = held = 0
+    for used in range(limit):
+        if used == capacity:
+            moved += used
+            capacity += rows
+        read += used
+        held += capacity
+    return (read + copy_cost * moved) * held
+
+
+@pytest.mark.parametrize("limit", [2048, 16384])
+@pytest.mark.parametrize("copy_cost", [0.5, 2.0])
+def test_the_kernels_rows_spend_the_least_seconds_times_bytes(limit: int, copy_cost: float) -> None:
+    rows = kernel_rows(limit * 100, copy_cost / 100)  # so large that the copies' share is no limit
+    assert rows == nearest_power_of_two(math.sqrt(copy_cost * limit))
+    best = min(
+        (2**power for power in range(12)), key=lambda r: seconds_times_bytes(r, limit, copy_cost)
+    )
+    assert best in (rows // 2, rows, rows * 2)
+    assert seconds_times_bytes(rows, limit, copy_cost) < 1.05 * seconds_times_bytes(
+        best, limit, copy_cost
+    )
+
+
+@given(st.integers(1, 200_000), st.floats(0.1, 50), st.floats(1, 8))
+def test_copies_take_a_small_share_of_reading(limit: int, cost: float, accepted: float) -> None:
+    rows = kernel_rows(limit, cost, accepted)
+    assert rows == limit or rows & (rows - 1) == 0
+    assert rows == limit or cost * accepted / rows <= COPY_SHARE * math.sqrt(2)

@@ -119,10 +119,21 @@ def test_bmc_uses_the_measurement() -> None:
     assert BMC(ratio=0.1).allocations(2048) == 16
 
 
+def test_the_engine_weighs_copies_against_memory_unless_told_the_papers_ratio() -> None:
+    assert machine.DEFAULT.copy_cost == 5  # 2 * 20 GB/s / 8 GB/s
+    own = machine.fitted_to_kernel(BMC())
+    assert isinstance(own, BMC) and own.copy_cost == 5 and own.spare(2048) == 256
+    assert own.spare(128) == 128 and own.spare(131072) == 1024  # sqrt(5 * 131072) = 810
+    assert BMC().spare(2048) == 128  # the paper's
+    for given in (BMC(ratio=0.1), BMC(rows=8)):
+        assert machine.fitted_to_kernel(given).next_capacity(1, 0, 2048) == given.spare(2048)
+
+
 def test_the_table_lists_allocations_and_rows() -> None:
     table = machine.allocation_table(machine.DEFAULT)
     assert [line.limit for line in table] == [2**p for p in range(7, 18)]
     assert (table[2].limit, table[2].allocations, table[2].rows) == (512, 8, 64)
+    assert (table[2].kernel_rows, table[-1].kernel_rows) == (256, 1024)
     assert table[2].exact == pytest.approx(51.2**0.5)
     grouped = machine.allocation_table(machine.DEFAULT, [1024], group=4)
     assert (grouped[0].allocations, grouped[0].rows) == (16, 64)

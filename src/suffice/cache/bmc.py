@@ -2,14 +2,16 @@
 
 Source   Ramachandran et al., "Striking the Right Balance between Compute and Copy", section V.
          The paper's r is `rows`, its C' is `ratio`; Eq. 5-9 are in cost.py.
-Differs  r is rounded to a power of two, not the number of allocations. Natively Eq. 8's factors
-         count as 1: the kernel repeats no key and computes nothing on spare rows.
+Differs  r is rounded to a power of two, not the number of allocations. The engine's kernel computes
+         nothing on spare rows, which the paper's balance rests on: there r balances copies and the
+         memory of spare rows, unless `ratio` is given (cost.py).
 Exact    always: growth moves rows and changes no value.
 Cost     N / r copies of the cache; at most r - 1 spare rows.
 Example  bmc:rows=128
 Options
     rows      rows of an allocation; none: from the context length and the balance (Eq. 5)
-    ratio     C', the cost of a copy over that of a product; none: measured, or a default
+    ratio     C' of Eq. 7: r by the paper's law; none: measured, and in the engine its own law
+    copy_cost  rows read in the time in which one is moved (the engine's law); none: measured
     group     query heads that share a key (G of Eq. 8); none: the engine's
     shrink    4 bytes over the bytes of a stored element (Q of Eq. 8); none: the engine's
     drafts    rows verified in a step (k of Eq. 9)
@@ -21,7 +23,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from suffice.cache import machine
-from suffice.cache.cost import GrowthCosts, best_allocations, nearest_power_of_two, spare_rows
+from suffice.cache.cost import (
+    GrowthCosts,
+    best_allocations,
+    kernel_rows,
+    nearest_power_of_two,
+    spare_rows,
+)
 from suffice.errors import InputError
 
 
@@ -29,12 +37,14 @@ from suffice.errors import InputError
 class BMC:
     """Allocate every `rows` rows; `rows=None` derives them from the context length.
 
-    If None, an engine sets `ratio`, `group` and `shrink` from its machine and model, and `accepted`
-    from the drafts accepted so far. Outside an engine the last three count as 1.
+    If None, an engine sets `copy_cost`, `group` and `shrink` from its machine and kernel, and
+    `accepted` from the drafts accepted so far. Outside an engine `ratio` is the machine's, and the
+    last three count as 1.
     """
 
     rows: int | None = None  # r; None: from Eq. 7 with the fields below
     ratio: float | None = None  # C' = aBW / (2 bC); None: as measured on this machine
+    copy_cost: float | None = None  # c of cost.py; None: the paper's balance
     group: int | None = None  # G of Eq. 8: query heads that share a key/value head
     shrink: float | None = None  # Q of Eq. 8: 4 bytes over the bytes of a stored element
     drafts: int = 1  # k of Eq. 9: rows verified in a step
@@ -43,7 +53,7 @@ class BMC:
     def __post_init__(self) -> None:
         if self.rows is not None and self.rows < 1:
             raise InputError(f"growth 'bmc': rows={self.rows} must be at least 1")
-        for name in ("ratio", "group", "shrink", "drafts", "accepted"):
+        for name in ("ratio", "copy_cost", "group", "shrink", "drafts", "accepted"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise InputError(f"growth 'bmc': {name}={value} must be positive and finite")
@@ -56,6 +66,8 @@ class BMC:
         """Return r, the rows an allocation adds in a context of `limit` rows."""
         if self.rows is not None:
             return self.rows
+        if self.copy_cost is not None and self.ratio is None:
+            return kernel_rows(limit, self.copy_cost, self.accepted or 1.0)
         return spare_rows(limit, best_allocations(limit, self._costs()))
 
     def next_capacity(self, needed: int, capacity: int, limit: int) -> int:

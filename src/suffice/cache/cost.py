@@ -36,6 +36,17 @@ How loose ends of the printed equations are read here:
 * Eq. 8 holds where the shared keys are expanded before the product, or the product is bound by
   arithmetic. A kernel bound by reading keys and values and reading each once per group raises bC
   by G Q as well, and the two cancel.
+
+The native kernel computes nothing on spare rows, so Eq. 2 loses its term in 1/T and copies would ask
+for one allocation. What spare rows cost it is memory, in which other requests could run. Let moving
+a row take as long as reading c rows. Then copies add c / r to the time of reading the cache, and
+spare rows r / N to its memory. Seconds times bytes, (1 + c / r) (1 + r / N), are least at
+
+    r = sqrt(c N),    T = sqrt(N / c):
+
+the paper's law with C' = 1 / c = aBW / (2 bR), where bR are the elements read per second. With m
+tokens a step, rows are read less often: c m stands for c, as in Eq. 9. For short contexts that law
+spends more time than their little memory is worth: copies get at most `COPY_SHARE` of the reading.
 """
 
 from __future__ import annotations
@@ -47,9 +58,12 @@ __all__ = [
     "GrowthCosts",
     "attention_seconds",
     "best_allocations",
+    "kernel_rows",
     "nearest_power_of_two",
     "spare_rows",
 ]
+
+COPY_SHARE = 0.02  # the most that copies may add to the time of reading the cache
 
 
 @dataclass(frozen=True)
@@ -117,3 +131,14 @@ def nearest_power_of_two(value: float) -> int:
 def spare_rows(limit: int, allocations: float) -> int:
     """Return r = N / T, rounded to a power of two: the rows that one allocation adds."""
     return min(nearest_power_of_two(max(limit / allocations, 1.0)), limit)
+
+
+def kernel_rows(limit: int, copy_cost: float, accepted: float = 1.0) -> int:
+    """Return r for a kernel that reads the rows in use alone: a power of two, at most `limit`.
+
+    `copy_cost` (c) is how many rows are read in the time in which one is moved, `accepted` (m) the
+    tokens gained per step. The seconds that growing adds for each row read are c m / r.
+    """
+    cost = copy_cost * accepted
+    rows = max(math.sqrt(cost * limit), cost / COPY_SHARE, 1.0)
+    return min(nearest_power_of_two(rows), limit)

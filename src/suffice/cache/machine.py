@@ -20,7 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from suffice.cache import Growth, with_defaults
-from suffice.cache.cost import GrowthCosts, best_allocations, nearest_power_of_two, spare_rows
+from suffice.cache.cost import (
+    GrowthCosts,
+    best_allocations,
+    kernel_rows,
+    nearest_power_of_two,
+    spare_rows,
+)
 from suffice.errors import InputError
 from suffice.paths import cache_dir, write_whole
 
@@ -60,6 +66,11 @@ class Machine:
         """C' of Eq. 7: the best number of allocations is sqrt(C' N)."""
         return self.copy_bytes_per_second / ELEMENT_BYTES / (2 * self.products_per_second)
 
+    @property
+    def copy_cost(self) -> float:
+        """Rows of a cache that are read in the time in which a growth moves one: c of cost.py."""
+        return 2 * self.read_bytes_per_second / self.copy_bytes_per_second
+
 
 # C' = 0.1, as the paper measured on a 96-core server; the rates are of a small desktop.
 DEFAULT = Machine(
@@ -79,6 +90,7 @@ class Allocations(NamedTuple):
     exact: float  # T of Eq. 6, not rounded
     allocations: int  # T, a power of two
     rows: int  # r
+    kernel_rows: int  # r of the native kernel
 
 
 def path() -> Path:
@@ -129,7 +141,7 @@ def fitted_to_kernel(growth: Growth) -> Growth:
     Eq. 8's G and Q count as 1: the kernel reads a key once for its group, in its storage type, so
     matmuls get cheaper by the same factors as copies.
     """
-    return with_defaults(growth, ratio=load_or_default().ratio, group=1, shrink=1.0)
+    return with_defaults(growth, copy_cost=load_or_default().copy_cost, group=1, shrink=1.0)
 
 
 def save(machine: Machine) -> None:
@@ -185,7 +197,8 @@ def allocation_table(
     for limit in lengths:
         exact = best_allocations(limit, costs)
         rows = spare_rows(limit, exact)
-        table.append(Allocations(limit, exact, nearest_power_of_two(exact), rows))
+        own = kernel_rows(limit, machine.copy_cost)
+        table.append(Allocations(limit, exact, nearest_power_of_two(exact), rows, own))
     return table
 
 

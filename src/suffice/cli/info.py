@@ -111,10 +111,10 @@ def measure() -> None:
     print(f"{measured.cpu}, {measured.threads} threads: {_rates(measured)}", file=sys.stderr)
     print(f"kept in {machine.path()}\n", file=sys.stderr)
     rows = [
-        [line.limit, f"{line.exact:.1f}", line.allocations, line.rows]
+        [line.limit, f"{line.exact:.1f}", line.allocations, line.rows, line.kernel_rows]
         for line in machine.allocation_table(measured)
     ]
-    print(markdown(["context N", "best T", "T used", "rows r"], rows))
+    print(markdown(["context N", "best T", "T used", "rows r", "rows r of the engine"], rows))
 
 
 def show_model(name: str) -> None:

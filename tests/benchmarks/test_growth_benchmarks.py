@@ -1,0 +1,74 @@
+"""benchmarks/growth/engine.py and caches.py on tiny sizes, and their arithmetic."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.growth import caches, engine
+from suffice.cache.growth import Double, Step
+from suffice.cache.kv import KVCache
+
+
+def test_growth_in_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.record, "BUILD", tmp_path)
+    monkeypatch.setattr(engine, "QUICK", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["engine", "--quick"])
+    assert engine.main() == 0
+    found = json.loads((tmp_path / "engine.json").read_text())["rows"]
+    assert [each["growth"] for each in found] == list(engine.POLICIES) * len(engine.TINY)
+    for each in found:
+        assert each["seconds"] == pytest.approx(each["steps"] + each["growing"])
+        assert min(each["steps"], each["growing"]) > 0
+    counts = {each["growth"]: each["allocations"] for each in found}
+    assert counts["upfront"] == 1 and counts["iterative"] == 64 and counts["double"] == 7
+    assert "speed of bmc over iterative" in (tmp_path / "engine.md").read_text()
+
+
+def test_every_growth_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A growth of n rows takes n seconds here: half of them are timed, all are counted."""
+    monkeypatch.setattr(engine, "growing", lambda full, growth, rows: float(rows))
+    monkeypatch.setattr(engine, "first_seconds", lambda full, growth: 0.5)
+    case, full = engine.Case("any", 3, 64), Any
+    seconds = engine.growth_seconds(full, Step(8), case, engine.Sampling(growths=7))
+    assert engine.capacities(Step(8), 64) == list(range(8, 65, 8))
+    assert seconds == 3 * (sum(range(8, 57, 8)) + 0.5)
+    assert engine.capacities(Double(), 48) == [1, 2, 4, 8, 16, 32, 48]
+
+
+def test_the_verdict_is_a_geometric_mean() -> None:
+    def rows(model: str, **seconds: float) -> list[dict[str, Any]]:
+        case = {"model": model, "batch": 1, "rows": 8}
+        return [case | {"growth": name, "seconds": value} for name, value in seconds.items()]
+
+    found = rows("a", bmc=2.0, iterative=8.0, upfront=2.0) + rows("b", bmc=1.0, iterative=1.0,
+                                                                  upfront=4.0)  # fmt: skip
+    lines = engine.verdicts(found).splitlines()
+    assert "1.000 | yes" in lines[2] and "2.000 | yes" in lines[3] and "2.000 | yes" in lines[4]
+
+
+def test_caches_in_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caches, "QUICK", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["caches", "--quick"])
+    threads = torch.get_num_threads()
+    try:
+        assert caches.main() == 0
+    finally:
+        torch.set_num_threads(threads)
+    found = json.loads((tmp_path / "caches.json").read_text())["rows"]
+    assert [each["attention"] for each in found] == ["sdpa"] * 4 + ["eager"] * 4
+    assert all(each["equal"] == "2 of 2" and each["seconds"] > 0 for each in found)
+
+
+def test_copies_have_the_policys_capacity() -> None:
+    cache = KVCache(1, 1, 16, growth=Step(8), limit=64)
+    cache.reserve(20)
+    cache.advance(20)
+    full = engine.Sequence("full", cache)
+    assert engine.copied(full, Step(8), 16, 0).cache.capacity == 16
+    assert engine.copied(full, Step(8), 16, 1).cache.capacity == 24

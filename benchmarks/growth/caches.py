@@ -160,7 +160,7 @@ def token_seconds(
 
 
 def generate(model: Any, ids: torch.Tensor, cache: Any, tokens: int) -> torch.Tensor:
-    """Return the greedy tokens after `ids`, of which the last alone is not in the cache."""
+    """Return the greedy tokens after `ids`; the cache holds all but the last of these."""
     padded = isinstance(cache, GrowingCache) and cache.layers[0].padded
     name = cache_argument(type(model).forward)
     assert name

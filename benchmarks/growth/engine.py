@@ -1,13 +1,13 @@
-"""Time plain decoding of the engine by growth policy: what growing costs, beside what steps cost.
+"""Time plain decoding of the engine by growth policy: what growing costs, and what steps cost.
 
     python -m benchmarks.growth.engine              SmolLM2 and layers of LLaMA-2-7B's shape
     python -m benchmarks.growth.engine --quick      tiny sizes, to see that it runs
 
-N tokens are decoded for each of B requests, from empty caches. The time is the sum of N steps and of
-all growths. Steps run at some depths, on caches that have the policy's capacity, and policies take
-turns; their mean stands for all. A growth is a call that gives a full cache more rows, and the time
-until the system has mapped them all, so that no step pays for new memory. Policies that grow often
-are timed at some of their growths. Keys and values are random: time does not depend on them.
+N tokens are decoded for each of B requests, from empty caches. The time is the sum of N steps and
+of all growths. Steps run at some depths, on caches that have the policy's capacity, and policies
+take turns; their mean stands for all. A growth is a call that gives a full cache more rows, and the
+time until the system has mapped them all, so that no step pays for new memory. Policies that grow
+often are timed at some of their growths. Keys and values are random: time does not depend on them.
 
 The layers of LLaMA-2-7B's shape have random codes of Q4_0; a step of the whole model takes eight
 times as long, and so does a growth. OPT-6.7B's layers have the same heads.

@@ -9,7 +9,6 @@
 namespace suffice {
 namespace {
 
-
 size_t aligned(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 }  // namespace

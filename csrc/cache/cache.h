@@ -96,8 +96,8 @@ class KVCache {
   int64_t value_bytes() const;
   size_t row_bytes() const;  // of one token in all layers and heads, scales included
 
-  // Allocates memory for `capacity` tokens (rounded up to whole panels) and keeps the rows of `keep`
-  // tokens; the others are zero. On OutOfMemory the cache is unchanged.
+  // Allocates memory for `capacity` tokens (rounded up to whole panels) and keeps the rows of
+  // `keep` tokens; the others are zero. On OutOfMemory the cache is unchanged.
   void resize(int capacity, int keep);
 
   // Has the system map pages of about `bytes` bytes more, layer by layer, before they are used.

@@ -32,8 +32,8 @@ void KVCache::extend(int capacity) {
   int layer = 0;
   try {
     for (; layer < layers_; layer++)
-      memory_[layer] = arena_->remap(memory_[layer], layout(rows_[layer]).total,
-                                     total(layer, capacity));
+      memory_[layer] =
+          arena_->remap(memory_[layer], layout(rows_[layer]).total, total(layer, capacity));
   } catch (const OutOfMemory&) {
     for (int i = 0; i < layer; i++)
       memory_[i] = arena_->remap(memory_[i], total(i, capacity), layout(rows_[i]).total);
@@ -41,8 +41,8 @@ void KVCache::extend(int capacity) {
   }
 }
 
-// Moves a layer's rows within its memory from one layout to a larger one. The last go first, so none
-// is overwritten; what lay between the new places of two heads is zeroed.
+// Moves a layer's rows within its memory from one layout to a larger one. The last go first, so
+// none is overwritten; what lay between the new places of two heads is zeroed.
 void KVCache::spread(int layer, const Layout& from, const Layout& to, int keep) {
   const Sizes kept = sizes(keep);
   std::byte* const memory = memory_[layer];

@@ -40,6 +40,7 @@ SCRIPTS = (
     Script("attention.sketch", "the residuals of key sketches", "a minute"),
     Script("growth.bmc", "growth of the cache: the BMC paper's figures and tables", "30 minutes"),
     Script("growth.engine", "growth policies in the engine, plain decoding", "15 minutes"),
+    Script("growth.use_cases", "Table II's use cases, vLLM and transformers", "30 minutes"),
     Script("growth.caches", "GrowingCache and transformers' own caches", "15 minutes"),
     Script("quant.quality", "low-bit weights and activations: perplexity", "hours"),
     Script("quant.tasks", "low-bit weights: accuracy on PIQA", "30 minutes"),

@@ -126,7 +126,7 @@ class Engines:
             EngineError, InstallError: The engine cannot be run.
         """
         asked = case.asked(seed, self.vocabulary, self._options.quick)
-        if name in ONLY_PROMPTS:
+        if name in ONLY_PROMPTS and case.count == 1:
             return float(self._worker(name).ask("prefill", tokens=asked["prompts"][0])["seconds"])
         return float(self._worker(name).ask("generate", **asked)["seconds"])
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.growth import caches, engine
+from benchmarks.growth import caches, engine, use_cases
 from suffice.cache.growth import Double, Step
 from suffice.cache.kv import KVCache
 
@@ -72,3 +72,17 @@ def test_copies_have_the_policys_capacity() -> None:
     full = engine.Sequence("full", cache)
     assert engine.copied(full, Step(8), 16, 0).cache.capacity == 16
     assert engine.copied(full, Step(8), 16, 1).cache.capacity == 24
+
+
+def test_use_cases_are_compared_by_geometric_means() -> None:
+    speeds = {"bf16": [40.0, 60.0], "the file": [80.0, 80.0], "vllm": [20.0, 20.0]}
+    cases = {"chat-1": speeds | {"transformers": [10.0, 20.0]},
+             "long-1": {name: [10.0, 10.0] for name in speeds}}  # fmt: skip
+    data = {"cases": cases, "rounds": 2, "threads": 2}
+    assert use_cases.ratios(data, "chat-1", "bf16", "vllm") == [2.0, 3.0]
+    assert use_cases.mean_ratio(data, "bf16", "vllm") == pytest.approx((2.5 * 1.0) ** 0.5)
+    assert use_cases.mean_ratio(data, "bf16", "transformers") == pytest.approx(3.5)
+    text = use_cases.report(data)
+    assert "| bf16 | vllm | 1.36 | 1.58 | yes |" in text
+    assert "| the file | vllm | 2.5 | 2.00 | **no** |" in text
+    assert "1.59 | 0.99 |" in text and use_cases.engines_of("long-1")[-1] == "vllm"

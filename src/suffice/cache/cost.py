@@ -38,8 +38,8 @@ How loose ends of the printed equations are read here:
   by G Q as well, and the two cancel.
 
 The native kernel computes nothing on spare rows, so Eq. 2 loses its term in 1/T and one allocation
-would be best. What spare rows cost it is memory, in which other requests could run. Let moving a
-row take as long as reading c rows. Then copies add c / r to the time of reading the cache, and spare
+would be best. Spare rows cost it memory, in which other requests could run. Let moving a row
+take as long as reading c rows. Then copies add c / r to the time of reading the cache, and spare
 rows r / N to its memory. Seconds times bytes, (1 + c / r) (1 + r / N), are least at
 
     r = sqrt(c N),    T = sqrt(N / c):

@@ -1,0 +1,147 @@
+"""Time the use cases of the BMC paper's Table II: suffice, vLLM and transformers in turn.
+
+    python -m benchmarks.growth.use_cases               the cases that fit (half an hour)
+    python -m benchmarks.growth.use_cases --cases chat-8
+    python -m benchmarks.growth.use_cases --quick       tiny sizes, to see that it runs
+
+A case is a batch of prompts of one length, and the new tokens of each; a time includes the prompts.
+The paper's batches are 1, 32 and 128 on 96 cores, with 8B models; two cores take 1, 8 and 32, with
+the model of all comparisons here. transformers runs a bare loop with its default cache, which grows
+by a row per token, and is left out where that takes minutes a case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from typing import Any
+
+from benchmarks.harness import record, script
+from benchmarks.harness.tables import markdown
+from benchmarks.peers.batches import VLLM, Case, Engines
+from benchmarks.peers.client import EngineError
+from benchmarks.peers.install import InstallError
+from benchmarks.peers.report import spread
+
+NAME = "use_cases"
+QUICK = record.BUILD / "use-cases-quick"
+HF = "transformers"
+OURS = ("bf16", "the file")
+CASES = {
+    "chat-1": Case(128, 1, 128),
+    "chat-8": Case(128, 8, 128),
+    "chat-32": Case(128, 32, 128),
+    "answers-1": Case(128, 1, 1920),
+    "answers-8": Case(128, 8, 1920),
+    "summaries-1": Case(1920, 1, 128),
+    "summaries-8": Case(1920, 8, 128),
+    "long-1": Case(1920, 1, 1920),
+}
+WITHOUT_HF = ("answers-8", "long-1")
+# The paper's BMC over vLLM, and Hugging Face over vLLM, for Llama-3-8B: batch 1, and 32.
+PAPER = {
+    "chat-1": (1.59, 0.99),
+    "chat-32": (1.34, 0.82),
+    "answers-1": (1.41, 0.41),
+    "summaries-1": (1.63, 0.45),
+    "long-1": (1.11, 0.29),
+}
+# (suffice's setting, peer): the least geometric mean of the ratios
+BARS = {("bf16", VLLM): 1.36, ("the file", VLLM): 2.5, ("bf16", HF): 3.2}
+
+
+def engines_of(case: str) -> list[str]:
+    """Return the engines that run a case."""
+    return [*OURS, VLLM, *([] if case in WITHOUT_HF else [HF])]
+
+
+def measure(engines: Engines, case: str, rounds: int) -> dict[str, list[float]]:
+    """Return each engine's new tokens per second in each round, after one that does not count."""
+    found: dict[str, list[float]] = {name: [] for name in engines_of(case)}
+    warm = Case(CASES[case].prompt, CASES[case].batch, 2)
+    for number in range(rounds + 1):
+        print(f"{case}, round {number} of {rounds}", file=sys.stderr)
+        for name, speeds in found.items():
+            seconds = engines.seconds(name, CASES[case] if number else warm, number + 1)
+            if number:
+                speeds.append(CASES[case].per_second(seconds))
+    return found
+
+
+def ratios(data: dict[str, Any], case: str, ours: str, peer: str) -> list[float]:
+    """Return suffice's speed over the peer's in each round."""
+    speeds = data["cases"][case]
+    pairs = zip(speeds.get(ours, []), speeds.get(peer, []), strict=False)
+    return [one / other for one, other in pairs]
+
+
+def mean_ratio(data: dict[str, Any], ours: str, peer: str) -> float | None:
+    """Return the geometric mean, over the cases, of the median ratios."""
+    found = [ratios(data, case, ours, peer) for case in data["cases"]]
+    medians = [statistics.median(each) for each in found if each]
+    return math.exp(statistics.mean(map(math.log, medians))) if medians else None
+
+
+def report(data: dict[str, Any]) -> str:
+    """Return the tables: the bars, and the cases next to the paper's figures."""
+    bars = []
+    for (ours, peer), least in BARS.items():
+        mean = mean_ratio(data, ours, peer)
+        reached = "-" if mean is None else "yes" if mean >= least else "**no**"
+        bars.append([ours, peer, least, "-" if mean is None else f"{mean:.2f}", reached])
+    lines = []
+    for case, speeds in data["cases"].items():
+        size, paper = CASES[case], PAPER.get(case)
+        over = [spread(ratios(data, case, ours, VLLM)) for ours in OURS]
+        hf = spread([b / a for a, b in zip(speeds[VLLM], speeds.get(HF, []), strict=False)])
+        theirs = ["-", "-"] if paper is None else [f"{paper[0]:.2f}", f"{paper[1]:.2f}"]
+        lines.append([size.prompt, size.count, size.batch, *over, hf, *theirs])
+    head = ["in", "out", "batch", *(f"suffice, {name}, over vLLM" for name in OURS),
+            "transformers over vLLM", "paper: BMC over vLLM", "paper: HF over vLLM"]  # fmt: skip
+    note = (
+        "New tokens per second, over vLLM's: median (least to greatest) of "
+        f"{data['rounds']} rounds, in which the engines take turns. {data['threads']} threads; vLLM "
+        "and transformers in bfloat16, 'the file' is the Q4_1 file. The paper's figures are of Llama-3-8B on 96 cores."
+    )
+    asked = ["suffice", "over", "at least, geometric mean", "measured", "reached"]
+    return "\n\n".join(
+        ["## Use cases (Table II)", markdown(asked, bars), markdown(head, lines), note]
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure the cases and store the results after each."""
+    folder = options.output or (QUICK if options.quick else record.results(__file__))
+    engines, found = Engines(options), {}
+    try:
+        for case in options.cases:
+            found[case] = measure(engines, case, options.rounds)
+            data = record.facts() | {
+                "rounds": options.rounds,
+                "threads": options.threads,
+                "cases": found,
+            }
+            record.write(folder, NAME, data, report(data))
+    finally:
+        engines.close()
+    print(report(data))
+
+
+def main() -> int:
+    """Measure, print the tables and store them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, results in build/")
+    options = script.with_peers(parser)
+    try:
+        run(options)
+    except (EngineError, InstallError) as error:
+        print(f"{NAME}: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

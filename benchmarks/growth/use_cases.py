@@ -102,8 +102,9 @@ def report(data: dict[str, Any]) -> str:
             "transformers over vLLM", "paper: BMC over vLLM", "paper: HF over vLLM"]  # fmt: skip
     note = (
         "New tokens per second, over vLLM's: median (least to greatest) of "
-        f"{data['rounds']} rounds, in which the engines take turns. {data['threads']} threads; vLLM "
-        "and transformers in bfloat16, 'the file' is the Q4_1 file. The paper's figures are of Llama-3-8B on 96 cores."
+        f"{data['rounds']} rounds, in which the engines take turns. {data['threads']} threads; "
+        "vLLM and transformers in bfloat16, 'the file' is the Q4_1 file. The paper's figures are "
+        "of Llama-3-8B on 96 cores."
     )
     asked = ["suffice", "over", "at least, geometric mean", "measured", "reached"]
     return "\n\n".join(

@@ -139,7 +139,7 @@ def measure(case: Case, sampling: Sampling) -> list[dict[str, Any]]:
                 **dataclasses.asdict(case),
                 "growth": name,
                 "allocations": len(every),
-                "r": every[0],
+                "r": every[-1] - [0, *every][-2],
                 "steps": steps_all,
                 "growing": growing,
                 "seconds": steps_all + growing,

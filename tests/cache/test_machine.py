@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_growth import capacities
 
 from suffice.cache import machine
 from suffice.cache.bmc import BMC
@@ -124,6 +125,8 @@ def test_the_engine_weighs_copies_against_memory_unless_told_the_papers_ratio() 
     own = machine.fitted_to_kernel(BMC())
     assert isinstance(own, BMC) and own.copy_cost == 5 and own.spare(2048) == 256
     assert own.spare(128) == 128 and own.spare(131072) == 1024  # sqrt(5 * 131072) = 810
+    assert capacities(own, 2048)[:6] == [64, 128, 256, 512, 768, 1024]
+    assert own.next_capacity(101, 0, 2048) == 128 and own.next_capacity(1, 0, 40) == 40
     assert BMC().spare(2048) == 128  # the paper's
     for given in (BMC(ratio=0.1), BMC(rows=8)):
         assert machine.fitted_to_kernel(given).next_capacity(1, 0, 2048) == given.spare(2048)

@@ -32,6 +32,8 @@ from suffice.cache.cost import (
 )
 from suffice.errors import InputError
 
+FEWEST = 64  # rows of an allocation by the engine's law, unless the context has fewer
+
 
 @dataclass(frozen=True)
 class BMC:
@@ -66,14 +68,25 @@ class BMC:
         """Return r, the rows an allocation adds in a context of `limit` rows."""
         if self.rows is not None:
             return self.rows
-        if self.copy_cost is not None and self.ratio is None:
+        if self._weighs_memory:
+            assert self.copy_cost is not None
             return kernel_rows(limit, self.copy_cost, self.accepted or 1.0)
         return spare_rows(limit, best_allocations(limit, self._costs()))
 
     def next_capacity(self, needed: int, capacity: int, limit: int) -> int:
-        """Return `needed` rows rounded up to a whole number of steps of r."""
+        """Return `needed` rows rounded up to a whole number of steps of r.
+
+        By the engine's law a step has at most as many rows as are needed, or FEWEST: short texts,
+        and caches from which a policy evicts, stay small.
+        """
         rows = self.spare(limit)
+        if self._weighs_memory:
+            rows = min(rows, max(FEWEST, 1 << max(needed.bit_length() - 1, 0)))
         return min(-(-needed // rows) * rows, limit)
+
+    @property
+    def _weighs_memory(self) -> bool:
+        return self.rows is None and self.ratio is None and self.copy_cost is not None
 
     def _costs(self) -> GrowthCosts:
         ratio = machine.load_or_default().ratio if self.ratio is None else self.ratio

@@ -1,4 +1,4 @@
-"""What `make emulate` runs in place of AVX-512 and VNNI has the bits that the instructions define."""
+"""What `make emulate` runs in place of AVX-512 and VNNI has the bits of the instructions."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@
 #   make wheel   a wheel and a source distribution in dist/
 #   make fuzz       run 10,000 damaged models: minutes
 #   make sanitize   run the tests of native code with sanitizers: minutes
+#   make emulate    run them for AVX-512 and VNNI, emulated by AVX2: minutes
 #   make bench   prompt and decode speed of the default model
 #   make clean   remove what the build made (not .venv, not the models)
 #
@@ -29,7 +30,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH ?= torch==2.13.0
 NATIVE := CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
 
-.PHONY: demo smoke test check build wheel fuzz sanitize bench clean
+.PHONY: demo smoke test check build wheel fuzz sanitize emulate bench clean
 
 demo: build
 	@if $(BIN)/suffice info | grep -q 'not measured'; then \
@@ -59,6 +60,9 @@ fuzz: $(VENV)/tested
 
 sanitize: $(VENV)/tested
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/sanitize.sh
+
+emulate: $(VENV)/tested
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/emulate.sh
 
 wheel: $(VENV)/wheel-tools
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/wheel.sh

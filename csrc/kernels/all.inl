@@ -24,6 +24,7 @@
 #include "tile.inl"
 #include "scores.inl"
 #include "values.inl"
+#include "many_rows.inl"
 #include "gather_values.inl"
 #include "attention.inl"
 #include "coded_attention.inl"

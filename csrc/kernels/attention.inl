@@ -10,13 +10,36 @@ constexpr float kRescale = 8.0f;
 constexpr float kInfinity = __builtin_inff();
 constexpr float kLowest = -1e30f;  // the peak of no keys: finite, so that hidden keys weigh nothing
 
+// Bit i: row `row` + i of a block is in [begin, end).
+inline uint32_t range_bits(int row, int begin, int end) {
+  const auto below = [=](int border) {
+    const int count = border - row;
+    return count <= 0 ? 0u : count >= kPanel ? 0xffffu : (1u << count) - 1;
+  };
+  return below(end) & ~below(begin);
+}
+
+// Bit i: the query row may see row `row` + i of the block.
+inline uint32_t visible_bits(const Visible& visible, int row) {
+  const int draft = row - visible.committed;
+  const uint32_t drafts = draft >= 32       ? 0
+                          : draft >= 0      ? visible.tentative >> draft
+                          : draft > -kPanel ? visible.tentative << -draft
+                                            : 0;
+  return range_bits(row, visible.first, visible.committed) | range_bits(row, 0, visible.sinks) |
+         (drafts & 0xffff);
+}
+
 // Scores of the keys that `visible` hides become -infinity.
 inline void hide(const Tile& tile, const Visible& visible, float* scores) {
   for (int block = 0; block < tile.blocks; block++) {
     const int row = tile.row[block];
     if (visible.sees_block(row)) continue;
-    for (int i = 0; i < kPanel; i++)
-      if (!visible.sees(row + i)) scores[block * kPanel + i] = -kInfinity;
+    const uint32_t bits = visible_bits(visible, row);
+    for (int i = 0; i < kPanel; i += W) {
+      float* const to = scores + block * kPanel + i;
+      store(to, select_lanes(load(to), splat(-kInfinity), bits >> i));
+    }
   }
 }
 
@@ -48,14 +71,6 @@ inline int rows_of(const Tile& tile, int end_row) {
   return __builtin_popcountll(row_bits(tile, end_row));
 }
 
-// Bit i: the query row may see row `row` + i of the block.
-inline uint32_t visible_bits(const Visible& visible, int row) {
-  if (visible.sees_block(row)) return 0xffff;
-  uint32_t bits = 0;
-  for (int i = 0; i < kPanel; i++) bits |= static_cast<uint32_t>(visible.sees(row + i)) << i;
-  return bits;
-}
-
 // Raises the peak of one row to the largest of its scores if that is much larger; rescales the
 // output and, in every lane, the partial sum of weights.
 SUFFICE_INLINE void follow(vf largest, int size, float* peak, vf& total, float* output) {
@@ -67,19 +82,37 @@ SUFFICE_INLINE void follow(vf largest, int size, float* peak, vf& total, float* 
   *peak = top;
 }
 
-// Turns the scores of one row into weights exp2(score - peak); updates the peak, the output and, in
-// every lane, the partial sum of weights.
-inline void soften(int blocks, float* scores, int size, float* peak, float* sums, float* output) {
+// Turns the scores of one row into weights exp2(score - peak), each given to keep(place, weight);
+// updates the peak, the output and, in every lane, the partial sum of weights.
+template <class Keep>
+SUFFICE_INLINE void soften_each(int blocks, const float* scores, int size, float* peak, float* sums,
+                                float* output, Keep keep) {
   vf largest = load(scores), total = load(sums);
   for (int i = W; i < blocks * kPanel; i += W) largest = max(largest, load(scores + i));
   follow(largest, size, peak, total, output);
   const vf base = splat(*peak);
   for (int i = 0; i < blocks * kPanel; i += W) {
     const vf weight = exp2(load(scores + i) - base);
-    store(scores + i, weight);
+    keep(i, weight);
     total += weight;
   }
   store(sums, total);
+}
+
+// The same: of whole tiles, the compiler knows the size and overlaps the exponentials.
+template <class Keep>
+SUFFICE_INLINE void soften(int blocks, const float* scores, int size, float* peak, float* sums,
+                           float* output, Keep keep) {
+  if (blocks == kTileBlocks)
+    soften_each(kTileBlocks, scores, size, peak, sums, output, keep);
+  else
+    soften_each(blocks, scores, size, peak, sums, output, keep);
+}
+
+// The same; weights take the place of the scores.
+inline void soften(int blocks, float* scores, int size, float* peak, float* sums, float* output) {
+  soften(blocks, scores, size, peak, sums, output,
+         [=](int i, vf weight) { store(scores + i, weight); });
 }
 
 // As `soften` for a whole tile, but folds the values' `scales` into the weights, which leave the
@@ -168,9 +201,10 @@ struct Running {
   const Partial& state;
   Queries queries;
   Weights weights;
-  Weights packed;  // of the values in `picked`
-  Picked picked;   // values that are being fetched and still have to be added
-  float* sums;     // [count][W]
+  Weights packed;    // of the values in `picked`
+  Picked picked;     // values that are being fetched and still have to be added
+  float* sums;       // [count][W]
+  std::byte* lines;  // memory for a tile that many rows need unpacked
 
   // `scratch`: see attend_scratch.
   Running(const KVHead& head, const float* const* query_rows, int count, const Partial& state,
@@ -189,6 +223,7 @@ struct Running {
     queries = {query_rows, query_codes, scales, offsets, means};
     weights = {values, codes, units};
     packed = {packed_values, codes, units};
+    lines = whole_lines(query_codes + count * size);
     queries.template quantize<KT>(head, count);
     for (int q = 0; q < count; q++) state.peak[q] = kLowest;
     if (state.dropped) std::memset(state.dropped, 0, sizeof(float) * count);
@@ -199,7 +234,19 @@ struct Running {
   float* row(int q) const { return weights.values + q * kTileRows; }
   float known(int q) const { return sum_of(load(sums + q * W)); }
 
-  void score_tile(const Tile& tile) { score<KT>(head, tile, queries, count, weights.values); }
+  void score_tile(const Tile& tile) {
+    if constexpr (kUnpacks<KT>)
+      if (count > kManyRows)
+        return score_unpacked<KT>(head, tile, queries, count, weights.values, lines);
+    score<KT>(head, tile, queries, count, weights.values);
+  }
+
+  void add_weighted(const Tile& tile) {
+    if constexpr (kUnpacks<VT>)
+      if (count > kManyRows)
+        return add_unpacked<VT>(head, tile, weights, count, state.output, lines);
+    add<VT>(head, tile, weights, count, state.output);
+  }
 
   void soften_row(const Tile& tile, int q) {
     const float before = state.peak[q];
@@ -210,6 +257,12 @@ struct Running {
 
   // Adds all values of the tile with the weights of its scores; keeps no weights.
   void soften_and_add_tile(const Tile& tile) {
+    if (kBf16Pairs<VT> && !state.dropped) {
+      for (int q = 0; q < count; q++)
+        soften(tile.blocks, row(q), size, state.peak + q, sums + q * W, state.output + q * size,
+               [&](int i, vf weight) { store_bf16(weight, weights.codes + q * kTileRows + i); });
+      return add_weighted(tile);
+    }
     if (!has_scales(VT) || tile.blocks < kTileBlocks || state.dropped) {
       for (int q = 0; q < count; q++) soften_row(tile, q);
       return add_tile(tile);
@@ -220,7 +273,7 @@ struct Running {
     for (int q = 0; q < count; q++)
       soften_and_fold<VT>(row(q), scales, size, state.peak + q, sums + q * W,
                           state.output + q * size, weights, q);
-    add<VT>(head, tile, weights, count, state.output);
+    add_weighted(tile);
   }
 
   // Sum of the weights of a tile's keys for one query row, without those in `mask`.
@@ -245,7 +298,7 @@ struct Running {
         fold_value_scales<VT>(head, tile, weights, q);
       else if constexpr (kBf16Pairs<VT>)
         weights.round(q, tile.blocks * kPanel);
-    add<VT>(head, tile, weights, count, state.output);
+    add_weighted(tile);
   }
 
   // Fetches the values of the rows in `mask`; `add_picked_rows` adds them once they are in the

@@ -63,6 +63,14 @@ bool runs_here([[maybe_unused]] const char* name) {
   return true;
 }
 
+// Whether a set may be asked for: where others are emulated, AVX2 runs all of them.
+bool may_run(const char* name) {
+#if SUFFICE_EMULATE
+  if (runs_here("v3")) return true;
+#endif
+  return runs_here(name);
+}
+
 const Kernels*& chosen() {
   static const Kernels* current = [] {
     for (int i = 0; i < kIsas; i++)
@@ -78,7 +86,7 @@ const Kernels& kernels() { return *chosen(); }
 
 bool use_isa(const char* name) {
   for (int i = 0; i < kIsas; i++)
-    if (!std::strcmp(name, kTables[i]->name) && runs_here(name)) {
+    if (!std::strcmp(name, kTables[i]->name) && may_run(name)) {
       chosen() = kTables[i];
       return true;
     }
@@ -89,7 +97,7 @@ const char* const* available_isas(int* count) {
   static const char* names[kIsas];
   *count = 0;
   for (int i = 0; i < kIsas; i++)
-    if (runs_here(kTables[i]->name)) names[(*count)++] = kTables[i]->name;
+    if (may_run(kTables[i]->name)) names[(*count)++] = kTables[i]->name;
   return names;
 }
 

@@ -2,6 +2,8 @@
 // SUFFICE_ISA_LEVEL 0, 3 or 4, SUFFICE_ISA_VNNI 1 if it adds products of bytes, or of pairs, to
 // sums, SUFFICE_ISA_BF16 1 if it also adds products of pairs of bfloat16 to sums.
 //
+// SUFFICE_EMULATE 1: for AVX2, which emulates what else the set has; see emulated.inl.
+//
 // A pragma below the library's headers chooses the instruction set, not a compiler option: so no
 // inline function of the library is compiled for it, which the linker could give to other code.
 #include <cmath>
@@ -23,7 +25,9 @@
 #define SUFFICE_VNNI SUFFICE_ISA_VNNI
 #define SUFFICE_BF16 SUFFICE_ISA_BF16
 
-#if SUFFICE_LEVEL == 4 && SUFFICE_BF16
+#if SUFFICE_EMULATE && SUFFICE_LEVEL >= 3
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2")
+#elif SUFFICE_LEVEL == 4 && SUFFICE_BF16
 #pragma GCC target( \
     "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
 #elif SUFFICE_LEVEL == 4
@@ -42,6 +46,9 @@ namespace suffice::SUFFICE_ISA {
 extern const Kernels table;
 
 namespace {  // internal: nothing here is visible to the linker
+#if SUFFICE_EMULATE && SUFFICE_VNNI
+#include "kernels/emulated.inl"
+#endif
 #include "kernels/all.inl"
 }  // namespace
 

@@ -164,10 +164,11 @@ constexpr int kTileBlocks = 4;
 constexpr int kTileRows = kTileBlocks * kPanel;
 
 // Floats of scratch that `attend` needs. Per query row: scores, packed weights, int16 codes of
-// weights and queries, running sums, two scales, an offset and a product with the mean key.
+// weights and queries, running sums, two scales, an offset and a product with the mean key. Then
+// the unpacked keys or values of a tile, from a whole line on.
 constexpr size_t attend_scratch(int count, int size) {
   return static_cast<size_t>(count) * (2 * kTileRows + kTileRows / 2 + size / 2 + kPanel) +
-         4 * round_up(count, 16);
+         4 * round_up(count, 16) + static_cast<size_t>(kTileRows) * size + kPanel;
 }
 
 // Floats of scratch that `traverse` and `attend_selected` need: those of `attend`, largest scores,

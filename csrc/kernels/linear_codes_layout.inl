@@ -224,7 +224,7 @@ SUFFICE_INLINE vi shifted(vi bits, int left) { return left >= 0 ? bits << left :
 // in their order, in which memory is read best; with fewer each is loaded where it is used.
 template <int Bits>
 struct UnitLines {
-#if SUFFICE_LEVEL == 4
+#if SUFFICE_LEVEL == 4 && !SUFFICE_EMULATE
   vi lines[Bits];
 
   UnitLines() = default;

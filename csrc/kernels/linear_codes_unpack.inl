@@ -2,7 +2,7 @@
 
 // A product that is rounded before anything is added to it.
 SUFFICE_INLINE vf rounded(vf product) {
-#if SUFFICE_LEVEL >= 3
+#if SUFFICE_LEVEL == 3 || (SUFFICE_LEVEL == 4 && !SUFFICE_EMULATE)
   asm("" : "+v"(product));
 #else
   asm("" : "+m"(product));

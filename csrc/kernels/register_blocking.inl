@@ -9,12 +9,13 @@ SUFFICE_INLINE void dispatch(int value, F f) {
 }
 
 // Calls f.operator()<U>(first) for groups of at most Most of `count` units, of nearly equal size.
-template <int Most, class F>
+// None has fewer than Least.
+template <int Most, int Least = 1, class F>
 SUFFICE_INLINE void in_units(int count, F f) {
   const int groups = (count + Most - 1) / Most;
   for (int i = 0, first = 0; i < groups; i++) {
     const int end = count * (i + 1) / groups;
-    dispatch<Most>(end - first, [&]<int U>() { f.template operator()<U>(first); });
+    dispatch<Most, Least>(end - first, [&]<int U>() { f.template operator()<U>(first); });
     first = end;
   }
 }

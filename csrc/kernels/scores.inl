@@ -97,6 +97,27 @@ SUFFICE_INLINE void add_line_of_codes(const std::byte* const* keys, int at,
   }
 }
 
+// Scores of query row `q` for the block at `row`, from its sums.
+template <Type T, class Sum>
+SUFFICE_INLINE void store_scores(const KVHead& head, int row, const Queries& queries, int q,
+                                 Sum* total, float* to) {
+  const float* scale = head.key_scales + row;
+  if constexpr (T == Type::kmeans4) {
+    for (int v = 0; v < kVectors; v++) {
+      const vi pair = load_bits(scale + v * W);  // a scale and a multiple of the mean
+      const vf sum = to_float(2 * total[v] + queries.offsets[q]);
+      store(to + v * W,
+            sum * (first_bf16(pair) * queries.scales[q]) + second_bf16(pair) * queries.means[q]);
+    }
+  } else if constexpr (has_scales(T)) {
+    for (int v = 0; v < kVectors; v++)
+      store(to + v * W, to_float(total[v]) * (load(scale + v * W) * queries.scales[q]));
+  } else {
+    arrange<T>(total);
+    for (int v = 0; v < kVectors; v++) store(to + v * W, total[v]);
+  }
+}
+
 // Scores of Q query rows (from `first` on) for U blocks: scores[row][key of the tile].
 template <Type T, int Q, int U>
 SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block,
@@ -126,30 +147,14 @@ SUFFICE_INLINE void score_blocks(const KVHead& head, const Tile& tile, int block
     for (int q = 0; q < Q; q++) query[q] += line_query;
   }
   for (int u = 0; u < U; u++)
-    for (int q = 0; q < Q; q++) {
-      float* to = scores + (first + q) * kTileRows + (block + u) * kPanel;
-      const float* scale = head.key_scales + tile.row[block + u];
-      if constexpr (T == Type::kmeans4) {
-        for (int v = 0; v < kVectors; v++) {
-          const vi pair = load_bits(scale + v * W);  // a scale and a multiple of the mean
-          const vf sum = to_float(2 * total[u][q][v] + queries.offsets[first + q]);
-          store(to + v * W, sum * (first_bf16(pair) * queries.scales[first + q]) +
-                                second_bf16(pair) * queries.means[first + q]);
-        }
-      } else if constexpr (has_scales(T)) {
-        for (int v = 0; v < kVectors; v++)
-          store(to + v * W,
-                to_float(total[u][q][v]) * (load(scale + v * W) * queries.scales[first + q]));
-      } else {
-        arrange<T>(total[u][q]);
-        for (int v = 0; v < kVectors; v++) store(to + v * W, total[u][q][v]);
-      }
-    }
+    for (int q = 0; q < Q; q++)
+      store_scores<T>(head, tile.row[block + u], queries, first + q, total[u][q],
+                      scores + (first + q) * kTileRows + (block + u) * kPanel);
 }
 
 template <Type T>
 void score(const KVHead& head, const Tile& tile, const Queries& queries, int count, float* scores) {
-  in_units<kQueries>(count, [&]<int Q>(int first) {
+  in_units<kQueriesOf<T>>(count, [&]<int Q>(int first) {
     in_units<units_for(Q)>(tile.blocks, [&]<int U>(int block) {
       score_blocks<T, Q, U>(head, tile, block, queries, first, scores);
     });

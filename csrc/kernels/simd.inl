@@ -120,12 +120,21 @@ SUFFICE_INLINE uint32_t lane_bits(vi mask) {
 #endif
 }
 
-// The lanes with their bit set; zero elsewhere.
-SUFFICE_INLINE vf keep_lanes(vf value, uint32_t bits) {
+// All ones in the lanes with their bit set, zero elsewhere.
+SUFFICE_INLINE vi lane_mask(uint32_t bits) {
   vi lane;
   for (int i = 0; i < W; i++) lane[i] = 1 << i;
-  const vi kept = (splat_bits(static_cast<int32_t>(bits)) & lane) != 0;
-  return as_float(as_bits(value) & kept);
+  return (splat_bits(static_cast<int32_t>(bits)) & lane) != 0;
+}
+
+// The lanes with their bit set; zero elsewhere.
+SUFFICE_INLINE vf keep_lanes(vf value, uint32_t bits) {
+  return as_float(as_bits(value) & lane_mask(bits));
+}
+
+// Lanes of `set` where their bit is set, else of `clear`.
+SUFFICE_INLINE vf select_lanes(vf set, vf clear, uint32_t bits) {
+  return lane_mask(bits) ? set : clear;
 }
 
 // Rounds half to even. The base set adds and subtracts 1.5 * 2^23, which requires |x| < 2^22.

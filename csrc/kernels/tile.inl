@@ -65,6 +65,10 @@ SUFFICE_INLINE uint64_t tile_bits(const float* values, int blocks, float least) 
 // Query rows handled together: their sums, for 16 keys or 16 elements of a value, fit in registers.
 constexpr int kQueries = SUFFICE_LEVEL >= 3 ? 6 : 3;
 
+// The same for one type as it is stored. AVX2 splits bfloat16 by a mask, which takes a register.
+template <Type T>
+constexpr int kQueriesOf = SUFFICE_LEVEL == 3 && T == Type::bf16 ? 5 : kQueries;
+
 // Groups of 16 handled together: enough independent sums to hide the latency of one, and data
 // loaded for a query row serves as many sums as registers hold.
 constexpr int units_for(int queries) {

@@ -50,14 +50,46 @@ void fold_value_scales(const KVHead& head, const Tile& tile, const Weights& weig
   weights.quantize<T>(row, folded, tile.blocks * kPanel);
 }
 
+// Rows of values whose weights are multiplied at once.
+template <Type T, bool Pairs>
+constexpr int kRowsAtOnce = T == Type::kmeans4       ? 4
+                            : has_scales(T) || Pairs ? 2
+                                                     : 1;
+
+// 16 U elements of as many rows of values as are multiplied at once.
+template <Type T, bool Pairs, int U, class Taken>
+SUFFICE_INLINE void load_units(const std::byte* const* rows, Taken (*loaded)[kVectors]) {
+  // Units of 16 elements, if there are.
+  constexpr int together = T == Type::kmeans4 || Pairs ? 2 : 1;
+  for (int u = 0; u < U; u += u + together <= U ? together : 1) {
+    const std::byte* from[kRowsAtOnce<T, Pairs>];
+    for (int i = 0; i < kRowsAtOnce<T, Pairs>; i++)
+      from[i] = rows[i] + u * elements_bytes(T, kPanel);
+    if constexpr (T == Type::kmeans4) {
+      if (u + together <= U)
+        zip_two_levels(from, loaded[u]);
+      else
+        zip_levels(from, loaded[u]);
+    } else if constexpr (has_scales(T)) {
+      zip_rows(from[0], from[1], loaded[u]);
+    } else if constexpr (Pairs) {
+      if (u + together <= U)
+        zip_halves<2>(from[0], from[1], loaded[u]);
+      else
+        zip_halves<1>(from[0], from[1], loaded[u]);
+    } else {
+      load_sixteen<T>(from[0], loaded[u]);
+    }
+  }
+}
+
 // Sums of Q query rows (from `first` on) for 16 U of their elements from 16 `unit` on, held in
 // registers from `begin` to `end`. Outputs have the element order in which values of this type
 // load. `Pairs`: as products of bfloat16.
 template <Type T, int Q, int U, bool Pairs = false>
 struct WeightedSums {
   static constexpr bool integers = has_scales(T);
-  // Rows of values that are added at once.
-  static constexpr int rows = T == Type::kmeans4 ? 4 : integers || Pairs ? 2 : 1;
+  static constexpr int rows = kRowsAtOnce<T, Pairs>;
   static constexpr int unit_bytes = elements_bytes(T, kPanel);
   using Sum = std::conditional_t<integers, vi, vf>;
   using Taken = std::conditional_t<integers || Pairs, vi, vf>;
@@ -80,27 +112,7 @@ struct WeightedSums {
   SUFFICE_INLINE void add(const std::byte* const* values, const Weights& weights, int first,
                           int place) {
     Taken loaded[U][kVectors];
-    // Units of 16 elements, if there are.
-    constexpr int together = T == Type::kmeans4 || Pairs ? 2 : 1;
-    for (int u = 0; u < U; u += u + together <= U ? together : 1) {
-      const std::byte* from[rows];
-      for (int i = 0; i < rows; i++) from[i] = values[i] + u * unit_bytes;
-      if constexpr (T == Type::kmeans4) {
-        if (u + together <= U)
-          zip_two_levels(from, loaded[u]);
-        else
-          zip_levels(from, loaded[u]);
-      } else if constexpr (integers) {
-        zip_rows(from[0], from[1], loaded[u]);
-      } else if constexpr (Pairs) {
-        if (u + together <= U)
-          zip_halves<2>(from[0], from[1], loaded[u]);
-        else
-          zip_halves<1>(from[0], from[1], loaded[u]);
-      } else {
-        load_sixteen<T>(from[0], loaded[u]);
-      }
-    }
+    load_units<T, Pairs, U>(values, loaded);
     for (int q = 0; q < Q; q++) {
       const Taken weight = broadcast<Taken>(weights.template at<T, Pairs>(first + q, place));
       for (int u = 0; u < U; u++)
@@ -175,7 +187,7 @@ void restore(float* output, int count, int size) {
 
 template <Type T>
 void add(const KVHead& head, const Tile& tile, const Weights& weights, int count, float* output) {
-  in_units<kQueries>(count, [&]<int Q>(int first) {
+  in_units<kQueriesOf<T>>(count, [&]<int Q>(int first) {
     in_units<units_for(Q)>(head.size / kPanel, [&]<int U>(int unit) {
       add_values<T, Q, U>(head, tile, first, unit, weights, output);
     });

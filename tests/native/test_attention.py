@@ -21,6 +21,9 @@ SHAPES = [
     (1, 4, 256, 300, 8),
     (2, 2, 32, 31, 16),
     (2, 2, 32, 0, 5),
+    # more rows than registers hold, which unpack keys and values once
+    (1, 2, 80, 90, 32),
+    (2, 6, 64, 1030, 32),
 ]
 
 
@@ -32,7 +35,7 @@ def filled(groups: int, size: int, rows: int, keys: str, values: str) -> KVCache
 
 
 def causal(count: int) -> list[int]:
-    return [(1 << (i + 1)) - 1 for i in range(count)]
+    return [(1 << (i + 1)) - 1 if i < 31 else -1 for i in range(count)]  # as int32
 
 
 def attend(
@@ -148,6 +151,34 @@ def test_a_sliding_window(each_isa: str, window: int) -> None:
     mask = torch.ones(count, length + count, dtype=torch.bool)
     mask = mask.tril(length) & mask.triu(length - window + 1)
     check(cache, attend(cache, q, length, visible, window), q, mask)
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+@pytest.mark.parametrize("window", [1, 20, 300])
+def test_many_rows_see_what_each_sees_alone(each_isa: str, dtype: str, window: int) -> None:
+    """Windows end within tiles: keys that some rows see are hidden from others."""
+    torch.manual_seed(9)
+    length, count = 613, 32
+    cache = filled(1, 48, length + count, dtype, dtype)
+    q = torch.randn(count, 3, 48)
+    visible = [sum(1 << j for j in range(i + 1) if i - j < window) for i in range(count)]
+    masks = [mask - (mask >> 31 << 32) for mask in visible]  # as int32
+    together = attend(cache, q, length, masks, window)
+    for i in range(count):
+        alone = attend(cache, q[i : i + 1].contiguous(), length + i, [1], window)
+        assert torch.equal(alone[0], together[i])
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+def test_a_rows_bits_do_not_depend_on_the_number_of_others(each_isa: str, dtype: str) -> None:
+    """Six query heads share the keys: from the fourth row on, keys and values are unpacked."""
+    torch.manual_seed(10)
+    length = 200
+    cache = filled(1, 64, length + 9, dtype, dtype)
+    q = torch.randn(9, 6, 64)
+    together = attend(cache, q, length)
+    for count in range(1, 9):
+        assert torch.equal(attend(cache, q[:count].contiguous(), length), together[:count])
 
 
 @pytest.mark.parametrize("dtype", KV_DTYPES)

@@ -158,4 +158,5 @@ def merged(first: Delta, then: Delta) -> Delta:
     )
 
 
+NOWHERE = Mailbox()  # of tickets that have ended: with their own they would wait for the collector
 Observer = Callable[[Ticket, Delta, float], None]  # the last: when it came

@@ -78,7 +78,9 @@ def test_a_grammar_that_becomes_too_complex_names_itself(real: Served) -> None:
     answer = real.chat(structured_outputs={"regex": "((a{100}){100}){100}"}, max_tokens=50)
     assert answer.status_code == 400
     message = answer.json()["error"]["message"]
-    assert message == "the grammar is too complex here: lexer error: too many expressions constructed"
+    assert (
+        message == "the grammar is too complex here: lexer error: too many expressions constructed"
+    )
     assert real.chat(max_tokens=1).status_code == 200
 
 

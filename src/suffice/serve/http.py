@@ -1,4 +1,4 @@
-"""HTTP as uvicorn reads it, with a limit for headers, which its parser lacks, and errors as JSON."""
+"""HTTP as uvicorn reads it, with a limit for headers (its parser has none) and errors as JSON."""
 
 from __future__ import annotations
 

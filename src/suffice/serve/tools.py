@@ -2,8 +2,8 @@
 
 Two forms: `hermes` (also Qwen's), <tool_call>{"name": ..., "arguments": {...}}</tool_call>, and
 `llama3`, {"name": ..., "parameters": {...}}. What cannot be parsed is content. A call is handed out
-once it is whole, since a part of one cannot be taken back; so is one that `max_tokens` has cut, with
-the part of its arguments that there is, as OpenAI does it.
+once it is whole, since a part of one cannot be taken back. One that `max_tokens` has cut is handed
+out with the part of its arguments that there is, as OpenAI does it.
 """
 
 from __future__ import annotations

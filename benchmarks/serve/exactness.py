@@ -5,10 +5,11 @@
     python -m benchmarks.serve.exactness --instances 2 --requests 200 --kill-seconds 5
 
 First, each request runs alone, cold: on an idle server without drafts and without a limit of
-memory. Then all are sent at random times to a server with drafts and little memory, whose engine
-is killed (SIGKILL) again and again, one of them by chance if there are several; some clients leave early. Requests have several samples, are
-drawn or greedy, follow schemas, and share beginnings. Results go to exactness.json and exactness.md in
-benchmarks/serve/results, those of several instances to exactness-instances.json and .md.
+memory. Then all are sent at random times to a server with drafts and little memory, whose engine,
+or one of several, is killed (SIGKILL) again and again; some clients leave early. Requests have
+several samples, are drawn or greedy, follow schemas, and share beginnings. Results go to
+benchmarks/serve/results: exactness.json and exactness.md, and exactness-instances.json and .md of
+several engines.
 """
 
 from __future__ import annotations

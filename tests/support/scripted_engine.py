@@ -1,9 +1,9 @@
 """An engine without a model for tests of the server: tokens follow from prompt, seed and position.
 
 It runs in the engine's process like the real one. Its options: `step_seconds` of a step,
-`max_waiting` requests, `context`, `says` (the text of every answer), `hold` (a file: while it exists
-a sample gets no more than `hold_after` tokens, none unless given), `fail` (a word: the engine
-refuses to start with it), `dies` (a file: the engine's process ends while it exists).
+`max_waiting` requests, `context`, `says` (the text of every answer), `hold` (a file: while it
+exists a sample gets no more than `hold_after` tokens, none unless given), `fail` (a word: the
+engine refuses to start with it), `dies` (a file: the engine's process ends while it exists).
 """
 
 from __future__ import annotations

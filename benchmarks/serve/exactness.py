@@ -2,12 +2,14 @@
 
     python -m benchmarks.serve.exactness               1,000 requests (about 15 minutes)
     python -m benchmarks.serve.exactness --requests 50
+    python -m benchmarks.serve.exactness --instances 2 --requests 200 --kill-seconds 5
 
 First, each request runs alone, cold: on an idle server without drafts and without a limit of
-memory. Then all are sent at random times to a server with drafts and little memory, whose engine
-is killed (SIGKILL) again and again; some clients leave early. Requests have several samples, are
-drawn or greedy, follow schemas, and share beginnings. Results go to
-benchmarks/serve/results/exactness.json and exactness.md.
+memory. Then all are sent at random times to a server with drafts and little memory, whose engine,
+or one of several, is killed (SIGKILL) again and again; some clients leave early. Requests have
+several samples, are drawn or greedy, follow schemas, and share beginnings. Results go to
+benchmarks/serve/results: exactness.json and exactness.md, and exactness-instances.json and .md of
+several engines.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ import httpx2
 from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
 from benchmarks.serve.asking import Answer, Ask, Sizes, differs, draw, send
-from benchmarks.serve.servers import Kind, Place, Server, suffice
+from benchmarks.serve.servers import Kind, Place, Server, children, suffice
 from suffice import native, pull
 
 MODEL = "smollm2-135m"
@@ -126,15 +128,15 @@ async def run_together(
 
 async def _kill(server: Server, plan: Plan, counts: Counts) -> None:
     since, answered = time.monotonic(), 0
+    rng = random.Random(plan.seed)
     while True:
         await asyncio.sleep(0.01)
         late = time.monotonic() - since > plan.kill_seconds
         if not late and counts.ended - answered < plan.kill_answers:
             continue
-        pid = server.engine()
-        if pid is not None:
+        if engines := children(server.process.pid):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(rng.choice(engines), signal.SIGKILL)
             counts.kills += 1
         since, answered = time.monotonic(), counts.ended
 
@@ -197,7 +199,9 @@ def table(data: dict[str, Any]) -> str:
     """Return the table of a result."""
     found = data["found"] | {"errors": len(data["found"]["errors"])}
     body = [[text, round(found[name])] for name, text in _WORDS.items()]
-    return f"## Texts under faults\n\n{markdown(['what', 'count'], body)}"
+    several = data.get("instances", 1)
+    where = f", in {several} engines" if several > 1 else ""
+    return f"## Texts under faults{where}\n\n{markdown(['what', 'count'], body)}"
 
 
 def main() -> int:
@@ -206,13 +210,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=native.cores())
     parser.add_argument("--kill-seconds", type=float, default=30.0)
+    parser.add_argument("--instances", type=int, default=1)
     parser.add_argument("--output", type=Path, default=record.results(__file__))
     options = parser.parse_args()
     gguf = pull.pull(MODEL)
     plan = Plan(options.requests, options.seed, kill_seconds=options.kill_seconds)
-    found = run(plan, Place(gguf, gguf.parent, options.threads))
+    many = options.instances
+    flags = ("--instances", str(many)) if many > 1 else ()
+    found = run(plan, Place(gguf, gguf.parent, options.threads), flags)
     data = record.facts() | {"model": MODEL, "threads": options.threads, "found": found}
-    record.write(options.output, "exactness", data, table(data))
+    data["instances"] = many
+    name = "exactness-instances" if many > 1 else "exactness"
+    record.write(options.output, name, data, table(data))
     print(table(data))
     for each in found["errors"][:20]:
         print(each, file=sys.stderr)

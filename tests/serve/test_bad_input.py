@@ -36,7 +36,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "suffice": {"attention": None},
         "chat_template_kwargs": {"a": 1},
     },
-    "/v1/completions": {"prompt": ["a", "b"], "max_tokens": 2, "echo": True, "logprobs": 1},
+    "/v1/completions": {"prompt": ["a", "b"], "max_tokens": 2, "echo": False, "logprobs": 1},
     "/v1/responses": {
         "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
         "max_output_tokens": 3,

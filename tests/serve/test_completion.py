@@ -103,3 +103,22 @@ def test_the_models_defaults_of_sampling(serving: Callable[..., Any]) -> None:
     with serving(default_sampling={"temperature": 0.0}) as server:
         body = server.post(PATH, {"prompt": [1], "n": 2, "max_tokens": 2}).json()
         assert len({choice["text"] for choice in body["choices"]}) == 1, "greedy"
+
+
+def test_echo_has_no_logprobs_of_the_prompt(server: Served) -> None:
+    answer = server.post(PATH, {"prompt": "ab", "echo": True, "logprobs": 0})
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["code"] == "unsupported" and error["param"] == "echo"
+    assert "no log probabilities of prompts" in error["message"]
+
+
+def test_copies_have_the_offsets_of_their_own_text(server: Served) -> None:
+    fields = {"prompt": "ab", "n": 2, "temperature": 0, "seed": 1, "logprobs": 1}
+    whole = server.post(PATH, fields).json()["choices"]
+    streamed: list[list[int]] = [[], []]
+    for each in events(server.post(PATH, {**fields, "stream": True}))[:-1]:
+        for choice in each["choices"]:
+            if choice["logprobs"]:
+                streamed[choice["index"]] += choice["logprobs"]["text_offset"]
+    assert streamed == [choice["logprobs"]["text_offset"] for choice in whole]
+    assert streamed[0] == streamed[1]

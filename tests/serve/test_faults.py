@@ -97,6 +97,48 @@ def test_a_request_that_kills_engines_is_given_up(
         assert server.chat().status_code == 200, "the next engine serves"
 
 
+def test_killed_engines_cost_no_answer(
+    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """However often they die before the first token: nobody is to blame three times."""
+    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
+    hold = tmp_path / "hold"
+    with serving(options={"hold": str(hold)}) as server, ThreadPoolExecutor(24) as pool:
+        alone = [server.chat(seed=seed).json()["choices"] for seed in range(24)]
+        hold.touch()
+        asks = [pool.submit(server.chat, seed=seed) for seed in range(24)]
+        (instance,) = server.front.instance.members
+        until(lambda: len(instance.tickets) == 24)
+        for count in range(1, 13):
+            until(lambda: instance.ready)
+            kill(server)
+            until(lambda count=count: instance.restarts == count)  # type: ignore[misc]
+        hold.unlink()
+        answers = [ask.result() for ask in asks]
+        assert [answer.status_code for answer in answers] == [200] * 24
+        assert [answer.json()["choices"] for answer in answers] == alone
+
+
+@pytest.mark.parametrize("place", [0, 4, 8])
+def test_the_request_that_kills_engines_is_found_among_others(
+    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
+    seeds = [*range(place), FATAL, *range(place, 8)]
+    with serving(options={"step_seconds": 0.02}) as server, ThreadPoolExecutor(9) as pool:
+        alone = [server.chat(seed=seed).json()["choices"] for seed in range(8)]
+        (instance,) = server.front.instance.members
+        asks = []
+        for count, seed in enumerate(seeds):
+            asks.append(pool.submit(server.chat, seed=seed))
+            until(lambda count=count: len(server.front.jobs) > count)  # type: ignore[misc]
+        answers = [ask.result() for ask in asks]
+        lost = answers.pop(place)
+        assert lost.status_code == 500 and "alone was to blame" in lost.text
+        assert [answer.json()["choices"] for answer in answers] == alone
+        assert 3 <= instance.restarts <= 8
+
+
 def test_a_stopped_engine_is_unhealthy(serving: Callable[..., Any]) -> None:
     with serving(heartbeat_seconds=1.2) as server:
         pid = server.front.instance.members[0].pid

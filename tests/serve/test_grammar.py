@@ -69,6 +69,21 @@ def test_a_regex_a_choice_and_a_grammar_are_followed(real: Served) -> None:
     assert text(real, structured_outputs={"grammar": gbnf}) in ("abd", "acd")
 
 
+def test_thousands_of_choices_are_followed(real: Served) -> None:
+    choices = [f"option number {at}" for at in range(3000)]
+    assert text(real, structured_outputs={"choice": choices}, seed=3) in choices
+
+
+def test_a_grammar_that_becomes_too_complex_names_itself(real: Served) -> None:
+    answer = real.chat(structured_outputs={"regex": "((a{100}){100}){100}"}, max_tokens=50)
+    assert answer.status_code == 400
+    message = answer.json()["error"]["message"]
+    assert (
+        message == "the grammar is too complex here: lexer error: too many expressions constructed"
+    )
+    assert real.chat(max_tokens=1).status_code == 200
+
+
 def test_samples_follow_it_each_by_itself(real: Served) -> None:
     fields = {"n": 3, "structured_outputs": {"regex": "[a-z]{4}"}, "stream": True, "seed": 2}
     parts = [""] * 3
@@ -98,6 +113,22 @@ def test_a_grammar_that_leaves_nothing_ends_its_request_alone(real: Served) -> N
     answer = real.chat(**fields)
     assert answer.status_code == 400 and "no token is left" in answer.json()["error"]["message"]
     assert real.chat(max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("regex", "why"),
+    [
+        ("(", "unclosed group"),
+        ("(" * 5000 + ")" * 5000, "exceed the maximum number of nested parentheses"),
+        ("(?=a)b", "look-around, including look-ahead and look-behind, is not supported"),
+        ("a" * 300_000, "at most 262144 are allowed"),
+    ],
+    ids=["open", "nested", "ahead", "long"],
+)
+def test_what_is_wrong_with_a_regex_is_said_first(server: Served, regex: str, why: str) -> None:
+    answer = server.chat(structured_outputs={"regex": regex})
+    message = answer.json()["error"]["message"]
+    assert answer.status_code == 400 and why in message and len(message) < 130
 
 
 @pytest.mark.parametrize(

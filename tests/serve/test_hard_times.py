@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import json
 import os
 import resource
 import signal
 import socket
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from serving import Served, events, real
+from suffice.serve.pending import Ticket
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
@@ -89,6 +93,34 @@ def test_a_clock_that_steps_changes_nothing(
         found = events(under_way.result())
         assert found[-1] == "[DONE]" and found[-2]["choices"][0]["finish_reason"] == "length"
         assert server.client.get("/health").status_code == 200
+
+
+def test_what_has_ended_is_freed_without_the_garbage_collector(server: Served) -> None:
+    kept: list[weakref.ref[Ticket]] = []
+    finished = server.front.metrics.finished
+
+    def noted(ticket: Ticket) -> None:
+        kept.append(weakref.ref(ticket))
+        finished(ticket)
+
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(server.front.metrics, "finished", noted)
+            for at in range(12):
+                assert server.chat(max_tokens=3, stream=at % 2 == 0).status_code == 200
+                assert server.post("/v1/completions", {"prompt": ["a", "b"]}).status_code == 200
+                assert server.chat(temperature=-1).status_code == 400
+            assert len(kept) == 36
+            end = time.monotonic() + 20
+            while sum(each() is not None for each in kept) > 2:  # those that the sweep saw last
+                assert time.monotonic() < end, "requests are kept"
+                time.sleep(0.01)
+        cycles = [each for each in gc.get_objects() if type(each) is RequestResponseCycle]
+        assert len(cycles) <= 2, "the last one of each link"
+    finally:
+        gc.enable()
 
 
 def test_a_real_engine_that_is_stopped_goes_on(words: Path) -> None:

@@ -97,6 +97,27 @@ def test_a_deep_body_is_refused(server: Served, body: bytes) -> None:
     assert "\n" not in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"hello\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
+        b"GET /health HTTP/1.1\r\nHost : x\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["words", "version", "tls", "header", "length", "chunk"],
+)
+def test_what_is_not_http_is_answered_with_json(server: Served, sent: bytes) -> None:
+    with connected(server) as link:
+        link.sendall(sent)
+        above, _, below = read_all(link).partition(b"\r\n\r\n")
+    assert above.startswith(b"HTTP/1.1 400 Bad Request\r\n") and b"application/json" in above
+    assert json.loads(below)["error"]["code"] == "invalid_http"
+    assert server.client.get("/health").status_code == 200
+
+
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "1" * 5000])
 @pytest.mark.parametrize("field", ["temperature", "top_p", "max_tokens", "seed"])
 def test_numbers_that_are_none(server: Served, field: str, value: str) -> None:

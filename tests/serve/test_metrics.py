@@ -12,10 +12,8 @@ from typing import Any
 from serving import Served, real
 from suffice.engine.work import EngineStats, Final
 from suffice.serve import wire
-from suffice.serve.instances import Instance
 from suffice.serve.metrics import Metrics
 from suffice.serve.pending import Ticket
-from suffice.serve.settings import Settings
 
 
 class Page:
@@ -127,13 +125,3 @@ def test_a_real_engine(words: Path) -> None:
         assert page("prompt_rows_copied_total") in (0, 80), "taken over or copied"
         assert page("generation_tokens_total") == 280
         assert page("weight_bytes_read_total") > 0 and page("growth_copies_bytes_total") > 0
-
-
-def test_only_requests_with_a_place_are_blamed() -> None:
-    instance = Instance(Settings(model="m", max_num_seqs=3), lambda *given: None)
-    for at, (samples, priority) in enumerate([(2, 1), (2, 1), (1, 1), (1, 0)]):
-        work = wire.Submit(str(at), [1], {}, priority=priority)
-        instance.tickets[str(at)] = Ticket(work, samples, 0, None)  # type: ignore[arg-type]
-    instance._mourn()
-    assert [each.tries for each in instance.tickets.values()] == [1, 0, 0, 1]
-    assert [each.deaths for each in instance.tickets.values()] == [1, 1, 1, 1]

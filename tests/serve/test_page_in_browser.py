@@ -106,15 +106,25 @@ def test_no_request_leaves_the_server(server: Served, opening: Callable[..., Ope
     assert [url for url in asked if not url.startswith(server.url + "/")] == []
 
 
+@pytest.fixture
+def held(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A file, and the options of an engine whose answers stop after 10 tokens while it exists."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    return hold, {"hold": str(hold), "hold_after": 10}
+
+
 def test_an_answer_is_streamed_and_tells_what_it_read(
-    serving: Callable[..., Any], opening: Callable[..., Opened]
+    serving: Callable[..., Any], opening: Callable[..., Opened], held: tuple[Path, dict[str, Any]]
 ) -> None:
-    with serving(options={"step_seconds": 0.03}) as server:
+    hold, options = held
+    with serving(options=options) as server:
         opened = opening(server)
         opened.say("to be")
         answer = opened.page.locator(".message.assistant")
         until(lambda: len(answer.inner_text()) > 20)
         assert answer.locator(".cost").count() == 0 and opened.page.locator("#stop").is_visible()
+        hold.unlink()
         cost = answer.locator(".cost")
         playwright.expect(cost).to_contain_text(SHARE)
         assert "keys 50 %, values 25 %" in cost.inner_text()
@@ -126,9 +136,12 @@ def test_an_answer_is_streamed_and_tells_what_it_read(
 
 @pytest.mark.parametrize("way", ["button", "key"])
 def test_stop_ends_the_work(
-    serving: Callable[..., Any], opening: Callable[..., Opened], way: str
+    serving: Callable[..., Any],
+    opening: Callable[..., Opened],
+    held: tuple[Path, dict[str, Any]],
+    way: str,
 ) -> None:
-    with serving(options={"step_seconds": 0.05}) as server:
+    with serving(options=held[1]) as server:
         opened = opening(server)
         opened.say("to be")
         answer = opened.page.locator(".message.assistant")

@@ -59,6 +59,44 @@ TEXTS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("form", "text", "content", "calls"),
+    [
+        ("hermes", '<tool_call>{"na', '<tool_call>{"na', []),
+        ("hermes", '<tool_call>{"name": "time"', '<tool_call>{"name": "time"', []),
+        ("hermes", '<tool_call>\n{"name": "time", "arguments":', "", [("time", "")]),
+        ("hermes", 'Now.<tool_call>{"name": "t\\"", "arguments": {"zo', "Now.", [('t"', '{"zo')]),
+        ("hermes", f"<tool_call>{CALL[:-1]}", "", [("time", '{"zone": "é}{"}')]),
+        (
+            "hermes",
+            f"<tool_call>{CALL}</tool_call>\n<tool_call>{CALL[:-4]}",
+            "",
+            [("time", '{"zone": "é}{"}'), ("time", '{"zone": "é}')],
+        ),
+        ("llama3", LLAMA[:-5], "", [("time", '{"zone": "é')]),
+        (
+            "llama3",
+            f"{LLAMA}; {LLAMA[:-5]}",
+            "",
+            [("time", '{"zone": "é}{"}'), ("time", '{"zone": "é')],
+        ),
+        ("llama3", '{"name', '{"name', []),
+    ],
+)
+def test_a_call_that_is_cut_keeps_the_part_of_its_arguments(
+    form: str, text: str, content: str, calls: list[tuple[str, str]]
+) -> None:
+    reader = READERS[form]()
+    first, none = reader.push(text[:5], last=False)
+    shown, found = reader.push(text[5:], last=True, cut=True)
+    assert first + shown == content
+    streamed = [each["function"] for each in [*none, *found]]
+    assert [(each["name"], each["arguments"]) for each in streamed] == calls
+    other = READERS[form]()
+    other.push(text, last=True)
+    assert len(other.calls) <= len(calls), "what ends by itself is no cut call"
+
+
 @pytest.mark.parametrize(("form", "text", "content", "names"), TEXTS)
 @given(cuts=st.lists(st.integers(0, 200), max_size=12))
 def test_calls_are_found_however_the_text_is_cut(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from serving import Served, events
-from suffice.engine.work import Delta
-from suffice.serve import wire
+from suffice.engine.work import Delta, Final, TokenLogprob
+from suffice.serve import messages, responses, wire
+from suffice.serve.answer import Reply
+from suffice.serve.fields import Fields
+from suffice.serve.front import Job
 from suffice.serve.link import Link
 from suffice.serve.pending import Mailbox, Ticket
-from suffice.serve.stream import begun
+from suffice.serve.stream import KEEP_ALIVE, begun
 
 
 def test_a_write_that_does_not_wait_needs_no_task() -> None:
@@ -61,6 +65,81 @@ def test_messages_are_taken_however_their_bytes_come() -> None:
 
     for size in (1, 3, 50, len(data)):
         assert asyncio.run(run(size)) == sent
+
+
+def replied(kind: str, samples: int, top: int | None) -> tuple[Any, Any, Job]:
+    """Return a stream's events and its quick path, without a server, and the request."""
+    job = Job("x-1", "", stamp=1)
+    params = {"n": samples, "max_tokens": 9}
+    job.tickets.append(Ticket(wire.Submit("x-1", [1, 2], params), samples, 0, job.mailbox))
+    front: Any = SimpleNamespace(
+        facts=SimpleNamespace(fingerprint="fp"),
+        settings=SimpleNamespace(keep_alive_seconds=60),
+        text=SimpleNamespace(token_bytes=lambda token, text: list(text.encode())),
+    )
+    chat = kind != "completion"
+    body = Fields(n=samples, stream=True)
+    reply = Reply(front, job, body, model="m%b", chat=chat, top=top)
+    if kind == "messages":
+        parts: Any = messages._Parts(reply)
+        return parts.events(), parts.quick, job
+    if kind == "responses":
+        parts = responses._Parts(reply, responses.Responses(input="a"))
+        return parts.events(), parts.quick, job
+    return reply.events(), reply.quick, job
+
+
+@pytest.mark.parametrize(
+    ("kind", "samples", "top"),
+    [
+        *(("chat", samples, top) for samples in (1, 2) for top in (None, 0, 2)),
+        *(("completion", samples, top) for samples in (1, 2) for top in (None, 2)),
+        ("messages", 1, None),
+        ("responses", 1, None),
+    ],
+)
+def test_the_quick_path_gives_the_same_bytes(kind: str, samples: int, top: int | None) -> None:
+    texts = ["He", 'l"l\n', "", "100 %b", "\0é😀", "\\", "end"]
+
+    def deltas() -> Iterator[Delta]:
+        for at, text in enumerate(texts):
+            for sample in range(samples):
+                last = at == len(texts) - 1
+                final = Final(2, 0, 7) if last and sample == samples - 1 else None
+                entry = tuple(TokenLogprob(rank, -0.5 * rank, rank + 1, text) for rank in range(3))
+                known = None if top is None else (entry,)
+                end = "length" if last else None
+                yield Delta("x-1", sample, text, (at,), known, end, None, final)
+
+    async def run(quickly: bool) -> tuple[list[bytes], int]:
+        events, quick, job = replied(kind, samples, top)
+        found, pushed = list[bytes](), 0
+
+        def sink(ticket: Ticket, delta: Delta) -> bool:
+            nonlocal pushed
+            part = quick(ticket, delta)
+            if part is not None:
+                pushed += 1
+                found.append(part)
+            return part is not None
+
+        async def read() -> None:
+            async for part in events:
+                found.append(part)
+
+        reader = asyncio.create_task(read())
+        job.mailbox.sink = sink if quickly else None
+        for delta in deltas():
+            await asyncio.sleep(0.001)
+            job.tickets[0].take(delta)
+        await reader
+        return found, pushed
+
+    slow, none = asyncio.run(run(quickly=False))
+    quick, pushed = asyncio.run(run(quickly=True))
+    keep_alive = b"event: ping" if kind == "messages" else KEEP_ALIVE  # for a delta without text
+    assert none == 0 and pushed == samples * (len(texts) - 2), "all but the first and the last"
+    assert b"".join(quick) == b"".join(each for each in slow if not each.startswith(keep_alive))
 
 
 def test_what_is_no_message_ends_the_link_with_an_error() -> None:

@@ -1,9 +1,9 @@
 """An engine without a model for tests of the server: tokens follow from prompt, seed and position.
 
 It runs in the engine's process like the real one. Its options: `step_seconds` of a step,
-`max_waiting` requests, `context`, `says` (the text of every answer), `hold` (a file: no steps while
-it exists), `fail` (a word: the engine refuses to start with it), `dies` (a file: the
-engine's process ends while it exists).
+`max_waiting` requests, `context`, `says` (the text of every answer), `hold` (a file: while it
+exists a sample gets no more than `hold_after` tokens, none unless given), `fail` (a word: the
+engine refuses to start with it), `dies` (a file: the engine's process ends while it exists).
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ class Running:
         first = position * PIECE
         return self.says[first : first + PIECE] if self.says else text_of(token)
 
+    def goes_on(self, tokens: int) -> bool:
+        """Whether a held engine steps it, up to a number of tokens."""
+        return self.cancelled or len(self.tokens[0]) < tokens
+
     def step(self) -> bool:
         """Give each sample its next token; return whether the request has ended."""
         work = self.work
@@ -115,6 +119,7 @@ class ScriptedEngine:
         self.context = int(options.get("context", 512))
         self.says = str(options.get("says", ""))
         self.hold = Path(options["hold"]) if options.get("hold") else None
+        self.hold_after = int(options.get("hold_after", 0))
         self.requests: dict[str, Running] = {}
         self.lock = threading.Lock()
         self.closed = False
@@ -182,10 +187,13 @@ class ScriptedEngine:
     def _run(self) -> None:
         while not self.closed:
             time.sleep(self.step_seconds)
-            if self.hold is not None and self.hold.exists():
+            held = self.hold is not None and self.hold.exists()
+            if held and not self.hold_after:
                 continue
             with self.lock:
                 requests = list(self.requests.values())
+            if held:
+                requests = [each for each in requests if each.goes_on(self.hold_after)]
             for each in requests:
                 before = sum(map(len, each.tokens))
                 ended = each.step()

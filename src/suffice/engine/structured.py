@@ -21,6 +21,8 @@ MOST_KEPT = 64  # compiled grammars
 # Between the parts of JSON: nothing, a space, or a line break with an indent. Without a bound a
 # small model may write spaces until its tokens are used up.
 SPACES = {"whitespace_pattern": "|[ ]|\\n[ ]{0,16}"}
+MOST_WORK = 100_000  # of a regex: in llguidance's units, of which it allows a million
+_ERROR = "error: "  # begins what a regex's parser says
 _EXTRA = "pip install 'suffice[serve]'"
 
 
@@ -78,8 +80,9 @@ def grammar_of(kind: str, value: Any) -> str:
         elif kind == "regex":
             found = LLMatcher.grammar_from_regex(value)
         elif kind == "choice":
+            # A terminal: of a rule's alternatives, the parser takes no more than 2,000.
             texts = " | ".join(json.dumps(each, ensure_ascii=False) for each in value)
-            found = LLMatcher.grammar_from_lark(f"start: {texts}")
+            found = LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: {texts}")
         else:
             found = LLMatcher.grammar_from_lark(any_to_lark(value))
     except (ValueError, TypeError, GbnfToLarkError, RecursionError) as error:
@@ -95,8 +98,26 @@ def fault(grammar: str) -> str:
     """Return why a grammar is bad; empty if it is not."""
     from llguidance import LLMatcher
 
-    bad, messages = LLMatcher.validate_grammar_with_warnings(grammar)
-    return str(messages[0]) if bad else ""
+    bad, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=_limits())
+    return _cause(str(messages[0])) if bad else ""
+
+
+def _limits() -> Any:
+    """Return llguidance's limits; one mask may take all the work that they allow for a regex.
+
+    With its own limit, a regex of a million letters takes seconds of a step, for which all wait.
+    """
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(initial_lexer_fuel=MOST_WORK, verbose_errors=False)
+
+
+def _cause(message: str) -> str:
+    """Return what is wrong, without the grammar, which may be long, that llguidance repeats."""
+    message = message.replace("<non-verbose/>", "")
+    lines = [line.strip() for line in message.splitlines()]
+    named = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+    return one_line(named[-1] if named else message, 200)
 
 
 class Following:
@@ -116,6 +137,12 @@ class Following:
         """Go on to the state after a token; what comes after the end changes nothing."""
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
+
+    @property
+    def fault(self) -> str:
+        """Why nothing may follow, if the grammar became too complex; empty if it did not."""
+        why = self._matcher.get_error()
+        return f"the grammar is too complex here: {_cause(why)}" if why else ""
 
 
 class Compiled:
@@ -162,7 +189,11 @@ class Grammars:
             _, text = self._tokenizer.stored()
             ends = sorted(self._tokenizer.eos_ids)
             self._tokens = LLTokenizer(text, n_vocab=self._vocabulary, eos_token=ends)
-        matcher = LLMatcher(self._tokens, grammar, log_level=0)
+        matcher = LLMatcher(self._tokens, grammar, log_level=0, limits=_limits())
+        # The first mask takes longest, and here no step waits for it.
+        first = np.empty(-(-self._vocabulary // 32), np.uint32)
+        if not matcher.is_error():
+            matcher.unsafe_compute_mask_ptr(first.ctypes.data, first.nbytes)
         if matcher.is_error():
-            raise InputError(f"the grammar is bad: {one_line(matcher.get_error(), 200)}")
+            raise InputError(f"the grammar is bad: {_cause(matcher.get_error())}")
         return matcher

@@ -44,8 +44,9 @@ def sample(
     chosen: list[int | InputError] = tokens.tolist()
     if np.isfinite(largest).all():
         return chosen
-    pairs = zip(chosen, largest.tolist(), strict=True)
-    return [fault(most, masks is not None) or token for token, most in pairs]
+    rows = zip(chosen, largest.tolist(), states, strict=True)
+    masked = masks is not None
+    return [fault(most, masked, state.constraint) or token for token, most, state in rows]
 
 
 def _constrained(
@@ -79,7 +80,7 @@ def probabilities(
     probs, largest = np.empty_like(logits), np.empty(1, np.float32)
     masks = _constrained(len(logits), [state], None if mask is None else mask[None])
     core.probability_rows(logits[None], [state.native], masks, probs, largest)
-    if error := fault(float(largest[0]), masks is not None):
+    if error := fault(float(largest[0]), masks is not None, state.constraint):
         raise error
     return probs
 

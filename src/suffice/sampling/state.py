@@ -26,6 +26,10 @@ class Constraint(Protocol):
     def advance(self, token: int) -> None:
         """Go on to the state after a token."""
 
+    @property
+    def fault(self) -> str:
+        """Why no token may come next, if that is a fault of the constraint's; else empty."""
+
 
 @dataclass
 class SamplingState:
@@ -112,14 +116,18 @@ def draw(probs: NDArray[np.floating], number: float) -> int:
     return int(min(np.searchsorted(sums, number * sums[-1], side="right"), last))
 
 
-def fault(largest_logit: float, masked: bool = False) -> InputError | None:
+def fault(
+    largest_logit: float, masked: bool = False, constraint: Constraint | None = None
+) -> InputError | None:
     """Return the error of a row with this largest logit after all masks; None if it has none.
 
-    `masked` says whether a mask from outside was among them.
+    `masked` says whether a mask from outside, or of the constraint, was among them.
     """
     if math.isfinite(largest_logit):
         return None
     if largest_logit == -math.inf:
+        if constraint is not None and constraint.fault:
+            return InputError(constraint.fault)
         last = ", min_tokens and the mask" if masked else " and min_tokens"
         return InputError(
             f"no token is left to choose: allowed_token_ids, bad_words{last} exclude them all"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,14 +64,13 @@ class Reply:
     ) -> None:
         self.front, self.job, self.body, self.model = front, job, body, model
         self.chat, self.top, self.before = chat, top, before
-        self._reader = reader
+        self.reader = reader
         self._samples: dict[tuple[int, int], Sample] = {}
         self._frames = Frames(self.head(streamed=True), chat=chat)
         self._begun: set[int] = set()  # choices whose first chunk has been made
         options = body.stream_options
         self._plain = not (
-            top is not None
-            or reader is not None
+            reader is not None
             or body.return_token_ids
             or job.copies > 1
             or (options is not None and options.continuous_usage_stats)
@@ -134,7 +133,7 @@ class Reply:
             found["message"] = message
         else:
             found["text"] = self._before(index) + text
-        found["logprobs"] = self._logprobs(sample.entries, len(self._before(index)))
+        found["logprobs"] = self._logprobs(sample.entries, 0)
         if self.body.return_token_ids:
             found["token_ids"] = sample.tokens
         return {**found, "finish_reason": reason, "stop_reason": sample.stop_reason}
@@ -145,7 +144,7 @@ class Reply:
     def _sample(self, ticket: Ticket, at: int) -> Sample:
         sample = self._samples.get((ticket.index, at))
         if sample is None:
-            sample = Sample(None if self._reader is None else self._reader())
+            sample = Sample(None if self.reader is None else self.reader())
             self._samples[(ticket.index, at)] = sample
         return sample
 
@@ -156,7 +155,8 @@ class Reply:
         text = delta.text
         calls: list[dict[str, Any]] = []
         if sample.reader is not None:
-            text, calls = sample.reader.push(text, last=delta.finish_reason is not None)
+            end = delta.finish_reason
+            text, calls = sample.reader.push(text, last=end is not None, cut=end == "length")
         sample.pieces.append(text)
         sample.tokens += delta.tokens
         if delta.logprobs is not None:
@@ -165,7 +165,7 @@ class Reply:
             sample.finish_reason, sample.stop_reason = delta.finish_reason, delta.stop_reason
         return calls
 
-    def _logprobs(self, entries: list[logprobs.Entry], offset: int) -> dict[str, Any] | None:
+    def _logprobs(self, entries: Sequence[logprobs.Entry], offset: int) -> dict[str, Any] | None:
         if self.top is None:
             return None
         if self.chat:
@@ -183,16 +183,18 @@ class Reply:
             parts: list[bytes] = []
             for ticket, delta in batch:
                 calls = self._take(ticket, delta)
+                sample = self._sample(ticket, delta.sample)
                 for index in indexes(self.job, ticket, delta.sample):
                     if index not in self._begun:
                         self._begun.add(index)
                         parts += self._first(frames, index)
-                    if not self._plain:
-                        parts += self._full(frames, ticket, delta, index, calls)
-                    elif delta.text:
-                        parts.append(frames.text(index, delta.text))
+                    if self._plain:
+                        parts.append(self._piece(sample, delta, index))
+                    else:
+                        parts += self._full(frames, sample, delta, index, calls)
                     if delta.finish_reason is not None:
-                        parts.append(self._last(frames, ticket, delta, index))
+                        parts.append(self._last(frames, sample, delta, index))
+                sample.characters += len(sample.pieces[-1])
             if parts:
                 yield b"".join(parts)
         if options and options.include_usage:
@@ -201,12 +203,24 @@ class Reply:
     def quick(self, ticket: Ticket, delta: Delta) -> bytes | None:
         """Return the chunk of a delta that is neither the first nor the last of its choice.
 
-        None if it is the first; the answer must be one without anything but text.
+        None if it is the first; the answer must be one with nothing but text and its logprobs.
         """
         index = ticket.index * ticket.samples + delta.sample
         if index not in self._begun:
             return None
-        return self._frames.text(index, delta.text) if delta.text else b""
+        sample = self._sample(ticket, delta.sample)
+        found = self._piece(sample, delta, index)
+        sample.characters += len(delta.text)
+        return found
+
+    def _piece(self, sample: Sample, delta: Delta, index: int) -> bytes:
+        """Return the chunk of a delta's text; empty if there is nothing to show."""
+        if self.top is None:
+            return self._frames.text(index, delta.text) if delta.text else b""
+        if not (delta.text or delta.tokens):
+            return b""
+        entries = self._logprobs(delta.logprobs or (), sample.characters)
+        return self._frames.text(index, delta.text, entries)
 
     async def pieces(self) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
         """Yield the text and the calls of a request with one sample, as they come.
@@ -243,23 +257,21 @@ class Reply:
     def _full(
         self,
         frames: Frames,
-        ticket: Ticket,
+        sample: Sample,
         delta: Delta,
         index: int,
         calls: list[dict[str, Any]],
     ) -> list[bytes]:
         """Return the chunks of a delta with all that was asked for."""
-        sample = self._sample(ticket, delta.sample)
         text = sample.pieces[-1]
         more = self._more()
         parts = []
         if text or (delta.tokens and self.top is not None) or self.body.return_token_ids:
             choice = self._choice(index, **self._content(text))
-            choice["logprobs"] = self._logprobs(list(delta.logprobs or ()), sample.characters)
+            choice["logprobs"] = self._logprobs(delta.logprobs or (), sample.characters)
             if self.body.return_token_ids:
                 choice["token_ids"] = list(delta.tokens)
             parts.append(frames.choice(choice, more))
-            sample.characters += len(text)
         if calls:
             parts.append(frames.choice(self._choice(index, delta={"tool_calls": calls}), more))
         return parts
@@ -272,8 +284,7 @@ class Reply:
         continuous = options is not None and options.continuous_usage_stats
         return {"usage": usage(self.job)} if continuous else {}
 
-    def _last(self, frames: Frames, ticket: Ticket, delta: Delta, index: int) -> bytes:
-        sample = self._sample(ticket, delta.sample)
+    def _last(self, frames: Frames, sample: Sample, delta: Delta, index: int) -> bytes:
         reason = delta.finish_reason
         if reason == "stop" and sample.reader is not None and sample.reader.calls:
             reason = "tool_calls"

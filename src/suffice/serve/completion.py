@@ -59,6 +59,11 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
     model = front.check_model(body.model)
     if body.stream_options is not None and not body.stream:
         raise Problem("invalid_value", "stream_options needs stream=true", param="stream_options")
+    if body.echo and body.logprobs is not None:
+        message = (
+            "echo with logprobs: the server has no log probabilities of prompts; leave one out"
+        )
+        raise Problem("unsupported", message, param="echo")
     prompts = split(body.prompt)
     tokenizer = front.text.tokenizer
 

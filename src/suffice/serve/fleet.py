@@ -152,7 +152,7 @@ class Fleet:
             target = self.members[self._choice(ticket)]
             if target is not source:
                 del source.tickets[ticket.work.id]
-                target.go_on(ticket)
+                target.submit(ticket)
 
     def _saw(self, at: int, look: Look) -> None:
         self._looks[at] = look

@@ -20,7 +20,7 @@ from suffice.serve.errors import Problem
 from suffice.serve.fleet import Fleet
 from suffice.serve.live import Live
 from suffice.serve.metrics import Metrics
-from suffice.serve.pending import Mailbox, Ticket
+from suffice.serve.pending import NOWHERE, Mailbox, Ticket
 from suffice.serve.settings import Settings
 from suffice.serve.text import Text
 
@@ -198,6 +198,7 @@ class Front:
         for ticket in job.tickets:
             self.instance.cancel(ticket)
             self.metrics.finished(ticket)
+            ticket.mailbox = NOWHERE
         self._mean_seconds += 0.1 * (time.monotonic() - job.created - self._mean_seconds)
 
     def cancel(self, ident: str, key: str = "") -> bool:

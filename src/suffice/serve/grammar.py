@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from suffice.engine import structured
-from suffice.errors import InputError, one_line
+from suffice.errors import InputError
 from suffice.sampling_params import STRUCTURES
 from suffice.serve.errors import Problem
 from suffice.serve.fields import Texts
@@ -92,4 +92,4 @@ async def check(
     except asyncio.TimeoutError:
         fault = f"its check takes longer than {seconds:g} seconds: it is too complex"
     if fault:
-        raise Problem("invalid_schema", f"the grammar is bad: {one_line(fault, 200)}")
+        raise Problem("invalid_schema", f"the grammar is bad: {fault}")

@@ -67,6 +67,8 @@ class Guard:
         except Exception as error:
             if scope.get(NOTED) is not error:  # one that is noted has been answered, too
                 raise
+        finally:
+            del scope[DIRECT]  # or the scope and what sends would hold each other
 
     def _check(self, scope: Scope) -> None:
         if self._keys and not self._open(scope["path"]) and scope["method"] != "OPTIONS":

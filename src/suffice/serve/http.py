@@ -1,7 +1,8 @@
-"""HTTP as uvicorn reads it, with a limit for headers: its parser has none."""
+"""HTTP as uvicorn reads it, with a limit for headers (its parser has none) and errors as JSON."""
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -25,7 +26,7 @@ class Protocol(HttpToolsProtocol):
             self._head_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > MOST_HEADER_BYTES:
-            self._refuse()
+            self._refuse(headers_too_large())
 
     def on_message_begin(self) -> None:
         """Begin to count."""
@@ -37,11 +38,14 @@ class Protocol(HttpToolsProtocol):
         self._in_head, self._head_bytes = False, 0
         super().on_headers_complete()
 
-    def _refuse(self) -> None:
-        problem = headers_too_large()
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP."""
+        self._refuse(Problem("invalid_http", "the request is not HTTP/1.1"))
+
+    def _refuse(self, problem: Problem) -> None:
         body = problem.encoded()
         head = (
-            f"HTTP/1.1 {problem.status} Request Header Fields Too Large\r\n"
+            f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
             "connection: close\r\n\r\n"
         )

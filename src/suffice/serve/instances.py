@@ -24,6 +24,7 @@ import msgspec
 from suffice.engine.work import Look
 from suffice.errors import InputError
 from suffice.serve import wire
+from suffice.serve.blame import Blame
 from suffice.serve.cores import Share
 from suffice.serve.errors import Problem
 from suffice.serve.link import Link
@@ -33,7 +34,6 @@ from suffice.serve.settings import Settings
 LOG = logging.getLogger("suffice.serve")
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a dead engine is started again
 MOST_AT_ONCE = 5  # engines in a row that may die before they are ready, or soon and idle
-MOST_TRIES = 2  # engines that may die under a request that got no token
 _REFUSALS = {"input": "invalid_value", "busy": "queue_full", "closed": "draining"}
 
 
@@ -77,6 +77,7 @@ class Instance:
         self.left: Callable[[list[Ticket]], None] = lambda tickets: None
         self.back: Callable[[], None] = lambda: None
         self._share = share
+        self._blame = Blame(self._hand, settings.max_num_seqs)
         self.gone: str | None = None
         self._at_once = 0
         self._watched = False
@@ -144,7 +145,8 @@ class Instance:
     def submit(self, ticket: Ticket) -> None:
         """Hand a ticket to the engine, or to the next one while there is none."""
         self.tickets[ticket.work.id] = ticket
-        self._tell(ticket.work)
+        if self._life is not None:
+            self._blame.add(ticket)
 
     def cancel(self, ticket: Ticket) -> None:
         """Forget a ticket and have the engine end it; do nothing if it is over."""
@@ -152,20 +154,18 @@ class Instance:
             return
         ticket.over = True
         self._tell(wire.Cancel(ticket.work.id))
+        self._blame.passed(ticket)
 
     def _tell(self, message: wire.Down) -> None:
         """Send a message, unless the link has just ended: the next engine gets all that is open."""
         if self._life is not None and not self._life.writer.is_closing():
             self._life.writer.write(wire.frame(message))
 
-    def go_on(self, ticket: Ticket) -> None:
-        """Hand a ticket to the engine that another engine has begun, from the tokens it gave."""
-        self.tickets[ticket.work.id] = ticket
-        if self._life is not None:
-            known = [list(tokens) for tokens in ticket.emitted]
-            work = msgspec.structs.replace(ticket.work, known=known if ticket.generated else [])
-            self.failovers += ticket.deaths > 0
-            self._tell(work)
+    def _hand(self, ticket: Ticket) -> None:
+        """Send a ticket to the engine, with the tokens that others gave it."""
+        known = [list(tokens) for tokens in ticket.emitted] if ticket.generated else []
+        self.failovers += ticket.deaths > 0
+        self._tell(msgspec.structs.replace(ticket.work, known=known))
 
     async def _keep(self) -> None:
         pause = FIRST_PAUSE
@@ -244,8 +244,7 @@ class Instance:
         life.ready, self.gone = True, None
         if self._started is not None and not self._started.done():
             self._started.set_result(None)
-        for ticket in self.tickets.values():
-            self.go_on(ticket)
+        self._blame.begin(self.tickets.values())
         if self._watched:
             self.watch(True)
         self.back()
@@ -262,12 +261,16 @@ class Instance:
             ticket.take(delta)
             if ticket.over:
                 del self.tickets[delta.id]
+            if ticket.silent:
+                ticket.silent = False
+                self._blame.passed(ticket)
 
     def _refuse(self, message: wire.Refused) -> None:
         ticket = self.tickets.pop(message.id, None)
         if ticket is None:
             return
         ticket.over = True
+        self._blame.passed(ticket)
         wait = message.wait if message.kind != "input" else None
         code = _REFUSALS.get(message.kind, "internal")
         ticket.mailbox.fail(Problem(code, message.message, wait=wait))
@@ -289,23 +292,12 @@ class Instance:
         LOG.error("the engine died; %d requests go on in another one", len(self.tickets))
         for ticket in self.tickets.values():
             ticket.deaths += 1
-        for ticket in self._running():
-            ticket.tries += 1
-            if ticket.tries > MOST_TRIES:
-                del self.tickets[ticket.work.id]
-                ticket.over = True
-                lost = f"the engine died {ticket.tries} times while it ran this request"
-                ticket.mailbox.fail(Problem("engine_lost", lost))
+        for ticket in self._blame.died():
+            del self.tickets[ticket.work.id]
+            ticket.over = True
+            lost = f"the engine died {ticket.blamed} times when this request alone was to blame"
+            ticket.mailbox.fail(Problem("engine_lost", lost))
         self.left(list(self.tickets.values()))
-
-    def _running(self) -> list[Ticket]:
-        """Return the tickets that have places by their priority and their order; others wait."""
-        found, taken = [], 0
-        for ticket in sorted(self.tickets.values(), key=lambda each: each.work.priority):
-            if taken < self._settings.max_num_seqs:
-                found.append(ticket)
-            taken += ticket.samples
-        return found
 
     async def _end(self, life: Life | None) -> None:
         if life is None:

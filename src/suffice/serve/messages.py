@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,12 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from suffice.engine.work import Delta
 from suffice.serve.answer import Reply, costs, usage
 from suffice.serve.chat import Chat, prepared
 from suffice.serve.errors import Problem
 from suffice.serve.fields import Extras, Objects, Texts, checked, read_object
 from suffice.serve.front import Front
-from suffice.serve.stream import EventStream, event
+from suffice.serve.pending import Ticket
+from suffice.serve.stream import HOLE, EventStream, Prepared, event
 
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _IGNORED = ("metadata", "thinking", "service_tier", "betas", "context_management", "output_config")
@@ -47,8 +49,9 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
         body = _read(front, raw)
         reply = await prepared(front, chat_of(body), key, "msg")
         if body.stream:
-            events = _events(reply)
-            return EventStream(front, reply.job, events, last=b"", failed=_failed)
+            parts = _Parts(reply)
+            quick = parts.quick if reply.reader is None else None
+            return EventStream(front, reply.job, parts.events(), b"", _failed, quick)
         try:
             whole = await reply.gathered(request)
         finally:
@@ -177,9 +180,7 @@ def _message(reply: Reply, whole: Mapping[str, Any]) -> dict[str, Any]:
     if message["content"]:
         content.append({"type": "text", "text": message["content"]})
     for call in message.get("tool_calls", ()):
-        content.append(
-            {**_tool_use(call), "input": json.loads(call["function"]["arguments"] or "{}")}
-        )
+        content.append({**_tool_use(call), "input": _input(call["function"]["arguments"])})
     return {
         **_head(reply),
         "content": content,
@@ -195,6 +196,14 @@ def _head(reply: Reply) -> dict[str, Any]:
 
 def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": {}}
+
+
+def _input(arguments: str) -> Any:
+    """Return a call's arguments; none of one that was cut, as `stop_reason` says."""
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError:
+        return {}
 
 
 def _stopped(reason: str | None, stop: int | str | None) -> dict[str, Any]:
@@ -214,36 +223,60 @@ def _usage(reply: Reply) -> dict[str, int]:
     }
 
 
-async def _events(reply: Reply) -> AsyncIterator[bytes]:
-    """Yield the events of a stream. A block is text, or one call."""
-    begun, text_open, index = False, False, 0
-    async for text, calls in reply.pieces():
-        parts: list[bytes] = []
-        if not begun:
-            begun = True
-            message = {**_head(reply), "content": [], **_stopped(None, None)}
-            start = {"type": "message_start", "message": {**message, "usage": _usage(reply)}}
-            parts.append(_named(start))
+class _Parts:
+    """The events of a stream. A block is text, or one call."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._begun = self._text_open = False
+        self._index = 0  # of the block
+        self._delta = Prepared(
+            {
+                "type": "content_block_delta",
+                "index": HOLE,
+                "delta": {"type": "text_delta", "text": HOLE},
+            },
+            "content_block_delta",
+        )
+
+    def quick(self, ticket: Ticket, delta: Delta) -> bytes | None:
+        """Return the event of a delta that adds to a text; None if no text is open."""
+        if not self._text_open:
+            return None
+        return self._delta(self._index, delta.text) if delta.text else b""
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield all events."""
+        reply = self._reply
+        async for text, calls in reply.pieces():
+            yield b"".join(self._of(text, calls)) or _named({"type": "ping"})
+        if self._text_open:
+            yield _block_stop(self._index)
+        stopped = {"type": "message_delta", "delta": _stopped(*reply.end), "usage": _usage(reply)}
+        stopped |= costs(reply.job)
+        yield _named(stopped) + _named({"type": "message_stop"})
+
+    def _of(self, text: str, calls: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
+        if not self._begun:
+            self._begun = True
+            message = {**_head(self._reply), "content": [], **_stopped(None, None)}
+            yield _named(
+                {"type": "message_start", "message": {**message, "usage": _usage(self._reply)}}
+            )
         if text:
-            if not text_open:
-                parts.append(_block_start(index, {"type": "text", "text": ""}))
-                text_open = True
-            parts.append(_block_delta(index, {"type": "text_delta", "text": text}))
+            if not self._text_open:
+                yield _block_start(self._index, {"type": "text", "text": ""})
+                self._text_open = True
+            yield self._delta(self._index, text)
         for call in calls:
-            if text_open:
-                parts.append(_block_stop(index))
-                index, text_open = index + 1, False
+            if self._text_open:
+                yield _block_stop(self._index)
+                self._index, self._text_open = self._index + 1, False
             arguments = call["function"]["arguments"]
             delta = {"type": "input_json_delta", "partial_json": arguments}
-            parts += [_block_start(index, _tool_use(call)), _block_delta(index, delta)]
-            parts.append(_block_stop(index))
-            index += 1
-        yield b"".join(parts) or _named({"type": "ping"})
-    if text_open:
-        yield _block_stop(index)
-    stopped = {"type": "message_delta", "delta": _stopped(*reply.end), "usage": _usage(reply)}
-    stopped |= costs(reply.job)
-    yield _named(stopped) + _named({"type": "message_stop"})
+            yield _block_start(self._index, _tool_use(call))
+            yield _block_delta(self._index, delta) + _block_stop(self._index)
+            self._index += 1
 
 
 def _block_start(index: int, block: Mapping[str, Any]) -> bytes:

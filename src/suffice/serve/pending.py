@@ -20,6 +20,8 @@ class Ticket:
         index: Its number among those of an HTTP request.
         emitted: Tokens that each sample has given, from which another engine goes on.
         tries: Engines that died under it since its last token; `deaths` since its start.
+        blamed: Engines that it alone can have killed, since its last token.
+        silent: Whether the engine that has it has given it nothing yet.
         reason: Why the sample that ended last has ended.
     """
 
@@ -33,6 +35,8 @@ class Ticket:
     first_at: float | None = None
     last_at: float = 0.0
     tries: int = 0
+    blamed: int = 0
+    silent: bool = False
     deaths: int = 0
     reason: str = ""
     over: bool = False
@@ -48,7 +52,7 @@ class Ticket:
     def take(self, delta: Delta) -> None:
         """Take what a step gave."""
         self.emitted[delta.sample].extend(delta.tokens)
-        self.tries = 0
+        self.tries = self.blamed = 0
         if delta.finish_reason is not None:
             self.reason = delta.finish_reason
         if delta.final is not None:
@@ -154,4 +158,5 @@ def merged(first: Delta, then: Delta) -> Delta:
     )
 
 
+NOWHERE = Mailbox()  # of tickets that have ended: with their own they would wait for the collector
 Observer = Callable[[Ticket, Delta, float], None]  # the last: when it came

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,12 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from suffice.engine.work import Delta
 from suffice.serve.answer import Reply, costs, usage
 from suffice.serve.chat import Chat, prepared
 from suffice.serve.errors import Problem
 from suffice.serve.fields import Extras, Objects, checked, read_object
 from suffice.serve.front import Front
-from suffice.serve.stream import KEEP_ALIVE, EventStream, event
+from suffice.serve.pending import Ticket
+from suffice.serve.stream import HOLE, KEEP_ALIVE, EventStream, Prepared, event
 
 _IGNORED = ("include", "reasoning", "truncation", "prompt_cache_options")
 _REFUSED: Mapping[str, tuple[Any, ...]] = {
@@ -63,16 +65,20 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
     body = checked(given, Responses, allow_unknown=front.settings.allow_unknown_fields)
     reply = await prepared(front, chat_of(body), key, "resp")
     if body.stream:
-        return EventStream(front, reply.job, _events(reply, body), last=b"", failed=_failed)
+        parts = _Parts(reply, body)
+        quick = parts.quick if reply.reader is None else None
+        return EventStream(front, reply.job, parts.events(), b"", _failed, quick)
     try:
         whole = await reply.gathered(request)
     finally:
         front.finish(reply.job)
     message = whole["choices"][0]["message"]
+    calls = message.get("tool_calls", ())
     items = []
     if message["content"]:
-        items.append(_text_item(reply, message["content"]))
-    items += [_call_item(call) for call in message.get("tool_calls", ())]
+        items.append(_text_item(reply, message["content"], _ended(reply, last=not calls)))
+    for at, call in enumerate(calls, 1):
+        items.append(_call_item(call, _ended(reply, last=at == len(calls))))
     found = _response(reply, body, items)
     return Response(msgspec.json.encode(found), 200, None, "application/json")
 
@@ -152,25 +158,30 @@ def _tool(at: int, tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": own}
 
 
-def _text_item(reply: Reply, text: str, status: str = "completed") -> dict[str, Any]:
+def _ended(reply: Reply, *, last: bool) -> str:
+    """Return the status of an item that has ended: `max_tokens` cuts the last one."""
+    return "incomplete" if last and reply.end[0] == "length" else "completed"
+
+
+def _text_item(reply: Reply, text: str, status: str) -> dict[str, Any]:
     part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {
         "id": f"msg_{reply.job.id}",
         "type": "message",
         "role": "assistant",
         "status": status,
-        "content": [part] if status == "completed" else [],
+        "content": [] if status == "in_progress" else [part],
     }
 
 
-def _call_item(call: Mapping[str, Any], status: str = "completed") -> dict[str, Any]:
+def _call_item(call: Mapping[str, Any], status: str) -> dict[str, Any]:
     function = call["function"]
     return {
         "id": f"fc_{call['id']}",
         "type": "function_call",
         "call_id": call["id"],
         "name": function["name"],
-        "arguments": function["arguments"] if status == "completed" else "",
+        "arguments": "" if status == "in_progress" else function["arguments"],
         "status": status,
     }
 
@@ -211,70 +222,93 @@ def _response(reply: Reply, body: Responses, items: list[Any] | None) -> dict[st
     }
 
 
-async def _events(reply: Reply, body: Responses) -> AsyncIterator[bytes]:
-    """Yield the events of a stream."""
-    numbers = itertools.count()
+class _Parts:
+    """The events of a stream, which have numbers. An item is text, or one call."""
 
-    def named(kind: str, **fields: Any) -> bytes:
-        return event({"type": kind, "sequence_number": next(numbers), **fields}, kind)
+    def __init__(self, reply: Reply, body: Responses) -> None:
+        self._reply, self._body = reply, body
+        self._number = itertools.count()
+        self._items: list[dict[str, Any]] = []  # those that have ended
+        self._begun = False
+        self._text: list[str] = []
+        self._delta: Prepared | None = None  # of the text that is open
 
-    items: list[dict[str, Any]] = []
-    whole, begun, text_open = "", False, False
-    where: dict[str, Any] = {"item_id": f"msg_{reply.job.id}", "output_index": 0}
+    def quick(self, ticket: Ticket, delta: Delta) -> bytes | None:
+        """Return the event of a delta that adds to a text; None if no text is open."""
+        if self._delta is None:
+            return None
+        return self._added(delta.text) if delta.text else b""
 
-    def closed() -> bytes:
-        item = _text_item(reply, whole)
-        items.append(item)
-        (part,) = item["content"]
-        inner = {**where, "content_index": 0}
-        return (
-            named("response.output_text.done", **inner, text=whole, logprobs=[])
-            + named("response.content_part.done", **inner, part=part)
-            + named("response.output_item.done", output_index=where["output_index"], item=item)
-        )
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield all events."""
+        async for text, calls in self._reply.pieces():
+            yield b"".join(self._of(text, calls)) or KEEP_ALIVE
+        if self._delta is not None:
+            yield self._closed(_ended(self._reply, last=True))
+        found = _response(self._reply, self._body, self._items)
+        yield self._named(f"response.{found['status']}", response=found)
 
-    async for text, calls in reply.pieces():
-        parts: list[bytes] = []
-        if not begun:
-            begun = True
+    def _of(self, text: str, calls: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
+        if not self._begun:
+            self._begun = True
             for kind in ("response.created", "response.in_progress"):
-                parts.append(named(kind, response=_response(reply, body, None)))
-        if text and not text_open:
-            text_open = True
-            where["output_index"] = len(items)
-            item = _text_item(reply, "", "in_progress")
-            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            parts.append(named("response.output_item.added", output_index=len(items), item=item))
-            parts.append(named("response.content_part.added", **where, content_index=0, part=part))
+                yield self._named(kind, response=_response(self._reply, self._body, None))
         if text:
-            whole += text
-            inner = {**where, "content_index": 0, "delta": text, "logprobs": []}
-            parts.append(named("response.output_text.delta", **inner))
-        for call in calls:
-            if text_open:
-                parts.append(closed())
-                whole, text_open = "", False
-            parts.append(_called(named, call, len(items)))
-            items.append(_call_item(call))
-        yield b"".join(parts) or KEEP_ALIVE
-    if text_open:
-        yield closed()
-    found = _response(reply, body, items)
-    yield named(f"response.{found['status']}", response=found)
+            if self._delta is None:
+                yield self._opened()
+            yield self._added(text)
+        for at, call in enumerate(calls, 1):
+            if self._delta is not None:
+                yield self._closed("completed")
+            yield self._called(call, _ended(self._reply, last=at == len(calls)))
 
+    def _named(self, kind: str, **fields: Any) -> bytes:
+        return event({"type": kind, "sequence_number": next(self._number), **fields}, kind)
 
-def _called(named: Any, call: Mapping[str, Any], index: int) -> bytes:
-    item, arguments = _call_item(call), call["function"]["arguments"]
-    where = {"item_id": item["id"], "output_index": index}
-    begun = _call_item(call, "in_progress")
-    kind = "response.function_call_arguments"
-    found: bytes = (
-        named("response.output_item.added", output_index=index, item=begun)
-        + named(f"{kind}.delta", **where, delta=arguments)
-        + named(f"{kind}.done", **where, name=item["name"], arguments=arguments)
-        + named("response.output_item.done", output_index=index, item=item)
-    )
-    return found
+    def _where(self) -> dict[str, Any]:
+        return {"item_id": f"msg_{self._reply.job.id}", "output_index": len(self._items)}
+
+    def _opened(self) -> bytes:
+        kind, where = "response.output_text.delta", {**self._where(), "content_index": 0}
+        numbered = {"type": kind, "sequence_number": HOLE}
+        self._delta = Prepared({**numbered, **where, "delta": HOLE, "logprobs": []}, kind)
+        item = _text_item(self._reply, "", "in_progress")
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        added = self._named("response.output_item.added", output_index=len(self._items), item=item)
+        return added + self._named("response.content_part.added", **where, part=part)
+
+    def _added(self, text: str) -> bytes:
+        assert self._delta is not None, "a text is open"
+        self._text.append(text)
+        return self._delta(next(self._number), text)
+
+    def _closed(self, status: str) -> bytes:
+        whole, where = "".join(self._text), {**self._where(), "content_index": 0}
+        item = _text_item(self._reply, whole, status)
+        (part,) = item["content"]
+        found = (
+            self._named("response.output_text.done", **where, text=whole, logprobs=[])
+            + self._named("response.content_part.done", **where, part=part)
+            + self._named("response.output_item.done", output_index=len(self._items), item=item)
+        )
+        self._items.append(item)
+        self._text, self._delta = [], None
+        return found
+
+    def _called(self, call: Mapping[str, Any], status: str) -> bytes:
+        item, at = _call_item(call, status), len(self._items)
+        where = {"item_id": item["id"], "output_index": at}
+        given = call["function"]["arguments"]
+        kind = "response.function_call_arguments"
+        self._items.append(item)
+        return (
+            self._named(
+                "response.output_item.added", output_index=at, item=_call_item(call, "in_progress")
+            )
+            + self._named(f"{kind}.delta", **where, delta=given)
+            + self._named(f"{kind}.done", **where, name=item["name"], arguments=given)
+            + self._named("response.output_item.done", output_index=at, item=item)
+        )
 
 
 def _failed(problem: Problem) -> bytes:

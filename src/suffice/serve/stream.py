@@ -35,21 +35,32 @@ def event(body: Any, name: str | None = None) -> bytes:
     return head + b"data: " + _encode(body) + b"\n\n"
 
 
+HOLE = msgspec.Raw(b"\0")  # no JSON has this byte
+
+
+class Prepared:
+    """An event that is encoded once, but for the values that stand in its holes."""
+
+    def __init__(self, body: Any, name: str | None = None) -> None:
+        self._form = event(body, name).replace(b"%", b"%%").replace(b"\0", b"%b")
+
+    def __call__(self, *values: Any) -> bytes:
+        """Return the event with these values, which are in the order of the holes."""
+        return self._form % tuple(map(_encode, values))
+
+
 class Frames:
     """The chunks of one stream. What all of them share is encoded once."""
 
     def __init__(self, head: Mapping[str, Any], *, chat: bool) -> None:
-        self._head = _encode(head)[:-1] + b',"choices":[{"index":'
-        self._open = b',"delta":{"content":' if chat else b',"text":'
-        self._close = b"}" if chat else b""
+        text = {"delta": {"content": HOLE}} if chat else {"text": HOLE}
+        choice = {"index": HOLE, **text, "logprobs": HOLE, "finish_reason": None}
+        self._text = Prepared({**head, "choices": [choice]})
         self._bare = _encode(head)[:-1]
 
-    def text(self, index: int, text: str) -> bytes:
+    def text(self, index: int, text: str, logprobs: Any = None) -> bytes:
         """Return a chunk with some text and nothing else: the path of most tokens."""
-        return (
-            b"data: %b%d%b%b%b" % (self._head, index, self._open, _encode(text), self._close)
-            + b',"logprobs":null,"finish_reason":null}]}\n\n'
-        )
+        return self._text(index, text, logprobs)
 
     def choice(self, choice: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> bytes:
         """Return a chunk with one choice, and further fields."""

@@ -2,12 +2,14 @@
 
 Two forms: `hermes` (also Qwen's), <tool_call>{"name": ..., "arguments": {...}}</tool_call>, and
 `llama3`, {"name": ..., "parameters": {...}}. What cannot be parsed is content. A call is handed out
-once it is whole, since a part of one cannot be taken back.
+once it is whole, since a part of one cannot be taken back. One that `max_tokens` has cut is handed
+out with the part of its arguments that there is, as OpenAI does it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -20,6 +22,10 @@ PARSERS = ("hermes", "llama3")
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _PYTHON = "<|python_tag|>"
 _MOST_TOOLS = 128
+_CUT = re.compile(
+    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*(\{.*)?',
+    re.DOTALL,
+)
 Call = dict[str, Any]
 
 
@@ -31,8 +37,11 @@ class Reader(Protocol):
 
     calls: list[Call]
 
-    def push(self, text: str, *, last: bool) -> tuple[str, list[Call]]:
-        """Return what of the text so far is content, and new calls as they are streamed."""
+    def push(self, text: str, *, last: bool, cut: bool = False) -> tuple[str, list[Call]]:
+        """Return what of the text so far is content, and new calls as they are streamed.
+
+        `last` says that the text ends here, and `cut` that it had no more tokens.
+        """
         ...
 
 
@@ -43,7 +52,7 @@ class Hermes:
         self.calls: list[Call] = []
         self._held = ""
 
-    def push(self, text: str, *, last: bool) -> tuple[str, list[Call]]:
+    def push(self, text: str, *, last: bool, cut: bool = False) -> tuple[str, list[Call]]:
         """See `Reader`."""
         self._held += text
         content, new = "", []
@@ -51,8 +60,8 @@ class Hermes:
             at = self._held.find(_OPEN)
             if at < 0:
                 keep = 0 if last else _partial(self._held, _OPEN)
-                cut = len(self._held) - keep
-                content, self._held = content + self._held[:cut], self._held[cut:]
+                size = len(self._held) - keep
+                content, self._held = content + self._held[:size], self._held[size:]
                 break
             end = self._held.find(_CLOSE, at)
             if end < 0 and not last:
@@ -61,6 +70,8 @@ class Hermes:
             inner = self._held[at + len(_OPEN) : end if end >= 0 else None]
             rest = self._held[end + len(_CLOSE) :] if end >= 0 else ""
             found = parsed(inner, "arguments")
+            if found is None and cut and end < 0:
+                found = begun(inner)
             if found is None:
                 content += self._held[: len(self._held) - len(rest)]
             else:
@@ -79,7 +90,7 @@ class Llama3:
         self._held = ""
         self._plain = False
 
-    def push(self, text: str, *, last: bool) -> tuple[str, list[Call]]:
+    def push(self, text: str, *, last: bool, cut: bool = False) -> tuple[str, list[Call]]:
         """See `Reader`."""
         if self._plain:
             return text, []
@@ -89,16 +100,17 @@ class Llama3:
         if not last and begins:
             return "", []
         held, self._held = self._held, ""
-        found = _listed(start.removeprefix(_PYTHON)) if begins else None
+        found = _listed(start.removeprefix(_PYTHON), cut) if begins else None
         if not found:
             self._plain = True
             return held, []
         return "", _added(self.calls, found)
 
 
-def _listed(text: str) -> list[tuple[str, str]] | None:
-    """Return the calls of a text that holds nothing else."""
-    decoder, found, at = json.JSONDecoder(), [], 0
+def _listed(text: str, cut: bool) -> list[tuple[str, str]] | None:
+    """Return the calls of a text that holds nothing else; the last one may be cut."""
+    decoder, at = json.JSONDecoder(), 0
+    found: list[tuple[str, str]] = []
     while at < len(text):
         if text[at] in " \n\t;":
             at += 1
@@ -106,7 +118,8 @@ def _listed(text: str) -> list[tuple[str, str]] | None:
         try:
             _, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            return None
+            last = begun(text[at:]) if cut else None
+            return None if last is None else [*found, last]
         call = parsed(text[at:end], "parameters")
         if call is None:
             return None
@@ -129,6 +142,19 @@ def parsed(text: str, field: str) -> tuple[str, str] | None:
     if not isinstance(arguments, dict):
         return None
     return found["name"], json.dumps(arguments, ensure_ascii=False)
+
+
+def begun(text: str) -> tuple[str, str] | None:
+    """Return the name of a call that was cut, and the part of its arguments that there is."""
+    found = _CUT.fullmatch(text)
+    if found is None:
+        return None
+    name, rest = found.groups("")
+    try:
+        whole = json.JSONDecoder().raw_decode(rest)[1] if rest else 0
+    except (ValueError, RecursionError):
+        whole = len(rest)
+    return json.loads(name, strict=False), rest[:whole]
 
 
 def _added(calls: list[Call], found: Sequence[tuple[str, str]]) -> list[Call]:

@@ -113,7 +113,9 @@ def _requantized(decoder: DecoderWeights, setting: DraftSetting, shelf: Shelf) -
     quant = setting.quant
     assert quant is not None
     try:
-        found = shelf.kept(f"self: {quant!r}", lambda allocate: decoder.requantized(quant, allocate))
+        found = shelf.kept(
+            f"self: {quant!r}", lambda allocate: decoder.requantized(quant, allocate)
+        )
     except InputError as error:
         raise InputError(f"quantization: {error}") from None
     others = setting.recent or setting.skipped or setting.attention.rule()

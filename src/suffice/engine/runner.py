@@ -47,8 +47,8 @@ class Runner(ModelWithTechniques):
     `trace` sums the reads of all decode steps. Every `audit`-th step is audited; None for none.
     `sample` returns the tokens of a text, on which the model's keys are measured if rounded keys
     need that. `stored_as` is how the model's file stores its matrices, such as Q4_1, and `stamp`
-    its fingerprint; "" if there is no file. `proposer` makes no drafts until `engine.load`, which can load draft models,
-    replaces it.
+    its fingerprint; "" if there is no file. `proposer` makes no drafts until `engine.load`, which
+    can load draft models, replaces it.
     """
 
     def __init__(

@@ -49,7 +49,8 @@ class DecoderWeights:
     ) -> Self:
         """Pack a checkpoint's weights with `quant` into huge pages, one tensor at a time.
 
-        `allocate` makes their arrays in other memory. `report` gets the share that has been read, after each tensor.
+        `allocate` makes their arrays in other memory. `report` gets the share that has been read,
+        after each tensor.
 
         Raises:
             InputError: A damaged checkpoint.
@@ -135,7 +136,8 @@ def pack_weights(
     for name, weight in weights:
         plain = name.removesuffix(".bias")
         if not is_linear(plain):
-            packed[name] = np.array(weight.load(), np.float32)
+            packed[name] = kept = allocate(weight.shape, np.dtype(np.float32))
+            kept[...] = weight.load()
         elif plain != name:
             biases[plain] = weight.load()
         else:

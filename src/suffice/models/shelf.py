@@ -25,6 +25,7 @@ import struct
 import sys
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,7 +33,7 @@ import numpy as np
 from suffice.models.pages import HUGE, HugePages
 from suffice.quant.panels import Allocate
 
-__all__ = ["Shelf", "can_share", "huge_shared_bytes", "is_closed", "new_memory"]
+__all__ = ["Shelf", "can_share", "has_huge_pages", "huge_shared_bytes", "is_closed", "new_memory"]
 
 T = TypeVar("T")
 CHUNK = 64 << 20  # mapped at a time
@@ -168,17 +169,33 @@ class Shelf:
             def persistent_load(self, pid: Any) -> np.ndarray:
                 at, dtype, shape = pid
                 found = memory[at : at + math.prod(shape) * dtype.itemsize]
-                return found.view(dtype).reshape(shape)
+                array: np.ndarray = found.view(dtype).reshape(shape)
+                return array
 
         begin, length = _HEADER.unpack(memory[: _HEADER.size].tobytes())
         text = memory[begin : begin + length].tobytes()
         self._kept = Unpickler(io.BytesIO(text)).load()
 
 
+def has_huge_pages() -> bool:
+    """Return whether shared memory can have huge pages here, by trying it."""
+    if not can_share():
+        return False
+    before, descriptor = huge_shared_bytes(), new_memory()
+    try:
+        os.ftruncate(descriptor, HUGE)
+        tried = _map(descriptor, 0, HUGE, _PROT_READ | _PROT_WRITE)
+        tried[:] = 1
+        _collapse(tried)
+        return huge_shared_bytes() > before
+    finally:
+        os.close(descriptor)
+
+
 def huge_shared_bytes() -> int:
     """Return how much shared memory this process has mapped in huge pages."""
-    with open("/proc/self/smaps_rollup", encoding="ascii") as lines:
-        found = [line.split() for line in lines]
+    lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+    found = [line.split() for line in lines]
     return sum(int(size) << 10 for name, size, *_ in found if name == "ShmemPmdMapped:")
 
 
@@ -213,7 +230,7 @@ def _map(descriptor: int, offset: int, size: int, protection: int) -> np.ndarray
     library.madvise(begin, size, _MADV_HUGEPAGE)  # without huge pages the system refuses: no harm
     memory = (ctypes.c_uint8 * size).from_address(begin)
     weakref.finalize(memory, library.munmap, whole, size + HUGE)
-    return np.frombuffer(memory, np.uint8)
+    return np.frombuffer(memoryview(memory).cast("B"), np.uint8)
 
 
 def _collapse(part: np.ndarray) -> None:

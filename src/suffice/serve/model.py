@@ -45,6 +45,7 @@ def opened(
         vocabulary=runner.vocabulary,
         max_num_seqs=config.max_num_seqs,
         fingerprint=f"fp_{hashlib.blake2b(stamp, digest_size=6).hexdigest()}",
+        stamp=runner.stamp,
         weight_bytes=runner.weight_bytes,
         attentions=tuple(engine.attentions),
     )

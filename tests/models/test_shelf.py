@@ -183,7 +183,7 @@ CHILD = """
 import os, sys
 from suffice.engine.config import Config
 from suffice.engine.load import load
-from suffice.models.shelf import (Shelf
+from suffice.models.shelf import Shelf
 runner = load(Config.create(sys.argv[2], threads=1, dtype="float32"), Shelf(int(sys.argv[1])))[1]
 sequence = runner.open("x", 32)
 runner.prefill(sequence, [5, 9, 77])

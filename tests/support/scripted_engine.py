@@ -4,7 +4,8 @@ It runs in the engine's process like the real one. Its options: `step_seconds` o
 `max_waiting` requests, `context`, `says` (the text of every answer), `hold` (a file: no steps while
 it exists), `fail` (a word: the engine refuses to start with it), `dies` (a file: the
 engine's process ends while it exists), `packed` (a file: gets a line from each engine that
-packs the weights), `prints` (the fingerprint).
+packs the weights), `late` (a file: an engine that starts waits while it exists), `prints` (a file
+with the fingerprint).
 """
 
 from __future__ import annotations
@@ -214,6 +215,8 @@ def opened(
             log.write(f"{packer}\n")
     if options.get("dies") and Path(options["dies"]).exists():
         os._exit(70)
+    while options.get("late") and Path(options["late"]).exists():
+        time.sleep(0.01)
     if options.get("fail"):
         raise InputError(f"the model '{options['fail']}' cannot be used")
     shelf.close()
@@ -221,7 +224,7 @@ def opened(
         max_model_len=int(options.get("context", 512)),
         vocabulary=VOCABULARY,
         max_num_seqs=16,
-        fingerprint=str(options.get("prints", "fp_scripted")),
+        fingerprint=Path(options["prints"]).read_text() if "prints" in options else "fp_scripted",
         weight_bytes=123,
         attentions=("exact", *limits.get("attentions", ())),
     )

@@ -237,8 +237,8 @@ class Instance:
                 answer.set_result(False)
                 continue
             await first_of(life.link.ended, heir.link.ended, heir.welcomed)
-            answer.set_result(not heir.link.ended.done())
-            if heir.link.ended.done():
+            ready = not heir.link.ended.done()
+            if not ready:
                 self._heir = None
                 await heir.end()
             elif not life.link.ended.done():
@@ -247,6 +247,7 @@ class Instance:
                 self.left([])
                 self._take_over(heir)
                 await life.end()
+            answer.set_result(ready)
 
     async def _launch(self) -> Life:
         settings, share, options = self._settings, self._share, dict(self._settings.options)

@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from suffice.attention.rule import weakest
+from suffice.engine.steps import STEP_SECONDS
 from suffice.engine.work import Delta, EngineStats, Look
 from suffice.errors import InputError, one_line
 from suffice.models.files import fingerprint, locate
@@ -25,10 +27,11 @@ from suffice.serve.cores import lease
 from suffice.serve.instances import Instance
 from suffice.serve.life import Weights, sharing
 from suffice.serve.pending import Observer, Ticket
-from suffice.serve.router import Load, Router
+from suffice.serve.router import Load, Rates, Router
 from suffice.serve.settings import Settings
 
 Files = tuple[tuple[str, int, int, int], ...]  # name, bytes, time of change, number
+_TIMES = ("last_step_at", "token_seconds", "step_seconds", "row_seconds")
 LOG = logging.getLogger("suffice.serve")
 NO_HUGE_PAGES = (
     "weights are shared in small pages, which are slower to read: allow huge ones by "
@@ -69,7 +72,8 @@ class Fleet:
         self._known = self._weights()
         self.seen: Callable[[Look], None] = lambda look: None
         self._observe = observe
-        self._router = Router(len(self.members))
+        step_seconds = settings.limits.get("step_ms", 1000 * STEP_SECONDS) / 1000
+        self._router = Router(len(self.members), settings.max_num_seqs, step_seconds)
         self._looks: dict[int, Look] = {}
         self._renewing: asyncio.Task[None] | None = None
         self._again = False
@@ -216,7 +220,9 @@ class Fleet:
             return 0
         open_ = [member.usable for member in self.members]
         loads = [
-            load_of(member.tickets.values()) if free or not any(open_) else None
+            load_of(member.tickets.values(), ticket.work, rates_of(member.stats))
+            if free or not any(open_)
+            else None
             for member, free in zip(self.members, open_, strict=True)
         ]
         return self._router.choose(ticket.work, loads)
@@ -263,20 +269,37 @@ def files_of(path: Path) -> Files:
     return tuple((name, at.st_size, at.st_mtime_ns, at.st_ino) for name, at in found)
 
 
-def load_of(tickets: Iterable[Ticket]) -> Load:
-    """Return what an engine has to do for some tickets."""
+def load_of(tickets: Iterable[Ticket], work: wire.Submit, rates: Rates | None = None) -> Load:
+    """Return what an engine has to do for some tickets before, and beside, another one's work.
+
+    Prompts of a lower priority come later. Engines share their time between API keys: while the
+    work's own key gets as far as the work, each other key gets as many tokens, or all that it has.
+    """
     found = list(tickets)
-    waiting = (ticket.work.prompt for ticket in found if ticket.first_at is None)
-    return Load(sum(map(len, waiting)), sum(ticket.samples for ticket in found))
+    waiting: Counter[str] = Counter()
+    for ticket in found:
+        if ticket.first_at is None and ticket.work.priority <= work.priority:
+            waiting[ticket.work.key] += len(ticket.work.prompt)
+    own = waiting.pop(work.key, 0)
+    turn = own + len(work.prompt)
+    ahead = own + sum(min(tokens, turn) for tokens in waiting.values())
+    return Load(ahead, sum(ticket.samples for ticket in found), rates)
+
+
+def rates_of(stats: Mapping[str, float]) -> Rates | None:
+    """Return how fast an engine is, by its counts; None before it has run prompts and steps."""
+    names = ("token_seconds", "step_seconds", "row_seconds")
+    token, step, row = (float(stats.get(name, 0)) for name in names)
+    return Rates(token, step, row) if token and step + row else None
 
 
 def summed(counts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the sums of counts by name; of times, the latest."""
+    """Return the sums of counts by name; of times, the latest or longest."""
     found: dict[str, Any] = {}
     for each in counts:
         for name, value in each.items():
             held = found.get(name, 0)
-            found[name] = max(held, value) if name == "last_step_at" else held + value
+            found[name] = max(held, value) if name in _TIMES else held + value
     return found
 
 

@@ -163,8 +163,11 @@ class Instance:
         """Hand a ticket to the engine that another engine has begun, from the tokens it gave."""
         self.tickets[ticket.work.id] = ticket
         if self._life is not None:
-            known = [list(tokens) for tokens in ticket.emitted]
-            work = msgspec.structs.replace(ticket.work, known=known if ticket.generated else [])
+            known = [list(tokens) for tokens in ticket.emitted] if ticket.generated else []
+            left = ticket.work.deadline  # seconds, which count from the request's arrival
+            if left is not None:
+                left = max(left - (time.monotonic() - ticket.created), 0.0)
+            work = msgspec.structs.replace(ticket.work, known=known, deadline=left)
             self.failovers += ticket.deaths > 0
             self._tell(work)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -16,14 +17,19 @@ from typing import Any
 
 import httpx2
 import pytest
+import uvicorn
 from test_faults import until
 from test_fleet import generated, text, under_way
 
 from serving import Served, real
 from suffice import native
+from suffice.cli.instances import InstanceFlags
+from suffice.cli.options import ModelFlags
+from suffice.engine.options import EngineOptions
 from suffice.errors import InputError
 from suffice.models import shelf
-from suffice.serve import instances, life, wire
+from suffice.serve import instances, life, run, wire
+from suffice.serve.cores import default_instances
 from suffice.serve.fleet import Fleet
 from suffice.serve.life import sharing
 from suffice.serve.pending import Mailbox, Ticket
@@ -108,17 +114,19 @@ def test_who_shares_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_requests_outlive_the_replacement_of_all_engines(
     serving: Callable[..., Any], tmp_path: Path
 ) -> None:
-    log = tmp_path / "packed"
-    options = {"step_seconds": 0.02, "packed": str(log)}
+    log, hold = tmp_path / "packed", tmp_path / "hold"
+    options = {"step_seconds": 0.02, "packed": str(log), "hold": str(hold)}
     with serving(instances=2, options=options) as server, ThreadPoolExecutor() as pool:
         alone = [text(server, seed) for seed in range(6)]
         before = pids(server)
         asks = [pool.submit(text, server, seed) for seed in range(6)]
         until(lambda: under_way(server) == [3, 3] and min(generated(server)) > 2)
+        hold.touch()
         renew(server)
         until(lambda: renewed(server))
         assert set(pids(server)).isdisjoint(before) and None not in pids(server)
-        assert under_way(server) != [0, 0], "they are still under way"
+        assert sum(under_way(server)) == 6
+        hold.unlink()
         assert [ask.result() for ask in asks] == alone
         assert (fleet(server).restarts, fleet(server).failovers) == (0, 0), "none died"
         assert len(log.read_text().splitlines()) == 1, "new engines attached"
@@ -369,6 +377,44 @@ def test_texts_stay_the_same_while_engines_are_killed(serving: Callable[..., Any
             assert [ask.result() for ask in asks] == alone * 20
         assert fleet(server).restarts == 12
         assert server.client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_terminal_that_hangs_up_stops_its_server(
+    monkeypatch: pytest.MonkeyPatch, left: bool
+) -> None:
+    told: list[str] = []
+
+    async def drain() -> None:
+        told.append("drain")
+
+    def start() -> None:
+        told.append("renew")
+
+    front = SimpleNamespace(draining=False, drain=drain, instance=SimpleNamespace(renew=start))
+    monkeypatch.setattr(run, "has_terminal", lambda: True)
+
+    async def hang_up() -> run.Server:
+        server = run.Server(uvicorn.Config("x"), front)  # type: ignore[arg-type]
+        monkeypatch.setattr(run, "has_terminal", lambda: left)
+        server.renew()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return server
+
+    server = asyncio.run(hang_up())
+    assert told == (["renew"] if left else ["drain"])
+    assert server.should_exit is not left and front.draining is not left
+
+
+def test_flags_of_engines() -> None:
+    model = ModelFlags(options=EngineOptions(model="m", threads=2))
+    assert InstanceFlags().with_threads(model) is model
+    assert InstanceFlags(threads_per_instance=2).with_threads(model).options.threads == 2
+    with pytest.raises(InputError, match="--threads-per-instance 3 and --threads 2 contradict"):
+        InstanceFlags(threads_per_instance=3).with_threads(model)
+    assert InstanceFlags(instances=7).engines(None) == 7
+    assert InstanceFlags().engines(1) == default_instances(1)
 
 
 @sharing_only

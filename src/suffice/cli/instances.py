@@ -19,6 +19,7 @@ class InstanceFlags:
         int | None,
         flag(
             "--instances",
+            "--data-parallel-size",
             help="Engines, each with a share of the cores; default: one for each NUMA node.",
             panel="Server",
             **WHOLE,

@@ -88,7 +88,7 @@ def test_processors_that_are_off_are_left_out(tmp_path: Path) -> None:
 
 
 class Machine:
-    """A machine of which servers lease cores."""
+    """A machine; servers lease its cores."""
 
     def __init__(self, folder: Path, nodes: dict[int, str], siblings: int = 1) -> None:
         self.system = system(folder / "sys", nodes, siblings)

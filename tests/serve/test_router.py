@@ -97,7 +97,7 @@ def test_a_faster_engine_gets_more() -> None:
 
 
 def test_prompts_wait_for_the_steps_of_those_who_decode() -> None:
-    """In steps of 40 ms, 20 of which others take, a prompt takes twice its time."""
+    """Others take 20 of the 40 ms of a step, so a prompt takes twice its time."""
     half = Rates(0.001, 0.010, 0.001)
     chooses = measured(answer=1)
     busy = Load(samples=10, rates=half)

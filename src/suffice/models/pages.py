@@ -29,7 +29,7 @@ class HugePages:
     """Makes arrays that lie one after the other in huge pages; each begins a line of the cache.
 
     A mapping lives as long as any array in it. If the system has no huge pages, arrays are ordinary
-    ones. `map_` returns new bytes, at least so many, from which arrays are cut.
+    ones. `map_` returns new bytes, at least the number asked for, from which arrays are cut.
     """
 
     def __init__(self, map_: Callable[[int], np.ndarray | None] | None = None) -> None:
@@ -80,7 +80,7 @@ def trim_heap() -> None:
 
 
 def _mapped(size: int) -> np.ndarray | None:
-    """Return at least so many bytes, which begin a huge page; None if the system has none."""
+    """Return at least `size` bytes, which begin a huge page; None if the system has none."""
     size = max(MAPPED, -(-size // HUGE) * HUGE)
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None

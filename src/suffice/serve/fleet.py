@@ -138,7 +138,7 @@ class Fleet:
             self._known = used
 
     async def _reloaded(self) -> dict[int, Weights]:
-        """Return, for each node, where engines load the model's files anew if these have changed.
+        """Return, for each node, where engines load the model's files again if these have changed.
 
         Files of another model are not loaded: texts that have begun go on with what began them.
         """
@@ -270,7 +270,7 @@ def files_of(path: Path) -> Files:
 
 
 def load_of(tickets: Iterable[Ticket], work: wire.Submit, rates: Rates | None = None) -> Load:
-    """Return what an engine has to do for some tickets before, and beside, another one's work.
+    """Return what an engine has to do for some tickets before another one's work, and with it.
 
     Prompts of a lower priority come later. Engines share their time between API keys: while the
     work's own key gets as far as the work, each other key gets as many tokens, or all that it has.

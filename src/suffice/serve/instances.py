@@ -186,11 +186,11 @@ class Instance:
     async def _keep(self) -> None:
         pause = FIRST_PAUSE
         while True:
-            began = time.monotonic()
+            began, planned = time.monotonic(), False
             try:
                 if self._current is None:
                     self._current = await self._launch()
-                await self._tend()
+                planned = await self._tend()
             except OSError as error:  # no file descriptor, no memory for a process
                 LOG.error("the engine cannot be started: %s", error)
             except Exception:
@@ -199,7 +199,7 @@ class Instance:
                 life, self._current, self._life = self._current, None, None
                 if life is not None:
                     await life.end()
-            if self._retiring is not None:
+            if planned:
                 self._note_end()
                 self.left(list(self.tickets.values()))
                 continue
@@ -216,28 +216,31 @@ class Instance:
             self._current, self._heir = self._heir, None
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _tend(self) -> None:
+    async def _tend(self) -> bool:
         """Return when the engine has ended; replace it meanwhile, whenever that is asked for.
 
-        An engine that dies while the next one loads leaves that as `_heir`. One that has to end
-        first, for want of memory, leaves the answer as `_retiring`.
+        An engine that dies while the next one loads leaves that as `_heir`. Returns whether the
+        engine has to end before the next one loads, for want of memory; the answer is `_retiring`.
         """
         while True:
             life = self._current
             assert life is not None, "an engine has been launched"
+            if life.ready and life is not self._life:  # since before the last one's end
+                self._take_over(life)
             self._asked = asyncio.get_running_loop().create_future()
             await first_of(life.link.ended, self._asked)
             if life.link.ended.done():
-                return life.link.ended.result()
+                life.link.ended.result()
+                return False
             answer = self._asked.result()
             if self.weights is None and not room_for(self.facts.weight_bytes if self.facts else 0):
                 self._retiring = answer
-                return None
+                return True
             try:
                 self._heir = heir = await self._launch()
             except OSError as error:
                 LOG.error("the new engine cannot be started: %s", error)
-                answer.set_result(False)
+                tell(answer, False)
                 continue
             await first_of(life.link.ended, heir.link.ended, heir.welcomed)
             ready = not heir.link.ended.done()
@@ -250,7 +253,7 @@ class Instance:
                 self.left([])
                 self._take_over(heir)
                 await life.end()
-            answer.set_result(ready)
+            tell(answer, ready)
 
     async def _launch(self) -> Life:
         settings, share, options = self._settings, self._share, dict(self._settings.options)
@@ -307,7 +310,7 @@ class Instance:
         """Let an engine that is ready go on with the requests."""
         self._life, self._idle = life, 0.0
         if self._retiring is not None:
-            self._retiring.set_result(True)
+            tell(self._retiring, True)
             self._retiring = None
         for ticket in self.tickets.values():
             self.go_on(ticket)
@@ -375,6 +378,12 @@ class Instance:
                 found.append(ticket)
             taken += ticket.samples
         return found
+
+
+def tell(answer: asyncio.Future[bool], value: bool) -> None:
+    """Answer, if anybody still waits for it."""
+    if not answer.done():
+        answer.set_result(value)
 
 
 async def first_of(*futures: asyncio.Future[Any]) -> None:

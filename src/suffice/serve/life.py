@@ -109,7 +109,7 @@ def sharing(asked: bool | None, instances: int) -> bool:
 
 
 def room_for(weights: int) -> bool:
-    """Return whether an engine with weights of its own, in bytes, fits into the memory that is left."""
+    """Return whether an engine with weights of its own, in bytes, fits into memory now."""
     found = []
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -125,6 +125,21 @@ def test_every_prompt_ends_and_none_runs_too_far(
         assert steps <= sum(lengths), "each step runs at least one token"
 
 
+def test_the_times_of_steps_are_a_line() -> None:
+    times = Times()
+    assert times.line() == (0.0, 0.0)
+    times.learn(4, 0, 0.012)
+    assert times.line() == (0.012, 0.0), "one time says nothing of samples"
+    times.learn(1, 0, 0.006)
+    assert times.line() == pytest.approx((0.004, 0.002))
+    times.learn(2, 0, 0.008)
+    assert times.line() == pytest.approx((0.004, 0.002))
+    falling = Times()
+    falling.learn(1, 0, 0.02)
+    falling.learn(9, 0, 0.01)
+    assert falling.line() == pytest.approx((0.015, 0.0)), "more samples do not take less"
+
+
 def test_times_are_learnt_apart_for_samples_and_tokens() -> None:
     times = Times()
     assert (times.plain(3), times.token) == (0.0, None)

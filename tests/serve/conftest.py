@@ -11,6 +11,7 @@ import pytest
 
 import tiny
 from serving import SUPPORT, Served, served
+from suffice.serve import cores
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +26,15 @@ def engine_path() -> Iterator[None]:
     """Let the engine's process find the scripted engine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(SUPPORT))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the leases of tests apart from those of servers that run here."""
+    folder = tmp_path_factory.mktemp("leases")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cores, "leases_dir", lambda: folder)
         yield
 
 

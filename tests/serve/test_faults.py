@@ -1,4 +1,4 @@
-"""Faults of engines and clients: instances.py, front.py, pending.py, engine_process.py."""
+"""Faults of engines and clients: instances.py, life.py, front.py, pending.py, engine_process.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from scripted_engine import FATAL, LENGTH
 from serving import Served, events
 from suffice.errors import InputError
-from suffice.serve import instances
+from suffice.serve import instances, life
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -350,16 +350,16 @@ def test_a_server_that_stops_while_an_engine_starts_leaves_no_process(
 ) -> None:
     """The engine's process is there before anybody knows it."""
     begun: list[Any] = []
-    start = instances.started
+    start = life.started
 
-    def slow(link: int) -> Any:
-        begun.append(start(link))
+    def slow(*given: Any) -> Any:
+        begun.append(start(*given))
         time.sleep(0.5)
         return begun[-1]
 
     monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
     with serving() as server:
-        monkeypatch.setattr(instances, "started", slow)
+        monkeypatch.setattr(life, "started", slow)
         kill(server)
         until(lambda: begun)
     assert [process.poll() is not None for process in begun] == [True]

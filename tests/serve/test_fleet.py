@@ -19,9 +19,9 @@ from suffice import native
 from suffice.engine.work import EngineStats, Look
 from suffice.errors import InputError
 from suffice.serve import instances
-from suffice.serve.fleet import load_of, summed, together
+from suffice.serve.fleet import load_of, rates_of, summed, together
 from suffice.serve.pending import Mailbox, Ticket
-from suffice.serve.router import Load
+from suffice.serve.router import Load, Rates
 from suffice.serve.settings import Settings
 from suffice.serve.wire import Submit
 
@@ -164,4 +164,27 @@ def test_sums() -> None:
     waiting = Ticket(Submit("a", [1] * 7, {}), 1, 0, Mailbox())
     runs = Ticket(Submit("b", [1] * 5, {}), 3, 0, Mailbox())
     runs.first_at = 1.0
-    assert load_of([waiting, runs]) == Load(7, 4)
+    assert load_of([waiting, runs], Submit("c", [1], {})) == Load(7, 4)
+
+
+def test_what_comes_before_a_request() -> None:
+    """The engine's order: priority, then the keys in turn, then arrival."""
+
+    def waiting(key: str, tokens: int, priority: int = 0) -> Ticket:
+        work = Submit("a", [1] * tokens, {}, key=key, priority=priority)
+        return Ticket(work, 1, 0, Mailbox())
+
+    flood = [waiting("a", 50) for _ in range(20)]
+    assert load_of(flood, Submit("x", [1] * 10, {}, key="a")).prompts == 1000
+    assert load_of(flood, Submit("x", [1] * 10, {}, key="b")).prompts == 10, "one turn of a's"
+    both = [*flood, waiting("b", 30), waiting("c", 5)]
+    assert load_of(both, Submit("x", [1] * 10, {}, key="b")).prompts == 30 + 40 + 5
+    assert load_of(both, Submit("x", [1] * 10, {}, key="b", priority=-1)).prompts == 0
+    late = [waiting("a", 50, priority=3)]
+    assert load_of(late, Submit("x", [1] * 10, {}, key="a")).prompts == 0
+
+
+def test_rates_are_known_once_prompts_and_steps_were_timed() -> None:
+    assert rates_of({}) is None and rates_of({"token_seconds": 1e-3}) is None
+    found = rates_of({"token_seconds": 1e-3, "step_seconds": 0.0, "row_seconds": 2e-3})
+    assert found == Rates(1e-3, 0.0, 2e-3)

@@ -3,7 +3,9 @@
 It runs in the engine's process like the real one. Its options: `step_seconds` of a step,
 `max_waiting` requests, `context`, `says` (the text of every answer), `hold` (a file: while it
 exists a sample gets no more than `hold_after` tokens, none unless given), `fail` (a word: the
-engine refuses to start with it), `dies` (a file: the engine's process ends while it exists).
+engine refuses to start with it), `dies` (a file: the engine's process ends while it exists),
+`packed` (a file: gets a line from each engine that packs the weights), `late` (a file: an engine
+that starts waits while it exists), `prints` (a file with the fingerprint).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 
 from suffice.engine.work import Delta, EngineStats, Final, Look, TokenLogprob, Work
 from suffice.errors import Busy, Closed, InputError
+from suffice.models.shelf import Shelf
 from suffice.serve import wire
 from suffice.serve.hosted import Opened
 
@@ -209,17 +212,27 @@ def compiled(text: str) -> Any:
     raise InputError("the scripted engine follows no grammar")
 
 
-def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
+def opened(
+    options: Mapping[str, Any], limits: Mapping[str, Any], memory: int | None = None
+) -> Opened:
     """Make the engine, as `Settings.engine` names it."""
+    shelf = Shelf(memory)
+    packer = int(shelf.kept("packer", lambda allocate: os.getpid()))
+    if packer == os.getpid() and options.get("packed"):
+        with Path(options["packed"]).open("a", encoding="ascii") as log:
+            log.write(f"{packer}\n")
     if options.get("dies") and Path(options["dies"]).exists():
         os._exit(70)
+    while options.get("late") and Path(options["late"]).exists():
+        time.sleep(0.01)
     if options.get("fail"):
         raise InputError(f"the model '{options['fail']}' cannot be used")
+    shelf.close()
     facts = wire.Facts(
         max_model_len=int(options.get("context", 512)),
         vocabulary=VOCABULARY,
         max_num_seqs=16,
-        fingerprint="fp_scripted",
+        fingerprint=Path(options["prints"]).read_text() if "prints" in options else "fp_scripted",
         weight_bytes=123,
         attentions=("exact", *limits.get("attentions", ())),
     )

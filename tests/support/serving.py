@@ -109,15 +109,23 @@ def served(folder: Path, **settings: Any) -> Iterator[Served]:
             loop.close()
 
 
-def real(folder: Path, **options: Any) -> contextlib.AbstractContextManager[Served]:
-    """Serve a model of a folder with the real engine, on one thread."""
+def real(
+    folder: Path,
+    instances: int = 1,
+    places: int = 8,
+    api_keys: tuple[str, ...] = (),
+    **options: Any,
+) -> contextlib.AbstractContextManager[Served]:
+    """Serve a model of a folder with real engines, on one thread each."""
     given = EngineOptions(model=str(folder), threads=1, **options)
-    found = engine_options(ModelFlags(options=given), 8)
+    found = engine_options(ModelFlags(options=given), places)
     return served(
         folder,
         engine=REAL_ENGINE,
+        instances=instances,
         options=found,
         model="tiny",
-        max_num_seqs=8,
+        max_num_seqs=places,
+        api_keys=api_keys,
         heartbeat_seconds=1.2,
     )

@@ -54,11 +54,13 @@ class Watched:
         self._log.write(f"{time.monotonic()} {self._engine.stats().steps} {ident} {event}\n")
 
 
-def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
+def opened(
+    options: Mapping[str, Any], limits: Mapping[str, Any], memory: int | None = None
+) -> Opened:
     """Load a model, as `Settings.engine` names it."""
     own = dict(options)
     log = Path(own.pop("log"))
-    found = model.opened(own, limits)
+    found = model.opened(own, limits, memory)
     return Opened(Watched(found.engine, log), found.facts, found.compiled)
 
 

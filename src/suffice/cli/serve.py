@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from suffice.cli.flags import NUMBER, WHOLE, argument, flag
+from suffice.cli.instances import InstanceFlags
 from suffice.cli.options import ModelFlags, speculation
 from suffice.engine.option_values import size, whole
 from suffice.errors import InputError, OptionError
@@ -23,7 +24,7 @@ _EXTRA = "pip install 'suffice[serve]'"
 
 
 @dataclass(frozen=True)
-class ServerFlags:
+class ServerFlags(InstanceFlags):
     """Where the server listens, whom it serves, and its limits."""
 
     host: Annotated[
@@ -69,15 +70,6 @@ class ServerFlags:
             **WHOLE,
         ),
     ] = 16
-    instances: Annotated[
-        int,
-        flag(
-            "--instances",
-            help="Engines, each with a share of the cores and with weights of its own.",
-            panel="Server",
-            **WHOLE,
-        ),
-    ] = 1
     max_queue: Annotated[
         int,
         flag(
@@ -323,6 +315,7 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
     from suffice.serve.settings import Settings
     from suffice.serve.tools import parser_of
 
+    model = flags.with_threads(model)
     config = model.config()  # refuses bad options
     for text in flags.allow_attention or ():
         config.with_attention(text)
@@ -339,7 +332,8 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
         api_keys=flags.keys(),
         served_names=tuple(flags.alias or ()),
         share_prefixes=flags.share_prefixes,
-        instances=flags.instances,
+        instances=flags.engines(model.options.threads),
+        share_weights=flags.share_weights,
         max_queue=flags.max_queue,
         max_num_seqs=flags.parallel,
         max_per_key=flags.max_per_key,

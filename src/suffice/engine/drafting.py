@@ -17,19 +17,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suffice.engine.runner import Runner
+    from suffice.models.shelf import Shelf
 
 
 class DraftModels:
     """Gives speculators access to draft models: a second model, or a setting of the runner's own.
 
-    Drafts are made for `runner`. `load` makes another runner from a config.
+    Drafts are made for `runner`. `load` makes another runner from a config, its weights on `shelf`.
     """
 
     def __init__(
-        self, runner: Runner, load: Callable[[Config], tuple[Config, Runner, Tokenizer]]
+        self,
+        runner: Runner,
+        load: Callable[[Config, Shelf], tuple[Config, Runner, Tokenizer]],
+        shelf: Shelf,
     ) -> None:
         self._runner = runner
         self._load = load
+        self._shelf = shelf
 
     def second(self, model: str, quantization: str | None, kv_cache_dtype: str) -> Runner:
         """Load another model; its caches count towards the runner's memory limit.
@@ -52,7 +57,7 @@ class DraftModels:
                 f"speculator 'draft_model': {model} has another vocabulary than {mine.model}: "
                 "drafts are token ids, so the tokenizers must be the same"
             )
-        _, runner, _ = self._load(config)
+        _, runner, _ = self._load(config, self._shelf)
         if runner.vocabulary != self._runner.vocabulary:
             raise InputError(
                 f"speculator 'draft_model': {model} has {runner.vocabulary} token ids: must be "
@@ -77,7 +82,7 @@ class DraftModels:
         assert context is not None
         _check_skipped(setting.skipped, len(model.layers))
         if setting.quant is not None:
-            decoder = _requantized(decoder, setting)
+            decoder = _requantized(decoder, setting, self._shelf)
         rules = [[setting.attention.rule()] * model.kv_heads for _ in model.layers]
         omitted = Omitted(setting.recent, setting.sinks, setting.skipped)
         native = NativeModel(decoder, context, rules, omitted=omitted)
@@ -104,10 +109,13 @@ def _check_skipped(skipped: tuple[int, ...], layers: int) -> None:
         raise InputError(f"skip_layers: leaves none of the model's {layers} layers")
 
 
-def _requantized(decoder: DecoderWeights, setting: DraftSetting) -> DecoderWeights:
-    assert setting.quant is not None
+def _requantized(decoder: DecoderWeights, setting: DraftSetting, shelf: Shelf) -> DecoderWeights:
+    quant = setting.quant
+    assert quant is not None
     try:
-        found = decoder.requantized(setting.quant)
+        found = shelf.kept(
+            f"self: {quant!r}", lambda allocate: decoder.requantized(quant, allocate)
+        )
     except InputError as error:
         raise InputError(f"quantization: {error}") from None
     others = setting.recent or setting.skipped or setting.attention.rule()

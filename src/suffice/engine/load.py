@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from suffice import native
 from suffice.data.essay import essay
@@ -12,54 +12,102 @@ from suffice.engine.drafting import DraftModels
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
 from suffice.models.checkpoint import Checkpoint
+from suffice.models.config import DecoderConfig
 from suffice.models.decoder import DecoderWeights
 from suffice.models.files import fingerprint
 from suffice.models.formats.quantized_file import Quantized
 from suffice.models.open import open_model
 from suffice.models.pages import to_huge_pages
+from suffice.models.shelf import Shelf
 from suffice.models.tokenizer import Tokenizer, load_tokenizer
 from suffice.progress import status
 from suffice.quant import QUANTS
+from suffice.quant.panels import Allocate
 
 SAMPLE = 8000  # characters of text; their tokens suffice to measure the model's keys
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A model whose weights are packed; none of its files is needed any more.
+
+    `dtype` is the checkpoint's, `method` that of a file of `suffice quantize`, and `stamp` the
+    fingerprint of its files.
+    """
+
+    decoder: DecoderWeights
+    tokenizer: Tokenizer
+    dtype: str
+    method: str | None
+    stored_as: str
+    stamp: str
+
+
+def load(config: Config, shelf: Shelf | None = None) -> tuple[Config, Runner, Tokenizer]:
+    """Load a config's model; return the resolved config, the runner and the tokenizer.
+
+    What a `shelf` has is taken from there, and what it has not is put there.
+
+    Raises:
+        InputError: The model cannot be used, or not with these options.
+    """
+    shelf = shelf or Shelf()
+    name = repr((config.model, config.tokenizer, config.quantization, config.dtype))
+    packed = shelf.kept(name, lambda allocate: _packed(config, allocate))
+    model, tokenizer = packed.decoder.config, packed.tokenizer
+    config = _resolved(config, model, packed.dtype, packed.method, packed.stamp)
+    assert config.threads is not None
+    native.set_threads(config.threads)
+    runner = Runner(config, packed.decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
+    runner.stored_as, runner.stamp = packed.stored_as, packed.stamp
+    runner.proposer = config.speculative_config.proposer(DraftModels(runner, load, shelf))
+    return config, runner, tokenizer
+
+
+def _resolved(
+    config: Config, model: DecoderConfig, dtype: str, method: str | None, stamp: str
+) -> Config:
+    """Return a config with the model's values.
+
+    Raises:
+        InputError: Options that do not suit the model.
+    """
+    if config.calibration is not None:
+        config.calibration.check(config.model, stamp)
+    if method is not None and config.quantization is not None:
+        raise InputError(
+            f"{config.model} is quantized already, by {method}: leave out quantization"
+        )
+    config = config.resolved(dtype, model.max_positions, model.most_positions)
+    return config if method is None else replace(config, quantization=QUANTS.build(method))
+
+
+def _packed(config: Config, allocate: Allocate | None) -> Packed:
+    """Read a model's files and pack its weights.
+
+    Raises:
+        InputError: The model cannot be used, or not with these options.
+    """
+    opened = open_model(config.model)
+    model, stamp = opened.config, fingerprint(opened.path)
+    method = str(opened.facts["method"]) if isinstance(opened, Quantized) else None
+    config = _resolved(config, model, opened.dtype, method, stamp)
+    assert config.threads is not None
+    native.set_threads(config.threads)
+    with ThreadPoolExecutor(1) as tokenizers, status(f"loading {config.model}") as report:
+        loading = tokenizers.submit(_tokenizer, config, opened)
+        if isinstance(opened, Quantized):
+            to_huge_pages(opened.weights, allocate)
+            decoder = DecoderWeights(model, opened.weights)
+        else:
+            assert config.quantization is not None
+            quant = config.quantization
+            decoder = DecoderWeights.from_checkpoint(opened, quant, report, allocate)
+        tokenizer = loading.result()
+    return Packed(decoder, tokenizer, opened.dtype, method, opened.stored_as, stamp)
 
 
 def _tokenizer(config: Config, opened: Checkpoint | Quantized) -> Tokenizer:
     """Load the tokenizer; one in the model's own GGUF file has been read with the model."""
     own = opened.metadata if isinstance(opened, Checkpoint) and not config.tokenizer else None
     return load_tokenizer(config.tokenizer or config.model, opened.config.vocab, own)
-
-
-def load(config: Config) -> tuple[Config, Runner, Tokenizer]:
-    """Load a config's model; return the resolved config, the runner and the tokenizer.
-
-    Raises:
-        InputError: The model cannot be used, or not with these options.
-    """
-    opened = open_model(config.model)
-    model = opened.config
-    if config.calibration is not None:
-        config.calibration.check(config.model, fingerprint(opened.path))
-    if isinstance(opened, Quantized) and config.quantization is not None:
-        raise InputError(
-            f"{config.model} is quantized already, by {opened.facts['method']}: leave out "
-            "quantization"
-        )
-    config = config.resolved(opened.dtype, model.max_positions, model.most_positions)
-    assert config.threads is not None
-    native.set_threads(config.threads)
-    if isinstance(opened, Quantized):
-        config = replace(config, quantization=QUANTS.build(opened.facts["method"]))
-    with ThreadPoolExecutor(1) as tokenizers, status(f"loading {config.model}") as report:
-        loading = tokenizers.submit(_tokenizer, config, opened)
-        if isinstance(opened, Quantized):
-            to_huge_pages(opened.weights)
-            decoder = DecoderWeights(model, opened.weights)
-        else:
-            assert config.quantization is not None
-            decoder = DecoderWeights.from_checkpoint(opened, config.quantization, report)
-        tokenizer = loading.result()
-    runner = Runner(config, decoder, lambda: tokenizer.encode(essay()[:SAMPLE]))
-    runner.stored_as = opened.stored_as
-    runner.proposer = config.speculative_config.proposer(DraftModels(runner, load))
-    return config, runner, tokenizer

@@ -133,6 +133,7 @@ class Loop:
         with self.lock.turn():
             used, limit = self.runner.memory_bytes
             trace = self.runner.trace
+            step_seconds, row_seconds = self.turns.times.line()
             return EngineStats(
                 running=len(self.scheduler.running),
                 waiting=self.scheduler.waiting,
@@ -156,6 +157,9 @@ class Loop:
                 weight_bytes_read=trace.weight_bytes_read,
                 drafts=self._checked_drafts,
                 accepted=self._accepted_drafts,
+                token_seconds=self.turns.times.token or 0.0,
+                step_seconds=step_seconds,
+                row_seconds=row_seconds,
             )
 
     def look(self) -> Look:

@@ -43,6 +43,20 @@ class Times:
             return 0.0
         return self._plain[min(self._plain, key=lambda known: abs(known - samples))]
 
+    def line(self) -> tuple[float, float]:
+        """Return a and b: a step without prompts takes about a + b samples seconds; 0 if unknown.
+
+        It is the line of least squares through what has been timed.
+        """
+        if not self._plain:
+            return 0.0, 0.0
+        count = len(self._plain)
+        middle, mean = sum(self._plain) / count, sum(self._plain.values()) / count
+        spread = sum((samples - middle) ** 2 for samples in self._plain)
+        along = sum((samples - middle) * each for samples, each in self._plain.items())
+        slope = max(along / spread, 0.0) if spread else 0.0
+        return max(mean - slope * middle, 0.0), slope
+
     @property
     def token(self) -> float | None:
         """The seconds that a prompt's token adds; None if none has been timed."""

@@ -137,6 +137,8 @@ class EngineStats:
         drafts: Drafted tokens that were checked; `accepted` are those of them that were right.
         tokens_per_second: Generated tokens a second, of the last five seconds.
         last_step_at: When the last step ended, on the clock of `time.monotonic`.
+        token_seconds: What a token of a prompt adds to a step, measured; 0 if nothing has been.
+        step_seconds: A step without prompts takes about this and `row_seconds` for each sample.
     """
 
     running: int = 0
@@ -164,6 +166,9 @@ class EngineStats:
     weight_bytes_read: int = 0
     drafts: int = 0
     accepted: int = 0
+    token_seconds: float = 0.0
+    step_seconds: float = 0.0
+    row_seconds: float = 0.0
 
     @property
     def tokens_run(self) -> int:

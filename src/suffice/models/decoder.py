@@ -45,26 +45,29 @@ class DecoderWeights:
         checkpoint: Checkpoint,
         quant: Quant,
         report: Callable[[float], None] = lambda share: None,
+        allocate: Allocate | None = None,
     ) -> Self:
         """Pack a checkpoint's weights with `quant` into huge pages, one tensor at a time.
 
-        `report` gets the share that has been read, after each tensor.
+        `allocate` makes their arrays in other memory. `report` gets the share that has been read,
+        after each tensor.
 
         Raises:
             InputError: A damaged checkpoint.
         """
         weights = _reported(list(checkpoint.weights()), report)
-        return cls(checkpoint.config, pack_weights(weights, quant, HugePages()))
+        return cls(checkpoint.config, pack_weights(weights, quant, allocate or HugePages()))
 
-    def requantized(self, quant: Quant) -> DecoderWeights:
+    def requantized(self, quant: Quant, allocate: Allocate | None = None) -> DecoderWeights:
         """Return these weights with the layers' matrices stored by `quant`; others are shared.
 
+        `allocate` makes the new arrays; the default is in huge pages.
         Returns these weights themselves if that would save no memory in the first layer.
         """
         first = self._packed_by(quant, "layers.0.", np.empty)
         if sum(stored.bytes - self.matrix(name).bytes for name, stored in first.items()) >= 0:
             return self
-        packed = self._packed_by(quant, "layers.", HugePages())
+        packed = self._packed_by(quant, "layers.", allocate or HugePages())
         return DecoderWeights(self.config, self.weights | packed)
 
     def _packed_by(self, quant: Quant, prefix: str, allocate: Allocate) -> dict[str, PackedLinear]:
@@ -133,7 +136,8 @@ def pack_weights(
     for name, weight in weights:
         plain = name.removesuffix(".bias")
         if not is_linear(plain):
-            packed[name] = np.array(weight.load(), np.float32)
+            packed[name] = kept = allocate(weight.shape, np.dtype(np.float32))
+            kept[...] = weight.load()
         elif plain != name:
             biases[plain] = weight.load()
         else:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from suffice.quant import PackedLinear
+from suffice.quant.panels import Allocate
 
 __all__ = ["HugePages", "to_huge_pages", "trim_heap"]
 
@@ -27,17 +29,18 @@ class HugePages:
     """Makes arrays that lie one after the other in huge pages; each begins a line of the cache.
 
     A mapping lives as long as any array in it. If the system has no huge pages, arrays are ordinary
-    ones.
+    ones. `map_` returns new bytes, at least the number asked for, from which arrays are cut.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, map_: Callable[[int], np.ndarray | None] | None = None) -> None:
+        self._map = _mapped if map_ is None else map_
         self._left = np.empty(0, np.uint8)
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         """Return an array of a shape and type whose content is arbitrary."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if size > len(self._left):
-            mapped = _mapped(max(MAPPED, -(-size // HUGE) * HUGE))
+            mapped = self._map(size)
             if mapped is None:
                 return np.empty(shape, dtype)
             self._left = mapped
@@ -46,16 +49,18 @@ class HugePages:
         return array
 
 
-def to_huge_pages(weights: dict[str, PackedLinear | np.ndarray]) -> None:
+def to_huge_pages(
+    weights: dict[str, PackedLinear | np.ndarray], allocate: Allocate | None = None
+) -> None:
     """Move the packed matrices among `weights`, in their order, into huge pages.
 
     Each is replaced and freed before the next one is moved. Matrices that do not fill a huge page
-    together stay where they are.
+    together stay where they are. `allocate` makes the new arrays, whatever their size.
     """
     packed = {name: each for name, each in weights.items() if isinstance(each, PackedLinear)}
-    if sum(each.data.nbytes for each in packed.values()) < HUGE:
+    if allocate is None and sum(each.data.nbytes for each in packed.values()) < HUGE:
         return
-    allocate = HugePages()
+    allocate = allocate or HugePages()
     for name in list(packed):
         old = packed.pop(name)
         data = allocate(old.data.shape, old.data.dtype)
@@ -75,7 +80,8 @@ def trim_heap() -> None:
 
 
 def _mapped(size: int) -> np.ndarray | None:
-    """Return bytes that begin a huge page; None if the system has none."""
+    """Return at least `size` bytes, which begin a huge page; None if the system has none."""
+    size = max(MAPPED, -(-size // HUGE) * HUGE)
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
     memory = mmap.mmap(-1, size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

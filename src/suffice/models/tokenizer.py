@@ -128,6 +128,9 @@ class Tokenizer:
         facts["eos_ids"] = sorted(self.eos_ids)
         return facts, self._backend.to_str()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer.restored, (*self.stored(), "the shared memory", self._size)
+
     @classmethod
     def restored(
         cls,

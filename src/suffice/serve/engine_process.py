@@ -222,8 +222,11 @@ def _exactly(link: socket.socket, count: int) -> bytes | None:
     return bytes(parts)
 
 
-def begin(link: socket.socket) -> None:
-    """Make the engine that the first message asks for, and serve it."""
+def begin(link: socket.socket, memory: int | None = None) -> None:
+    """Make the engine that the first message asks for, and serve it.
+
+    `memory` is the descriptor of the memory in which engines share weights; None: they do not.
+    """
     body = received(link)
     if body is None:
         return
@@ -232,8 +235,11 @@ def begin(link: socket.socket) -> None:
     if start.cpus:  # before anything is loaded, so that memory lies next to them
         os.sched_setaffinity(0, start.cpus)
     module, _, name = start.factory.partition(":")
+    factory = getattr(importlib.import_module(module), name)  # while another packs
+    if received(link) is None:  # `Load`
+        return
     try:
-        opened: Opened = getattr(importlib.import_module(module), name)(start.options, start.limits)
+        opened: Opened = factory(start.options, start.limits, memory)
     except InputError as error:
         with contextlib.suppress(OSError):  # the server may have found the fault itself, and ended
             link.sendall(wire.frame(wire.Failed(one_line(error), input=True)))
@@ -249,13 +255,17 @@ def die(failed: threading.ExceptHookArgs) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve on the socket whose number is given; the server's process handles all signals."""
-    for each in (signal.SIGINT, signal.SIGTERM):
+    """Serve on the socket whose number is given, with the memory whose number may follow.
+
+    The server's process handles all signals.
+    """
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     threading.excepthook = die
-    link = socket.socket(fileno=int(arguments[0]))
+    number, *memory = map(int, arguments)
+    link = socket.socket(fileno=number)
     with link:
-        begin(link)
+        begin(link, *memory)
 
 
 if __name__ == "__main__":

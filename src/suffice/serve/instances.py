@@ -9,14 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -27,7 +23,7 @@ from suffice.serve import wire
 from suffice.serve.blame import Blame
 from suffice.serve.cores import Share
 from suffice.serve.errors import Problem
-from suffice.serve.link import Link
+from suffice.serve.life import Life, Weights, launched, room_for
 from suffice.serve.pending import Observer, Ticket
 from suffice.serve.settings import Settings
 
@@ -35,17 +31,6 @@ LOG = logging.getLogger("suffice.serve")
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a dead engine is started again
 MOST_AT_ONCE = 5  # engines in a row that may die before they are ready, or soon and idle
 _REFUSALS = {"input": "invalid_value", "busy": "queue_full", "closed": "draining"}
-
-
-@dataclass
-class Life:
-    """One life of the engine: its process and the link to it."""
-
-    process: subprocess.Popen[bytes]
-    link: Link
-    writer: asyncio.WriteTransport
-    heard: float = field(default_factory=time.monotonic)
-    ready: bool = False  # was, once
 
 
 class Instance:
@@ -58,9 +43,11 @@ class Instance:
         restarts: Engines that died.
         failovers: Requests that went on in another engine.
         gone: Why no engine can be kept alive; None if one can.
+        weights: Where its engines find their weights; None: each has its own.
         seen: Takes looks at the engine; see `watch`.
         stepped: Takes the numbers of tokens that the engine's steps ran.
-        left: Takes the tickets of an engine that died; those that it leaves wait for the next.
+        left: Takes the tickets of an engine that died, or none of one that was replaced; those that
+            it leaves wait for the next.
         back: Is called when an engine is ready.
     """
 
@@ -77,13 +64,18 @@ class Instance:
         self.left: Callable[[list[Ticket]], None] = lambda tickets: None
         self.back: Callable[[], None] = lambda: None
         self._share = share
-        self._blame = Blame(self._hand, settings.max_num_seqs)
         self.gone: str | None = None
         self._at_once = 0
         self._watched = False
+        self.weights: Weights | None = None
         self._life: Life | None = None  # once it is ready
-        self._newest: Life | None = None
+        self._current: Life | None = None  # the same, or one that is not ready yet
+        self._heir: Life | None = None  # is to replace it
+        self._asked: asyncio.Future[asyncio.Future[bool]] | None = None  # `renew` with its answer
+        self._retiring: asyncio.Future[bool] | None = None  # of an engine that ends before the next
+        self._loading: asyncio.Task[None] | None = None
         self._idle = 0.0
+        self._blame = Blame(self._hand, settings.max_num_seqs)
         self._task: asyncio.Task[None] | None = None
         self._started: asyncio.Future[None] | None = None
         # A process inherits the priority of the thread that starts it, and this one's is the first.
@@ -107,7 +99,16 @@ class Instance:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        if self._loading is not None:
+            self._loading.cancel()
+        if self._heir is not None:
+            await self._heir.end()
         self._starter.shutdown(wait=False)
+
+    @property
+    def node(self) -> int:
+        """The NUMA node of its cores."""
+        return 0 if self._share is None else self._share.node
 
     @property
     def ready(self) -> bool:
@@ -157,31 +158,51 @@ class Instance:
         self._blame.passed(ticket)
 
     def _tell(self, message: wire.Down) -> None:
-        """Send a message, unless the link has just ended: the next engine gets all that is open."""
-        if self._life is not None and not self._life.writer.is_closing():
-            self._life.writer.write(wire.frame(message))
+        """Send a message, if there is an engine: the next one gets all that is open."""
+        if self._life is not None:
+            self._life.tell(message)
 
     def _hand(self, ticket: Ticket) -> None:
         """Send a ticket to the engine, with the tokens that others gave it."""
         known = [list(tokens) for tokens in ticket.emitted] if ticket.generated else []
+        left = ticket.work.deadline  # seconds, which count from the request's arrival
+        if left is not None:
+            left = max(left - (time.monotonic() - ticket.created), 0.0)
         self.failovers += ticket.deaths > 0
-        self._tell(msgspec.structs.replace(ticket.work, known=known))
+        self._tell(msgspec.structs.replace(ticket.work, known=known, deadline=left))
+
+    async def renew(self) -> bool:
+        """Replace the engine by a new one, which goes on with its requests; return whether it did.
+
+        False: the new engine did not become ready, and the old one goes on. An engine that is not
+        ready yet is a new one.
+        """
+        if self._life is None or self._asked is None:
+            return True
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._asked.set_result(answer)
+        return await answer
 
     async def _keep(self) -> None:
         pause = FIRST_PAUSE
         while True:
-            began = time.monotonic()
-            life = None
+            began, planned = time.monotonic(), False
             try:
-                life = await self._launch()
-                await life.link.ended
+                if self._current is None:
+                    self._current = await self._launch()
+                planned = await self._tend()
             except OSError as error:  # no file descriptor, no memory for a process
                 LOG.error("the engine cannot be started: %s", error)
             except Exception:
                 LOG.exception("the engine's message could not be taken")
             finally:
-                self._life = None
-                await self._end(life)
+                life, self._current, self._life = self._current, None, None
+                if life is not None:
+                    await life.end()
+            if planned:
+                self._note_end()
+                self.left(list(self.tickets.values()))
+                continue
             lived = time.monotonic() - began
             if self._started is not None and not self._started.done():
                 self._started.set_exception(Problem("engine_lost", "the engine did not start"))
@@ -190,60 +211,107 @@ class Instance:
                 self._note_death(life, soon=lived < LONGEST_PAUSE)
             self._mourn()
             pause = pause if self._at_once else FIRST_PAUSE
-            await asyncio.sleep(pause)
+            if self._heir is None:
+                await asyncio.sleep(pause)
+            self._current, self._heir = self._heir, None
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _launch(self) -> Life:
-        ours, theirs = socket.socketpair()
-        loop = asyncio.get_running_loop()
-        starting = loop.run_in_executor(self._starter, started, theirs.fileno())
-        try:
-            process = await asyncio.shield(starting)
-            writer, link = await loop.create_connection(lambda: Link(self._take), sock=ours)
-        except BaseException:  # also if the server stops meanwhile: no process may be left
-            ours.close()
-            with contextlib.suppress(OSError):
-                process = await starting
-                process.kill()
-                await asyncio.to_thread(process.wait)
-            raise
-        finally:
-            theirs.close()
-        writer.write(wire.frame(self._first_message()))
-        self._newest = Life(process, link, writer)
-        return self._newest
+    async def _tend(self) -> bool:
+        """Return when the engine has ended; replace it meanwhile, whenever that is asked for.
 
-    def _first_message(self) -> wire.Start:
+        An engine that dies while the next one loads leaves that as `_heir`. Returns whether the
+        engine has to end before the next one loads, for want of memory; the answer is `_retiring`.
+        """
+        while True:
+            life = self._current
+            assert life is not None, "an engine has been launched"
+            if life.ready and life is not self._life:  # since before the last one's end
+                self._take_over(life)
+            self._asked = asyncio.get_running_loop().create_future()
+            await first_of(life.link.ended, self._asked)
+            if life.link.ended.done():
+                life.link.ended.result()
+                return False
+            answer = self._asked.result()
+            if self.weights is None and not room_for(self.facts.weight_bytes if self.facts else 0):
+                self._retiring = answer
+                return True
+            try:
+                self._heir = heir = await self._launch()
+            except OSError as error:
+                LOG.error("the new engine cannot be started: %s", error)
+                tell(answer, False)
+                continue
+            await first_of(life.link.ended, heir.link.ended, heir.welcomed)
+            ready = not heir.link.ended.done()
+            if not ready:
+                self._heir = None
+                await heir.end()
+            elif not life.link.ended.done():
+                self._current, self._heir = heir, None
+                self._note_end()
+                self.left([])
+                self._take_over(heir)
+                await life.end()
+            tell(answer, ready)
+
+    async def _launch(self) -> Life:
         settings, share, options = self._settings, self._share, dict(self._settings.options)
         if share is not None:
             options["threads"] = options.get("threads") or share.threads
         cpus = () if share is None else share.cpus
-        return wire.Start(settings.engine, options, dict(settings.limits), cpus)
+        start = wire.Start(settings.engine, options, dict(settings.limits), cpus)
+        life = await launched(self._starter, self._take, start, self.weights)
+        if self.weights is None:
+            life.tell(wire.Load())
+        else:
+            self._loading = asyncio.create_task(self.weights.load(life))
+        return life
 
-    def _take(self, message: wire.Up) -> None:
-        """Take a message of the newest engine; those before it have ended."""
-        life = self._newest
-        assert life is not None, "an engine that speaks has been launched"
+    def _take(self, life: Life, message: wire.Up) -> None:
+        """Take a message; those of an engine that has been replaced are too late."""
         life.heard = time.monotonic()
-        if isinstance(message, wire.Step):
+        if isinstance(message, wire.Facts):
+            self._welcome(life, message)
+        elif isinstance(message, wire.Failed):
+            self._fail(life, message)
+        elif life is not self._life:
+            return
+        elif isinstance(message, wire.Step):
             self._deliver(message, life.heard)
         elif isinstance(message, wire.Beat):
             self.stats, self._idle = message.stats, message.idle
             self.stepped(message.step_tokens)
         elif isinstance(message, wire.Seen):
             self.seen(message.look)
-        elif isinstance(message, wire.Facts):
-            self._welcome(life, message)
         elif isinstance(message, wire.Refused):
             self._refuse(message)
-        elif self._started is not None and not self._started.done():
+
+    def _fail(self, life: Life, message: wire.Failed) -> None:
+        if self._started is not None and not self._started.done():
             self._started.set_exception(InputError(message.message))
+        else:
+            LOG.error("a new engine could not load the model: %s", message.message)
 
     def _welcome(self, life: Life, facts: wire.Facts) -> None:
-        self.facts, self._life, self._idle = facts, life, 0.0
-        life.ready, self.gone = True, None
+        if self.facts is not None and facts.fingerprint != self.facts.fingerprint:
+            LOG.error("the model's files are another model now: a new engine cannot go on")
+            life.writer.close()
+            return
+        self.facts, self.gone = facts, None
+        life.ready = True
+        life.welcomed.set_result(None)
         if self._started is not None and not self._started.done():
             self._started.set_result(None)
+        if life is not self._heir:
+            self._take_over(life)
+
+    def _take_over(self, life: Life) -> None:
+        """Let an engine that is ready go on with the requests."""
+        self._life, self._idle = life, 0.0
+        if self._retiring is not None:
+            tell(self._retiring, True)
+            self._retiring = None
         self._blame.begin(self.tickets.values())
         if self._watched:
             self.watch(True)
@@ -284,11 +352,15 @@ class Instance:
             died = f"{self._at_once} engines in a row died at once (exit code {code})"
             self.gone = f"{died}: see the lines above"
 
+    def _note_end(self) -> None:
+        """Keep the counts of an engine that has ended."""
+        self.past.update(self.stats)
+        self.stats = {}
+
     def _mourn(self) -> None:
         """Note that the engine died, and give up the requests that it may have died of."""
         self.restarts += 1
-        self.past.update(self.stats)
-        self.stats = {}
+        self._note_end()
         LOG.error("the engine died; %d requests go on in another one", len(self.tickets))
         for ticket in self.tickets.values():
             ticket.deaths += 1
@@ -299,21 +371,13 @@ class Instance:
             ticket.mailbox.fail(Problem("engine_lost", lost))
         self.left(list(self.tickets.values()))
 
-    async def _end(self, life: Life | None) -> None:
-        if life is None:
-            return
-        life.writer.close()
-        with contextlib.suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.to_thread(life.process.wait), 5.0)
-            return
-        life.process.kill()
-        await asyncio.to_thread(life.process.wait)
+
+def tell(answer: asyncio.Future[bool], value: bool) -> None:
+    """Answer, if anybody still waits for it."""
+    if not answer.done():
+        answer.set_result(value)
 
 
-def started(link: int) -> subprocess.Popen[bytes]:
-    """Start an engine's process with its end of the link."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "suffice.serve.engine_process", str(link)],
-        pass_fds=[link],
-        stdin=subprocess.DEVNULL,
-    )
+async def first_of(*futures: asyncio.Future[Any]) -> None:
+    """Wait until one of them is done."""
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)

@@ -11,7 +11,7 @@ from suffice.engine.llm import LLM
 from suffice.engine.load import load
 from suffice.engine.options import EngineOptions
 from suffice.engine.service import Engine
-from suffice.models.files import fingerprint, locate
+from suffice.models.shelf import Shelf
 from suffice.serve import wire
 from suffice.serve.hosted import Opened
 
@@ -20,8 +20,12 @@ _SAME_TEXT = ("threads", "max_num_seqs", "kv_cache_bytes")
 MOST_WAITING = 8192  # the server limits requests; one may have many prompts
 
 
-def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
+def opened(
+    options: Mapping[str, Any], limits: Mapping[str, Any], memory: int | None = None
+) -> Opened:
     """Load a model; return its engine and what the server has to know of it.
+
+    `memory` is the descriptor of the memory that engines share; see `models.shelf`.
 
     Raises:
         InputError: The model or an option cannot be used.
@@ -29,9 +33,11 @@ def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
     config = Config.built(EngineOptions(**options))
     named = {name: value for name, value in options.items() if name not in _SAME_TEXT}
     asked = repr(Config.built(EngineOptions(**named)))
-    config, runner, tokenizer = load(config)
+    shelf = Shelf(memory)
+    config, runner, tokenizer = load(config, shelf)
+    shelf.close()
     assert config.max_model_len is not None, "the config is resolved"
-    stamp = f"{fingerprint(locate(config.model))} {asked}".encode()
+    stamp = f"{runner.stamp} {asked}".encode()
     llm = LLM.from_parts(config, runner, tokenizer)
     engine = Engine(llm, max_queue=MOST_WAITING, **limits)
     facts = wire.Facts(
@@ -39,6 +45,7 @@ def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
         vocabulary=runner.vocabulary,
         max_num_seqs=config.max_num_seqs,
         fingerprint=f"fp_{hashlib.blake2b(stamp, digest_size=6).hexdigest()}",
+        stamp=runner.stamp,
         weight_bytes=runner.weight_bytes,
         attentions=tuple(engine.attentions),
     )

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import os
+import signal
 import socket
 import stat
 import sys
@@ -35,11 +36,14 @@ class Server(uvicorn.Server):
         self._front = front
         self._loop: asyncio.AbstractEventLoop | None = None
         self.failed = False
+        self._terminal = has_terminal()
         front.lost = self.give_up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Note the loop, for the signals."""
         self._loop = asyncio.get_running_loop()
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under `nohup`
+            self._loop.add_signal_handler(signal.SIGHUP, self.renew)
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -49,6 +53,16 @@ class Server(uvicorn.Server):
             return
         self._front.draining = True
         self._loop.call_soon_threadsafe(self._begin_to_stop)
+
+    def renew(self) -> None:
+        """Replace the engines, or stop if the signal says that the server's terminal is gone."""
+        if self._front.draining:
+            return
+        if self._terminal and not has_terminal():
+            self._front.draining = True
+            self._begin_to_stop()
+        else:
+            self._front.instance.renew()
 
     def give_up(self, why: str) -> None:
         """Stop, since no engine will come; the exit code is 1."""
@@ -62,6 +76,15 @@ class Server(uvicorn.Server):
             self.should_exit = True
 
         self._stopping = asyncio.ensure_future(stop())
+
+
+def has_terminal() -> bool:
+    """Return whether the process has a terminal that has not hung up."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def listening(settings: Settings) -> socket.socket:

@@ -30,6 +30,8 @@ class Settings:
         limits: Of the engine as a server's: keywords of `engine.service.Engine`.
         share_prefixes: Whether keys and values of common beginnings are shared between API keys.
         instances: How many engines share the requests; `options` and `limits` are of each.
+        share_weights: Whether engines of a NUMA node have their weights in memory that they share;
+            None: if that costs nothing (see `life.sharing`).
         max_queue: Requests that may wait beyond those that run.
         max_per_key: Requests of one API key at a time; 0 for no limit.
         request_seconds: Longest time of a request; None for no limit.
@@ -53,6 +55,7 @@ class Settings:
     served_names: tuple[str, ...] = ()
     share_prefixes: bool = False
     instances: int = 1
+    share_weights: bool | None = None
     max_queue: int = 256
     max_num_seqs: int = 16
     max_per_key: int = 0

@@ -19,13 +19,17 @@ LENGTH = struct.Struct("<I")
 class Start(msgspec.Struct, tag="start", frozen=True):
     """The engine's options and its limits as a server's engine; the first message.
 
-    `cpus` are the processors that it may use; empty for all.
+    `cpus` are the processors that it may use; empty for all. It loads the model after `Load`.
     """
 
     factory: str
     options: dict[str, Any]
     limits: dict[str, Any] = {}
     cpus: tuple[int, ...] = ()
+
+
+class Load(msgspec.Struct, tag="load", frozen=True):
+    """It is the engine's turn to load the model: no other packs it into the same memory."""
 
 
 class Submit(msgspec.Struct, tag="submit", frozen=True, omit_defaults=True):
@@ -60,12 +64,17 @@ class Watch(msgspec.Struct, tag="watch", frozen=True):
 
 
 class Facts(msgspec.Struct, tag="ready", frozen=True):
-    """What the server has to know of the model; the engine's first message."""
+    """What the server has to know of the model; the engine's first message.
+
+    `fingerprint` tells apart what may give other texts: models and options. `stamp` is of the
+    model's files.
+    """
 
     max_model_len: int
     vocabulary: int
     max_num_seqs: int
     fingerprint: str = ""
+    stamp: str = ""
     weight_bytes: int = 0
     attentions: tuple[str, ...] = ("exact",)  # the first is the engine's own
 
@@ -109,7 +118,7 @@ class Seen(msgspec.Struct, tag="seen", frozen=True):
     look: Look
 
 
-Down = Start | Submit | Cancel | Watch
+Down = Start | Load | Submit | Cancel | Watch
 Up = Facts | Failed | Step | Refused | Beat | Seen
 
 _encoder = msgspec.msgpack.Encoder()

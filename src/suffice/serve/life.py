@@ -1,0 +1,164 @@
+"""One life of an engine: its process, the link to it, and its turn to load the model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from suffice.errors import InputError
+from suffice.models import shelf
+from suffice.serve import wire
+from suffice.serve.link import Link
+
+LONGEST_END = 5.0  # seconds that an engine has to end by itself
+SPARE_BYTES = 512 << 20  # beyond an engine's weights, for its keys and values
+
+
+class Life:
+    """A process and the link to it.
+
+    Attributes:
+        heard: When it said something last.
+        ready: Whether it ever took requests.
+        welcomed: Is done when it does.
+    """
+
+    process: subprocess.Popen[bytes]
+    link: Link
+    writer: asyncio.WriteTransport
+
+    def __init__(self) -> None:
+        self.heard = time.monotonic()
+        self.ready = False
+        self.welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell(self, message: wire.Down) -> None:
+        """Send a message, unless the link has just ended: the next engine gets all that is open."""
+        if not self.writer.is_closing():
+            self.writer.write(wire.frame(message))
+
+    async def settled(self) -> bool:
+        """Wait until it takes requests, or has ended; return whether it takes them."""
+        ends = {self.welcomed, self.link.ended}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        return not self.link.ended.done()
+
+    async def end(self) -> None:
+        """Close the link, and return when the process is gone."""
+        self.writer.close()
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(self.process.wait), LONGEST_END)
+            return
+        self.process.kill()
+        await asyncio.to_thread(self.process.wait)
+
+
+class Weights:
+    """The packed weights of the engines of a NUMA node, in memory that they share.
+
+    The server's process owns the memory, so that it outlives every engine. The first engine packs;
+    others wait until it has, or has died.
+    """
+
+    def __init__(self) -> None:
+        self.memory = shelf.new_memory()
+        self._packing = asyncio.Lock()
+
+    @property
+    def packed(self) -> bool:
+        """Whether engines find the weights there."""
+        return shelf.is_closed(self.memory)
+
+    async def load(self, life: Life) -> None:
+        """Let an engine load in its turn: at once if it has nothing to pack."""
+        if self.packed:
+            life.tell(wire.Load())
+            return
+        async with self._packing:
+            life.tell(wire.Load())
+            if not self.packed:
+                await life.settled()
+
+    def close(self) -> None:
+        """Give the memory up; the engines that have it keep it."""
+        os.close(self.memory)
+
+
+def sharing(asked: bool | None, instances: int) -> bool:
+    """Return whether engines share their weights, if nothing is asked for: if that costs nothing.
+
+    Several share them anyway; one does if shared memory can have huge pages.
+
+    Raises:
+        InputError: It is asked for, and this system cannot.
+    """
+    if asked and not shelf.can_share():
+        raise InputError("--share-weights: this system has no memory to share; leave it out")
+    if asked is not None or not shelf.can_share():
+        return bool(asked)
+    return instances > 1 or shelf.has_huge_pages()
+
+
+def room_for(weights: int) -> bool:
+    """Return whether an engine with weights of its own, in bytes, fits into memory now."""
+    found = []
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    with contextlib.suppress(OSError, ValueError):  # "max": no limit
+        group = Path("/sys/fs/cgroup")
+        limit, used = ((group / f"memory.{name}").read_text() for name in ("max", "current"))
+        found.append(int(limit) - int(used))
+    return not found or min(found) > weights + SPARE_BYTES
+
+
+async def launched(
+    starter: ThreadPoolExecutor,
+    take: Callable[[Life, wire.Up], None],
+    first: wire.Start,
+    weights: Weights | None,
+) -> Life:
+    """Start an engine's process and send it a first message; `take` gets what it says.
+
+    Raises:
+        OSError: No descriptor, or no memory for a process, is left.
+    """
+    life = Life()
+    ours, theirs = socket.socketpair()
+    loop = asyncio.get_running_loop()
+    memory = None if weights is None else weights.memory
+    starting = loop.run_in_executor(starter, started, theirs.fileno(), memory)
+    try:
+        life.process = await asyncio.shield(starting)
+        make = partial(Link, partial(take, life))
+        life.writer, life.link = await loop.create_connection(make, sock=ours)
+    except BaseException:  # also if the server stops meanwhile: no process may be left
+        ours.close()
+        with contextlib.suppress(OSError):
+            process = await starting
+            process.kill()
+            await asyncio.to_thread(process.wait)
+        raise
+    finally:
+        theirs.close()
+    life.tell(first)
+    return life
+
+
+def started(link: int, memory: int | None) -> subprocess.Popen[bytes]:
+    """Start an engine's process with its end of the link, and the memory of the weights."""
+    given = [link] if memory is None else [link, memory]
+    return subprocess.Popen(
+        [sys.executable, "-m", "suffice.serve.engine_process", *map(str, given)],
+        pass_fds=given,
+        stdin=subprocess.DEVNULL,
+    )

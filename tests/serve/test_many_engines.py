@@ -1,0 +1,122 @@
+"""Rules that hold across the engines of a server: shares of keys, time limits, texts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_faults import until
+from test_fleet import generated, text, under_way
+from test_renewal import fleet, kill, pids, two_cores
+
+from serving import real
+from suffice.cli.instances import InstanceFlags
+from suffice.cli.options import ModelFlags
+from suffice.engine.options import EngineOptions
+from suffice.errors import InputError
+from suffice.serve import instances, wire
+from suffice.serve.cores import default_instances
+from suffice.serve.pending import Mailbox, Ticket
+from suffice.serve.settings import Settings
+
+
+@two_cores
+def test_keys_share_the_time_of_all_engines(words: Path, engine_path: None) -> None:
+    """One key's flood holds another's few requests up by no more than turns."""
+    order: list[str] = []
+
+    def ask(key: str, seed: int) -> None:
+        body = {"prompt": f"hello {seed}", "max_tokens": 40, "ignore_eos": True, "seed": seed}
+        headers = {"authorization": f"Bearer {key}"}
+        answer = server.client.post("/v1/completions", json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        order.append(key)
+
+    with (
+        real(words, instances=2, places=1, api_keys=("many", "few")) as server,
+        ThreadPoolExecutor(40) as pool,
+    ):
+        for pid in pids(server):  # until all are queued
+            os.kill(pid or 0, signal.SIGSTOP)
+        asks = [pool.submit(ask, "many", seed) for seed in range(30)]
+        until(lambda: sum(under_way(server)) == 30)
+        asks += [pool.submit(ask, "few", seed) for seed in range(4)]
+        until(lambda: sum(under_way(server)) == 34)
+        for pid in pids(server):
+            os.kill(pid or 0, signal.SIGCONT)
+        for each in asks:
+            each.result()
+    last = max(at for at, key in enumerate(order) if key == "few")
+    assert order.count("few") == 4 and len(order) == 34
+    assert last < 16, "in the order of arrival they would be the last"
+
+
+@two_cores
+def test_a_time_limit_holds_across_engines(serving: Callable[..., Any]) -> None:
+    options = {"step_seconds": 0.1}
+    with (
+        serving(instances=2, options=options, request_seconds=3.0) as server,
+        ThreadPoolExecutor() as pool,
+    ):
+        ask = pool.submit(server.chat, max_tokens=400)
+        until(lambda: sum(generated(server)) > 10)
+        (at,) = [at for at, count in enumerate(under_way(server)) if count]
+        kill(server, at)
+        answer = ask.result()
+        assert answer.status_code == 504 and answer.json()["error"]["code"] == "deadline"
+        assert fleet(server).failovers == 1
+        assert under_way(server) == [0, 0]
+
+
+def test_a_deadline_counts_from_the_arrival_of_a_request() -> None:
+    """The engine that goes on with it has the time that is left."""
+    member = instances.Instance(Settings(model="m"), lambda *given: None)
+    sent: list[wire.Submit] = []
+    member._life = SimpleNamespace(tell=sent.append)  # type: ignore[assignment]
+    for age, left in ((0.0, 60.0), (45.0, 15.0), (90.0, 0.0)):
+        ticket = Ticket(wire.Submit("a", [1], {}, deadline=60.0), 1, 0, Mailbox())
+        ticket.created -= age
+        member.go_on(ticket)
+        assert sent[-1].deadline == pytest.approx(left, abs=1.0)
+    member.go_on(Ticket(wire.Submit("a", [1], {}), 1, 0, Mailbox()))
+    assert sent[-1].deadline is None
+
+
+@two_cores
+def test_texts_stay_the_same_while_engines_are_killed(serving: Callable[..., Any]) -> None:
+    """Two hundred requests of eight clients, and an engine killed after every sixteenth."""
+    done = 0
+    with serving(instances=2, options={"step_seconds": 0.003}) as server:
+        alone = [text(server, seed, max_tokens=60) for seed in range(10)]
+        with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(8) as pool:
+            patch.setattr(instances, "FIRST_PAUSE", 0.01)
+
+            def ask(number: int) -> str:
+                nonlocal done
+                found = text(server, number % 10, max_tokens=60)
+                done += 1
+                return found
+
+            asks = [pool.submit(ask, number) for number in range(200)]
+            for at in range(12):
+                until(lambda at=at: done >= 16 * at and None not in pids(server), 60)
+                kill(server, at % 2)
+            assert [ask.result() for ask in asks] == alone * 20
+        assert fleet(server).restarts == 12
+        assert server.client.get("/health").status_code == 200
+
+
+def test_flags_of_engines() -> None:
+    model = ModelFlags(options=EngineOptions(model="m", threads=2))
+    assert InstanceFlags().with_threads(model) is model
+    assert InstanceFlags(threads_per_instance=2).with_threads(model).options.threads == 2
+    with pytest.raises(InputError, match="--threads-per-instance 3 and --threads 2 contradict"):
+        InstanceFlags(threads_per_instance=3).with_threads(model)
+    assert InstanceFlags(instances=7).engines(None) == 7
+    assert InstanceFlags().engines(1) == default_instances(1)

@@ -29,7 +29,9 @@ class Parked(Exception):  # noqa: N818
 class Memory:
     """The sequences of all requests of a scheduler; a sequence may grow to `rows` tokens."""
 
-    def __init__(self, runner: LoopRunner, scheduler: Scheduler, retained: Retained, rows: int) -> None:
+    def __init__(
+        self, runner: LoopRunner, scheduler: Scheduler, retained: Retained, rows: int
+    ) -> None:
         self.retained = retained
         self.preemptions = 0
         self.rows_copied = 0  # of the beginnings of prompts

@@ -40,6 +40,7 @@ STEPS = 24  # of a scene in which samples decode
 GROUP = 8  # steps whose median counts as one measurement
 ROUNDS = 2  # of every prompt
 MOST_BYTES = 1 << 30  # of keys and values in a scene
+MOST_SCENES = len(DEPTHS) * len(SAMPLES) + ROUNDS * (len(PARTS) + 1) + 3 + 1
 _FAR = 4.0  # times the median error: such a measurement was disturbed
 _READ_BYTES = 256 << 20
 
@@ -156,8 +157,8 @@ def scenes(context: int, row_bytes: int, most_bytes: int = MOST_BYTES) -> list[S
     return fit
 
 
-def calibrate(config: Config, options: str) -> Iterator[tuple[int, Calibration | None]]:
-    """Measure a model; yield how many scenes there are after each, and at the end the result.
+def calibrate(config: Config, options: str) -> Iterator[Calibration | None]:
+    """Measure a model; yield None after each of at most `MOST_SCENES`, and at the end the result.
 
     `options` is the text under which the calibration is kept.
 
@@ -181,10 +182,10 @@ def calibrate(config: Config, options: str) -> Iterator[tuple[int, Calibration |
             watched.pause()
             _play(engine, scene, draw, runner.vocabulary)
             llm.loop.forget_prefixes()
-            yield len(todo) + 1, None
+            yield None
     finally:
         engine.close()
-    yield len(todo) + 1, _calibration(watched, options, row_bytes)
+    yield _calibration(watched, options, row_bytes)
 
 
 def check(config: Config) -> None:

@@ -13,6 +13,7 @@ from suffice.plan.cluster import Outcome, Run
 
 PERCENTILES = (50, 95, 99)
 GOALS = ("ttft", "tpot", "gap", "e2el")
+SHOWN = {"ttft": "TTFT", "tpot": "TPOT", "gap": "longest gap", "e2el": "whole time"}
 _UNITS = {"ms": 1e-3, "us": 1e-6, "s": 1.0}
 
 
@@ -95,7 +96,7 @@ def missed(outcomes: Sequence[Outcome], limits: Mapping[str, float]) -> dict[str
 def summary(run: Run, limits: Mapping[str, float]) -> dict[str, Any]:
     """Return the figures of a run: times in milliseconds, memory in bytes.
 
-    `held` is the share of the requests that reach all goals.
+    `held` is the share of the requests that reach all goals, `spread_*` percentiles 0 to 100.
     """
     good = [each for each in run.outcomes if each.error is None]
     late = missed(run.outcomes, limits)
@@ -121,4 +122,5 @@ def summary(run: Run, limits: Mapping[str, float]) -> dict[str, Any]:
         values = [1e3 * each[name] for each in own] or [float("nan")]
         cuts = np.percentile(values, PERCENTILES).tolist()
         found |= {f"p{at}_{name}_ms": cut for at, cut in zip(PERCENTILES, cuts, strict=True)}
+        found[f"spread_{name}_ms"] = np.percentile(values, range(101)).tolist()
     return found

@@ -267,9 +267,7 @@ class SimulatedRunner:
         """Cut a sequence back."""
         sequence.cache.truncate(rows)
 
-    def fork(
-        self, sequence: Held, rows: int | None = None, spare: int | None = None
-    ) -> Held:
+    def fork(self, sequence: Held, rows: int | None = None, spare: int | None = None) -> Held:
         """Return a copy of a sequence's first rows."""
         kept = sequence.cache.length if rows is None else rows
         copy = Held(sequence.cache.fork(kept, spare))

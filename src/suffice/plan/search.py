@@ -36,17 +36,21 @@ def reason(figures: Figures, goal: float) -> str:
     return ", ".join(parts)
 
 
-def smallest(simulate: Callable[[int], Figures], goal: float, most: int) -> Iterator[Try]:
-    """Yield tries: doubled until the goals hold, then bisected.
+def smallest(
+    simulate: Callable[[int], Figures], goal: float, most: int, only: int | None = None
+) -> Iterator[Try]:
+    """Yield tries: doubled until the goals hold, then bisected; or the one number `only`.
 
     The last try that holds is the smallest number; if none does, `most` engines, or the front,
     do not suffice. Fewer engines are taken to hold no more.
     """
-    low, high, at = 0, most + 1, 1  # low does not hold, high does or is too many
+    low, high, at = 0, most + 1, only or 1  # low does not hold, high does or is too many
     while True:
         figures = simulate(at)
         holds = figures["held"] >= goal
         yield Try(at, figures, holds, reason(figures, goal))
+        if only is not None:
+            return
         if holds:
             high = at
         else:

@@ -8,15 +8,14 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from suffice.cli.flags import NUMBER, WHOLE, flag
 from suffice.cli.options import ModelFlags
 from suffice.cli.output import markdown
+from suffice.cli.plan_flags import LoadFlags, PlanFlags
 from suffice.errors import InputError, OptionError, one_line, unknown
 from suffice.progress import counted, counting_bar
 
@@ -29,127 +28,6 @@ if TYPE_CHECKING:
 
 _EXTRA = "pip install 'suffice[serve]'"
 _OUTPUTS = ("md", "json")
-
-
-@dataclass(frozen=True)
-class LoadFlags:
-    """What arrives: a file, or requests at random times."""
-
-    trace: Annotated[
-        Path | None,
-        flag(
-            "--trace",
-            help='A request per line: {"arrival": 0.5, "prompt_tokens": 100, "output_tokens": 50}.',
-            metavar="FILE",
-            environment=False,
-        ),
-    ] = None
-    rate: Annotated[
-        float | None, flag("--request-rate", help="Without a file: requests per second.", **NUMBER)
-    ] = None
-    arrivals: Annotated[
-        str, flag("--arrivals", help="Without a file: poisson, or bursts of --burst-size.")
-    ] = "poisson"
-    burst: Annotated[
-        int, flag("--burst-size", help="Requests of a burst, which come together.", **WHOLE)
-    ] = 16
-    requests: Annotated[int, flag("--num-prompts", help="Requests.", **WHOLE)] = 2000
-    input_len: Annotated[int, flag("--input-len", help="Tokens of a prompt.", **WHOLE)] = 128
-    output_len: Annotated[int, flag("--output-len", help="Tokens to generate.", **WHOLE)] = 128
-    range_ratio: Annotated[
-        float, flag("--range-ratio", help="Lengths vary by this share.", **NUMBER)
-    ] = 0.0
-    prefix_len: Annotated[
-        int, flag("--prefix-len", help="Tokens before a prompt that prompts share.", **WHOLE)
-    ] = 0
-    prefixes: Annotated[
-        int, flag("--num-prefixes", help="Different shared beginnings.", **WHOLE)
-    ] = 1
-    seed: Annotated[
-        int, flag("--seed", help="Same seed, same requests.", environment=False, **WHOLE)
-    ] = 0
-
-    @property
-    def given(self) -> bool:
-        """Whether there is a load."""
-        return self.trace is not None or self.rate is not None
-
-    def load(self) -> list[Arrival]:
-        """Return the requests.
-
-        Raises:
-            InputError: A bad file or number, or there is not exactly one of file and rate.
-        """
-        from suffice.plan import trace
-
-        if self.trace is not None:
-            if self.rate is not None:
-                raise InputError("--trace and --request-rate contradict each other: give one")
-            return trace.read(self.trace)
-        if self.rate is None:
-            raise InputError("give --trace FILE or --request-rate N: what arrives")
-        lengths = trace.Lengths(
-            self.input_len, self.output_len, self.range_ratio, self.prefix_len, self.prefixes
-        )
-        return trace.made(self.arrivals, self.rate, self.requests, lengths, self.seed, self.burst)
-
-
-@dataclass(frozen=True)
-class PlanFlags:
-    """The goals, the engines and the front."""
-
-    slo: Annotated[
-        str, flag("--slo", help="Goals of a request: ttft, tpot, gap, e2el, in s, ms or us.")
-    ] = "ttft=1s,tpot=50ms"
-    goal: Annotated[str, flag("--goal", help="The share of requests that must hold them.")] = "99%"
-    instances: Annotated[
-        int | None, flag("--instances", help="Simulate this number of engines alone.", **WHOLE)
-    ] = None
-    most: Annotated[
-        int, flag("--most-instances", help="Search up to this number of engines.", **WHOLE)
-    ] = 256
-    cores: Annotated[
-        str | None, flag("--cores", help="Cores of an engine, such as 2 or 4,8; default: measured.")
-    ] = None
-    node_cores: Annotated[
-        int | None, flag("--node-cores", help="Cores of a node; default: as here.", **WHOLE)
-    ] = None
-    bandwidth: Annotated[
-        float | None,
-        flag(
-            "--bandwidth",
-            help="GB/s that a node reads; default: as here, in proportion to its cores.",
-            **NUMBER,
-        ),
-    ] = None
-    parallel: Annotated[
-        int, flag("-np", "--parallel", "--max-num-seqs", help="Samples of an engine.", **WHOLE)
-    ] = 16
-    max_queue: Annotated[
-        int, flag("--max-queue", help="Most requests that wait; more are refused.", **WHOLE)
-    ] = 256
-    step_ms: Annotated[
-        float, flag("--step-ms", help="Milliseconds of a step with prompts.", **NUMBER)
-    ] = 40.0
-    prefix_cache_bytes: Annotated[
-        str | None, flag("--prefix-cache-bytes", help="Memory of kept caches; default: 1GiB.")
-    ] = None
-    front_request_us: Annotated[
-        float | None, flag("--front-request-us", help="The front's time for a request.", **NUMBER)
-    ] = None
-    front_token_us: Annotated[
-        float | None, flag("--front-token-us", help="The front's time for a token.", **NUMBER)
-    ] = None
-    calibrate: Annotated[
-        bool, flag("--calibrate", help="Measure the model's steps here, even if they are known.")
-    ] = False
-    plot: Annotated[
-        Path | None,
-        flag("--plot", help="Write a picture, .png or .svg.", metavar="FILE", environment=False),
-    ] = None
-    output: Annotated[
-        str, flag("-o", "--output", help="Format: md or json.", environment=False)
-    ] = "md"
 
 
 def run(*, load: LoadFlags, flags: PlanFlags, model: ModelFlags) -> None:
@@ -165,6 +43,8 @@ def run(*, load: LoadFlags, flags: PlanFlags, model: ModelFlags) -> None:
     if flags.output not in _OUTPUTS:
         raise unknown("output", flags.output, _OUTPUTS)
     limits, goal, kinds = figures.goals(flags.slo), figures.share(flags.goal), _cores(flags.cores)
+    if flags.most < 1:
+        raise InputError(f"--most-instances {flags.most}: must be at least 1")
     _check_plot(flags.plot)
     config = model.config()
     arrivals = load.load() if load.given or not flags.calibrate else []
@@ -173,7 +53,9 @@ def run(*, load: LoadFlags, flags: PlanFlags, model: ModelFlags) -> None:
         print(drawn(found))
         return
     tries = {
-        f"{cores} cores": _tried(found, arrivals, limits, goal, flags, config, cores)
+        f"{cores} cores" if cores > 1 else "1 core": _tried(
+            found, arrivals, limits, goal, flags, config, cores
+        )
         for cores in kinds or [found.threads]
     }
     _print(tries, flags, found)
@@ -181,6 +63,10 @@ def run(*, load: LoadFlags, flags: PlanFlags, model: ModelFlags) -> None:
         _save(flags.plot, tries, limits)
     if not any(each.holds for own in tries.values() for each in own):
         raise click.exceptions.Exit(1)
+
+
+def _label(cores: int) -> str:
+    return "1 core" if cores == 1 else f"{cores} cores"
 
 
 def _cores(text: str | None) -> list[int]:
@@ -257,12 +143,12 @@ def _tried(
 
     def simulate(instances: int) -> dict[str, Any]:
         cluster = Cluster(_setting(found, flags, config, instances, cores), found)
-        with _shown(f"{instances} x {cores} cores", len(arrivals)) as tell:
+        with _shown(f"{instances} x {_label(cores)}", len(arrivals)) as tell:
             return figures.summary(cluster.run(arrivals, tell=tell), limits)
 
     own = []
     for each in search.smallest(simulate, goal, flags.most, flags.instances):
-        print(f"{each.instances} x {cores} cores: {each.reason}", file=sys.stderr, flush=True)
+        print(f"{each.instances} x {_label(cores)}: {each.reason}", file=sys.stderr, flush=True)
         own.append(each)
     return own
 
@@ -290,6 +176,7 @@ def _setting(
         prefix_bytes=(limit or DEFAULT_PREFIX_BYTES) if kept is None else kept,
         kv_cache_bytes=limit,
         front=front,
+        front_apart=flags.front_apart,
     )
 
 
@@ -306,25 +193,19 @@ def _shown(what: str, total: int) -> Iterator[Callable[[], None]]:
 
 def _print(tries: dict[str, list[Try]], flags: PlanFlags, found: Calibration) -> None:
     if flags.output == "json":
-        data = {
-            label: [{**dataclasses.asdict(each)} for each in own] for label, own in tries.items()
-        }
+        data = {label: list(map(dataclasses.asdict, own)) for label, own in tries.items()}
         print(json.dumps(data, indent=1))
         return
     print(table(tries, found))
 
 
-def chosen(own: Sequence[Try]) -> Try:
-    """Return the fewest engines that hold the goals, or the last that were tried."""
-    holding = [each for each in own if each.holds]
-    return min(holding, key=lambda each: each.instances) if holding else own[-1]
-
-
 def table(tries: dict[str, list[Try]], found: Calibration) -> str:
     """Return what was found for each kind of engine, as a table."""
+    from suffice.plan.search import fewest
+
     rows = []
     for label, own in tries.items():
-        each = chosen(own)
+        each = fewest(own)
         figures = each.figures
 
         def spread(name: str, figures: dict[str, Any] = figures) -> str:
@@ -372,8 +253,8 @@ def drawn(found: Calibration) -> str:
 
 
 def _save(path: Path, tries: dict[str, list[Try]], limits: dict[str, float]) -> None:
-    from suffice.plan import plot
     from suffice.paths import write_whole
+    from suffice.plan import plot
 
     try:
         with write_whole(path) as part:

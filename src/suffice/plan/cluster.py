@@ -89,6 +89,9 @@ class Cluster:
         self._setting = setting
         self._front = _Front()
         self._router = Router(setting.instances)
+        # Seconds that the front takes from the engines next to it, which their next steps lose.
+        near = 0 if setting.front_apart else min(setting.per_node, setting.instances)
+        self._taken = [0.0] * near
         self._nodes = [0] * -(-setting.instances // setting.per_node)  # engines at work
         self.instances = [
             SimulatedInstance(calibration, setting, self._hardware_of(at))
@@ -145,6 +148,16 @@ class Cluster:
     def _at(self, when: float, act: Callable[..., None], *arguments: Any) -> None:
         heapq.heappush(self._heap, (when, next(self._order), act, arguments))
 
+    def _front_work(self, now: float, seconds: float, client: float = 0.0) -> float:
+        """Let the front do something that comes now; return when it is done.
+
+        It takes a core from one of the engines next to it at a time, as does a client that reads.
+        """
+        for at in range(len(self._taken)):
+            if self.instances[at].at_work:
+                self._taken[at] += (seconds + client) / len(self._taken)
+        return self._front.work(now, seconds)
+
     def _hardware_of(self, at: int) -> Callable[[], Hardware]:
         node = at // self._setting.per_node
         return lambda: self._setting.hardware(self._nodes[node])
@@ -159,7 +172,7 @@ class Cluster:
         costs = setting.front
         prompt = outcome.arrival.prompt_tokens
         routing = costs.routed(setting.instances, self._open - 1, prompt)
-        done = self._front.work(now, costs.request + routing)
+        done = self._front_work(now, costs.request + routing)
         self._at(done, self._route, number)
 
     def _route(self, now: float, number: int) -> None:
@@ -194,7 +207,10 @@ class Cluster:
     def _begin(self, now: float, at: int) -> None:
         node, instance = at // self._setting.per_node, self.instances[at]
         self._nodes[node] += 1
-        news = instance.step(now)
+        taken = 0.0
+        if at < len(self._taken):
+            taken, self._taken[at] = self._taken[at], 0.0
+        news = instance.step(now, taken)
         self._at(instance.clock.now, self._ended, at, news)
 
     def _ended(self, now: float, at: int, news: list[News]) -> None:
@@ -209,7 +225,8 @@ class Cluster:
         """Write what a step gave."""
         for each in news:
             outcome, ticket = self._outcomes[int(each.id)], self.instances[at].tickets[each.id]
-            written = self._front.work(now, self._setting.front.token * each.tokens)
+            costs = self._setting.front
+            written = self._front_work(now, costs.token * each.tokens, costs.client * each.tokens)
             outcome.chunks += [written] * each.tokens
             outcome.queued = each.queued
             ticket.first_at = now if ticket.first_at is None and each.tokens else ticket.first_at

@@ -95,13 +95,17 @@ class SimulatedInstance:
         """Hand it a request, which it sees before its next step."""
         self._inbox.append((now, work))
 
-    def step(self, now: float) -> list[News]:
-        """Run a step that begins at `now`; the clock then shows its end."""
+    def step(self, now: float, taken: float = 0.0) -> list[News]:
+        """Run a step that begins at `now`; the clock then shows its end.
+
+        `taken` are seconds that others take from its cores: threads of a step wait for each other,
+        so that it becomes longer by as much.
+        """
         news = self._taken()
         self.clock.now = now
         self.runner.decoded = 0
         self.loop.step()
-        self.runner.spend(self._costs.overhead(self.runner.decoded))
+        self.runner.spend(self._costs.overhead(self.runner.decoded) + taken)
         self.most_waiting = max(self.most_waiting, self.loop.scheduler.waiting)
         for id, job in list(self._jobs.items()):
             sample = job.request.samples[0]

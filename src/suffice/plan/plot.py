@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from suffice.plan.figures import SHOWN
-from suffice.plan.search import Try
+from suffice.plan.search import Try, fewest
 
 _WIDTH, _HEIGHT = 9.0, 3.6  # inches
 
@@ -17,9 +17,10 @@ _WIDTH, _HEIGHT = 9.0, 3.6  # inches
 def save(
     path: Path, kind: str, tries: Mapping[str, Sequence[Try]], limits: Mapping[str, float]
 ) -> None:
-    """Write the picture, as "png", "svg" or "pdf"; `tries` are those of each kind of engine, by its label.
+    """Write the picture, as "png", "svg" or "pdf".
 
-    The right side is of the last engines that hold the goals, or else of the last.
+    `tries` are those of each kind of engine, by its label. The right side is of the fewest engines
+    that hold the goals, or else of the last that were tried.
 
     Raises:
         OSError: It cannot be written.
@@ -29,7 +30,7 @@ def save(
     for label, own in tries.items():
         points = sorted((each.instances, each.figures["held"]) for each in own)
         held.plot(*zip(*points, strict=True), marker="o", label=label)
-        chosen = next((each for each in reversed(own) if each.holds), own[-1])
+        chosen = fewest(own)
         for name, limit in limits.items():
             times = [value / (1e3 * limit) for value in chosen.figures[f"spread_{name}_ms"]]
             shares = [at / (len(times) - 1) for at in range(len(times))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,12 @@ class Try:
     figures: Figures
     holds: bool
     reason: str
+
+
+def fewest(tries: Sequence[Try]) -> Try:
+    """Return the fewest engines that hold the goals, or the last that were tried."""
+    holding = [each for each in tries if each.holds]
+    return min(holding, key=lambda each: each.instances) if holding else tries[-1]
 
 
 def reason(figures: Figures, goal: float) -> str:

@@ -11,7 +11,7 @@ from suffice.plan.stored import Calibration
 
 @dataclass(frozen=True)
 class FrontCosts:
-    """CPU seconds of the front, one process with one thread; `benchmarks/serve/front.py` measures.
+    """CPU seconds of the front, one process with one thread, as `benchmarks.serve.front` measures.
 
     Attributes:
         request: Of a request, from its body to its work for an engine, and of its end.
@@ -19,14 +19,16 @@ class FrontCosts:
         instance: Of the router for a request, for every engine; `ticket` for every request that is
             under way in any of them, `block` for every 64 tokens of the prompt.
         link: From an engine's process to the front's, or back; no CPU time.
+        client: Of a token, by a client on the same machine.
     """
 
-    request: float = 400e-6
+    request: float = 600e-6
     token: float = 47e-6
-    instance: float = 1.0e-6
-    ticket: float = 0.3e-6
-    block: float = 1.5e-6
+    instance: float = 2.0e-6
+    ticket: float = 0.35e-6
+    block: float = 2.5e-6
     link: float = 100e-6
+    client: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -49,6 +51,8 @@ class Setting:
         instances: Engines, of `cores` cores each.
         per_node: Engines on a node, which share its memory's `bandwidth`, in bytes a second.
         alone: Bytes a second that one engine reads while the others of its node do nothing.
+        front_apart: Whether the front has a core of its own. If not, it takes its time, and its
+            clients' on the same machine, from the engines of the first node.
         places, max_queue, step_seconds, prefix_bytes, kv_cache_bytes: See `suffice serve`.
     """
 
@@ -63,6 +67,7 @@ class Setting:
     prefix_bytes: int = 1 << 30
     kv_cache_bytes: int = 0
     front: FrontCosts = field(default_factory=FrontCosts)
+    front_apart: bool = False
 
     def __post_init__(self) -> None:
         for name in ("instances", "per_node", "places"):

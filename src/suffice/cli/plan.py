@@ -139,17 +139,20 @@ def _tried(
     from suffice.plan import figures, search
     from suffice.plan.cluster import Cluster
 
-    native.set_threads(1)  # sampling is all that the simulation leaves to the core
-
     def simulate(instances: int) -> dict[str, Any]:
         cluster = Cluster(_setting(found, flags, config, instances, cores), found)
         with _shown(f"{instances} x {_label(cores)}", len(arrivals)) as tell:
             return figures.summary(cluster.run(arrivals, tell=tell), limits)
 
-    own = []
-    for each in search.smallest(simulate, goal, flags.most, flags.instances):
-        print(f"{each.instances} x {_label(cores)}: {each.reason}", file=sys.stderr, flush=True)
-        own.append(each)
+    before, own = native.threads(), []
+    native.set_threads(1)  # sampling is all that the simulation leaves to the core
+    try:
+        for each in search.smallest(simulate, goal, flags.most, flags.instances):
+            line = f"{each.instances} x {_label(cores)}: {each.reason}"
+            print(line, file=sys.stderr, flush=True)
+            own.append(each)
+    finally:
+        native.set_threads(before)
     return own
 
 

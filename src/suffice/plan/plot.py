@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import NullFormatter, PercentFormatter, StrMethodFormatter
 
 from suffice.plan.figures import SHOWN
 from suffice.plan.search import Try, fewest
@@ -35,10 +35,13 @@ def save(
             times = [value / (1e3 * limit) for value in chosen.figures[f"spread_{name}_ms"]]
             shares = [at / (len(times) - 1) for at in range(len(times))]
             spread.plot(times, shares, label=f"{SHOWN[name]}, {chosen.instances} x {label}")
-    held.set(xlabel="engines", ylabel="requests that hold the goals", xscale="log")
+    held.set(xlabel="engines", ylabel="requests that hold the goals")
+    held.set_xscale("log", base=2)
     spread.set(xlabel="time over its goal", ylabel="requests", xscale="log")
     spread.axvline(1.0, color="grey", linewidth=1)
     for axes in (held, spread):
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")

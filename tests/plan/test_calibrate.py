@@ -14,7 +14,7 @@ from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.plan import calibrate, stored
 from suffice.plan.calibrate import Scene
-from suffice.plan.costs import Call
+from suffice.plan.costs import Call, Hardware
 from suffice.plan.stored import Calibration
 
 

@@ -31,7 +31,7 @@ def test_the_fewest_engines_are_found_and_said(cli: Cli, known: tuple[str, ...])
     assert ran.code == 0
     lines = ran.err.splitlines()
     assert lines[0].startswith("1 x 2 cores: ") and "miss" in lines[0]
-    assert "| 2 x 2 cores |" in ran.out and "costs: planned, 2 threads" in ran.out
+    assert "| 3 x 2 cores |" in ran.out and "costs: planned, 2 threads" in ran.out
 
 
 def test_json_has_every_try_and_the_same_command_prints_the_same(
@@ -41,7 +41,8 @@ def test_json_has_every_try_and_the_same_command_prints_the_same(
     first, second = cli(*command), cli(*command)
     assert first.out == second.out
     (tries,) = json.loads(first.out).values()
-    assert [each["holds"] for each in tries] == [False, True]
+    assert [each["instances"] for each in tries] == [1, 2, 4, 3]
+    assert [each["holds"] for each in tries] == [False, False, True, True]
     assert tries[1]["figures"]["requests"] == 60
 
 

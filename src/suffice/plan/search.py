@@ -38,7 +38,7 @@ def reason(figures: Figures, goal: float) -> str:
     if figures["front_utilisation"] >= SATURATED:
         parts.append(f"the front is busy for {figures['front_utilisation']:.0%} of the time")
     else:
-        parts.append(f"the engines are for {figures['utilisation']:.0%}")
+        parts.append(f"the engines work for {figures['utilisation']:.0%} of the time")
     return ", ".join(parts)
 
 

@@ -85,7 +85,7 @@ def calibrated(threads: int) -> Calibration:
 
 
 def simulated(load: Load, own: Setting, found: Calibration, most: int | None = None) -> Run:
-    """Simulate a load, at most so many requests at a time."""
+    """Simulate a load, at most `most` requests at a time."""
     return Cluster(own, found).run(arrivals(load), concurrency=most)
 
 

@@ -14,7 +14,7 @@ from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.plan import calibrate, stored
 from suffice.plan.calibrate import Scene
-from suffice.plan.costs import Call, Hardware
+from suffice.plan.costs import Call
 from suffice.plan.stored import Calibration
 
 
@@ -70,7 +70,7 @@ def test_scenes_fit_memory_and_context() -> None:
     assert all(each.depth + each.steps < 600 for each in calibrate.scenes(600, 1000))
     with pytest.raises(InputError, match="is too small, or its memory too large"):
         calibrate.scenes(64, 1000)
-    assert Scene(2, 10, 6, beside=20).bytes(10) == 10 * (2 * 272 + 20)
+    assert Scene(2, 10, 6, also=20).bytes(10) == 10 * (2 * 272 + 20)
 
 
 def test_a_calibration_is_kept_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

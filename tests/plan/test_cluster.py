@@ -17,8 +17,10 @@ from suffice.engine.scheduler import Scheduler
 from suffice.plan.cluster import Cluster, Run
 from suffice.plan.costs import Call, StepCosts
 from suffice.plan.figures import summary
+from suffice.plan.instance import SimulatedInstance
 from suffice.plan.setting import FrontCosts, Setting
 from suffice.plan.trace import Arrival, Lengths, made
+from suffice.serve import wire
 from suffice.serve.router import Router
 
 
@@ -35,6 +37,24 @@ def run(arrivals: list[Arrival], setting: Setting | None = None, **more: Any) ->
 
 def load(rate: float, requests: int = 150, **lengths: Any) -> list[Arrival]:
     return made("poisson", rate, requests, Lengths(**{"prompt": 100, "output": 20, **lengths}))
+
+
+def test_an_engine_sees_what_came_during_a_step_before_the_next() -> None:
+    setting = engines()
+    engine = SimulatedInstance(calibration(), setting, lambda: setting.hardware(1))
+    params = {"temperature": 0, "max_tokens": 2, "ignore_eos": True}
+    engine.deliver(0.5, wire.Submit("a", [1] * 5, params))
+    assert [(each.id, each.tokens) for each in engine.step(1.0)] == [("a", 1)]
+    first = engine.clock.now
+    assert first > 1.0 and not engine.idle
+    engine.deliver(1.001, wire.Submit("b", [2] * 5, params))
+    news = {each.id: each for each in engine.step(first, taken=0.25)}
+    assert news["a"].ended and news["b"].tokens == 1 and not news["b"].ended
+    assert news["a"].queued == pytest.approx(0.5)
+    assert news["b"].queued == pytest.approx(first - 1.001)
+    assert engine.clock.now > first + 0.25
+    engine.step(engine.clock.now)
+    assert engine.idle
 
 
 @pytest.mark.parametrize("pattern", ["poisson", "bursts"])

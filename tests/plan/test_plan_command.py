@@ -13,6 +13,8 @@ import pytest
 
 from commands import Cli, complaint
 from planning import calibration
+from suffice.cli.plan import drawn
+from suffice.cli.plan_flags import LoadFlags, PlanFlags
 from suffice.plan import stored
 from suffice.plan.trace import Lengths, made, write
 
@@ -65,6 +67,22 @@ def test_a_trace_and_a_picture(cli: Cli, known: tuple[str, ...], tmp_path: Path)
     assert ran.code == 0
     text = picture.read_text()
     assert "<svg" in text and list(tmp_path.glob("*.part")) == []
+
+
+def test_the_costs_of_a_calibration_are_shown() -> None:
+    text = drawn(calibration())
+    # 4 ms and 0.5 ms for each row after the first, and 1 us for each of 8 x 2048 rows read.
+    assert "|                8 samples, depth 2048 | 23.88 |" in text
+    assert "median 1.0%, p95 5.0% of 100 calls" in text
+
+
+def test_what_is_not_given_is_as_in_the_server() -> None:
+    from suffice.cli.serve import ServerFlags
+
+    server, own = ServerFlags(), PlanFlags()
+    for name in ("parallel", "max_queue", "step_ms", "prefix_cache_bytes"):
+        assert getattr(own, name) == getattr(server, name)
+    assert not LoadFlags().given and LoadFlags(rate=1.0).given
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,9 @@ def run(*, load: LoadFlags, flags: PlanFlags, model: ModelFlags) -> None:
     if flags.output not in _OUTPUTS:
         raise unknown("output", flags.output, _OUTPUTS)
     limits, goal, kinds = figures.goals(flags.slo), figures.share(flags.goal), _cores(flags.cores)
-    if flags.most < 1:
-        raise InputError(f"--most-instances {flags.most}: must be at least 1")
+    for name, number in (("--most-instances", flags.most), ("--instances", flags.instances)):
+        if number is not None and number < 1:
+            raise InputError(f"{name} {number}: must be at least 1")
     _check_plot(flags.plot)
     config = model.config()
     arrivals = load.load() if load.given or not flags.calibrate else []

@@ -122,16 +122,16 @@ class Watched:
 
 @dataclass(frozen=True)
 class Scene:
-    """Requests that run together: samples that decode at a depth, and a prompt beside them."""
+    """Requests that run together: samples that decode at a depth, and a prompt of `also` tokens."""
 
     samples: int
     depth: int
     steps: int
-    beside: int = 0  # tokens of the prompt
+    also: int = 0  # tokens of the prompt
 
     def bytes(self, row: int) -> int:
         """Return about how many bytes its keys and values take."""
-        return row * (self.samples * (self.depth + self.steps + 256) + self.beside)
+        return row * (self.samples * (self.depth + self.steps + 256) + self.also)
 
 
 def scenes(context: int, row_bytes: int, most_bytes: int = MOST_BYTES) -> list[Scene]:
@@ -142,12 +142,11 @@ def scenes(context: int, row_bytes: int, most_bytes: int = MOST_BYTES) -> list[S
     """
     found = [Scene(samples, depth, STEPS) for depth in DEPTHS for samples in SAMPLES]
     found += [Scene(1, tokens, 1) for tokens in (*PARTS, LONG) for _ in range(ROUNDS)]
-    found += [Scene(samples, 256, 4 * STEPS, beside=1024) for samples in (1, 4, 16)]
+    found += [Scene(samples, 256, 4 * STEPS, also=1024) for samples in (1, 4, 16)]
     fit = [
         each
         for each in found
-        if max(each.depth + each.steps, each.beside) < context
-        and each.bytes(row_bytes) <= most_bytes
+        if max(each.depth + each.steps, each.also) < context and each.bytes(row_bytes) <= most_bytes
     ]
     if not any(each.samples > 1 for each in fit) or not any(each.depth > 96 for each in fit):
         raise InputError(
@@ -221,8 +220,8 @@ def _play(engine: Engine, scene: Scene, draw: random.Random, vocabulary: int) ->
     shared = prompt(scene.depth)  # run once: the others copy its keys and values
     group = str(draw.random()) if scene.samples > 1 else ""
     works = [work(str(at), shared, scene.steps, group) for at in range(scene.samples)]
-    if scene.beside:
-        works.append(work("beside", prompt(scene.beside), 1, ""))
+    if scene.also:
+        works.append(work("also", prompt(scene.also), 1, ""))
     for each in works:
         engine.submit(each, take)
         while not begun.wait(0.1):  # in slices, so that Ctrl-C is heard

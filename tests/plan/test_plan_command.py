@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -71,8 +72,8 @@ def test_a_trace_and_a_picture(cli: Cli, known: tuple[str, ...], tmp_path: Path)
 
 def test_the_costs_of_a_calibration_are_shown() -> None:
     text = drawn(calibration())
-    # 4 ms and 0.5 ms for each row after the first, and 1 us for each of 8 x 2048 rows read.
-    assert "|                8 samples, depth 2048 | 23.88 |" in text
+    # 4 ms, 0.5 ms for each row, and 1 us for each of 8 x 2048 rows that are read.
+    assert re.search(r"8 samples, depth 2048 +\| 24.38 ", text)
     assert "median 1.0%, p95 5.0% of 100 calls" in text
 
 
@@ -142,14 +143,17 @@ from suffice.cli import main
 main()
 """
     load = ["--request-rate", "5", "--num-prompts", "100000"]
-    process: subprocess.Popen[Any] = subprocess.Popen(
-        [sys.executable, "-c", program, "plan", "-m", str(checkpoint), *load],
+    command = [sys.executable, "-c", program, "plan", "-m", str(checkpoint), *load]
+    support = str(Path(__file__).parents[1] / "support")
+    with subprocess.Popen(
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={"PYTHONPATH": str(Path(__file__).parents[1] / "support"), "PATH": ""},
-    )
-    assert process.stdout is not None and process.stderr is not None
-    assert process.stdout.readline() == b"simulating\n", process.stderr.read().decode()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    assert b"Traceback" not in process.stderr.read()
+        text=True,
+        env={**os.environ, "PYTHONPATH": support},
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "simulating\n", process.stderr.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert "Traceback" not in process.stderr.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -60,16 +61,16 @@ def test_one_number_alone_can_be_asked_for() -> None:
 
 def test_the_reason_names_what_most_miss() -> None:
     late = reason(holding(2)(1), 0.99)
-    assert (
-        late == "50.00% of the requests hold the goals, 50.00% miss ttft, the engines are for 70%"
-    )
+    assert late.startswith("50.00% of the requests hold the goals, 50.00% miss ttft")
+    assert late.endswith("the engines work for 70% of the time")
     found = holding(2)(1)
     found["missed"]["error"] = 60
     assert "60.00% are refused or fail" in reason(found, 0.99)
 
 
 def test_goals_and_shares_are_read() -> None:
-    assert figures.goals("ttft=1s, tpot=50ms,gap=200us") == {"ttft": 1, "tpot": 0.05, "gap": 2e-4}
+    found = figures.goals("ttft=1s, tpot=50ms,gap=200us")
+    assert found == pytest.approx({"ttft": 1, "tpot": 0.05, "gap": 2e-4})
     assert figures.share("99%") == figures.share("0.99") == 0.99
 
 
@@ -106,6 +107,5 @@ def test_who_misses_a_goal_is_counted_once_for_each_and_once_for_any() -> None:
 def test_a_run_that_answered_nothing_has_figures_without_numbers() -> None:
     run = Cluster(engines(), calibration()).run([Arrival(0.0, 5000, 1)])
     found = figures.summary(run, {"ttft": 1.0})
-    assert (
-        found["held"] == 0 and found["failed"] == 1 and found["p50_ttft_ms"] != found["p50_ttft_ms"]
-    )
+    assert found["held"] == 0 and found["failed"] == 1
+    assert math.isnan(found["p50_ttft_ms"])

@@ -50,11 +50,8 @@ def smallest(
     The last try that holds is the smallest number; if none does, `most` engines, or the front,
     do not suffice. Fewer engines are taken to hold no more.
     """
-    low, high, at = (
-        0,
-        most + 1,
-        1 if only is None else only,
-    )  # low does not hold, high does or is too many
+    low, high = 0, most + 1  # low does not hold, high does or is too many
+    at = 1 if only is None else only
     while True:
         figures = simulate(at)
         holds = figures["held"] >= goal

@@ -61,6 +61,9 @@ SCRIPTS = (
     Script("serve.exactness", "1,000 texts under faults, against the same alone", "15 minutes"),
     Script("serve.disconnects", "what runs on after clients have left", "15 minutes"),
     Script("serve.batch", "a batch killed ten times: what runs twice, what differs", "20 minutes"),
+    Script("serve.front", "CPU time of the front and the router, by what they do", "2 minutes"),
+    Script("serve.simulated", "`suffice plan`'s simulator against real runs", "5 minutes"),
+    Script("serve.nodes", "up to a thousand simulated nodes behind one front", "10 minutes"),
     Script("serve.soak", "32 clients for long: lost requests, memory", "an hour"),
     Script(
         "serve.crosscheck",

@@ -17,6 +17,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src"
 LAYERS = [
     ["cli", "__init__"],
+    ["plan"],
     ["serve", "eval", "integrations", "suffice_hw"],
     ["engine"],
     ["speculate"],

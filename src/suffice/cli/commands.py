@@ -226,6 +226,13 @@ app.add_command(
 )
 app.add_command(
     Program(
+        "plan",
+        "suffice.cli.plan:run",
+        help="Find how many engines of how many cores hold a load, by simulation.",
+    )
+)
+app.add_command(
+    Program(
         "calibrate",
         "suffice.cli.calibrate:run",
         help="Calibrate attention or softmax techniques for a model on a text.",

@@ -12,7 +12,7 @@ from typing import Any
 
 from suffice.engine import structured
 from suffice.engine.config import Config
-from suffice.engine.protocol import Runner, Tokenizer
+from suffice.engine.protocol import LoopRunner, Tokenizer
 from suffice.engine.request import CachedPrefix, Request, Sample
 from suffice.errors import InputError, OptionError, check_text, unknown
 from suffice.sampling import SamplingState
@@ -145,7 +145,7 @@ class RequestMaker:
     Several threads may use it.
     """
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, runner: Runner) -> None:
+    def __init__(self, config: Config, tokenizer: Tokenizer, runner: LoopRunner) -> None:
         assert config.max_model_len is not None, "the config must be resolved"
         self._rows = config.max_model_len
         self._most = config.max_num_seqs

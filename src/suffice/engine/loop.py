@@ -22,7 +22,7 @@ from suffice.engine.accepting import Accepting
 from suffice.engine.fair_lock import FairLock
 from suffice.engine.interrupts import deferred
 from suffice.engine.memory import Memory, Parked
-from suffice.engine.protocol import Rows, Runner, Tokenizer
+from suffice.engine.protocol import LoopRunner, Rows, Tokenizer
 from suffice.engine.request import Request, Sample
 from suffice.engine.retained import LEAST_ROWS, Retained
 from suffice.engine.scheduler import Scheduler
@@ -48,7 +48,7 @@ class Loop:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: LoopRunner,
         tokenizer: Tokenizer,
         budget: Budget,
         *,
@@ -61,7 +61,7 @@ class Loop:
     ) -> None:
         self.runner = runner
         self.lock = FairLock()
-        self.scheduler = Scheduler(max_num_seqs)
+        self.scheduler = Scheduler(max_num_seqs, clock)
         self.budget = budget
         self.retained = Retained(runner.close, prefix_bytes, least_prefix)
         self.turns: Turns[Request] = Turns(runner.tile_rows, step_seconds)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from suffice.engine.protocol import Runner
+from suffice.engine.protocol import LoopRunner
 from suffice.engine.protocol import Sequence as RunnerSequence
 from suffice.engine.request import Request, Sample
 from suffice.engine.retained import Entry, Retained
@@ -29,7 +29,9 @@ class Parked(Exception):  # noqa: N818
 class Memory:
     """The sequences of all requests of a scheduler; a sequence may grow to `rows` tokens."""
 
-    def __init__(self, runner: Runner, scheduler: Scheduler, retained: Retained, rows: int) -> None:
+    def __init__(
+        self, runner: LoopRunner, scheduler: Scheduler, retained: Retained, rows: int
+    ) -> None:
         self.retained = retained
         self.preemptions = 0
         self.rows_copied = 0  # of the beginnings of prompts

@@ -69,8 +69,8 @@ class Sequence(Protocol):
     reads: Reads  # what decode steps have read of them
 
 
-class Runner(Protocol):
-    """The model and its memory: all tensor work except sampling.
+class LoopRunner(Protocol):
+    """What the decode loop asks of a runner: all tensor work except sampling.
 
     A sequence's results must not depend, by a single bit, on the others in the same call.
     """
@@ -91,26 +91,6 @@ class Runner(Protocol):
         ...
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of all weights."""
-        ...
-
-    @property
-    def stored_as(self) -> str:
-        """How the model's file stores its matrices, such as Q4_1; "" if there is no file."""
-        ...
-
-    @property
-    def runs_as(self) -> str:
-        """The types of the matrices in memory, such as bfloat16, or codes and float32."""
-        ...
-
-    @property
-    def bits_per_weight(self) -> float:
-        """Bits of an entry of the matrices in memory, with their scales."""
-        ...
-
-    @property
     def longest_prompt(self) -> int:
         """The largest number of tokens in a prompt."""
         ...
@@ -122,17 +102,6 @@ class Runner(Protocol):
 
     def open(self, request_id: str, limit: int) -> Any:
         """Return a new, empty sequence that may grow to `limit` rows. Raises OutOfMemory."""
-        ...
-
-    def prefill(self, sequence: Any, tokens: list[int]) -> np.ndarray:
-        """Run tokens after the cached ones; return the last one's logits, float32 [V].
-
-        Raises OutOfMemory; after that, only `close` may be called for the sequence.
-        """
-        ...
-
-    def prefill_all(self, sequence: Any, tokens: list[int]) -> Iterator[np.ndarray]:
-        """Run tokens as `prefill` does; yield the logits of all, chunk by chunk, float32 [T, V]."""
         ...
 
     def reserve(
@@ -210,10 +179,6 @@ class Runner(Protocol):
         """Return what is known of the share of a softmax that decode steps leave unread."""
         ...
 
-    def allow(self, config: Config) -> int:
-        """Let rows name the attention of a config, which differs in nothing else; its number."""
-        ...
-
     def commit(self, sequence: Any, path: list[int]) -> None:
         """Keep the rows in `path` of a sequence's rows in `run`, and drop the others.
 
@@ -223,6 +188,56 @@ class Runner(Protocol):
 
     def forget(self, sample: DraftingSample) -> None:
         """Sum up the run of a sample that has ended, and free its drafting state."""
+        ...
+
+    def fork(self, sequence: Any, rows: int | None = None, spare: int | None = None) -> Any:
+        """Return an independent copy of a sequence's first `rows` tokens, by default of all.
+
+        It has memory for `spare` more, by default for as many as the sequence. Raises OutOfMemory.
+        """
+        ...
+
+    def close(self, sequence: Any) -> None:
+        """Free the sequence's memory."""
+        ...
+
+
+class Runner(LoopRunner, Protocol):
+    """The model and its memory, also for callers that run whole prompts or known tokens."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights."""
+        ...
+
+    @property
+    def stored_as(self) -> str:
+        """How the model's file stores its matrices, such as Q4_1; "" if there is no file."""
+        ...
+
+    @property
+    def runs_as(self) -> str:
+        """The types of the matrices in memory, such as bfloat16, or codes and float32."""
+        ...
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits of an entry of the matrices in memory, with their scales."""
+        ...
+
+    def prefill(self, sequence: Any, tokens: list[int]) -> np.ndarray:
+        """Run tokens after the cached ones; return the last one's logits, float32 [V].
+
+        Raises OutOfMemory; after that, only `close` may be called for the sequence.
+        """
+        ...
+
+    def prefill_all(self, sequence: Any, tokens: list[int]) -> Iterator[np.ndarray]:
+        """Run tokens as `prefill` does; yield the logits of all, chunk by chunk, float32 [T, V]."""
+        ...
+
+    def allow(self, config: Config) -> int:
+        """Let rows name the attention of a config, which differs in nothing else; its number."""
         ...
 
     def step(self, sequences: list[Any], tokens: list[int]) -> np.ndarray:
@@ -238,17 +253,6 @@ class Runner(Protocol):
         Returns the logits after each token, sequence by sequence, float32 [rows, V]. They equal the
         logits of single steps bit for bit.
         """
-        ...
-
-    def fork(self, sequence: Any, rows: int | None = None, spare: int | None = None) -> Any:
-        """Return an independent copy of a sequence's first `rows` tokens, by default of all.
-
-        It has memory for `spare` more, by default for as many as the sequence. Raises OutOfMemory.
-        """
-        ...
-
-    def close(self, sequence: Any) -> None:
-        """Free the sequence's memory."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -232,6 +232,7 @@ class Request:
         reuse: bool = False,
         technique: int = 0,
         group: str = "",
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.id = request_id
         self.prompt = prompt
@@ -253,7 +254,8 @@ class Request:
         self.error: str | None = None
         self.error_code: str | None = None
         self.metrics = Metrics()
-        self._clock = time.perf_counter()
+        self._clock = clock
+        self._counted = clock()  # until when `metrics` has counted
 
     @property
     def running(self) -> list[Sample]:
@@ -299,8 +301,8 @@ class Request:
 
     def lap(self) -> float:
         """Return the seconds since the last call, or, at the first, since the request was made."""
-        last, self._clock = self._clock, time.perf_counter()
-        return self._clock - last
+        last, self._counted = self._counted, self._clock()
+        return self._counted - last
 
     def output(self) -> RequestOutput:
         """Return the request's output so far."""

@@ -1,0 +1,137 @@
+"""The flags of `suffice plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from suffice.cli.flags import NUMBER, WHOLE, flag
+from suffice.errors import InputError
+
+if TYPE_CHECKING:
+    from suffice.plan.trace import Arrival
+
+
+@dataclass(frozen=True)
+class LoadFlags:
+    """What arrives: a file, or requests at random times."""
+
+    trace: Annotated[
+        Path | None,
+        flag(
+            "--trace",
+            help='A request per line: {"arrival": 0.5, "prompt_tokens": 100, "output_tokens": 50}.',
+            metavar="FILE",
+            environment=False,
+        ),
+    ] = None
+    rate: Annotated[
+        float | None, flag("--request-rate", help="Without a file: requests per second.", **NUMBER)
+    ] = None
+    arrivals: Annotated[
+        str, flag("--arrivals", help="Without a file: poisson, or bursts of --burst-size.")
+    ] = "poisson"
+    burst: Annotated[
+        int, flag("--burst-size", help="Requests of a burst, which come together.", **WHOLE)
+    ] = 16
+    requests: Annotated[int, flag("--num-prompts", help="Requests.", **WHOLE)] = 2000
+    input_len: Annotated[int, flag("--input-len", help="Tokens of a prompt.", **WHOLE)] = 128
+    output_len: Annotated[int, flag("--output-len", help="Tokens to generate.", **WHOLE)] = 128
+    range_ratio: Annotated[
+        float, flag("--range-ratio", help="Lengths vary by this share.", **NUMBER)
+    ] = 0.0
+    prefix_len: Annotated[
+        int, flag("--prefix-len", help="Tokens before a prompt that prompts share.", **WHOLE)
+    ] = 0
+    prefixes: Annotated[
+        int, flag("--num-prefixes", help="Different shared beginnings.", **WHOLE)
+    ] = 1
+    seed: Annotated[
+        int, flag("--seed", help="Same seed, same requests.", environment=False, **WHOLE)
+    ] = 0
+
+    @property
+    def given(self) -> bool:
+        """Whether there is a load."""
+        return self.trace is not None or self.rate is not None
+
+    def load(self) -> list[Arrival]:
+        """Return the requests.
+
+        Raises:
+            InputError: A bad file or number, or there is not exactly one of file and rate.
+        """
+        from suffice.plan import trace
+
+        if self.trace is not None:
+            if self.rate is not None:
+                raise InputError("--trace and --request-rate contradict each other: give one")
+            return trace.read(self.trace)
+        if self.rate is None:
+            raise InputError("give --trace FILE or --request-rate N: what arrives")
+        lengths = trace.Lengths(
+            self.input_len, self.output_len, self.range_ratio, self.prefix_len, self.prefixes
+        )
+        return trace.made(self.arrivals, self.rate, self.requests, lengths, self.seed, self.burst)
+
+
+@dataclass(frozen=True)
+class PlanFlags:
+    """The goals, the engines and the front."""
+
+    slo: Annotated[
+        str, flag("--slo", help="Goals of a request: ttft, tpot, gap, e2el, in s, ms or us.")
+    ] = "ttft=1s,tpot=50ms"
+    goal: Annotated[str, flag("--goal", help="The share of requests that must hold them.")] = "99%"
+    instances: Annotated[
+        int | None, flag("--instances", help="Simulate this number of engines alone.", **WHOLE)
+    ] = None
+    most: Annotated[
+        int, flag("--most-instances", help="Search up to this number of engines.", **WHOLE)
+    ] = 256
+    cores: Annotated[
+        str | None, flag("--cores", help="Cores of an engine, such as 2 or 4,8; default: measured.")
+    ] = None
+    node_cores: Annotated[
+        int | None, flag("--node-cores", help="Cores of a node; default: as here.", **WHOLE)
+    ] = None
+    bandwidth: Annotated[
+        float | None,
+        flag(
+            "--bandwidth",
+            help="GB/s that a node reads; default: as here, in proportion to its cores.",
+            **NUMBER,
+        ),
+    ] = None
+    parallel: Annotated[
+        int, flag("-np", "--parallel", "--max-num-seqs", help="Samples of an engine.", **WHOLE)
+    ] = 16
+    max_queue: Annotated[
+        int, flag("--max-queue", help="Most requests that wait; more are refused.", **WHOLE)
+    ] = 256
+    step_ms: Annotated[
+        float, flag("--step-ms", help="Milliseconds of a step with prompts.", **NUMBER)
+    ] = 40.0
+    prefix_cache_bytes: Annotated[
+        str | None, flag("--prefix-cache-bytes", help="Memory of kept caches; default: 1GiB.")
+    ] = None
+    front_request_us: Annotated[
+        float | None, flag("--front-request-us", help="The front's time for a request.", **NUMBER)
+    ] = None
+    front_token_us: Annotated[
+        float | None, flag("--front-token-us", help="The front's time for a token.", **NUMBER)
+    ] = None
+    front_apart: Annotated[
+        bool, flag("--front-apart", help="The front has a core that is no engine's.")
+    ] = False
+    calibrate: Annotated[
+        bool, flag("--calibrate", help="Measure the model's steps here, even if they are known.")
+    ] = False
+    plot: Annotated[
+        Path | None,
+        flag("--plot", help="Write a picture, .png or .svg.", metavar="FILE", environment=False),
+    ] = None
+    output: Annotated[
+        str, flag("-o", "--output", help="Format: md or json.", environment=False)
+    ] = "md"

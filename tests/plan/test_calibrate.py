@@ -1,0 +1,121 @@
+"""Calibrations: measured with a real engine, kept, and found again."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from commands import Cli, complaint
+from planning import calibration
+from suffice.engine.config import Config
+from suffice.errors import InputError
+from suffice.plan import calibrate, stored
+from suffice.plan.calibrate import Scene
+from suffice.plan.costs import Call
+from suffice.plan.stored import Calibration
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure a few steps alone."""
+    monkeypatch.setattr(calibrate, "SAMPLES", (1, 3))
+    monkeypatch.setattr(calibrate, "DEPTHS", (20, 130))
+    monkeypatch.setattr(calibrate, "PARTS", (8, 40))
+    monkeypatch.setattr(calibrate, "LONG", 300)
+    monkeypatch.setattr(calibrate, "STEPS", 6)
+    monkeypatch.setattr(calibrate, "ROUNDS", 1)
+    monkeypatch.setattr(calibrate, "_READ_BYTES", 1 << 20)
+
+
+def test_a_model_is_measured(checkpoint: Path, quick: None) -> None:
+    config = Config.create(str(checkpoint), threads=1, max_model_len=4096)
+    *steps, found = calibrate.calibrate(config, "these")
+    assert steps == [None] * 10 and len(steps) < calibrate.MOST_SCENES
+    assert isinstance(found, Calibration) and found.options == "these" and found.threads == 1
+    assert found.model.context == 4096 and found.model.tile_rows == 128
+    assert found.model.shares_prompts and found.model.growth.startswith("bmc:ratio=")
+    costs = found.costs
+    assert costs.seconds(Call(1, 1, 20)) > 0 and costs.overhead(1) > 0
+    assert costs.mapped > 0 and costs.copied > 0 and costs.weight_bytes > 0
+    assert found.residual.measured > 10
+
+
+def test_what_calls_compute_is_noted(checkpoint: Path, quick: None) -> None:
+    seen: list[Call] = []
+    real = calibrate.grouped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            calibrate, "grouped", lambda calls: seen.extend(c.call for c in calls) or real(calls)
+        )
+        config = Config.create(str(checkpoint), threads=1, max_model_len=4096)
+        list(calibrate.calibrate(config, ""))
+    # The scene of three samples at depth 130: its last step, when all have 5 of 6 tokens.
+    assert any(call.rows == call.outputs == 3 and 3 * 131 <= call.read <= 3 * 136 for call in seen)
+    # The second whole tile of the long prompt, whose tokens attend to 128 and to themselves.
+    assert Call(128, 0, 0, 128 * 128 + 128 * 129 / 2) in seen
+    assert Call(40, 1, 0, 40 * 41 / 2) in seen, "a short prompt, with its last token's logits"
+
+
+def test_scenes_fit_memory_and_context() -> None:
+    all_ = calibrate.scenes(8192, 1000)
+    few = calibrate.scenes(8192, 100_000, most_bytes=10**8)
+    assert max(each.samples * each.depth for each in few) < max(
+        each.samples * each.depth for each in all_
+    )
+    assert all(each.bytes(100_000) <= 10**8 for each in few)
+    assert all(each.depth + each.steps < 600 for each in calibrate.scenes(600, 1000))
+    with pytest.raises(InputError, match="is too small, or its memory too large"):
+        calibrate.scenes(64, 1000)
+    assert Scene(2, 10, 6, also=20).bytes(10) == 10 * (2 * 272 + 20)
+
+
+def test_a_calibration_is_kept_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUFFICE_CACHE", str(tmp_path))
+    monkeypatch.setattr(stored.machine, "cpu_name", lambda: "test")
+    assert stored.find("", 2, "base") is None
+    two = calibration()
+    costs = dataclasses.replace(
+        two.costs, hardware=dataclasses.replace(two.costs.hardware, cores=8)
+    )
+    eight = msgspec.structs.replace(two, costs=costs)
+    stored.save(two)
+    stored.save(eight)
+    stored.save(msgspec.structs.replace(two, measured="later"))
+    assert len(stored.read()) == 2
+    near = stored.find("", 3, "base")
+    assert near is not None and near.threads == 2 and near.measured == "later"
+    assert stored.find("", 6, "base") == eight
+    assert stored.find("other", 2, "base") is None and stored.find("", 2, "v3") is None
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 1, "calibrations": [{}]}'])
+def test_a_damaged_file_is_refused(cli: Cli, checkpoint: Path, tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "empty-cache"
+    folder.mkdir()
+    (folder / "plan.json").write_text(text)
+    ran = cli("plan", "-m", str(checkpoint), "--request-rate", "1")
+    assert ran.code == 2 and "holds no calibrations: measure again with" in complaint(ran)
+
+
+def test_the_first_run_measures_and_the_next_does_not(
+    cli: Cli, checkpoint: Path, quick: None, tmp_path: Path
+) -> None:
+    options = ("-m", str(checkpoint), "-c", "4096", "-t", "1", "--num-prompts", "4")
+    load = ("--request-rate", "1", "--output-len", "2", "--slo", "ttft=60s")
+    first = cli("plan", *options, *load)
+    assert first.code == 0 and "measuring the steps of" in first.err
+    assert (tmp_path / "empty-cache" / "plan.json").is_file()
+    second = cli("plan", *options, *load)
+    assert second.code == 0 and "measuring" not in second.err and second.out == first.out
+    other = cli("plan", *options, *load, "--attention", "aet")
+    assert "measuring the steps of" in other.err, "other options cost something else"
+
+
+def test_the_costs_alone_can_be_measured(cli: Cli, checkpoint: Path, quick: None) -> None:
+    ran = cli("plan", "--calibrate", "-m", str(checkpoint), "-c", "4096", "-t", "1")
+    assert ran.code == 0
+    assert "8 samples, depth 128" in ran.out and "error of the fit: median" in ran.out

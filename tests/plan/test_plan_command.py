@@ -1,0 +1,159 @@
+"""`suffice plan`: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from commands import Cli, complaint
+from planning import calibration
+from suffice.cli.plan import drawn
+from suffice.cli.plan_flags import LoadFlags, PlanFlags
+from suffice.plan import stored
+from suffice.plan.trace import Lengths, made, write
+
+LOAD = ("--request-rate", "20", "--num-prompts", "60", "--input-len", "50", "--output-len", "10")
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch, checkpoint: Path) -> tuple[str, ...]:
+    """Make the steps of a model known; return the flags that name it."""
+    monkeypatch.setattr(stored, "find", lambda *place: calibration())
+    return ("-m", str(checkpoint))
+
+
+def test_the_fewest_engines_are_found_and_said(cli: Cli, known: tuple[str, ...]) -> None:
+    ran = cli("plan", *known, *LOAD, "--slo", "ttft=300ms,tpot=20ms")
+    assert ran.code == 0
+    lines = ran.err.splitlines()
+    assert lines[0].startswith("1 x 2 cores: ") and "miss" in lines[0]
+    assert "| 3 x 2 cores |" in ran.out and "costs: planned, 2 threads" in ran.out
+
+
+def test_json_has_every_try_and_the_same_command_prints_the_same(
+    cli: Cli, known: tuple[str, ...]
+) -> None:
+    command = ("plan", *known, *LOAD, "--slo", "ttft=300ms,tpot=20ms", "-o", "json")
+    first, second = cli(*command), cli(*command)
+    assert first.out == second.out
+    (tries,) = json.loads(first.out).values()
+    assert [each["instances"] for each in tries] == [1, 2, 4, 3]
+    assert [each["holds"] for each in tries] == [False, False, True, True]
+    assert tries[1]["figures"]["requests"] == 60
+
+
+def test_several_kinds_of_engines_are_compared(cli: Cli, known: tuple[str, ...]) -> None:
+    ran = cli("plan", *known, *LOAD, "--cores", "1,4", "--node-cores", "8", "--bandwidth", "100")
+    assert ran.code == 0
+    assert " x 1 core |" in ran.out and " x 4 cores |" in ran.out
+
+
+def test_no_number_that_holds_ends_with_1(cli: Cli, known: tuple[str, ...]) -> None:
+    ran = cli("plan", *known, *LOAD, "--slo", "tpot=1ms", "--most-instances", "2")
+    assert ran.code == 1
+    assert "more than 2" in ran.out and "miss tpot" in ran.err
+
+
+def test_a_trace_and_a_picture(cli: Cli, known: tuple[str, ...], tmp_path: Path) -> None:
+    write(tmp_path / "trace", made("bursts", 10, 40, Lengths(50, 10), burst=4))
+    picture = tmp_path / "plan.svg"
+    ran = cli("plan", *known, "--trace", str(tmp_path / "trace"), "--plot", str(picture))
+    assert ran.code == 0
+    text = picture.read_text()
+    assert "<svg" in text and list(tmp_path.glob("*.part")) == []
+
+
+def test_the_costs_of_a_calibration_are_shown() -> None:
+    text = drawn(calibration())
+    # 4 ms, 0.5 ms for each row, and 1 us for each of 8 x 2048 rows that are read.
+    assert re.search(r"8 samples, depth 2048 +\| 24.38 ", text)
+    assert "median 1.0%, p95 5.0% of 100 calls" in text
+
+
+def test_what_is_not_given_is_as_in_the_server() -> None:
+    from suffice.cli.serve import ServerFlags
+
+    server, own = ServerFlags(), PlanFlags()
+    for name in ("parallel", "max_queue", "step_ms", "prefix_cache_bytes"):
+        assert getattr(own, name) == getattr(server, name)
+    assert not LoadFlags().given and LoadFlags(rate=1.0).given
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "give --trace FILE or --request-rate N"),
+        (("--trace", "absent"), "absent: cannot be read: No such file or directory"),
+        (("--trace", "x", "--request-rate", "1"), "contradict each other: give one"),
+        (("--request-rate", "0"), "must be more than 0"),
+        (("--request-rate", "1", "--arrivals", "steady"), "unknown pattern 'steady'"),
+        (("--request-rate", "1", "--slo", "ttft=fast"), "--slo ttft=fast: must be like"),
+        (("--request-rate", "1", "--goal", "all"), "--goal all: must be a share"),
+        (("--request-rate", "1", "--cores", "two"), "must be whole numbers of at least 1"),
+        (("--request-rate", "1", "--cores", "2,2"), "must be whole numbers of at least 1"),
+        (("--request-rate", "1", "--cores", "8", "--node-cores", "4"), "must be at most"),
+        (("--request-rate", "1", "--instances", "0"), "must be at least 1"),
+        (("--request-rate", "1", "--most-instances", "0"), "must be at least 1"),
+        (("--request-rate", "1", "--bandwidth", "-5"), "must be more than 0"),
+        (("--request-rate", "1", "--front-token-us", "-1"), "must be seconds, at least 0"),
+        (("--request-rate", "1", "-o", "html"), "unknown output 'html'"),
+        (("--request-rate", "1", "--plot", "a.gif"), "must end in .png, .svg or .pdf"),
+        (("--request-rate", "1", "--plot", "no/a.png"), "there is no folder 'no'"),
+        (("--request-rate", "1", "--speculate", "ngram"), "does not simulate drafts"),
+        (("--request-rate", "1", "--policy", "snapkv"), "simulates no policy that evicts"),
+    ],
+)
+def test_bad_flags_are_one_line(
+    cli: Cli, known: tuple[str, ...], flags: tuple[str, ...], said: str
+) -> None:
+    ran = cli("plan", *known, *flags)
+    assert ran.code == 2 and said in complaint(ran)
+
+
+def test_it_needs_the_packages_of_the_server(
+    cli: Cli, known: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("suffice.plan")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "msgspec", None)
+    ran = cli("plan", *known, *LOAD)
+    assert ran.code == 2 and "`suffice plan` needs msgspec" in complaint(ran)
+
+
+def test_ctrl_c_ends_a_simulation(checkpoint: Path) -> None:
+    program = """
+import sys
+from planning import calibration
+from suffice.plan import stored
+stored.find = lambda *place: calibration()
+from suffice.plan.cluster import Cluster
+run = Cluster.run
+def noted(*arguments, **more):
+    print("simulating", flush=True)
+    return run(*arguments, **more)
+Cluster.run = noted
+from suffice.cli import main
+main()
+"""
+    load = ["--request-rate", "5", "--num-prompts", "100000"]
+    command = [sys.executable, "-c", program, "plan", "-m", str(checkpoint), *load]
+    support = str(Path(__file__).parents[1] / "support")
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": support},
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "simulating\n", process.stderr.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert "Traceback" not in process.stderr.read()

@@ -1,0 +1,97 @@
+"""Loads: the patterns, and files with their errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from suffice.errors import InputError
+from suffice.plan.trace import Arrival, Lengths, made, read, write
+
+
+def test_a_rate_is_kept_on_average() -> None:
+    for pattern in ("poisson", "bursts"):
+        found = made(pattern, 10, 4000, Lengths(), burst=8)
+        assert 350 < found[-1].arrival < 450
+        assert found == made(pattern, 10, 4000, Lengths(), burst=8)
+        assert found != made(pattern, 10, 4000, Lengths(), seed=1, burst=8)
+
+
+def test_a_burst_comes_together() -> None:
+    times = [each.arrival for each in made("bursts", 10, 24, Lengths(), burst=8)]
+    assert len(set(times)) == 3 and times == sorted(times)
+
+
+def test_lengths_vary_by_their_share_and_prefixes_take_turns() -> None:
+    found = made("poisson", 10, 500, Lengths(100, 50, 0.2, prefix=64, prefixes=2))
+    assert {each.prefix for each in found} == {0, 1}
+    assert all(144 <= each.prompt_tokens <= 184 for each in found)
+    assert all(40 <= each.output_tokens <= 60 for each in found)
+    assert len({each.prompt_tokens for each in found}) > 20
+
+
+def test_a_file_is_read_as_it_was_written_in_order_of_time(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    arrivals = [Arrival(2.5, 10, 3), Arrival(0.5, 20, 4, "a", 15, priority=-1, key="k")]
+    write(path, arrivals)
+    assert read(path) == arrivals[::-1]
+
+
+GOOD = '{"arrival": 0, "prompt_tokens": 5, "output_tokens": 5'
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("nonsense", "line 2: JSON is malformed"),
+        (b"\xff", "line 2: "),
+        ("[1]", "line 2: Expected `object`, got `array`"),
+        ('{"arrival": 0, "prompt_tokens": 5}', "missing required field `output_tokens`"),
+        (GOOD + ', "outputs": 1}', "unknown field `outputs`"),
+        (GOOD.replace("5", "0", 1) + "}", "line 2: prompt_tokens=0: must be at least 1"),
+        (GOOD.replace("0", "-1", 1) + "}", "line 2: arrival=-1.0: must be seconds, at least 0"),
+        (GOOD + ', "prefix_tokens": 3}', "prefix_tokens without prefix"),
+        (GOOD + ', "prefix": "a", "prefix_tokens": 6}', "must be at most prompt_tokens=5"),
+        (GOOD.replace("5", "1.5", 1) + "}", "Expected `int`, got `float`"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str | bytes, complaint: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    data = line if isinstance(line, bytes) else line.encode()
+    path.write_bytes(GOOD.encode() + b"}\n" + data + b"\n")
+    with pytest.raises(InputError) as error:
+        read(path)
+    assert complaint in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_without_requests_or_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n \n")
+    with pytest.raises(InputError, match="has no requests"):
+        read(tmp_path / "empty")
+    with pytest.raises(InputError, match="No such file"):
+        read(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"pattern": "poison"}, "Did you mean 'poisson'"),
+        ({"rate": 0}, "rate=0: must be more than 0"),
+        ({"rate": float("nan")}, "rate=nan"),
+        ({"requests": 0}, "requests=0: must be at least 1"),
+        ({"burst": 0}, "burst=0: must be at least 1"),
+    ],
+)
+def test_bad_numbers_are_refused(change: dict[str, float], complaint: str) -> None:
+    given = {"pattern": "poisson", "rate": 1, "requests": 1, "lengths": Lengths(), **change}
+    with pytest.raises(InputError, match=complaint):
+        made(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change", [{"prompt": 0}, {"output": 0}, {"ratio": 1.0}, {"prefix": -1}, {"prefixes": 0}]
+)
+def test_bad_lengths_are_refused(change: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=next(iter(change))):
+        Lengths(**change)  # type: ignore[arg-type]

@@ -7,18 +7,67 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from suffice.attention.rule import weakest
 from suffice.engine.work import Delta, EngineStats, Look
 from suffice.serve import wire
-from suffice.serve.cores import shares
+from suffice.serve.cores import Share, shares
 from suffice.serve.instances import Instance
 from suffice.serve.pending import Observer, Ticket
 from suffice.serve.router import Load, Router
 from suffice.serve.settings import Settings
+
+
+class Member(Protocol):
+    """What a fleet needs of an engine; `Instance` says what each part is."""
+
+    facts: wire.Facts | None
+    stats: dict[str, Any]
+    past: Counter[str]
+    restarts: int
+    failovers: int
+    tickets: dict[str, Ticket]
+    gone: str | None
+    seen: Callable[[Look], None]
+    stepped: Callable[[list[int]], None]
+    left: Callable[[list[Ticket]], None]
+    back: Callable[[], None]
+
+    async def start(self) -> None:
+        """Start, and wait until it is ready."""
+
+    async def close(self) -> None:
+        """Stop."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests at once."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it does and is healthy."""
+
+    def ailment(self) -> str | None:
+        """Return why it is not healthy."""
+
+    def watch(self, on: bool) -> None:
+        """Have looks sent to `seen`, or no more."""
+
+    def submit(self, ticket: Ticket) -> None:
+        """Take a ticket."""
+
+    def go_on(self, ticket: Ticket) -> None:
+        """Take a ticket that another has begun."""
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Forget a ticket."""
+
+
+Hire = Callable[[Settings, Observer, Share | None], Member]
 
 
 class Fleet:
@@ -29,14 +78,14 @@ class Fleet:
         seen: Takes looks at all engines together; see `watch`.
     """
 
-    def __init__(self, settings: Settings, observe: Observer) -> None:
-        """Prepare the instances.
+    def __init__(self, settings: Settings, observe: Observer, hire: Hire = Instance) -> None:
+        """Prepare the instances; `hire` makes each.
 
         Raises:
             OptionError: There are fewer cores than instances.
         """
         own = shares(settings.instances)
-        self.members = [Instance(settings, self._observed, share) for share in own]
+        self.members = [hire(settings, self._observed, share) for share in own]
         self.seen: Callable[[Look], None] = lambda look: None
         self._observe = observe
         self._router = Router(len(self.members))
@@ -147,7 +196,7 @@ class Fleet:
             if not member.ready:
                 self._move(member, list(member.tickets.values()))
 
-    def _move(self, source: Instance, tickets: list[Ticket]) -> None:
+    def _move(self, source: Member, tickets: list[Ticket]) -> None:
         for ticket in tickets:
             target = self.members[self._choice(ticket)]
             if target is not source:

@@ -17,7 +17,8 @@ from suffice.pull import resolve
 from suffice.serve import wire
 from suffice.serve.chance import drawn
 from suffice.serve.errors import Problem
-from suffice.serve.fleet import Fleet
+from suffice.serve.fleet import Fleet, Hire
+from suffice.serve.instances import Instance
 from suffice.serve.live import Live
 from suffice.serve.metrics import Metrics
 from suffice.serve.pending import Mailbox, Ticket
@@ -64,10 +65,12 @@ class Job:
 class Front:
     """What the routes share. The event loop's thread alone uses it."""
 
-    def __init__(self, settings: Settings, text: Text | None = None) -> None:
+    def __init__(
+        self, settings: Settings, text: Text | None = None, hire: Hire = Instance
+    ) -> None:
         self.settings = settings
         self.metrics = Metrics(settings.metrics_prefix, settings.names[0])
-        self.instance = Fleet(settings, self._observe)
+        self.instance = Fleet(settings, self._observe, hire)
         self.live = Live(self.instance)
         self.metrics.watch(self.instance.members)
         self.jobs: dict[str, Job] = {}

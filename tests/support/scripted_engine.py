@@ -3,7 +3,8 @@
 It runs in the engine's process like the real one. Its options: `step_seconds` of a step,
 `max_waiting` requests, `context`, `says` (the text of every answer), `hold` (a file: no steps while
 it exists), `fail` (a word: the engine refuses to start with it), `dies` (a file: the
-engine's process ends while it exists).
+engine's process ends while it exists), `log` (a file that gets the prompt of each request, a line
+each).
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ class ScriptedEngine:
         self.context = int(options.get("context", 512))
         self.says = str(options.get("says", ""))
         self.hold = Path(options["hold"]) if options.get("hold") else None
+        self.log = Path(options["log"]) if options.get("log") else None
         self.requests: dict[str, Running] = {}
         self.lock = threading.Lock()
         self.closed = False
@@ -130,6 +132,9 @@ class ScriptedEngine:
         with self.lock:
             if len(self.requests) >= self.max_waiting:
                 raise Busy(f"{len(self.requests)} requests wait already", 2.5)
+            if self.log is not None:
+                with self.log.open("a") as file:
+                    file.write(f"{'-'.join(map(str, work.prompt))}\n")
             self.requests[work.id] = Running(work, on_delta, self.context, self.says)
 
     def cancel(self, id: str) -> bool:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message
 
 from suffice.errors import InputError
 from suffice.serve.app import build
-from suffice.serve.batch_file import Entry, Requests, Results, parsed, result
+from suffice.serve.batch_file import Entry, Requests, Results, parsed, refusal, result
 from suffice.serve.chance import named
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front
@@ -64,7 +64,7 @@ class Record:
 
     def fault(self, entry: Entry) -> None:
         """Add the error of a line that is no request."""
-        self.results.add(result(entry, None, {"code": "invalid_line", "message": entry.fault}))
+        self.results.add(refusal(entry))
         self.counts.refused += 1
 
     def answer(self, entry: Entry, line: bytes) -> None:

@@ -223,6 +223,11 @@ def result(
     )
 
 
+def refusal(entry: Entry) -> bytes:
+    """Return the line of the result of a line that is no request."""
+    return result(entry, None, {"code": "invalid_line", "message": entry.fault})
+
+
 def id_of(line: bytes) -> str:
     """Return the id of a result; empty if a line has none."""
     try:

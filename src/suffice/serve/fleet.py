@@ -26,9 +26,7 @@ class Member(Protocol):
     """What a fleet needs of an engine; `Instance` says what each part is."""
 
     facts: wire.Facts | None
-    stats: dict[str, Any]
     past: Counter[str]
-    restarts: int
     failovers: int
     tickets: dict[str, Ticket]
     gone: str | None
@@ -36,6 +34,14 @@ class Member(Protocol):
     stepped: Callable[[list[int]], None]
     left: Callable[[list[Ticket]], None]
     back: Callable[[], None]
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """The last counts."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it died."""
 
     async def start(self) -> None:
         """Start, and wait until it is ready."""

@@ -80,7 +80,9 @@ def session_of(scope: Scope) -> str:
 class FrontReplica:
     """A front, whose engine is the cluster's."""
 
-    async def __init__(self, settings: Settings, generation: str, engines: Any) -> None:
+    async def __init__(  # type: ignore[misc] # as Ray allows it
+        self, settings: Settings, generation: str, engines: Any
+    ) -> None:
         """Load the tokenizer, and wait until an engine is ready.
 
         Raises:

@@ -23,7 +23,7 @@ from ray.exceptions import RayError
 from suffice import native
 from suffice.errors import InputError, one_line
 from suffice.serve.batch import AHEAD, Answer, Answers, Record
-from suffice.serve.batch_file import Entry, entry_of, id_of, parsed, result
+from suffice.serve.batch_file import Entry, entry_of, id_of, parsed, refusal
 from suffice.serve.leases import Lease
 from suffice.serve.settings import Settings
 
@@ -76,8 +76,8 @@ class Engines:
     async def _one(self, line: bytes) -> bytes:
         entry = entry_of(1, line)
         if entry.fault:
-            reason = entry.fault.partition(": ")[2]  # without the line's number
-            return result(entry, None, {"code": "invalid_line", "message": reason})
+            bare = entry.fault.partition(": ")[2]  # without the line's number
+            return refusal(dataclasses.replace(entry, fault=bare))
         return await self._answers.result(entry, *parsed(line))
 
     def _done(self, work: Any) -> Any:

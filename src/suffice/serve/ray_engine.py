@@ -55,7 +55,9 @@ _submit: msgspec.msgpack.Decoder[wire.Submit] = msgspec.msgpack.Decoder(wire.Sub
 class EngineReplica:
     """One engine. Its methods are called by fronts, through Ray."""
 
-    async def __init__(self, settings: Settings, threads: int, name: str = "") -> None:
+    async def __init__(  # type: ignore[misc] # as Ray allows it
+        self, settings: Settings, threads: int, name: str = ""
+    ) -> None:
         """Start the engine, on cores that no other engine of the machine has.
 
         Raises:

@@ -1,4 +1,7 @@
-"""The server on a Ray cluster, with a node killed under load. Tests ray.py, ray_cluster.py, ray_router.py."""
+"""The server on a Ray cluster, with a node killed under load.
+
+Tests ray.py, ray_cluster.py, ray_router.py.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,8 @@ class App:
     def count(self, name: str) -> float:
         """Return a counter of the front."""
         lines = self.client.get("/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(f"suffice:{name}{{"))
+        own = [line for line in lines if line.startswith(f"suffice:{name}{{")]
+        return sum(float(line.split()[-1]) for line in own)
 
     def engines(self) -> dict[str, int]:
         """Return the engine's process of each node that has one."""
@@ -135,7 +139,7 @@ def test_an_engine_that_hangs_is_replaced(app: App) -> None:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             texts = list(pool.map(app.stream, range(AT_ONCE)))
         assert len(set(texts)) == AT_ONCE
-        until(lambda: app.engines().get(node, pid) != pid)  # by the heartbeat, Ray has a new replica
+        until(lambda: app.engines().get(node, pid) != pid)  # by a replica of Ray's
     finally:
         if Path(f"/proc/{pid}").exists():
             os.kill(pid, signal.SIGKILL)

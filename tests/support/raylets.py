@@ -13,6 +13,7 @@ QUIET = {  # of Ray; nothing leaves the machine, and no dashboard or usage repor
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_raylet_start_wait_time_s": "300",  # the machine may be busy
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
 }
 

@@ -1,7 +1,7 @@
 """Batches of requests on a Ray cluster, for programs: a callable for Ray Data, and a function.
 
-Requests and results are OpenAI's batch format, as in `suffice batch`. A result depends on its request,
-the model and the techniques alone: not on the cluster, nor on what died while it ran.
+Requests and results are OpenAI's batch format, as in `suffice batch`. A result depends on its
+request, the model and the techniques alone: not on the cluster, nor on what died while it ran.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ except ImportError as error:
     raise missing(error, "ray") from None
 
 from suffice.engine.config import Config
-from suffice.engine.options import EngineOptions
 from suffice.errors import InputError, brief, one_line
 from suffice.serve.batch_file import Entry, entry_of, id_of, refusal
 from suffice.serve.ray_batch import Engines, connected, fitting, lines
@@ -34,9 +33,9 @@ class Answer(Engines):
     """A callable class for `Dataset.map_batches`: an actor with one engine.
 
     It takes a column of requests, each a line of JSON in OpenAI's batch format, and adds columns:
-    `result`, the lines of the results, `model`, the fingerprint of the model and its options, `isa`,
-    the instruction set, and `fault`, why the engine cannot be used; empty if it can. A batch's
-    requests run together; give the actor several batches at a time to fill its places:
+    `result`, the lines of the results, `model`, the fingerprint of the model and its options,
+    `isa`, the instruction set, and `fault`, why the engine cannot be used; empty if it can. The
+    requests of a batch run together:
 
         ray.data.read_text("requests.jsonl").map_batches(
             Answer,

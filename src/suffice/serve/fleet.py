@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,7 +25,6 @@ class Member(Protocol):
     """What a fleet needs of an engine; `Instance` says what each part is."""
 
     facts: wire.Facts | None
-    past: Counter[str]
     failovers: int
     tickets: dict[str, Ticket]
     gone: str | None
@@ -40,8 +38,12 @@ class Member(Protocol):
         """The last counts."""
 
     @property
+    def past(self) -> Mapping[str, float]:
+        """The sums of the last counts of engines that died."""
+
+    @property
     def restarts(self) -> int:
-        """How often it died."""
+        """How many those are."""
 
     async def start(self) -> None:
         """Start, and wait until it is ready."""
@@ -221,7 +223,7 @@ def load_of(tickets: Iterable[Ticket]) -> Load:
     return Load(sum(map(len, waiting)), sum(ticket.samples for ticket in found))
 
 
-def summed(counts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def summed(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the sums of counts by name; of times, the latest."""
     found: dict[str, Any] = {}
     for each in counts:

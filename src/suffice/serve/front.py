@@ -65,9 +65,7 @@ class Job:
 class Front:
     """What the routes share. The event loop's thread alone uses it."""
 
-    def __init__(
-        self, settings: Settings, text: Text | None = None, hire: Hire = Instance
-    ) -> None:
+    def __init__(self, settings: Settings, text: Text | None = None, hire: Hire = Instance) -> None:
         self.settings = settings
         self.metrics = Metrics(settings.metrics_prefix, settings.names[0])
         self.instance = Fleet(settings, self._observe, hire)

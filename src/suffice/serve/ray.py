@@ -38,14 +38,14 @@ HEALTH_SECONDS = 5.0
 MOST_STARTS = 3  # of an engine, before the deployment has failed
 
 
-class Refused(click.ClickException, InputError):
+class Refused(click.ClickException, InputError):  # noqa: N818 (what the argument is)
     """A bad argument: `serve run` shows the line, and ends with exit code 2."""
 
     exit_code = 2
 
 
 class Adapted:
-    """The application as Ray has it: notes sessions, and leaves a header to Ray that it sets itself.
+    """The application as Ray has it: notes sessions, and leaves the request's id to Ray.
 
     The session is that of the request's header, within its API key.
     """
@@ -95,14 +95,9 @@ class FrontReplica:
         self._front = Front(settings, text, joined(engines))
         await self._front.start()
 
-    def __serve_build_asgi_app__(self) -> ASGIApp:  # noqa: N807 (Ray's name)
+    def __serve_build_asgi_app__(self) -> ASGIApp:
         """Return the application."""
         return Adapted(application(self._front))
-
-    async def __del__(self) -> None:
-        """Stop: Ray calls this once the front's requests have ended."""
-        if hasattr(self, "_front"):
-            await self._front.close()
 
 
 def build(args: Mapping[str, Any]) -> Application:
@@ -134,13 +129,14 @@ def deployed(settings: Settings, cluster: Cluster) -> Application:
     ).bind(settings, cluster.threads)
     # What the front allows is for all engines together.
     places = settings.max_num_seqs * cluster.most
-    own = dataclasses.replace(settings, max_num_seqs=places, page=False)
+    own = dataclasses.replace(settings, max_num_seqs=places)
+    where = HEAD if cluster.front_nodes == "head" else {}
     return serve.deployment(
         serve.ingress()(FrontReplica),
         name="front",
         num_replicas=cluster.fronts,
         max_ongoing_requests=places + settings.max_queue + 64,  # the front refuses, not Ray
-        ray_actor_options={"num_cpus": 0, "resources": HEAD if cluster.front_nodes == "head" else {}},
+        ray_actor_options={"num_cpus": 0, "resources": where},
         graceful_shutdown_timeout_s=settings.shutdown_seconds,
         max_constructor_retry_count=MOST_STARTS,
     ).bind(own, cluster.generation_config, engines)

@@ -1,4 +1,4 @@
-"""The arguments of `serve run suffice.serve.ray:build`: texts of the command line, or values of YAML."""
+"""The arguments of `serve run suffice.serve.ray:build`: texts, or values of a YAML file."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Cluster:
             raise unknown("generation_config", self.generation_config, GENERATION)
         if (self.min_instances is None) != (self.max_instances is None):
             raise InputError("a range of engines needs both min_instances and max_instances")
-        if self.min_instances is not None and self.max_instances is not None:
-            if not 1 <= self.min_instances <= self.instances <= self.max_instances:
-                given = f"{self.min_instances}, {self.instances}, {self.max_instances}"
-                raise InputError(
-                    "1 <= min_instances <= instances <= max_instances must hold; they are " + given
-                )
+        least, most = self.min_instances or self.instances, self.most
+        if not 1 <= least <= self.instances <= most:
+            raise InputError(
+                "1 <= min_instances <= instances <= max_instances must hold; they are "
+                f"{least}, {self.instances}, {most}"
+            )
 
     @property
     def most(self) -> int:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -23,6 +22,7 @@ from suffice.engine.work import Look
 from suffice.serve import wire
 from suffice.serve.cores import Share
 from suffice.serve.errors import Problem
+from suffice.serve.fleet import summed
 from suffice.serve.instances import MOST_TRIES
 from suffice.serve.pending import Observer, Ticket
 from suffice.serve.ray_engine import Told, encode, told
@@ -40,7 +40,6 @@ class Cluster:
 
     def __init__(self, handle: Any, settings: Settings, observe: Observer) -> None:
         self.facts: wire.Facts | None = None
-        self.past: Counter[str] = Counter()
         self.failovers = 0
         self.tickets: dict[str, Ticket] = {}
         self.gone: str | None = None
@@ -50,6 +49,7 @@ class Cluster:
         self.back: Callable[[], None] = lambda: None
         self._handle, self._settings, self._observe = handle, settings, observe
         self._engines: dict[str, Told] = {}  # the last counts of each replica
+        self._lost: dict[str, Told] = {}  # those of replicas that are gone, as it seems
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
@@ -72,18 +72,20 @@ class Cluster:
 
     @property
     def stats(self) -> dict[str, Any]:
-        """The sums of the replicas' last counts; of times, the latest."""
-        found: Counter[str] = Counter()
-        for each in self._engines.values():
-            found.update({**each.past} if each.past else {})
-            found.update(each.stats)
-        latest = [each.stats.get("last_step_at", 0.0) for each in self._engines.values()]
-        return {**found, "last_step_at": max(latest, default=0.0)}
+        """The sums of the replicas' last counts."""
+        return summed(each.stats for each in self._engines.values())
+
+    @property
+    def past(self) -> dict[str, float]:
+        """The sums of the last counts of engines that died, on nodes that live and on others."""
+        parts = [each.past for each in (*self._engines.values(), *self._lost.values())]
+        return summed([*parts, *(each.stats for each in self._lost.values())])
 
     @property
     def restarts(self) -> int:
-        """Engines that died on nodes that live."""
-        return sum(each.restarts for each in self._engines.values())
+        """How many those are."""
+        known = (*self._engines.values(), *self._lost.values())
+        return sum(each.restarts for each in known) + len(self._lost)
 
     @property
     def ready(self) -> bool:
@@ -171,6 +173,8 @@ class Cluster:
                 ticket.tries += 1
                 ticket.deaths += 1
                 self.failovers += 1
+                if engine in self._engines:
+                    self._lost[engine] = self._engines.pop(engine)
             raise
         finally:
             if not ticket.over or ticket.final is None:
@@ -181,6 +185,7 @@ class Cluster:
         if not message.engine:
             return None
         self._engines[message.engine] = message
+        self._lost.pop(message.engine, None)
         return message.engine
 
     def _deliver(self, ticket: Ticket, message: Told) -> None:

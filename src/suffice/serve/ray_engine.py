@@ -1,13 +1,13 @@
 """An engine as a replica of Ray Serve: its process, and a stream for each request that it runs.
 
-The engine is a child process, as in `suffice serve`: the replica's event loop stays free to beat and
-to stream, and an engine that dies is started again on its node, with its requests.
+The engine is a child process, as in `suffice serve`: the replica's event loop stays free to beat
+and to stream, and an engine that dies is started again on its node, with its requests. It ends with
+the replica's process, which Ray ends once its requests have.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from suffice.engine.work import Delta
-from suffice.errors import InputError
 from suffice.serve import wire
 from suffice.serve.errors import Problem
 from suffice.serve.front import SWEEP_SECONDS
@@ -122,26 +121,3 @@ class EngineReplica:
             now = time.monotonic()
             for mailbox in list(self._open):
                 mailbox.sweep(now)
-
-    async def close(self) -> None:
-        """Stop the engine."""
-        self._sweeper.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._sweeper
-        await self._instance.close()
-        self._lease.close()
-
-    async def __del__(self) -> None:
-        """Stop the engine: Ray calls this once the replica's requests have ended."""
-        if hasattr(self, "_sweeper"):
-            await self.close()
-
-
-def refusal(error: BaseException) -> str | None:
-    """Return the line of an `InputError` that an error of Ray stands for; None if it does not."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, InputError):
-            return str(cause)
-        cause = getattr(cause, "cause", None) or cause.__cause__
-    return None

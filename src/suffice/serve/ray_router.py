@@ -18,7 +18,7 @@ class SessionRouter(ConsistentHashRouter):  # type: ignore[misc]
     async def choose_replicas(
         self, candidate_replicas: list[Any], pending_request: Any = None
     ) -> list[list[Any]]:
-        """Return ranks of candidates; the least busy one of the first rank that accepts is taken."""
+        """Return ranks of candidates; the least busy one of the first rank that accepts gets it."""
         if pending_request is not None and pending_request.metadata.session_id:
             ranks: list[list[Any]] = await super().choose_replicas(
                 candidate_replicas, pending_request

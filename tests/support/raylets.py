@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -9,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 STORE_BYTES = 80 << 20
+TRIES = 4
 QUIET = {  # of Ray; nothing leaves the machine, and no dashboard or usage report is made
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_DEDUP_LOGS": "0",
-    "RAY_raylet_start_wait_time_s": "300",  # the machine may be busy
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
 }
 
@@ -24,8 +25,9 @@ class Raylets:
     def __init__(self, nodes: int) -> None:
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.cluster = Cluster()
+        head = {"num_cpus": 0, "include_dashboard": False}
+        self._started(**head)
         self.nodes: dict[str, Any] = {}
         for _ in range(nodes):
             self.add()
@@ -36,9 +38,16 @@ class Raylets:
 
     def add(self) -> str:
         """Add a node; return its id."""
-        node = self.cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+        node = self._started(num_cpus=1)
         self.nodes[node.node_id] = node
         return str(node.node_id)
+
+    def _started(self, **given: Any) -> Any:
+        """Start a node; again, if a busy machine does not do it in the time that Ray allows."""
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(Exception):
+                return self.cluster.add_node(object_store_memory=STORE_BYTES, **given)
+        return self.cluster.add_node(object_store_memory=STORE_BYTES, **given)
 
     def kill(self, node: str) -> int:
         """Kill all processes of a node at once, as a power cut does; return how many."""

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import msgspec
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
 from suffice.engine.work import Look
@@ -157,8 +157,7 @@ class Cluster:
                 message = told.decode(part)
                 engine = self._note(message) or engine
                 if message.problem is not None:
-                    code, text, wait = message.problem
-                    raise Problem(code, text, wait=wait)
+                    raise refused(*message.problem)
                 self._deliver(ticket, message)
                 if ticket.over:
                     return
@@ -168,8 +167,8 @@ class Cluster:
         except Problem as problem:
             ticket.over = True
             ticket.mailbox.fail(problem)
-        except LOST:
-            if engine is not None:  # it died with the request
+        except LOST as error:
+            if engine is not None or isinstance(error, RayTaskError):  # the request may be why
                 ticket.tries += 1
                 ticket.deaths += 1
                 self.failovers += 1
@@ -196,6 +195,11 @@ class Cluster:
             if ticket.first_at is None:
                 ticket.first_at = now
             ticket.take(delta)
+
+
+def refused(code: str, text: str, wait: float | None) -> Exception:
+    """Return what a replica's refusal is: of the request, or of an engine that takes no more."""
+    return RayServeException(text) if code == "draining" else Problem(code, text, wait=wait)
 
 
 def joined(handle: Any) -> Callable[[Settings, Observer, Share | None], Cluster]:

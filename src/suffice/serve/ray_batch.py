@@ -147,13 +147,27 @@ def connected(address: str | None) -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is made here
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # this process's part of Ray is quiet
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+        with _muted():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, RayError, ValueError) as error:
         raise InputError(f"--ray {address or ''}: {one_line(error)}") from None
     try:
         yield
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _muted() -> Iterator[None]:
+    """Drop what native code writes to standard error, such as the level of its log."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def quiet() -> None:

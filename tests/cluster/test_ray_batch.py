@@ -102,7 +102,12 @@ def test_a_killed_node_costs_what_ran_on_it(raylets: Raylets, words: Path, tmp_p
     settings = Settings(
         model=str(words),
         engine=ENGINE,
-        options={"step_seconds": 0.02, "log": str(submitted)},
+        options={
+            "model": str(words),
+            "vocabulary": 1000,
+            "step_seconds": 0.02,
+            "log": str(submitted),
+        },
         max_num_seqs=PLACES,
         page=False,
     )

@@ -15,7 +15,8 @@
 # demo, build and bench need no PyTorch; smoke, test and check install it too.
 #
 # PYTHON=python3.12 chooses the interpreter; TORCH_INDEX=<url> adds an index to take torch from;
-# EXTRAS=test,check,rtl installs more for tests, here Yosys, which counts gates (make clean first).
+# EXTRAS=test,check,rtl,ray installs more for tests, here Yosys, which counts gates, and Ray, on whose
+# clusters the server runs (make clean first).
 
 PYTHON ?= python3
 TORCH_INDEX ?=

@@ -17,8 +17,8 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src"
 LAYERS = [
     ["cli", "__init__"],
-    ["plan"],
-    ["serve", "eval", "integrations", "suffice_hw"],
+    ["plan", "integrations"],
+    ["serve", "eval", "suffice_hw"],
     ["engine"],
     ["speculate"],
     ["models"],

@@ -82,9 +82,9 @@ def test_a_deadline_counts_from_the_arrival_of_a_request() -> None:
     for age, left in ((0.0, 60.0), (45.0, 15.0), (90.0, 0.0)):
         ticket = Ticket(wire.Submit("a", [1], {}, deadline=60.0), 1, 0, Mailbox())
         ticket.created -= age
-        member.go_on(ticket)
+        member.submit(ticket)
         assert sent[-1].deadline == pytest.approx(left, abs=1.0)
-    member.go_on(Ticket(wire.Submit("a", [1], {}), 1, 0, Mailbox()))
+    member.submit(Ticket(wire.Submit("a", [1], {}), 1, 0, Mailbox()))
     assert sent[-1].deadline is None
 
 

@@ -26,14 +26,14 @@ from suffice import native
 from suffice.errors import InputError
 from suffice.models import shelf
 from suffice.serve import instances, life, run
-from suffice.serve.fleet import Fleet
 from suffice.serve.life import sharing
+from suffice.serve.local_fleet import LocalFleet
 
 two_cores = pytest.mark.skipif(native.cores() < 2, reason="two engines need two cores")
 sharing_only = pytest.mark.skipif(not shelf.can_share(), reason="memory is shared on Linux")
 
 
-def fleet(server: Served) -> Fleet:
+def fleet(server: Served) -> LocalFleet:
     return server.front.instance
 
 

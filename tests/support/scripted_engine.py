@@ -5,7 +5,8 @@ It runs in the engine's process like the real one. Its options: `step_seconds` o
 exists a sample gets no more than `hold_after` tokens, none unless given), `fail` (a word: the
 engine refuses to start with it), `dies` (a file: the engine's process ends while it exists),
 `packed` (a file: gets a line from each engine that packs the weights), `late` (a file: an engine
-that starts waits while it exists), `prints` (a file with the fingerprint).
+that starts waits while it exists), `prints` (a file with the fingerprint), `log` (a file that gets
+the prompt of each request, a line each).
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ class ScriptedEngine:
         self.says = str(options.get("says", ""))
         self.hold = Path(options["hold"]) if options.get("hold") else None
         self.hold_after = int(options.get("hold_after", 0))
+        self.log = Path(options["log"]) if options.get("log") else None
         self.requests: dict[str, Running] = {}
         self.lock = threading.Lock()
         self.closed = False
@@ -138,6 +140,9 @@ class ScriptedEngine:
         with self.lock:
             if len(self.requests) >= self.max_waiting:
                 raise Busy(f"{len(self.requests)} requests wait already", 2.5)
+            if self.log is not None:
+                with self.log.open("a") as file:
+                    file.write(f"{'-'.join(map(str, work.prompt))}\n")
             self.requests[work.id] = Running(work, on_delta, self.context, self.says)
 
     def cancel(self, id: str) -> bool:

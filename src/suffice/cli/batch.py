@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from suffice.serve.batch import Counts
 
 _EXTRA = "pip install 'suffice[serve]'"
+_RAY = "pip install 'suffice[ray]'"
+HERE = "auto"  # the address of `--ray` without one
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,23 @@ class BatchFlags:
         ),
     ] = 32
     instances: Annotated[
-        int,
+        int | None,
         flag(
             "--instances",
-            help="Engines, each with a share of the cores and with weights of its own.",
+            help="Engines, each with a share of the cores and with weights of its own; default: 1.",
             **WHOLE,
         ),
-    ] = 1
+    ] = None
+    ray: Annotated[
+        str | None,
+        flag(
+            "--ray",
+            help="Run on a Ray cluster: that of an address, or of RAY_ADDRESS or this machine; "
+            "--instances is then the most engines of the cluster (default: as many as fit).",
+            metavar="[ADDRESS]",
+            alone=HERE,
+        ),
+    ] = None
     allow_unknown_fields: Annotated[
         bool, flag("--allow-unknown-fields", help="Ignore unknown fields of requests.")
     ] = False
@@ -84,12 +97,12 @@ def run(*, flags: BatchFlags, model: ModelFlags) -> None:
         raise InputError(f"`suffice batch` needs {error.name}: {_EXTRA}") from None
     if flags.requests is None or flags.results is None:
         raise InputError("give -i FILE, the requests, and -o FILE, the results")
-    settings = _settings(flags, model)
+    answer = _answer(flags, model)
     requests = Requests(flags.requests)
     began = time.monotonic()
     with Results(flags.results, requests) as results, _shown(len(requests.entries)) as tell:
         try:
-            counts = batch.run(settings, requests, results, tell)
+            counts = batch.run(answer, requests, results, tell)
         except KeyboardInterrupt:
             left = len(results.todo)
             done = len(requests.entries) - left
@@ -101,16 +114,35 @@ def run(*, flags: BatchFlags, model: ModelFlags) -> None:
     print(summary(counts, time.monotonic() - began), file=sys.stderr)
 
 
+def _answer(flags: BatchFlags, model: ModelFlags) -> Any:
+    """Return what answers the requests: engines of this machine, or of a cluster."""
+    from suffice.serve import batch
+
+    settings = _settings(flags, model)
+    if flags.ray is None:
+        return batch.here(settings)
+    try:
+        from suffice.serve.ray_batch import on_cluster
+    except ImportError as error:
+        raise InputError(f"`suffice batch --ray` needs {error.name}: {_RAY}") from None
+    address = None if flags.ray == HERE else flags.ray
+    return on_cluster(settings, address, threads=model.options.threads, most=flags.instances)
+
+
 def _settings(flags: BatchFlags, model: ModelFlags) -> Any:
     from suffice.pull import resolve
     from suffice.serve.settings import Settings
 
-    model.config()  # refuses bad options
-    resolve(model.model)
+    if flags.ray is None:
+        model.config()  # refuses bad options
+        resolve(model.model)
+    else:  # the nodes may have more cores than this machine, and the model, which this may not have
+        options = dataclasses.replace(model.options, threads=None)
+        dataclasses.replace(model, options=options).config()
     return Settings(
         model=model.model,
         options=engine_options(model, flags.parallel),
-        instances=flags.instances,
+        instances=1 if flags.ray is not None or flags.instances is None else flags.instances,
         max_num_seqs=flags.parallel,
         allow_unknown_fields=flags.allow_unknown_fields,
         share_prefixes=True,

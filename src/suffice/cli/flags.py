@@ -31,6 +31,7 @@ class Declared:
         old: Those of `names` that are former ones: accepted until 0.3, but not shown.
         parser: Returns the value of a text; None for the type of the annotation.
         metavar: What stands for the value in `--help`.
+        alone: The value of a flag that is given without one; None if it must have one.
     """
 
     names: tuple[str, ...]
@@ -40,6 +41,7 @@ class Declared:
     old: tuple[str, ...] = ()
     parser: Callable[[Any], Any] | None = None
     metavar: str | None = None
+    alone: str | None = None
 
 
 def flag(
@@ -50,6 +52,7 @@ def flag(
     old: tuple[str, ...] = (),
     parser: Callable[[Any], Any] | None = None,
     metavar: str | None = None,
+    alone: str | None = None,
 ) -> Any:
     """Declare a flag whose long names have environment variables, unless `environment=False`."""
     names = (*names, *old)
@@ -57,7 +60,7 @@ def flag(
     long = [name for name in long if name != "cache"]  # SUFFICE_CACHE is a folder (see paths)
     variables = ["SUFFICE_" + name.upper().replace("-", "_") for name in long]
     return Declared(
-        names, help, panel, tuple(variables) if environment else (), old, parser, metavar
+        names, help, panel, tuple(variables) if environment else (), old, parser, metavar, alone
     )
 
 

@@ -84,6 +84,8 @@ def parameter(own: inspect.Parameter) -> click.Parameter:
         settings["default"] = own.default
     if of_one is not bool:
         settings["type"] = declared.parser or _TYPES[of_one]
+    if declared.alone is not None:
+        settings["flag_value"] = declared.alone
     if not declared.names:
         return Argument(own.name, help=declared.help, nargs=-1 if several else 1, **settings)
     return Option(

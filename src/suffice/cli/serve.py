@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from suffice.cli.flags import NUMBER, WHOLE, argument, flag
 from suffice.cli.instances import InstanceFlags
 from suffice.cli.options import ModelFlags, speculation
-from suffice.engine.option_values import size, whole
-from suffice.errors import InputError, OptionError
+from suffice.errors import InputError
 
 if TYPE_CHECKING:
     from suffice.serve.settings import Settings
 
-_GENERATION = ("auto", "openai", "vllm")  # the last two are OpenAI's defaults
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _EXTRA = "pip install 'suffice[serve]'"
 
 
@@ -232,15 +228,14 @@ class ServerFlags(InstanceFlags):
         Raises:
             InputError: A value out of range.
         """
-        if not self.step_ms > 0:
-            raise OptionError("step_ms", self.step_ms, "must be more than 0")
-        kept = self.prefix_cache_bytes
-        return {
-            "step_ms": self.step_ms,
-            "max_queued_tokens": whole(1, none=True)("max_queued_tokens", self.max_queued_tokens),
-            "prefix_bytes": 0 if kept == "0" else size("prefix_cache_bytes", kept),
-            "attentions": list(self.allow_attention or ()),
-        }
+        from suffice.serve.settings import limits
+
+        return limits(
+            step_ms=self.step_ms,
+            max_queued_tokens=self.max_queued_tokens,
+            prefix_cache_bytes=self.prefix_cache_bytes,
+            allow_attention=self.allow_attention or (),
+        )
 
     def check_tls(self) -> None:
         """Check that TLS can use the key and the certificate, if both are given.
@@ -282,28 +277,6 @@ class ServerFlags(InstanceFlags):
             found += own
         return tuple(found)
 
-    def defaults(self, model: str) -> dict[str, Any]:
-        """Return what requests without a value are sampled with.
-
-        Raises:
-            InputError: An unknown choice.
-        """
-        if self.generation_config not in _GENERATION:
-            raise InputError(
-                f"--generation-config {self.generation_config}: must be one of "
-                f"{', '.join(_GENERATION)}"
-            )
-        path = Path(model) / "generation_config.json"
-        if self.generation_config != "auto" or not path.is_file():
-            return {}
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return {name: found[name] for name in _SAMPLING if found.get(name) is not None}
-        except (ValueError, AttributeError, TypeError):
-            raise InputError(
-                f"{path}: is no JSON object; or give --generation-config openai"
-            ) from None
-
 
 def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
     """Return the server's settings; bad options are refused before anything is loaded.
@@ -312,7 +285,7 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
         InputError: A bad value, or contradictory options.
     """
     from suffice.pull import resolve
-    from suffice.serve.settings import Settings
+    from suffice.serve.settings import Settings, sampling_defaults
     from suffice.serve.tools import parser_of
 
     model = flags.with_threads(model)
@@ -341,7 +314,7 @@ def settings(flags: ServerFlags, model: ModelFlags) -> Settings:
         shutdown_seconds=flags.shutdown_timeout,
         keep_alive_seconds=flags.sse_ping_interval,
         allow_unknown_fields=flags.allow_unknown_fields,
-        default_sampling=flags.defaults(path),
+        default_sampling=sampling_defaults(flags.generation_config, path),
         metrics_prefix=flags.metrics_prefix,
         tool_parser=flags.tool_call_parser,
         allowed_origins=tuple(flags.cors_origins or ()),

@@ -1,10 +1,7 @@
-"""suffice inside other libraries: transformers' models, caches and linear layers."""
+"""suffice inside other libraries: transformers' models, caches and linear layers; Ray Data."""
 
-try:
-    import torch  # noqa: F401
-    import transformers as _transformers  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        f"suffice.integrations needs {error.name}: pip install 'suffice[transformers]'",
-        name=error.name,
-    ) from None
+
+def missing(error: ImportError, extra: str = "transformers") -> ImportError:
+    """Return the error of a module that is not installed, with what installs it."""
+    hint = f"suffice.integrations needs {error.name}: pip install 'suffice[{extra}]'"
+    return ImportError(hint, name=error.name)

@@ -32,10 +32,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-from transformers import PreTrainedConfig
-from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
-from transformers.masking_utils import create_masks_for_generate
+from suffice.integrations import missing
+
+try:
+    import torch
+    from transformers import PreTrainedConfig
+    from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
+    from transformers.masking_utils import create_masks_for_generate
+except ImportError as error:
+    raise missing(error) from None
 
 from suffice.cache import GROWTHS, Growth, with_defaults
 from suffice.errors import InputError, OutOfMemory, unknown

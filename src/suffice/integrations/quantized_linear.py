@@ -24,9 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
+
+from suffice.integrations import missing
+
+try:
+    import torch
+    from transformers import PreTrainedModel
+    from transformers.pytorch_utils import Conv1D
+except ImportError as error:
+    raise missing(error) from None
 
 from suffice.backends.cpu.linear import native_linear
 from suffice.backends.cpu.packing import pack

@@ -45,10 +45,15 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any
 
-import torch
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from suffice.integrations import missing
+
+try:
+    import torch
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import sdpa_mask
+except ImportError as error:
+    raise missing(error) from None
 
 from suffice.attention import Attention
 from suffice.attention.calibration import Calibration

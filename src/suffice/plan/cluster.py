@@ -88,7 +88,7 @@ class Cluster:
     def __init__(self, setting: Setting, calibration: Calibration) -> None:
         self._setting = setting
         self._front = _Front()
-        self._router = Router(setting.instances)
+        self._router = Router(setting.instances, setting.places, setting.step_seconds)
         # Seconds that the front takes from the engines next to it, which their next steps lose.
         near = 0 if setting.front_apart else min(setting.per_node, setting.instances)
         self._taken = [0.0] * near
@@ -179,7 +179,9 @@ class Cluster:
         work = self._work(number)
         at = 0
         if len(self.instances) > 1:
-            loads: list[Load | None] = [load_of(each.tickets.values()) for each in self.instances]
+            loads: list[Load | None] = [
+                load_of(each.tickets.values(), work, each.rates) for each in self.instances
+            ]
             at = self._router.choose(work, loads)
         self._outcomes[number].instance = at
         ticket = Ticket(work, 1, 0, Mailbox(), created=now)

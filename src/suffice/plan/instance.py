@@ -18,6 +18,7 @@ from suffice.plan.stored import Calibration
 from suffice.sampling_params import SamplingParams
 from suffice.serve import wire
 from suffice.serve.pending import Ticket
+from suffice.serve.router import Rates
 from suffice.speculate.budget import Budget
 from suffice.speculate.none import NoDrafts
 
@@ -90,6 +91,13 @@ class SimulatedInstance:
     def idle(self) -> bool:
         """Whether there is nothing to do."""
         return not (self._jobs or self._inbox)
+
+    @property
+    def rates(self) -> Rates | None:
+        """How fast it is, as its loop has measured: a server hears it a little later."""
+        times = self.loop.turns.times
+        step, row = times.line()
+        return Rates(times.token, step, row) if times.token and step + row else None
 
     def deliver(self, now: float, work: wire.Submit) -> None:
         """Hand it a request, which it sees before its next step."""

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message
 
 from suffice.errors import InputError
 from suffice.serve.app import build
-from suffice.serve.batch_file import Entry, Requests, Results
+from suffice.serve.batch_file import Entry, Requests, Results, parsed, refusal, result
 from suffice.serve.chance import named
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front
@@ -53,71 +53,126 @@ class Counts:
         return self.before + self.answered + self.refused
 
 
-def run(settings: Settings, requests: Requests, results: Results, tell: Tell) -> Counts:
+class Record:
+    """What has been answered: the file of results, and the counts."""
+
+    def __init__(self, requests: Requests, results: Results, tell: Tell) -> None:
+        todo = results.todo
+        self.requests, self.results = requests, results
+        self.counts = Counts(len(requests.entries), len(requests.entries) - len(todo))
+        self._tell = tell
+
+    def fault(self, entry: Entry) -> None:
+        """Add the error of a line that is no request."""
+        self.results.add(refusal(entry))
+        self.counts.refused += 1
+
+    def answer(self, entry: Entry, line: bytes) -> None:
+        """Add the result of a request."""
+        self.results.add(line)
+        response = msgspec.json.decode(line)["response"]
+        if response["status_code"] == 200:
+            self.counts.answered += 1
+            usage = response["body"].get("usage") or {}
+            self.counts.tokens += usage.get("completion_tokens", usage.get("output_tokens", 0))
+        else:
+            self.counts.refused += 1
+        self._tell(self.counts)
+
+    def check(self, fingerprint: str) -> None:
+        """Require that the results that were there are of the same model and setting.
+
+        Raises:
+            InputError: They are not.
+        """
+        found = self.results.fingerprint()
+        if found not in (None, fingerprint):
+            raise InputError(
+                f"{self.results.path}: its results are of another model or setting ({found}, not "
+                f"{fingerprint}): give another file, or remove it"
+            )
+
+
+Answer = Callable[[list[Entry], Record], None]  # answers requests, in any order
+
+
+def run(answer: Answer, requests: Requests, results: Results, tell: Tell) -> Counts:
     """Answer the requests that have no result yet; `tell` gets the counts after each.
 
     Raises:
         InputError: The model cannot be used, or the results are another model's.
         KeyboardInterrupt: What is done is in the file; a second run goes on.
     """
-    todo = results.todo
-    counts = Counts(len(requests.entries), len(requests.entries) - len(todo))
+    record, todo = Record(requests, results, tell), results.todo
     for entry in todo:
         if entry.fault:
-            results.add(entry, None, {"code": "invalid_line", "message": entry.fault})
-            counts.refused += 1
-    todo = [entry for entry in todo if not entry.fault]
-    if todo:
-        asyncio.run(_Batch(settings, requests, results, counts, tell).answer(todo))
+            record.fault(entry)
+    if todo := [entry for entry in todo if not entry.fault]:
+        answer(todo, record)
     results.finish()
-    return counts
+    return record.counts
 
 
-class _Batch:
-    def __init__(
-        self, settings: Settings, requests: Requests, results: Results, counts: Counts, tell: Tell
-    ) -> None:
+def here(settings: Settings) -> Answer:
+    """Return what answers requests with engines of this machine."""
+    return lambda todo, record: asyncio.run(_answer_here(settings, todo, record))
+
+
+async def _answer_here(settings: Settings, todo: list[Entry], record: Record) -> None:
+    queue = iter(todo)  # which the workers share
+    answers = Answers(settings)
+    try:
+        await answers.start()
+        record.check(answers.fingerprint)
+        with record.requests.path.open("rb") as file:
+
+            async def work() -> None:
+                for entry in queue:
+                    url, body = parsed(record.requests.read(file, entry))
+                    record.answer(entry, await answers.result(entry, url, body))
+
+            await _all([work() for _ in range(answers.at_once)])
+    finally:
+        await answers.close()
+
+
+class Answers:
+    """Engines, and the server's routes before them, without a socket."""
+
+    def __init__(self, settings: Settings) -> None:
         self._front = Front(settings)
         self._app = build(self._front)
-        self._requests, self._results = requests, results
-        self._counts, self._tell = counts, tell
+        self.at_once = AHEAD * self._front.places
 
-    async def answer(self, todo: list[Entry]) -> None:
-        """Answer requests, some at a time."""
-        try:
-            await self._start()
-            queue = iter(todo)  # which the workers share
-            with self._requests.path.open("rb") as file:
-                work = [self._work(file, queue) for _ in range(AHEAD * self._front.places)]
-                await _all(work)
-        finally:
-            await self._front.close()
+    async def start(self) -> None:
+        """Start the engines.
 
-    async def _start(self) -> None:
+        Raises:
+            InputError: The model cannot be used.
+        """
         try:
             await self._front.start()
         except Problem as problem:
             raise InputError(problem.message) from None
-        found, own = self._results.fingerprint(), self._front.facts.fingerprint
-        if found not in (None, own):
-            raise InputError(
-                f"{self._results.path}: its results are of another model or setting ({found}, not "
-                f"{own}): give another file, or remove it"
-            )
 
-    async def _work(self, file: Any, queue: Any) -> None:
-        for entry in queue:
-            url, body = self._requests.read(file, entry)
-            status, found = await self._asked(url, body, entry.id)
-            response = {"status_code": status, "request_id": entry.id, "body": _lasting(found)}
-            self._results.add(entry, response, None)
-            if status == 200:
-                self._counts.answered += 1
-                usage = found.get("usage") or {}
-                self._counts.tokens += usage.get("completion_tokens", usage.get("output_tokens", 0))
-            else:
-                self._counts.refused += 1
-            self._tell(self._counts)
+    async def close(self) -> None:
+        """Stop the engines."""
+        await self._front.close()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the model and the settings."""
+        return self._front.facts.fingerprint
+
+    async def result(self, entry: Entry, url: str, body: dict[str, Any]) -> bytes:
+        """Return the line of a request's result.
+
+        Raises:
+            InputError: No engine can be kept alive.
+        """
+        status, found = await self._asked(url, body, entry.id)
+        answer = {"status_code": status, "request_id": entry.id, "body": _lasting(found)}
+        return result(entry, answer, None)
 
     async def _asked(self, url: str, body: Any, name: str) -> tuple[int, dict[str, Any]]:
         """Return the status and the body of an answer; wait while there is no memory for it."""

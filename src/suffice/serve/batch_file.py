@@ -49,7 +49,7 @@ class Requests:
             offset += len(line)
             if not line.strip():
                 continue
-            entry = _entry(number, line, offset - len(line))
+            entry = entry_of(number, line, offset - len(line))
             named = entry.custom_id
             if named is not None and named in lines:
                 raise InputError(
@@ -62,11 +62,16 @@ class Requests:
         if not self.entries:
             raise InputError(f"{path}: has no requests, one JSON object per line")
 
-    def read(self, file: BinaryIO, entry: Entry) -> tuple[str, dict[str, Any]]:
-        """Return the url and the body of a request without a fault."""
+    def read(self, file: BinaryIO, entry: Entry) -> bytes:
+        """Return the line of a request."""
         file.seek(entry.offset)
-        found = msgspec.json.decode(file.read(entry.size))
-        return found["url"], found["body"]
+        return file.read(entry.size)
+
+
+def parsed(line: bytes) -> tuple[str, dict[str, Any]]:
+    """Return the url and the body of a request without a fault."""
+    found = msgspec.json.decode(line)
+    return found["url"], found["body"]
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -77,8 +82,8 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise InputError(f"{path}: {error.strerror}") from None
 
 
-def _entry(number: int, line: bytes, offset: int) -> Entry:
-    """Return a line's entry; its id follows from all of the request, not from its place."""
+def entry_of(number: int, line: bytes, offset: int = 0) -> Entry:
+    """Return the entry of a line; its id follows from all of the request, not from its place."""
     try:
         found = msgspec.json.decode(line)
         fault = _fault(found)
@@ -162,7 +167,7 @@ class Results:
         for line in self._file:
             if not line.endswith(b"\n"):
                 break
-            ident = _id_of(line)
+            ident = id_of(line)
             if ident not in known:
                 raise InputError(
                     f"{self.path}: has results of other requests than {self._requests.path}: "
@@ -186,22 +191,12 @@ class Results:
         self._file.seek(0, os.SEEK_END)
         return None
 
-    def add(
-        self, entry: Entry, response: Mapping[str, Any] | None, error: Mapping[str, Any] | None
-    ) -> None:
-        """Append the result of a request."""
-        line = msgspec.json.encode(
-            {
-                "id": entry.id,
-                "custom_id": entry.custom_id,
-                "response": response,
-                "error": error,
-            }
-        )
+    def add(self, line: bytes) -> None:
+        """Append the line of a result; see `result`."""
         offset = self._file.tell()
         self._file.write(line + b"\n")
         self._file.flush()
-        self._places[entry.id] = (offset, len(line) + 1)
+        self._places[id_of(line)] = (offset, len(line) + 1)
 
     def finish(self) -> None:
         """Put the results, which are all there, in the order of the requests."""
@@ -219,7 +214,22 @@ class Results:
         ordered.replace(self.path)
 
 
-def _id_of(line: bytes) -> str:
+def result(
+    entry: Entry, response: Mapping[str, Any] | None, error: Mapping[str, Any] | None
+) -> bytes:
+    """Return the line of a request's result, without its end."""
+    return msgspec.json.encode(
+        {"id": entry.id, "custom_id": entry.custom_id, "response": response, "error": error}
+    )
+
+
+def refusal(entry: Entry) -> bytes:
+    """Return the line of the result of a line that is no request."""
+    return result(entry, None, {"code": "invalid_line", "message": entry.fault})
+
+
+def id_of(line: bytes) -> str:
+    """Return the id of a result; empty if a line has none."""
     try:
         found = msgspec.json.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

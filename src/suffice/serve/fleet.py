@@ -6,81 +6,100 @@ When an engine dies, its requests go on in another one that is there, or else in
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from suffice.attention.rule import weakest
 from suffice.engine.steps import STEP_SECONDS
 from suffice.engine.work import Delta, EngineStats, Look
-from suffice.errors import InputError, one_line
-from suffice.models.files import fingerprint, locate
-from suffice.models.shelf import has_huge_pages
-from suffice.pull import resolve
 from suffice.serve import wire
-from suffice.serve.cores import lease
-from suffice.serve.instances import Instance
-from suffice.serve.life import Weights, sharing
 from suffice.serve.pending import Observer, Ticket
 from suffice.serve.router import Load, Rates, Router
 from suffice.serve.settings import Settings
 
-Files = tuple[tuple[str, int, int, int], ...]  # name, bytes, time of change, number
 _TIMES = ("last_step_at", "token_seconds", "step_seconds", "row_seconds")
-LOG = logging.getLogger("suffice.serve")
-NO_HUGE_PAGES = (
-    "weights are shared in small pages, which are slower to read: allow huge ones by "
-    "`echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled`, or give --no-share-weights"
-)
+
+
+class Member(Protocol):
+    """What a fleet needs of an engine; `Instance` says what each part is."""
+
+    facts: wire.Facts | None
+    failovers: int
+    tickets: dict[str, Ticket]
+    gone: str | None
+    seen: Callable[[Look], None]
+    stepped: Callable[[list[int]], None]
+    left: Callable[[list[Ticket]], None]
+    back: Callable[[], None]
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """The last counts."""
+
+    @property
+    def past(self) -> Mapping[str, float]:
+        """The sums of the last counts of engines that died."""
+
+    @property
+    def restarts(self) -> int:
+        """How many those are."""
+
+    async def start(self) -> None:
+        """Start, and wait until it is ready."""
+
+    async def close(self) -> None:
+        """Stop."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests at once."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it does and is healthy."""
+
+    def ailment(self) -> str | None:
+        """Return why it is not healthy."""
+
+    def watch(self, on: bool) -> None:
+        """Have looks sent to `seen`, or no more."""
+
+    def submit(self, ticket: Ticket) -> None:
+        """Take a ticket, which another may have begun."""
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Forget a ticket."""
 
 
 class Fleet:
-    """Instances behind one face; the event loop's thread alone uses it.
+    """Engines behind one face; the event loop's thread alone uses it.
 
     Attributes:
-        members: The instances.
+        members: The engines.
         seen: Takes looks at all engines together; see `watch`.
     """
 
-    def __init__(self, settings: Settings, observe: Observer) -> None:
-        """Prepare the instances.
+    members: Sequence[Member]
 
-        Raises:
-            InputError: There are fewer cores than instances or their threads, or weights cannot be
-                shared.
-        """
-        count = settings.instances
-        self._leases = lease(count, settings.options.get("threads"))
-        for note in self._leases.notes:
-            LOG.warning("%s", note)
-        own = self._leases.shares
-        self.members = [Instance(settings, self._observed, share) for share in own]
-        self._model = settings.options.get("model")
-        self._path: Path | None = None  # of the model
-        self._files: Files = ()
-        if sharing(settings.share_weights, count):
-            if not has_huge_pages():
-                LOG.warning(NO_HUGE_PAGES)
-            by_node = {share.node: Weights() for share in own}
-            for member in self.members:
-                member.weights = by_node[member.node]
-        self._known = self._weights()
+    def __init__(self, settings: Settings, observe: Observer) -> None:
+        """Have the engines made by `_hired`."""
+        self._settings, self._observe = settings, observe
+        self.members = self._hired()
         self.seen: Callable[[Look], None] = lambda look: None
-        self._observe = observe
         step_seconds = settings.limits.get("step_ms", 1000 * STEP_SECONDS) / 1000
         self._router = Router(len(self.members), settings.max_num_seqs, step_seconds)
         self._looks: dict[int, Look] = {}
-        self._renewing: asyncio.Task[None] | None = None
-        self._again = False
         for at, member in enumerate(self.members):
             member.seen = partial(self._saw, at)
             member.left = partial(self._moved, at)
             member.back = partial(self._filled, at)
+
+    def _hired(self) -> Sequence[Member]:
+        """Return the engines, which tell `_observed` of each delta."""
+        raise NotImplementedError
 
     async def start(self) -> None:
         """Start the engines and wait until all are ready.
@@ -89,73 +108,11 @@ class Fleet:
             InputError: Their options are bad.
             Problem: One died before it was ready.
         """
-        await asyncio.gather(self._find(), *(member.start() for member in self.members))
-
-    async def _find(self) -> None:
-        """Note where the model's files are, and what they look like."""
-        if self._known and self._model is not None:
-            with contextlib.suppress(InputError):  # the engines say what is wrong
-                self._path = await asyncio.to_thread(lambda: locate(resolve(str(self._model))))
-                self._files = files_of(self._path)
+        await asyncio.gather(*(member.start() for member in self.members))
 
     async def close(self) -> None:
         """Stop the engines."""
-        if self._renewing is not None:
-            self._renewing.cancel()
         await asyncio.gather(*(member.close() for member in self.members))
-        for each in self._weights():
-            each.close()
-        self._leases.close()
-
-    def renew(self) -> None:
-        """Replace the engines by new ones, one after the other; requests go on in these.
-
-        If that is under way already, it is done once more after that.
-        """
-        if self._renewing is not None and not self._renewing.done():
-            self._again = True
-            LOG.warning("the engines are being replaced: that is done once more after this")
-            return
-        self._renewing = asyncio.create_task(self._renew_all())
-
-    async def _renew_all(self) -> None:
-        self._again = True
-        while self._again:
-            self._again = False
-            fresh = await self._reloaded()
-            for at, member in enumerate(self.members):
-                before = member.weights
-                member.weights = fresh.get(member.node, before)
-                if not await member.renew():
-                    member.weights = before
-                    LOG.error("engine %d was not replaced: the old ones go on from there", at)
-                    break
-            else:
-                LOG.warning("%d engines were replaced by new ones", len(self.members))
-            used = self._weights()
-            for each in (self._known | set(fresh.values())) - used:
-                each.close()
-            self._known = used
-
-    async def _reloaded(self) -> dict[int, Weights]:
-        """Return, for each node, where engines load the model's files again if these have changed.
-
-        Files of another model are not loaded: texts that have begun go on with what began them.
-        """
-        if self._path is None or (files := files_of(self._path)) == self._files:
-            return {}
-        try:
-            stamp = await asyncio.to_thread(fingerprint, self._path)
-        except InputError as error:
-            stamp = one_line(error)
-        if self.facts is None or stamp != self.facts.stamp:
-            LOG.error("the model's files are not the model that is served any more: it is kept")
-            return {}
-        self._files = files
-        return {member.node: Weights() for member in self.members}
-
-    def _weights(self) -> set[Weights]:
-        return {member.weights for member in self.members if member.weights is not None}
 
     @property
     def facts(self) -> wire.Facts | None:
@@ -247,7 +204,7 @@ class Fleet:
             if not member.ready:
                 self._move(member, list(member.tickets.values()))
 
-    def _move(self, source: Instance, tickets: list[Ticket]) -> None:
+    def _move(self, source: Member, tickets: list[Ticket]) -> None:
         for ticket in tickets:
             target = self.members[self._choice(ticket)]
             if target is not source:
@@ -257,16 +214,6 @@ class Fleet:
     def _saw(self, at: int, look: Look) -> None:
         self._looks[at] = look
         self.seen(together(list(self._looks.values())))
-
-
-def files_of(path: Path) -> Files:
-    """Return what tells that a model's files were replaced or written; nothing if they are gone."""
-    try:
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-        found = [(str(file), file.stat()) for file in files]
-    except OSError:
-        return ()
-    return tuple((name, at.st_size, at.st_mtime_ns, at.st_ino) for name, at in found)
 
 
 def load_of(tickets: Iterable[Ticket], work: wire.Submit, rates: Rates | None = None) -> Load:
@@ -293,7 +240,7 @@ def rates_of(stats: Mapping[str, float]) -> Rates | None:
     return Rates(token, step, row) if token and step + row else None
 
 
-def summed(counts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def summed(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the sums of counts by name; of times, the latest or longest."""
     found: dict[str, Any] = {}
     for each in counts:

@@ -19,8 +19,9 @@ from suffice.serve.chance import drawn
 from suffice.serve.errors import Problem
 from suffice.serve.fleet import Fleet
 from suffice.serve.live import Live
+from suffice.serve.local_fleet import LocalFleet
 from suffice.serve.metrics import Metrics
-from suffice.serve.pending import NOWHERE, Mailbox, Ticket
+from suffice.serve.pending import NOWHERE, Mailbox, Observer, Ticket
 from suffice.serve.settings import Settings
 from suffice.serve.text import Text
 
@@ -61,13 +62,19 @@ class Job:
             self.task.cancel()
 
 
+FleetOf = Callable[[Settings, Observer], Fleet]
+
+
 class Front:
     """What the routes share. The event loop's thread alone uses it."""
 
-    def __init__(self, settings: Settings, text: Text | None = None) -> None:
+    def __init__(
+        self, settings: Settings, text: Text | None = None, fleet: FleetOf = LocalFleet
+    ) -> None:
+        """Prepare the engines, those of this machine unless another `fleet` is given."""
         self.settings = settings
         self.metrics = Metrics(settings.metrics_prefix, settings.names[0])
-        self.instance = Fleet(settings, self._observe)
+        self.instance = fleet(settings, self._observe)
         self.live = Live(self.instance)
         self.metrics.watch(self.instance.members)
         self.jobs: dict[str, Job] = {}

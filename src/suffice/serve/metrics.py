@@ -84,10 +84,16 @@ _SUMS = (
 class Watched(Protocol):
     """What gauges are read from."""
 
-    stats: dict[str, Any]
     stepped: Callable[[list[int]], None]
-    restarts: int
     failovers: int
+
+    @property
+    def stats(self) -> Mapping[str, Any]:
+        """The last counts."""
+
+    @property
+    def restarts(self) -> int:
+        """How often the engine died."""
 
     @property
     def past(self) -> Mapping[str, float]:

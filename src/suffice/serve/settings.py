@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from suffice.engine.option_values import size, whole
 from suffice.errors import InputError, OptionError
 
+GENERATION = ("auto", "openai", "vllm")  # the last two are OpenAI's defaults
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 ENGINE = "suffice.serve.model:opened"
 _POSITIVE = (
     "max_body_bytes",
@@ -108,3 +112,44 @@ class Settings:
             return self.served_names
         short = Path(self.model).stem if self.model.endswith(".gguf") else Path(self.model).name
         return tuple(dict.fromkeys((self.model, short))) if short else (self.model,)
+
+
+def limits(
+    *,
+    step_ms: float,
+    max_queued_tokens: int | None,
+    prefix_cache_bytes: str | None,
+    allow_attention: Sequence[str],
+) -> dict[str, Any]:
+    """Return an engine's limits as a server's, from what a user gave.
+
+    Raises:
+        InputError: A value out of range.
+    """
+    if not step_ms > 0:
+        raise OptionError("step_ms", step_ms, "must be more than 0")
+    kept = prefix_cache_bytes
+    return {
+        "step_ms": step_ms,
+        "max_queued_tokens": whole(1, none=True)("max_queued_tokens", max_queued_tokens),
+        "prefix_bytes": 0 if kept == "0" else size("prefix_cache_bytes", kept),
+        "attentions": list(allow_attention),
+    }
+
+
+def sampling_defaults(choice: str, model: str) -> dict[str, Any]:
+    """Return what requests without a value are sampled with; `model` is its folder or file.
+
+    Raises:
+        InputError: An unknown choice.
+    """
+    if choice not in GENERATION:
+        raise InputError(f"--generation-config {choice}: must be one of {', '.join(GENERATION)}")
+    path = Path(model) / "generation_config.json"
+    if choice != "auto" or not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {name: found[name] for name in _SAMPLING if found.get(name) is not None}
+    except (ValueError, AttributeError, TypeError):
+        raise InputError(f"{path}: is no JSON object; or give --generation-config openai") from None

@@ -1,0 +1,200 @@
+"""The arguments of `serve run suffice.serve.ray:build`: texts, or values of a YAML file."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from suffice.engine.options import EngineOptions, options
+from suffice.errors import InputError, OptionError, brief, unknown
+from suffice.pull import DEFAULT_MODEL
+from suffice.serve.settings import GENERATION, Settings, limits
+from suffice.serve.tools import parser_of
+
+FRONT_NODES = ("head", "any")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """How many engines and fronts there are, and where.
+
+    Attributes:
+        threads: Cores of an engine: what Ray counts as its CPUs.
+        instances: Engines; at first, if there is a range.
+        min_instances, max_instances: Of the range that follows the load; None for a fixed number.
+        fronts: Processes that speak HTTP.
+        front_nodes: Where they are: "head", the head node, or "any".
+        generation_config: Where defaults of sampling come from, as `--generation-config`.
+    """
+
+    threads: int = 1
+    instances: int = 1
+    min_instances: int | None = None
+    max_instances: int | None = None
+    fronts: int = 1
+    front_nodes: str = "head"
+    generation_config: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "instances", "fronts"):
+            if getattr(self, name) < 1:
+                raise OptionError(name, getattr(self, name), "must be at least 1")
+        if self.front_nodes not in FRONT_NODES:
+            raise unknown("front_nodes", self.front_nodes, FRONT_NODES)
+        if self.generation_config not in GENERATION:
+            raise unknown("generation_config", self.generation_config, GENERATION)
+        if (self.min_instances is None) != (self.max_instances is None):
+            raise InputError("a range of engines needs both min_instances and max_instances")
+        least, most = self.min_instances or self.instances, self.most
+        if not 1 <= least <= self.instances <= most:
+            raise InputError(
+                "1 <= min_instances <= instances <= max_instances must hold; they are "
+                f"{least}, {self.instances}, {most}"
+            )
+
+    @property
+    def most(self) -> int:
+        """The most engines that there may be."""
+        return self.max_instances or self.instances
+
+
+@dataclass(frozen=True)
+class Server:
+    """Whom the server serves, and its limits: as the flags of `suffice serve` with these names."""
+
+    parallel: int = 16
+    alias: tuple[str, ...] = ()
+    api_key: tuple[str, ...] = ()
+    max_queue: int = 256
+    max_queued_tokens: int | None = None
+    max_per_key: int = 0
+    step_ms: float = 40.0
+    prefix_cache_bytes: str | None = None
+    share_prefixes: bool = False
+    request_timeout: float | None = None
+    shutdown_timeout: float = 30.0
+    sse_ping_interval: float = 15.0
+    allow_attention: tuple[str, ...] = ()
+    allow_unknown_fields: bool = False
+    metrics_prefix: str = "suffice"
+    tool_call_parser: str = "auto"
+    cors_origins: tuple[str, ...] = ()
+    root_path: str = ""
+
+
+_OWN = {  # what those fields are called in `Settings`
+    "parallel": "max_num_seqs",
+    "alias": "served_names",
+    "api_key": "api_keys",
+    "request_timeout": "request_seconds",
+    "shutdown_timeout": "shutdown_seconds",
+    "sse_ping_interval": "keep_alive_seconds",
+    "tool_call_parser": "tool_parser",
+    "cors_origins": "allowed_origins",
+}
+_LIMITS = ("step_ms", "max_queued_tokens", "prefix_cache_bytes", "allow_attention")
+_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def names() -> list[str]:
+    """Return the names of all arguments."""
+    return sorted({*_engine_names(), *_types(Cluster), *_types(Server)})
+
+
+def read(args: Mapping[str, Any]) -> tuple[Settings, Cluster]:
+    """Return what arguments say: settings of a server with one engine, and how many there are.
+
+    Raises:
+        InputError: An unknown argument, or a value out of range.
+    """
+    engine: dict[str, Any] = {}
+    groups: dict[type, dict[str, Any]] = {Cluster: {}, Server: {}}
+    aliases = _engine_names()
+    for name, value in args.items():
+        group = next((each for each in groups if name in _types(each)), None)
+        if group is not None:
+            groups[group][name] = _value(name, value, _types(group)[name])
+        elif name in aliases:
+            engine[aliases[name]] = _engine_value(value)
+        else:
+            raise unknown("argument", str(name), names())
+    cluster, server = Cluster(**groups[Cluster]), Server(**groups[Server])
+    return _settings(engine, server, cluster), cluster
+
+
+def _settings(engine: dict[str, Any], server: Server, cluster: Cluster) -> Settings:
+    from suffice.engine.config import Config
+
+    engine.setdefault("model", DEFAULT_MODEL)
+    engine["max_num_seqs"] = server.parallel
+    config = Config.built(EngineOptions(**engine))  # refuses bad options
+    for text in server.allow_attention:
+        config.with_attention(text)
+    parser_of(None, server.tool_call_parser)
+    given = dataclasses.asdict(server)
+    own = limits(**{name: given.pop(name) for name in _LIMITS})
+    return Settings(
+        model=str(engine["model"]),
+        options={**engine, "threads": cluster.threads},  # not checked here: nodes may have more
+        limits=own,
+        page=False,
+        **{_OWN.get(name, name): value for name, value in given.items()},
+    )
+
+
+def _engine_names() -> dict[str, str]:
+    """Return the engine's options by their names in Python, and by those of their flags."""
+    found: dict[str, str] = {}
+    for name, (_, option) in options().items():
+        flags = () if option.flag is None else option.flag.names
+        long = [flag.lstrip("-").replace("-", "_") for flag in flags if flag.startswith("--")]
+        found.update(dict.fromkeys((name, *long), name))
+    for name in ("threads", "max_num_seqs"):  # given by `threads` and `parallel`
+        found = {each: own for each, own in found.items() if own != name}
+    return found
+
+
+def _types(group: type) -> dict[str, Any]:
+    return get_type_hints(group)
+
+
+def _engine_value(value: Any) -> Any:
+    """Return an option's value; JSON, which `speculative_config` may be, as what it stands for."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            return msgspec.json.decode(value)
+        except msgspec.DecodeError as error:
+            raise InputError(f"{brief(value)}: is not JSON: {error}") from None
+    return value
+
+
+def _value(name: str, value: Any, kind: Any) -> Any:
+    """Return a value of the type that a field has.
+
+    Raises:
+        OptionError: It is none.
+    """
+    if isinstance(kind, types.UnionType):
+        if value is None:
+            return None
+        kind = next(each for each in get_args(kind) if each is not type(None))
+    if kind is bool:
+        found = _TRUTH.get(str(value).lower())
+        if found is None:
+            raise OptionError(name, value, "must be true or false")
+        return found
+    if kind in (int, float):
+        try:
+            return kind(str(value))
+        except ValueError:
+            what = "a whole number" if kind is int else "a number"
+            raise OptionError(name, value, f"must be {what}") from None
+    if kind is str:
+        return str(value)
+    texts = value.split(",") if isinstance(value, str) else value
+    return tuple(str(each) for each in texts)

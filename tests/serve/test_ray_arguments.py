@@ -1,0 +1,88 @@
+"""The arguments of the server on Ray. Tests ray_arguments.py; needs no Ray."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from suffice.errors import InputError
+from suffice.serve.ray_arguments import Cluster, names, read
+
+
+def test_texts_of_a_command_line_and_values_of_yaml() -> None:
+    texts = {
+        "model": "smollm2-135m",
+        "threads": "8",
+        "instances": "4",
+        "quant": "int8",
+        "kv_cache_bytes": "1GiB",
+        "parallel": "12",
+        "alias": "small,tiny",
+        "share_prefixes": "true",
+        "shutdown_timeout": "7.5",
+        "speculate": '{"method": "ngram"}',
+    }
+    values = {
+        **texts,
+        "threads": 8,
+        "instances": 4,
+        "parallel": 12,
+        "alias": ["small", "tiny"],
+        "share_prefixes": True,
+        "shutdown_timeout": 7.5,
+        "speculate": {"method": "ngram"},
+    }
+    settings, cluster = read(texts)
+    assert (settings, cluster) == read(values)
+    assert cluster == Cluster(threads=8, instances=4) and cluster.most == 4
+    assert settings.options["threads"] == 8 and settings.options["quantization"] == "int8"
+    assert settings.options["speculative_config"] == {"method": "ngram"}
+    assert settings.max_num_seqs == settings.options["max_num_seqs"] == 12
+    assert settings.served_names == ("small", "tiny") and settings.shutdown_seconds == 7.5
+    assert settings.share_prefixes is True and not settings.page
+
+
+def test_defaults_are_those_of_the_server() -> None:
+    from suffice.cli.options import ModelFlags
+    from suffice.cli.serve import ServerFlags
+    from suffice.cli.serve import settings as of_flags
+    from suffice.engine.options import EngineOptions
+
+    own, cluster = read({})
+    flags = of_flags(ServerFlags(), ModelFlags(options=EngineOptions(own.model)))
+    differing = {"options", "page", "default_sampling"}
+    for name in vars(flags):
+        assert name in differing or getattr(own, name) == getattr(flags, name), name
+    assert own.limits == flags.limits and cluster == Cluster()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"modle": "x"}, "unknown argument 'modle'. Did you mean 'model'?"),
+        ({"threads": "many"}, "threads='many': must be a whole number"),
+        ({"instances": 0}, "instances=0: must be at least 1"),
+        ({"share_prefixes": "perhaps"}, "share_prefixes='perhaps': must be true or false"),
+        ({"quant": "int9"}, "unknown quant 'int9'. Did you mean 'int8'?"),
+        ({"speculate": "{"}, "is not JSON"),
+        ({"front_nodes": "heads"}, "unknown front_nodes 'heads'. Did you mean 'head'?"),
+        ({"min_instances": 2}, "a range of engines needs both"),
+        ({"min_instances": 2, "max_instances": 4}, "they are 2, 1, 4"),
+        ({"allow_attention": "certfied"}, "Did you mean 'certified'?"),
+        ({"max_queue": -1}, "max_queue=-1: must be at least 0"),
+        ({"step_ms": "0"}, "step_ms=0.0: must be more than 0"),
+    ],
+)
+def test_bad_arguments_are_one_line(args: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read(args)
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_the_page_names_all_arguments() -> None:
+    from pathlib import Path
+
+    page = (Path(__file__).parents[2] / "docs/ray.md").read_text()
+    missing = [name for name in names() if f"`{name}`" not in page]
+    assert not missing

@@ -1,0 +1,71 @@
+"""A Ray cluster of several nodes on this machine, of which each can be killed as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+STORE_BYTES = 80 << 20
+TRIES = 4
+QUIET = {  # of Ray; nothing leaves the machine, and no dashboard or usage report is made
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+}
+
+
+class Raylets:
+    """A head node without CPUs, and nodes of one CPU each."""
+
+    def __init__(self, nodes: int) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.cluster = Cluster()
+        head = {"num_cpus": 0, "include_dashboard": False}
+        self._started(**head)
+        self.nodes: dict[str, Any] = {}
+        for _ in range(nodes):
+            self.add()
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.address)
+
+    def add(self) -> str:
+        """Add a node; return its id."""
+        node = self._started(num_cpus=1)
+        self.nodes[node.node_id] = node
+        return str(node.node_id)
+
+    def _started(self, **given: Any) -> Any:
+        """Start a node; again, if a busy machine does not do it in the time that Ray allows."""
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(Exception):
+                return self.cluster.add_node(object_store_memory=STORE_BYTES, **given)
+        return self.cluster.add_node(object_store_memory=STORE_BYTES, **given)
+
+    def kill(self, node: str) -> int:
+        """Kill all processes of a node at once, as a power cut does; return how many."""
+        top = self.nodes.pop(node).all_processes["raylet"][0].process.pid
+        pids = [top, *descendants(top)]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)  # so that none sees another die and says so
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        return len(pids)
+
+    def shutdown(self) -> None:
+        self.cluster.shutdown()
+
+
+def descendants(top: int) -> Iterator[int]:
+    """Yield the processes that a process has started, and those that they have."""
+    for each in Path(f"/proc/{top}/task").glob("*/children"):
+        for pid in map(int, each.read_text().split()):
+            yield pid
+            yield from descendants(pid)

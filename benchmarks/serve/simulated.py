@@ -129,6 +129,7 @@ def compared(engines: int, place: Place, shares: Sequence[float], sizes: Sizes) 
     native.set_threads(1)
     most = answerable(own, found, sizes)
     flags = ("--instances", str(engines), "-np", str(PARALLEL))
+    place = dataclasses.replace(place, threads=threads)
     server = Server("simulated", place, Kind("simulated", suffice, flags))
     loads = []
     try:

@@ -106,7 +106,7 @@ def routed(engines: int, each: int, prompt: int, repeats: int) -> float:
     works = [wire.Submit(str(at), [at] * prompt, {}) for at in range(repeats)]
 
     def choose(at: int) -> None:
-        router.choose(works[at], [load_of(own) for own in held])
+        router.choose(works[at], [load_of(own, works[at]) for own in held])
 
     return seconds_of(choose, repeats)
 

@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from golden import model_file
 from serving import Served, events, served
 from suffice.cli.options import ModelFlags
 from suffice.cli.serve import engine_options
@@ -97,3 +98,35 @@ def test_what_clients_leave_behind_is_freed(real: Served) -> None:
         time.sleep(0.01)
         stats = real.front.instance.stats
     assert stats["kv_bytes_used"] <= stats["prefix_bytes"], "only kept prefixes are left"
+
+
+@pytest.mark.model
+def test_a_real_model_in_two_engines_changes_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = model_file("smollm2-135m")
+    if path is None:
+        pytest.skip("no smollm2-135m: run `suffice pull smollm2-135m`")
+    given = EngineOptions(model=str(path), threads=1, speculative_config="ngram")
+    options = engine_options(ModelFlags(options=given), 8)
+    shorter = [fields | {"max_tokens": 48} for fields in ASKED]
+    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.05)
+    with served(path, engine=ENGINE, options=options, model="smollm2", instances=2) as server:
+        server.client.timeout = 300
+        alone = [texts(server, fields, stream=False) for fields in shorter]
+        for kills in range(2):
+            with ThreadPoolExecutor() as pool:
+                asks = [
+                    pool.submit(texts, server, fields, (at + kills) % 2 == 0)
+                    for at, fields in enumerate(shorter)
+                ]
+                victim = server.front.instance.members[kills]
+                end = time.monotonic() + 120
+                while not any(each.generated > 5 for each in list(victim.tickets.values())):
+                    assert time.monotonic() < end, "the engine gets requests"
+                    time.sleep(0.001)
+                assert victim.pid is not None
+                os.kill(victim.pid, signal.SIGKILL)
+                assert [ask.result() for ask in asks] == alone
+                while not victim.ready:
+                    assert time.monotonic() < end + 120
+                    time.sleep(0.01)
+        assert server.front.instance.restarts == 2 and server.front.instance.failovers > 0

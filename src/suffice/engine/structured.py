@@ -21,7 +21,7 @@ MOST_KEPT = 64  # compiled grammars
 # Between the parts of JSON: nothing, a space, or a line break with an indent. Without a bound a
 # small model may write spaces until its tokens are used up.
 SPACES = {"whitespace_pattern": "|[ ]|\\n[ ]{0,16}"}
-MOST_WORK = 100_000  # of a regex: in llguidance's units; it allows a million
+MOST_WORK = 100_000  # for a regex, in llguidance's units; its own limit is a million
 _ERROR = "error: "  # begins what a regex's parser says
 _EXTRA = "pip install 'suffice[serve]'"
 

@@ -148,8 +148,8 @@ def test_python(raylets: Raylets, words: Path, tmp_path: Path) -> None:
 
     from suffice.integrations.ray import Answer, batch
 
-    with pytest.raises(InputError, match="unknown option 'quantisation'"):
-        batch([], model=str(words), quantisation="int8")
+    with pytest.raises(InputError, match="unknown option 'quantizaton'"):
+        batch([], model=str(words), quantizaton="int8")
     with pytest.raises(InputError, match="the same custom_id 'r1'"):
         batch([request(1), request(1)], model=str(words))
     requests: list[dict[str, Any]] = [request(0), {"method": "GET"}, request(2), request(3)]

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, of which each can be killed as a whole."""
+"""A Ray cluster of several nodes on this machine; each can be killed as a whole."""
 
 from __future__ import annotations
 

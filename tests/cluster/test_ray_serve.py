@@ -65,7 +65,7 @@ class App:
         }
 
 
-def until(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 400.0) -> Any:
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "the condition did not come true"
@@ -88,7 +88,7 @@ def app(raylets: Raylets, words: Path) -> Iterator[App]:
     serve.start(proxy_location="HeadOnly", http_options=http)
     made = build({"model": str(words), "threads": "1", "instances": "2", "alias": "tiny"})
     serve.run(made, name="suffice")
-    with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=180) as client:
+    with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=600) as client:
         yield App(client, raylets)
     serve.shutdown()
 

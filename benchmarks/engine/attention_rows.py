@@ -1,6 +1,6 @@
 """Time attention of 1 to 128 rows of a request against the machine's limits.
 
-    python -m benchmarks.engine.attention_rows            heads of a 7B model's and SmolLM2's (10 minutes)
+    python -m benchmarks.engine.attention_rows            heads of a 7B model, of SmolLM2
     SUFFICE_ISA=v3 python ...                             the same with AVX2, into a file of its own
     python -m benchmarks.engine.attention_rows --quick    tiny sizes, to see that it runs
 
@@ -92,7 +92,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     flags = parser.parse_args()
-    subjects = [Subject(shape, depth, type) for shape in SHAPES for depth in DEPTHS for type in PEAKS]
+    subjects = [
+        Subject(shape, depth, type) for shape in SHAPES for depth in DEPTHS for type in PEAKS
+    ]
     rounds, size = flags.rounds, RING_BYTES
     if flags.quick:
         subjects, rounds, size = [Subject((4, 2, 32), 64, type) for type in PEAKS], 2, 1 << 16

@@ -27,7 +27,11 @@ namespace {
 #pragma GCC pop_options
 
 #pragma GCC push_options
+#if SUFFICE_EMULATE
+#pragma GCC target("avx2")
+#else
 #pragma GCC target("avx2,avx512f,avx512bw,avx512dq,avx512vl")
+#endif
 #define SUFFICE_LANES 16
 namespace suffice::v4 {
 namespace {

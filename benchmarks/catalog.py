@@ -29,11 +29,7 @@ SCRIPTS = (
     Script(
         "engine.rows", "linear layers of 1 to 128 rows against the machine's limits", "2 minutes"
     ),
-<<<<<<< HEAD
     Script("engine.attention_rows", "attention of 1 to 128 rows, against limits", "10 minutes"),
-=======
-    Script("engine.attention_rows", "attention of 1 to 128 rows, against the limits", "10 minutes"),
->>>>>>> tiles27
     Script("engine.sampling", "streams and batches of drawn tokens, over bare steps", "5 minutes"),
     Script("attention.quality", "techniques: perplexity, KL divergence, bytes read", "20 minutes"),
     Script("attention.ruler", "RULER's needles under every technique and policy", "hours"),

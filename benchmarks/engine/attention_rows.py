@@ -1,10 +1,6 @@
 """Time attention of 1 to 128 rows of a request against the machine's limits.
 
-<<<<<<< HEAD
     python -m benchmarks.engine.attention_rows            heads of 7B models, SmolLM2 (10 minutes)
-=======
-    python -m benchmarks.engine.attention_rows            heads of a 7B model, of SmolLM2
->>>>>>> tiles27
     SUFFICE_ISA=v3 python ...                             the same with AVX2, into a file of its own
     python -m benchmarks.engine.attention_rows --quick    tiny sizes, to see that it runs
 

@@ -36,7 +36,7 @@ def test_a_model_is_measured(checkpoint: Path, quick: None) -> None:
     assert steps == [None] * 10 and len(steps) < calibrate.MOST_SCENES
     assert isinstance(found, Calibration) and found.options == "these" and found.threads == 1
     assert found.model.context == 4096 and found.model.tile_rows == 128
-    assert found.model.shares_prompts and found.model.growth.startswith("bmc:ratio=")
+    assert found.model.shares_prompts and found.model.growth.startswith("bmc:copy_cost=")
     costs = found.costs
     assert costs.seconds(Call(1, 1, 20)) > 0 and costs.overhead(1) > 0
     assert costs.mapped > 0 and costs.copied > 0 and costs.weight_bytes > 0

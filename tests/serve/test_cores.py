@@ -139,6 +139,12 @@ def test_where_too_few_are_free_cores_are_shared_with_a_line(tmp_path: Path) -> 
     several = one.lease(2, 1)
     assert [share.cpus for share in several.shares] == [(0, 1), (2, 3)] and several.notes
     first.close()
+    most = one.lease(1, 3)
+    both = one.lease(2, 1)  # one core is free
+    assert [share.cpus for share in both.shares] == [(0, 1), (2, 3)]
+    assert "too few are left" in both.notes[0]
+    most.close()
+    both.close()
     assert one.lease(1).notes == [], "who shared had no lease of what was taken"
 
 

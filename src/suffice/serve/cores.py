@@ -149,9 +149,8 @@ def _leased(cores: Sequence[Core], count: int, threads: int | None, folder: Path
 
 def _suffice(free: Sequence[Core], count: int, threads: int | None) -> bool:
     """Return whether each engine gets threads of its own on free cores, or a core at least."""
-    if threads is None:
-        return len(free) >= count
-    return min((len(_whole(part)) for part in split(free, count)), default=0) >= threads
+    parts = split(free, count)
+    return len(parts) == count and min(len(_whole(part)) for part in parts) >= (threads or 1)
 
 
 def _note(

@@ -114,6 +114,9 @@ class Fleet:
         """Stop the engines."""
         await asyncio.gather(*(member.close() for member in self.members))
 
+    def renew(self) -> None:
+        """Replace the engines by new ones, unless others than the server keep them."""
+
     @property
     def facts(self) -> wire.Facts | None:
         """What the engines, which are all alike, said of their model; None before the first."""

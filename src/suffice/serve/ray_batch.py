@@ -24,7 +24,6 @@ from suffice import native
 from suffice.errors import InputError, one_line
 from suffice.serve.batch import AHEAD, Answer, Answers, Record
 from suffice.serve.batch_file import Entry, entry_of, id_of, parsed, refusal
-from suffice.serve.leases import Lease
 from suffice.serve.settings import Settings
 
 MOST_TASKS = 10_000  # a task is several requests where there are more
@@ -41,9 +40,6 @@ class Engines:
 
     def __init__(self, settings: Settings, threads: int, column: str) -> None:
         self._column, self._fault = column, ""
-        self._lease = Lease(threads)
-        if self._lease.share is not None:  # of the processes that it starts, too
-            os.sched_setaffinity(0, self._lease.share.cpus)
         options = {**settings.options, "threads": threads}
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()

@@ -17,10 +17,10 @@ import msgspec
 
 from suffice.engine.work import Delta
 from suffice.serve import wire
+from suffice.serve.cores import lease
 from suffice.serve.errors import Problem
 from suffice.serve.front import SWEEP_SECONDS
 from suffice.serve.instances import Instance
-from suffice.serve.leases import Lease
 from suffice.serve.pending import Mailbox, Ticket
 from suffice.serve.settings import Settings
 
@@ -64,10 +64,11 @@ class EngineReplica:
             Problem: The engine died at once.
         """
         self._name = name or f"{id(self):x}-{time.time_ns():x}"
-        self._lease = Lease(threads)
-        if self._lease.share is None:
-            LOG.warning("no %d cores are free: the engine shares those of others", threads)
-        self._instance = Instance(settings, lambda ticket, delta, now: None, self._lease.share)
+        self._leases = lease(1, threads)
+        for note in self._leases.notes:
+            LOG.warning("%s", note)
+        (share,) = self._leases.shares
+        self._instance = Instance(settings, lambda ticket, delta, now: None, share)
         self._open: set[Mailbox] = set()
         self._told_at = 0.0
         try:

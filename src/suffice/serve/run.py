@@ -21,7 +21,6 @@ from suffice.serve.app import build
 from suffice.serve.errors import Problem
 from suffice.serve.front import Front
 from suffice.serve.http import Protocol
-from suffice.serve.local_fleet import LocalFleet
 from suffice.serve.settings import Settings
 from suffice.serve.text import Text
 
@@ -63,9 +62,7 @@ class Server(uvicorn.Server):
             self._front.draining = True
             self._begin_to_stop()
         else:
-            fleet = self._front.instance
-            assert isinstance(fleet, LocalFleet)
-            fleet.renew()
+            self._front.instance.renew()
 
     def give_up(self, why: str) -> None:
         """Stop, since no engine will come; the exit code is 1."""

@@ -24,7 +24,7 @@ from serving import ENGINE, SUPPORT, events
 from suffice.cli.commands import app
 from suffice.cli.serve import ServerFlags
 from suffice.errors import InputError
-from suffice.serve.settings import Settings
+from suffice.serve.settings import Settings, sampling_defaults
 
 CODE = """
 import sys, json
@@ -226,11 +226,11 @@ def test_keys_of_a_file(tmp_path: Path) -> None:
 
 def test_defaults_of_sampling(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text('{"temperature": 0.6, "eos_token_id": 2}')
-    assert ServerFlags().defaults(str(tmp_path)) == {"temperature": 0.6}
-    assert ServerFlags(generation_config="openai").defaults(str(tmp_path)) == {}
+    assert sampling_defaults("auto", str(tmp_path)) == {"temperature": 0.6}
+    assert sampling_defaults("openai", str(tmp_path)) == {}
     (tmp_path / "generation_config.json").write_text("[")
     with pytest.raises(InputError, match="no JSON object"):
-        ServerFlags().defaults(str(tmp_path))
+        sampling_defaults("auto", str(tmp_path))
 
 
 def test_names() -> None:

@@ -99,7 +99,9 @@ def writes(array: np.ndarray) -> bool:
     child = os.fork()
     if child == 0:
         import ctypes
+        import faulthandler
 
+        faulthandler.disable()  # the fault is what is looked for
         ctypes.memset(address, 1, 1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -217,7 +219,8 @@ def test_shared_memory_has_huge_pages_where_the_system_can(memory: int) -> None:
     version = tuple(int(part) for part in os.uname().release.split(".")[:2])
     if version < (6, 1) or not setting.exists() or "[deny]" in setting.read_text():
         pytest.skip("this system gives none on demand")
-    assert has_huge_pages()
+    if not has_huge_pages():
+        pytest.skip("no huge page is free now")
     shelf = Shelf(memory)
     array = shelf.kept("a", lambda allocate: allocate((3 * HUGE,), np.dtype(np.uint8)))
     array[:] = 1

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import io
 import math
 import os
@@ -42,6 +43,7 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 _PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 1, 2, 16, 32, 0x4000
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
+_COLLAPSES = 8  # tries, while the system asks for another since pages are in use
 _ADD_SEALS, _GET_SEALS = 1033, 1034  # of fcntl; Python names them on Linux alone
 _SEAL_SHRINK, _SEAL_GROW, _SEAL_FUTURE_WRITE = 2, 4, 16
 
@@ -235,7 +237,11 @@ def _map(descriptor: int, offset: int, size: int, protection: int) -> np.ndarray
 
 def _collapse(part: np.ndarray) -> None:
     """Make huge pages of what is mapped, where the system gave none at its first use."""
-    _libc().madvise(_address(part), part.nbytes, _MADV_COLLAPSE)  # as far as it can
+    libc = _libc()
+    for _ in range(_COLLAPSES):  # as far as it can
+        failed = libc.madvise(_address(part), part.nbytes, _MADV_COLLAPSE)
+        if not failed or ctypes.get_errno() != errno.EAGAIN:
+            return
 
 
 def _address(array: np.ndarray) -> int:

@@ -183,22 +183,28 @@ def has_huge_pages() -> bool:
     """Return whether shared memory can have huge pages here, by trying it."""
     if not can_share():
         return False
-    before, descriptor = huge_shared_bytes(), new_memory()
+    descriptor = new_memory()
     try:
         os.ftruncate(descriptor, HUGE)
         tried = _map(descriptor, 0, HUGE, _PROT_READ | _PROT_WRITE)
         tried[:] = 1
         _collapse(tried)
-        return huge_shared_bytes() > before
+        return huge_shared_bytes(tried) == HUGE
     finally:
         os.close(descriptor)
 
 
-def huge_shared_bytes() -> int:
-    """Return how much shared memory this process has mapped in huge pages."""
-    lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
-    found = [line.split() for line in lines]
-    return sum(int(size) << 10 for name, size, *_ in found if name == "ShmemPmdMapped:")
+def huge_shared_bytes(array: np.ndarray) -> int:
+    """Return how much of the mapping that an array lies in has huge pages of shared memory."""
+    found, address, inside = 0, _address(array), False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        name, *rest = line.split(maxsplit=2)
+        if not name.endswith(":"):  # the head of a mapping
+            first, last = (int(part, 16) for part in name.split("-"))
+            inside = first <= address < last
+        elif inside and name == "ShmemPmdMapped:":
+            found += int(rest[0]) << 10
+    return found
 
 
 def _libc() -> ctypes.CDLL:

@@ -364,3 +364,16 @@ def test_running_out_of_memory_loses_nothing() -> None:
     assert "\n" not in str(error.value)
     assert arena.used == used == cache.bytes
     assert torch.equal(view(cache)[0], rows(20, 1)[0])
+
+
+def test_a_tight_cache_takes_no_more_than_whole_blocks() -> None:
+    cache = cache_of(KVCache, "step:rows=64")
+    append(cache, *rows(3, 1))
+    assert cache.capacity == 64
+    cache.tight = True
+    append(cache, *rows(62, 2))
+    assert cache.capacity == LIMIT == 70, "the limit comes before the next block"
+    small = cache_of(KVCache, "step:rows=64")
+    small.tight = True
+    append(small, *rows(17, 3))
+    assert small.capacity == 32

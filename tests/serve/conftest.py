@@ -11,7 +11,6 @@ import pytest
 
 import tiny
 from serving import SUPPORT, Served, served
-from suffice.serve import cores
 
 
 @pytest.fixture(scope="session")
@@ -31,10 +30,9 @@ def engine_path() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the leases of tests apart from those of servers that run here."""
-    folder = tmp_path_factory.mktemp("leases")
+    """Keep the leases of tests, and of their processes, apart from those of other servers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cores, "leases_dir", lambda: folder)
+        patch.setenv("SUFFICE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 
 

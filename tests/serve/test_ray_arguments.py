@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,12 +44,14 @@ def test_texts_of_a_command_line_and_values_of_yaml() -> None:
     assert settings.share_prefixes is True and not settings.page
 
 
-def test_defaults_are_those_of_the_server() -> None:
+def test_defaults_are_those_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    from suffice import pull
     from suffice.cli.options import ModelFlags
     from suffice.cli.serve import ServerFlags
     from suffice.cli.serve import settings as of_flags
     from suffice.engine.options import EngineOptions
 
+    monkeypatch.setattr(pull, "resolve", Path)  # whether the model is there does not matter
     own, cluster = read({})
     flags = of_flags(ServerFlags(), ModelFlags(options=EngineOptions(own.model)))
     differing = {"options", "page", "default_sampling"}

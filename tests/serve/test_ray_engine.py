@@ -36,7 +36,7 @@ def with_replica(work: Callable[[Any], Awaitable[Any]], **options: Any) -> Any:
         finally:
             replica._sweeper.cancel()
             await replica._instance.close()
-            replica._lease.close()
+            replica._leases.close()
 
     return asyncio.run(run())
 

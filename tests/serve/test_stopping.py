@@ -47,9 +47,13 @@ class Process:
             env={**os.environ, "PYTHONPATH": str(SUPPORT)},
         )
         assert self.process.stderr is not None
-        line = self.process.stderr.readline()
-        assert " at http" in line, line + self.process.stderr.read()
-        self.url = line.split(" at ")[1].strip()
+        said = []  # other lines may come first: of cores that another server has
+        for line in self.process.stderr:
+            said.append(line)
+            if " at http" in line:
+                break
+        assert said and " at http" in said[-1], said
+        self.url = said[-1].split(" at ")[1].strip()
         self.client = httpx2.Client(base_url=self.url, timeout=30)
 
     def chat(self, **fields: Any) -> httpx2.Response:

@@ -57,6 +57,8 @@ def mixed(history: list[int]) -> np.ndarray:
 
 
 class FakeCache:
+    tight = True  # rows are taken one by one
+
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.bytes = 0  # one for each row

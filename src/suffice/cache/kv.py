@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from suffice.cache import KV_DTYPES, Growth
+from suffice.cache import BLOCK, KV_DTYPES, Growth
 from suffice.errors import InputError, OutOfMemory, unknown
 from suffice.native import core
 
@@ -66,6 +66,7 @@ class KVCache:
         )
         self.growth = growth
         self.limit = limit
+        self.tight = False  # grows by whole blocks that are needed, whatever the policy says
         self.length = 0
         self.tentative = 0
         self._visible: list[int] = []
@@ -131,11 +132,16 @@ class KVCache:
             self._final = self.length
             if needed <= self.capacity:
                 return
-        capacity = self.growth.next_capacity(needed, self.capacity, self.limit)
+        capacity = self._next_capacity(needed)
         try:
             self.native.resize(capacity, self.length + self.tentative)
         except core.OutOfMemory as error:
             raise OutOfMemory(str(error)) from None
+
+    def _next_capacity(self, needed: int) -> int:
+        if self.tight:
+            return min(-(-needed // BLOCK) * BLOCK, self.limit)
+        return self.growth.next_capacity(needed, self.capacity, self.limit)
 
     def _most_held(self) -> int:
         return max(self.held(layer) for layer in range(self.layers)) + 1

@@ -52,7 +52,8 @@ class Program(click.Command):
         if self._signature is None:
             self._signature = Signature.of(self.function)
             self.params = [parameter(each) for each in self._signature.parameters]
-            self.params += self._more()
+            own = {flag for each in self.params for flag in (*each.opts, *each.secondary_opts)}
+            self.params += [each for each in self._more() if own.isdisjoint(each.opts)]
         return self._signature
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:

@@ -201,10 +201,23 @@ class Memory:
                     continue
                 victim = self._scheduler.who_gives_way()
                 if victim is None or len(self._scheduler.running) == 1:
+                    if self._tightened(request):
+                        continue
                     raise
                 self.park(victim)
                 if victim is request:
                     raise Parked from None
+
+    def _tightened(self, request: Request) -> bool:
+        """Let the caches of a request that is alone grow by no more than they need, from now on.
+
+        Returns False if they do already: then there is no memory for it at all.
+        """
+        caches = [sample.sequence.cache for sample in request.running if sample.sequence]
+        loose = [cache for cache in caches if not cache.tight]
+        for cache in loose:
+            cache.tight = True
+        return bool(loose)
 
     def park(self, request: Request) -> None:
         """Let a request wait again; its caches stay as long as nobody needs their memory."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from suffice.cache import GROWTHS, Growth
+from suffice.cache import BLOCK, GROWTHS, Growth
 from suffice.engine.protocol import Rows
 from suffice.errors import InputError, OutOfMemory
 from suffice.plan.costs import Call, Hardware, StepCosts
@@ -65,6 +65,7 @@ class Cache:
         self.length = self.capacity = 0
         self.limit = limit
         self.unmapped = 0  # bytes
+        self.tight = False  # grows by whole blocks that are needed
         self._model, self._row_bytes, self._growth, self._arena = model, row_bytes, growth, arena
 
     @property
@@ -84,7 +85,9 @@ class Cache:
             raise InputError(f"{needed} tokens exceed the context length of {self.limit}")
         if needed <= self.capacity:
             return 0
-        self.resize(self._growth.next_capacity(needed, self.capacity, self.limit), self.length)
+        whole = min(-(-needed // BLOCK) * BLOCK, self.limit)
+        loose = self._growth.next_capacity(needed, self.capacity, self.limit)
+        self.resize(whole if self.tight else loose, self.length)
         return self.length
 
     def resize(self, capacity: int, kept: int) -> None:

@@ -30,6 +30,7 @@ ASKS_OTHERS = {
     "integrations/transformers.py": "transformers' models and keys",
     "models/formats/quantized_file.py": "arrays of a file",
     "models/pages.py": "the system",
+    "models/shelf.py": "the system",
     "models/template_sandbox.py": "functions that a template calls",
 }
 

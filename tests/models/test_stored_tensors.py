@@ -67,7 +67,7 @@ def test_a_loaded_model_does_not_depend_on_its_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not huge_pages:
-        monkeypatch.setattr("suffice.engine.load.to_huge_pages", lambda weights: None)
+        monkeypatch.setattr("suffice.engine.load.to_huge_pages", lambda *given: None)
     file = make(tmp_path)
     model = tmp_path if make is folder else file
     llm = LLM(model, threads=1, dtype="auto")

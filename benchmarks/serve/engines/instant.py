@@ -83,7 +83,9 @@ def _no_grammar(text: str) -> Any:
     raise InputError("this engine follows no grammar")
 
 
-def opened(options: Mapping[str, Any], limits: Mapping[str, Any]) -> Opened:
+def opened(
+    options: Mapping[str, Any], limits: Mapping[str, Any], memory: int | None = None
+) -> Opened:
     """Make the engine, as `Settings.engine` names it."""
     return Opened(
         Instant(float(options.get("pause", 0))), wire.Facts(CONTEXT, VOCABULARY, 16), _no_grammar

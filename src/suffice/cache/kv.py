@@ -369,7 +369,9 @@ class KVCache:
         if kept < self.length:
             self.check_truncate(kept)
         capacity = self.capacity
-        if spare is not None:
+        if self.tight and spare is None:
+            capacity = self._next_capacity(min(kept + 1, self.limit))
+        elif spare is not None:
             needed = min(kept + spare, self.limit)
             capacity = max(self.growth.next_capacity(needed, 0, self.limit), kept)
         other = object.__new__(KVCache)

@@ -132,16 +132,15 @@ class KVCache:
             self._final = self.length
             if needed <= self.capacity:
                 return
-        capacity = self._next_capacity(needed)
+        capacity = self._next_capacity(needed, self.capacity)
         try:
             self.native.resize(capacity, self.length + self.tentative)
         except core.OutOfMemory as error:
             raise OutOfMemory(str(error)) from None
 
-    def _next_capacity(self, needed: int) -> int:
-        if self.tight:
-            return min(-(-needed // BLOCK) * BLOCK, self.limit)
-        return self.growth.next_capacity(needed, self.capacity, self.limit)
+    def _next_capacity(self, needed: int, capacity: int) -> int:
+        whole = min(-(-needed // BLOCK) * BLOCK, self.limit)
+        return whole if self.tight else self.growth.next_capacity(needed, capacity, self.limit)
 
     def _most_held(self) -> int:
         return max(self.held(layer) for layer in range(self.layers)) + 1
@@ -369,11 +368,9 @@ class KVCache:
         if kept < self.length:
             self.check_truncate(kept)
         capacity = self.capacity
-        if self.tight and spare is None:
-            capacity = self._next_capacity(min(kept + 1, self.limit))
-        elif spare is not None:
-            needed = min(kept + spare, self.limit)
-            capacity = max(self.growth.next_capacity(needed, 0, self.limit), kept)
+        if self.tight or spare is not None:
+            needed = min(kept + (1 if spare is None else spare), self.limit)
+            capacity = max(self._next_capacity(needed, 0), kept)
         other = object.__new__(KVCache)
         other.__dict__.update(self.__dict__)
         try:

@@ -216,13 +216,7 @@ def growing(full: Sequence, growth: Growth, rows: int) -> float:
     """Return the median seconds of a growth of a cache of `rows` rows, all in use."""
     times = []
     for _ in range(3):
-        copy = copied(full, growth, rows, 0)
-        copy.cache.growth = growth
-        began = time.perf_counter()
-        copy.cache.reserve(1)
-        copy.cache.populate(EVERYTHING)
-        times.append(time.perf_counter() - began)
-        copy.cache.close()
+        times.append(reserved(copied(full, growth, rows, 0)))
     return statistics.median(times)
 
 
@@ -231,14 +225,19 @@ def first_seconds(full: Sequence, growth: Growth) -> float:
     times = []
     for _ in range(3):
         empty = copied(full, growth, 0, 0)
-        empty.cache.close()
-        empty.cache.growth = growth
-        began = time.perf_counter()
-        empty.cache.reserve(1)
-        empty.cache.populate(EVERYTHING)
-        times.append(time.perf_counter() - began)
-        empty.cache.close()
+        empty.cache.close()  # its memory is given up; it can be filled again
+        times.append(reserved(empty))
     return statistics.median(times)
+
+
+def reserved(sequence: Sequence) -> float:
+    """Return the seconds until a sequence has memory for another row; close it then."""
+    began = time.perf_counter()
+    sequence.cache.reserve(1)
+    sequence.cache.populate(EVERYTHING)
+    seconds = time.perf_counter() - began
+    sequence.cache.close()
+    return seconds
 
 
 def table(found: list[dict[str, Any]]) -> str:

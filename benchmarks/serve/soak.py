@@ -4,9 +4,12 @@
     python -m benchmarks.serve.soak --minutes 15
 
 32 clients send requests of all kinds, one after the other: chats and completions, whole and
-streamed, with schemas and several samples; some leave early, some send what must be refused. The
-memory of the front and of the engine is that which each process alone has, in RAM and swap. Growth
-is from the tenth of the time after the warm-up, the first fifth, to the last tenth. Results go to
+streamed, with schemas and several samples; some leave early, some send what must be refused.
+
+The memory of the front and of the engine is that which each process alone has, in RAM and swap.
+Under load the engine's follows the keys and values of whatever runs, so growth is measured at rest:
+the time has five equal parts, and after each the clients wait until nothing is under way. Growth is
+from the rest after the first part, the warm-up, to the last. Results go to
 benchmarks/serve/results/soak.json and soak.md.
 """
 
@@ -14,11 +17,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,8 @@ MODEL = "smollm2-135m"
 CLIENTS = 32
 SERVER = Kind("soak", suffice, ("--prefix-cache-bytes", "64MiB", "--kv-cache-bytes", "384MiB"))
 PLANNED = (501, 503, 504)
-WARM_UP, TENTH = 0.2, 0.1
+PARTS = 5
+REST_SECONDS = 1.2  # the counts of the last step
 MOST_GROWTH = 0.01
 BAD: tuple[tuple[str, dict[str, Any]], ...] = (
     (CHAT, {"messages": [{"role": "user", "content": "a"}], "temperature": -1}),
@@ -51,13 +54,25 @@ BAD: tuple[tuple[str, dict[str, Any]], ...] = (
 
 @dataclass
 class Counts:
-    """What happened: `statuses` of answers, requests without a whole answer, and memory."""
+    """What happened.
+
+    Attributes:
+        statuses: Answers by status.
+        sent: Requests.
+        left: Those whose client left.
+        lost: Why a request has no whole answer.
+        numbers: How many requests each client has sent.
+        memory: Bytes of the front and of the engine under load, sample after sample.
+        rests: Bytes of both, and of kept prefixes, after each part of the time.
+    """
 
     statuses: Counter[int] = field(default_factory=Counter)
     sent: int = 0
     left: int = 0
     lost: list[str] = field(default_factory=list)
+    numbers: Counter[int] = field(default_factory=Counter)
     memory: dict[str, list[int]] = field(default_factory=lambda: {"front": [], "engine": []})
+    rests: list[dict[str, int]] = field(default_factory=list)
 
     @property
     def unplanned(self) -> int:
@@ -67,16 +82,17 @@ class Counts:
         )
 
 
-async def load(server: Server, seconds: float, sizes: Sizes, clients: int, limit: int) -> Counts:
-    """Send requests for some seconds, `limit` of them at most."""
-    counts = Counts()
+async def load(
+    server: Server, counts: Counts, seconds: float, sizes: Sizes, clients: int, limit: int
+) -> None:
+    """Send requests for some seconds, until `limit` of them were sent at most."""
     end = time.monotonic() + seconds
     async with client(server, clients) as link:
 
         async def one(seed: int) -> None:
-            number = 0
             while time.monotonic() < end and counts.sent < limit:
-                number += 1
+                counts.numbers[seed] += 1
+                number = counts.numbers[seed]
                 counts.sent += 1
                 if number % 9 == 0:
                     path, body = BAD[(seed + number) % len(BAD)]
@@ -84,10 +100,9 @@ async def load(server: Server, seconds: float, sizes: Sizes, clients: int, limit
                 else:
                     await _ask(link, draw(seed, number, sizes), counts)
 
-        watcher = asyncio.create_task(_watch(server, counts, seconds / 200))
+        watcher = asyncio.create_task(_watch(server, counts, seconds / 40))
         await asyncio.gather(*(one(seed) for seed in range(clients)))
         watcher.cancel()
-    return counts
 
 
 async def _ask(link: httpx2.AsyncClient, ask: Ask, counts: Counts) -> None:
@@ -111,23 +126,33 @@ async def _watch(server: Server, counts: Counts, pause: float) -> None:
             counts.memory["engine"].append(memory_bytes(engine))
 
 
-def growth(samples: Sequence[int]) -> float:
-    """Return by which share memory grew after the warm-up."""
-    size = max(1, round(TENTH * len(samples)))
-    first = round(WARM_UP * len(samples))
-    before = statistics.median(samples[first : first + size])
-    return statistics.median(samples[-size:]) / before - 1
+def rest(server: Server) -> dict[str, int]:
+    """Return the memory of a server that has nothing to do."""
+    time.sleep(REST_SECONDS)
+    engine = server.engine()
+    return {
+        "front": memory_bytes(server.process.pid),
+        "engine": 0 if engine is None else memory_bytes(engine),
+        "prefixes": round(server.metrics()["retained_bytes"]),
+    }
+
+
+def growth(rests: Sequence[Mapping[str, int]], name: str) -> float:
+    """Return by which share the memory of a process grew from the first rest to the last."""
+    return rests[-1][name] / rests[0][name] - 1
 
 
 def run(
     place: Place, seconds: float, sizes: Sizes, clients: int = CLIENTS, limit: int = 10**9
 ) -> dict[str, Any]:
     """Soak a server, and return what happened."""
-    server = Server("soak", place, SERVER)
+    server, counts = Server("soak", place, SERVER), Counts()
     try:
         engine = server.engine()
-        counts = asyncio.run(load(server, seconds, sizes, clients, limit))
-        time.sleep(1.2)  # the counts of the last step
+        for part in range(1, PARTS + 1):
+            most = limit * part // PARTS
+            asyncio.run(load(server, counts, seconds / PARTS, sizes, clients, most))
+            counts.rests.append(rest(server))
         metrics = server.metrics()
         same = server.engine() == engine
     finally:
@@ -140,7 +165,8 @@ def run(
         "unplanned": counts.unplanned,
         "statuses": {str(status): n for status, n in sorted(counts.statuses.items())},
         "memory": counts.memory,
-        "growth": {name: growth(each) for name, each in counts.memory.items() if each},
+        "rests": counts.rests,
+        "growth": {name: growth(counts.rests, name) for name in ("front", "engine")},
         "parked": metrics["num_preemptions_total"],
         "generated_tokens": metrics["generation_tokens_total"],
         "engine_lived": same,
@@ -149,10 +175,14 @@ def run(
     }
 
 
+def percent(share: float) -> str:
+    """Return a share as text."""
+    return f"{100 * share:.2f} %"
+
+
 def table(data: dict[str, Any]) -> str:
     """Return the table of a result."""
     found = data["found"]
-    last = {name: each[-1] / 2**20 for name, each in found["memory"].items()}
     rows: list[list[Any]] = [
         ["minutes", round(found["seconds"] / 60), ""],
         ["requests", found["requests"], ""],
@@ -163,10 +193,18 @@ def table(data: dict[str, Any]) -> str:
         ["unplanned 5xx", found["unplanned"], "0"],
         ["bytes of keys and values left at the end", round(found["bytes_left"]), "0"],
     ]
-    rows += [
-        [f"growth of the {name}'s memory, to {last[name]:.0f} MiB", f"{100 * grown:.2f} %", "1 %"]
-        for name, grown in found["growth"].items()
-    ]
+    for name, grown in found["growth"].items():
+        sizes = ", ".join(f"{each[name] / 2**20:.1f}" for each in found["rests"])
+        under = [each / 2**20 for each in found["memory"][name]]
+        rows += [
+            [f"MiB of the {name} at each rest", sizes, ""],
+            [
+                f"... growth after the first, {100 / PARTS:.0f} % of the time",
+                percent(grown),
+                percent(MOST_GROWTH),
+            ],
+            ["... under load, MiB", f"{min(under):.0f} to {max(under):.0f}", ""],
+        ]
     return f"## A soak\n\n{markdown(['what', 'found', 'at most'], rows)}"
 
 

@@ -62,10 +62,13 @@ def test_a_short_soak(place: Place) -> None:
     assert found["requests"] >= 60 and found["left"] > 0 and found["engine_lived"]
     assert found["under_way"] == 0 and found["bytes_left"] == 0
     assert {"200", "400"} <= set(found["statuses"])
+    assert len(found["rests"]) == soak.PARTS
+    assert all(each["front"] > 0 and each["engine"] > 0 for each in found["rests"])
 
 
 def test_growth_is_of_what_follows_the_warm_up() -> None:
-    assert soak.growth([1, 1, *[100] * 16, 110, 110]) == pytest.approx(0.1)
+    rests = [{"front": 100}, {"front": 130}, {"front": 110}]
+    assert soak.growth(rests, "front") == pytest.approx(0.1)
 
 
 def test_what_a_client_saw_before_it_left_must_begin_the_text() -> None:

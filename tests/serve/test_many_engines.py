@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -72,6 +73,22 @@ def test_a_time_limit_holds_across_engines(serving: Callable[..., Any]) -> None:
         assert answer.status_code == 504 and answer.json()["error"]["code"] == "deadline"
         assert fleet(server).failovers == 1
         assert under_way(server) == [0, 0]
+
+
+def test_an_engine_with_bad_options_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instances, "FIRST_PAUSE", 0.01)
+    member = instances.Instance(
+        Settings(model="m", options={"model": "no/such/file"}), lambda *given: None
+    )
+
+    async def started() -> None:
+        with pytest.raises(InputError, match="no/such/file"):
+            await member.start()
+        assert member._task is not None
+        await asyncio.wait_for(member._task, 30)  # without `close`
+        assert member.restarts == 0
+
+    asyncio.run(started())
 
 
 def test_a_deadline_counts_from_the_arrival_of_a_request() -> None:

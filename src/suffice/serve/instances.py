@@ -204,8 +204,7 @@ class Instance:
                 self.left(list(self.tickets.values()))
                 continue
             lived = time.monotonic() - began
-            if self._started is not None and not self._started.done():
-                self._started.set_exception(Problem("engine_lost", "the engine did not start"))
+            if self._start_failed():
                 return
             if life is not None:
                 self._note_death(life, soon=lived < LONGEST_PAUSE)
@@ -215,6 +214,14 @@ class Instance:
                 await asyncio.sleep(pause)
             self._current, self._heir = self._heir, None
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _start_failed(self) -> bool:
+        """Return whether the first engine ended before it was ready, and tell `start` if so."""
+        started = self._started
+        assert started is not None, "`start` has been called"
+        if not started.done():
+            started.set_exception(Problem("engine_lost", "the engine did not start"))
+        return started.cancelled() or started.exception() is not None
 
     async def _tend(self) -> bool:
         """Return when the engine has ended; replace it meanwhile, whenever that is asked for.

@@ -55,11 +55,13 @@ class Life:
     async def end(self) -> None:
         """Close the link, and return when the process is gone."""
         self.writer.close()
-        with contextlib.suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.to_thread(self.process.wait), LONGEST_END)
-            return
-        self.process.kill()
-        await asyncio.to_thread(self.process.wait)
+        gone = asyncio.ensure_future(asyncio.to_thread(self.process.wait))
+        try:  # `wait_for` may lose a cancellation in Python 3.11
+            await asyncio.wait({gone}, timeout=LONGEST_END)
+        finally:
+            if not gone.done():
+                self.process.kill()
+        await gone
 
 
 class Weights:

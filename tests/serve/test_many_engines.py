@@ -20,7 +20,7 @@ from serving import real
 from suffice.cli.instances import InstanceFlags
 from suffice.cli.options import ModelFlags
 from suffice.engine.options import EngineOptions
-from suffice.errors import InputError
+from suffice.errors import InputError, OptionError
 from suffice.serve import instances, wire
 from suffice.serve.cores import default_instances
 from suffice.serve.pending import Mailbox, Ticket
@@ -89,6 +89,17 @@ def test_an_engine_with_bad_options_is_not_started_again(monkeypatch: pytest.Mon
         assert member.restarts == 0
 
     asyncio.run(started())
+
+
+def test_an_engine_says_which_option_is_bad() -> None:
+    fault = OptionError("threads", 0, "must be at least 1", ", or None for all")
+    for error in (fault, OptionError("model", Path("m"), "is none"), InputError("bad")):
+        sent = wire.read_up(wire.frame(wire.Failed.of(error))[wire.LENGTH.size :])
+        assert isinstance(sent, wire.Failed)
+        back = sent.error()
+        assert type(back) is type(error) and sent.message == str(error)
+    again = wire.Failed.of(fault).error()
+    assert isinstance(again, OptionError) and vars(again) == vars(fault)
 
 
 def test_a_deadline_counts_from_the_arrival_of_a_request() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from suffice.engine.work import Delta, Look
+from suffice.errors import InputError, OptionError, one_line
 
 LENGTH = struct.Struct("<I")
 
@@ -80,10 +81,29 @@ class Facts(msgspec.Struct, tag="ready", frozen=True):
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
-    """The engine could not start; `input` if the options are to blame."""
+    """The engine could not start: its options are to blame.
+
+    Attributes:
+        message: Why, in a line.
+        option: Of the option that is, if one alone is: what `OptionError` is made of.
+    """
 
     message: str
-    input: bool
+    option: tuple[str, str | int | float | None, str, str] | None = None
+
+    @classmethod
+    def of(cls, error: InputError) -> Failed:
+        """Return the message of an error."""
+        message, option = one_line(error), None
+        if isinstance(error, OptionError):
+            value = error.value
+            plain = value if value is None or isinstance(value, str | int | float) else str(value)
+            option = (error.option, plain, error.must, error.none)
+        return cls(message, option)
+
+    def error(self) -> InputError:
+        """Return the error again."""
+        return InputError(self.message) if self.option is None else OptionError(*self.option)
 
 
 class Step(msgspec.Struct, tag="step", frozen=True):

@@ -32,7 +32,8 @@ from suffice.engine.config import Config
 from suffice.eval import serving_load, serving_report
 from suffice.eval.serving_client import Exchange
 from suffice.eval.serving_load import Load
-from suffice.plan import calibrate, figures
+from suffice.plan import figures
+from suffice.plan.calibrate import Measuring
 from suffice.plan.cluster import Cluster, Run
 from suffice.plan.setting import FrontCosts, Setting, setting
 from suffice.plan.stored import Calibration
@@ -79,9 +80,10 @@ def arrivals(load: Load) -> list[Arrival]:
 
 def calibrated(threads: int) -> Calibration:
     """Measure the steps of an engine with some threads."""
-    *_, found = calibrate.calibrate(Config.create(MODEL, threads=threads), "")
-    assert found is not None, "the last is the result"
-    return found
+    with Measuring(Config.create(MODEL, threads=threads), "") as measuring:
+        for _ in measuring.steps():
+            pass
+        return measuring.result()
 
 
 def simulated(load: Load, own: Setting, found: Calibration, most: int | None = None) -> Run:

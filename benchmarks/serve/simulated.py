@@ -12,19 +12,17 @@ to benchmarks/serve/results/simulated.json and simulated.md.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
 import random
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import record
+from benchmarks.harness import script
 from benchmarks.harness.tables import markdown
 from benchmarks.serve.servers import Kind, Place, Server, suffice
 from suffice import native, pull
@@ -194,20 +192,14 @@ def table(data: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="tiny loads; figures mean little")
-    parser.add_argument("--output", type=Path, help="folder for the results")
-    options = parser.parse_args()
+    options = script.quick_or_whole(__doc__)
     gguf = pull.pull(MODEL)
     sizes = Sizes(16, 32, 8) if options.quick else Sizes()
     shares = SHARES[1:2] if options.quick else SHARES
     place = Place(gguf, gguf.parent, native.cores())
     engines = [each for each in ENGINES if each <= native.cores()]
     found = {str(each): compared(each, place, shares, sizes) for each in engines}
-    data = record.facts() | {"model": MODEL, "bar": BAR, "found": found}
-    usual = record.BUILD / "results" if options.quick else record.results(__file__)
-    record.write(options.output or usual, "simulated", data, table(data))
-    print(table(data))
+    script.store(options, __file__, {"model": MODEL, "bar": BAR, "found": found}, table)
     return 0
 
 

@@ -49,7 +49,7 @@ class BatchFlags:
             "-o",
             "--output",
             "--output-file",
-            help="Results; a file that is there is gone on with.",
+            help="Results; if the file is there, the run goes on with it.",
             environment=False,
             metavar="FILE",
         ),
@@ -60,7 +60,7 @@ class BatchFlags:
             "-np",
             "--parallel",
             "--max-num-seqs",
-            help="Most samples that decode together.",
+            help="Most samples that decode together; also the largest `n` of a request.",
             **WHOLE,
         ),
     ] = 32
@@ -68,7 +68,7 @@ class BatchFlags:
         int | None,
         flag(
             "--instances",
-            help="Engines, each with a share of the cores and with weights of its own; default: 1.",
+            help="Number of engines, each with its own cores and weights; default: 1.",
             **WHOLE,
         ),
     ] = None
@@ -76,8 +76,8 @@ class BatchFlags:
         str | None,
         flag(
             "--ray",
-            help="Run on a Ray cluster: that of an address, or of RAY_ADDRESS or this machine; "
-            "--instances is then the most engines of the cluster (default: as many as fit).",
+            help="Run on a Ray cluster: at the address, else at RAY_ADDRESS, else on this "
+            "machine. --instances is then the most engines (default: as many as fit).",
             metavar="[ADDRESS]",
             alone=HERE,
         ),

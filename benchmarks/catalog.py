@@ -24,7 +24,11 @@ SCRIPTS = (
     Script("peers.speed", "decode, batch and prompt speed of suffice and its peers", "an hour"),
     Script("peers.batches", "prompts and batches of suffice and its peers", "30 minutes"),
     Script("peers.quality", "the perplexity of the settings of peers.speed", "10 minutes"),
-    Script("peers.headline", "the README's table, from the results of these two", "at once"),
+    Script(
+        "peers.headline",
+        "the README's table, from results of peers.speed, peers.quality, quant.files",
+        "at once",
+    ),
     Script("peers.start", "a first token, imports, environments: seconds and memory", "30 minutes"),
     Script(
         "engine.rows", "linear layers of 1 to 128 rows against the machine's limits", "2 minutes"

@@ -1,7 +1,7 @@
 """Time the use cases of the BMC paper's Table II: suffice, vLLM and transformers in turn.
 
     python -m benchmarks.growth.use_cases               the cases that fit (half an hour)
-    python -m benchmarks.growth.use_cases --cases chat-8
+    python -m benchmarks.growth.use_cases --cases chat-8    a case; the other results stay
     python -m benchmarks.growth.use_cases --quick       tiny sizes, to see that it runs
 
 A case is a batch of prompts of one length, and the new tokens of each; a time includes the prompts.
@@ -12,17 +12,14 @@ by a row per token, and is left out where that takes minutes a case.
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import sys
 from typing import Any
 
-from benchmarks.harness import record, script
+from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
-from benchmarks.peers.batches import VLLM, Case, Engines
-from benchmarks.peers.client import EngineError
-from benchmarks.peers.install import InstallError
+from benchmarks.peers.batches import VLLM, Case, Comparison, Engines, measure
 from benchmarks.peers.report import spread
 
 NAME = "use_cases"
@@ -57,17 +54,10 @@ def engines_of(case: str) -> list[str]:
     return [*OURS, VLLM, *([] if case in WITHOUT_HF else [HF])]
 
 
-def measure(engines: Engines, case: str, rounds: int) -> dict[str, list[float]]:
-    """Return each engine's new tokens per second in each round, after one that does not count."""
-    found: dict[str, list[float]] = {name: [] for name in engines_of(case)}
+def _case(engines: Engines, case: str, rounds: int) -> dict[str, list[float]]:
+    """Return the speeds of a case; the round that does not count has few new tokens."""
     warm = Case(CASES[case].prompt, CASES[case].batch, 2)
-    for number in range(rounds + 1):
-        print(f"{case}, round {number} of {rounds}", file=sys.stderr)
-        for name, speeds in found.items():
-            seconds = engines.seconds(name, CASES[case] if number else warm, number + 1)
-            if number:
-                speeds.append(CASES[case].per_second(seconds))
-    return found
+    return measure(engines, case, engines_of(case), [warm, *[CASES[case]] * rounds])
 
 
 def ratios(data: dict[str, Any], case: str, ours: str, peer: str) -> list[float]:
@@ -112,37 +102,7 @@ def report(data: dict[str, Any]) -> str:
     )
 
 
-def run(options: argparse.Namespace) -> None:
-    """Measure the cases and store the results after each."""
-    folder = options.output or (QUICK if options.quick else record.results(__file__))
-    engines, found = Engines(options), {}
-    try:
-        for case in options.cases:
-            found[case] = measure(engines, case, options.rounds)
-            data = record.facts() | {
-                "rounds": options.rounds,
-                "threads": options.threads,
-                "cases": found,
-            }
-            record.write(folder, NAME, data, report(data))
-    finally:
-        engines.close()
-    print(report(data))
-
-
-def main() -> int:
-    """Measure, print the tables and store them."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, results in build/")
-    options = script.with_peers(parser)
-    try:
-        run(options)
-    except (EngineError, InstallError) as error:
-        print(f"{NAME}: error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
+COMPARISON = Comparison(NAME, __doc__, CASES, _case, report, record.results(__file__), QUICK)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMPARISON.main())

@@ -6,7 +6,9 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from benchmarks.harness import record
 from suffice import native
 from suffice.errors import InputError
 
@@ -19,6 +21,30 @@ def printed(name: str, run: Callable[[], str]) -> int:
         print(f"{name}: error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def quick_or_whole(about: str | None) -> argparse.Namespace:
+    """Read the command line of a script with --quick and --output; `about` is its docstring."""
+    parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="tiny sizes; figures mean nothing")
+    parser.add_argument("--output", type=Path, help="folder for the results")
+    return parser.parse_args()
+
+
+def store(
+    options: argparse.Namespace,
+    script: str,
+    data: dict[str, Any],
+    table: Callable[[dict[str, Any]], str],
+) -> None:
+    """Print a result's table and store both with the facts, under the name of a `script` file.
+
+    Results of --quick go to build/results, others next to the script.
+    """
+    data = record.facts() | data
+    usual = record.BUILD / "results" if options.quick else record.results(script)
+    record.write(options.output or usual, Path(script).stem, data, table(data))
+    print(table(data))
 
 
 def with_peers(parser: argparse.ArgumentParser) -> argparse.Namespace:

@@ -16,7 +16,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,16 +190,16 @@ def names_of(case: str) -> list[str]:
 
 
 def measure(
-    engines: Engines, case: str, rounds: int, tell: Callable[[str], None]
+    engines: Engines, label: str, names: list[str], rounds: list[Case]
 ) -> dict[str, list[float]]:
-    """Return each engine's tokens per second in each round, after one that does not count."""
-    found: dict[str, list[float]] = {name: [] for name in names_of(case)}
-    for number in range(rounds + 1):
-        tell(f"{case}, round {number} of {rounds}")
+    """Return each engine's tokens per second of the cases of rounds; the first does not count."""
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for number, case in enumerate(rounds):
+        print(f"{label}, round {number} of {len(rounds) - 1}", file=sys.stderr)
         for name, speeds in found.items():
-            seconds = engines.seconds(name, CASES[case], number + 1)
+            seconds = engines.seconds(name, case, number + 1)
             if number:
-                speeds.append(CASES[case].per_second(seconds))
+                speeds.append(case.per_second(seconds))
     return found
 
 
@@ -238,41 +238,58 @@ def report(data: dict[str, Any]) -> str:
     )
 
 
-def run(options: argparse.Namespace, folder: Path) -> None:
-    """Measure the cases and store the results after each."""
-    path = folder / "batches.json"
-    known = json.loads(path.read_text(encoding="utf-8"))["cases"] if path.exists() else {}
-    engines = Engines(options)
-    try:
+@dataclass(frozen=True)
+class Comparison:
+    """Cases that are measured one by one, and stored after each; results of others stay.
+
+    `measure` returns the speeds of a case, given its name and the number of rounds.
+    """
+
+    name: str
+    about: str | None
+    cases: Mapping[str, Case]
+    measure: Callable[[Engines, str, int], dict[str, list[float]]]
+    report: Callable[[dict[str, Any]], str]
+    results: Path
+    quick: Path
+
+    def run(self, options: argparse.Namespace, engines: Engines) -> None:
+        """Measure the cases that were asked for, and print the tables."""
+        folder = options.output or (self.quick if options.quick else self.results)
+        path = folder / f"{self.name}.json"
+        known = json.loads(path.read_text(encoding="utf-8"))["cases"] if path.exists() else {}
+        sizes = {"rounds": options.rounds, "threads": options.threads}
+        data: dict[str, Any] = {}
         for case in options.cases:
-            known[case] = measure(
-                engines, case, options.rounds, lambda said: print(said, file=sys.stderr)
-            )
-            found = {name: known[name] for name in CASES if name in known}
-            data = record.facts() | {
-                "rounds": options.rounds,
-                "threads": options.threads,
-                "cases": found,
-            }
-            record.write(folder, "batches", data, report(data))
-    finally:
-        engines.close()
-    print(report(data))
+            known[case] = self.measure(engines, case, options.rounds)
+            found = {each: known[each] for each in self.cases if each in known}
+            data = record.facts() | sizes | {"cases": found}
+            record.write(folder, self.name, data, self.report(data))
+        print(self.report(data))
+
+    def main(self) -> int:
+        """Read the command line and run; return the exit code."""
+        parser = argparse.ArgumentParser(description=(self.about or "").splitlines()[0])
+        names = list(self.cases)
+        parser.add_argument("--cases", nargs="+", choices=names, default=names, metavar="CASE")
+        parser.add_argument("--quick", action="store_true", help="tiny sizes, results in build/")
+        options = script.with_peers(parser)
+        engines = Engines(options)
+        try:
+            self.run(options, engines)
+        except (EngineError, InstallError) as error:
+            print(f"{self.name}: error: {error}", file=sys.stderr)
+            return 1
+        finally:
+            engines.close()
+        return 0
 
 
-def main() -> int:
-    """Measure, print the tables and store them."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, results in build/")
-    options = script.with_peers(parser)
-    try:
-        run(options, options.output or (QUICK if options.quick else record.results(__file__)))
-    except (EngineError, InstallError) as error:
-        print(f"batches: error: {error}", file=sys.stderr)
-        return 1
-    return 0
+def _case(engines: Engines, case: str, rounds: int) -> dict[str, list[float]]:
+    return measure(engines, case, names_of(case), [CASES[case]] * (rounds + 1))
 
+
+COMPARISON = Comparison("batches", __doc__, CASES, _case, report, record.results(__file__), QUICK)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMPARISON.main())

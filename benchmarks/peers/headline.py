@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import record
@@ -34,6 +33,13 @@ FILES = (
     ("Q4_1", "fast"),
 )
 SETTINGS = {"default": "the file", "fast": "the file, 8-bit inputs and cache"}
+# What the table is drawn from: the script, and what it measured.
+SOURCES = {
+    "files": ("benchmarks.quant.files", "the rows against llama.cpp"),
+    "speed": ("benchmarks.peers.speed", "the speeds of the other rows"),
+    "quality": ("benchmarks.peers.quality", "their perplexity"),
+}
+FACTS = ("schema", "date", "command", "commit", "modified", "machine", "versions")
 HEAD = ["suffice", "perplexity / float", "against", *CASES.values()]
 
 
@@ -105,24 +111,53 @@ def table(data: dict[str, Any]) -> str:
         f"({data['windows']} windows of WikiText-2). llama.cpp and suffice run the same file, "
         "suffice without flags unless the row says so (`--quant file:act_bits=8 -ctk int8`); "
         "transformers and vLLM have its weights in bfloat16. vLLM is compared with "
-        "`LLM.generate`, the others with suffice's bare decode loop, which is faster."
+        "`LLM.generate`, the others with suffice's bare decode loop, which is faster. "
+        f"Drawn from stored results: {sources(data['sources'])}."
     )
     return f"{markdown(HEAD, body)}\n\n{note}"
 
 
+def sources(found: dict[str, Any]) -> str:
+    """Return in words which scripts measured what, when and on which processors."""
+    parts = []
+    for name, facts in found.items():
+        script, what = SOURCES[name]
+        machine, day = facts["machine"], facts["date"].partition(" ")[0]
+        family = machine["cpu_family_model"].partition("/")[0]
+        parts.append(
+            f"{what} from `python -m {script}` ({day}, {machine['cpu']} of family {family}, "
+            f"{machine['isa']})"
+        )
+    return ", ".join(parts)
+
+
+def collected(results: dict[str, Any]) -> dict[str, Any]:
+    """Return the table's data, and the facts of the results that it is drawn from, by name.
+
+    Its machine is that of the speeds, its date that of the newest result.
+    """
+    files, speed, quality = (results[name] for name in SOURCES)
+    return {
+        "schema": speed["schema"],
+        "date": max(each["date"] for each in results.values()),
+        "command": record.program(),
+        "machine": speed["machine"],
+        "model": "SmolLM2 135M",
+        "threads": files["threads"],
+        "windows": quality["windows"],
+        "sources": {name: {fact: results[name][fact] for fact in FACTS} for name in SOURCES},
+        "rows": [*file_rows(files["files"]), *rows(speed, quality)],
+    }
+
+
 def main() -> int:
-    """Write the result, with the machine, date and command of the speeds."""
+    """Write the table, from the results that are stored; measures nothing."""
     folder = record.results(__file__)
-    speed, quality = (
-        json.loads(Path(folder / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("speed", "quality")
+    paths = {"files": folder / "../../quant/results/files.json"}
+    paths |= {name: folder / f"{name}.json" for name in ("speed", "quality")}
+    data = collected(
+        {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items()}
     )
-    same = ("schema", "date", "command", "commit", "modified", "machine", "versions")
-    files = json.loads((folder / "../../quant/results/files.json").read_text(encoding="utf-8"))
-    data = {name: files[name] for name in same} | {"model": "SmolLM2 135M"}
-    data |= {"threads": files["threads"], "windows": quality["windows"]}
-    data |= {"speed_command": speed["command"], "quality_command": quality["command"]}
-    data["rows"] = [*file_rows(files["files"]), *rows(speed, quality)]
     record.write(folder, NAME, data, table(data))
     print(table(data))
     return 0

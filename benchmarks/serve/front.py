@@ -12,17 +12,15 @@ front.md.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import record
+from benchmarks.harness import script
 from benchmarks.harness.tables import markdown
 from benchmarks.serve.servers import Kind, Place, Server, cpu_seconds
 from suffice import pull
@@ -201,17 +199,11 @@ def _rate(case: dict[str, float]) -> tuple[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="some seconds; figures mean nothing")
-    parser.add_argument("--output", type=Path, help="folder for the results")
-    options = parser.parse_args()
+    options = script.quick_or_whole(__doc__)
     gguf = pull.pull(MODEL)
     count, repeats = (64, 20) if options.quick else (4000, 400)
     found = run(Place(gguf, gguf.parent, 0), count, repeats)
-    data = record.facts() | {"model": MODEL, "found": found}
-    usual = record.BUILD / "results" if options.quick else record.results(__file__)
-    record.write(options.output or usual, "front", data, table(data))
-    print(table(data))
+    script.store(options, __file__, {"model": MODEL, "found": found}, table)
     return 0
 
 

@@ -11,14 +11,13 @@ benchmarks/serve/results/nodes.json and nodes.md.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import record
+from benchmarks.harness import record, script
 from benchmarks.harness.tables import markdown
 from benchmarks.serve.simulated import calibrated
 from suffice import native
@@ -111,18 +110,12 @@ def table(data: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few nodes; figures mean nothing")
-    parser.add_argument("--output", type=Path, help="folder for the results")
-    options = parser.parse_args()
+    options = script.quick_or_whole(__doc__)
     calibration = calibrated(native.cores())
     native.set_threads(1)
     costs = front_costs(record.results(__file__) / "front.json")
     found = run(calibration, costs, NODES[:2] if options.quick else NODES)
-    data = record.facts() | {"costs": dataclasses.asdict(costs), "found": found}
-    usual = record.BUILD / "results" if options.quick else record.results(__file__)
-    record.write(options.output or usual, "nodes", data, table(data))
-    print(table(data))
+    script.store(options, __file__, {"costs": dataclasses.asdict(costs), "found": found}, table)
     return 0
 
 

@@ -12,19 +12,17 @@ to benchmarks/serve/results/simulated.json and simulated.md.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
 import random
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import record
+from benchmarks.harness import script
 from benchmarks.harness.tables import markdown
 from benchmarks.serve.servers import Kind, Place, Server, suffice
 from suffice import native, pull
@@ -32,7 +30,8 @@ from suffice.engine.config import Config
 from suffice.eval import serving_load, serving_report
 from suffice.eval.serving_client import Exchange
 from suffice.eval.serving_load import Load
-from suffice.plan import calibrate, figures
+from suffice.plan import figures
+from suffice.plan.calibrate import Measuring
 from suffice.plan.cluster import Cluster, Run
 from suffice.plan.setting import FrontCosts, Setting, setting
 from suffice.plan.stored import Calibration
@@ -79,9 +78,10 @@ def arrivals(load: Load) -> list[Arrival]:
 
 def calibrated(threads: int) -> Calibration:
     """Measure the steps of an engine with some threads."""
-    *_, found = calibrate.calibrate(Config.create(MODEL, threads=threads), "")
-    assert found is not None, "the last is the result"
-    return found
+    with Measuring(Config.create(MODEL, threads=threads), "") as measuring:
+        for _ in measuring.steps():
+            pass
+        return measuring.result()
 
 
 def simulated(load: Load, own: Setting, found: Calibration, most: int | None = None) -> Run:
@@ -192,20 +192,14 @@ def table(data: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="tiny loads; figures mean little")
-    parser.add_argument("--output", type=Path, help="folder for the results")
-    options = parser.parse_args()
+    options = script.quick_or_whole(__doc__)
     gguf = pull.pull(MODEL)
     sizes = Sizes(16, 32, 8) if options.quick else Sizes()
     shares = SHARES[1:2] if options.quick else SHARES
     place = Place(gguf, gguf.parent, native.cores())
     engines = [each for each in ENGINES if each <= native.cores()]
     found = {str(each): compared(each, place, shares, sizes) for each in engines}
-    data = record.facts() | {"model": MODEL, "bar": BAR, "found": found}
-    usual = record.BUILD / "results" if options.quick else record.results(__file__)
-    record.write(options.output or usual, "simulated", data, table(data))
-    print(table(data))
+    script.store(options, __file__, {"model": MODEL, "bar": BAR, "found": found}, table)
     return 0
 
 

@@ -61,24 +61,25 @@ def counting_bar() -> rich.progress.Progress:
     return progress_bar(*columns, TimeRemainingColumn())
 
 
-def counted(what: str, total: int, steps: Iterable[T]) -> Iterator[T]:
+def counted(what: str, total: int, steps: Iterable[T], before: int = 0) -> Iterator[T]:
     """Yield steps of long work, and show how many of `total` are done and the time that is left.
 
-    A terminal gets a bar, another standard error a line from time to time.
+    `before` of them were done by an earlier run. A terminal gets a bar, another standard error a
+    line from time to time.
     """
     if sys.stderr.isatty():
         with counting_bar() as bar:
-            line = bar.add_task(what, total=total)
+            line = bar.add_task(what, total=total, completed=before)
             for step in steps:
                 yield step
                 bar.update(line, advance=1)
         return
     began = shown = time.monotonic()
-    for done, step in enumerate(steps, 1):
+    for done, step in enumerate(steps, before + 1):
         yield step
         now = time.monotonic()
         if now - shown >= EVERY or done == total:
-            left = (now - began) / done * (total - done)
+            left = (now - began) / (done - before) * (total - done)
             print(
                 f"{what}: {done} of {total}, about {left:.0f} s left", file=sys.stderr, flush=True
             )

@@ -11,6 +11,9 @@ import pytest
 import torch
 
 from benchmarks.growth import caches, engine, use_cases
+from benchmarks.peers import batches
+from benchmarks.peers.batches import Case
+from benchmarks.peers.client import EngineError
 from suffice.cache.growth import Double, Step
 from suffice.cache.kv import KVCache
 
@@ -86,3 +89,39 @@ def test_use_cases_are_compared_by_geometric_means() -> None:
     assert "| bf16 | vllm | 1.36 | 1.58 | yes |" in text
     assert "| the file | vllm | 2.5 | 2.00 | **no** |" in text
     assert "1.59 | 0.99 |" in text and use_cases.engines_of("long-1")[-1] == "vllm"
+
+
+def test_cases_are_stored_one_by_one_and_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    class Engines:
+        def __init__(self, options: Any) -> None:
+            self.closed = False
+            opened.append(self)
+
+        def seconds(self, name: str, case: Case, seed: int) -> float:
+            asked.append((name, case.count))
+            if case.count == 1920:
+                raise EngineError("it fell over")
+            return 0.5
+
+        def close(self) -> None:
+            self.closed = True
+
+    opened: list[Engines] = []
+    monkeypatch.setattr(batches, "Engines", Engines)
+
+    def run(*cases: str) -> int:
+        given = ["use_cases", "--cases", *cases, "--rounds", "1", "--output", str(tmp_path)]
+        monkeypatch.setattr(sys, "argv", given)
+        return use_cases.COMPARISON.main()
+
+    assert run("chat-8") == 0
+    assert asked[:4] == [(name, 2) for name in use_cases.engines_of("chat-8")], "none counts"
+    assert run("chat-1", "answers-1") == 1 and opened[-1].closed
+    assert "it fell over" in capsys.readouterr().err
+    cases = json.loads((tmp_path / "use_cases.json").read_text())["cases"]
+    assert list(cases) == ["chat-1", "chat-8"], "in the order of the table"
+    assert cases["chat-1"]["vllm"] == [256.0] and cases["chat-8"]["bf16"] == [2048.0]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import tiny
+from benchmarks.harness import record
 from benchmarks.peers import headline, quality
 
 
@@ -51,10 +52,37 @@ def test_each_row_has_its_perplexity_and_the_fastest_peer() -> None:
     assert speeds[1] == (10, 40, 0.25), "a loss is shown like a gain"
     rows += headline.file_rows(FILES)
     assert rows[2]["cases"]["decode-0"] == (55, 15, 4), "medians of speeds, and of ratios"
-    facts = {"model": "tiny", "threads": 2, "windows": 8, "rows": rows}
+    facts = {"model": "tiny", "threads": 2, "windows": 8, "rows": rows, "sources": {}}
     drawn = headline.table(facts)
     assert "| bf16 | 1.000 | vLLM bf16 | 10 / 40 (0.25x) |" in drawn
     assert "| the file (Q4_1) | 1.000 | llama.cpp | 55 / 15 (4.00x) |" in drawn
+
+
+def test_the_table_names_the_command_that_made_it_and_its_sources() -> None:
+    def facts(day: str, family: str, command: str) -> dict[str, Any]:
+        machine = {"cpu": "EPYC", "cpu_family_model": f"{family}/1", "cores": 2, "isa": "v4"}
+        own = dict.fromkeys(headline.FACTS, "")
+        return {**own, "date": f"{day} 10:00 UTC", "machine": machine, "command": command}
+
+    results = {
+        "files": {**facts("2026-01-03", "26", "other"), "threads": 2, "files": FILES},
+        "speed": facts("2026-01-02", "25", "speed") | SPEED,
+        "quality": facts("2026-01-01", "25", "quality") | QUALITY | {"windows": 8},
+    }
+    data = headline.collected(results)
+    assert data["command"] == record.program() != "other"
+    assert data["sources"]["files"]["command"] == "other"
+    assert data["machine"]["cpu_family_model"] == "25/1" and data["date"].startswith("2026-01-03")
+    drawn = headline.table(data)
+    assert (
+        "the rows against llama.cpp from `python -m benchmarks.quant.files` (2026-01-03, EPYC of "
+        "family 26, v4), the speeds of the other rows from `python -m benchmarks.peers.speed`"
+    ) in drawn
+
+
+def test_the_stored_table_names_the_script_that_made_it() -> None:
+    found = json.loads((record.results(headline.__file__) / "headline.json").read_text())
+    assert found["command"] == "python -m benchmarks.peers.headline"
 
 
 def test_quality_is_over_the_weights_of_the_file(

@@ -17,6 +17,7 @@ from serving import ENGINE
 from suffice.errors import InputError
 from suffice.serve import batch as batches
 from suffice.serve.batch_file import Requests, Results
+from suffice.serve.batch_setting import Setting
 from suffice.serve.settings import Settings
 
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
@@ -71,7 +72,7 @@ def test_the_bytes_are_those_of_one_machine(
     before = lines[0] + lines[16]  # an answer, and the line that is no JSON
     target.write_bytes(before)
     found, _ = run("ray.jsonl", "--ray", raylets.address, "--quant", "int8")
-    assert found.code == 2 and "another model or setting" in found.err
+    assert found.code == 2 and "made with no --quant, and --quant int8 is given" in found.err
     assert found.err.count("\n") == 1 and target.read_bytes().startswith(before)
     assert target.read_bytes().count(b'"status_code"') == 1
 
@@ -115,7 +116,7 @@ def test_a_killed_node_costs_what_ran_on_it(raylets: Raylets, words: Path, tmp_p
 
     def run(name: str, answer: batches.Answer) -> bytes:
         target = tmp_path / name
-        with Results(target, requests) as results:
+        with Results(target, requests, Setting(model=str(words))) as results:
             counts = batches.run(answer, requests, results, lambda counts: None)
         assert counts.answered == count
         return target.read_bytes()

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +19,7 @@ from planning import calibration
 from suffice.engine.config import Config
 from suffice.errors import InputError
 from suffice.plan import calibrate, stored
-from suffice.plan.calibrate import Scene
+from suffice.plan.calibrate import Measuring, Part, Scene
 from suffice.plan.costs import Call
 from suffice.plan.stored import Calibration
 
@@ -32,8 +38,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_model_is_measured(checkpoint: Path, quick: None) -> None:
     config = Config.create(str(checkpoint), threads=1, max_model_len=4096)
-    *steps, found = calibrate.calibrate(config, "these")
-    assert steps == [None] * 10 and len(steps) < calibrate.MOST_SCENES
+    with Measuring(config, "these") as measuring:
+        steps = list(measuring.steps())
+        found = measuring.result()
+    assert len(steps) == 10 == measuring.total == measuring.done
     assert isinstance(found, Calibration) and found.options == "these" and found.threads == 1
     assert found.model.context == 4096 and found.model.tile_rows == 128
     assert found.model.shares_prompts and found.model.growth.startswith("bmc:copy_cost=")
@@ -52,7 +60,9 @@ def test_what_calls_compute_is_noted(checkpoint: Path, quick: None) -> None:
             calibrate, "grouped", lambda calls: seen.extend(c.call for c in calls) or real(calls)
         )
         config = Config.create(str(checkpoint), threads=1, max_model_len=4096)
-        list(calibrate.calibrate(config, ""))
+        with Measuring(config, "") as measuring:
+            list(measuring.steps())
+            measuring.result()
     # The scene of three samples at depth 130: a step when all have begun and none has ended.
     assert any(call.rows == call.outputs == 3 and 3 * 131 <= call.read <= 3 * 210 for call in seen)
     # The second whole tile of the long prompt, whose tokens attend to 128 and to themselves.
@@ -113,6 +123,87 @@ def test_the_first_run_measures_and_the_next_does_not(
     assert second.code == 0 and "measuring" not in second.err and second.out == first.out
     other = cli("plan", *options, *load, "--attention", "aet")
     assert "measuring the steps of" in other.err, "other options cost something else"
+
+
+def test_an_interrupted_measurement_goes_on(
+    cli: Cli,
+    checkpoint: Path,
+    quick: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = ("plan", "--calibrate", "-m", str(checkpoint), "-c", "4096", "-t", "1")
+    real, played = calibrate._play, []
+
+    def play(engine: Any, scene: Scene, *rest: Any) -> None:
+        if len(played) == 4:  # the first use of everything, and three scenes
+            raise KeyboardInterrupt
+        played.append(scene)
+        real(engine, scene, *rest)
+
+    monkeypatch.setattr(calibrate, "_play", play)
+    ran = cli(*command)
+    assert ran.code == 130 and ran.out == ""
+    assert ran.err.splitlines()[-1] == (
+        "interrupted: 3 measurements are kept; the same command goes on"
+    )
+    folder = tmp_path / "empty-cache"
+    (kept,) = folder.glob("plan-*.json")
+    before = stored.parts(kept, Part)
+    assert [part.scene for part in before] == played[1:] and all(part.calls for part in before)
+
+    played.clear()
+    ran = cli(*command, "-t", "2")
+    assert "0 measurements are kept" not in ran.err and ran.code == 130, "others are not mixed in"
+
+    again: list[Scene] = []
+    found: list[Part] = []
+
+    def rest(engine: Any, scene: Scene, *more: Any) -> None:
+        again.append(scene)
+        found[:] = stored.parts(kept, Part)
+        real(engine, scene, *more)
+
+    monkeypatch.setattr(calibrate, "_play", rest)
+    ran = cli(*command)
+    assert ran.code == 0 and "3 measurements are kept of an earlier run" in ran.err
+    assert "steps: 10 of 10" in ran.err and len(again) == 1 + 7
+    assert found[:3] == before and len(found) == 9
+    assert not kept.exists() and len(stored.read()) == 1
+    kept.write_bytes(msgspec.json.encode([Part(Scene(7, 7, 7), [], [], [])]))  # of other scenes
+    again.clear()
+    assert cli(*command).code == 0 and len(again) == 1 + 10
+
+
+def test_ctrl_c_keeps_what_is_measured(checkpoint: Path, tmp_path: Path) -> None:
+    program = """
+from suffice.plan import calibrate
+calibrate.SAMPLES, calibrate.DEPTHS, calibrate.PARTS = (1, 3), (20, 130), (8,)
+calibrate.STEPS = 40
+from suffice.cli import main
+main()
+"""
+    command = ["plan", "--calibrate", "-m", str(checkpoint), "-c", "4096", "-t", "1"]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SUFFICE_CACHE": str(tmp_path / "cache")},
+    ) as process:
+        assert process.stderr is not None
+        end = time.monotonic() + 60
+        while not list((tmp_path / "cache").glob("plan-*.json")):
+            assert process.poll() is None and time.monotonic() < end
+            time.sleep(0.002)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        said = process.stderr.read()
+    (kept,) = (tmp_path / "cache").glob("plan-*.json")
+    count = len(stored.parts(kept, Part))
+    assert count >= 1
+    assert f"interrupted: {count} measurements are kept; the same command goes on\n" in said
+    assert "Traceback" not in said
 
 
 def test_the_costs_alone_can_be_measured(cli: Cli, checkpoint: Path, quick: None) -> None:

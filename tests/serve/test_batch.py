@@ -1,6 +1,6 @@
 """`suffice batch`: files of requests, resumed after interruptions, the same bytes in every run.
 
-Tests batch.py, batch_file.py and chance.py.
+Tests batch.py, batch_file.py, batch_setting.py and chance.py.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from commands import Cli
+from suffice import native
 
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
@@ -170,12 +172,66 @@ def test_files_that_cannot_be_used(batch: Folder, words: Path) -> None:
     assert not target.exists() or not target.read_bytes()
     batch.run([one])
     assert "results of other requests" in refused(*given, requests=[request("one", max_tokens=7)])
-    more = [one, request("two")]
-    assert "another model or setting" in refused(*given, "--quant", "int8", requests=more)
     with target.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert "another process writes it" in refused(*given)
     assert len(batch.results()) == 1
+
+
+@pytest.mark.parametrize("url", [CHAT, MESSAGES])  # answers with and without a fingerprint
+@pytest.mark.parametrize("more", [0, 1], ids=["complete", "incomplete"])
+def test_results_of_another_setting_are_refused(
+    batch: Folder, url: str, more: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [request("one", url), request("two", url)]
+    batch.run(requests[: 2 - more], "out.jsonl", "--quant", "int8")
+    target, note = batch.folder / "out.jsonl", batch.folder / "out.jsonl.setting.json"
+    before = target.read_bytes()
+
+    def refused(*flags: str) -> str:
+        found = batch.run(requests, "out.jsonl", *flags)
+        assert found.code == 2 and found.err.count("\n") == 1, found.err
+        assert target.read_bytes() == before
+        return str(found.err)
+
+    end = " is given: give the same again, or another file with -o"
+    assert f"made with --quant int8, and no --quant{end}" in refused()
+    assert f"made with --quant int8, and --quant 4bit{end}" in refused("--quant", "4bit")
+    attention = refused("--quant", "int8", "--attention", "aet")
+    assert f"made with no --attention, and --attention aet{end}" in attention
+    ignored = refused("--quant", "int8", "--allow-unknown-fields")
+    assert f"made with no --allow-unknown-fields, and --allow-unknown-fields{end}" in ignored
+    with monkeypatch.context() as patch:
+        patch.setenv("SUFFICE_ISA", "base")
+        patch.setattr(native, "isa", lambda: "base")
+        assert f"SUFFICE_ISA=base{end}" in refused("--quant", "int8")
+    model, batch.model = batch.model, shutil.copytree(batch.model, tmp_path / "other")
+    assert f"made with -m {model}" in refused("--quant", "int8")
+    batch.model = model
+
+    kept = note.read_text()
+    note.write_text("{")
+    assert "does not say what out.jsonl was made with" in refused("--quant", "int8")
+    note.unlink()
+    if url == CHAT:
+        assert "made with other files or options of the model (fp_" in refused()
+    else:
+        assert "out.jsonl.setting.json is missing" in refused("--quant", "int8")
+        note.write_text(kept)
+    same = ("--quantization", "int8", "-t", "1", "-np", "3")
+    assert batch.run(requests, "out.jsonl", *same).code == 0
+    assert len(batch.results()) == 2
+    if more:
+        assert note.read_text() == kept
+
+
+def test_changed_files_of_a_model_are_another_setting(batch: Folder, tmp_path: Path) -> None:
+    batch.model = shutil.copytree(batch.model, tmp_path / "changing")
+    batch.run([request("one")])
+    config = batch.model / "config.json"
+    config.write_text(config.read_text() + " ")
+    found = batch.run([request("one")])
+    assert found.code == 2 and "made with other files or options of the model (fp_" in found.err
 
 
 def started(batch: Folder, target: Path) -> subprocess.Popen[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,14 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from suffice.cli.flags import WHOLE, flag
-from suffice.cli.options import ModelFlags
+from suffice.cli.flags import WHOLE, flag, plain
+from suffice.cli.options import ModelFlags, long
 from suffice.cli.serve import engine_options
 from suffice.errors import InputError
 from suffice.progress import EVERY, counting_bar
 
 if TYPE_CHECKING:
     from suffice.serve.batch import Counts
+    from suffice.serve.batch_setting import Setting
+    from suffice.serve.settings import Settings
 
 _EXTRA = "pip install 'suffice[serve]'"
 _RAY = "pip install 'suffice[ray]'"
@@ -46,7 +49,7 @@ class BatchFlags:
             "-o",
             "--output",
             "--output-file",
-            help="Results; a file that is there is gone on with.",
+            help="Results; if the file is there, the run goes on with it.",
             environment=False,
             metavar="FILE",
         ),
@@ -57,7 +60,7 @@ class BatchFlags:
             "-np",
             "--parallel",
             "--max-num-seqs",
-            help="Most samples that decode together.",
+            help="Most samples that decode together; also the largest `n` of a request.",
             **WHOLE,
         ),
     ] = 32
@@ -65,7 +68,7 @@ class BatchFlags:
         int | None,
         flag(
             "--instances",
-            help="Engines, each with a share of the cores and with weights of its own; default: 1.",
+            help="Number of engines, each with its own cores and weights; default: 1.",
             **WHOLE,
         ),
     ] = None
@@ -73,8 +76,8 @@ class BatchFlags:
         str | None,
         flag(
             "--ray",
-            help="Run on a Ray cluster: that of an address, or of RAY_ADDRESS or this machine; "
-            "--instances is then the most engines of the cluster (default: as many as fit).",
+            help="Run on a Ray cluster: at the address, else at RAY_ADDRESS, else on this "
+            "machine. --instances is then the most engines (default: as many as fit).",
             metavar="[ADDRESS]",
             alone=HERE,
         ),
@@ -97,10 +100,12 @@ def run(*, flags: BatchFlags, model: ModelFlags) -> None:
         raise InputError(f"`suffice batch` needs {error.name}: {_EXTRA}") from None
     if flags.requests is None or flags.results is None:
         raise InputError("give -i FILE, the requests, and -o FILE, the results")
-    answer = _answer(flags, model)
+    settings = _settings(flags, model)
+    answer, setting = _answer(flags, model, settings), _setting(flags, settings)
     requests = Requests(flags.requests)
     began = time.monotonic()
-    with Results(flags.results, requests) as results, _shown(len(requests.entries)) as tell:
+    shown = _shown(len(requests.entries))
+    with Results(flags.results, requests, setting) as results, shown as tell:
         try:
             counts = batch.run(answer, requests, results, tell)
         except KeyboardInterrupt:
@@ -114,11 +119,10 @@ def run(*, flags: BatchFlags, model: ModelFlags) -> None:
     print(summary(counts, time.monotonic() - began), file=sys.stderr)
 
 
-def _answer(flags: BatchFlags, model: ModelFlags) -> Any:
+def _answer(flags: BatchFlags, model: ModelFlags, settings: Settings) -> Any:
     """Return what answers the requests: engines of this machine, or of a cluster."""
     from suffice.serve import batch
 
-    settings = _settings(flags, model)
     if flags.ray is None:
         return batch.here(settings)
     try:
@@ -129,7 +133,34 @@ def _answer(flags: BatchFlags, model: ModelFlags) -> Any:
     return on_cluster(settings, address, threads=model.options.threads, most=flags.instances)
 
 
-def _settings(flags: BatchFlags, model: ModelFlags) -> Any:
+def _setting(flags: BatchFlags, settings: Settings) -> Setting:
+    """Return what is known of how results are made before an engine is started."""
+    from suffice import native
+    from suffice.engine.options import options
+    from suffice.models.files import fingerprint, locate
+    from suffice.serve import model as served
+    from suffice.serve.batch_setting import Setting
+
+    given = {}
+    for name, (declared, option) in options().items():
+        value = settings.options[name]
+        if name == "model" or name in served.SAME_TEXT or option.flag is None:
+            continue
+        if value not in (declared.default, plain(declared, option.flag)):
+            given[long(option.flag)] = value if isinstance(value, str) else json.dumps(value)
+    if flags.ray is not None:  # the model's files and the processors are the cluster's
+        return Setting(settings.model, given, settings.allow_unknown_fields)
+    stamp = fingerprint(locate(settings.model))
+    return Setting(
+        settings.model,
+        given,
+        settings.allow_unknown_fields,
+        served.fingerprint(settings.options, stamp),
+        native.isa(),
+    )
+
+
+def _settings(flags: BatchFlags, model: ModelFlags) -> Settings:
     from suffice.pull import resolve
     from suffice.serve.settings import Settings
 

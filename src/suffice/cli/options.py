@@ -84,7 +84,8 @@ def _nothing_given() -> EngineOptions:
     )
 
 
-def _long(own: Flag) -> str:
+def long(own: Flag) -> str:
+    """Return a flag's first long name."""
     return next(name for name in own.names if name.startswith("--"))
 
 
@@ -188,7 +189,7 @@ class ModelFlags(SourceFlags):
     def inexact(self) -> dict[str, Any]:
         """Return the flags that ask for inexact arithmetic, with their values."""
         named = {
-            _long(own): getattr(self.options, name)
+            long(own): getattr(self.options, name)
             for name, field, own in _inexact()
             if getattr(self.options, name) != plain(field, own)
         }

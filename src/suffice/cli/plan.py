@@ -111,20 +111,36 @@ def _calibration(
     known = None if flags.calibrate else stored.find(options, threads, native.isa())
     if known is not None:
         return known
-    print(f"measuring the steps of {model.model} on {threads} threads", file=sys.stderr, flush=True)
     config = dataclasses.replace(config, threads=threads, kv_cache_bytes=None)
-    result: list[Calibration] = []
+    kept = stored.unfinished(options, threads, native.isa())
+    return _measured(config, options, kept)
 
-    def scenes() -> Iterator[None]:
-        for found in steps:
-            result.extend([] if found is None else [found])
-            yield
 
-    steps = calibrate.calibrate(config, options)
-    for _ in counted("steps", calibrate.MOST_SCENES, scenes()):
-        pass
-    stored.save(result[0])
-    return result[0]
+def _measured(config: Config, options: str, kept: Path) -> Calibration:
+    """Measure a model's steps, or go on with that, and keep the calibration."""
+    from suffice.plan import calibrate, stored
+
+    print(
+        f"measuring the steps of {config.model} on {config.threads} threads",
+        file=sys.stderr,
+        flush=True,
+    )
+    try:
+        with calibrate.Measuring(config, options, kept) as measuring:
+            if measuring.done:
+                print(f"{measuring.done} measurements are kept of an earlier run", file=sys.stderr)
+            for _ in counted("steps", measuring.total, measuring.steps(), measuring.done):
+                pass
+            found = measuring.result()
+    except KeyboardInterrupt:
+        count = len(stored.parts(kept, calibrate.Part))
+        print(
+            f"interrupted: {count} measurements are kept; the same command goes on", file=sys.stderr
+        )
+        raise
+    stored.save(found)
+    kept.unlink(missing_ok=True)
+    return found
 
 
 def _tried(

@@ -33,19 +33,19 @@ class LoadFlags:
         str, flag("--arrivals", help="Without a file: poisson, or bursts of --burst-size.")
     ] = "poisson"
     burst: Annotated[
-        int, flag("--burst-size", help="Requests of a burst, which come together.", **WHOLE)
+        int, flag("--burst-size", help="Requests that arrive together in a burst.", **WHOLE)
     ] = 16
-    requests: Annotated[int, flag("--num-prompts", help="Requests.", **WHOLE)] = 2000
+    requests: Annotated[int, flag("--num-prompts", help="Number of requests.", **WHOLE)] = 2000
     input_len: Annotated[int, flag("--input-len", help="Tokens of a prompt.", **WHOLE)] = 128
     output_len: Annotated[int, flag("--output-len", help="Tokens to generate.", **WHOLE)] = 128
     range_ratio: Annotated[
         float, flag("--range-ratio", help="Lengths vary by this share.", **NUMBER)
     ] = 0.0
     prefix_len: Annotated[
-        int, flag("--prefix-len", help="Tokens before a prompt that prompts share.", **WHOLE)
+        int, flag("--prefix-len", help="Tokens before each prompt that prompts share.", **WHOLE)
     ] = 0
     prefixes: Annotated[
-        int, flag("--num-prefixes", help="Different shared beginnings.", **WHOLE)
+        int, flag("--num-prefixes", help="Number of different shared beginnings.", **WHOLE)
     ] = 1
     seed: Annotated[
         int, flag("--seed", help="Same seed, same requests.", environment=False, **WHOLE)
@@ -83,50 +83,80 @@ class PlanFlags:
     slo: Annotated[
         str, flag("--slo", help="Goals of a request: ttft, tpot, gap, e2el, in s, ms or us.")
     ] = "ttft=1s,tpot=50ms"
-    goal: Annotated[str, flag("--goal", help="The share of requests that must hold them.")] = "99%"
+    goal: Annotated[str, flag("--goal", help="The share of requests that must hold the goals.")] = (
+        "99%"
+    )
     instances: Annotated[
-        int | None, flag("--instances", help="Simulate this number of engines alone.", **WHOLE)
+        int | None,
+        flag("--instances", help="Simulate this number of engines; search no other.", **WHOLE),
     ] = None
     most: Annotated[
         int, flag("--most-instances", help="Search up to this number of engines.", **WHOLE)
     ] = 256
     cores: Annotated[
-        str | None, flag("--cores", help="Cores of an engine, such as 2 or 4,8; default: measured.")
+        str | None,
+        flag("--cores", help="Cores of an engine, such as 2 or 4,8; default: those measured."),
     ] = None
     node_cores: Annotated[
-        int | None, flag("--node-cores", help="Cores of a node; default: as here.", **WHOLE)
+        int | None,
+        flag("--node-cores", help="Cores of a node; default: those of this machine.", **WHOLE),
     ] = None
     bandwidth: Annotated[
         float | None,
         flag(
             "--bandwidth",
-            help="GB/s that a node reads; default: as here, in proportion to its cores.",
+            help="GB/s that a node reads from memory; default: this machine's, in proportion to "
+            "its cores.",
             **NUMBER,
         ),
     ] = None
     parallel: Annotated[
-        int, flag("-np", "--parallel", "--max-num-seqs", help="Samples of an engine.", **WHOLE)
+        int,
+        flag(
+            "-np",
+            "--parallel",
+            "--max-num-seqs",
+            help="Most samples that an engine decodes together.",
+            **WHOLE,
+        ),
     ] = 16
     max_queue: Annotated[
-        int, flag("--max-queue", help="Most requests that wait; more are refused.", **WHOLE)
+        int, flag("--max-queue", help="Most requests that wait; others are refused.", **WHOLE)
     ] = 256
     step_ms: Annotated[
-        float, flag("--step-ms", help="Milliseconds of a step with prompts.", **NUMBER)
+        float,
+        flag(
+            "--step-ms",
+            help="Milliseconds that prompts may delay the next token of others.",
+            **NUMBER,
+        ),
     ] = 40.0
     prefix_cache_bytes: Annotated[
         str | None, flag("--prefix-cache-bytes", help="Memory of kept caches; default: 1GiB.")
     ] = None
     front_request_us: Annotated[
-        float | None, flag("--front-request-us", help="The front's time for a request.", **NUMBER)
+        float | None,
+        flag(
+            "--front-request-us",
+            help="Microseconds of the front's CPU time for a request.",
+            **NUMBER,
+        ),
     ] = None
     front_token_us: Annotated[
-        float | None, flag("--front-token-us", help="The front's time for a token.", **NUMBER)
+        float | None,
+        flag(
+            "--front-token-us", help="Microseconds of the front's CPU time for a token.", **NUMBER
+        ),
     ] = None
     front_apart: Annotated[
-        bool, flag("--front-apart", help="The front has a core that is no engine's.")
+        bool, flag("--front-apart", help="Give the front a core of its own.")
     ] = False
     calibrate: Annotated[
-        bool, flag("--calibrate", help="Measure the model's steps here, even if they are known.")
+        bool,
+        flag(
+            "--calibrate",
+            help="Measure the model's steps here again; goes on with an interrupted measurement.",
+        ),
     ] = False
     plot: Annotated[
         Path | None,

@@ -173,7 +173,12 @@ class ServerFlags(InstanceFlags):
         ),
     ] = "auto"
     metrics_prefix: Annotated[
-        str, flag("--metrics-prefix", help="Of the metrics' names: suffice, vllm.", panel="Server")
+        str,
+        flag(
+            "--metrics-prefix",
+            help="Prefix of the metrics' names: suffice or vllm.",
+            panel="Server",
+        ),
     ] = "suffice"
     tool_call_parser: Annotated[
         str,

@@ -2,7 +2,8 @@
 
 The engine is the server's; a runner around the real one notes what each call computes and how long
 it takes. Requests are made so that calls of 1 to 32 samples at several depths occur, parts of
-prompts of 8 to 128 tokens at several depths, and both together.
+prompts of 8 to 128 tokens at several depths, and both together. What each of these scenes gave is
+kept in a file at once, so that a measurement that was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 
 from suffice import native
@@ -28,6 +31,7 @@ from suffice.engine.runner import Runner
 from suffice.engine.service import Engine
 from suffice.engine.work import Delta, Work
 from suffice.errors import InputError
+from suffice.plan import stored
 from suffice.plan.costs import Call, Hardware, Residual, StepCosts, fitted, nonnegative
 from suffice.plan.stored import Calibration, Model
 from suffice.sampling_params import SamplingParams
@@ -40,7 +44,6 @@ STEPS = 24  # of a scene in which samples decode
 GROUP = 8  # steps whose median counts as one measurement
 ROUNDS = 2  # of every prompt
 MOST_BYTES = 1 << 30  # of keys and values in a scene
-MOST_SCENES = len(DEPTHS) * len(SAMPLES) + ROUNDS * (len(PARTS) + 1) + 3 + 1
 _FAR = 4.0  # times the median error: such a measurement was disturbed
 _READ_BYTES = 256 << 20
 
@@ -69,9 +72,11 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.runner, name)
 
-    def pause(self) -> None:
-        """Note that the time until the next call says nothing of the engine."""
+    def restart(self) -> None:
+        """Forget what was noted; the time until the next call says nothing of the engine."""
         self._ended = None
+        for noted in (self.calls, self.mapped, self.copied):
+            noted.clear()
 
     def run(self, batch: Sequence[Rows]) -> list[np.ndarray]:
         """Run a batch, and note it."""
@@ -156,35 +161,83 @@ def scenes(context: int, row_bytes: int, most_bytes: int = MOST_BYTES) -> list[S
     return fit
 
 
-def calibrate(config: Config, options: str) -> Iterator[Calibration | None]:
-    """Measure a model; yield None after each of at most `MOST_SCENES`, and at the end the result.
+class Part(msgspec.Struct, frozen=True):
+    """What a scene gave: its calls, and bytes and seconds of memory that was mapped or copied."""
 
-    `options` is the text under which the calibration is kept.
+    scene: Scene
+    calls: list[Measured]
+    mapped: list[tuple[int, float]]
+    copied: list[tuple[int, float]]
+
+
+class Measuring:
+    """Measures the steps of a model, scene by scene; a context manager.
+
+    `options` is the text under which the calibration is kept, and `kept` the file that holds what
+    is measured so far (None: nothing is kept).
 
     Raises:
         InputError: The model cannot be used, drafts tokens or evicts them.
     """
-    check(config)
-    config, runner, tokenizer = load(replace(config, max_num_seqs=max(SAMPLES)))
-    watched = Watched(runner)
-    llm = LLM.from_parts(config, cast("Runner", watched), tokenizer)
-    engine = Engine(llm)
-    probe = runner.open("", runner.context)
-    row_bytes = probe.cache.row_bytes
-    runner.close(probe)
-    todo = scenes(runner.context, row_bytes)
-    draw = random.Random(0)
-    try:
-        _play(engine, Scene(2, 64, 8), draw, runner.vocabulary)  # the first use of everything
-        watched.calls.clear()
-        for scene in todo:
-            watched.pause()
-            _play(engine, scene, draw, runner.vocabulary)
-            llm.loop.forget_prefixes()
-            yield None
-    finally:
-        engine.close()
-    yield _calibration(watched, options, row_bytes)
+
+    def __init__(self, config: Config, options: str, kept: Path | None = None) -> None:
+        check(config)
+        self._options, self._kept = options, kept
+        config, runner, tokenizer = load(replace(config, max_num_seqs=max(SAMPLES)))
+        self._watched = Watched(runner)
+        self._llm = LLM.from_parts(config, cast("Runner", self._watched), tokenizer)
+        self._engine = Engine(self._llm)
+        probe = runner.open("", runner.context)
+        self._row_bytes = probe.cache.row_bytes
+        runner.close(probe)
+        self._scenes = scenes(runner.context, self._row_bytes)
+        before = [] if kept is None else stored.parts(kept, Part)
+        same = [part.scene == own for part, own in zip(before, self._scenes, strict=False)]
+        self._parts = before if all(same) and len(before) <= len(self._scenes) else []
+
+    def __enter__(self) -> Measuring:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._engine.close()
+
+    @property
+    def total(self) -> int:
+        """The number of scenes."""
+        return len(self._scenes)
+
+    @property
+    def done(self) -> int:
+        """How many of them are measured."""
+        return len(self._parts)
+
+    def steps(self) -> Iterator[None]:
+        """Measure the scenes that are left; yields after each, when it is kept.
+
+        Raises:
+            InputError: The file cannot be written.
+        """
+        watched, left = self._watched, range(self.done, self.total)
+        if left:
+            self._play(Scene(2, 64, 8), 0)  # the first use of everything
+        for number in left:
+            watched.restart()
+            self._play(self._scenes[number], number + 1)
+            self._llm.loop.forget_prefixes()
+            part = Part(
+                self._scenes[number], [*watched.calls], [*watched.mapped], [*watched.copied]
+            )
+            self._parts.append(part)
+            if self._kept is not None:
+                stored.keep_parts(self._kept, self._parts)
+            yield
+
+    def result(self) -> Calibration:
+        """Return the calibration, once all scenes are measured."""
+        return _calibration(self._watched.runner, self._parts, self._options, self._row_bytes)
+
+    def _play(self, scene: Scene, seed: int) -> None:
+        _play(self._engine, scene, random.Random(seed), self._watched.runner.vocabulary)
 
 
 def check(config: Config) -> None:
@@ -231,12 +284,15 @@ def _play(engine: Engine, scene: Scene, draw: random.Random, vocabulary: int) ->
             pass
 
 
-def _calibration(watched: Watched, options: str, row_bytes: int) -> Calibration:
-    runner, calls = watched.runner, grouped(watched.calls)
+def _calibration(
+    runner: Runner, parts: Sequence[Part], options: str, row_bytes: int
+) -> Calibration:
+    noted = [call for part in parts for call in part.calls]
+    calls = grouped(noted)
     threads, cores = native.threads(), native.cores()
     hardware = Hardware(threads, native.read_bandwidth(_READ_BYTES, threads))
     linear, head, read, pair, residual = undisturbed(calls)
-    step, sample, overhead = _overhead(watched.calls)
+    step, sample, overhead = _overhead(noted)
     costs = StepCosts(
         linear=linear,
         head=head,
@@ -244,8 +300,8 @@ def _calibration(watched: Watched, options: str, row_bytes: int) -> Calibration:
         pair=pair,
         step=step,
         sample=sample,
-        mapped=_rate(watched.mapped),
-        copied=_rate(watched.copied),
+        mapped=_rate([each for part in parts for each in part.mapped]),
+        copied=_rate([each for part in parts for each in part.copied]),
         weight_bytes=runner.weight_bytes,
         row_bytes=row_bytes,
         hardware=hardware,

@@ -1,17 +1,25 @@
-"""Calibrations of this machine, kept in `plan.json` in suffice's cache folder."""
+"""Calibrations of this machine, kept in `plan.json` in suffice's cache folder.
+
+What an unfinished one has measured is in a file of its own there.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
+from suffice import __version__
 from suffice.cache import machine
 from suffice.errors import InputError
 from suffice.paths import cache_dir, write_whole
 from suffice.plan.costs import Residual, StepCosts
 
 SCHEMA = 1
+T = TypeVar("T")
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -118,11 +126,45 @@ def save(calibration: Calibration) -> None:
 
     kept = [each for each in read() if place(each) != place(calibration)]
     text = msgspec.json.format(msgspec.json.encode(_File(SCHEMA, [*kept, calibration])), indent=1)
+    _write(path(), text + b"\n")
+
+
+def unfinished(options: str, threads: int, isa: str) -> Path:
+    """Return the file of an unfinished calibration of this machine, which need not exist."""
+    place = f"{SCHEMA} {__version__} {machine.cpu_name()} {isa} {options} {threads}"
+    name = hashlib.blake2b(place.encode(), digest_size=8).hexdigest()
+    return cache_dir() / f"plan-unfinished-{name}.json"
+
+
+def parts(path: Path, kind: type[T]) -> list[T]:
+    """Return the parts that an unfinished calibration has measured; none if nothing is kept.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
     try:
-        path().parent.mkdir(parents=True, exist_ok=True)
-        with write_whole(path()) as part:
-            part.write_bytes(text + b"\n")
+        return msgspec.json.decode(path.read_bytes(), type=list[kind])  # type: ignore[valid-type]
+    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
+        return []  # a file that is damaged is measured again
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}") from None
+
+
+def keep_parts(path: Path, found: Sequence[object]) -> None:
+    """Keep the parts that are measured so far.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    _write(path, msgspec.json.encode(found))
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with write_whole(path) as part:
+            part.write_bytes(data)
     except OSError as error:
         raise InputError(
-            f"'{path()}' cannot be written: {error.strerror}; SUFFICE_CACHE names another folder"
+            f"'{path}' cannot be written: {error.strerror}; SUFFICE_CACHE names another folder"
         ) from None

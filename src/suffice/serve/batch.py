@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Message
 
+from suffice import native
 from suffice.errors import InputError
 from suffice.serve.app import build
 from suffice.serve.batch_file import Entry, Requests, Results, parsed, refusal, result
@@ -79,19 +80,6 @@ class Record:
             self.counts.refused += 1
         self._tell(self.counts)
 
-    def check(self, fingerprint: str) -> None:
-        """Require that the results that were there are of the same model and setting.
-
-        Raises:
-            InputError: They are not.
-        """
-        found = self.results.fingerprint()
-        if found not in (None, fingerprint):
-            raise InputError(
-                f"{self.results.path}: its results are of another model or setting ({found}, not "
-                f"{fingerprint}): give another file, or remove it"
-            )
-
 
 Answer = Callable[[list[Entry], Record], None]  # answers requests, in any order
 
@@ -123,7 +111,7 @@ async def _answer_here(settings: Settings, todo: list[Entry], record: Record) ->
     answers = Answers(settings)
     try:
         await answers.start()
-        record.check(answers.fingerprint)
+        record.results.settle(answers.fingerprint, native.isa())
         with record.requests.path.open("rb") as file:
 
             async def work() -> None:

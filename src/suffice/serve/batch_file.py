@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from suffice.errors import InputError, brief, nearest, one_line
+from suffice.serve import batch_setting
+from suffice.serve.batch_setting import Setting
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 _FIELDS = ("custom_id", "method", "url", "body")
@@ -124,14 +126,16 @@ def _fault(found: Any) -> str:
 class Results:
     """The file of results, opened to go on with it; a context manager.
 
-    What an interruption left of a line is cut off.
+    What an interruption left of a line is cut off. `setting` is what is known of how its results
+    are to be made; see `settle` for the rest.
 
     Raises:
-        InputError: It cannot be written, belongs to other requests, or another process writes it.
+        InputError: It cannot be written, has results of other requests or of another setting, or
+            another process writes it.
     """
 
-    def __init__(self, path: Path, requests: Requests) -> None:
-        self.path, self._requests = path, requests
+    def __init__(self, path: Path, requests: Requests, setting: Setting) -> None:
+        self.path, self._requests, self._setting = path, requests, setting
         if path.exists() and path.samefile(requests.path):
             raise InputError(f"{path}: is the file of the requests: give another for the results")
         try:
@@ -141,6 +145,9 @@ class Results:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._places = self._read()
+            self._made = self._made_with()
+            if self._made is not None:
+                setting.check(self._made, path)
         except BlockingIOError:
             self._file.close()
             raise InputError(f"{path}: another process writes it") from None
@@ -179,17 +186,49 @@ class Results:
         self._file.seek(end)
         return places
 
-    def fingerprint(self) -> str | None:
-        """Return the model and setting that the first answer names; None if no answer does."""
-        for offset, size in self._places.values():
-            self._file.seek(offset)
-            found = msgspec.json.decode(self._file.read(size))
-            body = (found["response"] or {}).get("body") or {}
-            if "system_fingerprint" in body:
-                self._file.seek(0, os.SEEK_END)
-                return str(body["system_fingerprint"])
-        self._file.seek(0, os.SEEK_END)
-        return None
+    def _lines(self) -> Iterator[bytes]:
+        """Yield the results that are there; then more can be added."""
+        try:
+            for offset, size in self._places.values():
+                self._file.seek(offset)
+                yield self._file.read(size)
+        finally:
+            self._file.seek(0, os.SEEK_END)
+
+    def _made_with(self) -> Setting | None:
+        """Return what answers that are there were made with; None without an answer.
+
+        Raises:
+            InputError: Nothing says it.
+        """
+        answers, found = False, None
+        for line in self._lines():
+            if response := msgspec.json.decode(line)["response"]:
+                answers = True
+                if found := response["body"].get("system_fingerprint"):
+                    break
+        if not answers:
+            return None
+        if (made := batch_setting.read(self.path)) is not None:
+            return made
+        if found:
+            return Setting(fingerprint=str(found))
+        raise InputError(
+            f"{self.path}: nothing says which model and flags its results were made with "
+            f"({self.path.name}{batch_setting.SUFFIX} is missing): give another file with -o, or "
+            "remove it"
+        )
+
+    def settle(self, fingerprint: str, isa: str) -> None:
+        """Add what the engines say of the setting; called before the first answer is added.
+
+        Raises:
+            InputError: The results that were there are of another.
+        """
+        self._setting = msgspec.structs.replace(self._setting, fingerprint=fingerprint, isa=isa)
+        if self._made is not None:
+            self._setting.check(self._made, self.path)
+        batch_setting.write(self.path, self._setting)
 
     def add(self, line: bytes) -> None:
         """Append the line of a result; see `result`."""

@@ -16,7 +16,7 @@ from suffice.serve import wire
 from suffice.serve.hosted import Opened
 
 # Options that change no text: the fingerprint is the same whatever they are.
-_SAME_TEXT = ("threads", "max_num_seqs", "kv_cache_bytes")
+SAME_TEXT = ("threads", "max_num_seqs", "kv_cache_bytes")
 MOST_WAITING = 8192  # the server limits requests; one may have many prompts
 
 
@@ -31,22 +31,30 @@ def opened(
         InputError: The model or an option cannot be used.
     """
     config = Config.built(EngineOptions(**options))
-    named = {name: value for name, value in options.items() if name not in _SAME_TEXT}
-    asked = repr(Config.built(EngineOptions(**named)))
     shelf = Shelf(memory)
     config, runner, tokenizer = load(config, shelf)
     shelf.close()
     assert config.max_model_len is not None, "the config is resolved"
-    stamp = f"{runner.stamp} {asked}".encode()
     llm = LLM.from_parts(config, runner, tokenizer)
     engine = Engine(llm, max_queue=MOST_WAITING, **limits)
     facts = wire.Facts(
         max_model_len=config.max_model_len,
         vocabulary=runner.vocabulary,
         max_num_seqs=config.max_num_seqs,
-        fingerprint=f"fp_{hashlib.blake2b(stamp, digest_size=6).hexdigest()}",
+        fingerprint=fingerprint(options, runner.stamp),
         stamp=runner.stamp,
         weight_bytes=runner.weight_bytes,
         attentions=tuple(engine.attentions),
     )
     return Opened(engine, facts, llm.maker.grammars.compiled)
+
+
+def fingerprint(options: Mapping[str, Any], stamp: str) -> str:
+    """Return what tells apart answers of different models and options, without loading a model.
+
+    `stamp` is of the model's files; see `models.files.fingerprint`.
+    """
+    named = {name: value for name, value in options.items() if name not in SAME_TEXT}
+    asked = Config.built(EngineOptions(**named))
+    digest = hashlib.blake2b(f"{stamp} {asked}".encode(), digest_size=6)
+    return f"fp_{digest.hexdigest()}"

@@ -207,7 +207,7 @@ def on_cluster(
             pool = fitting(threads, most)
             for line, model, isa in lines(given, len(todo), settings, pool):
                 if not seen:
-                    record.check(model)
+                    record.results.settle(model, isa)
                 seen.add(isa)
                 if len(seen) > 1:
                     raise InputError(

@@ -11,7 +11,25 @@ import random
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
-_source: ContextVar[Callable[[int], bytes]] = ContextVar("source", default=os.urandom)
+AT_ONCE = (
+    4096  # bytes that are asked of the system together: each call costs as much as a request's ids
+)
+
+
+class _Random:
+    """Random bytes of the system, some of them in store."""
+
+    def __init__(self) -> None:
+        self._store, self._at = b"", 0
+
+    def __call__(self, count: int) -> bytes:
+        if self._at + count > len(self._store):
+            self._store, self._at = os.urandom(max(AT_ONCE, count)), 0
+        self._at += count
+        return self._store[self._at - count : self._at]
+
+
+_source: ContextVar[Callable[[int], bytes]] = ContextVar("source", default=_Random())  # noqa: B039
 
 
 def drawn(count: int) -> bytes:

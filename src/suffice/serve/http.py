@@ -8,6 +8,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from suffice.serve.errors import Problem
+from suffice.serve.gathering import Gathering
 
 MOST_HEADER_BYTES = 64 << 10  # of a request's first line and headers
 
@@ -19,6 +20,10 @@ class Protocol(HttpToolsProtocol):
         super().__init__(*args, **more)
         self._head_bytes = 0  # since the request began; a request whose headers have ended has 0
         self._in_head = True
+
+    def connection_made(self, transport: Any) -> None:
+        """Take a connection: the head of an answer is written with its body."""
+        super().connection_made(Gathering(transport))  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of a client."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from suffice.errors import InputError
 from suffice.models import shelf
 from suffice.serve import wire
+from suffice.serve.gathering import Gathering
 from suffice.serve.link import Link
 
 LONGEST_END = 5.0  # seconds that an engine has to end by itself
@@ -34,7 +35,7 @@ class Life:
 
     process: subprocess.Popen[bytes]
     link: Link
-    writer: asyncio.WriteTransport
+    writer: Gathering
 
     def __init__(self) -> None:
         self.heard = time.monotonic()
@@ -142,7 +143,8 @@ async def launched(
     try:
         life.process = await asyncio.shield(starting)
         make = partial(Link, partial(take, life))
-        life.writer, life.link = await loop.create_connection(make, sock=ours)
+        transport, life.link = await loop.create_connection(make, sock=ours)
+        life.writer = Gathering(transport)
     except BaseException:  # also if the server stops meanwhile: no process may be left
         ours.close()
         with contextlib.suppress(OSError):

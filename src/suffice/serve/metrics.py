@@ -128,6 +128,7 @@ class Metrics:
         for name, (_, labels) in _COUNTERS.items():
             if not labels:  # so that they are shown as 0
                 self._counters[name].labels(**self._labels)
+        self._of_labels: dict[tuple[str, ...], Counter] = {}
         self._tokens = self._counters["generation_tokens"].labels(**self._labels)
         self._counted = 0  # tokens since the last page
         self._gaps: list[float] = []  # between tokens, not counted yet: many at once cost less
@@ -225,7 +226,10 @@ class Metrics:
         self._count("kv_bytes_held", final.bytes_held)
 
     def _count(self, name: str, by: float, **labels: str) -> None:
-        self._counters[name].labels(**self._labels, **labels).inc(by)
+        key = (name, *labels.values())
+        if (counter := self._of_labels.get(key)) is None:
+            counter = self._of_labels[key] = self._counters[name].labels(**self._labels, **labels)
+        counter.inc(by)
 
 
 class _Counts:

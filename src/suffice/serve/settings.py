@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class Settings:
         if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
             raise InputError("TLS needs both --ssl-keyfile and --ssl-certfile")
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names under which the model is served; answers have the first."""
         if self.served_names:

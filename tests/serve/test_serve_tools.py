@@ -21,7 +21,7 @@ from suffice.errors import InputError
 from suffice.models.tokenizer import load_tokenizer
 from suffice.serve.errors import Problem
 from suffice.serve.settings import ENGINE
-from suffice.serve.text import Text
+from suffice.serve.text import Room, Text
 from suffice.serve.tools import READERS, Tools, parser_of
 
 CALL = '{"name": "time", "arguments": {"zone": "é}{"}}'
@@ -176,9 +176,10 @@ def test_a_call_without_content_suits_a_template_that_adds_it(words: Path, tmp_p
     text = Text(load_tokenizer(folder))
     call = {"type": "function", "id": "1", "function": {"name": "time", "arguments": "{}"}}
     said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    assert text.chat([said]) == text.chat([said | {"content": ""}])
+    room = Room(100, "messages")
+    assert text.chat([said], room) == text.chat([said | {"content": ""}], room)
     with pytest.raises(InputError, match="content"):
-        text.chat([{"role": "assistant", "content": None}])
+        text.chat([{"role": "assistant", "content": None}], room)
 
 
 def test_tools_may_stay_unused(real: Served) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from suffice.errors import InputError, check_text
 from suffice.models.chat_template import ChatTemplate
 from suffice.models.files import is_quantized, locate
+from suffice.models.text_bound import TextBound, text_bound
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -21,6 +22,7 @@ __all__ = ["StreamDecoder", "Tokenizer", "load_tokenizer"]
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 _STORED = ("bos_token", "eos_token", "unk_token", "pad_token")
 _CHARACTER_BYTES = 4  # of the longest UTF-8 character, hence most tokens per character
+_LONG = 4096  # characters; tokens of longer texts are made without Python's lock
 _PENDING = 16  # tokens after which incomplete text counts as broken
 
 
@@ -81,8 +83,16 @@ class Tokenizer:
 
         check_text("the text", text)
         with guarded("the text"):
-            tokens: list[int] = self._backend.encode(text, add_special_tokens=special).ids
+            if len(text) < _LONG:
+                found = self._backend.encode(text, add_special_tokens=special)
+            else:
+                (found,) = self._backend.encode_batch_fast([text], add_special_tokens=special)
+            tokens: list[int] = found.ids
         return self._checked(tokens)
+
+    def text_bound(self) -> TextBound | None:
+        """Return how much text a token can stand for; None if that has no bound."""
+        return text_bound(self._backend.to_str())
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = False) -> str:
         """Return the text of some tokens; broken characters come out as U+FFFD."""

@@ -13,7 +13,7 @@ from suffice.serve.errors import Problem
 from suffice.serve.fields import Fields, Objects, parsed
 from suffice.serve.front import Front
 from suffice.serve.grammar import Structured, check, of_format
-from suffice.serve.requests import fitted, works
+from suffice.serve.requests import fitted, room, works
 from suffice.serve.tools import READERS, Tools, parser_of
 
 MOST_LOGPROBS = 20
@@ -64,6 +64,7 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
         prompt = await front.text.run(
             lambda: front.text.chat(
                 body.messages,
+                room(front, body, "messages"),
                 add_generation_prompt=body.add_generation_prompt,
                 continue_last=body.continue_final_message,
                 facts=facts,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -79,3 +80,13 @@ class Problem(Exception):  # noqa: N818 (it is what the client is told)
         if self.code == "draining":
             found["Connection"] = "close"
         return found
+
+
+@contextlib.contextmanager
+def blamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Give the fields that errors blame the names of another API."""
+    try:
+        yield
+    except Problem as problem:
+        problem.param = names.get(problem.param or "", problem.param)
+        raise

@@ -14,14 +14,16 @@ from starlette.responses import Response
 from suffice.engine.work import Delta
 from suffice.serve.answer import Reply, costs, usage
 from suffice.serve.chat import Chat, prepared
-from suffice.serve.errors import Problem
+from suffice.serve.errors import Problem, blamed
 from suffice.serve.fields import Extras, Objects, Texts, checked, read_object
 from suffice.serve.front import Front
 from suffice.serve.pending import Ticket
 from suffice.serve.stream import HOLE, EventStream, Prepared, event
+from suffice.serve.text import Room
 
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _IGNORED = ("metadata", "thinking", "service_tier", "betas", "context_management", "output_config")
+_NAMES = {"stop": "stop_sequences"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -47,7 +49,8 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
     """Answer a request."""
     try:
         body = _read(front, raw)
-        reply = await prepared(front, chat_of(body), key, "msg")
+        with blamed(_NAMES):
+            reply = await prepared(front, chat_of(body), key, "msg")
         if body.stream:
             parts = _Parts(reply)
             quick = parts.quick if reply.reader is None else None
@@ -68,8 +71,9 @@ async def count(front: Front, request: Request, raw: bytes, key: str) -> Respons
         body = chat_of(_read(front, raw))
         front.check_model(body.model)
         facts = {"tools": body.tools} if body.tools else {}
+        room = Room(front.facts.max_model_len, "messages", apart=True)
         tokens = await front.text.run(
-            lambda: front.text.chat(body.messages, facts=facts), "messages"
+            lambda: front.text.chat(body.messages, room, facts=facts), "messages"
         )
         return _json({"input_tokens": len(tokens)})
     except Problem as problem:

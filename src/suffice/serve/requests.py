@@ -11,6 +11,12 @@ from suffice.serve.chance import drawn
 from suffice.serve.errors import Problem
 from suffice.serve.fields import Fields, sampling
 from suffice.serve.front import Front, Job
+from suffice.serve.text import Room
+
+
+def room(front: Front, body: Fields, param: str) -> Room:
+    """Return how much text a request may have."""
+    return Room(front.facts.max_model_len, param, apart=body.truncate_prompt_tokens is not None)
 
 
 def fitted(front: Front, prompt: list[int], body: Fields, param: str) -> list[int]:

@@ -24,6 +24,7 @@ from serving import ENGINE, SUPPORT, events
 from suffice.cli.commands import app
 from suffice.cli.serve import ServerFlags
 from suffice.errors import InputError
+from suffice.serve import run
 from suffice.serve.settings import Settings, sampling_defaults
 
 CODE = """
@@ -185,7 +186,41 @@ def test_a_socket_instead_of_a_port(make: Any, words: Path, tmp_path: Path) -> N
         assert b"200 OK" in link.recv(1000)
     process.terminate()
     process.communicate()
-    assert process.returncode == 0
+    assert process.returncode == 0 and not path.exists()
+
+
+def test_a_live_socket_is_refused_and_a_dead_one_taken_over(
+    cli: Cli, checkpoint: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        found = cli("serve", "-m", str(checkpoint), "--uds", str(path))
+        line = f"--uds {path}: is in use: stop the other program, or choose another path"
+        assert found.code == 2 and found.err == f"suffice: error: {line}\n"
+        other.settimeout(5)
+        with other.accept()[0] as asked:
+            assert asked.recv(1) == b"", "it was asked, and is there still"
+    assert path.exists(), "as a program that was killed leaves it"
+    with run.listening(Settings("x", uds=str(path))) as listener:
+        assert listener.getsockname() == str(path)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+    path.unlink()
+    path.write_text("kept")
+    found = cli("serve", "-m", str(checkpoint), "--uds", str(path))
+    assert found.code == 2 and "is no socket: choose another path" in found.err
+    assert path.read_text() == "kept"
+
+
+def test_the_socket_of_another_server_is_left_at_the_end(tmp_path: Path) -> None:
+    settings = Settings("x", uds=str(tmp_path / "socket"))
+    path = Path(str(settings.uds))
+    with run.listening(settings), run.removed(settings):
+        path.rename(tmp_path / "old")
+        path.write_text("another's")
+    assert path.exists()
 
 
 def test_a_port_in_use_is_one_line(cli: Cli, checkpoint: Path) -> None:

@@ -55,6 +55,16 @@ class Tokenizer:
         return None if self._template is None else self._template.source
 
     @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template shows the tools of a conversation that has some."""
+        return self._template is not None and self._template.takes_tools
+
+    @property
+    def tool_template(self) -> str | None:
+        """The chat template for conversations with tools; None if these would not be shown."""
+        return self._template.with_tools if self._template and self.takes_tools else None
+
+    @property
     def bos_id(self) -> int | None:
         """The token that begins a text, None if there is none."""
         return self._ident("bos_token")

@@ -14,7 +14,7 @@ from suffice.serve.fields import Fields, Objects, parsed
 from suffice.serve.front import Front
 from suffice.serve.grammar import Structured, check, of_format
 from suffice.serve.requests import fitted, room, works
-from suffice.serve.tools import READERS, Tools, parser_of
+from suffice.serve.tools import Tools, parser_of
 
 MOST_LOGPROBS = 20
 
@@ -68,6 +68,7 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
                 add_generation_prompt=body.add_generation_prompt,
                 continue_last=body.continue_final_message,
                 facts=facts,
+                form=front.tool_form,
             ),
             "messages",
         )
@@ -79,7 +80,7 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
         front.submit(
             job, works(front, job, [prompt], body, max_tokens=most, logprobs=top, grammar=grammar)
         )
-        reader = READERS[parser] if parser else None
+        reader = tools.reader(parser) if parser else None
         return Reply(front, job, body, model=model, chat=True, top=top, reader=reader)
 
 
@@ -91,9 +92,12 @@ def tool_parser(front: Front, tools: Tools) -> str | None:
     """
     if not tools.used:
         return None
-    parser = parser_of(front.text.tokenizer.chat_template, front.settings.tool_parser)
+    parser = parser_of(front.text.tokenizer.tool_template, front.settings.tool_parser)
     if parser is None:
-        message = "the model's chat template takes no tools; --tool-call-parser names their form"
+        message = (
+            "the model's chat template takes no tools; a server with --tool-call-parser hermes, or "
+            "llama3, describes them in the system message"
+        )
         raise Problem("unsupported", message, param="tools")
     return parser
 

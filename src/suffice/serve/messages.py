@@ -73,7 +73,8 @@ async def count(front: Front, request: Request, raw: bytes, key: str) -> Respons
         facts = {"tools": body.tools} if body.tools else {}
         room = Room(front.facts.max_model_len, "messages", apart=True)
         tokens = await front.text.run(
-            lambda: front.text.chat(body.messages, room, facts=facts), "messages"
+            lambda: front.text.chat(body.messages, room, facts=facts, form=front.tool_form),
+            "messages",
         )
         return _json({"input_tokens": len(tokens)})
     except Problem as problem:

@@ -14,6 +14,7 @@ from suffice.errors import InputError
 from suffice.models.text_bound import BYTE_LETTERS
 from suffice.models.tokenizer import Tokenizer
 from suffice.serve.errors import Problem
+from suffice.serve.tool_prompt import taught
 
 Result = TypeVar("Result")
 WORKERS = 2
@@ -90,8 +91,12 @@ class Text:
         add_generation_prompt: bool = True,
         continue_last: bool = False,
         facts: Mapping[str, Any] | None = None,
+        form: str | None = None,
     ) -> list[int]:
         """Return a conversation's tokens.
+
+        `form` is how the model writes tool calls; with it, a template that takes no tools is given
+        them as text.
 
         Raises:
             InputError: A message of another form, or the template refuses it.
@@ -103,8 +108,11 @@ class Text:
                 "context"
             )
             raise Problem("context_length_exceeded", message, param=room.param)
+        talk = conversation([_with_objects(message) for message in messages])
+        if form is not None and not self.tokenizer.takes_tools:
+            talk = taught(talk, (facts or {}).get("tools"), form)
         text = self.tokenizer.chat_text(
-            conversation([_with_objects(message) for message in messages]),
+            talk,
             add_generation_prompt=add_generation_prompt,
             continue_last=continue_last,
             facts=facts,

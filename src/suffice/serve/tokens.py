@@ -60,6 +60,7 @@ async def tokenize(front: Front, request: Request, raw: bytes, key: str) -> Resp
             add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
             continue_last=body.continue_final_message,
             facts=body.chat_template_kwargs,
+            form=front.tool_form,
         )
 
     tokens = await text.run(run, param)

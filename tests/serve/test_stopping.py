@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ from suffice.cli.commands import app
 from suffice.cli.serve import ServerFlags
 from suffice.errors import InputError
 from suffice.serve import run
-from suffice.serve.settings import Settings, sampling_defaults
+from suffice.serve.settings import GENERATION, Settings, sampling_defaults
 
 CODE = """
 import sys, json
@@ -236,7 +237,25 @@ def test_a_port_in_use_is_one_line(cli: Cli, checkpoint: Path) -> None:
     ("flags", "part"),
     [
         (["--port", "70000"], "--port 70000: must be a whole number in [0, 65535]"),
-        (["--shutdown-timeout", "-1"], "must be at least 0"),
+        (["--shutdown-timeout", "-1"], "--shutdown-timeout -1: must be a number from 0 to"),
+        (["--shutdown-timeout", "inf"], "--shutdown-timeout inf: must be a number from 0 to"),
+        (["-np", "0"], "-np 0: must be a whole number of at least 1"),
+        (["--max-num-seqs=9999999999"], "--max-num-seqs 9999999999: must be a whole number of at"),
+        (["--max-queue", "-1"], "--max-queue -1: must be a whole number of at least 0"),
+        (["--max-queued-tokens", "9" * 30], "9: must be at most 9223372036854775807"),
+        (["-c", "9" * 30], "9: must be at most 9223372036854775807"),
+        (["--threads-per-instance", "0"], "--threads-per-instance 0: must be a whole number of"),
+        (["--request-timeout", "-1"], "--request-timeout -1: must be a number above 0"),
+        (["-to", "nan"], "-to nan: must be a number above 0"),
+        (["--sse-ping-interval", "nan"], "--sse-ping-interval nan: must be a number above 0"),
+        (["--sse-ping-interval", "1e30"], "must be a number above 0, at most 2147483647"),
+        (["--step-ms", "inf"], "--step-ms inf: must be a number above 0, at most 2147483647"),
+        (["--cors-origins", "foo"], "--cors-origins foo: must be an origin such as"),
+        (["--cors-origins", "foo.org"], "or * for all. Did you mean 'https://foo.org'?"),
+        (["--cors-origins", "http://a.b/"], "Did you mean 'http://a.b'?"),
+        (["--cors-origins", "http://a.b/c"], "without a path"),
+        (["--root-path", "foo/"], "--root-path foo/: must be a path as the proxy has it. Did you "),
+        (["--alias", ""], "--alias '': must be a name"),
         (["--ssl-keyfile", "x"], "TLS needs both"),
         (["--ssl-keyfile", "/no", "--ssl-certfile", "/nowhere"], "/nowhere: No such file"),
         (["--ssl-keyfile", __file__, "--ssl-certfile", __file__], f"--ssl-certfile {__file__}: "),
@@ -252,6 +271,26 @@ def test_bad_flags_are_one_line(cli: Cli, checkpoint: Path, flags: list[str], pa
     model = [] if "-m" in flags else ["-m", str(checkpoint)]
     found = cli("serve", *model, *flags)
     assert found.code == 2 and part in found.err and found.err.count("\n") == 1
+
+
+def test_memory_for_no_request_is_one_line(cli: Cli, words: Path) -> None:
+    found = cli("serve", "-m", str(words), "--port", "0", "--kv-cache-bytes", "1")
+    assert found.code == 2 and found.err.count("\n") == 1
+    line = r"suffice: error: --kv-cache-bytes 1: must be at least [1-9][0-9]+, the bytes of the sh"
+    assert re.match(line, found.err)
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "null", "http://a.b", "https://a.b:80", "http://[::1]:8", "app://x"]
+)
+def test_origins(origin: str) -> None:
+    assert Settings("x", allowed_origins=(origin,)).allowed_origins == (origin,)
+
+
+def test_help_names_all_generation_configs(cli: Cli) -> None:
+    text = " ".join(cli("serve", "--help").out.split())
+    start = text.index("--generation-config")
+    assert all(each in text[start : start + 200] for each in GENERATION)
 
 
 def test_keys_of_a_file(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from suffice.cli.flags import WHOLE, flag
 from suffice.cli.options import ModelFlags
+from suffice.engine import option_values
 from suffice.errors import InputError
 
 
@@ -53,6 +54,7 @@ class InstanceFlags:
         asked, known = self.threads_per_instance, model.options.threads
         if asked is None:
             return model
+        option_values.threads("threads_per_instance", asked)
         if known not in (None, asked):
             raise InputError(
                 f"--threads-per-instance {asked} and --threads {known} contradict each other: give "

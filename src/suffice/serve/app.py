@@ -154,7 +154,7 @@ def _add_plain(app: FastAPI, front: Front) -> None:
     async def metrics() -> Response:
         return Response(front.metrics.page(), media_type="text/plain; version=0.0.4")
 
-    @app.delete("/v1/requests/{ident}", summary="End a request.")
+    @app.delete("/v1/requests/{ident:path}", summary="End a request.")
     async def cancel(ident: str, request: Request) -> Response:
         key = key_of(request.scope["headers"]).decode("latin-1")
         if not front.cancel(ident, key):

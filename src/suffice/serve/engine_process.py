@@ -242,7 +242,7 @@ def begin(link: socket.socket, memory: int | None = None) -> None:
         opened: Opened = factory(start.options, start.limits, memory)
     except InputError as error:
         with contextlib.suppress(OSError):  # the server may have found the fault itself, and ended
-            link.sendall(wire.frame(wire.Failed(one_line(error), input=True)))
+            link.sendall(wire.frame(wire.failed(error)))
         return
     link.sendall(wire.frame(opened.facts))
     serve(link, opened)

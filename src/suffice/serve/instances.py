@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 
 from suffice.engine.work import Look
-from suffice.errors import InputError
 from suffice.serve import wire
 from suffice.serve.blame import Blame
 from suffice.serve.cores import Share
@@ -289,7 +288,7 @@ class Instance:
 
     def _fail(self, life: Life, message: wire.Failed) -> None:
         if self._started is not None and not self._started.done():
-            self._started.set_exception(InputError(message.message))
+            self._started.set_exception(message.error())
         else:
             LOG.error("a new engine could not load the model: %s", message.message)
 

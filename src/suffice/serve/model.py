@@ -10,7 +10,9 @@ from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.engine.load import load
 from suffice.engine.options import EngineOptions
+from suffice.engine.runner import Runner
 from suffice.engine.service import Engine
+from suffice.errors import OptionError
 from suffice.models.shelf import Shelf
 from suffice.serve import wire
 from suffice.serve.hosted import Opened
@@ -36,6 +38,7 @@ def opened(
     shelf = Shelf(memory)
     config, runner, tokenizer = load(config, shelf)
     shelf.close()
+    _check_memory(config, runner)
     assert config.max_model_len is not None, "the config is resolved"
     stamp = f"{runner.stamp} {asked}".encode()
     llm = LLM.from_parts(config, runner, tokenizer)
@@ -50,3 +53,11 @@ def opened(
         attentions=tuple(engine.attentions),
     )
     return Opened(engine, facts, llm.maker.grammars.compiled)
+
+
+def _check_memory(config: Config, runner: Runner) -> None:
+    """Refuse a limit of memory in which no request could ever run."""
+    least = runner.bytes_of(1)
+    if config.kv_cache_bytes is not None and config.kv_cache_bytes < least:
+        must = f"must be at least {least}, the bytes of the shortest request's keys and values"
+        raise OptionError("kv_cache_bytes", config.kv_cache_bytes, must)

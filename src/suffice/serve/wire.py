@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from suffice.engine.work import Delta, Look
+from suffice.errors import InputError, OptionError, brief, one_line
 
 LENGTH = struct.Struct("<I")
 
@@ -80,10 +81,22 @@ class Facts(msgspec.Struct, tag="ready", frozen=True):
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
-    """The engine could not start; `input` if the options are to blame."""
+    """The engine could not start; `option` is the one to blame, its value and what it must be."""
 
     message: str
-    input: bool
+    option: tuple[str, Any, str] | None = None
+
+    def error(self) -> InputError:
+        """Return the error that the engine had."""
+        return InputError(self.message) if self.option is None else OptionError(*self.option)
+
+
+def failed(error: InputError) -> Failed:
+    """Return the message of an error."""
+    option = None
+    if isinstance(error, OptionError):
+        option = (error.option, brief(error.value), error.must)
+    return Failed(one_line(error), option)
 
 
 class Step(msgspec.Struct, tag="step", frozen=True):

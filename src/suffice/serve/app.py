@@ -32,7 +32,7 @@ _POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
     ("/v1/chat/completions", chat.complete, chat.Chat, "Answer a conversation."),
     ("/v1/completions", completion.complete, completion.Completion, "Continue a text."),
     ("/v1/responses", responses.create, responses.Responses, "Answer, by the Responses API."),
-    ("/v1/messages", messages.create, messages.Messages, "Answer, by Anthropic's API."),
+    ("/v1/messages", messages.create, messages.Create, "Answer, by Anthropic's API."),
     (
         "/v1/messages/count_tokens",
         messages.count,

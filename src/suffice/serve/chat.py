@@ -73,7 +73,9 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
             "messages",
         )
         prompt = fitted(front, prompt, body, "messages")
-        grammar = await structure(front, body, tools.grammar(parser) if parser else None)
+        grammar, job.mailbox.form = structure(body, tools.grammar(parser) if parser else None)
+        if grammar is not None:
+            await check(grammar, front.text.elsewhere, str(job.mailbox.form))
         top = (body.top_logprobs or 0) if body.logprobs else None
         most = body.max_completion_tokens
         most = body.max_tokens if most is None else most
@@ -102,28 +104,26 @@ def tool_parser(front: Front, tools: Tools) -> str | None:
     return parser
 
 
-async def structure(front: Front, body: Chat, calls: str | None) -> str | None:
-    """Return the grammar that the answer must follow, checked; None if there is none.
+def structure(body: Chat, calls: str | None) -> tuple[str | None, str | None]:
+    """Return the grammar that the answer must follow and the field that asks for it, if any.
 
     `calls` is that of tool calls which must be made.
 
     Raises:
         Problem: It is bad, or there are two.
     """
-    found = of_format(body.response_format)
+    found, param = of_format(body.response_format), "response_format"
     if body.structured_outputs is not None:
         if found is not None:
             message = "response_format and structured_outputs contradict each other: give one"
             raise Problem("invalid_schema", message, param="structured_outputs")
-        found = body.structured_outputs.text()
+        found, param = body.structured_outputs.text(), "structured_outputs"
     if calls is not None:
         if found is not None:
             message = "tool_choice asks for a call and another field for a form: give one"
             raise Problem("invalid_schema", message, param="tool_choice")
-        found = calls
-    if found is not None:
-        await check(found, front.text.elsewhere)
-    return found
+        found, param = calls, "tools"
+    return found, None if found is None else param
 
 
 def check_chat(body: Chat) -> None:

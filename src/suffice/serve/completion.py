@@ -83,7 +83,8 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
         grammar = None
         if body.structured_outputs is not None:
             grammar = body.structured_outputs.text()
-            await check(grammar, front.text.elsewhere)
+            job.mailbox.form = "structured_outputs"
+            await check(grammar, front.text.elsewhere, job.mailbox.form)
         asked = works(
             front, job, fitting, body, max_tokens=most, logprobs=body.logprobs, grammar=grammar
         )

@@ -33,7 +33,7 @@ class Messages(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     model: str | None = None
     messages: Objects = Field(min_length=1)
-    max_tokens: int = Field(4096, ge=1)
+    max_tokens: int | None = Field(None, ge=1)
     system: str | Objects | None = None
     stop_sequences: Texts | None = None
     temperature: float | None = None
@@ -45,10 +45,16 @@ class Messages(BaseModel):
     suffice: Extras = Extras()
 
 
+class Create(Messages):
+    """The fields of a request for an answer, of which Anthropic's API requires one more."""
+
+    max_tokens: int = Field(ge=1)
+
+
 async def create(front: Front, request: Request, raw: bytes, key: str) -> Response:
     """Answer a request."""
     try:
-        body = _read(front, raw)
+        body = _read(front, raw, Create)
         with blamed(_NAMES):
             reply = await prepared(front, chat_of(body), key, "msg")
         if body.stream:
@@ -68,7 +74,7 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
 async def count(front: Front, request: Request, raw: bytes, key: str) -> Response:
     """Return the number of tokens of a request."""
     try:
-        body = chat_of(_read(front, raw))
+        body = chat_of(_read(front, raw, Messages))
         front.check_model(body.model)
         facts = {"tools": body.tools} if body.tools else {}
         room = Room(front.facts.max_model_len, "messages", apart=True)
@@ -81,11 +87,11 @@ async def count(front: Front, request: Request, raw: bytes, key: str) -> Respons
         return _json(_error(problem), problem.status, dict(problem.headers()))
 
 
-def _read(front: Front, raw: bytes) -> Messages:
+def _read(front: Front, raw: bytes, kind: type[Messages]) -> Messages:
     given = read_object(raw)
     for name in _IGNORED:
         given.pop(name, None)
-    return checked(given, Messages, allow_unknown=front.settings.allow_unknown_fields)
+    return checked(given, kind, allow_unknown=front.settings.allow_unknown_fields)
 
 
 def chat_of(body: Messages) -> Chat:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from suffice.engine.inputs import conversation
 from suffice.errors import InputError
 from suffice.models.text_bound import BYTE_LETTERS
 from suffice.models.tokenizer import Tokenizer
 from suffice.serve.errors import Problem
+from suffice.serve.talk import talk_of
 from suffice.serve.tool_prompt import taught
 
 Result = TypeVar("Result")
@@ -108,7 +107,7 @@ class Text:
                 "context"
             )
             raise Problem("context_length_exceeded", message, param=room.param)
-        talk = conversation([_with_objects(message) for message in messages])
+        talk = talk_of(messages, self.tokenizer.chat_template)
         if form is not None and not self.tokenizer.takes_tools:
             talk = taught(talk, (facts or {}).get("tools"), form)
         text = self.tokenizer.chat_text(
@@ -129,30 +128,3 @@ class Text:
         if len(spelled) == 6 and spelled.startswith("<0x") and spelled.endswith(">"):
             return [int(spelled[3:5], 16)]
         return list(text.encode())
-
-
-def _with_objects(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message with its tool calls as templates take them: their arguments are objects.
-
-    Calls without a content get an empty one, which many templates add to a text.
-    """
-    calls = message.get("tool_calls")
-    if not isinstance(calls, list):
-        return message
-    content = message.get("content")
-    return {
-        **message,
-        "content": "" if content is None else content,
-        "tool_calls": [_with_object(call) for call in calls],
-    }
-
-
-def _with_object(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except (ValueError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}

@@ -54,12 +54,12 @@ class InstanceFlags:
         asked, known = self.threads_per_instance, model.options.threads
         if asked is None:
             return model
-        option_values.threads("threads_per_instance", asked)
         if known not in (None, asked):
             raise InputError(
                 f"--threads-per-instance {asked} and --threads {known} contradict each other: give "
                 "one"
             )
+        option_values.threads("threads_per_instance", asked)
         return dataclasses.replace(model, options=dataclasses.replace(model.options, threads=asked))
 
     def engines(self, threads: int | None) -> int:

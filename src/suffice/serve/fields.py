@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
@@ -228,6 +229,7 @@ def _line(fault: Any, given: dict[str, Any], kind: type[BaseModel]) -> str:
     if fault["type"] == "missing":
         return f"{where}: is required"
     if fault["type"] == "extra_forbidden":
+        where = where[:MOST_SHOWN]
         return f"unknown field '{where}'.{nearest(where, _known(kind, fault['loc']))}"
     if (forms := _forms(kind, fault["loc"])) is not None:
         name = str(fault["loc"][0])
@@ -252,11 +254,11 @@ def _known(kind: type[BaseModel], path: Sequence[Any]) -> list[str]:
 def _forms(kind: type[BaseModel], path: Sequence[Any]) -> str | None:
     """Return the forms of a field that has several, each of which has a fault of its own."""
     field = kind.model_fields.get(str(path[0])) if len(path) > 1 else None
-    if field is None:
+    if field is None or get_origin(field.annotation) not in (Union, UnionType):
         return None
     kinds = [each for each in get_args(field.annotation) if each is not type(None)]
-    *forms, last = map(_form, kinds)
-    return f"{', '.join(forms)} or {last}" if forms else None
+    forms = [_form(each) for each in kinds]
+    return f"{', '.join(forms[:-1])} or {forms[-1]}" if len(forms) > 1 else None
 
 
 def _form(kind: Any) -> str:

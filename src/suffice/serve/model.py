@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from suffice.cache import BLOCK
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.engine.load import load
@@ -56,8 +57,10 @@ def opened(
 
 
 def _check_memory(config: Config, runner: Runner) -> None:
-    """Refuse a limit of memory in which no request could ever run."""
-    least = runner.bytes_of(1)
+    """Refuse a limit of memory in which no request could ever run: caches have whole blocks."""
+    probe = runner.open("", runner.context)
+    least = min(BLOCK, runner.context) * probe.cache.row_bytes
+    runner.close(probe)
     if config.kv_cache_bytes is not None and config.kv_cache_bytes < least:
         must = f"must be at least {least}, the bytes of the shortest request's keys and values"
         raise OptionError("kv_cache_bytes", config.kv_cache_bytes, must)

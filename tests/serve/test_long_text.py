@@ -16,7 +16,7 @@ TALK = [{"role": "user", "content": LONG}]
 
 @pytest.fixture
 def encoded(server: Served, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts of which tokens are made."""
+    """The texts that are made tokens."""
     found: list[str] = []
     tokenizer = server.front.text.tokenizer
     encode = tokenizer.encode

@@ -1,4 +1,4 @@
-"""What is wrong with a field is said once, with the field's name and what is allowed."""
+"""What is wrong with a field is said once, with its name: fields.py, talk.py, errors.py."""
 
 from __future__ import annotations
 

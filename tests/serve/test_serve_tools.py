@@ -1,4 +1,4 @@
-"""Tool calls: tools.py, and in chats."""
+"""Tool calls: tools.py, tool_prompt.py, and in chats."""
 
 from __future__ import annotations
 

@@ -272,10 +272,12 @@ def test_bad_flags_are_one_line(cli: Cli, checkpoint: Path, flags: list[str], pa
     assert found.code == 2 and part in found.err and found.err.count("\n") == 1
 
 
-def test_memory_for_no_request_is_one_line(cli: Cli, words: Path) -> None:
-    found = cli("serve", "-m", str(words), "-t", "1", "--port", "0", "--kv-cache-bytes", "12287")
-    assert found.code == 2
-    line = found.err.splitlines()[-1]  # others may say who has the cores
+def test_memory_for_no_request_is_one_line(words: Path) -> None:
+    command = [sys.executable, "-c", "from suffice.cli import main; main()", "serve"]
+    flags = ["-m", str(words), "-t", "1", "--port", "0", "--kv-cache-bytes", "12287"]
+    found = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    line = found.stderr.splitlines()[-1]  # others may say who has the cores
     assert line == (
         "suffice: error: --kv-cache-bytes 12287: must be at least 12288, the bytes of the shortest "
         "request's keys and values"

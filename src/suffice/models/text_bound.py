@@ -34,8 +34,8 @@ class TextBound:
 
     Attributes:
         unit: "bytes" (of UTF-8) or "characters".
-        dropped: Bytes of which the tokenizer makes no token.
-        spaces_vanish: Whether white space beside some tokens is dropped.
+        dropped: Bytes that get no token.
+        spaces_vanish: Whether white space next to some tokens is dropped.
     """
 
     longest: int

@@ -252,7 +252,7 @@ def _known(kind: type[BaseModel], path: Sequence[Any]) -> list[str]:
 
 
 def _forms(kind: type[BaseModel], path: Sequence[Any]) -> str | None:
-    """Return the forms of a field that has several, each of which has a fault of its own."""
+    """Return the forms of a field that has several: the value has a fault in each."""
     field = kind.model_fields.get(str(path[0])) if len(path) > 1 else None
     if field is None or get_origin(field.annotation) not in (Union, UnionType):
         return None

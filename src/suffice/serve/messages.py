@@ -46,7 +46,7 @@ class Messages(BaseModel):
 
 
 class Create(Messages):
-    """The fields of a request for an answer, of which Anthropic's API requires one more."""
+    """The fields of a request for an answer: Anthropic's API requires its length."""
 
     max_tokens: int = Field(ge=1)
 

@@ -278,7 +278,7 @@ class Tools:
 
     @property
     def _obliged(self) -> list[str]:
-        """The tools of which one must be called; none if that is left to the model."""
+        """The tools that the model must choose from; none if it need not call any."""
         if self.choice in ("none", "auto"):
             return []
         return list(self._functions) if self.choice == "required" else [self.choice]

@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,25 @@ def test_encode_and_decode(text: str, folder: Path, byte_level: Tokenizer) -> No
     tokens = byte_level.encode(text)
     assert tokens == Backend.from_file(str(folder / "tokenizer.json")).encode(text).ids
     assert byte_level.decode(tokens) == text
+
+
+def test_other_threads_go_on_while_a_long_text_is_encoded(
+    folder: Path, byte_level: Tokenizer
+) -> None:
+    text = "The quick brown fox. " * 50_000
+    turns, seen, found = 0, [], []
+
+    def encode() -> None:
+        seen.append(turns)
+        found.append(byte_level.encode(text))
+        seen.append(turns)
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    while thread.is_alive():
+        turns += 1
+    assert seen[1] - seen[0] > 10_000
+    assert found[0] == Backend.from_file(str(folder / "tokenizer.json")).encode(text).ids
 
 
 def test_special_tokens_can_be_skipped(byte_level: Tokenizer) -> None:

@@ -78,7 +78,7 @@ def test_log_probabilities(server: Served) -> None:
         ({"prompt": ""}, "the prompt is empty"),
         ({"prompt": [100000]}, "100000 is not a token id"),
         ({"prompt": [True]}, "prompt"),
-        ({}, "Field required"),
+        ({}, "prompt: is required"),
     ],
 )
 def test_bad_prompts(server: Served, fields: dict[str, Any], part: str) -> None:

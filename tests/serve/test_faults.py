@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -263,13 +264,14 @@ def test_an_engine_that_is_busy(serving: Callable[..., Any]) -> None:
         assert answer.status_code == 503 and answer.headers["retry-after"] == "2"
 
 
-def test_a_request_is_cancelled_by_its_id(server: Served) -> None:
+@pytest.mark.parametrize("ident", ["mine", "a/b", "/a//b/", "50%2F?#"])
+def test_a_request_is_cancelled_by_its_id(server: Served, ident: str) -> None:
     with ThreadPoolExecutor() as pool:
-        ask = pool.submit(server.chat, max_tokens=400, request_id="mine", stream=True)
-        until(lambda: "mine" in server.front.jobs)
-        again = server.chat(request_id="mine")
+        ask = pool.submit(server.chat, max_tokens=400, request_id=ident, stream=True)
+        until(lambda: ident in server.front.jobs)
+        again = server.chat(request_id=ident)
         assert again.status_code == 400 and "in use" in again.json()["error"]["message"]
-        assert server.client.delete("/v1/requests/mine").json()["cancelled"]
+        assert server.client.delete(f"/v1/requests/{quote(ident, safe='')}").json()["cancelled"]
         assert "cancelled" in ask.result().text
     until(lambda: idle(server))
 

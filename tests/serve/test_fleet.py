@@ -145,7 +145,7 @@ def test_there_are_no_more_engines_than_cores() -> None:
 
     with pytest.raises(InputError, match="instances=9999: must be at most"):
         Front(Settings("m", engine=SCRIPTED, instances=9999))
-    with pytest.raises(InputError, match="instances=0: must be at least 1"):
+    with pytest.raises(InputError, match="instances=0: must be a whole number of at least 1"):
         Settings("m", instances=0)
 
 

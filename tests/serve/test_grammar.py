@@ -161,16 +161,18 @@ def test_a_check_has_an_end() -> None:
         return work()
 
     with pytest.raises(Problem, match="too complex"):
-        asyncio.run(grammar.check(grammar.grammar_of("regex", "a"), run, 0.01))
+        asyncio.run(
+            grammar.check(grammar.grammar_of("regex", "a", ""), run, "structured_outputs", 0.01)
+        )
 
 
 def test_grammars_are_kept_and_bad_ones_are_the_requests_fault(words: Path) -> None:
     tokenizer = load_tokenizer(words)
     grammars = structured.Grammars(tokenizer, len(tokenizer.vocabulary()))
-    found = grammars.compiled(grammar.grammar_of("choice", ["a"]))
-    assert grammars.compiled(grammar.grammar_of("choice", ["a"])) is found
+    found = grammars.compiled(grammar.grammar_of("choice", ["a"], ""))
+    assert grammars.compiled(grammar.grammar_of("choice", ["a"], "")) is found
     for at in range(structured.MOST_KEPT):
-        grammars.compiled(grammar.grammar_of("choice", [f"a{at}"]))
-    assert grammars.compiled(grammar.grammar_of("choice", ["a"])) is not found
+        grammars.compiled(grammar.grammar_of("choice", [f"a{at}"], ""))
+    assert grammars.compiled(grammar.grammar_of("choice", ["a"], "")) is not found
     with pytest.raises(InputError, match="the grammar is bad"):
         grammars.compiled("start: nope")

@@ -157,7 +157,8 @@ def test_little_memory_parks_requests_and_refuses_what_never_fits(words: Path) -
         while not server.front.instance.stats["preemptions"]:
             assert time.monotonic() < end, "some are parked"
             time.sleep(0.05)
-    with real(words, kv_cache_bytes="4KiB") as server:
+    with real(words, kv_cache_bytes="12KiB") as server:  # a block of 16 tokens
+        assert server.chat("a", max_tokens=4).status_code == 200
         refused = server.chat("hello " * 30, **fields)
         assert refused.status_code == 400, refused.text
         assert refused.json()["error"]["code"] == "too_large_for_memory"

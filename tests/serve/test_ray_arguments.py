@@ -73,8 +73,8 @@ def test_defaults_are_those_of_the_server(monkeypatch: pytest.MonkeyPatch) -> No
         ({"min_instances": 2}, "a range of engines needs both"),
         ({"min_instances": 2, "max_instances": 4}, "they are 2, 1, 4"),
         ({"allow_attention": "certfied"}, "Did you mean 'certified'?"),
-        ({"max_queue": -1}, "max_queue=-1: must be at least 0"),
-        ({"step_ms": "0"}, "step_ms=0.0: must be more than 0"),
+        ({"max_queue": -1}, "max_queue=-1: must be a whole number of at least 0"),
+        ({"step_ms": "0"}, "step_ms=0.0: must be a number above 0"),
     ],
 )
 def test_bad_arguments_are_one_line(args: dict[str, Any], message: str) -> None:

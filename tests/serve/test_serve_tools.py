@@ -1,4 +1,4 @@
-"""Tool calls: tools.py, and in chats."""
+"""Tool calls: tools.py, tool_prompt.py, and in chats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from suffice.errors import InputError
 from suffice.models.tokenizer import load_tokenizer
 from suffice.serve.errors import Problem
 from suffice.serve.settings import ENGINE
-from suffice.serve.text import Text
+from suffice.serve.text import Room, Text
 from suffice.serve.tools import READERS, Tools, parser_of
 
 CALL = '{"name": "time", "arguments": {"zone": "é}{"}}'
@@ -135,11 +135,137 @@ def test_bad_tools(tools: list[Any], choice: Any, part: str) -> None:
 
 def test_the_form_follows_from_the_template() -> None:
     assert parser_of("{{ tools }} <tool_call>", "auto") == "hermes"
-    assert parser_of({"default": "{{ tools }} parameters"}, None) == "llama3"
-    assert parser_of("{{ messages }}", "auto") is None
+    assert parser_of("{{ tools }} parameters", None) == "llama3"
+    assert parser_of("{{ tools }}", "auto") is None
+    assert parser_of(None, "auto") is None
     assert parser_of(None, "llama3") == "llama3"
     with pytest.raises(InputError, match="unknown tool-call parser 'herms'"):
         parser_of(None, "herms")
+
+
+@pytest.mark.parametrize("form", ["hermes", "llama3"])
+@pytest.mark.parametrize("names", [["time"], ["time", "timer"], ["time", "stop"]])
+def test_a_call_that_must_be_made_is_never_content(form: str, names: list[str]) -> None:
+    whole = {
+        "hermes": f"<tool_call>\n{CALL}\n</tool_call>\n<tool_call>\n{CALL}\n</tool_call>",
+        "llama3": f"{LLAMA};{LLAMA}",
+    }[form]
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    counts = []
+    for end in range(1, len(whole) + 1):
+        reader = Tools(tools, "required", True).reader(form)()
+        first, early = reader.push(whole[: end // 2], last=False)
+        shown, late = reader.push(whole[end // 2 : end], last=True, cut=end < len(whole))
+        assert first + shown == ""
+        calls = [each["function"] for each in [*early, *late]]
+        assert [each["function"] for each in reader.calls] == calls
+        assert all(each["name"] == "time" for each in calls)
+        assert all('{"zone": "é}{"}'.startswith(each["arguments"]) for each in calls)
+        counts.append(len(calls))
+    assert counts == sorted(counts), "what has come stays"
+    named = whole.index('"ti' if "stop" in names else 'e",' if "timer" in names else whole[0])
+    assert counts.index(1) <= named + 3 and counts[-1] == 2
+    assert counts[0] == (1 if names == ["time"] else 0)
+
+
+def test_a_required_call_that_is_cut_has_no_content(real: Served) -> None:
+    fields = {"tools": [TOOL], "tool_choice": "required", "seed": 2}
+    for most in (1, 6, 14):
+        whole = real.chat("hello", max_tokens=most, **fields).json()["choices"][0]
+        assert whole["finish_reason"] == "length" and whole["message"]["content"] is None
+        assert whole["message"]["tool_calls"][0]["function"]["name"] == "time"
+        found = events(real.chat("hello", max_tokens=most, stream=True, **fields))
+        assert not any(each["choices"][0]["delta"].get("content") for each in found[:-1])
+        assert any("tool_calls" in each["choices"][0]["delta"] for each in found[:-1])
+
+
+def with_template(words: Path, folder: Path, template: Any) -> Path:
+    shutil.copytree(words, folder)
+    for file in folder.glob("chat_template*"):
+        file.unlink()
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["chat_template"] = template
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("form", "call", "result"),
+    [
+        ("hermes", f"<tool_call>\n{CALL}\n</tool_call>", "<tool_response>\n12\n</tool_response>"),
+        ("llama3", LLAMA, "12"),
+    ],
+)
+def test_a_template_without_tools_gets_them_as_text(
+    words: Path, form: str, call: str, result: str
+) -> None:
+    text = Text(load_tokenizer(words))
+    arguments = '{"zone": "é}{"}'
+    called = {"type": "function", "id": "1", "function": {"name": "time", "arguments": arguments}}
+    talk = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "When?"},
+        {"role": "assistant", "content": "I look.", "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "1", "content": "12"},
+        {"role": "tool", "tool_call_id": "2", "content": "12"},
+    ]
+    room = Room(1000, "messages")
+
+    def shown(messages: Any, tools: Any) -> str:
+        found = text.chat(messages, room, facts={"tools": tools}, form=form)
+        return text.tokenizer.decode(found)
+
+    found = shown(talk, [TOOL, OTHER])
+    assert found.startswith("<|system|>Be kind.\n\nYou can call functions.")
+    assert f"{json.dumps(TOOL)}\n{json.dumps(OTHER)}" in found
+    said = f"<|assistant|>I look.\n{call}<|end|><|user|>{result}\n{result}<|end|><|assistant|>"
+    assert found.endswith(f"<|user|>When?<|end|>{said}")
+    assert shown(talk[1:2], [TOOL]).startswith("<|system|>You can call functions.")
+    assert shown(talk, None).startswith("<|system|>Be kind.<|end|>")
+    plain = text.chat(talk[:2], room)
+    assert text.chat(talk[:2], room, form=form) == plain
+
+
+def test_the_template_for_tools_is_used_with_tools(words: Path, tmp_path: Path) -> None:
+    several = [
+        {"name": "default", "template": "plain"},
+        {"name": "tool_use", "template": "<tool_call>{{ tools[0]['type'] }}"},
+    ]
+    tokenizer = load_tokenizer(with_template(words, tmp_path / "a", several))
+    text, room = Text(tokenizer), Room(100, "messages")
+    talk = [{"role": "user", "content": "a"}]
+    for form in (None, "hermes", None):
+        assert tokenizer.decode(text.chat(talk, room, facts={"tools": [TOOL]}, form=form)) == (
+            "<tool_call>function"
+        )
+        assert tokenizer.decode(text.chat(talk, room, form=form)) == "plain"
+    assert parser_of(tokenizer.tool_template, "auto") == "hermes"
+
+
+@pytest.mark.parametrize(
+    ("template", "takes"),
+    [
+        ("{{ tools | tojson }}", True),
+        ("{% if custom is defined %}{% set tools = custom %}{% endif %}{{ tools }}", True),
+        ("{% macro a(tools) %}{{ tools }}{% endmacro %}{{ a(1) }}", False),
+        ("{# tools <tool_call> #}I have tools.", False),
+        ("{% if %}", False),
+    ],
+)
+def test_whether_a_template_takes_tools(
+    words: Path, tmp_path: Path, template: str, takes: bool
+) -> None:
+    tokenizer = load_tokenizer(with_template(words, tmp_path / "a", template))
+    assert tokenizer.takes_tools == takes and (tokenizer.tool_template is not None) == takes
+
+
+def test_the_tools_of_a_named_form_reach_the_model(real: Served) -> None:
+    (one, other) = (
+        real.chat("hello", tools=[tool], max_tokens=1, temperature=0).json()["usage"]
+        for tool in (TOOL, OTHER)
+    )
+    plain = real.chat("hello", max_tokens=1).json()["usage"]
+    assert one["prompt_tokens"] > other["prompt_tokens"] > plain["prompt_tokens"] + 100
 
 
 @pytest.fixture(scope="module", params=["hermes", "llama3"])
@@ -167,18 +293,14 @@ def test_a_call_can_be_required(real: Served, choice: Any) -> None:
 
 
 def test_a_call_without_content_suits_a_template_that_adds_it(words: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(words, tmp_path / "model"))
-    for file in folder.glob("chat_template*"):
-        file.unlink()
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings["chat_template"] = "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}"
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    text = Text(load_tokenizer(folder))
+    template = "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}"
+    text = Text(load_tokenizer(with_template(words, tmp_path / "model", template)))
     call = {"type": "function", "id": "1", "function": {"name": "time", "arguments": "{}"}}
     said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    assert text.chat([said]) == text.chat([said | {"content": ""}])
+    room = Room(100, "messages")
+    assert text.chat([said], room) == text.chat([said | {"content": ""}], room)
     with pytest.raises(InputError, match="content"):
-        text.chat([{"role": "assistant", "content": None}])
+        text.chat([{"role": "assistant", "content": None}], room)
 
 
 def test_tools_may_stay_unused(real: Served) -> None:

@@ -24,7 +24,8 @@ from serving import ENGINE, SUPPORT, events
 from suffice.cli.commands import app
 from suffice.cli.serve import ServerFlags
 from suffice.errors import InputError
-from suffice.serve.settings import Settings, sampling_defaults
+from suffice.serve import run
+from suffice.serve.settings import GENERATION, Settings, sampling_defaults
 
 CODE = """
 import sys, json
@@ -185,7 +186,41 @@ def test_a_socket_instead_of_a_port(make: Any, words: Path, tmp_path: Path) -> N
         assert b"200 OK" in link.recv(1000)
     process.terminate()
     process.communicate()
-    assert process.returncode == 0
+    assert process.returncode == 0 and not path.exists()
+
+
+def test_a_live_socket_is_refused_and_a_dead_one_taken_over(
+    cli: Cli, checkpoint: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        found = cli("serve", "-m", str(checkpoint), "--uds", str(path))
+        line = f"--uds {path}: is in use: stop the other program, or choose another path"
+        assert found.code == 2 and found.err == f"suffice: error: {line}\n"
+        other.settimeout(5)
+        with other.accept()[0] as asked:
+            assert asked.recv(1) == b"", "it was asked, and is there still"
+    assert path.exists(), "as a program that was killed leaves it"
+    with run.listening(Settings("x", uds=str(path))) as listener:
+        assert listener.getsockname() == str(path)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+    path.unlink()
+    path.write_text("kept")
+    found = cli("serve", "-m", str(checkpoint), "--uds", str(path))
+    assert found.code == 2 and "is no socket: choose another path" in found.err
+    assert path.read_text() == "kept"
+
+
+def test_the_socket_of_another_server_is_left_at_the_end(tmp_path: Path) -> None:
+    settings = Settings("x", uds=str(tmp_path / "socket"))
+    path = Path(str(settings.uds))
+    with run.listening(settings), run.removed(settings):
+        path.rename(tmp_path / "old")
+        path.write_text("another's")
+    assert path.exists()
 
 
 def test_a_port_in_use_is_one_line(cli: Cli, checkpoint: Path) -> None:
@@ -201,7 +236,25 @@ def test_a_port_in_use_is_one_line(cli: Cli, checkpoint: Path) -> None:
     ("flags", "part"),
     [
         (["--port", "70000"], "--port 70000: must be a whole number in [0, 65535]"),
-        (["--shutdown-timeout", "-1"], "must be at least 0"),
+        (["--shutdown-timeout", "-1"], "--shutdown-timeout -1: must be a number from 0 to"),
+        (["--shutdown-timeout", "inf"], "--shutdown-timeout inf: must be a number from 0 to"),
+        (["-np", "0"], "-np 0: must be a whole number of at least 1"),
+        (["--max-num-seqs=9999999999"], "--max-num-seqs 9999999999: must be a whole number of at"),
+        (["--max-queue", "-1"], "--max-queue -1: must be a whole number of at least 0"),
+        (["--max-queued-tokens", "9" * 30], "9: must be at most 9223372036854775807"),
+        (["-c", "9" * 30], "9: must be at most 9223372036854775807"),
+        (["--threads-per-instance", "0"], "--threads-per-instance 0: must be a whole number of"),
+        (["--request-timeout", "-1"], "--request-timeout -1: must be a number above 0"),
+        (["-to", "nan"], "-to nan: must be a number above 0"),
+        (["--sse-ping-interval", "nan"], "--sse-ping-interval nan: must be a number above 0"),
+        (["--sse-ping-interval", "1e30"], "must be a number above 0, at most 2147483647"),
+        (["--step-ms", "inf"], "--step-ms inf: must be a number above 0, at most 2147483647"),
+        (["--cors-origins", "foo"], "--cors-origins foo: must be an origin such as"),
+        (["--cors-origins", "foo.org"], "or * for all. Did you mean 'https://foo.org'?"),
+        (["--cors-origins", "http://a.b/"], "Did you mean 'http://a.b'?"),
+        (["--cors-origins", "http://a.b/c"], "without a path"),
+        (["--root-path", "foo/"], "--root-path foo/: must be a path as the proxy has it. Did you "),
+        (["--alias", ""], "--alias '': must be a name"),
         (["--ssl-keyfile", "x"], "TLS needs both"),
         (["--ssl-keyfile", "/no", "--ssl-certfile", "/nowhere"], "/nowhere: No such file"),
         (["--ssl-keyfile", __file__, "--ssl-certfile", __file__], f"--ssl-certfile {__file__}: "),
@@ -217,6 +270,31 @@ def test_bad_flags_are_one_line(cli: Cli, checkpoint: Path, flags: list[str], pa
     model = [] if "-m" in flags else ["-m", str(checkpoint)]
     found = cli("serve", *model, *flags)
     assert found.code == 2 and part in found.err and found.err.count("\n") == 1
+
+
+def test_memory_for_no_request_is_one_line(words: Path) -> None:
+    command = [sys.executable, "-c", "from suffice.cli import main; main()", "serve"]
+    flags = ["-m", str(words), "-t", "1", "--port", "0", "--kv-cache-bytes", "12287"]
+    found = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    line = found.stderr.splitlines()[-1]  # others may say who has the cores
+    assert line == (
+        "suffice: error: --kv-cache-bytes 12287: must be at least 12288, the bytes of the shortest "
+        "request's keys and values"
+    )
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "null", "http://a.b", "https://a.b:80", "http://[::1]:8", "app://x"]
+)
+def test_origins(origin: str) -> None:
+    assert Settings("x", allowed_origins=(origin,)).allowed_origins == (origin,)
+
+
+def test_help_names_all_generation_configs(cli: Cli) -> None:
+    text = " ".join(cli("serve", "--help").out.split())
+    start = text.index("--generation-config")
+    assert all(each in text[start : start + 200] for each in GENERATION)
 
 
 def test_keys_of_a_file(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from suffice.cli.flags import WHOLE, flag
 from suffice.cli.options import ModelFlags
+from suffice.engine import option_values
 from suffice.errors import InputError
 
 
@@ -58,6 +59,7 @@ class InstanceFlags:
                 f"--threads-per-instance {asked} and --threads {known} contradict each other: give "
                 "one"
             )
+        option_values.threads("threads_per_instance", asked)
         return dataclasses.replace(model, options=dataclasses.replace(model.options, threads=asked))
 
     def engines(self, threads: int | None) -> int:

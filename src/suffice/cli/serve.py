@@ -168,7 +168,8 @@ class ServerFlags(InstanceFlags):
         str,
         flag(
             "--generation-config",
-            help="Defaults of sampling: auto (the model's generation_config.json) or openai.",
+            help="Defaults of sampling: auto (of the model's generation_config.json), openai, or "
+            "vllm, the same as openai.",
             panel="Server",
         ),
     ] = "auto"

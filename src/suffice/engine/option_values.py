@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from suffice.quant import Quant
 
 DTYPES = ("auto", "float32", "bfloat16")
+_MOST = 2**63 - 1  # of whole numbers
 _UNITS = ("", "K", "M", "G", "T")
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE)
 
@@ -72,6 +73,8 @@ def whole(low: int, none: bool = False) -> Parser:
         digits = not isinstance(value, bool) and number.isascii() and number.isdigit()
         if not digits or int(number) < low:
             raise OptionError(name, value, must, ", or None" if none else "")
+        if int(number) > _MOST:
+            raise OptionError(name, value, f"must be at most {_MOST}")
         return int(number)
 
     return parse

@@ -115,7 +115,7 @@ def _limits() -> Any:
 
 def _cause(message: str) -> str:
     """Return what is wrong, without the grammar, which may be long, that llguidance repeats."""
-    message = message.replace("<non-verbose/>", "")
+    message = message.replace("<non-verbose/>", "").replace("NoExtensionBias", "no text follows it")
     lines = [line.strip() for line in message.splitlines()]
     named = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
     return one_line(named[-1] if named else message, 200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from suffice.errors import InputError, one_line
 
 __all__ = ["ChatTemplate"]
 
-_DEFAULT = "default"
+_DEFAULT, _WITH_TOOLS = "default", "tool_use"
 _LONGEST = 1 << 18  # characters of a template
 _MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # found again where the last message ends
 # Names under which messages carry reasoning; templates read the first, some the second
@@ -18,7 +19,7 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 class ChatTemplate:
-    """A template. Where there are several by name, `default` is used.
+    """A template. Where there are several by name, `default` is used, or `tool_use` with tools.
 
     Templates see `special`, tokens by role such as `bos_token`. jinja2 is imported, and the
     template compiled, for the first conversation.
@@ -29,7 +30,30 @@ class ChatTemplate:
         self._special = special
         self._lock = threading.Lock()
         self._sandbox: Any = None
-        self._program: Any = None
+        self._programs: dict[str, Any] = {}
+
+    @functools.cached_property
+    def takes_tools(self) -> bool:
+        """Whether a conversation with tools shows them."""
+        from jinja2 import TemplateError
+        from jinja2.meta import find_undeclared_variables
+
+        from suffice.models.template_sandbox import Sandbox
+
+        try:
+            parsed = Sandbox().parse(self.with_tools)
+            return "tools" in find_undeclared_variables(parsed)
+        except (TemplateError, InputError, RecursionError):
+            return False  # its use will say why
+
+    @property
+    def with_tools(self) -> str:
+        """The template for conversations with tools.
+
+        Raises:
+            InputError: There is none, or it is too long.
+        """
+        return self._chosen(with_tools=True)
 
     def text(
         self,
@@ -48,7 +72,7 @@ class ChatTemplate:
             InputError: The conversation is empty, the template refuses it, fails, or takes too much
                 time or memory.
         """
-        source = self._chosen()
+        source = self._chosen(with_tools=bool(facts and facts.get("tools")))
         if not messages:
             raise InputError("the conversation is empty: give at least one message")
         try:
@@ -62,9 +86,11 @@ class ChatTemplate:
             text = self._rendered(source, asked)
         return _cut(text, last) if continue_last else text
 
-    def _chosen(self) -> str:
+    def _chosen(self, *, with_tools: bool) -> str:
         """Return the template for conversations."""
         source = self.source
+        if not isinstance(source, str) and with_tools and _WITH_TOOLS in source:
+            source = source[_WITH_TOOLS]
         if not isinstance(source, str):
             if _DEFAULT not in source:
                 raise InputError(
@@ -85,13 +111,14 @@ class ChatTemplate:
         from suffice.models.template_sandbox import Sandbox
 
         try:
-            if self._program is None:
+            if self._sandbox is None:
                 self._sandbox = Sandbox()
-                self._program = self._sandbox.program(source)
+            if source not in self._programs:
+                self._programs[source] = self._sandbox.program(source)
             budget = Budget(sum(weigh(each, float("inf"))[0] for each in facts.values()))
             self._sandbox.budget = budget
             parts, length = [], 0
-            for part in self._program.generate(facts):
+            for part in self._programs[source].generate(facts):
                 parts.append(part)
                 length += len(part)
                 budget.room(length)

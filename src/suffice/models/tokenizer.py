@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from suffice.errors import InputError, check_text
 from suffice.models.chat_template import ChatTemplate
 from suffice.models.files import is_quantized, locate
+from suffice.models.text_bound import TextBound, text_bound
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -21,6 +22,7 @@ __all__ = ["StreamDecoder", "Tokenizer", "load_tokenizer"]
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 _STORED = ("bos_token", "eos_token", "unk_token", "pad_token")
 _CHARACTER_BYTES = 4  # of the longest UTF-8 character, hence most tokens per character
+_LONG = 4096  # characters; tokens of longer texts are made without Python's lock
 _PENDING = 16  # tokens after which incomplete text counts as broken
 
 
@@ -53,6 +55,16 @@ class Tokenizer:
         return None if self._template is None else self._template.source
 
     @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template shows the tools of a conversation that has some."""
+        return self._template is not None and self._template.takes_tools
+
+    @property
+    def tool_template(self) -> str | None:
+        """The chat template for conversations with tools; None if these would not be shown."""
+        return self._template.with_tools if self._template and self.takes_tools else None
+
+    @property
     def bos_id(self) -> int | None:
         """The token that begins a text, None if there is none."""
         return self._ident("bos_token")
@@ -81,8 +93,16 @@ class Tokenizer:
 
         check_text("the text", text)
         with guarded("the text"):
-            tokens: list[int] = self._backend.encode(text, add_special_tokens=special).ids
+            if len(text) < _LONG:
+                found = self._backend.encode(text, add_special_tokens=special)
+            else:
+                (found,) = self._backend.encode_batch_fast([text], add_special_tokens=special)
+            tokens: list[int] = found.ids
         return self._checked(tokens)
+
+    def text_bound(self) -> TextBound | None:
+        """Return how much text a token can stand for; None if that has no bound."""
+        return text_bound(self._backend.to_str())
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = False) -> str:
         """Return the text of some tokens; broken characters come out as U+FFFD."""

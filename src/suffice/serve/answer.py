@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from suffice.engine.work import Delta, Final
 from suffice.serve import logprobs
-from suffice.serve.errors import Problem
+from suffice.serve.errors import Problem, of_engine
 from suffice.serve.fields import Fields
 from suffice.serve.front import Front, Job
 from suffice.serve.pending import Ticket
@@ -150,7 +150,7 @@ class Reply:
 
     def _take(self, ticket: Ticket, delta: Delta) -> list[dict[str, Any]]:
         """Add a delta to its sample; return the changes of its tool calls, as they are streamed."""
-        check(delta.final)
+        check(delta.final, self.job.mailbox.form)
         sample = self._sample(ticket, delta.sample)
         text = delta.text
         calls: list[dict[str, Any]] = []
@@ -321,15 +321,16 @@ async def collected(job: Job, request: Request, take: Any) -> None:
         listener.cancel()
 
 
-def check(final: Final | None) -> None:
-    """Raise the error that a request ended with, if it did.
+def check(final: Final | None, form: str | None = None) -> None:
+    """Raise the error that a request ended with, if it did; `form` is the grammar's field.
 
     Raises:
         Problem: It ended with one.
     """
     if final is not None and final.error is not None:
         code = _CODES.get(final.error_code or "", "invalid_value")
-        raise Problem(code, final.error, wait=1.0 if code == "no_memory" else None)
+        wait = 1.0 if code == "no_memory" else None
+        raise of_engine(code, final.error, form=form, wait=wait)
 
 
 def usage(job: Job) -> dict[str, Any]:

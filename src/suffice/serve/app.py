@@ -32,7 +32,7 @@ _POSTED: tuple[tuple[str, Route, type[BaseModel], str], ...] = (
     ("/v1/chat/completions", chat.complete, chat.Chat, "Answer a conversation."),
     ("/v1/completions", completion.complete, completion.Completion, "Continue a text."),
     ("/v1/responses", responses.create, responses.Responses, "Answer, by the Responses API."),
-    ("/v1/messages", messages.create, messages.Messages, "Answer, by Anthropic's API."),
+    ("/v1/messages", messages.create, messages.Create, "Answer, by Anthropic's API."),
     (
         "/v1/messages/count_tokens",
         messages.count,
@@ -154,7 +154,7 @@ def _add_plain(app: FastAPI, front: Front) -> None:
     async def metrics() -> Response:
         return Response(front.metrics.page(), media_type="text/plain; version=0.0.4")
 
-    @app.delete("/v1/requests/{ident}", summary="End a request.")
+    @app.delete("/v1/requests/{ident:path}", summary="End a request.")
     async def cancel(ident: str, request: Request) -> Response:
         key = key_of(request.scope["headers"]).decode("latin-1")
         if not front.cancel(ident, key):

@@ -13,8 +13,8 @@ from suffice.serve.errors import Problem
 from suffice.serve.fields import Fields, Objects, parsed
 from suffice.serve.front import Front
 from suffice.serve.grammar import Structured, check, of_format
-from suffice.serve.requests import fitted, works
-from suffice.serve.tools import READERS, Tools, parser_of
+from suffice.serve.requests import fitted, room, works
+from suffice.serve.tools import Tools, parser_of
 
 MOST_LOGPROBS = 20
 
@@ -64,21 +64,25 @@ async def prepared(front: Front, body: Chat, key: str, prefix: str) -> Reply:
         prompt = await front.text.run(
             lambda: front.text.chat(
                 body.messages,
+                room(front, body, "messages"),
                 add_generation_prompt=body.add_generation_prompt,
                 continue_last=body.continue_final_message,
                 facts=facts,
+                form=front.tool_form,
             ),
             "messages",
         )
         prompt = fitted(front, prompt, body, "messages")
-        grammar = await structure(front, body, tools.grammar(parser) if parser else None)
+        grammar, job.mailbox.form = structure(body, tools.grammar(parser) if parser else None)
+        if grammar is not None:
+            await check(grammar, front.text.elsewhere, str(job.mailbox.form))
         top = (body.top_logprobs or 0) if body.logprobs else None
         most = body.max_completion_tokens
         most = body.max_tokens if most is None else most
         front.submit(
             job, works(front, job, [prompt], body, max_tokens=most, logprobs=top, grammar=grammar)
         )
-        reader = READERS[parser] if parser else None
+        reader = tools.reader(parser) if parser else None
         return Reply(front, job, body, model=model, chat=True, top=top, reader=reader)
 
 
@@ -90,35 +94,36 @@ def tool_parser(front: Front, tools: Tools) -> str | None:
     """
     if not tools.used:
         return None
-    parser = parser_of(front.text.tokenizer.chat_template, front.settings.tool_parser)
+    parser = parser_of(front.text.tokenizer.tool_template, front.settings.tool_parser)
     if parser is None:
-        message = "the model's chat template takes no tools; --tool-call-parser names their form"
+        message = (
+            "the model's chat template takes no tools; a server with --tool-call-parser hermes, or "
+            "llama3, describes them in the system message"
+        )
         raise Problem("unsupported", message, param="tools")
     return parser
 
 
-async def structure(front: Front, body: Chat, calls: str | None) -> str | None:
-    """Return the grammar that the answer must follow, checked; None if there is none.
+def structure(body: Chat, calls: str | None) -> tuple[str | None, str | None]:
+    """Return the grammar that the answer must follow and the field that asks for it, if any.
 
     `calls` is that of tool calls which must be made.
 
     Raises:
         Problem: It is bad, or there are two.
     """
-    found = of_format(body.response_format)
+    found, param = of_format(body.response_format), "response_format"
     if body.structured_outputs is not None:
         if found is not None:
             message = "response_format and structured_outputs contradict each other: give one"
             raise Problem("invalid_schema", message, param="structured_outputs")
-        found = body.structured_outputs.text()
+        found, param = body.structured_outputs.text(), "structured_outputs"
     if calls is not None:
         if found is not None:
             message = "tool_choice asks for a call and another field for a form: give one"
             raise Problem("invalid_schema", message, param="tool_choice")
-        found = calls
-    if found is not None:
-        await check(found, front.text.elsewhere)
-    return found
+        found, param = calls, "tools"
+    return found, None if found is None else param
 
 
 def check_chat(body: Chat) -> None:

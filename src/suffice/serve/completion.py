@@ -13,7 +13,7 @@ from suffice.serve.errors import Problem
 from suffice.serve.fields import FIRST_FAULT, Fields, Texts, Tokens, parsed
 from suffice.serve.front import Front
 from suffice.serve.grammar import Structured, check
-from suffice.serve.requests import fitted, works
+from suffice.serve.requests import fitted, room, works
 
 DEFAULT_TOKENS = 16  # as OpenAI's
 MOST_LOGPROBS = 20
@@ -68,8 +68,9 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
     tokenizer = front.text.tokenizer
 
     def tokens() -> list[list[int]]:
+        most = room(front, body, "prompt")
         return [
-            tokenizer.encode(each, special=body.add_special_tokens)
+            front.text.encode(each, most, special=body.add_special_tokens)
             if isinstance(each, str)
             else each
             for each in prompts
@@ -82,7 +83,8 @@ async def complete(front: Front, request: Request, raw: bytes, key: str) -> Resp
         grammar = None
         if body.structured_outputs is not None:
             grammar = body.structured_outputs.text()
-            await check(grammar, front.text.elsewhere)
+            job.mailbox.form = "structured_outputs"
+            await check(grammar, front.text.elsewhere, job.mailbox.form)
         asked = works(
             front, job, fitting, body, max_tokens=most, logprobs=body.logprobs, grammar=grammar
         )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from suffice.errors import one_line
+from suffice.sampling_params import SamplingParams
 
 MOST_CHARACTERS = 600  # of a message
 
@@ -32,6 +36,12 @@ _TYPES = {
     "deadline": (504, "timeout_error"),
 }
 _REPEATABLE = {"engine_lost": "true", "deadline": "false", "internal": "false", "timeout": "false"}
+
+_NAMED = re.compile(r"\w+")
+_GRAMMAR = "the grammar "  # begins what is said of one
+# The fields of the parameters that begin messages of the engine.
+_PARAMS = {each.name: each.name for each in dataclasses.fields(SamplingParams)}
+_PARAMS["prompt_token_ids"] = "prompt"
 
 
 class Problem(Exception):  # noqa: N818 (it is what the client is told)
@@ -79,3 +89,30 @@ class Problem(Exception):  # noqa: N818 (it is what the client is told)
         if self.code == "draining":
             found["Connection"] = "close"
         return found
+
+
+def param_of(message: str) -> str | None:
+    """Return the field that a message of the engine begins with, if it does."""
+    name = _NAMED.match(message)
+    return None if name is None else _PARAMS.get(name[0])
+
+
+def of_engine(code: str, message: str, *, form: str | None, wait: float | None = None) -> Problem:
+    """Return what the client is told of an error of the engine; see `_TYPES` for `code`.
+
+    `form` is the field that gave the request's grammar.
+    """
+    param = param_of(message)
+    if code == "invalid_value" and message.startswith(_GRAMMAR):
+        code, param = "invalid_schema", form
+    return Problem(code, message, param=param, wait=wait)
+
+
+@contextlib.contextmanager
+def blamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Give the fields that errors blame the names of another API."""
+    try:
+        yield
+    except Problem as problem:
+        problem.param = names.get(problem.param or "", problem.param)
+        raise

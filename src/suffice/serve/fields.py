@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from suffice.errors import InputError, OptionError, brief, nearest, one_line
 from suffice.sampling_params import SamplingParams
-from suffice.serve.errors import Problem
+from suffice.serve.errors import Problem, param_of
 
 Body = TypeVar("Body", bound=BaseModel)
 MOST_FAULTS, MOST_SHOWN = 5, 200  # faults that an error names, and characters of each
 MOST_BIASES = 100_000
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+# OpenAI's limit is 2; vLLM has none, and min_p is used with 3 to 5. More than this is a mistake.
+MOST_TEMPERATURE = 100
+MOST_ENTRIES, MOST_NUMBERS = 1 << 16, 1 << 20  # of a list: of texts and objects, of numbers
+_DIGITS = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else 0 for byte in range(256))
+_LONG_NUMBER = b"0" * 19  # once all digits are 0; no regular expression is as fast
 
 
 class FirstFault(FailFast):
@@ -79,7 +83,7 @@ class Fields(BaseModel):
     stop: str | Texts | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    temperature: float | None = None
+    temperature: float | None = Field(None, le=MOST_TEMPERATURE)
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
@@ -98,7 +102,7 @@ class Fields(BaseModel):
     priority: int = Field(0, ge=-(2**31), lt=2**31)
     request_id: str | None = Field(None, pattern=r"^[!-~]{1,128}$")
     return_token_ids: bool | None = False
-    truncate_prompt_tokens: int | None = Field(None, ge=1)
+    truncate_prompt_tokens: int | None = Field(None, ge=-1)
     cache_prompt: bool = True
     cache_salt: str | None = Field(None, max_length=256)
     suffice: Extras = Extras()
@@ -133,14 +137,25 @@ def read_object(raw: bytes) -> dict[str, Any]:
         found = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         why = "is nested too deeply" if isinstance(error, RecursionError) else one_line(error, 120)
+        if isinstance(error, UnicodeDecodeError):
+            why = _no_text(raw) or why
         raise Problem("invalid_json", f"the body is not JSON: {why}") from None
-    if _LONG_NUMBER.search(raw) and _is_large(found):
+    if _LONG_NUMBER in raw.translate(_DIGITS) and _is_large(found):
         message = "a whole number of the body does not fit into 64 bits"
         raise Problem("invalid_value", message)
     if not isinstance(found, dict):
         kind = type(found).__name__
         raise Problem("invalid_json", f"the body must be a JSON object, not {kind}")
     return found
+
+
+def _no_text(raw: bytes) -> str:
+    """Return where a body is no UTF-8; the parser counts from the beginning of a text in it."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        return f"0x{raw[error.start]:02x} is not valid UTF-8 (byte {error.start})"
+    return ""
 
 
 def _is_large(value: Any) -> bool:
@@ -176,6 +191,9 @@ def checked(given: dict[str, Any], kind: type[Body], *, allow_unknown: bool = Fa
         raise Problem(
             "unknown_field", f"unknown field '{one_line(name, 60)}'.{near}", param=name[:60]
         )
+    for name, value in given.items():
+        if isinstance(value, list):
+            _check_length(name, value)
     bias = given.get("logit_bias")
     if isinstance(bias, dict) and len(bias) > MOST_BIASES:
         message = f"logit_bias: {len(bias)} tokens; at most {MOST_BIASES} are allowed"
@@ -184,21 +202,75 @@ def checked(given: dict[str, Any], kind: type[Body], *, allow_unknown: bool = Fa
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        raise _fault(error) from None
+        raise _fault(error, given, kind) from None
 
 
-def _fault(error: ValidationError) -> Problem:
+def _check_length(name: str, value: list[Any]) -> None:
+    """Refuse a list that would take long to check: all streams would wait for it."""
+    numbers = [each for each in value[:1] if isinstance(each, int)]
+    most = MOST_NUMBERS if numbers else MOST_ENTRIES
+    if len(value) > most:
+        message = f"{name}: a list of {len(value)}; at most {most} are allowed"
+        raise Problem("invalid_value", message, param=name)
+
+
+def _fault(error: ValidationError, given: dict[str, Any], kind: type[BaseModel]) -> Problem:
     faults = error.errors(include_url=False, include_context=False, include_input=True)
-    lines = []
-    for fault in faults[:MOST_FAULTS]:
-        where = ".".join(one_line(part, 40) for part in fault["loc"])
-        given = brief(fault.get("input"))
-        message = one_line(fault["msg"], 100)
-        lines.append(f"{where or 'body'}: {message}, not {given}"[:MOST_SHOWN])
+    lines = list(dict.fromkeys(_line(fault, given, kind) for fault in faults[:MOST_FAULTS]))
     more = f"; {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
     code = "unknown_field" if faults[0]["type"] == "extra_forbidden" else "invalid_value"
     param = one_line(faults[0]["loc"][0], 60) if faults[0]["loc"] else None
     return Problem(code, "; ".join(lines) + more, param=param)
+
+
+def _line(fault: Any, given: dict[str, Any], kind: type[BaseModel]) -> str:
+    """Return one fault: what was given, and what is allowed."""
+    where = ".".join(one_line(part, 40) for part in fault["loc"]) or "body"
+    if fault["type"] == "missing":
+        return f"{where}: is required"
+    if fault["type"] == "extra_forbidden":
+        where = where[:MOST_SHOWN]
+        return f"unknown field '{where}'.{nearest(where, _known(kind, fault['loc']))}"
+    if (forms := _forms(kind, fault["loc"])) is not None:
+        name = str(fault["loc"][0])
+        return f"{name}: must be {forms}, not {brief(given.get(name))}"
+    message = one_line(fault["msg"], 100).partition(", not ")[0]
+    return f"{where}: {message}, not {brief(fault.get('input'))}"[:MOST_SHOWN]
+
+
+def _known(kind: type[BaseModel], path: Sequence[Any]) -> list[str]:
+    """Return the fields that an object within a body has, with the path to them."""
+    for name in path[:-1]:
+        field = kind.model_fields.get(str(name))
+        parts = [] if field is None else [field.annotation, *get_args(field.annotation)]
+        inner = [each for each in parts if isinstance(each, type) and issubclass(each, BaseModel)]
+        if not inner:
+            return []
+        kind = inner[0]
+    names = [field.alias or name for name, field in kind.model_fields.items()]
+    return [".".join([*map(str, path[:-1]), name]) for name in names]
+
+
+def _forms(kind: type[BaseModel], path: Sequence[Any]) -> str | None:
+    """Return the forms of a field that has several: the value has a fault in each."""
+    field = kind.model_fields.get(str(path[0])) if len(path) > 1 else None
+    if field is None or get_origin(field.annotation) not in (Union, UnionType):
+        return None
+    kinds = [each for each in get_args(field.annotation) if each is not type(None)]
+    forms = [_form(each) for each in kinds]
+    return f"{', '.join(forms[:-1])} or {forms[-1]}" if len(forms) > 1 else None
+
+
+def _form(kind: Any) -> str:
+    base, inner = get_origin(kind) or kind, get_args(kind)
+    if base is Annotated:
+        return _form(inner[0])
+    if base is list:
+        return f"a list of {_PLURALS.get(inner[0]) or _form(inner[0]).replace('a list', 'lists')}"
+    return {str: "a text", int: "a whole number", dict: "an object"}.get(base, "another value")
+
+
+_PLURALS = {str: "texts", int: "whole numbers", dict[str, Any]: "objects"}
 
 
 def sampling(
@@ -215,8 +287,6 @@ def sampling(
     values = {name: value for name, value in given.items() if value is not None}
     if isinstance(values.get("stop"), str):
         values["stop"] = [values["stop"]]
-    if "stop" in values:
-        values["stop"] = [each for each in values["stop"] if each]
     bias = values.pop("logit_bias", None)
     if bias:
         values["logit_bias"] = {_token(name): value for name, value in bias.items()}
@@ -233,9 +303,7 @@ def sampling(
     except OptionError as error:
         raise Problem("invalid_value", _said(error), param=error.option) from None
     except InputError as error:
-        name = str(error).partition("=")[0].partition(":")[0]
-        param = name if name in SAMPLING or name == "n" else None
-        raise Problem("invalid_value", str(error), param=param) from None
+        raise Problem("invalid_value", str(error), param=param_of(str(error))) from None
     return params, copies
 
 

@@ -92,6 +92,11 @@ class Front:
         return self._text
 
     @property
+    def tool_form(self) -> str | None:
+        """How the operator says that the model writes tool calls; None if the template says it."""
+        return None if self.settings.tool_parser == "auto" else self.settings.tool_parser
+
+    @property
     def facts(self) -> wire.Facts:
         """What the engine said of its model."""
         if self.instance.facts is None:

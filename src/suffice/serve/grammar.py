@@ -44,7 +44,7 @@ class Structured(BaseModel):
             message = f"structured_outputs: give one of {known}, not {len(chosen)}"
             raise Problem("invalid_schema", message, param="structured_outputs")
         ((name, value),) = chosen.items()
-        return grammar_of(name, value)
+        return grammar_of(name, value, "structured_outputs")
 
 
 def of_format(given: Mapping[str, Any] | None) -> str | None:
@@ -56,7 +56,7 @@ def of_format(given: Mapping[str, Any] | None) -> str | None:
     if given is None or given.get("type") == "text":
         return None
     if given.get("type") == "json_object":
-        return grammar_of("json_object", True)
+        return grammar_of("json_object", True, "response_format")
     own = given.get("json_schema")
     if given.get("type") != "json_schema" or not isinstance(own, dict):
         message = (
@@ -64,11 +64,13 @@ def of_format(given: Mapping[str, Any] | None) -> str | None:
             "{'type': 'json_schema', 'json_schema': {'name': ..., 'schema': {...}}}"
         )
         raise Problem("invalid_schema", message, param="response_format")
-    return grammar_of("json", own.get("schema", {}))
+    return grammar_of("json", own.get("schema", {}), "response_format")
 
 
-def grammar_of(kind: str, value: Any) -> str:
+def grammar_of(kind: str, value: Any, param: str) -> str:
     """Return llguidance's grammar for the value of a field of `structured_outputs`.
+
+    `param` is the request's field that it is of.
 
     Raises:
         Problem: The value is no schema, or too long.
@@ -76,11 +78,14 @@ def grammar_of(kind: str, value: Any) -> str:
     try:
         return structured.grammar_of(kind, value)
     except InputError as error:
-        raise Problem("invalid_schema", str(error)) from None
+        raise Problem("invalid_schema", str(error), param=param) from None
 
 
 async def check(
-    grammar: str, run: Callable[[Callable[[], str]], Any], seconds: float = MOST_SECONDS
+    grammar: str,
+    run: Callable[[Callable[[], str]], Any],
+    param: str,
+    seconds: float = MOST_SECONDS,
 ) -> None:
     """Check a grammar in a worker, to which `run` hands a function.
 
@@ -92,4 +97,4 @@ async def check(
     except asyncio.TimeoutError:
         fault = f"its check takes longer than {seconds:g} seconds: it is too complex"
     if fault:
-        raise Problem("invalid_schema", f"the grammar is bad: {fault}")
+        raise Problem("invalid_schema", f"the grammar is bad: {fault}", param=param)

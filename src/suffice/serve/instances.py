@@ -21,7 +21,7 @@ from suffice.engine.work import Look
 from suffice.serve import wire
 from suffice.serve.blame import Blame
 from suffice.serve.cores import Share
-from suffice.serve.errors import Problem
+from suffice.serve.errors import Problem, of_engine
 from suffice.serve.life import Life, Weights, launched, room_for
 from suffice.serve.pending import Observer, Ticket
 from suffice.serve.settings import Settings
@@ -347,7 +347,8 @@ class Instance:
         self._blame.passed(ticket)
         wait = message.wait if message.kind != "input" else None
         code = _REFUSALS.get(message.kind, "internal")
-        ticket.mailbox.fail(Problem(code, message.message, wait=wait))
+        form = ticket.mailbox.form
+        ticket.mailbox.fail(of_engine(code, message.message, form=form, wait=wait))
 
     def _note_death(self, life: Life, soon: bool) -> None:
         """Count engines that died of themselves; those that had work may die ever so often."""

@@ -14,14 +14,16 @@ from starlette.responses import Response
 from suffice.engine.work import Delta
 from suffice.serve.answer import Reply, costs, usage
 from suffice.serve.chat import Chat, prepared
-from suffice.serve.errors import Problem
+from suffice.serve.errors import Problem, blamed
 from suffice.serve.fields import Extras, Objects, Texts, checked, read_object
 from suffice.serve.front import Front
 from suffice.serve.pending import Ticket
 from suffice.serve.stream import HOLE, EventStream, Prepared, event
+from suffice.serve.text import Room
 
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _IGNORED = ("metadata", "thinking", "service_tier", "betas", "context_management", "output_config")
+_NAMES = {"stop": "stop_sequences"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -31,7 +33,7 @@ class Messages(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     model: str | None = None
     messages: Objects = Field(min_length=1)
-    max_tokens: int = Field(4096, ge=1)
+    max_tokens: int | None = Field(None, ge=1)
     system: str | Objects | None = None
     stop_sequences: Texts | None = None
     temperature: float | None = None
@@ -43,11 +45,18 @@ class Messages(BaseModel):
     suffice: Extras = Extras()
 
 
+class Create(Messages):
+    """The fields of a request for an answer: Anthropic's API requires its length."""
+
+    max_tokens: int = Field(ge=1)
+
+
 async def create(front: Front, request: Request, raw: bytes, key: str) -> Response:
     """Answer a request."""
     try:
-        body = _read(front, raw)
-        reply = await prepared(front, chat_of(body), key, "msg")
+        body = _read(front, raw, Create)
+        with blamed(_NAMES):
+            reply = await prepared(front, chat_of(body), key, "msg")
         if body.stream:
             parts = _Parts(reply)
             quick = parts.quick if reply.reader is None else None
@@ -65,22 +74,24 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
 async def count(front: Front, request: Request, raw: bytes, key: str) -> Response:
     """Return the number of tokens of a request."""
     try:
-        body = chat_of(_read(front, raw))
+        body = chat_of(_read(front, raw, Messages))
         front.check_model(body.model)
         facts = {"tools": body.tools} if body.tools else {}
+        room = Room(front.facts.max_model_len, "messages", apart=True)
         tokens = await front.text.run(
-            lambda: front.text.chat(body.messages, facts=facts), "messages"
+            lambda: front.text.chat(body.messages, room, facts=facts, form=front.tool_form),
+            "messages",
         )
         return _json({"input_tokens": len(tokens)})
     except Problem as problem:
         return _json(_error(problem), problem.status, dict(problem.headers()))
 
 
-def _read(front: Front, raw: bytes) -> Messages:
+def _read(front: Front, raw: bytes, kind: type[Messages]) -> Messages:
     given = read_object(raw)
     for name in _IGNORED:
         given.pop(name, None)
-    return checked(given, Messages, allow_unknown=front.settings.allow_unknown_fields)
+    return checked(given, kind, allow_unknown=front.settings.allow_unknown_fields)
 
 
 def chat_of(body: Messages) -> Chat:

@@ -6,11 +6,14 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from suffice.cache import BLOCK
 from suffice.engine.config import Config
 from suffice.engine.llm import LLM
 from suffice.engine.load import load
 from suffice.engine.options import EngineOptions
+from suffice.engine.runner import Runner
 from suffice.engine.service import Engine
+from suffice.errors import OptionError
 from suffice.models.shelf import Shelf
 from suffice.serve import wire
 from suffice.serve.hosted import Opened
@@ -34,6 +37,7 @@ def opened(
     shelf = Shelf(memory)
     config, runner, tokenizer = load(config, shelf)
     shelf.close()
+    _check_memory(config, runner)
     assert config.max_model_len is not None, "the config is resolved"
     llm = LLM.from_parts(config, runner, tokenizer)
     engine = Engine(llm, max_queue=MOST_WAITING, **limits)
@@ -58,3 +62,13 @@ def fingerprint(options: Mapping[str, Any], stamp: str) -> str:
     asked = Config.built(EngineOptions(**named))
     digest = hashlib.blake2b(f"{stamp} {asked}".encode(), digest_size=6)
     return f"fp_{digest.hexdigest()}"
+
+
+def _check_memory(config: Config, runner: Runner) -> None:
+    """Refuse a limit of memory in which no request could ever run: caches have whole blocks."""
+    probe = runner.open("", runner.context)
+    least = min(BLOCK, runner.context) * probe.cache.row_bytes
+    runner.close(probe)
+    if config.kv_cache_bytes is not None and config.kv_cache_bytes < least:
+        must = f"must be at least {least}, the bytes of the shortest request's keys and values"
+        raise OptionError("kv_cache_bytes", config.kv_cache_bytes, must)

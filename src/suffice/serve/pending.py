@@ -65,10 +65,12 @@ class Mailbox:
     """What came for the tickets of one HTTP request and was not taken yet.
 
     A reader that lags gets the deltas of a sample merged. All calls are of the event loop's thread.
+    `form` is the field that asks for a grammar, for errors.
     """
 
     def __init__(self) -> None:
         self.tickets: list[Ticket] = []
+        self.form: str | None = None
         self._deltas: dict[tuple[int, int], Delta] = {}
         self._problem: Problem | None = None
         self._wake: asyncio.Future[None] | None = None

@@ -13,7 +13,7 @@ import msgspec
 from suffice.engine.options import EngineOptions, options
 from suffice.errors import InputError, OptionError, brief, unknown
 from suffice.pull import DEFAULT_MODEL
-from suffice.serve.settings import GENERATION, Settings, limits
+from suffice.serve.settings import FLAGS, GENERATION, Settings, limits
 from suffice.serve.tools import parser_of
 
 FRONT_NODES = ("head", "any")
@@ -87,16 +87,7 @@ class Server:
     root_path: str = ""
 
 
-_OWN = {  # what those fields are called in `Settings`
-    "parallel": "max_num_seqs",
-    "alias": "served_names",
-    "api_key": "api_keys",
-    "request_timeout": "request_seconds",
-    "shutdown_timeout": "shutdown_seconds",
-    "sse_ping_interval": "keep_alive_seconds",
-    "tool_call_parser": "tool_parser",
-    "cors_origins": "allowed_origins",
-}
+_OWN = {flag: name for name, flag in FLAGS.items()}  # what those are called in `Settings`
 _LIMITS = ("step_ms", "max_queued_tokens", "prefix_cache_bytes", "allow_attention")
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -131,6 +122,8 @@ def _settings(engine: dict[str, Any], server: Server, cluster: Cluster) -> Setti
     from suffice.engine.config import Config
 
     engine.setdefault("model", DEFAULT_MODEL)
+    if server.parallel < 1:
+        raise OptionError("parallel", server.parallel, "must be at least 1")
     engine["max_num_seqs"] = server.parallel
     config = Config.built(EngineOptions(**engine))  # refuses bad options
     for text in server.allow_attention:

@@ -11,6 +11,12 @@ from suffice.serve.chance import drawn
 from suffice.serve.errors import Problem
 from suffice.serve.fields import Fields, sampling
 from suffice.serve.front import Front, Job
+from suffice.serve.text import Room
+
+
+def room(front: Front, body: Fields, param: str) -> Room:
+    """Return how much text a request may have."""
+    return Room(front.facts.max_model_len, param, apart=body.truncate_prompt_tokens is not None)
 
 
 def fitted(front: Front, prompt: list[int], body: Fields, param: str) -> list[int]:
@@ -19,11 +25,17 @@ def fitted(front: Front, prompt: list[int], body: Fields, param: str) -> list[in
     Raises:
         Problem: It is empty or too long.
     """
-    if body.truncate_prompt_tokens is not None:
-        prompt = prompt[-body.truncate_prompt_tokens :]
+    most = front.facts.max_model_len - max(1, body.min_tokens or 0)
+    if most < 1:
+        must = f"must be less than {front.facts.max_model_len}, the context"
+        raise Problem("invalid_value", f"min_tokens={body.min_tokens}: {must}", param="min_tokens")
+    if (cut := body.truncate_prompt_tokens) is not None:
+        if cut == 0:
+            message = "truncate_prompt_tokens=0: must be at least 1, or -1 for as many as fit"
+            raise Problem("invalid_value", message, param="truncate_prompt_tokens")
+        prompt = prompt[-(most if cut == -1 else cut) :]
     if not prompt:
         raise Problem("invalid_value", f"{param}: the prompt is empty", param=param)
-    most = front.facts.max_model_len - max(1, body.min_tokens or 0)
     if len(prompt) > most:
         message = (
             f"the prompt has {len(prompt)} tokens: must be at most {most}, so that the answer fits "

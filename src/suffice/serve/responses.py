@@ -14,7 +14,7 @@ from starlette.responses import Response
 from suffice.engine.work import Delta
 from suffice.serve.answer import Reply, costs, usage
 from suffice.serve.chat import Chat, prepared
-from suffice.serve.errors import Problem
+from suffice.serve.errors import Problem, blamed
 from suffice.serve.fields import Extras, Objects, checked, read_object
 from suffice.serve.front import Front
 from suffice.serve.pending import Ticket
@@ -29,6 +29,8 @@ _REFUSED: Mapping[str, tuple[Any, ...]] = {
     "max_tool_calls": (None,),
     "top_logprobs": (None, 0),
 }
+
+_NAMES = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text"}
 
 
 class Responses(BaseModel):
@@ -63,7 +65,8 @@ async def create(front: Front, request: Request, raw: bytes, key: str) -> Respon
     for name in _IGNORED:
         given.pop(name, None)
     body = checked(given, Responses, allow_unknown=front.settings.allow_unknown_fields)
-    reply = await prepared(front, chat_of(body), key, "resp")
+    with blamed(_NAMES):
+        reply = await prepared(front, chat_of(body), key, "resp")
     if body.stream:
         parts = _Parts(reply, body)
         quick = parts.quick if reply.reader is None else None

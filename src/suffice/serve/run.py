@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import os
@@ -10,6 +11,7 @@ import signal
 import socket
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -119,16 +121,53 @@ def listening(settings: Settings) -> socket.socket:
 
 
 def _on_path(path: Path) -> socket.socket:
-    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
-        path.unlink()  # left by a server that was killed
+    if _is_socket(path):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(1.0)
+            try:
+                client.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()  # left by a server that was killed
+            except OSError:
+                pass  # it is not dead: full, slow, or of another user
     found = socket.socket(socket.AF_UNIX)
     try:
         found.bind(str(path))
     except OSError as error:
         found.close()
+        if error.errno == errno.EADDRINUSE:
+            must = (
+                "is in use: stop the other program, or choose another path"
+                if _is_socket(path)
+                else "is there already and is no socket: choose another path"
+            )
+            raise OptionError("uds", str(path), must) from None
         raise InputError(f"--uds {path}: {error.strerror or error}") from None
     found.listen(BACKLOG)
     return found
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(path.stat().st_mode)
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def removed(settings: Settings) -> Iterator[None]:
+    """Remove the file of the socket at the end, unless it is another server's by now."""
+    if settings.uds is None:
+        yield
+        return
+    path = Path(settings.uds)
+    own = path.stat()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(own, path.stat()):
+                path.unlink()
 
 
 def address(settings: Settings, listener: socket.socket) -> str:
@@ -146,7 +185,7 @@ def serve(settings: Settings, text: Text | None = None) -> int:
     Raises:
         InputError: The address, the model or an option cannot be used.
     """
-    with listening(settings) as listener:
+    with listening(settings) as listener, removed(settings):
         front = Front(settings, text)  # starts the thread that starts engines, before `nice`
         os.nice(NICE)
         return uvloop.run(_serve(settings, listener, front))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from suffice.engine.option_values import size, whole
 from suffice.errors import InputError, OptionError
@@ -15,7 +16,19 @@ from suffice.errors import InputError, OptionError
 GENERATION = ("auto", "openai", "vllm")  # the last two are OpenAI's defaults
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 ENGINE = "suffice.serve.model:opened"
+# The flags of what is called otherwise here.
+FLAGS = {
+    "max_num_seqs": "parallel",
+    "served_names": "alias",
+    "api_keys": "api_key",
+    "request_seconds": "request_timeout",
+    "shutdown_seconds": "shutdown_timeout",
+    "keep_alive_seconds": "sse_ping_interval",
+    "tool_parser": "tool_call_parser",
+    "allowed_origins": "cors_origins",
+}
 _POSITIVE = (
+    "request_seconds",
     "max_body_bytes",
     "body_seconds",
     "heartbeat_seconds",
@@ -23,6 +36,8 @@ _POSITIVE = (
     "step_seconds",
     "keep_alive_seconds",
 )
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-fA-F:]+\]|[\w.-]+)(:[0-9]{1,5})?|null")
+_MOST = 2**31 - 1  # of numbers
 
 
 @dataclass(frozen=True)
@@ -86,25 +101,48 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
-            raise OptionError("port", self.port, "must be a whole number in [0, 65535]")
-        if self.instances < 1:
-            raise OptionError("instances", self.instances, "must be at least 1")
-        for name in ("max_queue", "max_per_key", "shutdown_seconds"):
-            if not getattr(self, name) >= 0:
-                raise OptionError(name, getattr(self, name), "must be at least 0")
+            self._refuse("port", "must be a whole number in [0, 65535]")
+        for name in ("instances", "max_num_seqs"):
+            self._check_whole(name, 1)
+        for name in ("max_queue", "max_per_key"):
+            self._check_whole(name, 0)
+        if not 0 <= self.shutdown_seconds <= _MOST:
+            self._refuse("shutdown_seconds", f"must be a number from 0 to {_MOST}")
         for name in _POSITIVE:
-            if not getattr(self, name) > 0:
-                raise OptionError(name, getattr(self, name), "must be more than 0")
-        if self.request_seconds is not None and not self.request_seconds > 0:
-            raise OptionError("request_seconds", self.request_seconds, "must be more than 0")
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= _MOST:
+                self._refuse(name, f"must be a number above 0, at most {_MOST}")
+        self._check_texts()
+
+    def _check_whole(self, name: str, least: int) -> None:
+        if getattr(self, name) < least:
+            self._refuse(name, f"must be a whole number of at least {least}")
+        if getattr(self, name) > _MOST:
+            self._refuse(name, f"must be a whole number of at most {_MOST}")
+
+    def _check_texts(self) -> None:
         if not self.metrics_prefix.isidentifier():
             raise OptionError(
                 "metrics_prefix", self.metrics_prefix, "must be a word such as 'suffice' or 'vllm'"
+            )
+        if "" in self.served_names:
+            self._refuse("served_names", "must be a name", "")
+        for origin in self.allowed_origins:
+            if (must := _origin_fault(origin)) is not None:
+                self._refuse("allowed_origins", must, origin)
+        root = self.root_path
+        if root and (right := "/" + root.strip("/")) != root:
+            self._refuse(
+                "root_path", f"must be a path as the proxy has it. Did you mean '{right}'?"
             )
         if any(not key.strip() or not key.isascii() for key in self.api_keys):
             raise InputError("an API key is empty or has characters beyond ASCII")
         if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
             raise InputError("TLS needs both --ssl-keyfile and --ssl-certfile")
+
+    def _refuse(self, name: str, must: str, value: Any = None) -> NoReturn:
+        given = getattr(self, name) if value is None else value
+        raise OptionError(FLAGS.get(name, name), given, must)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -113,6 +151,16 @@ class Settings:
             return self.served_names
         short = Path(self.model).stem if self.model.endswith(".gguf") else Path(self.model).name
         return tuple(dict.fromkeys((self.model, short))) if short else (self.model,)
+
+
+def _origin_fault(given: str) -> str | None:
+    """Return what an origin must be, with the nearest one; None if it is one."""
+    if given == "*" or _ORIGIN.fullmatch(given):
+        return None
+    bare = given.strip().rstrip("/")
+    near = next((each for each in (bare, f"https://{bare}") if _ORIGIN.fullmatch(each)), None)
+    hint = "" if near is None else f". Did you mean '{near}'?"
+    return f"must be an origin such as https://example.org, without a path, or * for all{hint}"
 
 
 def limits(
@@ -127,8 +175,8 @@ def limits(
     Raises:
         InputError: A value out of range.
     """
-    if not step_ms > 0:
-        raise OptionError("step_ms", step_ms, "must be more than 0")
+    if not 0 < step_ms <= _MOST:
+        raise OptionError("step_ms", step_ms, f"must be a number above 0, at most {_MOST}")
     kept = prefix_cache_bytes
     return {
         "step_ms": step_ms,

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from suffice.engine.inputs import conversation
 from suffice.errors import InputError
+from suffice.models.text_bound import BYTE_LETTERS
 from suffice.models.tokenizer import Tokenizer
 from suffice.serve.errors import Problem
+from suffice.serve.talk import talk_of
+from suffice.serve.tool_prompt import taught
 
 Result = TypeVar("Result")
 WORKERS = 2
+MOST_APART = 1 << 20  # bytes or characters of a text that need not fit the context
 
 
-def _byte_letters() -> dict[str, int]:
-    """Return the byte of each letter of byte-level vocabularies."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + at): b for at, b in enumerate(others)}
+@dataclass(frozen=True)
+class Room:
+    """How much text a request may have.
 
+    Attributes:
+        tokens: Of the context.
+        param: The field of the text.
+        apart: Whether the text need not fit the context: it is cut to its last tokens, or counted.
+    """
 
-LETTERS = _byte_letters()
+    tokens: int
+    param: str
+    apart: bool = False
 
 
 class Text:
@@ -33,6 +41,7 @@ class Text:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="text")
+        self._bound = tokenizer.text_bound()
         self._byte_level = "Ġ" in "".join(tokenizer.vocabulary())
 
     def close(self) -> None:
@@ -55,61 +64,67 @@ class Text:
         """Return what `work` gives in a worker, with its errors."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, work)
 
+    def encode(self, text: str, room: Room, *, special: bool) -> list[int]:
+        """Return a text's tokens.
+
+        Raises:
+            InputError: It is not valid text.
+            Problem: By its length alone it has too many tokens; to make them would take seconds.
+        """
+        if self._bound is not None:
+            size, unit, longest = self._bound.length(text), self._bound.unit, self._bound.longest
+            most = max(room.tokens * longest, MOST_APART if room.apart else 0)
+            if size > most:
+                message = (
+                    f"the prompt has {size} {unit}: must be at most {most}; the context has "
+                    f"{room.tokens} tokens, none of more than {longest} {unit}"
+                )
+                raise Problem("context_length_exceeded", message, param=room.param)
+        return self.tokenizer.encode(text, special=special)
+
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
+        room: Room,
         *,
         add_generation_prompt: bool = True,
         continue_last: bool = False,
         facts: Mapping[str, Any] | None = None,
+        form: str | None = None,
     ) -> list[int]:
         """Return a conversation's tokens.
 
+        `form` is how the model writes tool calls; with it, a template that takes no tools is given
+        them as text.
+
         Raises:
             InputError: A message of another form, or the template refuses it.
+            Problem: There are more messages or there is more text than the context has tokens for.
         """
+        if len(messages) > room.tokens:
+            message = (
+                f"{len(messages)} messages given: must be at most {room.tokens}, the tokens of the "
+                "context"
+            )
+            raise Problem("context_length_exceeded", message, param=room.param)
+        talk = talk_of(messages, self.tokenizer.chat_template)
+        if form is not None and not self.tokenizer.takes_tools:
+            talk = taught(talk, (facts or {}).get("tools"), form)
         text = self.tokenizer.chat_text(
-            conversation([_with_objects(message) for message in messages]),
+            talk,
             add_generation_prompt=add_generation_prompt,
             continue_last=continue_last,
             facts=facts,
         )
-        return self.tokenizer.encode(text, special=False)
+        return self.encode(text, room, special=False)
 
     def token_bytes(self, token: int, text: str) -> list[int]:
         """Return a token's bytes; `text` is its text, which may be half a character."""
         (spelled,) = self.tokenizer.spelled([token])
         if spelled is None:
             return list(text.encode())
-        if self._byte_level and all(letter in LETTERS for letter in spelled):
-            return [LETTERS[letter] for letter in spelled]
+        if self._byte_level and all(letter in BYTE_LETTERS for letter in spelled):
+            return [BYTE_LETTERS[letter] for letter in spelled]
         if len(spelled) == 6 and spelled.startswith("<0x") and spelled.endswith(">"):
             return [int(spelled[3:5], 16)]
         return list(text.encode())
-
-
-def _with_objects(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message with its tool calls as templates take them: their arguments are objects.
-
-    Calls without a content get an empty one, which many templates add to a text.
-    """
-    calls = message.get("tool_calls")
-    if not isinstance(calls, list):
-        return message
-    content = message.get("content")
-    return {
-        **message,
-        "content": "" if content is None else content,
-        "tool_calls": [_with_object(call) for call in calls],
-    }
-
-
-def _with_object(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except (ValueError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -11,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from suffice.serve.errors import Problem
 from suffice.serve.fields import Objects, Tokens, checked, read_object
 from suffice.serve.front import Front
+from suffice.serve.text import Room
 
 
 class Tokenize(BaseModel):
@@ -46,25 +48,29 @@ async def tokenize(front: Front, request: Request, raw: bytes, key: str) -> Resp
     if (body.prompt is None) == (body.messages is None):
         raise Problem("invalid_value", "give either prompt or messages", param="prompt")
     text = front.text
+    param = "prompt" if body.prompt is not None else "messages"
+    room = Room(front.facts.max_model_len, param, apart=True)
 
     def run() -> list[int]:
         if body.prompt is not None:
-            return text.tokenizer.encode(body.prompt, special=body.add_special_tokens)
+            return text.encode(body.prompt, room, special=body.add_special_tokens)
         return text.chat(
             body.messages or [],
+            room,
             add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
             continue_last=body.continue_final_message,
             facts=body.chat_template_kwargs,
+            form=front.tool_form,
         )
 
-    tokens = await text.run(run, "prompt" if body.prompt is not None else "messages")
+    tokens = await text.run(run, param)
     found: dict[str, Any] = {
         "count": len(tokens),
         "max_model_len": front.facts.max_model_len,
         "tokens": tokens,
         "token_strs": text.tokenizer.spelled(tokens) if body.return_token_strs else None,
     }
-    return JSONResponse(found)
+    return Response(msgspec.json.encode(found), media_type="application/json")
 
 
 async def detokenize(front: Front, request: Request, raw: bytes, key: str) -> Response:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from suffice.engine.structured import SPACES
@@ -25,6 +25,9 @@ _MOST_TOOLS = 128
 _CUT = re.compile(
     r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)+")\s*,\s*"(?:arguments|parameters)"\s*:\s*(\{.*)?',
     re.DOTALL,
+)
+_NAME = re.compile(
+    r'\s*(?:<tool_call>|<\|python_tag\|>)?\s*\{\s*"name"\s*:\s*"((?:[^"\\]|\\.)*)("?)', re.DOTALL
 )
 Call = dict[str, Any]
 
@@ -107,6 +110,35 @@ class Llama3:
         return "", _added(self.calls, found)
 
 
+class Required:
+    """Calls that a grammar makes sure of: nothing of the text is content, however it ends.
+
+    A call that is cut within its name is handed out if the name can only be one of `names`.
+    """
+
+    def __init__(self, reader: Reader, names: Sequence[str]) -> None:
+        self.calls = reader.calls
+        self._reader, self._names = reader, names
+        self._rest = ""
+
+    def push(self, text: str, *, last: bool, cut: bool = False) -> tuple[str, list[Call]]:
+        """See `Reader`."""
+        rest, new = self._reader.push(text, last=last, cut=last)
+        self._rest += rest
+        if last and self._rest.strip():
+            found = _NAME.match(self._rest)
+            start, ended = (found[1], found[2]) if found else ("", "")
+            spelled = {name: json.dumps(name, ensure_ascii=False)[1:-1] for name in self._names}
+            fitting = [
+                name
+                for name, each in spelled.items()
+                if (each == start if ended else each.startswith(start))
+            ]
+            if len(fitting) == 1:
+                new += _added(self.calls, [(fitting[0], "")])
+        return "", new
+
+
 def _listed(text: str, cut: bool) -> list[tuple[str, str]] | None:
     """Return the calls of a text that holds nothing else; the last one may be cut."""
     decoder, at = json.JSONDecoder(), 0
@@ -176,8 +208,8 @@ def _partial(text: str, mark: str) -> int:
     return next((n for n in range(most, 0, -1) if text.endswith(mark[:n])), 0)
 
 
-def parser_of(template: Any, asked: str | None) -> str | None:
-    """Return which form a model's chat template teaches; None if it teaches none.
+def parser_of(template: str | None, asked: str | None) -> str | None:
+    """Return which form a chat template that takes tools teaches; None if it teaches none.
 
     Raises:
         InputError: An unknown form is asked for.
@@ -186,13 +218,12 @@ def parser_of(template: Any, asked: str | None) -> str | None:
         if asked not in PARSERS:
             raise unknown("tool-call parser", str(asked), (*PARSERS, "auto"))
         return asked
-    text = template if isinstance(template, str) else json.dumps(template or "")
-    if "tools" not in text:
+    if template is None:
         return None
-    return "hermes" if _OPEN in text else "llama3" if "parameters" in text else None
+    return "hermes" if _OPEN in template else "llama3" if "parameters" in template else None
 
 
-READERS = {"hermes": Hermes, "llama3": Llama3}
+READERS: dict[str, Callable[[], Reader]] = {"hermes": Hermes, "llama3": Llama3}
 
 
 class Tools:
@@ -245,13 +276,25 @@ class Tools:
         """Whether the model may call one."""
         return bool(self.given) and self.choice != "none"
 
+    @property
+    def _obliged(self) -> list[str]:
+        """The tools that the model must choose from; none if it need not call any."""
+        if self.choice in ("none", "auto"):
+            return []
+        return list(self._functions) if self.choice == "required" else [self.choice]
+
+    def reader(self, parser: str) -> Callable[[], Reader]:
+        """Return what makes the reader of a sample."""
+        make, names = READERS[parser], self._obliged
+        return (lambda: Required(make(), names)) if names else make
+
     def grammar(self, parser: str) -> str | None:
         """Return the grammar of answers that must call; None if they need not."""
-        if self.choice in ("none", "auto"):
+        names = self._obliged
+        if not names:
             return None
         from llguidance import LLMatcher
 
-        names = list(self._functions) if self.choice == "required" else [self.choice]
         field = "arguments" if parser == "hermes" else "parameters"
         calls = [
             {

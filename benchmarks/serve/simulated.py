@@ -96,7 +96,7 @@ def answerable(own: Setting, found: Calibration, sizes: Sizes) -> float:
     return len(run.outcomes) / run.seconds
 
 
-async def _sent(server: Server, load: Load) -> list[Exchange]:
+async def sent(server: Server, load: Load) -> list[Exchange]:
     warm = serving_load.warm_up(load, 2)
     await serving_load.run(server.target, server.model, warm, SECONDS)
     found = await serving_load.run(server.target, server.model, load, SECONDS)
@@ -109,7 +109,7 @@ async def _sent(server: Server, load: Load) -> list[Exchange]:
 def measured(server: Server, load: Load) -> tuple[dict[str, float], float]:
     """Return the figures of a real run, and the client's CPU seconds a token."""
     before = time.process_time()
-    exchanges = asyncio.run(_sent(server, load))
+    exchanges = asyncio.run(sent(server, load))
     cpu = time.process_time() - before
     tokens = sum(each.tokens for each in exchanges)
     own = [serving_report.times(each) for each in exchanges]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.serve import front, nodes, servers, simulated
+from benchmarks.serve import division, front, nodes, servers, simulated
 from benchmarks.serve.servers import Place
 from planning import FREE, calibration, costs, engines
 from suffice.eval import serving_load
@@ -84,6 +84,29 @@ def test_engines_that_are_always_busy_answer_the_most() -> None:
 
     assert answered(most / 2) < 0.7 * most
     assert 0.8 * most < answered(10 * most) < 1.2 * most
+
+
+def test_one_engine_or_several_are_measured_and_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(place: Place, engines: int, loads: dict[int, Any]) -> dict[int, float]:
+        asked.append(engines)
+        return dict.fromkeys(loads, 100.0 * engines)
+
+    asked: list[int] = []
+    monkeypatch.setattr(division, "measured", measured)
+    monkeypatch.setattr(division, "calibrated", lambda threads: calibration())
+    monkeypatch.setattr(division, "PAPER_TOGETHER", 12)
+    place = Place(tmp_path, tmp_path, 2)
+    found = division.run(place, simulated.Sizes(0, 50, 20), rounds=2, quick=False)
+    assert asked == [1, 2, 1, 2]
+    assert found["real"]["8"] == {"1": [100.0, 100.0], "2": [200.0, 200.0]}
+    assert all(speed > 0 for own in found["simulated"].values() for speed in own.values())
+    # More tokens a second come of 96 cores than of two.
+    assert min(found["paper"].values()) > 4 * max(found["simulated"]["8"].values())
+    table = division.table({"found": found})
+    assert "| 8 | 2 x 1 threads | 200 (200 to 200) | 2 (2 to 2) |" in table
+    assert "| 1 x 96 cores |" in table
 
 
 def test_nodes_behind_a_slow_front_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import tiny
 from suffice import LLM, Config, SamplingParams
 from suffice.engine.runner import Runner
 from suffice.errors import InputError
-from suffice.speculate import SPECULATORS, DraftingSample
+from suffice.speculate import SPECULATORS, DraftingSample, Widths
 from suffice.speculate.budget import Budget
 from suffice.speculate.self import SelfDraft
 
@@ -100,9 +100,9 @@ def test_a_second_model_catches_up_after_a_pause(models: Callable[..., Path]) ->
     made: list[int] = []
 
     class Pausing(Budget):
-        def lengths(self, samples: Sequence[DraftingSample], room: Sequence[int]) -> list[int]:
+        def shapes(self, samples: Sequence[DraftingSample], room: Sequence[int]) -> list[Widths]:
             made.append(0 if 2 <= len(made) < 45 else min(room[0], 3))
-            return [made[-1]]
+            return [(1,) * made[-1]]
 
     params = dataclasses.replace(GREEDY, max_tokens=62)
     plain = load(models()).generate(PROMPTS[:1], params)
@@ -228,7 +228,7 @@ def test_the_model_itself_draws(models: Callable[..., Path]) -> None:
             {"method": "self", "kv_cache_dtype": "kmeans4"},
             {},
             "speculator 'self' has no option 'kv_cache_dtype'. Options: adaptive, attention, "
-            "num_speculative_tokens, quantization, recent, sinks, skip_layers",
+            "num_speculative_tokens, quantization, recent, sinks, skip_layers, width",
         ),
         (
             {"method": "self", "attention": "aet"},

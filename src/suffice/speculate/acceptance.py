@@ -24,9 +24,9 @@ _ACCEPT = 1  # streams of random numbers: 0 is that of tokens, these accept the 
 _DRAFT = 1 << 32
 
 
-def draft_number(state: SamplingState, position: int) -> float:
-    """Return the random number in [0, 1) by which the token at a position is drafted."""
-    return uniform(state.seed, state.index, position, _DRAFT)
+def draft_number(state: SamplingState, position: int, rank: int = 0) -> float:
+    """Return the random number in [0, 1) by which sibling `rank` at a position is drafted."""
+    return uniform(state.seed, state.index, position, _DRAFT + rank)
 
 
 def choose(
